@@ -1,0 +1,13 @@
+// One function per concept, each in a file of its own; module.cpp calls them in order.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace memload::python {
+
+void register_cast(pybind11::module_& m);      // cast, isas
+void register_data(pybind11::module_& m);      // errors, Storage, Column
+void register_pipeline(pybind11::module_& m);  // FieldSpec, Pipeline
+void register_bench(pybind11::module_& m);     // the ceilings that benchmarks are measured against
+
+}  // namespace memload::python

@@ -1,0 +1,1 @@
+"""Feeds a training loop with array data at the speed of memory: a drop-in for torch's DataLoader."""
