@@ -6,14 +6,13 @@
 #include <stdexcept>
 #include <utility>
 
+#include "core/fault_guard.h"
+
 namespace memload::bench {
 namespace {
 
 constexpr std::size_t kSlots = 4;
-constexpr std::size_t kFieldAlign = 4096;
 constexpr std::size_t kShareAlign = 64;  // units: keeps the parts of two threads on cache lines of their own
-
-std::size_t round_up(std::size_t n, std::size_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
 void check_field(const CeilingField& field, std::size_t planned) {
   if (field.rows.size() != planned) throw std::invalid_argument("fields of the plan differ in their number of rows");
@@ -21,6 +20,13 @@ void check_field(const CeilingField& field, std::size_t planned) {
   if (field.cast && field.row_bytes % size_of(field.cast->from) != 0) {
     throw std::invalid_argument("a row is not a whole number of elements of the dtype that it is cast from");
   }
+}
+
+// Huge-page memory that is touched beforehand, so that no page fault is timed.
+HugeMemory touched_memory(std::size_t bytes) {
+  HugeMemory memory(bytes);
+  std::memset(memory.data(), 0, memory.size());
+  return memory;
 }
 
 // Where the part of `thread` begins in a batch of `units`.
@@ -54,10 +60,10 @@ Ceiling::Ceiling(std::vector<CeilingField> fields, std::size_t batch_rows, std::
     }
     const std::size_t field_bytes = batch_rows * lane.units * lane.out_size;
     batch_bytes_ += field_bytes;
-    slot_bytes += round_up(field_bytes, kFieldAlign);
+    slot_bytes += round_up(field_bytes, kPage);
     lanes_.push_back(lane);
   }
-  for (std::size_t i = 0; i < kSlots; ++i) slots_.emplace_back(slot_bytes);
+  for (std::size_t i = 0; i < kSlots; ++i) slots_.push_back(touched_memory(slot_bytes));
 }
 
 void Ceiling::gather_share(std::size_t thread, std::size_t batches, Store store) const {
@@ -84,19 +90,23 @@ void Ceiling::gather_share(std::size_t thread, std::size_t batches, Store store)
 }
 
 CeilingRun Ceiling::run(std::size_t batches, Store store) {
-  const TeamTime time = run_team(threads_, [&](std::size_t thread) { gather_share(thread, batches, store); });
+  install_fault_handler();
+  const TeamTime time = run_team(threads_, [&](std::size_t thread) {
+    const void* const fault = guarded([&] { gather_share(thread, batches, store); });
+    if (fault != nullptr) throw std::runtime_error("a file was cut short while its rows were read");
+  });
   return {time, batches, batches * batch_rows_, batches * batch_bytes_};
 }
 
 std::span<const std::byte> Ceiling::written(std::size_t batch, std::size_t field) const {
   const Lane& lane = lanes_.at(field);
-  return slots_[batch % kSlots].bytes().subspan(lane.offset, batch_rows_ * lane.units * lane.out_size);
+  return {slots_[batch % kSlots].data() + lane.offset, batch_rows_ * lane.units * lane.out_size};
 }
 
 CopyRun copy_rate(std::size_t nbytes, std::size_t threads, double seconds) {
   if (nbytes == 0 || threads == 0) throw std::invalid_argument("a copy needs at least one byte and one thread");
-  const HugeBuffer from(nbytes);
-  const HugeBuffer to(nbytes);
+  const HugeMemory from = touched_memory(nbytes);
+  const HugeMemory to = touched_memory(nbytes);
   std::atomic<std::size_t> copied = 0;  // a plain sum, read after the threads were joined: relaxed suffices
   const TeamTime time = run_team(threads, [&](std::size_t thread) {
     const std::size_t begin = share_begin(thread, threads, nbytes);

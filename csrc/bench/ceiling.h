@@ -13,13 +13,13 @@
 #include <span>
 #include <vector>
 
-#include "bench/huge_buffer.h"
 #include "bench/team.h"
 #include "cast/cast.h"
+#include "core/memory.h"
 
 namespace memload::bench {
 
-// One field of the plan. Whoever makes it keeps the rows readable for the Ceiling's life.
+// One field of the plan. Whoever makes it keeps the rows mapped for the Ceiling's life.
 struct CeilingField {
   std::vector<const std::byte*> rows;  // where each planned row lies, in the plan's order
   std::size_t row_bytes = 0;
@@ -39,7 +39,8 @@ class Ceiling {
   // for a plan without a whole batch, fields of different length, no thread, or a cast that nobody implements.
   Ceiling(std::vector<CeilingField> fields, std::size_t batch_rows, std::size_t threads, Isa isa);
 
-  // Gathers that many batches, from the plan's start and over again. One caller at a time.
+  // Gathers that many batches, from the plan's start and over again. One caller at a time. Throws std::runtime_error
+  // if a mapped file was cut short.
   CeilingRun run(std::size_t batches, Store store);
 
   [[nodiscard]] std::size_t batches_in_plan() const noexcept { return batches_in_plan_; }
@@ -66,7 +67,7 @@ class Ceiling {
   std::size_t threads_;
   std::size_t batches_in_plan_ = 0;
   std::size_t batch_bytes_ = 0;
-  std::vector<HugeBuffer> slots_;
+  std::vector<HugeMemory> slots_;
 };
 
 struct CopyRun {

@@ -17,12 +17,12 @@
 #include <utility>
 #include <vector>
 
-#include "bench/huge_buffer.h"
+#include "core/memory.h"
 
 namespace memload::bench {
 namespace {
 
-constexpr std::size_t kBlock = 4096;
+constexpr std::size_t kBlock = kPage;  // what O_DIRECT may ask for on any device of today
 
 [[noreturn]] void fail(int error, const std::string& what) {
   throw std::system_error(error, std::generic_category(), what);
@@ -82,7 +82,7 @@ struct Job {
   std::size_t nbytes;
   std::size_t in_flight;
   std::size_t buffer_bytes;
-  HugeBuffer memory;
+  HugeMemory memory;
 
   [[nodiscard]] std::byte* buffer(std::size_t i) const { return memory.data() + i * buffer_bytes; }
 };
@@ -219,7 +219,7 @@ DiskRun read_rows(const std::string& path, std::span<const std::int64_t> offsets
   const Descriptor file(::open(path.c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC), "open with O_DIRECT " + path);
   check_rows(path, size_of_file(file.get(), path), offsets, nbytes);
   const std::size_t buffer_bytes = (nbytes + 2 * kBlock - 1) / kBlock * kBlock;
-  const Job job{path, file.get(), offsets, nbytes, in_flight, buffer_bytes, HugeBuffer(in_flight * buffer_bytes)};
+  const Job job{path, file.get(), offsets, nbytes, in_flight, buffer_bytes, HugeMemory(in_flight * buffer_bytes)};
   const double cpu_before = process_cpu_seconds();
   TeamTime time =
       method == ReadMethod::direct ? read_with_threads(job) : run_team(1, [&](std::size_t) { read_with_uring(job); });
