@@ -43,15 +43,12 @@ using CopyFn = void (*)(const std::byte* src, std::byte* dst, std::size_t n) noe
 
 [[nodiscard]] std::size_t size_of(DType dtype) noexcept;
 
-// The names that safetensors gives them: "U8", "BF16", ... parse_dtype throws std::invalid_argument for any other.
-[[nodiscard]] std::string_view name_of(DType dtype) noexcept;
-[[nodiscard]] DType parse_dtype(std::string_view name);
+[[nodiscard]] std::string_view name_of(DType dtype) noexcept;  // as safetensors calls it: "U8", "BF16", ...
 
 // The instruction sets that this build holds and this CPU runs, the best last. Never empty.
 [[nodiscard]] std::vector<Isa> available_isas();
 [[nodiscard]] Isa best_isa();
 [[nodiscard]] std::string_view name_of(Isa isa) noexcept;  // "scalar", "avx2", "avx512" or "neon"
-[[nodiscard]] Isa parse_isa(std::string_view name);        // throws std::invalid_argument for any other
 
 // Throws std::invalid_argument for a rule that has no implementation or an instruction set that is not available.
 [[nodiscard]] CastFn find_cast(CastRule rule, Isa isa, Store store);

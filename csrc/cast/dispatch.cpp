@@ -13,26 +13,9 @@ const Target* target_of(Isa isa) {
   for (const Target& target : targets()) {
     if (target.isa == isa && target.runs_here()) return &target;
   }
-  throw std::invalid_argument("instruction set " + std::string(name_of(isa)) +
-                              " is not available on this machine (available, best last: " +
-                              [] {
-                                std::string names;
-                                for (const Isa available : available_isas()) {
-                                  names += (names.empty() ? "" : ", ") + std::string(name_of(available));
-                                }
-                                return names;
-                              }() +
-                              ")");
+  throw std::invalid_argument("instruction set " + std::string(name_of(isa)) + " is not available here; the best is " +
+                              std::string(name_of(best_isa())));
 }
-
-struct NamedDType {
-  std::string_view name;
-  DType dtype;
-};
-
-constexpr NamedDType kDTypes[] = {{"U8", DType::u8},     {"I8", DType::i8},   {"I16", DType::i16},
-                                  {"I32", DType::i32},   {"I64", DType::i64}, {"F16", DType::f16},
-                                  {"BF16", DType::bf16}, {"F32", DType::f32}, {"F64", DType::f64}};
 
 }  // namespace
 
@@ -56,18 +39,27 @@ std::size_t size_of(DType dtype) noexcept {
 }
 
 std::string_view name_of(DType dtype) noexcept {
-  for (const NamedDType& entry : kDTypes) {
-    if (entry.dtype == dtype) return entry.name;
+  switch (dtype) {
+    case DType::u8:
+      return "U8";
+    case DType::i8:
+      return "I8";
+    case DType::i16:
+      return "I16";
+    case DType::i32:
+      return "I32";
+    case DType::i64:
+      return "I64";
+    case DType::f16:
+      return "F16";
+    case DType::bf16:
+      return "BF16";
+    case DType::f32:
+      return "F32";
+    case DType::f64:
+      return "F64";
   }
   return "?";
-}
-
-DType parse_dtype(std::string_view name) {
-  for (const NamedDType& entry : kDTypes) {
-    if (entry.name == name) return entry.dtype;
-  }
-  throw std::invalid_argument("no cast for dtype \"" + std::string(name) +
-                              "\" (known: U8, I8, I16, I32, I64, F16, BF16, F32, F64)");
 }
 
 std::vector<Isa> available_isas() {
@@ -92,14 +84,6 @@ std::string_view name_of(Isa isa) noexcept {
       return "neon";
   }
   return "?";
-}
-
-Isa parse_isa(std::string_view name) {
-  for (const Isa isa : {Isa::scalar, Isa::avx2, Isa::avx512, Isa::neon}) {
-    if (name_of(isa) == name) return isa;
-  }
-  throw std::invalid_argument("unknown instruction set \"" + std::string(name) +
-                              "\" (known: scalar, avx2, avx512, neon)");
 }
 
 CastFn find_cast(CastRule rule, Isa isa, Store store) {

@@ -5,6 +5,7 @@
 
 #include "cast/cast.h"
 #include "cast/parallel.h"
+#include "python/names.h"
 #include "python/register.h"
 
 namespace py = pybind11;
@@ -12,22 +13,20 @@ namespace py = pybind11;
 namespace memload::python {
 namespace {
 
-Isa isa_of(const std::string& name) { return name.empty() ? best_isa() : parse_isa(name); }
-
 Store store_of(bool streaming) { return streaming ? Store::streaming : Store::cached; }
 
 void cast(std::uintptr_t src, std::uintptr_t dst, std::size_t n, const std::string& from, const std::string& to,
           bool norm_removed, const std::string& isa, bool streaming, std::size_t threads) {
-  const CastRule rule{parse_dtype(from), parse_dtype(to), norm_removed};
+  const CastRule rule{dtype_named(from), dtype_named(to), norm_removed};
   if (dst % size_of(rule.to) != 0) throw py::value_error("the destination is not aligned to elements of " + to);
-  const Isa chosen = isa_of(isa);
+  const Isa chosen = isa_named(isa);
   const py::gil_scoped_release nogil;
   cast_parallel(rule, chosen, store_of(streaming), reinterpret_cast<const std::byte*>(src),
                 reinterpret_cast<std::byte*>(dst), n, threads);
 }
 
 void copy(std::uintptr_t src, std::uintptr_t dst, std::size_t nbytes, const std::string& isa, bool streaming) {
-  const CopyFn function = find_copy(isa_of(isa), store_of(streaming));
+  const CopyFn function = find_copy(isa_named(isa), store_of(streaming));
   const py::gil_scoped_release nogil;
   function(reinterpret_cast<const std::byte*>(src), reinterpret_cast<std::byte*>(dst), nbytes);
   store_fence();
