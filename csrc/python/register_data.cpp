@@ -1,7 +1,119 @@
+// Errors, Storage and Column.
+#include <pybind11/numpy.h>
+#include <pybind11/stl.h>
+
+#include <memory>
+#include <string>
+#include <system_error>
+#include <tuple>
+#include <vector>
+
+#include "core/error.h"
+#include "core/gather.h"
+#include "core/storage.h"
+#include "python/convert.h"
 #include "python/register.h"
 
 namespace memload::python {
+namespace {
 
-void register_data(pybind11::module_& m) { (void)m; }
+namespace py = pybind11;
+
+// Python's own error tree is the one users see: each C++ type maps to its class once, here.
+void translate(std::exception_ptr raised) {
+  try {
+    if (raised) std::rethrow_exception(raised);
+  } catch (const ReadError& e) {
+    const py::object type = py::module_::import("memload.errors").attr("ShardReadError");
+    const py::object error =
+        type(e.what(), py::arg("file") = e.file(), py::arg("row") = e.row(), py::arg("offset") = e.offset());
+    py::set_error(type, error);
+  } catch (const ForkedError& e) {
+    py::set_error(PyExc_RuntimeError, e.what());
+  } catch (const std::system_error& e) {
+    const std::string what = e.what();
+    py::set_error(PyExc_OSError, py::make_tuple(e.code().value(), what).cast<py::object>());
+  }
+}
+
+std::shared_ptr<const Storage> borrow(py::object owner, std::uintptr_t address, std::size_t nbytes, std::string name) {
+  return Storage::borrow(reinterpret_cast<const std::byte*>(address), nbytes, std::move(name), keep_alive(owner));
+}
+
+using PySegment = std::tuple<std::shared_ptr<const Storage>, std::size_t, std::int64_t, std::size_t>;
+
+std::shared_ptr<Column> make_column(std::size_t row_bytes, const std::vector<PySegment>& segments) {
+  std::vector<Segment> parts;
+  parts.reserve(segments.size());
+  for (const auto& [storage, offset, rows, stride] : segments) parts.push_back({storage, offset, rows, stride});
+  return std::make_shared<Column>(row_bytes, std::move(parts));
+}
+
+std::shared_ptr<Column> concat(const std::vector<std::shared_ptr<Column>>& columns) {
+  std::vector<const Column*> parts;
+  parts.reserve(columns.size());
+  for (const auto& column : columns) parts.push_back(column.get());
+  return std::make_shared<Column>(Column::concat(parts));
+}
+
+std::vector<std::shared_ptr<const Storage>> storages(const Column& column) {
+  std::vector<std::shared_ptr<const Storage>> found;
+  for (const Segment& segment : column.segments()) found.push_back(segment.storage);
+  return found;
+}
+
+void gather(const std::shared_ptr<Column>& column, const Indices& rows, std::uintptr_t address, std::size_t nbytes) {
+  const std::span<const std::int64_t> indices = view(rows);
+  const std::size_t wanted = indices.size() * column->row_bytes();
+  if (wanted != nbytes) {
+    throw std::invalid_argument(std::to_string(indices.size()) + " rows of " + std::to_string(column->row_bytes()) +
+                                " bytes do not fill " + std::to_string(nbytes) + " bytes");
+  }
+  const py::gil_scoped_release released;
+  gather_rows(column, indices, reinterpret_cast<std::byte*>(address));
+}
+
+}  // namespace
+
+void register_data(py::module_& m) {
+  py::register_exception_translator(&translate);
+
+  py::class_<Storage, std::shared_ptr<Storage>>(m, "Storage",
+                                                "One readable run of bytes: a mapped file, or memory of somebody else's.")
+      .def_static(
+          "map_file", [](const std::string& path) { return std::const_pointer_cast<Storage>(Storage::map_file(path)); },
+          py::arg("path"), "Map a whole file read-only. Raises OSError.")
+      .def_static(
+          "borrow",
+          [](py::object owner, std::uintptr_t address, std::size_t nbytes, std::string name) {
+            return std::const_pointer_cast<Storage>(borrow(std::move(owner), address, nbytes, std::move(name)));
+          },
+          py::arg("owner"), py::arg("address"), py::arg("nbytes"), py::arg("name"),
+          "View memory that `owner` keeps alive; errors call it `name`.")
+      .def_property_readonly("nbytes", &Storage::size)
+      .def_property_readonly("name", &Storage::name)
+      .def_property_readonly("mapped", &Storage::mapped, "Whether it is a file, rather than memory.");
+
+  py::class_<Column, std::shared_ptr<Column>>(m, "Column", "Where the rows of one field lie. Immutable.")
+      .def(py::init(&make_column), py::arg("row_bytes"), py::arg("segments"),
+           "Segments are (storage, offset of the first row, rows, bytes from one row to the next).")
+      .def_property_readonly("rows", &Column::rows)
+      .def_property_readonly("row_bytes", &Column::row_bytes)
+      .def_property_readonly("selection_bytes", &Column::selection_bytes, "Memory taken by the row selection, if any.")
+      .def_property_readonly(
+          "storages",
+          [](const Column& c) {
+            std::vector<std::shared_ptr<Storage>> found;
+            for (const auto& storage : storages(c)) found.push_back(std::const_pointer_cast<Storage>(storage));
+            return found;
+          },
+          "The storage of each segment, in order.")
+      .def(
+          "select", [](const Column& c, const Indices& rows) { return std::make_shared<Column>(c.select(view(rows))); },
+          py::arg("rows"), "These rows in this order. Raises IndexError at the first that is not there.")
+      .def_static("concat", &concat, py::arg("columns"), "All rows of the first, then of the second, and so on.")
+      .def("gather", &gather, py::arg("rows"), py::arg("address"), py::arg("nbytes"),
+           "Copy rows to memory, one after the other. Raises IndexError and ShardReadError.");
+}
 
 }  // namespace memload::python

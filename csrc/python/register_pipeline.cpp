@@ -1,7 +1,183 @@
+// The pipeline, as Python's loader drives it.
+#include <pybind11/stl.h>
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "core/pipeline.h"
+#include "python/convert.h"
+#include "python/dlpack.h"
+#include "python/names.h"
 #include "python/register.h"
 
 namespace memload::python {
+namespace {
 
-void register_pipeline(pybind11::module_& m) { (void)m; }
+namespace py = pybind11;
+using namespace std::chrono_literals;
+
+// How long a wait may hold up Ctrl-C and the timeout: after each such span, Python's signal handlers get their turn.
+constexpr auto kPatience = 100ms;
+
+// (column, cast or None as (from, to, norm_removed), DLPack code, bits, shape of a row)
+using PyCast = std::optional<std::tuple<std::string, std::string, bool>>;
+using PyField = std::tuple<std::shared_ptr<Column>, PyCast, int, int, std::vector<std::int64_t>>;
+
+FieldSpec spec_of(const PyField& field) {
+  FieldSpec spec{std::get<0>(field), std::nullopt};
+  if (const PyCast& cast = std::get<1>(field)) {
+    const auto& [from, to, norm_removed] = *cast;
+    spec.cast = CastRule{dtype_named(from), dtype_named(to), norm_removed};
+  }
+  return spec;
+}
+
+std::vector<FieldSpec> specs_of(const std::vector<PyField>& fields) {
+  std::vector<FieldSpec> specs;
+  specs.reserve(fields.size());
+  for (const PyField& field : fields) specs.push_back(spec_of(field));
+  return specs;
+}
+
+class PyPipeline {
+ public:
+  PyPipeline(const std::vector<PyField>& fields, const PipelineOptions& options, PyPipeline* reuse)
+      : fields_(fields),
+        pipeline_(std::make_unique<Pipeline>(specs_of(fields), options,
+                                             reuse == nullptr ? nullptr : reuse->pipeline_.get())) {}
+
+  ~PyPipeline() {
+    // A worker that lets go of borrowed memory needs the GIL: closing waits for workers, so it must not hold it.
+    const py::gil_scoped_release released;
+    pipeline_.reset();
+  }
+  PyPipeline(const PyPipeline&) = delete;
+  PyPipeline& operator=(const PyPipeline&) = delete;
+
+  // The array itself is kept, not copied; a plan for many rows is the one large thing a loader needs besides its slots.
+  void extend(const Indices& rows) {
+    planned_.push_back(rows);
+    const std::span<const std::int64_t> indices = view(planned_.back());
+    const py::gil_scoped_release released;
+    pipeline_->extend({nullptr, indices});
+  }
+
+  void push(const Indices& rows) {
+    const auto indices = view(rows);
+    auto copy = std::make_shared<const std::vector<std::int64_t>>(indices.begin(), indices.end());
+    const py::gil_scoped_release released;
+    pipeline_->push({copy, *copy});
+  }
+
+  void finish() {
+    const py::gil_scoped_release released;
+    pipeline_->finish();
+  }
+
+  // One capsule per field; None at the end.
+  py::object next(double timeout) {
+    const auto start = std::chrono::steady_clock::now();
+    Batch batch;
+    while (true) {
+      switch (wait(batch)) {
+        case Step::batch:
+          return capsules(batch);
+        case Step::end:
+          return py::none();
+        case Step::unplanned:
+          throw std::logic_error("the plan holds no further batch: extend, push or finish it first");
+        case Step::waiting:
+          if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+          if (timeout > 0 && std::chrono::steady_clock::now() - start > std::chrono::duration<double>(timeout)) {
+            PyErr_SetString(PyExc_TimeoutError, "no batch was ready in time");
+            throw py::error_already_set();
+          }
+      }
+    }
+  }
+
+  void close(bool keep_slots) {
+    {
+      const py::gil_scoped_release released;
+      pipeline_->close(keep_slots);
+    }
+    planned_.clear();
+  }
+
+  [[nodiscard]] py::dict stats() const {
+    const PipelineStats s = pipeline_->stats();
+    py::dict d;
+    d["batches"] = s.batches;
+    d["rows"] = s.rows;
+    d["bytes_in"] = s.bytes_in;
+    d["bytes_out"] = s.bytes_out;
+    d["gather_seconds"] = s.gather_seconds;
+    d["consumer_wait_seconds"] = s.consumer_wait_seconds;
+    d["ring_full_seconds"] = s.ring_full_seconds;
+    d["fresh_batches"] = s.fresh_batches;
+    d["helped_pieces"] = s.helped_pieces;
+    d["major_faults"] = s.major_faults;
+    d["advised_rows"] = s.advised_rows;
+    d["streaming"] = s.streaming;
+    return d;
+  }
+
+ private:
+  Step wait(Batch& batch) {
+    const py::gil_scoped_release released;
+    return pipeline_->next(batch, kPatience);
+  }
+
+  [[nodiscard]] py::list capsules(const Batch& batch) const {
+    py::list list(fields_.size());
+    for (std::size_t f = 0; f < fields_.size(); ++f) {
+      const auto& [column, cast, code, bits, row_shape] = fields_[f];
+      std::vector<std::int64_t> shape{static_cast<std::int64_t>(batch.rows)};
+      shape.insert(shape.end(), row_shape.begin(), row_shape.end());
+      const DlDataType dtype{static_cast<std::uint8_t>(code), static_cast<std::uint8_t>(bits), 1};
+      list[f] = to_capsule(batch.slot, batch.slot.get() + batch.offsets[f], dtype, std::move(shape));
+    }
+    return list;
+  }
+
+  std::vector<PyField> fields_;
+  std::vector<Indices> planned_;  // outlive the pipeline's use of them: closed before they go
+  std::unique_ptr<Pipeline> pipeline_;
+};
+
+std::unique_ptr<PyPipeline> make_pipeline(const std::vector<PyField>& fields, std::size_t batch_rows, bool drop_last,
+                                          int depth, int threads, const std::string& isa, std::optional<bool> streaming,
+                                          PyPipeline* reuse) {
+  PipelineOptions options{batch_rows, drop_last, depth, threads, isa_named(isa), std::nullopt};
+  if (streaming) options.store = *streaming ? Store::streaming : Store::cached;
+  return std::make_unique<PyPipeline>(fields, options, reuse);
+}
+
+std::size_t ring_bytes(const std::vector<PyField>& fields, std::size_t batch_rows, int depth) {
+  return Pipeline::ring_bytes(Gather(specs_of(fields), Isa::scalar, Store::cached), batch_rows, depth);
+}
+
+}  // namespace
+
+void register_pipeline(py::module_& m) {
+  py::class_<PyPipeline>(m, "Pipeline", "One pass over a plan: rows gathered by native threads into reused slots.")
+      .def(py::init(&make_pipeline), py::arg("fields"), py::arg("batch_rows"), py::arg("drop_last"), py::arg("depth"),
+           py::arg("threads"), py::arg("isa") = "", py::arg("streaming") = py::none(), py::arg("reuse") = py::none(),
+           "Fields are (column, None or (from, to, norm_removed), DLPack code, bits, shape of a row).")
+      .def("extend", &PyPipeline::extend, py::arg("rows"), "Plan rows, to be cut into batches of batch_rows.")
+      .def("push", &PyPipeline::push, py::arg("rows"), "Plan one batch of exactly these rows.")
+      .def("finish", &PyPipeline::finish, "No more rows will come.")
+      .def("next", &PyPipeline::next, py::arg("timeout") = 0.0,
+           "The next batch as a list of DLPack capsules, None at the end. Raises TimeoutError, ShardReadError, IndexError.")
+      .def("close", &PyPipeline::close, py::arg("keep_slots") = false, "Stop, and give memory and threads back.")
+      .def("stats", &PyPipeline::stats, "Counters of this pass.")
+      .def_static("ring_bytes", &ring_bytes, py::arg("fields"), py::arg("batch_rows"), py::arg("depth"),
+                  "Bytes that the slots of such a pipeline take.");
+}
 
 }  // namespace memload::python

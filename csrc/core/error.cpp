@@ -1,0 +1,21 @@
+#include "core/error.h"
+
+#include <cerrno>
+#include <system_error>
+#include <utility>
+
+namespace memload {
+
+ReadError::ReadError(std::string file, std::int64_t row, std::uint64_t offset, const std::string& reason)
+    : std::runtime_error(file + ": cannot read " + (row >= 0 ? "row " + std::to_string(row) + " " : "") +
+                         "at byte offset " + std::to_string(offset) + ": " + reason),
+      file_(std::move(file)),
+      row_(row),
+      offset_(offset) {}
+
+void throw_errno(const std::string& what) {
+  const int code = errno;
+  throw std::system_error(code, std::generic_category(), what);
+}
+
+}  // namespace memload

@@ -1,0 +1,78 @@
+// Rows of columns -> one contiguous batch: the copy, or the cast that the copy does on the way.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "cast/cast.h"
+#include "core/column.h"
+
+namespace memload {
+
+// One field of a batch: where its rows lie and what becomes of their elements. Without a cast, bytes are copied.
+struct FieldSpec {
+  std::shared_ptr<const Column> column;
+  std::optional<CastRule> cast;
+};
+
+// Where the fields of a batch of `rows` rows lie in a slot, each at a multiple of 64:
+//
+//   slot: | field 0: rows x out_row_bytes | pad | field 1: ... | pad | ...
+struct BatchLayout {
+  std::vector<std::size_t> offsets;
+  std::size_t bytes = 0;
+};
+
+// Immutable; any number of threads may fill parts of batches at once.
+class Gather {
+ public:
+  static constexpr std::size_t kAlign = 64;
+
+  // Throws std::invalid_argument if the columns differ in length, a cast has no implementation, or a row is not a whole
+  // number of elements.
+  Gather(std::vector<FieldSpec> fields, Isa isa, Store store);
+
+  [[nodiscard]] std::size_t fields() const noexcept { return fields_.size(); }
+  [[nodiscard]] std::int64_t rows() const noexcept { return rows_; }
+  [[nodiscard]] std::size_t in_row_bytes() const noexcept { return in_row_bytes_; }    // read per row, all fields
+  [[nodiscard]] std::size_t out_row_bytes(std::size_t field) const noexcept { return fields_[field].out_row_bytes; }
+  [[nodiscard]] BatchLayout layout(std::size_t rows) const;
+  [[nodiscard]] bool maps_files() const noexcept { return maps_files_; }
+
+  // Writes bytes [begin, end) of the slot that will hold the batch of `rows`; begin and end are multiples of 64 or the
+  // layout's end. rows lie in [0, rows()). Returns whether all was found in the page cache, as far as it was looked at.
+  // Throws ReadError if a file cannot be read.
+  bool fill(std::span<const std::int64_t> rows, const BatchLayout& layout, std::byte* slot, std::size_t begin,
+            std::size_t end) const;
+
+  // Asks for the bytes of these rows ahead of fill(); neighbours are asked for together.
+  void advise(std::span<const std::int64_t> rows) const noexcept;
+
+  // Whether the first byte of this row's every field is in the page cache.
+  [[nodiscard]] bool resident(std::int64_t row) const noexcept;
+
+ private:
+  struct Field {
+    std::shared_ptr<const Column> column;
+    CopyFn kernel;  // copies bytes or casts elements: both have the signature (src, dst, n)
+    std::size_t in_size;
+    std::size_t out_size;  // bytes per element; 1 and 1 for a copy
+    std::size_t out_row_bytes;
+  };
+  class Part;
+
+  std::vector<Field> fields_;
+  std::int64_t rows_ = 0;
+  std::size_t in_row_bytes_ = 0;
+  bool maps_files_ = false;
+  Store store_;
+};
+
+// Copies these rows to `out`, one after the other, on the calling thread. Throws std::out_of_range and ReadError.
+void gather_rows(const std::shared_ptr<const Column>& column, std::span<const std::int64_t> rows, std::byte* out);
+
+}  // namespace memload

@@ -1,0 +1,50 @@
+#include "core/memory.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <new>
+#include <utility>
+
+namespace memload {
+
+std::size_t last_level_cache() noexcept {
+  for (const int name : {_SC_LEVEL4_CACHE_SIZE, _SC_LEVEL3_CACHE_SIZE, _SC_LEVEL2_CACHE_SIZE}) {
+    const long bytes = ::sysconf(name);
+    if (bytes > 0) return static_cast<std::size_t>(bytes);
+  }
+  return std::size_t{32} << 20;
+}
+
+HugeMemory::HugeMemory(std::size_t bytes) : size_(mapped_bytes(bytes)) {
+  // mmap aligns to 4096 only: map one huge page more and cut both ends off.
+  const bool huge = size_ >= kHugePage;
+  const std::size_t span = huge ? size_ + kHugePage : size_;
+  void* mapped = ::mmap(nullptr, span, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (mapped == MAP_FAILED) throw std::bad_alloc();
+  auto* begin = static_cast<std::byte*>(mapped);
+  if (huge) {
+    const std::size_t head = (kHugePage - reinterpret_cast<std::uintptr_t>(begin) % kHugePage) % kHugePage;
+    if (head != 0) ::munmap(begin, head);
+    begin += head;
+    if (span - head != size_) ::munmap(begin + size_, span - head - size_);
+    ::madvise(begin, size_, MADV_HUGEPAGE);  // refused where huge pages are off: then small pages it is
+  }
+  data_ = begin;
+}
+
+HugeMemory::HugeMemory(HugeMemory&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+
+HugeMemory& HugeMemory::operator=(HugeMemory&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  return *this;
+}
+
+HugeMemory::~HugeMemory() {
+  if (data_ != nullptr) ::munmap(data_, size_);
+}
+
+}  // namespace memload

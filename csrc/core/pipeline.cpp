@@ -1,0 +1,451 @@
+#include "core/pipeline.h"
+
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "core/error.h"
+#include "core/fault_guard.h"
+#include "core/fork.h"
+#include "core/plan_queue.h"
+#include "core/workers.h"
+
+namespace memload {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Pieces of 256 KB to 1 MB measured best: 64 KB lose 5 to 8 %, 8 MB 9 %.
+constexpr std::size_t kSmallestPiece = std::size_t{256} << 10;
+constexpr std::size_t kLargestPiece = std::size_t{1} << 20;
+// How far ahead rows are asked for when reads go to the disk: enough for the disk's queue, whatever the row's size.
+constexpr std::size_t kAdviseBytes = std::size_t{32} << 20;
+constexpr std::size_t kAdviseRows = 256;
+constexpr std::size_t kAdvisePiece = 16;
+// So many rows in a row found in the page cache end the asking.
+constexpr int kWarmSamples = 64;
+
+double seconds(Clock::duration d) { return std::chrono::duration<double>(d).count(); }
+
+long major_faults_of_thread() {
+  struct rusage usage {};
+  ::getrusage(RUSAGE_THREAD, &usage);
+  return usage.ru_majflt;
+}
+
+std::size_t piece_bytes(std::size_t batch_bytes, int threads) {
+  const std::size_t share = batch_bytes / (static_cast<std::size_t>(threads) * 4);
+  return round_up(std::clamp(share, kSmallestPiece, kLargestPiece), Gather::kAlign);
+}
+
+Store choose_store(const PipelineOptions& options, std::size_t ring_bytes) {
+  if (options.store) return *options.store;
+  return ring_bytes > 2 * last_level_cache() ? Store::streaming : Store::cached;
+}
+
+}  // namespace
+
+class Pipeline::State : public std::enable_shared_from_this<Pipeline::State> {
+ public:
+  State(std::vector<FieldSpec> fields, const PipelineOptions& options, State* reuse);
+
+  void plan(Rows rows, bool whole);
+  void finish();
+  Step next(Batch& batch, std::chrono::milliseconds patience);
+  void close(bool keep_slots);
+  [[nodiscard]] PipelineStats stats() const;
+  [[nodiscard]] std::size_t ring_bytes() const;
+  [[nodiscard]] bool in_child() const { return born_ != fork_generation(); }
+
+ private:
+  class Filling;
+  class Advice;
+
+  // All of these are called with mutex_ held.
+  void pump();
+  void start(SlotPool::Lease slot, std::vector<std::int64_t> rows);
+  void begin(std::shared_ptr<Filling> filling);
+  void advise_ahead();
+  void submit_advice(std::vector<std::int64_t> rows);
+  void turn_cold();
+  void look_at_residency(const std::vector<std::int64_t>& rows);
+  Step hand_out(Batch& batch, std::deque<std::shared_ptr<Filling>>& dropped);
+  void note_ring();
+  void fail(std::exception_ptr error);
+
+  // Called by workers without the mutex.
+  void piece_done(Filling& filling, Clock::duration spent, bool in_cache, long major_faults);
+  void sampled(bool resident);
+  // Called wherever a lease ends, without the mutex.
+  void slot_came_back() noexcept;
+
+  const PipelineOptions options_;
+  const std::uint64_t born_ = fork_generation();
+  std::unique_ptr<const Gather> gather_;
+  std::shared_ptr<SlotPool> pool_;  // null once another pass took it over
+  std::shared_ptr<Crew> crew_;
+  std::shared_ptr<Workers> workers_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable ready_;                    // the front batch is complete, or all has stopped
+  PlanQueue plan_;                                   // guarded by mutex_, as all below
+  std::deque<std::shared_ptr<Filling>> in_flight_;  // in the plan's order
+  std::size_t unready_ = 0;                          // of those, still being gathered
+  std::size_t advised_ = 0;                          // position in the plan up to which rows were asked for
+  bool looked_ = false;
+  bool cold_ = false;
+  int warm_samples_ = 0;
+  bool closed_ = false;
+  std::optional<Clock::time_point> ring_full_since_;
+  PipelineStats stats_;
+};
+
+// A batch being gathered. What it holds is written before its pieces are queued, and read by many.
+class Pipeline::State::Filling : public Job {
+ public:
+  Filling(State& state, SlotPool::Lease slot, std::vector<std::int64_t> rows, BatchLayout layout, std::size_t piece)
+      : Job(state.crew_, std::max<std::size_t>(1, (layout.bytes + piece - 1) / piece)),
+        slot(std::move(slot)),
+        rows(std::move(rows)),
+        layout(std::move(layout)),
+        remaining(pieces()),
+        state_(state.shared_from_this()),
+        piece_(piece) {}
+
+  void run(std::size_t index) noexcept override {
+    const Clock::time_point start = Clock::now();
+    const bool watch = state_->gather_->maps_files();
+    const long faults = watch ? major_faults_of_thread() : 0;
+    bool in_cache = true;
+    try {
+      const std::size_t begin = index * piece_;
+      in_cache = state_->gather_->fill(rows, layout, slot.get(), begin, std::min(begin + piece_, layout.bytes));
+    } catch (...) {
+      const std::lock_guard lock(state_->mutex_);
+      fail(std::current_exception());
+    }
+    state_->piece_done(*this, Clock::now() - start, in_cache, watch ? major_faults_of_thread() - faults : 0);
+  }
+
+  // The first error stays. With the state's mutex held.
+  void fail(std::exception_ptr e) {
+    if (!error) error = std::move(e);
+  }
+
+  SlotPool::Lease slot;
+  std::vector<std::int64_t> rows;
+  BatchLayout layout;
+  std::exception_ptr error;             // guarded by the state's mutex, as the next two
+  std::size_t remaining;                // pieces not yet done
+  bool fresh = false;
+
+ private:
+  std::shared_ptr<State> state_;
+  std::size_t piece_;
+};
+
+// Rows to ask the kernel for.
+class Pipeline::State::Advice : public Job {
+ public:
+  Advice(State& state, std::vector<std::int64_t> rows)
+      : Job(state.crew_, (rows.size() + kAdvisePiece - 1) / kAdvisePiece),
+        state_(state.shared_from_this()),
+        rows_(std::move(rows)) {}
+
+  void run(std::size_t index) noexcept override {
+    const std::size_t begin = index * kAdvisePiece;
+    const auto part = std::span<const std::int64_t>(rows_).subspan(begin, std::min(kAdvisePiece, rows_.size() - begin));
+    state_->sampled(state_->gather_->resident(part.front()));
+    state_->gather_->advise(part);
+  }
+
+ private:
+  std::shared_ptr<State> state_;
+  std::vector<std::int64_t> rows_;
+};
+
+Pipeline::State::State(std::vector<FieldSpec> fields, const PipelineOptions& options, State* reuse)
+    : options_(options), plan_(options.batch_rows, options.drop_last) {
+  if (options.batch_rows == 0 || options.depth < 1 || options.threads < 1) {
+    throw std::invalid_argument("batch_rows, depth and threads must be at least 1");
+  }
+  install_fault_handler();
+  auto sized = std::make_unique<const Gather>(fields, options.isa, Store::cached);
+  const Store store = choose_store(options, Pipeline::ring_bytes(*sized, options.batch_rows, options.depth));
+  gather_ = store == Store::cached ? std::move(sized)
+                                   : std::make_unique<const Gather>(std::move(fields), options.isa, store);
+  stats_.streaming = store == Store::streaming;
+  pool_ = reuse != nullptr && reuse->pool_ ? std::move(reuse->pool_) : SlotPool::create(static_cast<std::size_t>(options.depth) + 1);
+  crew_ = std::make_shared<Crew>(options.threads);
+  workers_ = Workers::shared(options.threads);
+}
+
+void Pipeline::State::plan(Rows rows, bool whole) {
+  const std::lock_guard lock(mutex_);
+  if (closed_) throw std::logic_error("the pipeline is closed");
+  if (whole) {
+    plan_.push(std::move(rows));
+  } else {
+    plan_.extend(std::move(rows));
+  }
+  pump();
+}
+
+void Pipeline::State::finish() {
+  const std::lock_guard lock(mutex_);
+  plan_.finish();
+  pump();
+}
+
+void Pipeline::State::pump() {
+  while (!closed_ && plan_.ready() && in_flight_.size() < static_cast<std::size_t>(options_.depth)) {
+    const std::size_t bytes = gather_->layout(options_.batch_rows).bytes;
+    SlotPool::Lease slot = pool_->try_acquire(bytes);
+    if (!slot) break;
+    start(std::move(slot), plan_.take());
+  }
+  note_ring();
+}
+
+void Pipeline::State::start(SlotPool::Lease slot, std::vector<std::int64_t> rows) {
+  BatchLayout layout = gather_->layout(rows.size());
+  // A ready-made batch may be larger than batch_rows says.
+  const bool too_large = rows.size() > options_.batch_rows;
+  if (too_large) slot = pool_->fresh(layout.bytes);
+  // The lease that is handed out starts the next batch when it ends. The slot's own lease lies inside it.
+  std::byte* const data = slot.get();
+  SlotPool::Lease wakes(data, [slot = std::move(slot), state = weak_from_this(), born = born_](std::byte*) mutable {
+    slot.reset();
+    if (born != fork_generation()) return;
+    if (const std::shared_ptr<State> alive = state.lock()) alive->slot_came_back();
+  });
+  const std::size_t piece = piece_bytes(layout.bytes, options_.threads);
+  auto filling = std::make_shared<Filling>(*this, std::move(wakes), std::move(rows), std::move(layout), piece);
+  filling->fresh = too_large;
+  begin(std::move(filling));
+}
+
+void Pipeline::State::begin(std::shared_ptr<Filling> filling) {
+  in_flight_.push_back(filling);
+  const auto bad = std::find_if(filling->rows.begin(), filling->rows.end(),
+                                [n = gather_->rows()](std::int64_t row) { return row < 0 || row >= n; });
+  if (bad != filling->rows.end()) {
+    filling->fail(std::make_exception_ptr(std::out_of_range("row " + std::to_string(*bad) + " is not one of the " +
+                                                            std::to_string(gather_->rows()) + " rows of the data set")));
+    filling->remaining = 0;
+    plan_.finish();
+    return;
+  }
+  if (!looked_) look_at_residency(filling->rows);
+  ++unready_;
+  if (cold_) advise_ahead();
+  workers_->submit(std::move(filling));
+}
+
+void Pipeline::State::look_at_residency(const std::vector<std::int64_t>& rows) {
+  looked_ = true;
+  if (!gather_->maps_files()) return;
+  const std::size_t step = std::max<std::size_t>(1, rows.size() / 8);
+  for (std::size_t i = 0; i < rows.size() && !cold_; i += step) {
+    if (!gather_->resident(rows[i])) turn_cold();
+  }
+}
+
+void Pipeline::State::turn_cold() {
+  cold_ = true;
+  warm_samples_ = 0;
+  std::vector<std::int64_t> rows;
+  for (const auto& filling : in_flight_) {
+    if (filling->remaining != 0) rows.insert(rows.end(), filling->rows.begin(), filling->rows.end());
+  }
+  submit_advice(std::move(rows));
+  advised_ = plan_.taken();
+  advise_ahead();
+}
+
+void Pipeline::State::advise_ahead() {
+  const std::size_t row_bytes = std::max<std::size_t>(1, gather_->in_row_bytes());
+  const std::size_t window = std::max({kAdviseBytes / row_bytes, kAdviseRows, options_.batch_rows});
+  advised_ = std::max(advised_, plan_.taken());
+  const std::size_t until = plan_.taken() + window;
+  if (advised_ >= until) return;
+  std::vector<std::int64_t> rows = plan_.peek(advised_, until - advised_);
+  std::erase_if(rows, [n = gather_->rows()](std::int64_t row) { return row < 0 || row >= n; });
+  advised_ += rows.size();
+  submit_advice(std::move(rows));
+}
+
+void Pipeline::State::submit_advice(std::vector<std::int64_t> rows) {
+  if (rows.empty() || !workers_) return;
+  stats_.advised_rows += rows.size();
+  workers_->submit(std::make_shared<Advice>(*this, std::move(rows)), /*urgent=*/true);
+}
+
+void Pipeline::State::sampled(bool resident) {
+  const std::lock_guard lock(mutex_);
+  warm_samples_ = resident ? warm_samples_ + 1 : 0;
+  if (warm_samples_ >= kWarmSamples) cold_ = false;
+}
+
+void Pipeline::State::piece_done(Filling& filling, Clock::duration spent, bool in_cache, long major_faults) {
+  const std::lock_guard lock(mutex_);
+  stats_.gather_seconds += seconds(spent);
+  stats_.major_faults += static_cast<std::uint64_t>(major_faults);
+  if (--filling.remaining == 0) {
+    --unready_;
+    note_ring();
+    if (in_flight_.empty() || in_flight_.front().get() == &filling) ready_.notify_all();
+  }
+  if (!closed_ && !cold_ && (!in_cache || major_faults > 0)) turn_cold();
+}
+
+void Pipeline::State::slot_came_back() noexcept {
+  const std::lock_guard lock(mutex_);
+  try {
+    pump();
+  } catch (...) {  // out of memory here has nobody to go to; next() tries again and tells
+  }
+}
+
+// The ring is full while nothing is being gathered although the plan has more.
+void Pipeline::State::note_ring() {
+  const bool full = unready_ == 0 && plan_.ready() && !closed_;
+  if (full == ring_full_since_.has_value()) return;
+  if (full) {
+    ring_full_since_ = Clock::now();
+  } else {
+    stats_.ring_full_seconds += seconds(Clock::now() - *ring_full_since_);
+    ring_full_since_.reset();
+  }
+}
+
+Step Pipeline::State::next(Batch& batch, std::chrono::milliseconds patience) {
+  const Clock::time_point start_time = Clock::now();
+  const Clock::time_point deadline = start_time + patience;
+  std::deque<std::shared_ptr<Filling>> dropped;  // a lease that ends takes the mutex: not before it is let go
+  std::unique_lock lock(mutex_);
+  const auto complete = [this] { return closed_ || (!in_flight_.empty() && in_flight_.front()->remaining == 0); };
+  Step step = Step::waiting;
+  while (step == Step::waiting) {
+    pump();
+    if (closed_ || (in_flight_.empty() && plan_.ended())) {
+      step = Step::end;
+    } else if (in_flight_.empty() && plan_.ready()) {  // every slot is lent: this batch gets memory of its own
+      std::vector<std::int64_t> rows = plan_.take();
+      start(pool_->fresh(gather_->layout(rows.size()).bytes), std::move(rows));
+      in_flight_.back()->fresh = true;
+    } else if (in_flight_.empty()) {
+      step = Step::unplanned;
+    } else if (complete()) {
+      step = Step::batch;
+    } else {
+      const std::shared_ptr<Workers> workers = workers_;
+      lock.unlock();
+      const bool helped = workers->help(*crew_);
+      lock.lock();
+      if (helped) {
+        ++stats_.helped_pieces;
+      } else if (!ready_.wait_until(lock, deadline, complete)) {
+        break;
+      }
+      if (!complete() && Clock::now() >= deadline) break;
+    }
+  }
+  stats_.consumer_wait_seconds += seconds(Clock::now() - start_time);
+  return step == Step::batch ? hand_out(batch, dropped) : step;
+}
+
+Step Pipeline::State::hand_out(Batch& batch, std::deque<std::shared_ptr<Filling>>& dropped) {
+  const std::shared_ptr<Filling> done = in_flight_.front();
+  dropped.push_back(done);
+  in_flight_.pop_front();
+  if (done->error) {
+    plan_ = PlanQueue(options_.batch_rows, options_.drop_last);
+    plan_.finish();
+    dropped.insert(dropped.end(), in_flight_.begin(), in_flight_.end());
+    in_flight_.clear();
+    std::rethrow_exception(done->error);
+  }
+  batch.slot = std::move(done->slot);
+  batch.rows = done->rows.size();
+  batch.offsets = std::move(done->layout.offsets);
+  ++stats_.batches;
+  stats_.rows += batch.rows;
+  stats_.bytes_in += batch.rows * gather_->in_row_bytes();
+  for (std::size_t f = 0; f < gather_->fields(); ++f) stats_.bytes_out += batch.rows * gather_->out_row_bytes(f);
+  if (done->fresh) ++stats_.fresh_batches;
+  return Step::batch;
+}
+
+void Pipeline::State::close(bool keep_slots) {
+  {
+    const std::lock_guard lock(mutex_);
+    closed_ = true;
+    note_ring();
+    ready_.notify_all();
+  }
+  if (workers_) workers_->drain(*crew_);
+  std::deque<std::shared_ptr<Filling>> dropped;  // their leases end without the mutex
+  {
+    const std::lock_guard lock(mutex_);
+    dropped.swap(in_flight_);
+  }
+  dropped.clear();
+  if (keep_slots) return;
+  workers_.reset();
+  if (pool_) pool_->close();
+}
+
+PipelineStats Pipeline::State::stats() const {
+  const std::lock_guard lock(mutex_);
+  PipelineStats copy = stats_;
+  if (ring_full_since_) copy.ring_full_seconds += seconds(Clock::now() - *ring_full_since_);
+  return copy;
+}
+
+std::size_t Pipeline::State::ring_bytes() const {
+  return Pipeline::ring_bytes(*gather_, options_.batch_rows, options_.depth);
+}
+
+Pipeline::Pipeline(std::vector<FieldSpec> fields, const PipelineOptions& options, Pipeline* reuse)
+    : state_(std::make_shared<State>(std::move(fields), options, reuse == nullptr ? nullptr : reuse->state_.get())) {}
+
+Pipeline::~Pipeline() {
+  if (state_->in_child()) {
+    // Its locks may be held and its threads are not here: leave it as it is, for ever.
+    [[maybe_unused]] auto* left = new std::shared_ptr<State>(std::move(state_));
+    return;
+  }
+  state_->close(/*keep_slots=*/false);
+}
+
+Pipeline::State& Pipeline::here() const {
+  if (state_->in_child()) {
+    throw ForkedError(
+        "this iterator was made before the process was forked, and its threads stayed with the parent; "
+        "call iter(loader) again in the child");
+  }
+  return *state_;
+}
+
+void Pipeline::extend(Rows rows) { here().plan(std::move(rows), /*whole=*/false); }
+void Pipeline::push(Rows rows) { here().plan(std::move(rows), /*whole=*/true); }
+void Pipeline::finish() { here().finish(); }
+Step Pipeline::next(Batch& batch, std::chrono::milliseconds patience) { return here().next(batch, patience); }
+void Pipeline::close(bool keep_slots) { here().close(keep_slots); }
+PipelineStats Pipeline::stats() const { return here().stats(); }
+std::size_t Pipeline::ring_bytes() const { return here().ring_bytes(); }
+
+std::size_t Pipeline::ring_bytes(const Gather& gather, std::size_t batch_rows, int depth) {
+  return (static_cast<std::size_t>(depth) + 1) * mapped_bytes(gather.layout(batch_rows).bytes);
+}
+
+}  // namespace memload

@@ -1,0 +1,89 @@
+// The way of the data: planned rows -> gather by the workers -> slots -> batches in order.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "core/gather.h"
+#include "core/plan_queue.h"
+#include "core/slot_pool.h"
+
+namespace memload {
+
+struct PipelineOptions {
+  std::size_t batch_rows = 1;  // rows of a full batch
+  bool drop_last = false;
+  int depth = 2;    // batches gathered ahead of the one that is handed out
+  int threads = 1;  // that may gather for this pipeline at once
+  Isa isa = Isa::scalar;
+  std::optional<Store> store;  // unset: streaming if the ring is larger than twice the last level cache
+};
+
+// A finished batch. Its bytes stay as they are for as long as any copy of the lease lives.
+struct Batch {
+  SlotPool::Lease slot;
+  std::size_t rows = 0;
+  std::vector<std::size_t> offsets;  // of each field in the slot
+};
+
+// unplanned: the plan is not finished and holds no further batch.
+enum class Step : std::uint8_t { batch, end, waiting, unplanned };
+
+struct PipelineStats {
+  std::uint64_t batches = 0;          // handed out
+  std::uint64_t rows = 0;             // handed out
+  std::uint64_t bytes_in = 0;         // read from the columns for them
+  std::uint64_t bytes_out = 0;        // written for them
+  double gather_seconds = 0;          // thread-seconds spent copying and casting
+  double consumer_wait_seconds = 0;   // the consumer inside next()
+  double ring_full_seconds = 0;       // the plan had more, but every slot was filled or lent
+  std::uint64_t fresh_batches = 0;    // served from memory of their own, since every slot was lent
+  std::uint64_t helped_pieces = 0;    // gathered by the waiting consumer itself
+  std::uint64_t major_faults = 0;     // reads that went to the disk while gathering
+  std::uint64_t advised_rows = 0;     // asked for ahead
+  bool streaming = false;             // whether stores pass by the cache
+};
+
+// One pass over a plan. extend/push/finish/next/close are for one consumer thread at a time; leases may end anywhere.
+// In a forked child every call but the destructor throws ForkedError.
+class Pipeline {
+ public:
+  // Takes the slots over from `reuse` if given, which must have been closed with keep_slots.
+  Pipeline(std::vector<FieldSpec> fields, const PipelineOptions& options, Pipeline* reuse = nullptr);
+  ~Pipeline();
+  Pipeline(const Pipeline&) = delete;
+  Pipeline& operator=(const Pipeline&) = delete;
+
+  // Rows that follow those planned before; batches of batch_rows are cut from their stream.
+  void extend(Rows rows);
+  // Rows that are one batch by themselves. Do not mix with extend().
+  void push(Rows rows);
+  // The plan is complete: what is left of the stream becomes the last batch, unless drop_last.
+  void finish();
+
+  // The next batch in order. Waits up to `patience`, gathering meanwhile; `waiting` if it was not ready by then.
+  // Throws the first error of the batch: ReadError, or
+  // std::out_of_range for a row that is not there; what follows is then the end.
+  Step next(Batch& batch, std::chrono::milliseconds patience);
+
+  // Stops, waits for pieces that are being gathered, and gives memory and threads back, unless keep_slots saves them for
+  // another pass. Batches that are lent stay valid. May be called twice.
+  void close(bool keep_slots = false);
+
+  [[nodiscard]] PipelineStats stats() const;
+  // What the ring takes: slots x the mapped size of a full batch.
+  [[nodiscard]] static std::size_t ring_bytes(const Gather& gather, std::size_t batch_rows, int depth);
+  [[nodiscard]] std::size_t ring_bytes() const;
+
+ private:
+  class State;
+  [[nodiscard]] State& here() const;  // throws ForkedError in a child
+
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace memload

@@ -1,0 +1,65 @@
+#include "python/dlpack.h"
+
+#include <memory>
+#include <utility>
+
+namespace memload::python {
+namespace {
+
+struct DlTensor {
+  void* data;
+  DlDevice device;
+  std::int32_t ndim;
+  DlDataType dtype;
+  std::int64_t* shape;
+  std::int64_t* strides;
+  std::uint64_t byte_offset;
+};
+
+struct DlManagedTensor {
+  DlTensor tensor;
+  void* manager_ctx;
+  void (*deleter)(DlManagedTensor*);
+};
+
+constexpr const char* kFresh = "dltensor";  // the consumer renames the capsule once it has taken over
+
+struct Lent {
+  DlManagedTensor managed;
+  SlotPool::Lease slot;
+  std::vector<std::int64_t> shape;
+  std::vector<std::int64_t> strides;
+};
+
+void end_of_tensor(DlManagedTensor* managed) { delete static_cast<Lent*>(managed->manager_ctx); }
+
+void end_of_capsule(PyObject* capsule) {
+  if (PyCapsule_IsValid(capsule, kFresh) == 0) return;
+  auto* managed = static_cast<DlManagedTensor*>(PyCapsule_GetPointer(capsule, kFresh));
+  managed->deleter(managed);
+}
+
+}  // namespace
+
+pybind11::object to_capsule(const SlotPool::Lease& slot, std::byte* data, DlDataType dtype,
+                            std::vector<std::int64_t> shape) {
+  auto lent = std::make_unique<Lent>();
+  lent->slot = slot;
+  lent->shape = std::move(shape);
+  lent->strides.resize(lent->shape.size());
+  std::int64_t step = 1;
+  for (std::size_t i = lent->shape.size(); i-- > 0;) {
+    lent->strides[i] = step;
+    step *= lent->shape[i];
+  }
+  lent->managed = {{data, {1, 0}, static_cast<std::int32_t>(lent->shape.size()), dtype, lent->shape.data(),
+                    lent->strides.data(), 0},
+                   lent.get(),
+                   &end_of_tensor};
+  PyObject* capsule = PyCapsule_New(&lent->managed, kFresh, &end_of_capsule);
+  if (capsule == nullptr) throw pybind11::error_already_set();
+  lent.release();  // NOLINT: owned by the capsule from here on
+  return pybind11::reinterpret_steal<pybind11::object>(capsule);
+}
+
+}  // namespace memload::python

@@ -1,0 +1,31 @@
+// The DLPack exchange structures, version 0 of the ABI (https://dmlc.github.io/dlpack/latest/c_api.html), and the capsule
+// that hands a part of a slot to any array library.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "core/slot_pool.h"
+
+namespace memload::python {
+
+struct DlDevice {
+  std::int32_t type;  // 1: CPU
+  std::int32_t id;
+};
+
+// code 0 int, 1 uint, 2 float, 4 bfloat, 5 complex, 6 bool; bits per element; lanes always 1 here.
+struct DlDataType {
+  std::uint8_t code;
+  std::uint8_t bits;
+  std::uint16_t lanes;
+};
+
+// A C-contiguous CPU tensor at `data`, which lies in the slot, as a capsule named "dltensor". The tensor made of it owns a
+// copy of the lease; its deleter touches nothing of Python's, so it may run anywhere.
+[[nodiscard]] pybind11::object to_capsule(const SlotPool::Lease& slot, std::byte* data, DlDataType dtype,
+                                          std::vector<std::int64_t> shape);
+
+}  // namespace memload::python

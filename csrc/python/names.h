@@ -1,0 +1,18 @@
+// The names by which Python speaks of dtypes (safetensors' codes) and instruction sets.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+#include "cast/cast.h"
+
+namespace memload::python {
+
+// Throws std::invalid_argument for a dtype that can only be copied.
+[[nodiscard]] DType dtype_named(std::string_view code);
+
+// "" means the best there is. Throws std::invalid_argument naming the available ones.
+[[nodiscard]] Isa isa_named(std::string_view name);
+
+}  // namespace memload::python
