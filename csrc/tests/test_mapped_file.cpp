@@ -178,12 +178,35 @@ TEST(asking_about_a_truncated_file_is_harmless) {
   CHECK(!storage->resident(last));
 }
 
+TEST(a_guard_works_under_a_handler_that_blocks_signals_and_hands_on_to_ours) {
+  const ScratchFile file(pattern_bytes(2 * kPageBytes));
+  const auto storage = Storage::map_file(file.path());
+  file.truncate(0);
+  const int status = status_of_child([&] {
+    static struct sigaction ours{};
+    memload::install_fault_handler();
+    ::sigaction(SIGBUS, nullptr, &ours);
+    struct sigaction theirs{};
+    theirs.sa_sigaction = [](int signal, siginfo_t* info, void* context) { ours.sa_sigaction(signal, info, context); };
+    theirs.sa_flags = SA_SIGINFO;
+    sigfillset(&theirs.sa_mask);
+    ::sigaction(SIGBUS, &theirs, nullptr);
+    int caught = 0;
+    for (int i = 0; i < 3; ++i) caught += memload::guarded([&] { read_byte(storage->data()); }) != nullptr ? 1 : 0;
+    sigset_t blocked;
+    ::pthread_sigmask(SIG_SETMASK, nullptr, &blocked);
+    ::_exit(caught + 10 * sigismember(&blocked, SIGINT));
+  });
+  CHECK(WIFEXITED(status));
+  CHECK_EQ(WEXITSTATUS(status), 3);
+}
+
 TEST(a_fault_that_is_not_ours_goes_to_the_handler_that_was_there) {
   const ScratchFile file(pattern_bytes(2 * kPageBytes));
   const auto storage = Storage::map_file(file.path());
   file.truncate(0);
   const int status = status_of_child([&] {
-    struct sigaction theirs {};
+    struct sigaction theirs{};
     theirs.sa_handler = [](int) { ::_exit(7); };
     ::sigaction(SIGBUS, &theirs, nullptr);
     memload::install_fault_handler();
@@ -199,7 +222,7 @@ TEST(a_fault_that_is_nobodys_ends_the_process) {
   const auto storage = Storage::map_file(file.path());
   file.truncate(0);
   const int status = status_of_child([&] {
-    struct sigaction none {};
+    struct sigaction none{};
     none.sa_handler = SIG_DFL;
     ::sigaction(SIGBUS, &none, nullptr);
     memload::install_fault_handler();
