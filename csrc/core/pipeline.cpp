@@ -207,8 +207,9 @@ void Pipeline::State::finish() {
 
 void Pipeline::State::pump() {
   while (!closed_ && plan_.ready() && in_flight_.size() < static_cast<std::size_t>(options_.depth)) {
-    const std::size_t bytes = gather_->layout(options_.batch_rows).bytes;
-    SlotPool::Lease slot = pool_->try_acquire(bytes);
+    // A slot is made for a full batch; a ready-made batch may be larger, and its slot grows with it.
+    const std::size_t rows = std::max(options_.batch_rows, plan_.next_rows());
+    SlotPool::Lease slot = pool_->try_acquire(gather_->layout(rows).bytes);
     if (!slot) break;
     start(std::move(slot), plan_.take());
   }
@@ -217,9 +218,6 @@ void Pipeline::State::pump() {
 
 void Pipeline::State::start(SlotPool::Lease slot, std::vector<std::int64_t> rows) {
   BatchLayout layout = gather_->layout(rows.size());
-  // A ready-made batch may be larger than batch_rows says.
-  const bool too_large = rows.size() > options_.batch_rows;
-  if (too_large) slot = pool_->fresh(layout.bytes);
   // The lease that is handed out starts the next batch when it ends. The slot's own lease lies inside it.
   std::byte* const data = slot.get();
   SlotPool::Lease wakes(data, [slot = std::move(slot), state = weak_from_this(), born = born_](std::byte*) mutable {
@@ -229,7 +227,6 @@ void Pipeline::State::start(SlotPool::Lease slot, std::vector<std::int64_t> rows
   });
   const std::size_t piece = piece_bytes(layout.bytes, options_.threads);
   auto filling = std::make_shared<Filling>(*this, std::move(wakes), std::move(rows), std::move(layout), piece);
-  filling->fresh = too_large;
   begin(std::move(filling));
 }
 

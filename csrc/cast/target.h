@@ -1,0 +1,37 @@
+// What dispatch.cpp chooses from. Each processor family has one targets_*.cpp, and the build compiles exactly one.
+#pragma once
+
+#include <span>
+
+#include "cast/cast.h"
+
+namespace memload {
+
+// One instruction set. cast() gives nullptr where the set has nothing better than the scalar version.
+struct Target {
+  Isa isa;
+  bool (*runs_here)() noexcept;
+  CastFn (*cast)(CastRule, Store) noexcept;
+  CopyFn (*copy)(Store) noexcept;
+};
+
+// What this build holds, the best last; the scalar version is not among them.
+[[nodiscard]] std::span<const Target> targets() noexcept;
+
+// The definition of the rule. nullptr where `to` is no floating type.
+[[nodiscard]] CastFn scalar_cast(CastRule rule) noexcept;
+[[nodiscard]] CopyFn scalar_copy() noexcept;
+
+// The same, by name: vector code calls it for what is shorter than a vector. Defined in scalar.cpp for the rules that
+// an instruction set implements.
+template <DType From, DType To, bool NormRemoved>
+void cast_scalar(const std::byte* src, std::byte* dst, std::size_t n) noexcept;
+
+[[nodiscard]] CastFn avx2_cast(CastRule rule, Store store) noexcept;
+[[nodiscard]] CopyFn avx2_copy(Store store) noexcept;
+[[nodiscard]] CastFn avx512_cast(CastRule rule, Store store) noexcept;
+[[nodiscard]] CopyFn avx512_copy(Store store) noexcept;
+[[nodiscard]] CastFn neon_cast(CastRule rule, Store store) noexcept;
+[[nodiscard]] CopyFn neon_copy(Store store) noexcept;
+
+}  // namespace memload

@@ -1,0 +1,85 @@
+// The loop that every instruction set shares: whole steps in the middle, and edges that overlap the nearest step.
+//
+// A kernel is a type in an unnamed namespace (so that what is compiled here with its file's flags stays in that file):
+//
+//     static constexpr CastRule rule;                        // what it computes
+//     static constexpr std::size_t step;                     // elements per call: a multiple of 64 bytes of results
+//     template <Store> static void run(const std::byte* src, std::byte* dst);   // one step; any alignment if cached
+//
+// For the same reason nothing of the standard library is called here: its inline functions are shared between files.
+#pragma once
+
+#include "cast/target.h"
+
+namespace memload {
+namespace {
+
+constexpr std::size_t kLine = 64;
+constexpr std::size_t kPrefetchBytes = 1024;
+
+constexpr std::size_t bytes_of(DType dtype) {
+  constexpr std::size_t kBytes[] = {1, 1, 2, 4, 8, 2, 2, 4, 8};
+  return kBytes[static_cast<std::size_t>(dtype)];
+}
+
+inline std::size_t bytes_to_line(const std::byte* address) {
+  return (kLine - reinterpret_cast<std::uintptr_t>(address) % kLine) % kLine;
+}
+
+// Asks for the source's lines ahead of time: the hardware's own prefetch stops at the end of each 4 KB page. An address
+// past the end of the source is harmless, since a prefetch never faults.
+template <std::size_t Bytes>
+inline void prefetch_ahead(const std::byte* src) {
+  const auto ahead = reinterpret_cast<std::uintptr_t>(src) + kPrefetchBytes;
+  for (std::size_t line = 0; line < Bytes; line += kLine)
+    __builtin_prefetch(reinterpret_cast<const void*>(ahead + line));
+}
+
+// The edges are whole steps too, written with ordinary stores, whose results the neighbouring step writes once more.
+template <class Kernel, Store store>
+void vector_loop(const std::byte* src, std::byte* dst, std::size_t n) noexcept {
+  constexpr CastRule kRule = Kernel::rule;
+  constexpr std::size_t kIn = bytes_of(kRule.from);
+  constexpr std::size_t kOut = bytes_of(kRule.to);
+  constexpr std::size_t kStep = Kernel::step;
+  if (n < kStep) return cast_scalar<kRule.from, kRule.to, kRule.norm_removed>(src, dst, n);
+  std::size_t i = 0;
+  if constexpr (store == Store::streaming) {
+    i = bytes_to_line(dst) / kOut;
+    if (i != 0) Kernel::template run<Store::cached>(src, dst);
+  }
+  for (; kStep <= n - i; i += kStep) {
+    prefetch_ahead<kStep * kIn>(src + i * kIn);
+    Kernel::template run<store>(src + i * kIn, dst + i * kOut);
+  }
+  if (i != n) Kernel::template run<Store::cached>(src + (n - kStep) * kIn, dst + (n - kStep) * kOut);
+}
+
+// A cast from a dtype to itself: n elements of Bytes bytes, copied.
+template <CopyFn copy, std::size_t Bytes>
+void copy_elements(const std::byte* src, std::byte* dst, std::size_t n) noexcept {
+  copy(src, dst, n * Bytes);
+}
+
+template <CopyFn copy>
+CastFn copy_loop(DType dtype) {
+  constexpr CastFn kBySize[] = {copy, copy_elements<copy, 2>, copy_elements<copy, 4>, nullptr, copy_elements<copy, 8>};
+  return kBySize[bytes_of(dtype) / 2];
+}
+
+// The loop of the kernel that computes the rule; nullptr if there is none.
+template <class... Kernels>
+CastFn choose_loop(CastRule rule, Store store) {
+  CastFn chosen = nullptr;
+  const auto offer = [&](CastRule offered, CastFn cached, CastFn streaming) {
+    const bool same_norm = offered.norm_removed == (rule.norm_removed && rule.from == DType::u8);
+    if (offered.from == rule.from && offered.to == rule.to && same_norm) {
+      chosen = store == Store::streaming ? streaming : cached;
+    }
+  };
+  (offer(Kernels::rule, vector_loop<Kernels, Store::cached>, vector_loop<Kernels, Store::streaming>), ...);
+  return chosen;
+}
+
+}  // namespace
+}  // namespace memload

@@ -1,0 +1,313 @@
+"""The dataset: columns side by side, and index arithmetic on them."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Literal, SupportsIndex
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from memload._core import Column
+from memload.dtypes import dtype_name
+from memload.fields import Field, check_equal_lengths, check_name, describe
+from memload.sizes import format_size
+from memload.transport import PackedColumns, pack_columns, unpack_columns
+
+Layout = Literal["dict", "tuple", "only"]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Dataset(torch.utils.data.Dataset[Any]):
+    """Rows of named fields, read in place: a torch dataset that is also cheap to reorder, cut and join.
+
+    Made by `memload.open` and `memload.from_arrays`. Immutable; `select`, `split`, `concat` and `memload.zip` return new
+    datasets that share the bytes. `ds[i]` is a dict of freshly read tensors, or a tuple after `as_tuple`, or one tensor
+    after `only`.
+
+    Args:
+        fields: the fields in order, all of one length.
+        layout: what `ds[i]` gives: "dict", "tuple", or "only" (of a single field).
+
+    Raises:
+        ValueError: no fields, fields of different length, or a name that cannot be stored.
+
+    Example:
+        >>> import memload, torch
+        >>> ds = memload.from_arrays(stim=torch.arange(12).reshape(4, 3), robs=torch.zeros(4))
+        >>> len(ds), ds[1]["stim"]
+        (4, tensor([3, 4, 5]))
+    """
+
+    fields: Mapping[str, Field]
+    layout: Layout = "dict"
+
+    def __post_init__(self) -> None:
+        if not self.fields:
+            raise ValueError("a dataset needs at least one field")
+        for name in self.fields:
+            check_name(name)
+        if self.layout not in ("dict", "tuple", "only"):
+            raise ValueError(f'layout must be "dict", "tuple" or "only", got {self.layout!r}')
+        if self.layout == "only" and len(self.fields) != 1:
+            raise ValueError(f'layout "only" is for a single field, got {list(self.fields)}')
+        check_equal_lengths({name: field.rows for name, field in self.fields.items()}, "the fields")
+        object.__setattr__(self, "fields", MappingProxyType(dict(self.fields)))
+
+    def __len__(self) -> int:
+        return next(iter(self.fields.values())).rows
+
+    def __getitem__(self, index: SupportsIndex) -> Any:
+        row = np.array([self._row(index)], dtype=np.int64)
+        return self._arranged(lambda field: field.gather(row)[0])
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all rows of all fields, as they would be read; a row selected twice counts twice."""
+        return sum(field.nbytes for field in self.fields.values())
+
+    def select(self, rows: Any) -> Dataset:
+        """Return the dataset of these rows, in this order; repeats are allowed, and nothing is copied.
+
+        Args:
+            rows: integers in any sequence, array, CPU tensor or range; or one bool per row, which keeps the true ones.
+                Negative numbers are refused, since -1 in a table of trials mostly means that something is missing.
+
+        Raises:
+            IndexError: a row is not there; the message names the first such position and its value.
+            TypeError: `rows` are not integers.
+
+        Example:
+            >>> import memload, torch
+            >>> memload.from_arrays(x=torch.arange(5)).only("x").select([4, 0, 4])[2]
+            tensor(4)
+        """
+        numbers = _row_numbers(rows, len(self))
+        return self._derive(lambda field: field.column.select(numbers))
+
+    def split(self, fraction: float, seed: int) -> tuple[Dataset, Dataset]:
+        """Return two shuffled parts without a common row, the first with round(fraction * len) of the rows.
+
+        Args:
+            fraction: of the rows, between 0 and 1, that goes into the first part.
+            seed: the same seed gives the same parts, which are slices of torch.randperm.
+
+        Raises:
+            ValueError: a part would be empty.
+
+        Example:
+            >>> import memload, torch
+            >>> train, valid = memload.from_arrays(x=torch.arange(10)).split(0.8, seed=1)
+            >>> len(train), len(valid)
+            (8, 2)
+        """
+        if not 0 < fraction < 1:
+            raise ValueError(f"fraction must lie between 0 and 1, got {fraction}")
+        first = round(fraction * len(self))
+        if not 0 < first < len(self):
+            raise ValueError(
+                f"a fraction of {fraction} cuts {len(self)} rows into {first} and {len(self) - first}: a part is empty"
+            )
+        order = torch.randperm(len(self), generator=torch.Generator().manual_seed(seed)).numpy()
+        return self.select(order[:first]), self.select(order[first:])
+
+    def concat(self, *others: Dataset) -> Dataset:
+        """Return the rows of this dataset and then those of the others; nothing is copied.
+
+        Raises:
+            ValueError: field names, dtypes or shapes differ; the message names the first difference.
+
+        Example:
+            >>> import memload, torch
+            >>> part = memload.from_arrays(x=torch.arange(3))
+            >>> len(part.concat(part, part))
+            9
+        """
+        for position, other in enumerate(others, start=1):
+            _check_same_fields(self, other, position)
+        return Dataset(
+            {
+                name: Field(
+                    field.dtype,
+                    field.shape,
+                    Column.concat([field.column, *(other.fields[name].column for other in others)]),
+                )
+                for name, field in self.fields.items()
+            },
+            self.layout,
+        )
+
+    def as_tuple(self, *names: str) -> Dataset:
+        """Return the dataset of these fields, in this order, whose rows and batches are tuples; all if none is named.
+
+        Example:
+            >>> import memload, torch
+            >>> ds = memload.from_arrays(stim=torch.zeros(4, 3), robs=torch.arange(4))
+            >>> for x, y in torch.utils.data.DataLoader(ds.as_tuple("stim", "robs"), batch_size=4):
+            ...     print(x.shape, y)
+            torch.Size([4, 3]) tensor([0, 1, 2, 3])
+        """
+        return Dataset({name: self._field(name) for name in names or self.fields}, "tuple")
+
+    def only(self, name: str) -> Dataset:
+        """Return the dataset of this one field, whose rows and batches are tensors.
+
+        Example:
+            >>> import memload, torch
+            >>> memload.from_arrays(stim=torch.arange(4), robs=torch.zeros(4)).only("stim")[3]
+            tensor(3)
+        """
+        return Dataset({name: self._field(name)}, "only")
+
+    def __repr__(self) -> str:
+        name_width = max(map(len, self.fields))
+        lines = [f"memload.Dataset: {len(self):,} rows, {format_size(self.nbytes)}, {_origin(self)}{self._rows_are()}"]
+        for name, field in self.fields.items():
+            lines.append(
+                f"  {name:{name_width}}  {dtype_name(field.dtype):9} {field.shape!s:18} "
+                f"{format_size(field.row_bytes):>8} a row, {format_size(field.nbytes)}"
+            )
+        return "\n".join(lines)
+
+    def __reduce__(self) -> tuple[Callable[..., Dataset], tuple[Any, ...]]:
+        described = [(name, field.dtype, field.shape) for name, field in self.fields.items()]
+        packed = pack_columns([field.column for field in self.fields.values()])
+        return _restore, (described, packed, self.layout)
+
+    def _row(self, index: SupportsIndex) -> int:
+        if isinstance(index, slice):
+            raise TypeError("a dataset is read row by row; ds.select(range(start, stop)) takes several rows at once")
+        row = operator.index(index)
+        if not -len(self) <= row < len(self):
+            raise IndexError(f"row {row} is not one of the {len(self):,} rows")
+        return row % len(self)
+
+    def _field(self, name: str) -> Field:
+        if name not in self.fields:
+            raise KeyError(f"no field {name!r}; there are {list(self.fields)}")
+        return self.fields[name]
+
+    def _arranged(self, read: Callable[[Field], torch.Tensor]) -> Any:
+        if self.layout == "dict":
+            return {name: read(field) for name, field in self.fields.items()}
+        tensors = tuple(read(field) for field in self.fields.values())
+        return tensors[0] if self.layout == "only" else tensors
+
+    def _derive(self, column_of: Callable[[Field], Column]) -> Dataset:
+        fields = {name: Field(field.dtype, field.shape, column_of(field)) for name, field in self.fields.items()}
+        return Dataset(fields, self.layout)
+
+    def _rows_are(self) -> str:
+        return {"dict": "", "tuple": ", rows are tuples", "only": ", rows are tensors"}[self.layout]
+
+
+def concat(datasets: Iterable[Dataset]) -> Dataset:
+    """Return the rows of the first dataset, then those of the second, and so on; nothing is copied.
+
+    Args:
+        datasets: at least one, all with the same field names, dtypes and row shapes. The first gives the order of
+            fields and whether rows are dicts, tuples or tensors.
+
+    Raises:
+        ValueError: there is none, or they differ; the message names the first difference.
+
+    Example:
+        >>> import memload, torch
+        >>> len(memload.concat(memload.from_arrays(x=torch.zeros(n)) for n in (2, 3)))
+        5
+    """
+    first, *others = datasets
+    return first.concat(*others)
+
+
+def zip(**members: Dataset) -> Dataset:  # noqa: A001 - users call it memload.zip, for what it does
+    """Return the fields of several datasets of equal length side by side; nothing is copied.
+
+    Args:
+        members: each keyword names the field of a dataset that has one; a dataset of several fields brings them under
+            their own names, and its keyword is only a label for messages. Rows are dicts, whatever they were.
+
+    Raises:
+        ValueError: the lengths differ (the message has them all), a name occurs twice, or no dataset is given.
+
+    Example:
+        >>> import memload, torch
+        >>> betas = memload.from_arrays(betas=torch.zeros(4, 100))
+        >>> images = memload.from_arrays(image=torch.arange(3))
+        >>> trials = memload.zip(betas=betas, stim=images.select([2, 0, 0, 1]))
+        >>> trials[0]["stim"]
+        tensor(2)
+    """
+    check_equal_lengths({label: len(member) for label, member in members.items()}, "datasets zipped together")
+    fields: dict[str, Field] = {}
+    origin: dict[str, str] = {}
+    for label, member in members.items():
+        for own_name, field in member.fields.items():
+            name = label if len(member.fields) == 1 else own_name
+            if name in fields:
+                raise ValueError(
+                    f"both {origin[name]!r} and {label!r} bring a field {name!r}; take other fields of one of them by "
+                    "as_tuple(...), or give it one field and another keyword"
+                )
+            fields[name], origin[name] = field, label
+    return Dataset(fields)
+
+
+def _row_numbers(rows: Any, length: int) -> NDArray[np.int64]:
+    numbers = np.asarray(rows)
+    if numbers.ndim != 1:
+        raise TypeError(f"expected row numbers in one dimension, got shape {numbers.shape}")
+    if numbers.dtype == np.bool_:
+        if len(numbers) != length:
+            raise IndexError(f"one bool for each of the {length:,} rows is expected, got {len(numbers):,}")
+        return np.flatnonzero(numbers)
+    if not len(numbers):
+        return np.empty(0, dtype=np.int64)
+    if numbers.dtype.kind not in "iu":
+        raise TypeError(f"row numbers must be integers, got dtype {numbers.dtype}")
+    bad = (numbers < 0) | (numbers >= length)
+    if bad.any():
+        position = int(bad.argmax())
+        raise IndexError(
+            f"row {numbers[position]} at position {position} is not one of the {length:,} rows, which count from 0"
+            + ("; negative numbers do not count from the end here" if numbers[position] < 0 else "")
+        )
+    return np.ascontiguousarray(numbers, dtype=np.int64)
+
+
+def _check_same_fields(first: Dataset, other: Dataset, position: int) -> None:
+    if set(first.fields) != set(other.fields):
+        raise ValueError(
+            f"dataset {position} has the fields {sorted(other.fields)}, the first one has {sorted(first.fields)}"
+        )
+    for name, field in first.fields.items():
+        theirs = other.fields[name]
+        if (field.dtype, field.shape) != (theirs.dtype, theirs.shape):
+            raise ValueError(
+                f"field {name!r} is {describe(theirs.dtype, theirs.shape)} in dataset {position}, "
+                f"but {describe(field.dtype, field.shape)} in the first one"
+            )
+
+
+def _origin(dataset: Dataset) -> str:
+    storages = {storage for field in dataset.fields.values() for storage in field.column.storages}
+    files = sorted({storage.name for storage in storages if storage.mapped})
+    if not files:
+        return "in memory"
+    shown = f"in {files[0]}" if len(files) == 1 else f"in {len(files)} files, the first {files[0]}"
+    return shown if all(storage.mapped for storage in storages) else f"{shown}, and in memory"
+
+
+def _restore(described: list[tuple[str, torch.dtype, tuple[int, ...]]], packed: PackedColumns, layout: Layout) -> Dataset:
+    columns = unpack_columns(packed)
+    return Dataset(
+        {
+            name: Field(dtype, shape, column)
+            for (name, dtype, shape), column in builtins_zip(described, columns, strict=True)
+        },
+        layout,
+    )

@@ -1,0 +1,88 @@
+"""Element types by their three names: the safetensors code, torch's dtype and numpy's dtype."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+# The codes of the safetensors format whose elements are whole bytes, and torch's name of each.
+_TORCH_NAMES = {
+    "BOOL": "bool",
+    "U8": "uint8",
+    "I8": "int8",
+    "U16": "uint16",
+    "I16": "int16",
+    "U32": "uint32",
+    "I32": "int32",
+    "U64": "uint64",
+    "I64": "int64",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E5M2": "float8_e5m2",
+    "F8_E4M3FNUZ": "float8_e4m3fnuz",
+    "F8_E5M2FNUZ": "float8_e5m2fnuz",
+    "F8_E8M0": "float8_e8m0fnu",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "F32": "float32",
+    "F64": "float64",
+    "C64": "complex64",
+}
+# float8_e8m0fnu came with torch 2.7.
+TORCH_DTYPES: dict[str, torch.dtype] = {
+    code: getattr(torch, name) for code, name in _TORCH_NAMES.items() if hasattr(torch, name)
+}
+_CODES = {dtype: code for code, dtype in TORCH_DTYPES.items()}
+_BY_NAME = {str(dtype).removeprefix("torch."): dtype for dtype in TORCH_DTYPES.values()}
+
+
+def code_of(dtype: torch.dtype) -> str:
+    """Return the safetensors code of `dtype`, such as "BF16".
+
+    Raises:
+        TypeError: shards cannot hold it.
+    """
+    if dtype not in _CODES:
+        raise TypeError(f"{dtype} cannot be stored; the dtypes that can are {', '.join(sorted(_BY_NAME))}")
+    return _CODES[dtype]
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """Return torch's name of `dtype` without the module: "float32"."""
+    return str(dtype).removeprefix("torch.")
+
+
+def as_torch_dtype(dtype: Any) -> torch.dtype:
+    """Return the torch dtype of a torch dtype, a numpy dtype or scalar type, or a name such as "bfloat16".
+
+    Raises:
+        TypeError: there is none, or the bytes are not in this machine's order.
+    """
+    if isinstance(dtype, torch.dtype):
+        code_of(dtype)
+        return dtype
+    if isinstance(dtype, str) and dtype in _BY_NAME:
+        return _BY_NAME[dtype]
+    try:
+        numpy_dtype = np.dtype(dtype)
+    except TypeError:
+        raise TypeError(f"not a dtype: {dtype!r}; known are {', '.join(sorted(_BY_NAME))}") from None
+    return from_numpy_dtype(numpy_dtype)
+
+
+def from_numpy_dtype(dtype: np.dtype[Any]) -> torch.dtype:
+    """Return the torch dtype whose elements have the same bytes; those of ml_dtypes count by their names.
+
+    Raises:
+        TypeError: there is none; the message says what to convert to.
+    """
+    if dtype.hasobject:
+        raise TypeError("dtype object holds pointers to Python objects, not numbers; convert to a numeric dtype")
+    if not dtype.isnative:
+        raise TypeError(f'dtype {dtype.str} has its bytes swapped; convert by .astype(dtype.newbyteorder("="))')
+    if dtype.kind in "mM":
+        raise TypeError(f"dtype {dtype} is a time; take its integers by .view(numpy.int64)")
+    if dtype.name not in _BY_NAME:
+        raise TypeError(f"dtype {dtype} has no equal in torch; known are {', '.join(sorted(_BY_NAME))}")
+    return _BY_NAME[dtype.name]

@@ -1,0 +1,96 @@
+"""One field of a dataset: the type and shape of its rows, and where they lie."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from memload._core import Column
+from memload.dtypes import dtype_name
+
+RESERVED_NAME = "__metadata__"  # of the safetensors format
+
+
+@dataclass(frozen=True)
+class Field:
+    """One field of every row: its dtype, the shape it has in one row, and the column that finds its bytes.
+
+    Example:
+        >>> import memload, torch
+        >>> memload.from_arrays(stim=torch.zeros(10, 3, 8, 8)).fields["stim"].row_bytes
+        768
+    """
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    column: Column
+
+    def __post_init__(self) -> None:
+        expected = row_nbytes(self.dtype, self.shape)
+        if self.column.row_bytes != expected:
+            raise ValueError(
+                f"a row of {describe(self.dtype, self.shape)} has {expected} bytes, "
+                f"but the column has {self.column.row_bytes}"
+            )
+
+    @property
+    def rows(self) -> int:
+        """How many rows there are."""
+        return self.column.rows
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row."""
+        return self.column.row_bytes
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all rows, as they would be gathered."""
+        return self.rows * self.row_bytes
+
+    def gather(self, rows: NDArray[np.int64]) -> torch.Tensor:
+        """Return a fresh tensor (len(rows), *shape) with a copy of these rows.
+
+        Args:
+            rows: int64, each in [0, self.rows), in any order.
+
+        Raises:
+            IndexError: a row is out of range.
+            ShardReadError: a file cannot be read any more.
+        """
+        batch = torch.empty((len(rows), *self.shape), dtype=self.dtype)
+        if batch.nbytes:
+            self.column.gather(rows, batch.data_ptr(), batch.nbytes)
+        return batch
+
+
+def row_nbytes(dtype: torch.dtype, shape: Iterable[int]) -> int:
+    """Return the bytes of one row."""
+    return dtype.itemsize * math.prod(shape)
+
+
+def describe(dtype: torch.dtype, shape: tuple[int, ...]) -> str:
+    """Return dtype and shape for messages: "uint8 (425, 425, 3)"."""
+    return f"{dtype_name(dtype)} {shape}"
+
+
+def check_name(name: object) -> None:
+    """Raise ValueError unless `name` can name a field: text, not empty, and not reserved by the file format."""
+    if not isinstance(name, str) or not name or name == RESERVED_NAME:
+        raise ValueError(f"not a name for a field: {name!r}; expected a text that is neither empty nor {RESERVED_NAME}")
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"not a name for a field: {name!r} cannot be written as UTF-8") from error
+
+
+def check_equal_lengths(lengths: Mapping[str, int], what: str) -> None:
+    """Raise ValueError with all lengths unless they are equal."""
+    if len(set(lengths.values())) > 1:
+        stated = ", ".join(f"{name}: {length:,}" for name, length in lengths.items())
+        raise ValueError(f"{what} must have the same number of rows, got {stated}")

@@ -1,0 +1,167 @@
+"""A directory of shards: opened as columns, and verified against its checksums."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import xxhash
+from tqdm import tqdm
+
+from memload._core import Column, Storage
+from memload.errors import ChecksumError, Damage, ShardFormatError
+from memload.fields import Field, describe
+from memload.progress import byte_bar
+from memload.safetensors_header import ShardLayout, read_layout
+from memload.shard_index import FieldSpec, ShardIndex, ShardRecord, read_index
+
+_READ_BYTES = 2**22
+
+
+def open_shards(directory: Path) -> dict[str, Field]:
+    """Return the fields of a directory of shards, mapped, each shard checked for its length and header.
+
+    Raises:
+        ShardFormatError: the index, a shard's name, length or header is wrong.
+    """
+    index = read_index(directory)
+    segments: dict[str, list[tuple[Storage, int, int, int]]] = {name: [] for name in index.fields}
+    for shard in index.shards:
+        layout = check_shard(directory, shard, index.fields)
+        storage = Storage.map_file(str(directory.absolute() / shard.file))
+        for name, field in index.fields.items():
+            segments[name].append((storage, layout.tensors[name].begin, shard.rows, field.row_bytes))
+    return {
+        name: Field(field.dtype, field.shape, Column(field.row_bytes, segments[name]))
+        for name, field in index.fields.items()
+    }
+
+
+def check_shard(directory: Path, shard: ShardRecord, fields: Mapping[str, FieldSpec]) -> ShardLayout:
+    """Return the layout of a shard that is where and what the index says; its data is not read.
+
+    Raises:
+        ShardFormatError: it is missing, lies outside the directory, or its length or header differ from the index.
+    """
+    path = directory / shard.file
+    if not path.is_file():
+        raise ShardFormatError(f"{path}: this shard is missing; restore it, or write the set again")
+    if path.resolve().parent != directory.resolve():
+        raise ShardFormatError(f"{path}: a link to {path.resolve()}, outside the directory; shards must lie inside it")
+    found = path.stat().st_size
+    if found != shard.nbytes:
+        raise ShardFormatError(
+            f"{path}: the index tells of {shard.nbytes} bytes, but the file has {found}; it was cut short, lengthened "
+            "or replaced: restore it, or write the set again"
+        )
+    layout = read_layout(path)
+    _check_tensors(path, layout, shard, fields)
+    return layout
+
+
+def _check_tensors(path: Path, layout: ShardLayout, shard: ShardRecord, fields: Mapping[str, FieldSpec]) -> None:
+    if set(layout.tensors) != set(fields):
+        raise ShardFormatError(f"{path}: the index tells of {sorted(fields)}, the header of {sorted(layout.tensors)}")
+    for name, field in fields.items():
+        entry = layout.tensors[name]
+        if entry.dtype != field.dtype or entry.shape != (shard.rows, *field.shape):
+            raise ShardFormatError(
+                f"{path}: field {name!r} should be {describe(field.dtype, (shard.rows, *field.shape))} by the index, "
+                f"but is {describe(entry.dtype, entry.shape)} by the header"
+            )
+
+
+def verify(path: str | Path, *, progress: bool | None = None) -> int:
+    """Read every byte of a set of shards, compare it with the checksums, and return how many bytes were read.
+
+    Args:
+        path: the directory that memload.write made.
+        progress: whether to show a bar; None shows it on a terminal.
+
+    Raises:
+        ChecksumError: bytes differ; the message and `damages` name each shard, field and run of rows.
+        ShardFormatError: there is no index, or a malformed one.
+
+    Example:
+        >>> import memload, tempfile, torch
+        >>> path = tempfile.mkdtemp() + "/shards"
+        >>> _ = memload.write(path, {"x": torch.zeros(1000, 3)})
+        >>> memload.verify(path)
+        12000
+    """
+    directory = Path(path)
+    index = read_index(directory)
+    total = sum(field.row_bytes for field in index.fields.values()) * index.rows
+    with byte_bar("verify", total, progress) as bar:
+        check = _Verification(directory, index, bar)
+        for shard in index.shards:
+            check.shard(shard)
+    if check.damages:
+        listed = "\n".join(f"  {damage}" for damage in check.damages)
+        raise ChecksumError(f"{directory}: bytes differ from those that were written:\n{listed}", check.damages)
+    return check.nbytes
+
+
+class _Verification:
+    """Walks through the shards, collecting damages and counting bytes."""
+
+    def __init__(self, directory: Path, index: ShardIndex, bar: tqdm[Any]) -> None:
+        self.damages: list[Damage] = []
+        self.nbytes = 0
+        self._directory = directory
+        self._index = index
+        self._bar = bar
+        self._first_row = 0  # of the current shard, in the set
+
+    def shard(self, shard: ShardRecord) -> None:
+        try:
+            layout = check_shard(self._directory, shard, self._index.fields)
+            with (self._directory / shard.file).open("rb", buffering=0) as file:
+                for name, field in self._index.fields.items():
+                    file.seek(layout.tensors[name].begin)
+                    bad = self._bad_blocks(file, field, shard, shard.checksums[name])
+                    self._report(shard, name, field, bad)
+        except (ShardFormatError, OSError) as error:
+            self.damages.append(Damage(shard.file, str(error)))
+        self._first_row += shard.rows
+
+    def _bad_blocks(
+        self, file: io.FileIO, field: FieldSpec, shard: ShardRecord, expected: Sequence[str]
+    ) -> Iterator[int]:
+        for block, digits in enumerate(expected):
+            rows = min(field.block_rows, shard.rows - block * field.block_rows)
+            if self._hash(file, rows * field.row_bytes) != digits:
+                yield block
+
+    def _hash(self, file: io.FileIO, nbytes: int) -> str:
+        hasher = xxhash.xxh3_64()
+        while nbytes:
+            piece = file.read(min(nbytes, _READ_BYTES))
+            if not piece:
+                raise ShardFormatError("the file was cut short while it was read")
+            hasher.update(piece)
+            nbytes -= len(piece)
+            self.nbytes += len(piece)
+            self._bar.update(len(piece))
+        return hasher.hexdigest()
+
+    def _report(self, shard: ShardRecord, name: str, field: FieldSpec, bad: Iterable[int]) -> None:
+        for first, last in _runs(bad):
+            start = first * field.block_rows
+            stop = min((last + 1) * field.block_rows, shard.rows)
+            rows = range(self._first_row + start, self._first_row + stop)
+            one = "" if field.block_rows == 1 else f" (there is one for every {field.block_rows:,} rows)"
+            self.damages.append(Damage(shard.file, f"the checksum differs{one}", name, rows))
+
+
+def _runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """Return ascending numbers as runs (first, last) without gaps."""
+    runs: list[tuple[int, int]] = []
+    for number in numbers:
+        if runs and runs[-1][1] == number - 1:
+            runs[-1] = (runs[-1][0], number)
+        else:
+            runs.append((number, number))
+    return runs

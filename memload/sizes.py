@@ -1,0 +1,34 @@
+"""Byte counts as people write and read them."""
+
+from __future__ import annotations
+
+import re
+
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
+_PATTERN = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([KMGT]I?)?B?\s*", re.IGNORECASE)
+
+
+def parse_size(size: int | str) -> int:
+    """Return the bytes of `size`: a count, or a text such as "512MB" (decimal) or "64 MiB" (binary).
+
+    Raises:
+        ValueError: the text is not of that form, or the size is below one byte.
+    """
+    if isinstance(size, str):
+        match = _PATTERN.fullmatch(size)
+        if match is None:
+            raise ValueError(f'not a size: {size!r}; expected a number of bytes, or a text such as "512MB" or "64 MiB"')
+        size = int(float(match[1]) * _UNITS[(match[2] or "").upper()])
+    if size < 1:
+        raise ValueError(f"a size must be at least one byte, got {size}")
+    return int(size)
+
+
+def format_size(nbytes: float) -> str:
+    """Return `nbytes` for reading, in decimal units with three digits: 512 B, 1.05 kB, 2.17 GB."""
+    size = float(nbytes)
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 999.5:
+            return f"{size:.0f} B" if unit == "B" else f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:.3g} TB" if size < 999.5 else f"{size:,.0f} TB"

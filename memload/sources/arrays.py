@@ -1,0 +1,87 @@
+"""Arrays and tensors that are in memory already: borrowed, never copied."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+
+from memload._core import Column, Storage
+from memload.dtypes import code_of, from_numpy_dtype
+from memload.fields import Field, check_name
+
+
+def borrow_array(name: str, array: Any) -> Field:
+    """Return a field whose rows lie in a numpy array, a memmap or a CPU tensor, which is kept alive.
+
+    Raises:
+        TypeError: it is neither, or its dtype has no equal in torch.
+        ValueError: it has no axis, or a row is not one run of bytes.
+    """
+    check_name(name)
+    if isinstance(array, torch.Tensor):
+        return _borrow_tensor(name, array)
+    if isinstance(array, np.ndarray):
+        return _borrow_ndarray(name, array)
+    raise TypeError(f"field {name!r}: expected a numpy array or a CPU tensor, got {type(array).__name__}")
+
+
+def _borrow_ndarray(name: str, array: np.ndarray[Any, Any]) -> Field:
+    try:
+        dtype = from_numpy_dtype(array.dtype)
+    except TypeError as error:
+        raise TypeError(f"field {name!r}: {error}") from None
+    _check_axes(name, array.shape)
+    stride = array.strides[0] if len(array) > 1 else 0
+    if stride < 0 or not array[:1].flags.c_contiguous:
+        raise ValueError(_scattered(name, "numpy.ascontiguousarray(array)"))
+    return _borrow(name, array, array.ctypes.data, dtype, array.shape, stride)
+
+
+def _borrow_tensor(name: str, tensor: torch.Tensor) -> Field:
+    if tensor.layout != torch.strided or tensor.device.type != "cpu":
+        raise TypeError(
+            f"field {name!r}: expected a dense tensor on the CPU, got one of layout {tensor.layout} on {tensor.device}; "
+            "pass tensor.to_dense().cpu()"
+        )
+    try:
+        code_of(tensor.dtype)
+    except TypeError as error:
+        raise TypeError(f"field {name!r}: {error}") from None
+    if tensor.is_conj() or tensor.is_neg():
+        raise ValueError(
+            f"field {name!r}: a lazily conjugated tensor, whose bytes do not show its values; "
+            "pass tensor.resolve_conj().resolve_neg()"
+        )
+    _check_axes(name, tensor.shape)
+    if not tensor[:1].is_contiguous():
+        raise ValueError(_scattered(name, "tensor.contiguous(), or numpy.ascontiguousarray(array) for an array"))
+    stride = tensor.stride(0) * tensor.itemsize if len(tensor) > 1 else 0
+    return _borrow(name, _hold(tensor), tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), stride)
+
+
+def _hold(tensor: torch.Tensor) -> object:
+    """Return an owner of the tensor's memory that also makes torch refuse to resize it, which would move it."""
+    whole = torch.empty(0, dtype=torch.uint8).set_(tensor.detach().untyped_storage())
+    return whole.numpy()
+
+
+def _check_axes(name: str, shape: tuple[int, ...]) -> None:
+    if not shape:
+        raise ValueError(f"field {name!r}: a single number; expected an array whose first axis counts the rows")
+
+
+def _scattered(name: str, remedy: str) -> str:
+    return f"field {name!r}: a row is not one contiguous run of bytes; pass {remedy}, which copies"
+
+
+def _borrow(
+    name: str, owner: object, address: int, dtype: torch.dtype, shape: tuple[int, ...], stride: int
+) -> Field:
+    rows, *row_shape = shape
+    row_bytes = math.prod(row_shape) * dtype.itemsize
+    span = (rows - 1) * stride + row_bytes if rows else 0
+    storage = Storage.borrow(owner, address, span, f"the array of field {name!r}")
+    return Field(dtype, tuple(row_shape), Column(row_bytes, [(storage, 0, rows, stride)]))
