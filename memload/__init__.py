@@ -11,5 +11,42 @@ except ModuleNotFoundError as error:
         "run `cmake --preset dev && cmake --build --preset dev`."
     ) from error
 
+from memload.dataset import Dataset, concat, zip  # noqa: A004 - memload.zip is its public name
+from memload.errors import (
+    ChecksumError,
+    Damage,
+    DiskSpaceError,
+    FormatError,
+    MemloadError,
+    ShardFormatError,
+    ShardReadError,
+    WriterBusyError,
+)
+from memload.fields import Field
+from memload.opening import from_arrays, open  # noqa: A004 - memload.open is its public name
+from memload.shard_writer import ShardWriter
+from memload.shards import verify
+from memload.writing import write
+
 __version__ = _core.version
-__all__ = ["__version__"]
+
+__all__ = [
+    "ChecksumError",
+    "Damage",
+    "Dataset",
+    "DiskSpaceError",
+    "Field",
+    "FormatError",
+    "MemloadError",
+    "ShardFormatError",
+    "ShardReadError",
+    "ShardWriter",
+    "WriterBusyError",
+    "__version__",
+    "concat",
+    "from_arrays",
+    "open",
+    "verify",
+    "write",
+    "zip",
+]

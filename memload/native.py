@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch.utils.data import ConcatDataset, Subset, TensorDataset
 from torch.utils.dlpack import from_dlpack
@@ -14,9 +13,10 @@ from torch.utils.dlpack import from_dlpack
 from memload import _core
 from memload.cast import Cast, Float32View
 from memload.dataset import Dataset
-from memload.dtypes import code_of, dtype_name
-from memload.fields import Field, field_of_tensor
+from memload.dtypes import code_of
+from memload.fields import Field
 from memload.plan import as_indices, from_end
+from memload.sources.arrays import borrow_array
 
 Key = str | int
 PipelineField = tuple[_core.Column, tuple[str, str, bool] | None, int, int, list[int]]
@@ -147,7 +147,7 @@ def _of_tensors(dataset: TensorDataset) -> Source:
         if tensor.device.type != "cpu":
             raise NotNative(f"tensor {k} of the TensorDataset lies on {tensor.device}: there is nothing left to load")
         try:
-            fields[k] = field_of_tensor(str(k), tensor)
+            fields[k] = borrow_array(str(k), tensor)
         except (TypeError, ValueError) as error:
             raise NotNative(f"tensor {k} of the TensorDataset: {error}") from error
     return Source(fields, "tuple", {})
