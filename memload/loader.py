@@ -1,7 +1,7 @@
 """FastLoader: torch's DataLoader, with an engine of its own where it can read the dataset natively.
 
-    sampler -> plan of row indices -> gather (+ cast), native threads -> slot -> batch
-    plan.py                           _core.Pipeline                             the loop
+sampler -> plan of row indices -> gather (+ cast), native threads -> slot -> batch
+plan.py                           _core.Pipeline                             the loop
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class FastLoader(DataLoader[T]):
 
     @property
     def engine(self) -> str:
-        """"native" if memload's engine reads the dataset, "torch" if the stock machinery does."""
+        """ "native" if memload's engine reads the dataset, "torch" if the stock machinery does."""
         return "native" if isinstance(self._resolved(), Source) else "torch"
 
     @property

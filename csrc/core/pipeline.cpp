@@ -370,7 +370,7 @@ Step Pipeline::State::hand_out(Batch& batch, std::deque<std::shared_ptr<Filling>
     plan_.finish();
     dropped.insert(dropped.end(), in_flight_.begin(), in_flight_.end());
     in_flight_.clear();
-    std::rethrow_exception(done->error);
+    std::rethrow_exception(std::exchange(done->error, nullptr));  // the consumer is its only holder, and its end
   }
   batch.slot.swap(done->slot);  // what the caller's batch held before ends with the dropped
   batch.rows = done->rows.size();
