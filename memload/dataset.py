@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import operator
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -25,9 +26,9 @@ Layout = Literal["dict", "tuple", "only"]
 class Dataset(torch.utils.data.Dataset[Any]):
     """Rows of named fields, read in place: a torch dataset that is also cheap to reorder, cut and join.
 
-    Made by `memload.open` and `memload.from_arrays`. Immutable; `select`, `split`, `concat` and `memload.zip` return new
-    datasets that share the bytes. `ds[i]` is a dict of freshly read tensors, or a tuple after `as_tuple`, or one tensor
-    after `only`.
+    Made by `memload.open` and `memload.from_arrays`. Immutable: `select`, `split`, `concat` and `memload.zip` return
+    new datasets that share the bytes. `ds[i]` is a dict of freshly read tensors, or a tuple after `as_tuple`, or one
+    tensor after `only`.
 
     Args:
         fields: the fields in order, all of one length.
@@ -173,6 +174,9 @@ class Dataset(torch.utils.data.Dataset[Any]):
             )
         return "\n".join(lines)
 
+    def __copy__(self) -> Dataset:
+        return self  # immutable; going through __reduce__ would copy borrowed memory
+
     def __reduce__(self) -> tuple[Callable[..., Dataset], tuple[Any, ...]]:
         described = [(name, field.dtype, field.shape) for name, field in self.fields.items()]
         packed = pack_columns([field.column for field in self.fields.values()])
@@ -302,12 +306,14 @@ def _origin(dataset: Dataset) -> str:
     return shown if all(storage.mapped for storage in storages) else f"{shown}, and in memory"
 
 
-def _restore(described: list[tuple[str, torch.dtype, tuple[int, ...]]], packed: PackedColumns, layout: Layout) -> Dataset:
+def _restore(
+    described: list[tuple[str, torch.dtype, tuple[int, ...]]], packed: PackedColumns, layout: Layout
+) -> Dataset:
     columns = unpack_columns(packed)
     return Dataset(
         {
             name: Field(dtype, shape, column)
-            for (name, dtype, shape), column in builtins_zip(described, columns, strict=True)
+            for (name, dtype, shape), column in builtins.zip(described, columns, strict=True)
         },
         layout,
     )

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from contextlib import AbstractContextManager
+from typing import Protocol, cast
 
-from tqdm import tqdm
+from tqdm import tqdm  # type: ignore[import-untyped]
 
 
-def byte_bar(label: str, total: int | None, show: bool | None) -> tqdm[Any]:
+class Bar(Protocol):
+    """What counts the bytes that were done."""
+
+    def update(self, n: float) -> object:
+        """Count `n` bytes more."""
+
+
+def byte_bar(label: str, total: int | None, show: bool | None) -> AbstractContextManager[Bar]:
     """Return a bar that counts bytes, with rate and remaining time; `with` closes it.
 
     Args:
@@ -16,6 +24,7 @@ def byte_bar(label: str, total: int | None, show: bool | None) -> tqdm[Any]:
         show: True or False; None shows it where standard error is a terminal. Work under a second shows nothing.
     """
     disable = None if show is None else not show
-    return tqdm(
+    bar = tqdm(
         desc=label, total=total, unit="B", unit_scale=True, delay=1, disable=disable, leave=False, dynamic_ncols=True
     )
+    return cast("AbstractContextManager[Bar]", bar)

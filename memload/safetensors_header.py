@@ -15,7 +15,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 
@@ -62,7 +62,7 @@ def read_layout(path: Path) -> ShardLayout:
 
 
 def header_length(start: bytes, file_size: int) -> int:
-    """Return the length of the JSON that the first 8 bytes state. Raises ShardFormatError if the file cannot hold it."""
+    """Return the length of the JSON that the first 8 bytes state; ShardFormatError if the file cannot hold it."""
     if file_size < 8 or len(start) < 8:
         raise ShardFormatError(f"a safetensors file has at least 8 bytes, this one has {file_size}")
     length = int.from_bytes(start[:8], "little")
@@ -122,7 +122,7 @@ def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return members
 
 
-def is_count(value: object) -> bool:
+def is_count(value: object) -> TypeGuard[int]:
     """Return whether a JSON value is an integer in [0, 2^63); true and false are none."""
     return type(value) is int and 0 <= value < 2**63
 

@@ -168,7 +168,9 @@ def _shard(position: int, entry: object, fields: Mapping[str, FieldSpec]) -> Sha
         raise ShardFormatError(f"{where}: expected an object of file, rows, bytes and xxh3_64")
     file, rows, nbytes = entry.get("file"), entry.get("rows"), entry.get("bytes")
     if not isinstance(file, str) or file in ("", ".", "..") or "/" in file or "\0" in file:
-        raise ShardFormatError(f"{where}: file must be the plain name of a file in the same directory, got {file!r:.80}")
+        raise ShardFormatError(
+            f"{where}: file must be the plain name of a file in the same directory, got {file!r:.80}"
+        )
     if not is_count(rows) or not is_count(nbytes):
         raise ShardFormatError(f"{where}: rows and bytes must be counts, got {rows!r:.80} and {nbytes!r:.80}")
     sums = entry.get("xxh3_64")

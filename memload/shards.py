@@ -5,15 +5,13 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import xxhash
-from tqdm import tqdm
 
 from memload._core import Column, Storage
 from memload.errors import ChecksumError, Damage, ShardFormatError
 from memload.fields import Field, describe
-from memload.progress import byte_bar
+from memload.progress import Bar, byte_bar
 from memload.safetensors_header import ShardLayout, read_layout
 from memload.shard_index import FieldSpec, ShardIndex, ShardRecord, read_index
 
@@ -107,7 +105,7 @@ def verify(path: str | Path, *, progress: bool | None = None) -> int:
 class _Verification:
     """Walks through the shards, collecting damages and counting bytes."""
 
-    def __init__(self, directory: Path, index: ShardIndex, bar: tqdm[Any]) -> None:
+    def __init__(self, directory: Path, index: ShardIndex, bar: Bar) -> None:
         self.damages: list[Damage] = []
         self.nbytes = 0
         self._directory = directory

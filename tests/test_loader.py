@@ -195,7 +195,7 @@ def test_a_batch_larger_than_the_dataset_is_what_there_is():
     [
         (list(range(10)), "list is not a dataset that memload reads natively"),
         (TensorDataset(torch.ones(4, requires_grad=True)), "without gradient"),
-        (TensorDataset(torch.ones(4, 6)[:, ::2]), "one run of bytes"),
+        (TensorDataset(torch.ones(4, 6)[:, ::2]), "one contiguous run of bytes"),
         (ConcatDataset([TensorDataset(torch.ones(4)), TensorDataset(torch.ones(4).double())]), "differ in"),
         (Subset(TensorDataset(torch.ones(4)), ["a"]), "not row indices"),
     ],

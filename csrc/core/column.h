@@ -38,6 +38,8 @@ class Column {
   [[nodiscard]] std::int64_t rows() const noexcept { return rows_; }
   [[nodiscard]] std::size_t row_bytes() const noexcept { return row_bytes_; }
   [[nodiscard]] const std::vector<Segment>& segments() const noexcept { return segments_; }
+  // The stored rows in order; nullptr stands for all of them as they lie. Valid as long as the column.
+  [[nodiscard]] const std::vector<std::int64_t>* selection() const noexcept { return selection_.get(); }
   // Bytes held by the selection, if any.
   [[nodiscard]] std::size_t selection_bytes() const noexcept;
 
@@ -64,7 +66,7 @@ class Column {
 
   std::size_t row_bytes_;
   std::vector<Segment> segments_;
-  std::vector<std::int64_t> starts_;       // first stored row of each segment
+  std::vector<std::int64_t> starts_;     // first stored row of each segment
   std::vector<const std::byte*> bases_;  // its address
   std::int64_t rows_ = 0;
   std::shared_ptr<const std::vector<std::int64_t>> selection_;

@@ -3,6 +3,7 @@
 #include <pybind11/stl.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <system_error>
 #include <tuple>
@@ -62,6 +63,22 @@ std::vector<std::shared_ptr<const Storage>> storages(const Column& column) {
   return found;
 }
 
+// The two halves of a column, for sending it to another process.
+std::vector<std::tuple<std::shared_ptr<Storage>, std::size_t, std::int64_t, std::size_t>> segments(
+    const Column& column) {
+  std::vector<std::tuple<std::shared_ptr<Storage>, std::size_t, std::int64_t, std::size_t>> found;
+  for (const Segment& segment : column.segments()) {
+    found.emplace_back(std::const_pointer_cast<Storage>(segment.storage), segment.offset, segment.rows, segment.stride);
+  }
+  return found;
+}
+
+std::optional<py::array_t<std::int64_t>> selection(const Column& column) {
+  if (column.selection() == nullptr) return std::nullopt;
+  const std::vector<std::int64_t>& rows = *column.selection();
+  return py::array_t<std::int64_t>(static_cast<py::ssize_t>(rows.size()), rows.data());
+}
+
 void gather(const std::shared_ptr<Column>& column, const Indices& rows, std::uintptr_t address, std::size_t nbytes) {
   const std::span<const std::int64_t> indices = view(rows);
   const std::size_t wanted = indices.size() * column->row_bytes();
@@ -78,8 +95,8 @@ void gather(const std::shared_ptr<Column>& column, const Indices& rows, std::uin
 void register_data(py::module_& m) {
   py::register_exception_translator(&translate);
 
-  py::class_<Storage, std::shared_ptr<Storage>>(m, "Storage",
-                                                "One readable run of bytes: a mapped file, or memory of somebody else's.")
+  py::class_<Storage, std::shared_ptr<Storage>>(
+      m, "Storage", "One readable run of bytes: a mapped file, or memory of somebody else's.")
       .def_static(
           "map_file", [](const std::string& path) { return std::const_pointer_cast<Storage>(Storage::map_file(path)); },
           py::arg("path"), "Map a whole file read-only. Raises OSError.")
@@ -108,6 +125,8 @@ void register_data(py::module_& m) {
             return found;
           },
           "The storage of each segment, in order.")
+      .def_property_readonly("segments", &segments, "(storage, offset, rows, stride) of each run of rows, in order.")
+      .def_property_readonly("selection", &selection, "A copy of the stored rows in order; None if all, as they lie.")
       .def(
           "select", [](const Column& c, const Indices& rows) { return std::make_shared<Column>(c.select(view(rows))); },
           py::arg("rows"), "These rows in this order. Raises IndexError at the first that is not there.")

@@ -43,7 +43,7 @@ def _borrow_ndarray(name: str, array: np.ndarray[Any, Any]) -> Field:
 def _borrow_tensor(name: str, tensor: torch.Tensor) -> Field:
     if tensor.layout != torch.strided or tensor.device.type != "cpu":
         raise TypeError(
-            f"field {name!r}: expected a dense tensor on the CPU, got one of layout {tensor.layout} on {tensor.device}; "
+            f"field {name!r}: expected a dense tensor on the CPU, got {tensor.layout} on {tensor.device}; "
             "pass tensor.to_dense().cpu()"
         )
     try:
@@ -77,9 +77,7 @@ def _scattered(name: str, remedy: str) -> str:
     return f"field {name!r}: a row is not one contiguous run of bytes; pass {remedy}, which copies"
 
 
-def _borrow(
-    name: str, owner: object, address: int, dtype: torch.dtype, shape: tuple[int, ...], stride: int
-) -> Field:
+def _borrow(name: str, owner: object, address: int, dtype: torch.dtype, shape: tuple[int, ...], stride: int) -> Field:
     rows, *row_shape = shape
     row_bytes = math.prod(row_shape) * dtype.itemsize
     span = (rows - 1) * stride + row_bytes if rows else 0

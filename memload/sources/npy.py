@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -44,7 +44,7 @@ def open_npy(path: Path, name: str) -> dict[str, Field]:
     return {name: Field(torch_dtype, tuple(row_shape), Column(row_bytes, [(storage, offset, rows, row_bytes)]))}
 
 
-def _read_header(path: Path, file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[object]]:
+def _read_header(path: Path, file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     try:
         version = np.lib.format.read_magic(file)
         if version == (1, 0):

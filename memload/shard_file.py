@@ -1,0 +1,138 @@
+"""One shard while it is written: rows of all fields arrive together, and each field has its own run of the file.
+
+    | header, to a multiple of 4096 | field A: rows | field B: rows | ...
+
+The header tells where each field begins, so room for `capacity` rows is laid out beforehand. When fewer rows come, the
+later fields are moved down and the file is cut. Fields lie by descending element size, which keeps each aligned.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from memload.rows import Rows
+from memload.safetensors_header import build_header
+from memload.shard_index import FieldSpec, ShardRecord
+
+_MOVE_BYTES = 2**24
+
+
+class ShardFile:
+    """A new shard file, open for writing; `finish` completes it, `close` only gives its descriptor back.
+
+    Args:
+        path: the file to make.
+        fields: what a row has; `write` brings exactly these.
+        capacity: the most rows that will come.
+    """
+
+    def __init__(self, path: Path, fields: Mapping[str, FieldSpec], capacity: int) -> None:
+        self.rows = 0
+        self.capacity = capacity
+        self._path = path
+        self._fields = dict(sorted(fields.items(), key=lambda item: -item[1].dtype.itemsize))
+        self._data_start = len(self._header(capacity))
+        self._hashers = {name: _BlockHasher(field) for name, field in self._fields.items()}
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+
+    def write(self, rows: Mapping[str, Rows]) -> None:
+        """Append rows, as many of each field; together with those before not more than `capacity`."""
+        begins = self._begins(self.capacity)
+        for name, field in self._fields.items():
+            data = rows[name].data
+            _write_at(self._file, data.reshape(-1), begins[name] + self.rows * field.row_bytes)
+            self._hashers[name].update(data)
+        self.rows += len(next(iter(rows.values())))
+
+    def finish(self) -> ShardRecord:
+        """Complete the file, wait until it is on the disk, and return what the index has to say of it."""
+        end = self._data_start + self.rows * sum(field.row_bytes for field in self._fields.values())
+        if self.rows < self.capacity:
+            self._close_gaps()
+        os.ftruncate(self._file, end)
+        header = self._header(self.rows, self._data_start)
+        _write_at(self._file, np.frombuffer(header, dtype=np.uint8), 0)
+        os.fsync(self._file)
+        self.close()
+        checksums = {name: hasher.finish() for name, hasher in self._hashers.items()}
+        return ShardRecord(self._path.name, self.rows, end, checksums)
+
+    def close(self) -> None:
+        """Give the descriptor back. May be called again."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def _header(self, rows: int, data_start: int | None = None) -> bytes:
+        return build_header(
+            {name: (field.dtype, (rows, *field.shape)) for name, field in self._fields.items()}, data_start
+        )
+
+    def _begins(self, rows: int) -> dict[str, int]:
+        begins, at = {}, self._data_start
+        for name, field in self._fields.items():
+            begins[name] = at
+            at += rows * field.row_bytes
+        return begins
+
+    def _close_gaps(self) -> None:
+        old, new = self._begins(self.capacity), self._begins(self.rows)
+        for name, field in self._fields.items():
+            _move_down(self._file, old[name], new[name], self.rows * field.row_bytes)
+
+
+class _BlockHasher:
+    """XXH3-64 of each block of rows of one field, over pieces of any length."""
+
+    def __init__(self, field: FieldSpec) -> None:
+        self._block_rows = field.block_rows
+        self._sums: list[str] = []
+        self._current = xxhash.xxh3_64()
+        self._rows = 0  # of the current block so far
+
+    def update(self, data: NDArray[np.uint8]) -> None:
+        for piece in self._pieces(data):
+            self._current.update(np.ascontiguousarray(piece).data)
+            self._rows += len(piece)
+            if self._rows == self._block_rows:
+                self._next()
+
+    def finish(self) -> tuple[str, ...]:
+        if self._rows:
+            self._next()
+        return tuple(self._sums)
+
+    def _pieces(self, data: NDArray[np.uint8]) -> Iterator[NDArray[np.uint8]]:
+        at = 0
+        while at < len(data):
+            piece = data[at : at + self._block_rows - self._rows]
+            at += len(piece)
+            yield piece
+
+    def _next(self) -> None:
+        self._sums.append(self._current.hexdigest())
+        self._current = xxhash.xxh3_64()
+        self._rows = 0
+
+
+def _write_at(file: int, data: NDArray[np.uint8], offset: int) -> None:
+    at = 0
+    while at < len(data):
+        at += os.pwrite(file, data[at:].data, offset + at)
+
+
+def _move_down(file: int, source: int, target: int, nbytes: int) -> None:
+    moved = 0
+    while target < source and moved < nbytes:
+        piece = os.pread(file, min(_MOVE_BYTES, nbytes - moved), source + moved)
+        if not piece:
+            raise OSError(errno.EIO, "the shard was cut short by somebody else while it was written")
+        _write_at(file, np.frombuffer(piece, dtype=np.uint8), target + moved)
+        moved += len(piece)

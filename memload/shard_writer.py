@@ -1,0 +1,295 @@
+"""A set of shards, written row by row or batch by batch, that exists only once it is complete."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from memload.errors import DiskSpaceError
+from memload.fields import check_equal_lengths, describe
+from memload.rows import Rows, as_row, as_rows
+from memload.shard_file import ShardFile
+from memload.shard_index import INDEX_NAME, FieldSpec, ShardIndex, ShardRecord, dump_index, read_index
+from memload.sizes import format_size, parse_size
+from memload.staging import Staging
+
+SPACE_MARGIN = 1.2  # of the bytes to be written, wanted free on the target's file system
+_BUFFER_BYTES = 2**22  # of single rows, before they are written
+_BUFFER_ROWS = 4096
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class ShardWriter:
+    """Writes a directory of shards as a stream; what was interrupted leaves nothing that opens.
+
+    The first row fixes the fields, their dtypes and shapes. The set appears under its name when the `with` block ends,
+    and not at all if the block ends by an exception. Memory in use is about 4 MiB, or one row if that is larger.
+
+    Args:
+        path: the directory to make.
+        shard_bytes: about how large a shard file may grow, in bytes or as "512MB"; a shard has one row at least.
+            Small shards move and verify piece by piece; each costs an open file while it is mapped.
+        append: add shards to the set if it exists; fields must match. Readers see the old set until the end.
+        rows: how many rows will come, if known; the space on the disk is then checked at the first of them.
+
+    Raises:
+        FileExistsError: `path` exists, and `append` is not set.
+        WriterBusyError: another writer is at work on `path`.
+        ShardFormatError: the set to be extended is malformed.
+
+    Example:
+        >>> import memload, tempfile, torch
+        >>> path = tempfile.mkdtemp() + "/shards"
+        >>> with memload.ShardWriter(path) as writer:
+        ...     for trial in range(5):
+        ...         writer.append(stim=torch.zeros(3, 8, 8), trial=trial)
+        >>> len(memload.open(path))
+        5
+    """
+
+    def __init__(
+        self, path: str | Path, *, shard_bytes: int | str = "512MB", append: bool = False, rows: int | None = None
+    ) -> None:
+        self._target = Path(path).absolute()
+        self._shard_bytes = parse_size(shard_bytes)
+        self._expected = rows
+        self._space_checked = False
+        self._fields: dict[str, FieldSpec] = {}
+        self._shards: list[ShardRecord] = []
+        self._written = 0
+        self._file: ShardFile | None = None
+        self._buffer: _RowBuffer | None = None
+        extends = append and self._target.exists()
+        if not extends:
+            _check_absent(self._target)
+            self._target.parent.mkdir(parents=True, exist_ok=True)
+        elif not self._target.is_dir():
+            raise FileExistsError(f"{self._target}: a file, not a set of shards that could be extended")
+        else:
+            read_index(self._target)
+        self._staging: Staging | None = Staging(self._target, extends)
+        with self._cleaning_up():
+            if extends:
+                self._take_over()
+            else:
+                _check_absent(self._target)  # another writer may have finished just before the lock was taken
+
+    def append(self, /, **row: Any) -> None:
+        """Add one row, each field a tensor, an array or a number of the shape of one row.
+
+        Raises:
+            ValueError, TypeError: names, dtypes or shapes differ from those before; the writer stays usable.
+            DiskSpaceError: the disk is full; what was written is removed.
+        """
+        self.append_rows({name: as_row(name, value) for name, value in row.items()})
+
+    def append_rows(self, rows: Mapping[str, Rows]) -> None:
+        """Add one row that is bytes already, as a batch of one; otherwise as `append`."""
+        self._check(rows)
+        if self._buffer is None:
+            self._buffer = _RowBuffer(self._fields)
+        if self._buffer.add(rows):
+            self._flush()
+
+    def extend(self, /, **batch: Any) -> None:
+        """Add rows by the batch, each field a tensor or an array whose first axis counts the rows.
+
+        Raises:
+            ValueError, TypeError: names, dtypes, shapes or lengths do not fit; the writer stays usable.
+            DiskSpaceError: the disk is full; what was written is removed.
+        """
+        rows = {name: as_rows(name, value) for name, value in batch.items()}
+        check_equal_lengths({name: len(value) for name, value in rows.items()}, "the fields of a batch")
+        self.extend_rows(rows)
+
+    def extend_rows(self, rows: Mapping[str, Rows]) -> None:
+        """Add rows that are bytes already; otherwise as `extend`."""
+        self._check(rows)
+        self._flush()
+        with self._cleaning_up():
+            self._write(rows)
+
+    def close(self) -> None:
+        """Complete the set and put it in its place. May be called again.
+
+        Raises:
+            ValueError: there is not one row to write.
+            DiskSpaceError: the disk is full; what was written is removed.
+        """
+        if self._staging is None:
+            return
+        self._flush()
+        with self._cleaning_up():
+            self._finish_shard()
+            if not self._shards:
+                raise ValueError(f"{self._target}: not one row was written, so there is nothing to make a set of")
+            self._staging.publish(dump_index(ShardIndex(self._fields, tuple(self._shards))))
+            self._staging = None
+
+    def abort(self) -> None:
+        """Remove what was written; the target stays as it was. May be called again, also after `close`."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        if self._staging is not None:
+            self._staging.discard()
+            self._staging = None
+
+    def __enter__(self) -> ShardWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abort()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_staging"):
+            self.abort()
+
+    def _take_over(self) -> None:
+        index = read_index(self._target)
+        self._fields = dict(index.fields)
+        self._shards = list(index.shards)
+        listed = {shard.file for shard in index.shards}
+        for leftover in self._target.glob("shard-*.safetensors"):  # of an appending writer that was killed
+            if leftover.name not in listed:
+                leftover.unlink()
+
+    def _check(self, rows: Mapping[str, Rows]) -> None:
+        if self._staging is None:
+            raise ValueError(f"{self._target}: this writer is closed")
+        if not rows:
+            raise ValueError("a row needs at least one field")
+        if not self._fields:
+            self._fields = {name: FieldSpec.of_rows(value.dtype, value.shape) for name, value in rows.items()}
+        number = self._written + (len(self._buffer) if self._buffer else 0)
+        if set(rows) != set(self._fields):
+            raise ValueError(f"row {number} has the fields {sorted(rows)}, expected {sorted(self._fields)}")
+        for name, field in self._fields.items():
+            value = rows[name]
+            if (value.dtype, value.shape) != (field.dtype, field.shape):
+                raise ValueError(
+                    f"row {number}: field {name!r} is {describe(value.dtype, value.shape)}, "
+                    f"expected {describe(field.dtype, field.shape)}"
+                )
+
+    def _flush(self) -> None:
+        if self._buffer is not None and len(self._buffer):
+            with self._cleaning_up():
+                self._write(self._buffer.take())
+
+    def _write(self, rows: Mapping[str, Rows]) -> None:
+        total = len(next(iter(rows.values())))
+        if total:
+            self._check_space()
+        at = 0
+        while at < total:
+            shard = self._file or self._new_shard()
+            stop = min(total, at + shard.capacity - shard.rows)
+            shard.write({name: Rows(part.dtype, part.shape, part.data[at:stop]) for name, part in rows.items()})
+            self._written += stop - at
+            at = stop
+            if shard.rows == shard.capacity:
+                self._finish_shard()
+
+    def _new_shard(self) -> ShardFile:
+        assert self._staging is not None
+        row_bytes = sum(field.row_bytes for field in self._fields.values())
+        capacity = max(1, self._shard_bytes // max(1, row_bytes))
+        if self._expected is not None and self._expected > self._written:
+            capacity = min(capacity, self._expected - self._written)
+        path = self._staging.directory / f"shard-{len(self._shards):05d}.safetensors"
+        self._file = ShardFile(path, self._fields, capacity)
+        return self._file
+
+    def _finish_shard(self) -> None:
+        if self._file is not None:
+            self._shards.append(self._file.finish())
+            self._file = None
+
+    def _check_space(self) -> None:
+        if self._expected is None or self._space_checked:
+            return
+        self._space_checked = True
+        need = self._expected * sum(field.row_bytes for field in self._fields.values())
+        free = free_bytes(self._file_system())
+        if free < need * SPACE_MARGIN:
+            raise DiskSpaceError(
+                f"{self._target}: {format_size(need)} are to be written and {format_size(need * SPACE_MARGIN)} wanted "
+                f"free for that, but its file system has {format_size(free)}; free some, or write elsewhere",
+                need=need,
+                free=free,
+            )
+
+    def _file_system(self) -> Path:
+        return self._target if self._target.exists() else self._target.parent
+
+    @contextlib.contextmanager
+    def _cleaning_up(self) -> Iterator[None]:
+        """Abort on any exception, and tell a full disk by its own type."""
+        try:
+            yield
+        except OSError as error:
+            self.abort()
+            if error.errno not in _NO_SPACE or isinstance(error, DiskSpaceError):
+                raise
+            free = free_bytes(self._file_system())
+            raise DiskSpaceError(
+                f"{self._target}: the disk is full ({error.strerror}); what was written is removed, which leaves "
+                f"{format_size(free)} free on its file system",
+                free=free,
+            ) from error
+        except BaseException:
+            self.abort()
+            raise
+
+
+class _RowBuffer:
+    """Single rows, copied, until there are enough of them to be worth a write."""
+
+    def __init__(self, fields: Mapping[str, FieldSpec]) -> None:
+        row_bytes = sum(field.row_bytes for field in fields.values())
+        self._capacity = min(_BUFFER_ROWS, max(1, _BUFFER_BYTES // max(1, row_bytes)))
+        self._rows = {
+            name: Rows(field.dtype, field.shape, np.empty((self._capacity, field.row_bytes), dtype=np.uint8))
+            for name, field in fields.items()
+        }
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, row: Mapping[str, Rows]) -> bool:
+        """Copy one row in; return whether the buffer is now full."""
+        for name, rows in self._rows.items():
+            rows.data[self._count] = row[name].data[0]
+        self._count += 1
+        return self._count == self._capacity
+
+    def take(self) -> dict[str, Rows]:
+        """Return the rows, valid until the next `add`, and begin anew."""
+        count, self._count = self._count, 0
+        return {name: Rows(rows.dtype, rows.shape, rows.data[:count]) for name, rows in self._rows.items()}
+
+
+def free_bytes(path: Path) -> int:
+    """Return the bytes that this process may still write to the file system of `path`."""
+    system = os.statvfs(path)
+    return system.f_bavail * system.f_frsize
+
+
+def _check_absent(target: Path) -> None:
+    if os.path.lexists(target):
+        hint = "append=True adds to it" if (target / INDEX_NAME).exists() else "it is no set of shards"
+        raise FileExistsError(f"{target}: exists already ({hint}); write to another path, or remove it first")

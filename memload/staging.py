@@ -1,0 +1,114 @@
+"""Where a set of shards is written before it exists: a hidden directory, locked by its one writer.
+
+    new set     parent/.NAME.memload/lock      one writer at a time
+                parent/.NAME.memload/set/      what is being written; renamed to parent/NAME when complete
+    appending   NAME/.append.memload/lock
+                NAME/.append.memload/set/      new shards; each renamed into NAME, then index.json replaced
+
+A process that is killed leaves the hidden directory behind and its lock free. The next writer takes the lock and
+clears what it finds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+from pathlib import Path
+
+from memload.errors import WriterBusyError
+from memload.shard_index import INDEX_NAME
+
+
+class Staging:
+    """The hidden directory of one writer, from `open_staging` to `publish` or `discard`.
+
+    Args:
+        target: the directory of shards that is to be made or extended.
+        append: whether it exists and is to be extended.
+
+    Raises:
+        WriterBusyError: another writer holds the lock.
+    """
+
+    def __init__(self, target: Path, append: bool) -> None:
+        self._target = target
+        self._append = append
+        self._home = target / ".append.memload" if append else target.parent / f".{target.name}.memload"
+        self._lock = _take_lock(self._home, target)
+        self.directory = self._home / "set"
+        try:
+            shutil.rmtree(self.directory, ignore_errors=True)
+            self.directory.mkdir()
+        except BaseException:
+            self.discard()
+            raise
+
+    def publish(self, index: bytes) -> None:
+        """Put the shards and this index in place, in an order that shows no half-made set at any moment."""
+        write_durably(self.directory / INDEX_NAME, index)
+        if self._append:
+            for shard in sorted(self.directory.glob("*.safetensors")):
+                shard.rename(self._target / shard.name)
+            fsync_directory(self._target)
+            (self.directory / INDEX_NAME).rename(self._target / INDEX_NAME)
+            fsync_directory(self._target)
+        else:
+            fsync_directory(self.directory)
+            self.directory.rename(self._target)
+            fsync_directory(self._target.parent)
+        self.discard()
+
+    def discard(self) -> None:
+        """Remove what is left of the hidden directory and give the lock back. May be called again."""
+        if self._lock < 0:
+            return
+        shutil.rmtree(self._home, ignore_errors=True)
+        os.close(self._lock)
+        self._lock = -1
+
+
+def _take_lock(home: Path, target: Path) -> int:
+    while True:
+        home.mkdir(exist_ok=True)
+        try:
+            lock = os.open(home / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except FileNotFoundError:  # its last owner has just removed the directory
+            continue
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            raise WriterBusyError(
+                f"{target}: another writer is at work on it; wait until it has finished, or write to another path"
+            ) from None
+        except BaseException:
+            os.close(lock)
+            raise
+        if _is_at(lock, home / "lock"):
+            return lock
+        os.close(lock)  # the lock of an owner who removed it between our open and our flock
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    with contextlib.suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    return False
+
+
+def write_durably(path: Path, content: bytes) -> None:
+    """Write a whole file and wait until it is on the disk."""
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def fsync_directory(path: Path) -> None:
+    """Wait until the names in a directory are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

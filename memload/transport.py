@@ -1,0 +1,122 @@
+"""Columns on their way to another process: files travel as paths, borrowed memory as bytes.
+
+A spawned worker maps the files again, so a pickled dataset on files is small. Memory is packed into tensors, which
+torch.multiprocessing hands over in shared memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from memload._core import Column, Storage
+from memload.errors import FormatError
+
+Segment = tuple[Storage, int, int, int]  # storage, offset of the first row, rows, bytes from row to row
+
+
+@dataclass(frozen=True)
+class PackedFile:
+    """A mapped file: its path and the length it had."""
+
+    path: str
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class PackedColumn:
+    """A column whose segments name their storage by position; `selection` is None or the stored rows in order."""
+
+    row_bytes: int
+    segments: tuple[tuple[int, int, int, int], ...]
+    selection: NDArray[np.int64] | None
+
+
+@dataclass(frozen=True)
+class PackedColumns:
+    """Columns and the storages they share."""
+
+    storages: tuple[PackedFile | torch.Tensor, ...]
+    columns: tuple[PackedColumn, ...]
+
+
+def pack_columns(columns: Sequence[Column]) -> PackedColumns:
+    """Return the columns in a form that can be pickled; of borrowed memory only the rows in use are copied."""
+    packer = _Packer()
+    packed = tuple(packer.column(column) for column in columns)
+    return PackedColumns(tuple(packer.packed), packed)
+
+
+def unpack_columns(packed: PackedColumns) -> list[Column]:
+    """Return the columns, each file mapped once.
+
+    Raises:
+        FormatError: a file has another length than it had.
+        OSError: a file cannot be mapped.
+    """
+    storages = [_unpack_storage(storage) for storage in packed.storages]
+    return [_unpack_column(column, storages) for column in packed.columns]
+
+
+class _Packer:
+    """Numbers storages as columns bring them."""
+
+    def __init__(self) -> None:
+        self.packed: list[PackedFile | torch.Tensor] = []
+        self._numbers: dict[str, int] = {}  # of files, by path
+
+    def column(self, column: Column) -> PackedColumn:
+        selection = column.selection
+        segments: list[Segment] = column.segments
+        if selection is not None and not any(storage.mapped for storage, *_ in segments):
+            used, selection = np.unique(selection, return_inverse=True)
+            memory = _gather(Column(column.row_bytes, segments), used)
+            return PackedColumn(column.row_bytes, (self._memory(memory, column.row_bytes),), selection)
+        return PackedColumn(
+            column.row_bytes, tuple(self._segment(segment, column.row_bytes) for segment in segments), selection
+        )
+
+    def _segment(self, segment: Segment, row_bytes: int) -> tuple[int, int, int, int]:
+        storage, offset, rows, stride = segment
+        if storage.mapped:
+            return self._file(storage), offset, rows, stride
+        return self._memory(_gather(Column(row_bytes, [segment]), np.arange(rows)), row_bytes)
+
+    def _file(self, storage: Storage) -> int:
+        if storage.name not in self._numbers:
+            self._numbers[storage.name] = len(self.packed)
+            self.packed.append(PackedFile(storage.name, storage.nbytes))
+        return self._numbers[storage.name]
+
+    def _memory(self, rows: torch.Tensor, row_bytes: int) -> tuple[int, int, int, int]:
+        self.packed.append(rows)
+        return len(self.packed) - 1, 0, len(rows), row_bytes
+
+
+def _gather(column: Column, rows: NDArray[np.int64]) -> torch.Tensor:
+    out = torch.empty((len(rows), column.row_bytes), dtype=torch.uint8)
+    if out.nbytes:
+        column.gather(rows, out.data_ptr(), out.nbytes)
+    return out
+
+
+def _unpack_storage(packed: PackedFile | torch.Tensor) -> Storage:
+    if isinstance(packed, torch.Tensor):
+        return Storage.borrow(packed, packed.data_ptr(), packed.nbytes, "an array received from another process")
+    storage = Storage.map_file(packed.path)
+    if storage.nbytes != packed.nbytes:
+        raise FormatError(
+            f"{packed.path}: had {packed.nbytes} bytes when the dataset was made, now it has {storage.nbytes}"
+        )
+    return storage
+
+
+def _unpack_column(packed: PackedColumn, storages: Sequence[Storage]) -> Column:
+    column = Column(
+        packed.row_bytes, [(storages[number], offset, rows, stride) for number, offset, rows, stride in packed.segments]
+    )
+    return column if packed.selection is None else column.select(packed.selection)
