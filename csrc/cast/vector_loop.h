@@ -15,7 +15,7 @@ namespace memload {
 namespace {
 
 constexpr std::size_t kLine = 64;
-constexpr std::size_t kPrefetchBytes = 1024;
+constexpr std::size_t kPrefetchBytes = 4096;
 
 constexpr std::size_t bytes_of(DType dtype) {
   constexpr std::size_t kBytes[] = {1, 1, 2, 4, 8, 2, 2, 4, 8};
@@ -26,8 +26,9 @@ inline std::size_t bytes_to_line(const std::byte* address) {
   return (kLine - reinterpret_cast<std::uintptr_t>(address) % kLine) % kLine;
 }
 
-// Asks for the source's lines ahead of time: the hardware's own prefetch stops at the end of each 4 KB page. An address
-// past the end of the source is harmless, since a prefetch never faults.
+// Asks for the source's lines ahead of time: the hardware's own prefetch stops at the end of each 4 KB page. Streaming
+// loops gain a few percent by it; the others lose, and go without. An address past the end of the source is harmless,
+// since a prefetch never faults.
 template <std::size_t Bytes>
 inline void prefetch_ahead(const std::byte* src) {
   const auto ahead = reinterpret_cast<std::uintptr_t>(src) + kPrefetchBytes;
@@ -49,7 +50,7 @@ void vector_loop(const std::byte* src, std::byte* dst, std::size_t n) noexcept {
     if (i != 0) Kernel::template run<Store::cached>(src, dst);
   }
   for (; kStep <= n - i; i += kStep) {
-    prefetch_ahead<kStep * kIn>(src + i * kIn);
+    if constexpr (store == Store::streaming) prefetch_ahead<kStep * kIn>(src + i * kIn);
     Kernel::template run<store>(src + i * kIn, dst + i * kOut);
   }
   if (i != n) Kernel::template run<Store::cached>(src + (n - kStep) * kIn, dst + (n - kStep) * kOut);

@@ -207,8 +207,9 @@ void Pipeline::State::finish() {
 
 void Pipeline::State::pump() {
   while (!closed_ && plan_.ready() && in_flight_.size() < static_cast<std::size_t>(options_.depth)) {
-    const std::size_t bytes = gather_->layout(options_.batch_rows).bytes;
-    SlotPool::Lease slot = pool_->try_acquire(bytes);
+    // A slot is made for a full batch; a ready-made batch may be larger, and its slot grows with it.
+    const std::size_t rows = std::max(options_.batch_rows, plan_.next_rows());
+    SlotPool::Lease slot = pool_->try_acquire(gather_->layout(rows).bytes);
     if (!slot) break;
     start(std::move(slot), plan_.take());
   }
@@ -217,9 +218,6 @@ void Pipeline::State::pump() {
 
 void Pipeline::State::start(SlotPool::Lease slot, std::vector<std::int64_t> rows) {
   BatchLayout layout = gather_->layout(rows.size());
-  // A ready-made batch may be larger than batch_rows says.
-  const bool too_large = rows.size() > options_.batch_rows;
-  if (too_large) slot = pool_->fresh(layout.bytes);
   // The lease that is handed out starts the next batch when it ends. The slot's own lease lies inside it.
   std::byte* const data = slot.get();
   SlotPool::Lease wakes(data, [slot = std::move(slot), state = weak_from_this(), born = born_](std::byte*) mutable {
@@ -229,7 +227,6 @@ void Pipeline::State::start(SlotPool::Lease slot, std::vector<std::int64_t> rows
   });
   const std::size_t piece = piece_bytes(layout.bytes, options_.threads);
   auto filling = std::make_shared<Filling>(*this, std::move(wakes), std::move(rows), std::move(layout), piece);
-  filling->fresh = too_large;
   begin(std::move(filling));
 }
 
@@ -340,7 +337,8 @@ Step Pipeline::State::next(Batch& batch, std::chrono::milliseconds patience) {
       step = Step::end;
     } else if (in_flight_.empty() && plan_.ready()) {  // every slot is lent: this batch gets memory of its own
       std::vector<std::int64_t> rows = plan_.take();
-      start(pool_->fresh(gather_->layout(rows.size()).bytes), std::move(rows));
+      SlotPool::Lease slot = pool_->fresh(gather_->layout(rows.size()).bytes);
+      start(std::move(slot), std::move(rows));
       in_flight_.back()->fresh = true;
     } else if (in_flight_.empty()) {
       step = Step::unplanned;
@@ -372,9 +370,9 @@ Step Pipeline::State::hand_out(Batch& batch, std::deque<std::shared_ptr<Filling>
     plan_.finish();
     dropped.insert(dropped.end(), in_flight_.begin(), in_flight_.end());
     in_flight_.clear();
-    std::rethrow_exception(done->error);
+    std::rethrow_exception(std::exchange(done->error, nullptr));  // the consumer is its only holder, and its end
   }
-  batch.slot = std::move(done->slot);
+  batch.slot.swap(done->slot);  // what the caller's batch held before ends with the dropped
   batch.rows = done->rows.size();
   batch.offsets = std::move(done->layout.offsets);
   ++stats_.batches;

@@ -40,6 +40,14 @@ class PlanQueue {
   // No batch now and none to come.
   [[nodiscard]] bool ended() const { return finished_ && !ready(); }
 
+  // How many rows take() would give.
+  [[nodiscard]] std::size_t next_rows() const {
+    if (chunks_.empty()) return 0;
+    if (chunks_.front().whole) return chunks_.front().rows.indices.size();
+    if (left_ >= batch_rows_) return batch_rows_;
+    return finished_ && !drop_last_ ? left_ : 0;
+  }
+
   // The rows of the next batch. Call only if ready().
   std::vector<std::int64_t> take() {
     std::size_t wanted = next_rows();
@@ -80,13 +88,6 @@ class PlanQueue {
     bool whole;  // one batch by itself
     std::size_t used = 0;
   };
-
-  [[nodiscard]] std::size_t next_rows() const {
-    if (chunks_.empty()) return 0;
-    if (chunks_.front().whole) return chunks_.front().rows.indices.size();
-    if (left_ >= batch_rows_) return batch_rows_;
-    return finished_ && !drop_last_ ? left_ : 0;
-  }
 
   std::size_t batch_rows_;
   bool drop_last_;

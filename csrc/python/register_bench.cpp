@@ -1,7 +1,143 @@
+#include <pybind11/stl.h>
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "bench/ceiling.h"
+#include "bench/disk.h"
+#include "core/column.h"
+#include "python/convert.h"
+#include "python/names.h"
 #include "python/register.h"
 
 namespace memload::python {
+namespace {
 
-void register_bench(pybind11::module_& m) { (void)m; }
+namespace py = pybind11;
+using bench::TeamTime;
+
+Store store_of(bool streaming) { return streaming ? Store::streaming : Store::cached; }
+
+// (column, cast or None as (from, to, norm_removed))
+using PyCast = std::optional<std::tuple<std::string, std::string, bool>>;
+using PyField = std::tuple<std::shared_ptr<Column>, PyCast>;
+
+bench::CeilingField plan_field(const PyField& field, std::span<const std::int64_t> plan) {
+  const auto& [column, cast] = field;
+  bench::CeilingField planned;
+  planned.row_bytes = column->row_bytes();
+  if (cast) {
+    const auto& [from, to, norm_removed] = *cast;
+    planned.cast = CastRule{dtype_named(from), dtype_named(to), norm_removed};
+  }
+  planned.rows.reserve(plan.size());
+  for (const std::int64_t row : plan) {
+    if (row < 0 || row >= column->rows()) {
+      throw std::out_of_range("row " + std::to_string(row) + " of the plan is not one of the column's " +
+                              std::to_string(column->rows()));
+    }
+    planned.rows.push_back(column->address(row));
+  }
+  return planned;
+}
+
+// Keeps the columns alive that the ceiling reads.
+struct HeldCeiling {
+  std::vector<PyField> held;
+  bench::Ceiling ceiling;
+  std::mutex running{};  // a ceiling serves one caller at a time
+};
+
+std::unique_ptr<HeldCeiling> make_ceiling(std::vector<PyField> fields, const Indices& plan, std::size_t batch_size,
+                                          std::size_t threads, const std::string& isa) {
+  std::vector<bench::CeilingField> planned;
+  for (const PyField& field : fields) planned.push_back(plan_field(field, view(plan)));
+  bench::Ceiling ceiling(std::move(planned), batch_size, threads, isa_named(isa));
+  return std::unique_ptr<HeldCeiling>(new HeldCeiling{std::move(fields), std::move(ceiling)});
+}
+
+py::dict to_dict(const TeamTime& time) {
+  py::dict result;
+  result["seconds"] = time.seconds;
+  result["cpu_seconds"] = time.cpu_seconds;
+  return result;
+}
+
+py::dict run_ceiling(HeldCeiling& self, std::size_t batches, bool streaming) {
+  bench::CeilingRun run;
+  {
+    const py::gil_scoped_release unlocked;
+    const std::scoped_lock lock(self.running);
+    run = self.ceiling.run(batches == 0 ? self.ceiling.batches_in_plan() : batches, store_of(streaming));
+  }
+  py::dict result = to_dict(run.time);
+  result["batches"] = run.batches;
+  result["rows"] = run.rows;
+  result["bytes_out"] = run.bytes_out;
+  return result;
+}
+
+py::bytes written(const HeldCeiling& self, std::size_t batch, std::size_t field) {
+  const auto bytes = self.ceiling.written(batch, field);
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+py::dict bench_memcpy(std::size_t nbytes, std::size_t threads, double seconds) {
+  bench::CopyRun run;
+  {
+    const py::gil_scoped_release unlocked;
+    run = bench::copy_rate(nbytes, threads, seconds);
+  }
+  py::dict result = to_dict(run.time);
+  result["bytes"] = run.bytes;
+  return result;
+}
+
+bench::ReadMethod method_of(std::string_view name) {
+  if (name == "direct") return bench::ReadMethod::direct;
+  if (name == "io_uring") return bench::ReadMethod::io_uring;
+  throw std::invalid_argument("method is 'direct' or 'io_uring', not '" + std::string(name) + "'");
+}
+
+py::dict bench_disk(const std::string& path, const Indices& offsets, std::size_t nbytes, std::size_t in_flight,
+                    const std::string& method) {
+  const bench::ReadMethod how = method_of(method);
+  const std::span<const std::int64_t> rows = view(offsets);
+  bench::DiskRun run;
+  {
+    const py::gil_scoped_release unlocked;
+    run = bench::read_rows(path, rows, nbytes, in_flight, how);
+  }
+  py::dict result = to_dict(run.time);
+  result["reads"] = run.reads;
+  result["bytes"] = run.bytes;
+  return result;
+}
+
+}  // namespace
+
+void register_bench(py::module_& m) {
+  py::class_<HeldCeiling>(m, "Ceiling", "Planned rows gathered and cast into four reused huge-page buffers.")
+      .def(py::init(&make_ceiling), py::arg("fields"), py::arg("rows"), py::arg("batch_size"), py::arg("threads"),
+           py::arg("isa") = "")
+      .def_property_readonly("batches_in_plan", [](const HeldCeiling& self) { return self.ceiling.batches_in_plan(); })
+      .def_property_readonly("batch_bytes", [](const HeldCeiling& self) { return self.ceiling.batch_bytes(); })
+      .def("run", &run_ceiling, py::arg("batches") = 0, py::arg("streaming") = false,
+           "Gathers that many batches (0: the whole plan once) and says how long it took.")
+      .def("written", &written, py::arg("batch"), py::arg("field"),
+           "The bytes that a batch of the last run wrote for a field; overwritten four batches later.");
+  m.def("bench_memcpy", &bench_memcpy, py::arg("nbytes"), py::arg("threads"), py::arg("seconds"),
+        "Copies between huge-page buffers for about that long: seconds, cpu_seconds, bytes.");
+  m.def("bench_disk", &bench_disk, py::arg("path"), py::arg("offsets"), py::arg("nbytes"), py::arg("in_flight"),
+        py::arg("method"), "Reads rows past the page cache: seconds, cpu_seconds, reads, bytes.");
+}
 
 }  // namespace memload::python

@@ -1,0 +1,129 @@
+"""`memload doctor`: what this machine is, one fact per line, and what follows from it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from memload import _core
+from memload.bench import memcpy_gb_per_second
+from memload.measure import cpu_model
+from memload.memory import budget
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One line: what was looked at, what was found, and what follows from it."""
+
+    name: str
+    value: str
+    meaning: str
+
+    def __str__(self) -> str:
+        return f"{self.name:<16}{self.value:<34}{self.meaning}"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of `memload doctor`."""
+    parser.description = "Say what this machine is, and what follows from it for memload."
+    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()), help="whose disk is looked at")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Runs `memload doctor`."""
+    for fact in facts(args.folder):
+        print(fact)
+    return 0
+
+
+def facts(folder: Path) -> Iterator[Fact]:
+    """All facts, in the order in which they are printed."""
+    yield Fact("memload", _core.version, f"with torch {torch.__version__}")
+    yield Fact("machine", os.uname().machine, cpu_model())
+    yield cpu_fact(budget.cpus())
+    yield isa_fact(list(_core.isas()))
+    yield memcpy_fact(budget.default_threads())
+    yield cache_fact(budget.last_level_cache())
+    yield huge_page_fact(budget.huge_pages())
+    yield memory_fact(budget.memory())
+    yield lock_fact(budget.memlock_limit(), root=os.geteuid() == 0)
+    yield disk_fact(folder, budget.disk_free(folder))
+    yield gpu_fact()
+    yield cuda_fact()
+
+
+def cpu_fact(cpus: budget.Cpus) -> Fact:
+    """How many threads gather, and who decided that."""
+    quota = "no quota" if cpus.quota is None else f"a quota of {cpus.quota:g}"
+    value = f"{cpus.usable} (affinity {cpus.affinity}, {quota})"
+    return Fact("CPUs", value, f"a loader gathers with {cpus.usable} threads unless threads= says otherwise")
+
+
+def isa_fact(isas: list[str]) -> Fact:
+    """Which cast kernels run."""
+    return Fact("instructions", ", ".join(isas), f"casts run with {isas[-1]}; all give the same bits")
+
+
+def memcpy_fact(threads: int) -> Fact:
+    """How fast memory is copied here."""
+    rate = memcpy_gb_per_second(threads)
+    low = "; slow: a noisy neighbour or a small virtual machine" if rate < 4 else ""
+    return Fact("memcpy", f"{rate:.1f} GB/s with {threads} threads", f"no loader can copy batches faster{low}")
+
+
+def cache_fact(nbytes: int | None) -> Fact:
+    """When stores pass by the cache."""
+    if nbytes is None:
+        return Fact("cache", "unknown size", "32 MB is assumed when stores are chosen")
+    return Fact("cache", f"{nbytes >> 20} MB", f"rings of more than {nbytes >> 19} MB are written past it")
+
+
+def huge_page_fact(pages: budget.HugePages) -> Fact:
+    """Whether slots lie on huge pages."""
+    if pages.usable:
+        return Fact("huge pages", pages.mode, f"slots lie on pages of {pages.nbytes >> 20} MB")
+    advice = "slots lie on small pages, which costs speed: echo madvise > /sys/kernel/mm/transparent_hugepage/enabled"
+    return Fact("huge pages", pages.mode, advice)
+
+
+def memory_fact(memory: budget.Memory) -> Fact:
+    """What a loader's ring must fit into."""
+    limit = "no limit" if memory.limit is None else f"limited to {memory.limit / 1e9:.1f} GB"
+    value = f"{memory.free / 1e9:.1f} of {memory.total / 1e9:.1f} GB free, {limit}"
+    return Fact("memory", value, "loader.nbytes says beforehand what a loader takes of it")
+
+
+def lock_fact(limit: int | None, *, root: bool) -> Fact:
+    """Whether pages may be pinned."""
+    if limit is None or root:
+        return Fact(
+            "pinned memory", "no limit" if limit is None else "no limit for root", "pages can be locked at will"
+        )
+    return Fact(
+        "pinned memory", f"{limit / 1e6:.1f} MB", "mlock stops there (ulimit -l); CUDA's pinned memory does not"
+    )
+
+
+def disk_fact(folder: Path, free: int) -> Fact:
+    """What shards and the demo may take."""
+    return Fact("disk", f"{free / 1e9:.1f} GB free", f"at {folder}; the demo writes 2 GB")
+
+
+def gpu_fact() -> Fact:
+    """What torch sees."""
+    if not torch.cuda.is_available():
+        return Fact("GPU", "none that torch can use", "batches stay on the CPU; device= needs one")
+    major, minor = torch.cuda.get_device_capability()
+    return Fact("GPU", f"{torch.cuda.get_device_name()} (sm_{major}{minor})", f"{torch.cuda.device_count()} in all")
+
+
+def cuda_fact() -> Fact:
+    """Whether the module of CUDA kernels serves it."""
+    state = cuda_state()
+    return Fact("memload._cuda", state.value, state.meaning)

@@ -1,0 +1,79 @@
+"""Where the time of a loader went, and what to change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+_STARVED = 0.1  # of the wall time: above this share, waiting is worth a sentence
+
+
+@dataclass(frozen=True)
+class LoaderStats:
+    """Counters of a loader's native passes, those under way included. Sizes in bytes, times in seconds.
+
+    Attributes:
+        batches: batches handed to the loop.
+        rows: rows in them.
+        bytes_in: bytes read from the dataset for them.
+        bytes_out: bytes written for them; more than ``bytes_in`` where a cast widens.
+        gather_seconds: time that threads spent copying and casting, added up over threads.
+        consumer_wait_seconds: time that the loop spent inside ``next()``; near 0: the loader is ahead, near
+            ``wall_seconds``: the loop starves.
+        ring_full_seconds: time in which nothing was gathered because every slot was filled or lent; near
+            ``wall_seconds``: the loader could go faster, the loop is the limit.
+        wall_seconds: time from the start of each pass to its last batch.
+        fresh_batches: batches served from memory of their own, since the loop kept more batches than there are slots.
+        helped_pieces: pieces of batches that the waiting loop gathered itself.
+        major_faults: reads that had to wait for the disk; 0 when the data is in the page cache.
+        advised_rows: rows that were asked for ahead, since reads went to the disk.
+        streaming: whether batches were written past the cache.
+    """
+
+    batches: int = 0
+    rows: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    gather_seconds: float = 0.0
+    consumer_wait_seconds: float = 0.0
+    ring_full_seconds: float = 0.0
+    wall_seconds: float = 0.0
+    fresh_batches: int = 0
+    helped_pieces: int = 0
+    major_faults: int = 0
+    advised_rows: int = 0
+    streaming: bool = False
+
+    def __add__(self, other: LoaderStats) -> LoaderStats:
+        summed: dict[str, Any] = {f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)}
+        return LoaderStats(**{**summed, "streaming": self.streaming or other.streaming})
+
+    @property
+    def limit(self) -> str:
+        """One sentence: what limits this loader, and what to change."""
+        if self.batches == 0:
+            return "Nothing was loaded natively so far."
+        if self.fresh_batches > self.batches // 4:
+            return (
+                f"{self.fresh_batches} of {self.batches} batches needed memory of their own, since the loop keeps batches: "
+                "keep results instead, or give depth= the number of batches you keep."
+            )
+        wall = max(self.wall_seconds, 1e-9)
+        if self.consumer_wait_seconds < _STARVED * wall:
+            return (
+                f"The loop is the limit: it waited {self.consumer_wait_seconds / wall:.1%} of the time, and every slot was "
+                f"full for {self.ring_full_seconds / wall:.0%} of it."
+            )
+        waited = f"The loop waited {self.consumer_wait_seconds / wall:.0%} of the time"
+        if self.major_faults or self.advised_rows:
+            return (
+                f"{waited} for rows that come from the disk: a faster disk, or more memory for its cache, would help."
+            )
+        return f"{waited} for the copy of its batches: memory and the threads that copy are the limit; see threads=."
+
+    def __str__(self) -> str:
+        wall = max(self.wall_seconds, 1e-9)
+        return (
+            f"{self.batches} batches, {self.rows} rows, {self.bytes_out / 1e9:.2f} GB in {self.wall_seconds:.2f} s "
+            f"({self.bytes_out / wall / 1e9:.1f} GB/s). {self.limit}"
+        )

@@ -1,0 +1,294 @@
+"""FastLoader beside the stock loader: same batches, same draws, same errors."""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch.utils.data import (
+    BatchSampler,
+    ConcatDataset,
+    DataLoader,
+    DistributedSampler,
+    RandomSampler,
+    SequentialSampler,
+    Subset,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
+
+import memload
+
+
+def tensors(n, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    return (
+        torch.randint(0, 256, (n, 5, 7), dtype=torch.uint8, generator=g),
+        torch.randn(n, 3, generator=g),
+        torch.randint(-(2**40), 2**40, (n,), generator=g),
+    )
+
+
+def native_dict(n, seed=0):
+    stim, robs, ident = tensors(n, seed)
+    return memload.from_arrays(stim=stim, robs=robs, ident=ident)
+
+
+def equal(a, b):
+    if isinstance(a, torch.Tensor):
+        return isinstance(b, torch.Tensor) and a.dtype == b.dtype and a.shape == b.shape and torch.equal(a, b)
+    if isinstance(a, dict):
+        return type(a) is type(b) and list(a) == list(b) and all(equal(a[k], b[k]) for k in a)
+    return type(a) is type(b) and len(a) == len(b) and all(map(equal, a, b))
+
+
+def assert_same_passes(make_loader, passes=2):
+    """Run stock and native loaders from the same state; compare batches and generators after every step."""
+    results = []
+    for kind in (DataLoader, memload.FastLoader):
+        torch.manual_seed(1)
+        loader, generators = make_loader(kind)
+        seen = []
+        for _ in range(passes):
+            iterator = iter(loader)
+            seen.append([g.get_state() for g in (torch.default_generator, *generators)])
+            while True:
+                try:
+                    seen.append(copy.deepcopy(next(iterator)))
+                except StopIteration:
+                    break
+                finally:
+                    seen.append([g.get_state() for g in (torch.default_generator, *generators)])
+        results.append(seen)
+    if kind is memload.FastLoader:
+        assert loader.engine == "native", loader.why
+    assert len(results[0]) == len(results[1])
+    for stock, fast in zip(*results, strict=True):
+        assert equal(stock, fast)
+
+
+@st.composite
+def datasets(draw, depth=2):
+    n = draw(st.integers(1, 40))
+    kind = draw(
+        st.sampled_from(["dict", "tuple", "only", "tensors", "subset", "concat"] if depth else ["dict", "tensors"])
+    )
+    if kind == "dict":
+        return native_dict(n)
+    if kind == "tuple":
+        return native_dict(n).as_tuple("robs", "stim")
+    if kind == "only":
+        return native_dict(n).only("ident")
+    if kind == "tensors":
+        return TensorDataset(*tensors(n))
+    base = draw(datasets(depth - 1))
+    if kind == "subset":
+        return Subset(base, draw(st.lists(st.integers(0, len(base) - 1), min_size=1, max_size=50)))
+    return ConcatDataset([base, Subset(base, range(len(base)))])
+
+
+SAMPLERS = [
+    lambda n, g: None,
+    lambda n, g: RandomSampler(range(n), generator=g),
+    lambda n, g: RandomSampler(range(n), replacement=True, num_samples=n + 37, generator=g),
+    lambda n, g: RandomSampler(range(n), num_samples=2 * n + 1, generator=g),
+    lambda n, g: RandomSampler(range(n), num_samples=2 * n, generator=g),
+    lambda n, g: SubsetRandomSampler(list(range(0, n, 2)), generator=g),
+    lambda n, g: WeightedRandomSampler([1.0] * (n - 1) + [3.0], n + 5, generator=g),
+    lambda n, g: DistributedSampler(range(n), num_replicas=2, rank=1, seed=3),
+    lambda n, g: SequentialSampler(range(n)),
+    lambda n, g: list(range(n - 1, -1, -1)),
+    lambda n, g: [-1, 0, -n],
+]
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.data())
+def test_same_seed_gives_the_same_batches_and_the_same_draws_at_every_step(data):
+    dataset = data.draw(datasets())
+    n = len(dataset)
+    own = data.draw(st.booleans())
+    sampler_of = data.draw(st.sampled_from(SAMPLERS))
+    arguments = {"batch_size": data.draw(st.integers(1, 50)), "drop_last": data.draw(st.booleans())}
+    fast_only = {"depth": data.draw(st.integers(1, 4)), "threads": data.draw(st.integers(1, 3))}
+    shuffle = data.draw(st.booleans())
+
+    def make(kind):
+        generator = torch.Generator().manual_seed(5) if own else None
+        extra = fast_only if kind is memload.FastLoader else {}
+        sampler = sampler_of(n, generator)
+        order = {"shuffle": shuffle} if sampler is None else {"sampler": sampler}
+        return kind(dataset, **order, generator=generator, **arguments, **extra), [generator] if own else []
+
+    assert_same_passes(make)
+
+
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("n", [10, 12])
+def test_stock_workers_draw_ahead_and_so_does_the_native_engine(own, n):
+    def make(kind):
+        generator = torch.Generator().manual_seed(5) if own else None
+        loader = kind(native_dict(n), 4, shuffle=True, num_workers=1, prefetch_factor=2, generator=generator)
+        return loader, [generator] if own else []
+
+    assert_same_passes(make, passes=1)
+
+
+def test_persistent_workers_are_seeded_once():
+    def make(kind):
+        return kind(native_dict(9), 4, shuffle=True, num_workers=1, persistent_workers=True), []
+
+    assert_same_passes(make)
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_a_batch_sampler_of_ones_own_is_followed(drop_last):
+    def make(kind):
+        return kind(native_dict(11), batch_sampler=BatchSampler(RandomSampler(range(11)), 3, drop_last)), []
+
+    assert_same_passes(make)
+    ragged = [[0], [1, 2, 3, 4, 5], [6, 6], list(range(11))]
+    assert_same_passes(lambda kind: (kind(native_dict(11), batch_sampler=ragged), []))
+
+
+def test_a_sampler_that_fails_fails_after_the_batches_before_it():
+    class Failing:
+        def __iter__(self):
+            yield from range(5)
+            raise LookupError("no more of this")
+
+        def __len__(self):
+            return 9
+
+    loader = memload.FastLoader(native_dict(9), batch_size=2, sampler=Failing())
+    iterator = iter(loader)
+    assert [len(next(iterator)["ident"]) for _ in range(2)] == [2, 2]
+    with pytest.raises(LookupError, match="no more of this"):
+        next(iterator)
+
+
+@pytest.mark.parametrize("bad", [9, -10, 2**40])
+def test_an_index_out_of_range_is_an_index_error_in_its_turn(bad):
+    iterator = iter(memload.FastLoader(native_dict(9), batch_size=2, sampler=[0, 1, bad, 2]))
+    assert next(iterator)["ident"].shape == (2,)
+    with pytest.raises(IndexError, match=r"not one of the 9 rows"):
+        next(iterator)
+    with pytest.raises(StopIteration):
+        next(iterator)
+
+
+def test_indices_that_are_no_integers_are_a_type_error():
+    with pytest.raises(TypeError, match="flat sequence of integers"):
+        next(iter(memload.FastLoader(native_dict(9), batch_size=2, sampler=[0.5, 1.5])))
+
+
+def test_a_batch_larger_than_the_dataset_is_what_there_is():
+    batches = list(memload.FastLoader(native_dict(3), batch_size=100))
+    assert [len(b["ident"]) for b in batches] == [3]
+    assert list(memload.FastLoader(native_dict(3), batch_size=100, drop_last=True)) == []
+
+
+@pytest.mark.parametrize(
+    ("dataset", "reason"),
+    [
+        (list(range(10)), "list is not a dataset that memload reads natively"),
+        (TensorDataset(torch.ones(4, requires_grad=True)), "without gradient"),
+        (TensorDataset(torch.ones(4, 6)[:, ::2]), "one contiguous run of bytes"),
+        (ConcatDataset([TensorDataset(torch.ones(4)), TensorDataset(torch.ones(4).double())]), "differ in"),
+        (Subset(TensorDataset(torch.ones(4)), ["a"]), "not row indices"),
+    ],
+)
+def test_what_cannot_be_read_natively_says_why_and_runs_on_stock_machinery(dataset, reason):
+    loader = memload.FastLoader(dataset, batch_size=2)
+    assert loader.engine == "torch"
+    assert reason in loader.why
+    if "row indices" not in reason:
+        stock = list(DataLoader(dataset, batch_size=2)) if "differ" not in reason else None
+        assert stock is None or equal(stock, list(loader))
+
+
+def test_a_subclass_that_answers_differently_is_not_native():
+    class Doubled(TensorDataset):
+        def __getitem__(self, index):
+            return tuple(2 * x for x in super().__getitem__(index))
+
+    loader = memload.FastLoader(Doubled(torch.arange(6)), batch_size=3)
+    assert loader.engine == "torch"
+    assert equal(list(loader), [[torch.tensor([0, 2, 4])], [torch.tensor([6, 8, 10])]])
+
+
+def test_a_collate_fn_of_ones_own_is_called_with_samples():
+    loader = memload.FastLoader(TensorDataset(torch.arange(4)), batch_size=2, collate_fn=len)
+    assert loader.engine == "torch"
+    assert "collate_fn" in loader.why
+    assert list(loader) == [2, 2]
+
+
+def test_stock_arguments_keep_stock_validation():
+    for arguments in ({"num_workers": -1}, {"prefetch_factor": 2}, {"shuffle": True, "sampler": [0]}, {"timeout": -1}):
+        with pytest.raises(ValueError) as stock:  # noqa: PT011 - the message is compared
+            DataLoader(native_dict(3), **arguments)
+        with pytest.raises(ValueError) as fast:  # noqa: PT011
+            memload.FastLoader(native_dict(3), **arguments)
+        assert str(fast.value) == str(stock.value)
+    loader = memload.FastLoader(native_dict(3), batch_size=2)
+    with pytest.raises(ValueError, match="batch_size attribute should not be set"):
+        loader.batch_size = 3
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.5, True])
+@pytest.mark.parametrize("name", ["threads", "depth"])
+def test_threads_and_depth_below_one_are_refused(name, value):
+    with pytest.raises(ValueError, match=f"{name} must be an int of at least 1"):
+        memload.FastLoader(native_dict(3), **{name: value})
+
+
+def test_it_is_a_dataloader_and_survives_pickling():
+    loader = memload.FastLoader(native_dict(6), batch_size=4)
+    assert isinstance(loader, DataLoader)
+    assert len(loader) == 2
+    assert len(iter(loader)) == 2
+    assert equal(list(pickle.loads(pickle.dumps(loader))), list(loader))
+
+
+DTYPES = [
+    torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint16, torch.uint32, torch.uint64,
+    torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.float8_e4m3fn, torch.float8_e5m2,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(), (3,), (2, 0, 3), (2, 1, 5)], ids=str)
+def test_every_dtype_and_shape_of_row_comes_out_as_it_went_in(dtype, shape):
+    n = 7
+    raw = torch.randint(0, 2, (n, *shape), dtype=torch.uint8)
+    x = raw.to(dtype) if dtype == torch.bool else raw.repeat_interleave(dtype.itemsize, -1) if shape else raw
+    x = x.contiguous().view(dtype) if shape and x.numel() else torch.zeros(n, *shape).to(dtype)
+    (batch,) = memload.FastLoader(memload.from_arrays(x=x), batch_size=n)
+    assert batch["x"].dtype == dtype
+    assert batch["x"].shape == x.shape
+    as_bytes = lambda t: t.contiguous().view(torch.uint8) if t.dim() else t  # noqa: E731
+    assert torch.equal(as_bytes(batch["x"]), as_bytes(x))
+
+
+def test_columns_of_several_files_and_selections_are_followed(tmp_path):
+    parts = []
+    for k in range(3):
+        np.save(tmp_path / f"{k}.npy", np.arange(k * 10, k * 10 + 10, dtype=np.int32))
+        parts.append(memload.open(tmp_path / f"{k}.npy"))
+    ds = memload.concat(parts).select([29, 0, 10, 10, 5])
+    (batch,) = memload.FastLoader(ds, batch_size=5)
+    assert next(iter(batch.values())).tolist() == [29, 0, 10, 10, 5]
+
+
+def test_zipped_datasets_look_rows_up():
+    images = memload.from_arrays(image=torch.arange(3, dtype=torch.int16).repeat_interleave(4).reshape(3, 4))
+    betas = memload.from_arrays(betas=torch.arange(5))
+    loader = memload.FastLoader(memload.zip(betas=betas, stim=images.select([2, 2, 0, 1, 0])), batch_size=5)
+    (batch,) = loader
+    assert batch["stim"][:, 0].tolist() == [2, 2, 0, 1, 0]
+    assert batch["betas"].tolist() == [0, 1, 2, 3, 4]
