@@ -23,9 +23,11 @@ from memload.errors import (
     WriterBusyError,
 )
 from memload.fields import Field
+from memload.loader import EngineOptions, FastLoader
 from memload.opening import from_arrays, open  # noqa: A004 - memload.open is its public name
 from memload.shard_writer import ShardWriter
 from memload.shards import verify
+from memload.stats import LoaderStats
 from memload.writing import write
 
 __version__ = _core.version
@@ -35,8 +37,11 @@ __all__ = [
     "Damage",
     "Dataset",
     "DiskSpaceError",
+    "EngineOptions",
+    "FastLoader",
     "Field",
     "FormatError",
+    "LoaderStats",
     "MemloadError",
     "ShardFormatError",
     "ShardReadError",
