@@ -1,5 +1,16 @@
 """Feeds a training loop with array data at the speed of memory: a drop-in for torch's DataLoader."""
 
+try:
+    from memload._core import version as __version__
+except ModuleNotFoundError as error:
+    if error.name != "memload._core":
+        raise
+    raise ImportError(
+        f"{__path__[0]} is memload's source, without its compiled module _core. To use an installed memload, start "
+        "Python from another folder; to install it, run `pip install .` in the source folder; to build it in place, "
+        "run `cmake --preset dev && cmake --build --preset dev`."
+    ) from error
+
 from memload.dataset import Dataset, concat, zip  # noqa: A004 - memload.zip is its public name
 from memload.errors import (
     ChecksumError,
@@ -34,6 +45,7 @@ __all__ = [
     "ShardReadError",
     "ShardWriter",
     "WriterBusyError",
+    "__version__",
     "concat",
     "from_arrays",
     "open",

@@ -1,7 +1,7 @@
 """FastLoader: torch's DataLoader, with an engine of its own where it can read the dataset natively.
 
-    sampler -> plan of row indices -> gather (+ cast), native threads -> slot -> batch
-    plan.py                           _core.Pipeline                             the loop
+sampler -> plan of row indices -> gather (+ cast), native threads -> slot -> batch
+plan.py                           _core.Pipeline                             the loop
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class FastLoader(DataLoader[T]):
 
     @property
     def engine(self) -> str:
-        """"native" if memload's engine reads the dataset, "torch" if the stock machinery does."""
+        """ "native" if memload's engine reads the dataset, "torch" if the stock machinery does."""
         return "native" if isinstance(self._resolved(), Source) else "torch"
 
     @property
@@ -249,28 +249,24 @@ class NativePass(Iterator[Any]):
         if self._loader is None:
             raise StopIteration
         try:
-            batch = self._next()
+            if not self._lead:
+                self._feed.pull(self._delivered + 1, self._depth)
+            capsules = self._pipeline.next(self._timeout)
+            self._wall = time.perf_counter() - self._started
+            if capsules is None:
+                self._feed.raise_held()
+                raise StopIteration
+            self._delivered += 1
+            if self._lead:
+                self._feed.pull(self._lead + self._delivered, self._depth)
+            batch = self._unpack(capsules)
+            return _pinned(batch) if self._pin else batch
+        except TimeoutError as error:
+            self.close()
+            raise RuntimeError(f"DataLoader timed out after {self._timeout:g} seconds") from error
         except BaseException:
             self.close()
             raise
-        if self._lead:
-            self._feed.pull(self._lead + self._delivered, self._depth)
-        return batch
-
-    def _next(self) -> Any:
-        if not self._lead:
-            self._feed.pull(self._delivered + 1, self._depth)
-        try:
-            capsules = self._pipeline.next(self._timeout)
-        except TimeoutError as error:
-            raise RuntimeError(f"DataLoader timed out after {self._timeout:g} seconds") from error
-        self._wall = time.perf_counter() - self._started
-        if capsules is None:
-            self._feed.raise_held()
-            raise StopIteration
-        self._delivered += 1
-        batch = self._unpack(capsules)
-        return _pinned(batch) if self._pin else batch
 
     def stats(self) -> LoaderStats:
         """Return the counters of this pass."""

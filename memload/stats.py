@@ -66,7 +66,9 @@ class LoaderStats:
             )
         waited = f"The loop waited {self.consumer_wait_seconds / wall:.0%} of the time"
         if self.major_faults or self.advised_rows:
-            return f"{waited} for rows that come from the disk: a faster disk, or more memory for its cache, would help."
+            return (
+                f"{waited} for rows that come from the disk: a faster disk, or more memory for its cache, would help."
+            )
         return f"{waited} for the copy of its batches: memory and the threads that copy are the limit; see threads=."
 
     def __str__(self) -> str:

@@ -74,7 +74,9 @@ def assert_same_passes(make_loader, passes=2):
 @st.composite
 def datasets(draw, depth=2):
     n = draw(st.integers(1, 40))
-    kind = draw(st.sampled_from(["dict", "tuple", "only", "tensors", "subset", "concat"] if depth else ["dict", "tensors"]))
+    kind = draw(
+        st.sampled_from(["dict", "tuple", "only", "tensors", "subset", "concat"] if depth else ["dict", "tensors"])
+    )
     if kind == "dict":
         return native_dict(n)
     if kind == "tuple":

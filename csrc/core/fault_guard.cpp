@@ -1,5 +1,7 @@
 #include "core/fault_guard.h"
 
+#include <ucontext.h>
+
 #include <mutex>
 
 #include "core/error.h"
@@ -16,6 +18,8 @@ void on_fault(int signal, siginfo_t* info, void* context) {
   if (t_frame.active != 0) {
     t_frame.active = 0;
     t_frame.address = info->si_addr;
+    // The jump must leave the mask that the interrupted code had, whatever whoever called this handler has blocked.
+    ::pthread_sigmask(SIG_SETMASK, &static_cast<ucontext_t*>(context)->uc_sigmask, nullptr);
     siglongjmp(t_frame.escape, 1);
   }
   if ((g_previous.sa_flags & SA_SIGINFO) != 0) {
@@ -40,8 +44,7 @@ void install_fault_handler() {
   g_previous = current;
   struct sigaction ours {};
   ours.sa_sigaction = &on_fault;
-  // NODEFER: the handler leaves by a jump, so the signal must not stay blocked.
-  ours.sa_flags = SA_SIGINFO | SA_NODEFER | SA_ONSTACK;
+  ours.sa_flags = SA_SIGINFO | SA_ONSTACK;
   sigemptyset(&ours.sa_mask);
   if (::sigaction(SIGBUS, &ours, nullptr) != 0) throw_errno("sigaction(SIGBUS)");
 }

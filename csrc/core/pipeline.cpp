@@ -337,7 +337,8 @@ Step Pipeline::State::next(Batch& batch, std::chrono::milliseconds patience) {
       step = Step::end;
     } else if (in_flight_.empty() && plan_.ready()) {  // every slot is lent: this batch gets memory of its own
       std::vector<std::int64_t> rows = plan_.take();
-      start(pool_->fresh(gather_->layout(rows.size()).bytes), std::move(rows));
+      SlotPool::Lease slot = pool_->fresh(gather_->layout(rows.size()).bytes);
+      start(std::move(slot), std::move(rows));
       in_flight_.back()->fresh = true;
     } else if (in_flight_.empty()) {
       step = Step::unplanned;
@@ -369,9 +370,9 @@ Step Pipeline::State::hand_out(Batch& batch, std::deque<std::shared_ptr<Filling>
     plan_.finish();
     dropped.insert(dropped.end(), in_flight_.begin(), in_flight_.end());
     in_flight_.clear();
-    std::rethrow_exception(done->error);
+    std::rethrow_exception(std::exchange(done->error, nullptr));  // the consumer is its only holder, and its end
   }
-  batch.slot = std::move(done->slot);
+  batch.slot.swap(done->slot);  // what the caller's batch held before ends with the dropped
   batch.rows = done->rows.size();
   batch.offsets = std::move(done->layout.offsets);
   ++stats_.batches;
