@@ -1,7 +1,7 @@
 """Feeds a training loop with array data at the speed of memory: a drop-in for torch's DataLoader."""
 
 try:
-    import memload._core as _core
+    from memload._core import version as __version__
 except ModuleNotFoundError as error:
     if error.name != "memload._core":
         raise
@@ -29,8 +29,6 @@ from memload.shard_writer import ShardWriter
 from memload.shards import verify
 from memload.stats import LoaderStats
 from memload.writing import write
-
-__version__ = _core.version
 
 __all__ = [
     "ChecksumError",
