@@ -52,20 +52,20 @@ def test_what_is_written_is_what_is_read(tmp_path_factory, arrays, shard_bytes):
     memload.verify(path)
 
 
-@given(strategies.field_sets(), st.integers(1, 300), st.data())
-def test_rows_and_batches_in_any_mixture_make_the_same_set(tmp_path_factory, arrays, shard_bytes, data):
+@given(strategies.field_sets(), st.integers(1, 300), st.lists(st.none() | st.integers(0, 7)))
+def test_rows_and_batches_in_any_mixture_make_the_same_set(tmp_path_factory, arrays, shard_bytes, steps):
     path = tmp_path_factory.mktemp("set") / "s"
     rows = len(next(iter(arrays.values())))
+    at = 0
     with memload.ShardWriter(path, shard_bytes=shard_bytes) as writer:
-        at = 0
-        while at < rows:
-            if data.draw(st.booleans()):
+        for step in [*steps, *[None] * rows]:
+            if at == rows:
+                break
+            if step is None:
                 writer.append(**{name: array[at] for name, array in arrays.items()})
-                at += 1
             else:
-                stop = data.draw(st.integers(at, rows))
-                writer.extend(**{name: array[at:stop] for name, array in arrays.items()})
-                at = stop
+                writer.extend(**{name: array[at : at + step] for name, array in arrays.items()})
+            at = min(rows, at + (1 if step is None else step))
     assert_same(memload.open(path), arrays)
     memload.verify(path)
 
@@ -124,7 +124,7 @@ def test_the_format_is_pinned_to_the_byte(tmp_path):
                 "file": "shard-00000.safetensors",
                 "rows": 2,
                 "bytes": 4110,
-                "xxh3_64": {"stim": "28ccb9e0f3c3ce72", "y": "8b83fc6c8e9b1d3c"},
+                "xxh3_64": {"stim": "c7de39ae11689bef", "y": "774376da7ad20e6b"},
             }
         ],
     }
@@ -403,7 +403,7 @@ def test_the_index_of_a_set_is_the_last_thing_written(tmp_path, fields):
 
 def test_a_progress_bar_appears_only_when_asked_and_after_a_second(tmp_path, capfd):
     def slowly():
-        for i in range(3):
+        for i in range(2):
             time.sleep(0.6)
             yield {"x": torch.full((1000,), i)}
 
