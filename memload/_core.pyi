@@ -43,3 +43,17 @@ class Column:
     @staticmethod
     def concat(columns: Sequence[Column]) -> Column: ...
     def gather(self, rows: NDArray[np.int64], address: int, nbytes: int) -> None: ...
+
+def cast(
+    src_address: int,
+    dst_address: int,
+    n: int,
+    from_code: str,
+    to_code: str,
+    norm_removed: bool = False,
+    isa: str = "",
+    streaming: bool = False,
+    threads: int = 1,
+) -> None: ...
+def copy(src_address: int, dst_address: int, nbytes: int, isa: str = "", streaming: bool = False) -> None: ...
+def isas() -> list[str]: ...

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 import memload
 from memload import _core
 from memload.cast import Cast
-from memload.dataset import Dataset, from_arrays
+from memload.dataset import Dataset
 from memload.loader import FastLoader
 from memload.measure import Epoch, Spread, in_turn, machine, ratio, run_epoch
 from memload.memory.budget import default_threads
@@ -104,7 +104,7 @@ def pictures(nbytes: int) -> Dataset:
     """Random pictures of 425 x 425 x 3 in memory, about `nbytes` in all."""
     rows = max(1, nbytes // int(np.prod(_PICTURE)))
     noise = np.random.default_rng(0).integers(0, 256, (rows, *_PICTURE), np.uint8)
-    return from_arrays(stim=noise)
+    return memload.from_arrays(stim=noise)
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ def measure(variant: str, dataset: Dataset, dtype: torch.dtype | None, threads: 
     }
     if not args.ceiling:
         loader = FastLoader(
-            dataset, args.batch_size, shuffle=True, drop_last=True, threads=threads, cast=casts, persistent_workers=True
+            dataset, args.batch_size, shuffle=True, drop_last=True, threads=threads, cast=casts
         )
         contestants["loader"] = lambda: run_epoch(loader)
     in_turn(contestants, 1)  # warms up

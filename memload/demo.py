@@ -21,13 +21,13 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from tqdm import tqdm
 
 import memload
 from memload import stock
 from memload.bench import Ceiling, memcpy_gb_per_second, shuffled
 from memload.measure import Epoch, Spread, held_in_memory, in_turn, machine, peak_memory, ratio, run_epoch
 from memload.memory import budget
-from memload.shards import ShardWriter
 
 SIDE = 425
 RESPONSES = 256
@@ -207,16 +207,16 @@ def crops_of(pictures: list[NDArray[np.uint8]], count: int) -> Iterator[dict[str
     for i in range(count):
         picture = pictures[i % len(pictures)]
         top, left = (rng.integers(0, size - SIDE + 1) for size in picture.shape[:2])
-        crop = picture[top : top + SIDE, left : left + SIDE, :: -1 if i % 2 else 1]
+        crop = picture[top : top + SIDE, left : left + SIDE][:, :: -1 if i % 2 else 1]
         response = rng.gamma(2.0, 1 + crop[::16, ::16].mean() / 64, RESPONSES)
-        yield {"stim": crop, "response": response.astype(np.float32)}
+        yield {"stim": np.ascontiguousarray(crop), "response": response.astype(np.float32)}
 
 
 def write_crops(path: Path, count: int) -> None:
     """Writes the crops as shards, a piece at a time, so that they are never in memory all at once."""
-    with ShardWriter(path) as writer:
-        for row in crops_of(photographs(), count):
-            writer.append(row)
+    with memload.ShardWriter(path, shard_bytes="4GB", rows=count) as writer:
+        for row in tqdm(crops_of(photographs(), count), total=count, unit=" crops", delay=1, leave=False):
+            writer.append(**row)
 
 
 class FastLoop:

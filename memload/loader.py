@@ -249,28 +249,24 @@ class NativePass(Iterator[Any]):
         if self._loader is None:
             raise StopIteration
         try:
-            batch = self._next()
+            if not self._lead:
+                self._feed.pull(self._delivered + 1, self._depth)
+            capsules = self._pipeline.next(self._timeout)
+            self._wall = time.perf_counter() - self._started
+            if capsules is None:
+                self._feed.raise_held()
+                raise StopIteration
+            self._delivered += 1
+            if self._lead:
+                self._feed.pull(self._lead + self._delivered, self._depth)
+            batch = self._unpack(capsules)
+            return _pinned(batch) if self._pin else batch
+        except TimeoutError as error:
+            self.close()
+            raise RuntimeError(f"DataLoader timed out after {self._timeout:g} seconds") from error
         except BaseException:
             self.close()
             raise
-        if self._lead:
-            self._feed.pull(self._lead + self._delivered, self._depth)
-        return batch
-
-    def _next(self) -> Any:
-        if not self._lead:
-            self._feed.pull(self._delivered + 1, self._depth)
-        try:
-            capsules = self._pipeline.next(self._timeout)
-        except TimeoutError as error:
-            raise RuntimeError(f"DataLoader timed out after {self._timeout:g} seconds") from error
-        self._wall = time.perf_counter() - self._started
-        if capsules is None:
-            self._feed.raise_held()
-            raise StopIteration
-        self._delivered += 1
-        batch = self._unpack(capsules)
-        return _pinned(batch) if self._pin else batch
 
     def stats(self) -> LoaderStats:
         """Return the counters of this pass."""

@@ -72,17 +72,20 @@ class Source:
 
     def unpacker(self) -> Callable[[list[Any]], Any]:
         """Return the function that makes a batch of the pipeline's capsules, as default_collate would shape it."""
-        finish = [_finisher(field, self._fused(key), self.casts.get(key)) for key, field in self.fields.items()]
-
-        def tensors(capsules: list[Any]) -> list[torch.Tensor]:
-            return [done(from_dlpack(capsule)) for done, capsule in zip(finish, capsules, strict=True)]
-
+        tensors = self._tensors()
         if self.layout == "dict":
             keys = list(self.fields)
             return lambda capsules: dict(zip(keys, tensors(capsules), strict=True))
         if self.layout == "only":
             return lambda capsules: tensors(capsules)[0]
         return tensors
+
+    def _tensors(self) -> Callable[[list[Any]], list[torch.Tensor]]:
+        finish = [_finisher(field, self._fused(key), self.casts.get(key)) for key, field in self.fields.items()]
+        if not any(finish):
+            return lambda capsules: [from_dlpack(capsule) for capsule in capsules]
+        steps = [step or _as_it_is for step in finish]
+        return lambda capsules: [step(from_dlpack(c)) for step, c in zip(steps, capsules, strict=True)]
 
     def _fused(self, key: Key) -> Cast | None:
         """The cast of a field if the gather can do it."""
@@ -108,14 +111,18 @@ def _dlpack_code(dtype: torch.dtype) -> int:
     return 0 if dtype in (torch.int8, torch.int16, torch.int32, torch.int64) else _DLPACK_UINT
 
 
-def _finisher(field: Field, fused: Cast | None, wanted: Cast | None) -> Callable[[torch.Tensor], torch.Tensor]:
-    """What is left to do to a tensor that comes out of the pipeline."""
+def _as_it_is(x: torch.Tensor) -> torch.Tensor:
+    return x
+
+
+def _finisher(field: Field, fused: Cast | None, wanted: Cast | None) -> Callable[[torch.Tensor], torch.Tensor] | None:
+    """What is left to do to a tensor that comes out of the pipeline; None: nothing."""
     dtype = field.dtype if fused is None else fused.dtype
     if wanted is not None and fused is None and wanted.dtype != dtype:
         return lambda x: wanted.apply(x.view(dtype))
     if _dlpack_code(dtype) == _DLPACK_UINT and dtype != torch.uint8:
         return lambda x: x.view(dtype)
-    return lambda x: x
+    return None
 
 
 def resolve(dataset: Any) -> Source:

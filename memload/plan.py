@@ -178,6 +178,8 @@ class StreamFeed:
     def pull(self, batches: int, ahead: int) -> None:
         """Feed what a stock loader has drawn once it has pulled so many batches; what nobody sees, further ahead."""
         wanted = batches * self._batch_size
+        if self._finished and not self._source.paced:
+            return
         if not self._source.paced:
             wanted = min(wanted + max(ahead * self._batch_size, SEQUENTIAL_CHUNK), self._source.total)
         while self._fed < wanted and (rows := next(self._source.arrays, None)) is not None:

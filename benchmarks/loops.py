@@ -1,0 +1,98 @@
+"""The contestants' loops on a case: memload's, the stock loader's and the ceiling's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from harness import Case
+from workloads import DTYPES
+
+from memload import stock
+from memload.bench import Ceiling, shuffled
+from memload.loader import EngineOptions, FastLoader
+from memload.measure import Epoch, run_epoch
+
+SEED = 0
+
+
+@dataclass(frozen=True)
+class Loop:
+    """Something to run: `run` makes one epoch, `batches` gives one to iterate, `nbytes` is what a loader states."""
+
+    setting: str
+    run: Callable[[int | None], Epoch]
+    batches: Callable[[], Iterable[Any]]
+    nbytes: int = 0
+
+
+def make_loop(case: Case, kind: str, **options: Any) -> Loop:
+    """A loop by its name."""
+    return {"fast": fast_loop, "stock": stock_loop, "ceiling": ceiling_loop}[kind](case, **options)
+
+
+def fast_loader(
+    case: Case,
+    *,
+    batch_size: int | None = None,
+    threads: int | None = None,
+    depth: int | None = None,
+    isa: str | None = None,
+    streaming: bool | None = None,
+) -> FastLoader[Any]:
+    """FastLoader over a case, shuffled; options force what it would choose."""
+    return FastLoader(
+        case.workload.open(case.folder),
+        batch_size or case.workload.batch_size,
+        shuffle=True,
+        drop_last=True,
+        generator=torch.Generator().manual_seed(SEED),
+        cast=case.workload.casts(case.variant),
+        options=EngineOptions(threads=threads, depth=depth, isa=isa, streaming=streaming),
+    )
+
+
+def fast_loop(case: Case, **options: Any) -> Loop:
+    """memload's loop."""
+    loader = fast_loader(case, **options)
+    return Loop("memload", lambda limit: run_epoch(loader, limit), lambda: loader, loader.nbytes)
+
+
+def ceiling_of(case: Case, *, threads: int | None = None, isa: str = "") -> Ceiling:
+    """The ceiling of the same plan."""
+    dataset = case.workload.open(case.folder)
+    casts = case.workload.casts(case.variant)
+    plan = shuffled(len(dataset), SEED)
+    return Ceiling(dataset, plan, case.workload.batch_size, threads=threads, cast=casts, isa=isa)
+
+
+def ceiling_loop(case: Case, **options: Any) -> Loop:
+    """The ceiling, as a contestant; it hands out no batches."""
+    ceiling = ceiling_of(case, **options)
+    return Loop("ceiling", lambda limit: ceiling.best(limit or 0), lambda: iter(()))
+
+
+def stock_loop(case: Case, *, style: str | None = None, workers: int | None = None) -> Loop:
+    """The stock loop in the setting given, else in the best of all."""
+    styles = stock.STYLES if style is None else (style,)
+    numbers = stock.WORKERS if workers is None else (workers,)
+    settings = [stock.Setting(s, n) for s in styles for n in numbers]
+    casts = stock_casts(case)
+    shard = case.workload.shard(case.folder)
+    functions = {name: cast for name, (cast, _) in casts.items()}
+    loop, _ = stock.find_best(shard, case.workload.batch_size, functions, settings=settings, seed=SEED)
+    words = ", ".join([str(loop.setting), *sorted({words for _, words in casts.values()})])
+    return Loop(words, lambda limit: run_epoch(loop, limit), lambda: loop)
+
+
+def stock_casts(case: Case) -> dict[str, tuple[stock.CastFn, str]]:
+    """The best cast of every field that is cast, and which it is."""
+    shapes = {name: shape for name, shape, _ in case.workload.fields}
+    return {
+        name: stock.best_cast(
+            DTYPES[case.variant], torch.zeros(case.workload.batch_size, *shapes[name], dtype=torch.uint8)
+        )
+        for name in case.workload.casts(case.variant)
+    }
