@@ -11,6 +11,7 @@ except ModuleNotFoundError as error:
         "run `cmake --preset dev && cmake --build --preset dev`."
     ) from error
 
+from memload.cast import Cast, Float32View, cast_stim
 from memload.dataset import Dataset, concat, zip  # noqa: A004 - memload.zip is its public name
 from memload.errors import (
     ChecksumError,
@@ -31,6 +32,7 @@ from memload.stats import LoaderStats
 from memload.writing import write
 
 __all__ = [
+    "Cast",
     "ChecksumError",
     "Damage",
     "Dataset",
@@ -38,6 +40,7 @@ __all__ = [
     "EngineOptions",
     "FastLoader",
     "Field",
+    "Float32View",
     "FormatError",
     "LoaderStats",
     "MemloadError",
@@ -46,6 +49,7 @@ __all__ = [
     "ShardWriter",
     "WriterBusyError",
     "__version__",
+    "cast_stim",
     "concat",
     "from_arrays",
     "open",

@@ -4,7 +4,6 @@ import copy
 import gc
 import pickle
 
-import memload
 import numpy as np
 import pytest
 import strategies
@@ -12,6 +11,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
+
+import memload
 
 
 @pytest.fixture
@@ -79,7 +80,7 @@ def test_select_by_bools_keeps_the_true_rows(ds):
 
 
 def test_select_names_the_first_bad_position_and_value(ds):
-    with pytest.raises(IndexError, match="row -1 at position 2 .* 10 rows.* negative"):
+    with pytest.raises(IndexError, match=r"row -1 at position 2 .* 10 rows.* negative"):
         ds.select([3, 4, -1, 99])
     with pytest.raises(IndexError, match="row 10 at position 1"):
         ds.select([3, 10])
@@ -196,7 +197,7 @@ def test_the_layout_survives_select_split_and_concat(ds):
 
 
 def test_an_unknown_field_is_answered_with_the_known(ds):
-    with pytest.raises(KeyError, match="no field 'stym'; there are .*stim"):
+    with pytest.raises(KeyError, match=r"no field 'stym'; there are .*stim"):
         ds.as_tuple("stym")
     with pytest.raises(KeyError, match="no field 'x'"):
         ds.only("x")

@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 
-import memload
 import numpy as np
 import pytest
 import strategies
@@ -12,6 +11,8 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 from safetensors.torch import save_file
+
+import memload
 
 NUMPY_DTYPES = ["bool", "u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "f2", "f4", "f8", "c8"]
 
