@@ -1,10 +1,10 @@
 """Which rows come next: samplers as arrays of row indices, planned ahead without changing what anybody draws.
 
-A stock loader pulls indices from its sampler one batch at a time, and the sampler draws random numbers as it is pulled.
-memload needs the indices earlier, since it gathers ahead. For samplers whose source is known, the arrays are made here
-by the same draws in the same order; where the generator is the user's own, each draw also happens at the moment at
-which the stock loader would have made it, so that the generator's state can be watched at any time. Other samplers are
-iterated.
+A stock loader pulls indices from its sampler one batch at a time, and the sampler draws random numbers as it is
+pulled. memload needs the indices earlier, since it gathers ahead. For samplers whose source is known, the arrays are
+made here by the same draws in the same order; where the generator is the user's own, each draw also happens at the
+moment at which the stock loader would have made it, so that the generator's state can be watched at any time. Other
+samplers are iterated.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def as_indices(rows: Any) -> Indices:
 
 
 def from_end(rows: Indices, n: int) -> Indices:
-    """Turn indices that count from the end (-1 is the last row of ``n``) into plain ones; leave others as they are."""
+    """Turn indices that count from the end (-1 is the last row of ``n``) into plain ones; others stay as they are."""
     return np.where(rows < 0, rows + n, rows) if rows.size and rows.min() < 0 else rows
 
 
