@@ -1,7 +1,10 @@
 """The house in order: who imports whom, and what users may import."""
 
 import ast
+import doctest
+import importlib
 import inspect
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -121,3 +124,10 @@ def _functions():
 
 def test_functions_stay_short():
     assert [(name, lines) for name, lines in _functions() if lines > 60] == []
+
+
+@pytest.mark.parametrize("module", ROOMS)
+def test_the_examples_of_a_module_run(module, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    outcome = doctest.testmod(importlib.import_module(f"memload.{module}"))
+    assert outcome.failed == 0
