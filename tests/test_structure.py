@@ -16,7 +16,7 @@ PACKAGE = Path(memload.__file__).parent
 # From the ground up. A module imports from lower floors only. `memload` itself, the face, stands on all of them.
 FLOORS = [
     {"_core", "_cuda"},
-    {"errors", "dtypes", "sizes", "progress", "stats", "plan", "memory.budget"},
+    {"errors", "dtypes", "sizes", "progress", "stats", "plan", "memory.budget", "sources.memory_maps"},
     {"fields"},
     {"safetensors_header", "rows", "transport"},
     {"shard_index"},
