@@ -12,7 +12,7 @@ namespace {
 // initial-exec: the handler must find the frame without allocating it.
 __attribute__((tls_model("initial-exec"))) thread_local FaultFrame t_frame{};
 
-struct sigaction g_previous {};
+struct sigaction g_previous{};
 
 void on_fault(int signal, siginfo_t* info, void* context) {
   if (t_frame.active != 0) {
@@ -38,11 +38,11 @@ FaultFrame& fault_frame() noexcept { return t_frame; }
 void install_fault_handler() {
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
-  struct sigaction current {};
+  struct sigaction current{};
   if (::sigaction(SIGBUS, nullptr, &current) != 0) throw_errno("sigaction(SIGBUS)");
   if ((current.sa_flags & SA_SIGINFO) != 0 && current.sa_sigaction == &on_fault) return;
   g_previous = current;
-  struct sigaction ours {};
+  struct sigaction ours{};
   ours.sa_sigaction = &on_fault;
   ours.sa_flags = SA_SIGINFO | SA_ONSTACK;
   sigemptyset(&ours.sa_mask);

@@ -28,7 +28,8 @@ Isa isa_named(std::string_view name) {
     if (name_of(isa) == name) return isa;
     available += " " + std::string(name_of(isa));
   }
-  throw std::invalid_argument("instruction set " + std::string(name) + " is not available here; there are:" + available);
+  throw std::invalid_argument("instruction set " + std::string(name) +
+                              " is not available here; there are:" + available);
 }
 
 }  // namespace memload::python
