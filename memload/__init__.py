@@ -1,5 +1,17 @@
 """Feeds a training loop with array data at the speed of memory: a drop-in for torch's DataLoader."""
 
+try:
+    from memload._core import version as __version__
+except ModuleNotFoundError as error:
+    if error.name != "memload._core":
+        raise
+    raise ImportError(
+        f"{__path__[0]} is memload's source, without its compiled module _core. To use an installed memload, start "
+        "Python from another folder; to install it, run `pip install .` in the source folder; to build it in place, "
+        "run `cmake --preset dev && cmake --build --preset dev`."
+    ) from error
+
+from memload.cast import Cast, Float32View, cast_stim
 from memload.dataset import Dataset, concat, zip  # noqa: A004 - memload.zip is its public name
 from memload.errors import (
     ChecksumError,
@@ -12,23 +24,32 @@ from memload.errors import (
     WriterBusyError,
 )
 from memload.fields import Field
+from memload.loader import EngineOptions, FastLoader
 from memload.opening import from_arrays, open  # noqa: A004 - memload.open is its public name
 from memload.shard_writer import ShardWriter
 from memload.shards import verify
+from memload.stats import LoaderStats
 from memload.writing import write
 
 __all__ = [
+    "Cast",
     "ChecksumError",
     "Damage",
     "Dataset",
     "DiskSpaceError",
+    "EngineOptions",
+    "FastLoader",
     "Field",
+    "Float32View",
     "FormatError",
+    "LoaderStats",
     "MemloadError",
     "ShardFormatError",
     "ShardReadError",
     "ShardWriter",
     "WriterBusyError",
+    "__version__",
+    "cast_stim",
     "concat",
     "from_arrays",
     "open",

@@ -224,8 +224,10 @@ def concat(datasets: Iterable[Dataset]) -> Dataset:
         >>> len(memload.concat(memload.from_arrays(x=torch.zeros(n)) for n in (2, 3)))
         5
     """
-    first, *others = datasets
-    return first.concat(*others)
+    members = list(datasets)
+    if not members:
+        raise ValueError("concat needs at least one dataset")
+    return members[0].concat(*members[1:])
 
 
 def zip(**members: Dataset) -> Dataset:  # noqa: A001 - users call it memload.zip, for what it does

@@ -13,6 +13,7 @@ import torch
 
 from memload import _core
 from memload.bench import memcpy_gb_per_second
+from memload.device import cuda_state
 from memload.measure import cpu_model
 from memload.memory import budget
 
@@ -126,4 +127,7 @@ def gpu_fact() -> Fact:
 def cuda_fact() -> Fact:
     """Whether the module of CUDA kernels serves it."""
     state = cuda_state()
-    return Fact("memload._cuda", state.value, state.meaning)
+    if state.usable:
+        return Fact("memload._cuda", "in use", f"machine code for sm_{', sm_'.join(map(str, state.architectures))}")
+    built = "built, not in use" if state.architectures else "not built"
+    return Fact("memload._cuda", built, f"on a GPU, torch operations do its work: {state.reason}")

@@ -1,7 +1,7 @@
 """FastLoader: torch's DataLoader, with an engine of its own where it can read the dataset natively.
 
-    sampler -> plan of row indices -> gather (+ cast), native threads -> slot -> batch
-    plan.py                           _core.Pipeline                             the loop
+sampler -> plan of row indices -> gather (+ cast), native threads -> slot -> batch
+plan.py                           _core.Pipeline                             the loop
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ class FastLoader(DataLoader[T]):
     """Yields the batches that ``torch.utils.data.DataLoader`` yields with the same arguments, faster.
 
     All arguments of ``DataLoader`` keep their meaning, order, defaults and errors. Datasets that memload reads natively
-    (its own, TensorDataset, Subset, ConcatDataset and nestings, ``Float32View`` of these) with the default collation are
-    gathered by native threads into reused memory; every other dataset runs on the stock machinery, with equal results.
-    ``engine`` says which it is, and ``why``.
+    (its own, TensorDataset, Subset, ConcatDataset and nestings, ``Float32View`` of these) with the default collation
+    are gathered by native threads into reused memory; every other dataset runs on the stock machinery, with equal
+    results. ``engine`` says which it is, and ``why``.
 
-    On the native engine ``num_workers`` is the number of threads, 0 lets memload choose; ``prefetch_factor`` is the depth;
-    ``persistent_workers`` keeps slots and threads between passes; ``worker_init_fn`` and ``multiprocessing_context``
-    have no worker processes to act on.
+    On the native engine ``num_workers`` is the number of threads, 0 lets memload choose; ``prefetch_factor`` is the
+    depth; ``persistent_workers`` keeps slots and threads between passes; ``worker_init_fn`` and
+    ``multiprocessing_context`` have no worker processes to act on.
 
     Args:
         dataset: any dataset.
@@ -73,8 +73,9 @@ class FastLoader(DataLoader[T]):
         threads: native threads; default: the CPUs that this process may use (affinity and cgroup quota), divided by the
             environment's LOCAL_WORLD_SIZE. More cost nothing but contention.
         depth: batches gathered ahead, default 2. Memory is ``(depth + 1)`` batches; see ``nbytes``.
-        cast: for each named field a ``Cast``, done while gathering: ``{"stim": Cast(torch.bfloat16, norm_removed=True)}``.
-            Keys are field names; for a TensorDataset positions. On the stock engine the same cast follows the collation.
+        cast: for each named field a ``Cast``, done while gathering, such as
+            ``{"stim": Cast(torch.bfloat16, norm_removed=True)}``. Keys are field names; for a TensorDataset positions.
+            On the stock engine the same cast follows the collation.
         options: an ``EngineOptions`` for all that is rarely touched; excludes ``threads`` and ``depth``.
 
     Raises:
@@ -107,7 +108,7 @@ class FastLoader(DataLoader[T]):
         *,
         threads: int | None = None,
         depth: int | None = None,
-        cast: Mapping[str | int, Cast] | None = None,
+        cast: Mapping[Any, Cast] | None = None,
         options: EngineOptions | None = None,
         **stock: Any,
     ) -> None:
@@ -140,7 +141,7 @@ class FastLoader(DataLoader[T]):
 
     @property
     def engine(self) -> str:
-        """"native" if memload's engine reads the dataset, "torch" if the stock machinery does."""
+        """ "native" if memload's engine reads the dataset, "torch" if the stock machinery does."""
         return "native" if isinstance(self._resolved(), Source) else "torch"
 
     @property
@@ -249,28 +250,24 @@ class NativePass(Iterator[Any]):
         if self._loader is None:
             raise StopIteration
         try:
-            batch = self._next()
+            if not self._lead:
+                self._feed.pull(self._delivered + 1, self._depth)
+            capsules = self._pipeline.next(self._timeout)
+            self._wall = time.perf_counter() - self._started
+            if capsules is None:
+                self._feed.raise_held()
+                raise StopIteration
+            self._delivered += 1
+            if self._lead:
+                self._feed.pull(self._lead + self._delivered, self._depth)
+            batch = self._unpack(capsules)
+            return _pinned(batch) if self._pin else batch
+        except TimeoutError as error:
+            self.close()
+            raise RuntimeError(f"DataLoader timed out after {self._timeout:g} seconds") from error
         except BaseException:
             self.close()
             raise
-        if self._lead:
-            self._feed.pull(self._lead + self._delivered, self._depth)
-        return batch
-
-    def _next(self) -> Any:
-        if not self._lead:
-            self._feed.pull(self._delivered + 1, self._depth)
-        try:
-            capsules = self._pipeline.next(self._timeout)
-        except TimeoutError as error:
-            raise RuntimeError(f"DataLoader timed out after {self._timeout:g} seconds") from error
-        self._wall = time.perf_counter() - self._started
-        if capsules is None:
-            self._feed.raise_held()
-            raise StopIteration
-        self._delivered += 1
-        batch = self._unpack(capsules)
-        return _pinned(batch) if self._pin else batch
 
     def stats(self) -> LoaderStats:
         """Return the counters of this pass."""
@@ -327,7 +324,7 @@ def _pins(loader: FastLoader[Any]) -> bool:
 
 
 def _pinned(batch: Any) -> Any:
-    """Copy a batch into memory of torch's pinned allocator, the only one that knows which copies to a GPU are in flight."""
+    """Copy a batch into memory of torch's pinned allocator, since only that knows which copies are in flight."""
     if isinstance(batch, torch.Tensor):
         return batch.pin_memory()
     if isinstance(batch, dict):
@@ -338,7 +335,7 @@ def _pinned(batch: Any) -> Any:
 class _Casting(Iterator[Any]):
     """Batches of the stock machinery with casts done afterwards."""
 
-    def __init__(self, batches: Any, casts: Mapping[str | int, Cast]) -> None:
+    def __init__(self, batches: Any, casts: Mapping[Any, Cast]) -> None:
         self._batches = batches
         self._casts = casts
 

@@ -52,7 +52,7 @@ class Source:
         """How many rows there are."""
         return next(iter(self.fields.values())).rows
 
-    def with_casts(self, casts: Mapping[Key, Cast]) -> Source:
+    def with_casts(self, casts: Mapping[Any, Cast]) -> Source:
         """Return this source with casts for some fields.
 
         Raises:
@@ -72,17 +72,20 @@ class Source:
 
     def unpacker(self) -> Callable[[list[Any]], Any]:
         """Return the function that makes a batch of the pipeline's capsules, as default_collate would shape it."""
-        finish = [_finisher(field, self._fused(key), self.casts.get(key)) for key, field in self.fields.items()]
-
-        def tensors(capsules: list[Any]) -> list[torch.Tensor]:
-            return [done(from_dlpack(capsule)) for done, capsule in zip(finish, capsules, strict=True)]
-
+        tensors = self._tensors()
         if self.layout == "dict":
             keys = list(self.fields)
             return lambda capsules: dict(zip(keys, tensors(capsules), strict=True))
         if self.layout == "only":
             return lambda capsules: tensors(capsules)[0]
         return tensors
+
+    def _tensors(self) -> Callable[[list[Any]], list[torch.Tensor]]:
+        finish = [_finisher(field, self._fused(key), self.casts.get(key)) for key, field in self.fields.items()]
+        if not any(finish):
+            return lambda capsules: [from_dlpack(capsule) for capsule in capsules]
+        steps = [step or _as_it_is for step in finish]
+        return lambda capsules: [step(from_dlpack(c)) for step, c in zip(steps, capsules, strict=True)]
 
     def _fused(self, key: Key) -> Cast | None:
         """The cast of a field if the gather can do it."""
@@ -108,14 +111,18 @@ def _dlpack_code(dtype: torch.dtype) -> int:
     return 0 if dtype in (torch.int8, torch.int16, torch.int32, torch.int64) else _DLPACK_UINT
 
 
-def _finisher(field: Field, fused: Cast | None, wanted: Cast | None) -> Callable[[torch.Tensor], torch.Tensor]:
-    """What is left to do to a tensor that comes out of the pipeline."""
+def _as_it_is(x: torch.Tensor) -> torch.Tensor:
+    return x
+
+
+def _finisher(field: Field, fused: Cast | None, wanted: Cast | None) -> Callable[[torch.Tensor], torch.Tensor] | None:
+    """What is left to do to a tensor that comes out of the pipeline; None: nothing."""
     dtype = field.dtype if fused is None else fused.dtype
     if wanted is not None and fused is None and wanted.dtype != dtype:
         return lambda x: wanted.apply(x.view(dtype))
     if _dlpack_code(dtype) == _DLPACK_UINT and dtype != torch.uint8:
         return lambda x: x.view(dtype)
-    return lambda x: x
+    return None
 
 
 def resolve(dataset: Any) -> Source:
@@ -136,7 +143,8 @@ def resolve(dataset: Any) -> Source:
 
 
 def _of_dataset(dataset: Dataset) -> Source:
-    return Source({**dataset.fields}, dataset.layout, {})
+    fields: dict[Key, Field] = dict(dataset.fields.items())
+    return Source(fields, dataset.layout, {})
 
 
 def _of_tensors(dataset: TensorDataset) -> Source:
@@ -183,7 +191,7 @@ def _of_view(view: Float32View) -> Source:
     base = resolve(view.base)
     if base.layout != "dict":
         raise NotNative("a Float32View needs samples that are dicts; its base yields something else")
-    return base.with_casts({**view.rules(base.fields)})
+    return base.with_casts(view.rules({str(name): field for name, field in base.fields.items()}))
 
 
 _READERS: dict[type, Callable[[Any], Source]] = {

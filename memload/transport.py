@@ -1,7 +1,7 @@
 """Columns on their way to another process: files travel as paths, borrowed memory as bytes.
 
-A spawned worker maps the files again, so a pickled dataset on files is small. Memory is packed into tensors, which
-torch.multiprocessing hands over in shared memory.
+A spawned worker maps the files again, so a pickled dataset on files is small. Memory travels as numpy arrays: tensors
+made here would be gone, and with them their shared memory, before a spawned worker can open it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from memload._core import Column, Storage
@@ -40,7 +39,7 @@ class PackedColumn:
 class PackedColumns:
     """Columns and the storages they share."""
 
-    storages: tuple[PackedFile | torch.Tensor, ...]
+    storages: tuple[PackedFile | NDArray[np.uint8], ...]
     columns: tuple[PackedColumn, ...]
 
 
@@ -66,7 +65,7 @@ class _Packer:
     """Numbers storages as columns bring them."""
 
     def __init__(self) -> None:
-        self.packed: list[PackedFile | torch.Tensor] = []
+        self.packed: list[PackedFile | NDArray[np.uint8]] = []
         self._numbers: dict[str, int] = {}  # of files, by path
 
     def column(self, column: Column) -> PackedColumn:
@@ -92,21 +91,21 @@ class _Packer:
             self.packed.append(PackedFile(storage.name, storage.nbytes))
         return self._numbers[storage.name]
 
-    def _memory(self, rows: torch.Tensor, row_bytes: int) -> tuple[int, int, int, int]:
+    def _memory(self, rows: NDArray[np.uint8], row_bytes: int) -> tuple[int, int, int, int]:
         self.packed.append(rows)
         return len(self.packed) - 1, 0, len(rows), row_bytes
 
 
-def _gather(column: Column, rows: NDArray[np.int64]) -> torch.Tensor:
-    out = torch.empty((len(rows), column.row_bytes), dtype=torch.uint8)
+def _gather(column: Column, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
+    out = np.empty((len(rows), column.row_bytes), dtype=np.uint8)
     if out.nbytes:
-        column.gather(rows, out.data_ptr(), out.nbytes)
+        column.gather(rows, out.ctypes.data, out.nbytes)
     return out
 
 
-def _unpack_storage(packed: PackedFile | torch.Tensor) -> Storage:
-    if isinstance(packed, torch.Tensor):
-        return Storage.borrow(packed, packed.data_ptr(), packed.nbytes, "an array received from another process")
+def _unpack_storage(packed: PackedFile | NDArray[np.uint8]) -> Storage:
+    if isinstance(packed, np.ndarray):
+        return Storage.borrow(packed, packed.ctypes.data, packed.nbytes, "an array received from another process")
     storage = Storage.map_file(packed.path)
     if storage.nbytes != packed.nbytes:
         raise FormatError(

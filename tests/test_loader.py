@@ -74,7 +74,9 @@ def assert_same_passes(make_loader, passes=2):
 @st.composite
 def datasets(draw, depth=2):
     n = draw(st.integers(1, 40))
-    kind = draw(st.sampled_from(["dict", "tuple", "only", "tensors", "subset", "concat"] if depth else ["dict", "tensors"]))
+    kind = draw(
+        st.sampled_from(["dict", "tuple", "only", "tensors", "subset", "concat"] if depth else ["dict", "tensors"])
+    )
     if kind == "dict":
         return native_dict(n)
     if kind == "tuple":
@@ -254,8 +256,9 @@ def test_it_is_a_dataloader_and_survives_pickling():
 
 
 DTYPES = [
-    torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint16, torch.uint32, torch.uint64,
-    torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.float8_e4m3fn, torch.float8_e5m2,
+    torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint16, torch.uint32,
+    torch.uint64, torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.float8_e4m3fn,
+    torch.float8_e5m2,
 ]  # fmt: skip
 
 

@@ -148,6 +148,7 @@ struct F16ToF32 {
 
 void copy_streaming(const std::byte* src, std::byte* dst, std::size_t n) noexcept {
   const std::size_t head = bytes_to_line(dst);
+  if (n == 0) return;
   if (n < head + kLine) return static_cast<void>(std::memcpy(dst, src, n));
   std::memcpy(dst, src, head);
   std::size_t i = head;

@@ -122,7 +122,9 @@ CastFn cast_from(DType to) noexcept {
   }
 }
 
-void copy_scalar(const std::byte* src, std::byte* dst, std::size_t n) noexcept { std::memcpy(dst, src, n); }
+void copy_scalar(const std::byte* src, std::byte* dst, std::size_t n) noexcept {
+  if (n != 0) std::memcpy(dst, src, n);  // nothing may be nowhere, but memcpy must not hear of it
+}
 
 }  // namespace
 

@@ -13,7 +13,7 @@ class ReadError : public std::runtime_error {
   ReadError(std::string file, std::int64_t row, std::uint64_t offset, const std::string& reason);
 
   [[nodiscard]] const std::string& file() const noexcept { return file_; }
-  [[nodiscard]] std::int64_t row() const noexcept { return row_; }           // row of the file's segment, -1: not a row
+  [[nodiscard]] std::int64_t row() const noexcept { return row_; }         // row of the file's segment, -1: not a row
   [[nodiscard]] std::uint64_t offset() const noexcept { return offset_; }  // byte in the file
 
  private:

@@ -1,4 +1,5 @@
-// A forked child has the parent's memory but not its threads. Objects with threads or locks remember where they were born.
+// A forked child has the parent's memory but not its threads. Objects with threads or locks remember where they were
+// born.
 #pragma once
 
 #include <cstdint>

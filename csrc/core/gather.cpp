@@ -12,8 +12,8 @@
 namespace memload {
 namespace {
 
-constexpr std::size_t kSmallRow = 4096;   // below this, the hardware's prefetcher has no time to see a row's pattern
-constexpr std::size_t kAhead = 8;         // rows asked for ahead of the one being copied
+constexpr std::size_t kSmallRow = 4096;  // below this, the hardware's prefetcher has no time to see a row's pattern
+constexpr std::size_t kAhead = 8;        // rows asked for ahead of the one being copied
 constexpr std::size_t kCacheLine = 64;
 
 void prefetch(const std::byte* at, std::size_t n) noexcept {

@@ -38,7 +38,7 @@ class Gather {
 
   [[nodiscard]] std::size_t fields() const noexcept { return fields_.size(); }
   [[nodiscard]] std::int64_t rows() const noexcept { return rows_; }
-  [[nodiscard]] std::size_t in_row_bytes() const noexcept { return in_row_bytes_; }    // read per row, all fields
+  [[nodiscard]] std::size_t in_row_bytes() const noexcept { return in_row_bytes_; }  // read per row, all fields
   [[nodiscard]] std::size_t out_row_bytes(std::size_t field) const noexcept { return fields_[field].out_row_bytes; }
   [[nodiscard]] BatchLayout layout(std::size_t rows) const;
   [[nodiscard]] bool maps_files() const noexcept { return maps_files_; }

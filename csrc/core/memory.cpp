@@ -1,20 +1,27 @@
 #include "core/memory.h"
 
 #include <sys/mman.h>
-#include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <fstream>
 #include <new>
+#include <string>
 #include <utility>
 
 namespace memload {
 
-std::size_t last_level_cache() noexcept {
-  for (const int name : {_SC_LEVEL4_CACHE_SIZE, _SC_LEVEL3_CACHE_SIZE, _SC_LEVEL2_CACHE_SIZE}) {
-    const long bytes = ::sysconf(name);
-    if (bytes > 0) return static_cast<std::size_t>(bytes);
+std::size_t last_level_cache() {
+  // sysconf adds up all caches of all dies on some machines; what CPU 0 reads through is in sysfs, the largest level last.
+  std::size_t largest = 0;
+  for (int index = 0;; ++index) {
+    std::ifstream file("/sys/devices/system/cpu/cpu0/cache/index" + std::to_string(index) + "/size");
+    std::size_t size = 0;
+    char unit = 0;
+    if (!(file >> size >> unit)) break;
+    largest = std::max(largest, size << (unit == 'M' ? 20 : 10));
   }
-  return std::size_t{32} << 20;
+  return largest != 0 ? largest : std::size_t{32} << 20;
 }
 
 HugeMemory::HugeMemory(std::size_t bytes) : size_(mapped_bytes(bytes)) {

@@ -18,7 +18,7 @@ inline constexpr std::size_t kHugePage = std::size_t{2} << 20;
 }
 
 // Size of the last level cache in bytes; 32 MiB where the system does not say.
-[[nodiscard]] std::size_t last_level_cache() noexcept;
+[[nodiscard]] std::size_t last_level_cache();
 
 // Owns zero-filled private memory, aligned to 2 MB and advised to lie on huge pages from 2 MB on, else aligned to 4096.
 // Nothing is resident before it is first written.

@@ -36,7 +36,7 @@ constexpr int kWarmSamples = 64;
 double seconds(Clock::duration d) { return std::chrono::duration<double>(d).count(); }
 
 long major_faults_of_thread() {
-  struct rusage usage {};
+  struct rusage usage{};
   ::getrusage(RUSAGE_THREAD, &usage);
   return usage.ru_majflt;
 }
@@ -95,11 +95,11 @@ class Pipeline::State : public std::enable_shared_from_this<Pipeline::State> {
   std::shared_ptr<Workers> workers_;
 
   mutable std::mutex mutex_;
-  std::condition_variable ready_;                    // the front batch is complete, or all has stopped
-  PlanQueue plan_;                                   // guarded by mutex_, as all below
+  std::condition_variable ready_;                   // the front batch is complete, or all has stopped
+  PlanQueue plan_;                                  // guarded by mutex_, as all below
   std::deque<std::shared_ptr<Filling>> in_flight_;  // in the plan's order
-  std::size_t unready_ = 0;                          // of those, still being gathered
-  std::size_t advised_ = 0;                          // position in the plan up to which rows were asked for
+  std::size_t unready_ = 0;                         // of those, still being gathered
+  std::size_t advised_ = 0;                         // position in the plan up to which rows were asked for
   bool looked_ = false;
   bool cold_ = false;
   int warm_samples_ = 0;
@@ -143,8 +143,8 @@ class Pipeline::State::Filling : public Job {
   SlotPool::Lease slot;
   std::vector<std::int64_t> rows;
   BatchLayout layout;
-  std::exception_ptr error;             // guarded by the state's mutex, as the next two
-  std::size_t remaining;                // pieces not yet done
+  std::exception_ptr error;  // guarded by the state's mutex, as the next two
+  std::size_t remaining;     // pieces not yet done
   bool fresh = false;
 
  private:
@@ -180,10 +180,11 @@ Pipeline::State::State(std::vector<FieldSpec> fields, const PipelineOptions& opt
   install_fault_handler();
   auto sized = std::make_unique<const Gather>(fields, options.isa, Store::cached);
   const Store store = choose_store(options, Pipeline::ring_bytes(*sized, options.batch_rows, options.depth));
-  gather_ = store == Store::cached ? std::move(sized)
-                                   : std::make_unique<const Gather>(std::move(fields), options.isa, store);
+  gather_ =
+      store == Store::cached ? std::move(sized) : std::make_unique<const Gather>(std::move(fields), options.isa, store);
   stats_.streaming = store == Store::streaming;
-  pool_ = reuse != nullptr && reuse->pool_ ? std::move(reuse->pool_) : SlotPool::create(static_cast<std::size_t>(options.depth) + 1);
+  pool_ = reuse != nullptr && reuse->pool_ ? std::move(reuse->pool_)
+                                           : SlotPool::create(static_cast<std::size_t>(options.depth) + 1);
   crew_ = std::make_shared<Crew>(options.threads);
   workers_ = Workers::shared(options.threads);
 }
@@ -235,8 +236,9 @@ void Pipeline::State::begin(std::shared_ptr<Filling> filling) {
   const auto bad = std::find_if(filling->rows.begin(), filling->rows.end(),
                                 [n = gather_->rows()](std::int64_t row) { return row < 0 || row >= n; });
   if (bad != filling->rows.end()) {
-    filling->fail(std::make_exception_ptr(std::out_of_range("row " + std::to_string(*bad) + " is not one of the " +
-                                                            std::to_string(gather_->rows()) + " rows of the data set")));
+    filling->fail(
+        std::make_exception_ptr(std::out_of_range("row " + std::to_string(*bad) + " is not one of the " +
+                                                  std::to_string(gather_->rows()) + " rows of the data set")));
     filling->remaining = 0;
     plan_.finish();
     return;
@@ -337,7 +339,8 @@ Step Pipeline::State::next(Batch& batch, std::chrono::milliseconds patience) {
       step = Step::end;
     } else if (in_flight_.empty() && plan_.ready()) {  // every slot is lent: this batch gets memory of its own
       std::vector<std::int64_t> rows = plan_.take();
-      start(pool_->fresh(gather_->layout(rows.size()).bytes), std::move(rows));
+      SlotPool::Lease slot = pool_->fresh(gather_->layout(rows.size()).bytes);
+      start(std::move(slot), std::move(rows));
       in_flight_.back()->fresh = true;
     } else if (in_flight_.empty()) {
       step = Step::unplanned;
@@ -369,9 +372,9 @@ Step Pipeline::State::hand_out(Batch& batch, std::deque<std::shared_ptr<Filling>
     plan_.finish();
     dropped.insert(dropped.end(), in_flight_.begin(), in_flight_.end());
     in_flight_.clear();
-    std::rethrow_exception(done->error);
+    std::rethrow_exception(std::exchange(done->error, nullptr));  // the consumer is its only holder, and its end
   }
-  batch.slot = std::move(done->slot);
+  batch.slot.swap(done->slot);  // what the caller's batch held before ends with the dropped
   batch.rows = done->rows.size();
   batch.offsets = std::move(done->layout.offsets);
   ++stats_.batches;

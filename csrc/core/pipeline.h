@@ -34,18 +34,18 @@ struct Batch {
 enum class Step : std::uint8_t { batch, end, waiting, unplanned };
 
 struct PipelineStats {
-  std::uint64_t batches = 0;          // handed out
-  std::uint64_t rows = 0;             // handed out
-  std::uint64_t bytes_in = 0;         // read from the columns for them
-  std::uint64_t bytes_out = 0;        // written for them
-  double gather_seconds = 0;          // thread-seconds spent copying and casting
-  double consumer_wait_seconds = 0;   // the consumer inside next()
-  double ring_full_seconds = 0;       // the plan had more, but every slot was filled or lent
-  std::uint64_t fresh_batches = 0;    // served from memory of their own, since every slot was lent
-  std::uint64_t helped_pieces = 0;    // gathered by the waiting consumer itself
-  std::uint64_t major_faults = 0;     // reads that went to the disk while gathering
-  std::uint64_t advised_rows = 0;     // asked for ahead
-  bool streaming = false;             // whether stores pass by the cache
+  std::uint64_t batches = 0;         // handed out
+  std::uint64_t rows = 0;            // handed out
+  std::uint64_t bytes_in = 0;        // read from the columns for them
+  std::uint64_t bytes_out = 0;       // written for them
+  double gather_seconds = 0;         // thread-seconds spent copying and casting
+  double consumer_wait_seconds = 0;  // the consumer inside next()
+  double ring_full_seconds = 0;      // the plan had more, but every slot was filled or lent
+  std::uint64_t fresh_batches = 0;   // served from memory of their own, since every slot was lent
+  std::uint64_t helped_pieces = 0;   // gathered by the waiting consumer itself
+  std::uint64_t major_faults = 0;    // reads that went to the disk while gathering
+  std::uint64_t advised_rows = 0;    // asked for ahead
+  bool streaming = false;            // whether stores pass by the cache
 };
 
 // One pass over a plan. extend/push/finish/next/close are for one consumer thread at a time; leases may end anywhere.
@@ -70,8 +70,8 @@ class Pipeline {
   // std::out_of_range for a row that is not there; what follows is then the end.
   Step next(Batch& batch, std::chrono::milliseconds patience);
 
-  // Stops, waits for pieces that are being gathered, and gives memory and threads back, unless keep_slots saves them for
-  // another pass. Batches that are lent stay valid. May be called twice.
+  // Stops, waits for pieces that are being gathered, and gives memory and threads back, unless keep_slots saves them
+  // for another pass. Batches that are lent stay valid. May be called twice.
   void close(bool keep_slots = false);
 
   [[nodiscard]] PipelineStats stats() const;

@@ -8,9 +8,7 @@ namespace memload {
 
 SlotPool::SlotPool(std::size_t slots) : limit_(slots), born_(fork_generation()) {}
 
-std::shared_ptr<SlotPool> SlotPool::create(std::size_t slots) {
-  return std::shared_ptr<SlotPool>(new SlotPool(slots));
-}
+std::shared_ptr<SlotPool> SlotPool::create(std::size_t slots) { return std::shared_ptr<SlotPool>(new SlotPool(slots)); }
 
 SlotPool::Lease SlotPool::try_acquire(std::size_t bytes) {
   HugeMemory memory;
@@ -26,7 +24,8 @@ SlotPool::Lease SlotPool::try_acquire(std::size_t bytes) {
     taken_bytes_ += memory.size();
   }
   std::byte* const data = memory.data();
-  // In a forked child the mutex may be held for ever by a thread that is not there: its slots are let go, not given back.
+  // In a forked child the mutex may be held for ever by a thread that is not there: its slots are let go, not given
+  // back.
   return {data, [pool = shared_from_this(), memory = std::move(memory)](std::byte*) mutable {
             if (pool->born_ == fork_generation()) pool->give_back(std::move(memory));
           }};

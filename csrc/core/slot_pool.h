@@ -39,10 +39,10 @@ class SlotPool : public std::enable_shared_from_this<SlotPool> {
   const std::size_t limit_;
   const std::uint64_t born_;
   mutable std::mutex mutex_;
-  std::vector<HugeMemory> free_;   // guarded by mutex_; the last is the warmest
-  std::size_t taken_ = 0;          // guarded by mutex_
-  std::size_t taken_bytes_ = 0;    // guarded by mutex_
-  bool closed_ = false;            // guarded by mutex_
+  std::vector<HugeMemory> free_;  // guarded by mutex_; the last is the warmest
+  std::size_t taken_ = 0;         // guarded by mutex_
+  std::size_t taken_bytes_ = 0;   // guarded by mutex_
+  bool closed_ = false;           // guarded by mutex_
 };
 
 }  // namespace memload

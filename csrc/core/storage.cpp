@@ -53,7 +53,7 @@ Storage::Storage(const std::byte* data, std::size_t size, std::string name, std:
 
 std::shared_ptr<const Storage> Storage::map_file(const std::string& path) {
   const Descriptor file(path);
-  struct stat info {};
+  struct stat info{};
   if (::fstat(file.get(), &info) != 0) throw_errno(path + ": cannot stat");
   const auto size = static_cast<std::size_t>(info.st_size);
   if (size == 0) return borrow(nullptr, 0, path, nullptr);

@@ -21,8 +21,6 @@ void let_go(void* object) {
 
 }  // namespace
 
-std::shared_ptr<void> keep_alive(const pybind11::object& object) {
-  return {object.inc_ref().ptr(), &let_go};
-}
+std::shared_ptr<void> keep_alive(const pybind11::object& object) { return {object.inc_ref().ptr(), &let_go}; }
 
 }  // namespace memload::python

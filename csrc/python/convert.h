@@ -16,7 +16,8 @@ using Indices = pybind11::array_t<std::int64_t, pybind11::array::c_style>;
   return {rows.data(), static_cast<std::size_t>(rows.size())};
 }
 
-// Keeps a Python object alive from C++. May be let go on any thread, with or without the GIL, and after the interpreter.
+// Keeps a Python object alive from C++. May be let go on any thread, with or without the GIL, and after the
+// interpreter.
 [[nodiscard]] std::shared_ptr<void> keep_alive(const pybind11::object& object);
 
 }  // namespace memload::python

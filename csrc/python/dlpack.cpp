@@ -52,10 +52,10 @@ pybind11::object to_capsule(const SlotPool::Lease& slot, std::byte* data, DlData
     lent->strides[i] = step;
     step *= lent->shape[i];
   }
-  lent->managed = {{data, {1, 0}, static_cast<std::int32_t>(lent->shape.size()), dtype, lent->shape.data(),
-                    lent->strides.data(), 0},
-                   lent.get(),
-                   &end_of_tensor};
+  lent->managed = {
+      {data, {1, 0}, static_cast<std::int32_t>(lent->shape.size()), dtype, lent->shape.data(), lent->strides.data(), 0},
+      lent.get(),
+      &end_of_tensor};
   PyObject* capsule = PyCapsule_New(&lent->managed, kFresh, &end_of_capsule);
   if (capsule == nullptr) throw pybind11::error_already_set();
   lent.release();  // NOLINT: owned by the capsule from here on

@@ -1,5 +1,5 @@
-// The DLPack exchange structures, version 0 of the ABI (https://dmlc.github.io/dlpack/latest/c_api.html), and the capsule
-// that hands a part of a slot to any array library.
+// The DLPack exchange structures, version 0 of the ABI (https://dmlc.github.io/dlpack/latest/c_api.html), and the
+// capsule that hands a part of a slot to any array library.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -23,8 +23,8 @@ struct DlDataType {
   std::uint16_t lanes;
 };
 
-// A C-contiguous CPU tensor at `data`, which lies in the slot, as a capsule named "dltensor". The tensor made of it owns a
-// copy of the lease; its deleter touches nothing of Python's, so it may run anywhere.
+// A C-contiguous CPU tensor at `data`, which lies in the slot, as a capsule named "dltensor". The tensor made of it
+// owns a copy of the lease; its deleter touches nothing of Python's, so it may run anywhere.
 [[nodiscard]] pybind11::object to_capsule(const SlotPool::Lease& slot, std::byte* data, DlDataType dtype,
                                           std::vector<std::int64_t> shape);
 

@@ -152,10 +152,10 @@ class PyPipeline {
 
 std::unique_ptr<PyPipeline> make_pipeline(const std::vector<PyField>& fields, std::size_t batch_rows, bool drop_last,
                                           int depth, int threads, const std::string& isa, std::optional<bool> streaming,
-                                          PyPipeline* reuse) {
+                                          std::optional<PyPipeline*> reuse) {
   PipelineOptions options{batch_rows, drop_last, depth, threads, isa_named(isa), std::nullopt};
   if (streaming) options.store = *streaming ? Store::streaming : Store::cached;
-  return std::make_unique<PyPipeline>(fields, options, reuse);
+  return std::make_unique<PyPipeline>(fields, options, reuse.value_or(nullptr));
 }
 
 std::size_t ring_bytes(const std::vector<PyField>& fields, std::size_t batch_rows, int depth) {
@@ -173,7 +173,8 @@ void register_pipeline(py::module_& m) {
       .def("push", &PyPipeline::push, py::arg("rows"), "Plan one batch of exactly these rows.")
       .def("finish", &PyPipeline::finish, "No more rows will come.")
       .def("next", &PyPipeline::next, py::arg("timeout") = 0.0,
-           "The next batch as a list of DLPack capsules, None at the end. Raises TimeoutError, ShardReadError, IndexError.")
+           "The next batch as a list of DLPack capsules, None at the end. Raises TimeoutError, ShardReadError, "
+           "IndexError.")
       .def("close", &PyPipeline::close, py::arg("keep_slots") = false, "Stop, and give memory and threads back.")
       .def("stats", &PyPipeline::stats, "Counters of this pass.")
       .def_static("ring_bytes", &ring_bytes, py::arg("fields"), py::arg("batch_rows"), py::arg("depth"),

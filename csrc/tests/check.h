@@ -58,6 +58,7 @@ inline int run() {
       fail(test.name, 0, std::string("unexpected exception: ") + error.what());
     }
     std::printf("%s %s\n", failures() == before ? "ok  " : "FAIL", test.name);
+    std::fflush(stdout);  // a later test may end the process
   }
   return failures() == 0 ? 0 : 1;
 }

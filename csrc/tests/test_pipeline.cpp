@@ -1,0 +1,468 @@
+// The ring as its users see it: batches in order and unspoilt, whatever stops, breaks, is kept or runs beside it.
+#include <dirent.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "core/error.h"
+#include "core/pipeline.h"
+#include "core/workers.h"
+#include "tests/check.h"
+#include "tests/fixtures.h"
+
+namespace {
+
+using memload::Batch;
+using memload::Column;
+using memload::FieldSpec;
+using memload::ForkedError;
+using memload::Pipeline;
+using memload::PipelineOptions;
+using memload::ReadError;
+using memload::Rows;
+using memload::Step;
+using memload::Storage;
+using memload::test::dense;
+using memload::test::in_memory;
+using memload::test::pattern_bytes;
+using memload::test::same;
+using memload::test::ScratchFile;
+using memload::test::shuffled;
+using namespace std::chrono_literals;
+
+using ColumnPtr = std::shared_ptr<const Column>;
+using Indices = std::vector<std::int64_t>;
+
+constexpr auto kPatience = 20'000ms;  // far beyond what any batch takes, far below CTest's limit
+
+Rows rows_of(Indices indices) {
+  const auto owner = std::make_shared<Indices>(std::move(indices));
+  return {owner, *owner};
+}
+
+PipelineOptions options(std::size_t batch_rows, int depth = 2, int threads = 2) {
+  PipelineOptions chosen;
+  chosen.batch_rows = batch_rows;
+  chosen.depth = depth;
+  chosen.threads = threads;
+  return chosen;
+}
+
+ColumnPtr numbered(std::size_t rows, std::size_t row_bytes, std::size_t salt = 0) {
+  return dense(in_memory(pattern_bytes(rows * row_bytes, salt)), row_bytes);
+}
+
+// A pass over these rows of these columns, planned to its end.
+std::unique_ptr<Pipeline> planned(const std::vector<ColumnPtr>& columns, const Indices& rows,
+                                  const PipelineOptions& chosen, Pipeline* reuse = nullptr) {
+  std::vector<FieldSpec> fields;
+  for (const ColumnPtr& column : columns) fields.push_back({column, {}});
+  auto pipeline = std::make_unique<Pipeline>(std::move(fields), chosen, reuse);
+  pipeline->extend(rows_of(rows));
+  pipeline->finish();
+  return pipeline;
+}
+
+// Whether the batch holds the rows from position `first` of the plan on.
+bool holds(const Batch& batch, const std::vector<ColumnPtr>& columns, const Indices& plan, std::size_t first) {
+  if (first + batch.rows > plan.size()) return false;
+  for (std::size_t f = 0; f < columns.size(); ++f) {
+    const std::size_t n = columns[f]->row_bytes();
+    for (std::size_t i = 0; i < batch.rows; ++i) {
+      const std::byte* const got = batch.slot.get() + batch.offsets[f] + i * n;
+      if (!same(got, columns[f]->at(plan[first + i]).data, n)) return false;
+    }
+  }
+  return true;
+}
+
+// Reads to the end; the number of rows seen, or -1 if a batch was not what the plan says.
+std::int64_t read_all(Pipeline& pipeline, const std::vector<ColumnPtr>& columns, const Indices& plan) {
+  std::size_t seen = 0;
+  Batch batch;
+  while (pipeline.next(batch, kPatience) == Step::batch) {
+    if (!holds(batch, columns, plan, seen)) return -1;
+    seen += batch.rows;
+  }
+  return static_cast<std::int64_t>(seen);
+}
+
+int threads_of_process() {
+  int count = 0;
+  DIR* const folder = ::opendir("/proc/self/task");
+  while (::readdir(folder) != nullptr) ++count;
+  ::closedir(folder);
+  return count;
+}
+
+TEST(batches_come_in_order_for_any_depth_threads_and_size) {
+  const std::vector<ColumnPtr> columns = {numbered(103, 700, 1), numbered(103, 4, 2)};
+  const Indices plan = shuffled(103, 1);
+  for (const int depth : {1, 2, 5}) {
+    for (const int threads : {1, 3}) {
+      for (const std::size_t batch_rows : {1u, 10u, 103u, 200u}) {
+        CHECK_EQ(read_all(*planned(columns, plan, options(batch_rows, depth, threads)), columns, plan), 103);
+      }
+    }
+  }
+}
+
+TEST(large_rows_are_cut_into_pieces_and_tiny_rows_gathered_together) {
+  const std::vector<ColumnPtr> large = {numbered(5, 900'001)};
+  const std::vector<ColumnPtr> tiny = {numbered(20'000, 3)};
+  const Indices few = {4, 0, 4, 2};
+  CHECK_EQ(read_all(*planned(large, few, options(3)), large, few), 4);
+  const Indices many = shuffled(20'000, 2);
+  CHECK_EQ(read_all(*planned(tiny, many, options(4096)), tiny, many), 20'000);
+}
+
+TEST(the_last_batch_is_short_or_dropped) {
+  const std::vector<ColumnPtr> columns = {numbered(10, 8)};
+  const Indices plan = shuffled(10, 3);
+  PipelineOptions chosen = options(4);
+  CHECK_EQ(read_all(*planned(columns, plan, chosen), columns, plan), 10);
+  chosen.drop_last = true;
+  CHECK_EQ(read_all(*planned(columns, plan, chosen), columns, plan), 8);
+}
+
+TEST(an_empty_plan_ends_at_once_and_goes_on_ending) {
+  const auto pipeline = planned({numbered(10, 8)}, {}, options(4));
+  Batch batch;
+  CHECK(pipeline->next(batch, kPatience) == Step::end);
+  CHECK(pipeline->next(batch, kPatience) == Step::end);
+}
+
+TEST(a_plan_may_arrive_in_parts) {
+  const std::vector<ColumnPtr> columns = {numbered(50, 16)};
+  const Indices plan = shuffled(50, 4);
+  Pipeline pipeline({{columns[0], {}}}, options(8));
+  Batch batch;
+  std::size_t seen = 0;
+  for (std::size_t begin = 0; begin < plan.size(); begin += 5) {
+    pipeline.extend(rows_of(Indices(plan.begin() + static_cast<std::ptrdiff_t>(begin),
+                                    plan.begin() + static_cast<std::ptrdiff_t>(begin + 5))));
+    while (pipeline.next(batch, kPatience) == Step::batch) {
+      CHECK(holds(batch, columns, plan, seen));
+      seen += batch.rows;
+    }
+    CHECK_EQ(seen, (begin + 5) / 8 * 8);
+  }
+  pipeline.finish();
+  CHECK(pipeline.next(batch, kPatience) == Step::batch);
+  CHECK(holds(batch, columns, plan, 48));
+  CHECK(pipeline.next(batch, kPatience) == Step::end);
+}
+
+TEST(ready_made_batches_keep_their_sizes) {
+  const std::vector<ColumnPtr> columns = {numbered(50, 16)};
+  Pipeline pipeline({{columns[0], {}}}, options(4));
+  const std::vector<Indices> batches = {{1, 2}, {}, shuffled(50, 5), {7}};  // one larger than announced
+  for (const Indices& rows : batches) pipeline.push(rows_of(rows));
+  pipeline.finish();
+  Batch batch;
+  for (const Indices& rows : batches) {
+    CHECK(pipeline.next(batch, kPatience) == Step::batch);
+    CHECK_EQ(batch.rows, rows.size());
+    CHECK(holds(batch, columns, rows, 0));
+  }
+  CHECK(pipeline.next(batch, kPatience) == Step::end);
+}
+
+TEST(kept_batches_stay_as_they_are_and_come_from_memory_of_their_own) {
+  const std::vector<ColumnPtr> columns = {numbered(400, 1000)};
+  const Indices plan = shuffled(400, 6);
+  const auto pipeline = planned(columns, plan, options(10, 2));
+  std::vector<Batch> kept(40);
+  for (Batch& batch : kept) CHECK(pipeline->next(batch, kPatience) == Step::batch);
+  for (std::size_t i = 0; i < kept.size(); ++i) CHECK(holds(kept[i], columns, plan, i * 10));
+  CHECK_EQ(pipeline->stats().batches, 40u);
+  CHECK_EQ(pipeline->stats().fresh_batches, 37u);  // all but depth + 1
+}
+
+TEST(a_slot_is_used_again_only_after_its_last_lease) {
+  const std::vector<ColumnPtr> columns = {numbered(64, 256)};
+  const Indices plan = shuffled(64, 7);
+  const auto pipeline = planned(columns, plan, options(8, 1));
+  Batch first;
+  CHECK(pipeline->next(first, kPatience) == Step::batch);
+  const Batch copy = first;
+  std::vector<const std::byte*> seen;
+  Batch batch;
+  for (int i = 0; i < 3; ++i) {
+    CHECK(pipeline->next(batch, kPatience) == Step::batch);
+    seen.push_back(batch.slot.get());
+  }
+  first = {};
+  CHECK(holds(copy, columns, plan, 0));
+  CHECK(std::find(seen.begin(), seen.end(), copy.slot.get()) == seen.end());
+}
+
+TEST(a_loop_that_holds_one_batch_needs_no_memory_beyond_the_ring) {
+  const std::vector<ColumnPtr> columns = {numbered(300, 64)};
+  const Indices plan = shuffled(300, 8);
+  const auto pipeline = planned(columns, plan, options(3, 2));
+  std::vector<const std::byte*> slots;
+  Batch batch;
+  while (pipeline->next(batch, kPatience) == Step::batch) {
+    if (std::find(slots.begin(), slots.end(), batch.slot.get()) == slots.end()) slots.push_back(batch.slot.get());
+  }
+  CHECK_EQ(pipeline->stats().fresh_batches, 0u);
+  CHECK(slots.size() <= 3);
+}
+
+TEST(batches_outlive_the_pipeline) {
+  const std::vector<ColumnPtr> columns = {numbered(100, 5000)};
+  const Indices plan = shuffled(100, 9);
+  std::vector<Batch> kept(5);
+  {
+    const auto pipeline = planned(columns, plan, options(20, 2));
+    for (Batch& batch : kept) CHECK(pipeline->next(batch, kPatience) == Step::batch);
+  }
+  for (std::size_t i = 0; i < kept.size(); ++i) CHECK(holds(kept[i], columns, plan, i * 20));
+}
+
+// Batches that wait for a thread that lets go of them.
+class Afterlife {
+ public:
+  Afterlife() : thread_([this](const std::stop_token& stop) { run(stop); }) {}
+
+  void bury(Batch batch) {
+    {
+      const std::lock_guard lock(mutex_);
+      batches_.push_back(std::move(batch));
+    }
+    arrived_.notify_one();
+  }
+
+ private:
+  void run(const std::stop_token& stop) {
+    std::unique_lock lock(mutex_);
+    while (arrived_.wait(lock, stop, [this] { return !batches_.empty(); })) {
+      const Batch last = std::move(batches_.front());
+      batches_.pop_front();
+      lock.unlock();
+      const_cast<Batch&>(last).slot.reset();
+      lock.lock();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable_any arrived_;
+  std::deque<Batch> batches_;
+  std::jthread thread_;
+};
+
+TEST(leases_may_end_on_another_thread_while_the_ring_runs_and_after_it) {
+  const std::vector<ColumnPtr> columns = {numbered(2000, 100)};
+  const Indices plan = shuffled(2000, 10);
+  Afterlife afterlife;
+  for (int epoch = 0; epoch < 5; ++epoch) {
+    const auto pipeline = planned(columns, plan, options(10, 3));
+    Batch batch;
+    std::size_t seen = 0;
+    while (pipeline->next(batch, kPatience) == Step::batch) {
+      CHECK(holds(batch, columns, plan, seen));
+      seen += batch.rows;
+      afterlife.bury(std::move(batch));
+      batch = {};
+    }
+    CHECK_EQ(seen, 2000u);
+  }
+}
+
+TEST(stopping_early_again_and_again_leaves_no_thread_behind) {
+  const std::vector<ColumnPtr> columns = {numbered(1000, 3000)};
+  const Indices plan = shuffled(1000, 11);
+  const int before = threads_of_process();
+  for (int i = 0; i < 200; ++i) {
+    const auto pipeline = planned(columns, plan, options(50, 1 + i % 4, 1 + i % 3));
+    Batch batch;
+    if (i % 4 != 0) CHECK(pipeline->next(batch, kPatience) == Step::batch);
+    if (i % 2 != 0) pipeline->close();
+  }
+  CHECK_EQ(threads_of_process(), before);
+}
+
+TEST(a_closed_pipeline_has_ended_and_takes_no_plan) {
+  const auto pipeline = planned({numbered(100, 8)}, shuffled(100, 12), options(10));
+  Batch batch;
+  CHECK(pipeline->next(batch, kPatience) == Step::batch);
+  pipeline->close();
+  pipeline->close();
+  CHECK(pipeline->next(batch, kPatience) == Step::end);
+  CHECK_THROWS(std::logic_error, pipeline->extend(rows_of({1})));
+}
+
+TEST(the_next_pass_takes_over_the_slots_that_were_kept) {
+  const std::vector<ColumnPtr> columns = {numbered(100, 512)};
+  const Indices plan = shuffled(100, 13);
+  auto pipeline = planned(columns, plan, options(25, 1));
+  std::vector<const std::byte*> slots;
+  for (Batch batch; pipeline->next(batch, kPatience) == Step::batch;) slots.push_back(batch.slot.get());
+  pipeline->close(/*keep_slots=*/true);
+  const auto again = planned(columns, plan, options(25, 1), pipeline.get());
+  pipeline.reset();
+  Batch batch;
+  CHECK(again->next(batch, kPatience) == Step::batch);
+  CHECK(std::find(slots.begin(), slots.end(), batch.slot.get()) != slots.end());
+  CHECK(holds(batch, columns, plan, 0));
+}
+
+TEST(options_that_make_no_ring_are_refused) {
+  const ColumnPtr column = numbered(10, 8);
+  CHECK_THROWS(std::invalid_argument, Pipeline({{column, {}}}, options(0)));
+  CHECK_THROWS(std::invalid_argument, Pipeline({{column, {}}}, options(1, 0)));
+  CHECK_THROWS(std::invalid_argument, Pipeline({{column, {}}}, options(1, 1, 0)));
+}
+
+TEST(a_row_that_is_not_there_fails_its_own_batch_and_ends_the_pass) {
+  const std::vector<ColumnPtr> columns = {numbered(100, 64)};
+  for (const std::int64_t bad : {std::int64_t{100}, std::int64_t{-1}}) {
+    Indices plan = shuffled(100, 14);
+    plan[25] = bad;
+    const auto pipeline = planned(columns, plan, options(10, 4));
+    Batch batch;
+    for (std::size_t i = 0; i < 2; ++i) {
+      CHECK(pipeline->next(batch, kPatience) == Step::batch);
+      CHECK(holds(batch, columns, plan, i * 10));
+    }
+    CHECK_THROWS(std::out_of_range, pipeline->next(batch, kPatience));
+    CHECK(pipeline->next(batch, kPatience) == Step::end);
+  }
+}
+
+TEST(a_truncated_file_fails_its_batch_and_no_other_pipeline) {
+  constexpr std::size_t kRow = 8192;
+  constexpr std::size_t kRows = 200;
+  const std::vector<std::byte> bytes = pattern_bytes(kRow * kRows, 15);
+  const ScratchFile file(bytes);
+  const std::vector<ColumnPtr> mapped = {dense(Storage::map_file(file.path()), kRow)};
+  const std::vector<ColumnPtr> healthy = {dense(in_memory(bytes), kRow)};
+  const Indices plan = shuffled(kRows, 15);
+  const auto bad = planned(mapped, plan, options(10, 3));
+  const auto good = planned(healthy, plan, options(10, 3));
+
+  Batch batch;
+  CHECK(bad->next(batch, kPatience) == Step::batch);
+  file.truncate(kRow);
+  bool thrown = false;
+  try {
+    while (bad->next(batch, kPatience) == Step::batch) {
+    }
+  } catch (const ReadError& error) {
+    thrown = true;
+    CHECK_EQ(error.file(), file.path());
+    CHECK(error.row() >= 1 && error.row() < static_cast<std::int64_t>(kRows));
+    CHECK_EQ(error.offset() / kRow, static_cast<std::uint64_t>(error.row()));
+  }
+  CHECK(thrown);
+  CHECK(bad->next(batch, kPatience) == Step::end);
+  CHECK_EQ(read_all(*good, healthy, plan), static_cast<std::int64_t>(kRows));
+}
+
+TEST(an_error_with_batches_in_flight_and_held_does_not_hang) {
+  const ScratchFile file(pattern_bytes(4096 * 64));
+  const std::vector<ColumnPtr> mapped = {dense(Storage::map_file(file.path()), 4096)};
+  for (int i = 0; i < 50; ++i) {
+    if (i == 1) file.truncate(4096);
+    const auto pipeline = planned(mapped, shuffled(64, 16), options(4, 4));
+    Batch batch;
+    try {
+      while (pipeline->next(batch, kPatience) == Step::batch) {
+      }
+      CHECK_EQ(i, 0);
+    } catch (const ReadError&) {
+      CHECK(i != 0);
+    }
+  }
+}
+
+TEST(many_pipelines_share_one_pool_of_threads) {
+  const int before = threads_of_process();
+  const std::vector<ColumnPtr> columns = {numbered(600, 400), numbered(600, 12)};
+  std::atomic<int> failed{0};
+  const auto consume = [&](unsigned id) {
+    for (unsigned epoch = 0; epoch < 4; ++epoch) {
+      const Indices plan = shuffled(600, 100 * id + epoch);
+      const auto a = planned(columns, plan, options(7 + id, 2, 2));
+      const auto b = planned({columns[1]}, plan, options(64, 1, 1));
+      Batch batch;
+      if (b->next(batch, kPatience) != Step::batch || !holds(batch, {columns[1]}, plan, 0)) ++failed;
+      if (read_all(*a, columns, plan) != 600) ++failed;
+      if (epoch % 2 == 0) continue;  // b is left in the middle
+      if (b->next(batch, kPatience) != Step::batch || !holds(batch, {columns[1]}, plan, 64)) ++failed;
+    }
+  };
+  const std::shared_ptr<memload::Workers> pool = memload::Workers::shared(1);
+  {
+    std::vector<std::jthread> consumers;
+    for (unsigned id = 0; id < 4; ++id) consumers.emplace_back(consume, id);
+  }
+  CHECK_EQ(failed.load(), 0);
+  CHECK_EQ(pool->threads(), 2);
+  CHECK_EQ(threads_of_process(), before + 2);
+}
+
+TEST(patience_ends_a_wait_for_a_plan_that_does_not_go_on) {
+  Pipeline pipeline({{numbered(10, 8), {}}}, options(4));
+  pipeline.extend(rows_of({1, 2, 3}));
+  Batch batch;
+  CHECK(pipeline.next(batch, 1ms) == Step::unplanned);
+}
+
+TEST(statistics_add_up) {
+  const std::vector<ColumnPtr> columns = {numbered(100, 30), numbered(100, 12)};
+  const Indices plan = shuffled(100, 17);
+  const auto pipeline = planned(columns, plan, options(16));
+  CHECK_EQ(read_all(*pipeline, columns, plan), 100);
+  const memload::PipelineStats stats = pipeline->stats();
+  CHECK_EQ(stats.batches, 7u);
+  CHECK_EQ(stats.rows, 100u);
+  CHECK_EQ(stats.bytes_in, 4200u);
+  CHECK_EQ(stats.bytes_out, 4200u);
+  CHECK(stats.gather_seconds > 0);
+  CHECK_EQ(stats.major_faults, 0u);
+}
+
+TEST(a_forked_child_is_told_and_ends_in_peace) {
+  const std::vector<ColumnPtr> columns = {numbered(500, 2000)};
+  const Indices plan = shuffled(500, 18);
+  auto pipeline = planned(columns, plan, options(20, 3));
+  Batch batch;
+  CHECK(pipeline->next(batch, kPatience) == Step::batch);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    bool told = false;
+    try {
+      Batch none;
+      pipeline->next(none, kPatience);
+    } catch (const ForkedError&) {
+      told = true;
+    }
+    batch = {};
+    pipeline.reset();
+    ::_exit(told ? 0 : 1);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  CHECK(holds(batch, columns, plan, 0));
+  CHECK(pipeline->next(batch, kPatience) == Step::batch);
+  CHECK(holds(batch, columns, plan, 20));
+}
+
+}  // namespace
+
+int main() { return memload::test::run(); }

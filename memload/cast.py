@@ -1,0 +1,288 @@
+"""From uint8 pixels to the numbers a network takes: the rule, the operation, and a view of a dataset that applies it.
+
+The rule, which every path follows to the bit (C++ on the CPU, the kernel on CUDA, fused into the gather of a loader):
+
+    y = x.to(dtype)
+    y = (y - 127) / 255.0      # if norm_removed and x is uint8
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch.utils.data import Dataset
+
+from memload import _core
+from memload.device import cuda_module, cuda_state, warn_of_fallback
+from memload.dtypes import code_of, dtype_name
+
+_TARGETS = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
+_KERNEL_TARGETS = (torch.bfloat16, torch.float16, torch.float32)
+
+# Results above this size do not fit into a last level cache beside anything else, and are written past it.
+_STREAMING_BYTES = 64 << 20
+
+
+@dataclass(frozen=True)
+class Cast:
+    """What becomes of a field: each element converted to ``dtype``, and uint8 pixels normalised if asked.
+
+    Arguments:
+        dtype: torch.bfloat16, torch.float16, torch.float32 or torch.float64. The first two halve what float32 takes in
+            memory and time; (x - 127) / 255 in bfloat16 is exact to 1 part in 256, in float16 to 1 in 2048.
+        norm_removed: a uint8 element x becomes (x - 127) / 255, between -0.498 and 0.502, each operation rounded to
+            ``dtype``. Elements of any other dtype are converted and never normalised.
+
+    Raises:
+        TypeError: ``dtype`` is none of these, or ``norm_removed`` is no bool.
+
+    Example:
+        >>> Cast(torch.float32, norm_removed=True).apply(torch.tensor([127, 0], dtype=torch.uint8))
+        tensor([ 0.0000, -0.4980])
+    """
+
+    dtype: torch.dtype
+    norm_removed: bool = False
+
+    def __post_init__(self) -> None:
+        if self.dtype not in _TARGETS:
+            allowed = ", ".join(map(str, _TARGETS))
+            raise TypeError(f"a cast is to one of {allowed}; got dtype={self.dtype!r}")
+        if not isinstance(self.norm_removed, bool):
+            raise TypeError(f"norm_removed is True or False; got {self.norm_removed!r}")
+
+    def apply(self, x: torch.Tensor) -> torch.Tensor:
+        """Return ``x`` after the cast, by plain torch operations on any device: the definition of the rule.
+
+        Gradients flow through a floating ``x`` as through ``x.to(dtype)``.
+
+        Raises:
+            TypeError: ``x`` is complex.
+        """
+        if x.is_complex():
+            raise TypeError(f"no cast from {x.dtype} to {self.dtype}: take x.real, x.imag or x.abs() first")
+        y = x.to(self.dtype)
+        if self.norm_removed and x.dtype == torch.uint8:
+            # A tensor as divisor: on CUDA, torch multiplies by the inverse of a number, which rounds differently.
+            y = (y - 127) / y.new_full((), 255.0)
+        return y
+
+
+def cast_stim(
+    x: torch.Tensor, norm_removed: bool, dtype: torch.dtype = torch.float32, *, out: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Return uint8 pixels as ``dtype``, in one pass over memory, bit-identical to ``Cast(dtype, norm_removed).apply``.
+
+    Runs on the CPU with up to ``torch.get_num_threads()`` threads, and on CUDA on the current stream of the device of
+    ``x`` (as torch operations, with one warning, where `memload.device.cuda_state` says so). Works inside
+    ``torch.compile(fullgraph=True)``. A floating ``x`` is only converted, as by ``x.to(dtype)``, gradient included.
+
+    Arguments:
+        x: pixels of any shape and strides, uint8; or floating, which is returned as it is if it has ``dtype`` already.
+            Contiguous and other dense layouts (channels_last) are fast, others are copied first.
+        norm_removed: uint8 pixels become (x - 127) / 255 instead of x.
+        dtype: torch.bfloat16, torch.float16, torch.float32 or torch.float64 (on CUDA through torch operations).
+        out: where to put the result: shape, ``dtype`` and device as the result's, any strides, no memory in common with
+            ``x``. Saves the allocation, which on the CPU costs more than the cast.
+
+    Returns:
+        A tensor with the shape and device of ``x`` and the strides that ``x.to(dtype)`` would have; or ``out``.
+
+    Raises:
+        TypeError: ``x`` is neither uint8 nor floating, or ``dtype`` is none of the four.
+        ValueError: ``x`` is sparse, or ``out`` does not fit.
+
+    Example:
+        >>> cast_stim(torch.tensor([[127, 254]], dtype=torch.uint8), norm_removed=True)
+        tensor([[0.0000, 0.4980]])
+    """
+    rule = Cast(dtype, norm_removed)
+    if x.dtype != torch.uint8 and not x.is_floating_point():
+        raise TypeError(f"cast_stim takes uint8 or floating tensors, got {x.dtype}; convert others by x.to(...)")
+    if x.layout != torch.strided:
+        raise ValueError(f"cast_stim takes strided tensors, got {x.layout}; use x.to_dense()")
+    if out is not None:
+        return _cast_into(out, x, rule)
+    return _cast_stim(x, norm_removed, dtype) if x.dtype == torch.uint8 else x.to(dtype)
+
+
+def _cast_into(out: torch.Tensor, x: torch.Tensor, rule: Cast) -> torch.Tensor:
+    for what, got, expected in (
+        ("shape", tuple(out.shape), tuple(x.shape)),
+        ("dtype", out.dtype, rule.dtype),
+        ("device", out.device, x.device),
+    ):
+        if got != expected:
+            raise ValueError(f"out does not fit: its {what} is {got}, the result's is {expected}")
+    if x.dtype == torch.uint8:
+        _cast_stim_out(x, rule.norm_removed, out)
+        return out
+    return out.copy_(x)
+
+
+@torch.library.custom_op("memload::cast_stim", mutates_args=())
+def _cast_stim(x: torch.Tensor, norm_removed: bool, dtype: torch.dtype) -> torch.Tensor:
+    out = _empty_as_converted(x, dtype)
+    _fill(out, x, norm_removed)
+    return out
+
+
+@_cast_stim.register_fake
+def _(x: torch.Tensor, norm_removed: bool, dtype: torch.dtype) -> torch.Tensor:  # noqa: ARG001 - the op's signature
+    return x.to(dtype)
+
+
+@torch.library.custom_op("memload::cast_stim_out", mutates_args=("out",))
+def _cast_stim_out(x: torch.Tensor, norm_removed: bool, out: torch.Tensor) -> None:
+    if x.untyped_storage().data_ptr() == out.untyped_storage().data_ptr() and x.numel() > 0:
+        raise ValueError("out shares memory with x: give it memory of its own")
+    if _is_dense(out):
+        _fill(out, x, norm_removed)
+    else:
+        out.copy_(_cast_stim(x, norm_removed, out.dtype))
+
+
+@_cast_stim_out.register_fake
+def _(x: torch.Tensor, norm_removed: bool, out: torch.Tensor) -> None:
+    pass
+
+
+def _empty_as_converted(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Uninitialised memory, laid out as ``x.to(dtype)``; always dense."""
+    if _is_dense(x):
+        return torch.empty_like(x, dtype=dtype)
+    shadow = x.to("meta").to(dtype)  # torch's own answer, without the data
+    return torch.empty_strided(shadow.shape, shadow.stride(), dtype=dtype, device=x.device)
+
+
+def _strides(x: torch.Tensor) -> list[tuple[int, int]]:
+    """(stride, size) of the dimensions along which there is something to step over."""
+    return [(stride, size) for stride, size in zip(x.stride(), x.shape, strict=True) if size != 1]
+
+
+def _is_dense(x: torch.Tensor) -> bool:
+    """Whether the elements fill one run of memory, in any order of dimensions."""
+    expected = 1
+    for stride, size in sorted(_strides(x)):
+        if stride != expected:
+            return x.numel() == 0
+        expected *= size
+    return True
+
+
+def _fill(out: torch.Tensor, x: torch.Tensor, norm_removed: bool) -> None:
+    """Cast ``x`` into the dense ``out`` as one run of elements, in the order in which ``out`` has them."""
+    if x.numel() == 0:
+        return
+    if _strides(x) != _strides(out):
+        x = torch.empty_strided(out.shape, out.stride(), dtype=x.dtype, device=x.device).copy_(x)
+    if x.device.type == "cpu":
+        _fill_on_cpu(out, x, norm_removed)
+    elif x.device.type == "cuda":
+        _fill_on_cuda(out, x, norm_removed)
+    else:
+        out.copy_(Cast(out.dtype, norm_removed).apply(x))
+
+
+def _fill_on_cpu(out: torch.Tensor, x: torch.Tensor, norm_removed: bool) -> None:
+    _core.cast(
+        x.data_ptr(),
+        out.data_ptr(),
+        x.numel(),
+        code_of(x.dtype),
+        code_of(out.dtype),
+        norm_removed,
+        streaming=out.nbytes >= _STREAMING_BYTES,
+        threads=torch.get_num_threads(),
+    )
+
+
+def _fill_on_cuda(out: torch.Tensor, x: torch.Tensor, norm_removed: bool) -> None:
+    state = cuda_state(x.device.index)
+    if not state.usable:
+        warn_of_fallback(state.reason)
+    if not state.usable or out.dtype not in _KERNEL_TARGETS:
+        out.copy_(Cast(out.dtype, norm_removed).apply(x))
+        return
+    stream = torch.cuda.current_stream(x.device).cuda_stream
+    cuda_module().cast_stim(
+        x.data_ptr(), out.data_ptr(), x.numel(), code_of(out.dtype), norm_removed, x.device.index, stream
+    )
+
+
+class HasDType(Protocol):
+    """A field of a dataset, as far as the choice of its cast goes."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of its elements."""
+
+
+class Float32View(Dataset[dict[str, Any]]):
+    """A dataset whose samples have ``stim``, ``robs`` and ``behavior`` as floating tensors, converted when read.
+
+    Inside a FastLoader over a memload dataset, the conversion is fused into the gather. Elsewhere samples are converted
+    one at a time.
+
+    Arguments:
+        base: any map-style dataset whose samples are dicts. ``stim`` must be among the fields, uint8 or floating;
+            ``robs`` and ``behavior`` are converted where they are there; other fields stay as they are.
+        norm_removed: a uint8 ``stim`` goes through `cast_stim`, and this says whether it becomes (x - 127) / 255. A
+            floating ``stim`` is only converted.
+        float16: convert to bfloat16 (sic), half the bytes, instead of float32.
+
+    Raises:
+        TypeError: ``norm_removed`` or ``float16`` is no bool.
+
+    Example:
+        >>> base = [{"stim": torch.tensor([127], dtype=torch.uint8), "robs": torch.tensor([3])}]
+        >>> Float32View(base, norm_removed=True)[0]
+        {'stim': tensor([0.]), 'robs': tensor([3.])}
+    """
+
+    def __init__(self, base: Any, norm_removed: bool, float16: bool = False) -> None:
+        if not isinstance(float16, bool):
+            raise TypeError(f"float16 is True or False; got {float16!r}")
+        self.base = base
+        self.norm_removed = norm_removed
+        self.float16 = float16
+        self._stim = Cast(torch.bfloat16 if float16 else torch.float32, norm_removed)
+        self._other = Cast(self._stim.dtype)
+
+    def __len__(self) -> int:
+        return len(self.base)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        sample = self.base[index]
+        if not isinstance(sample, Mapping):
+            raise TypeError(f"Float32View needs samples that are dicts; sample {index} is a {type(sample).__name__}")
+        fields = {name: torch.as_tensor(sample[name]) for name in ("stim", "robs", "behavior") if name in sample}
+        converted = {
+            name: cast_stim(fields[name], rule.norm_removed, rule.dtype) if name == "stim" else rule.apply(fields[name])
+            for name, rule in self.rules(fields).items()
+        }
+        return {**sample, **converted}
+
+    def __repr__(self) -> str:
+        return f"Float32View({self.base!r}, norm_removed={self.norm_removed}, float16={self.float16})"
+
+    def rules(self, fields: Mapping[str, HasDType]) -> dict[str, Cast]:
+        """Return the cast of each field that this view converts, for samples with these fields.
+
+        Arguments:
+            fields: by name, whatever has a ``dtype``: tensors, or the fields of a memload dataset.
+
+        Raises:
+            KeyError: there is no ``stim``.
+            TypeError: ``stim`` is neither uint8 nor floating.
+        """
+        if "stim" not in fields:
+            raise KeyError(f"Float32View needs a field 'stim'; there are {', '.join(map(repr, fields)) or 'none'}")
+        dtype = fields["stim"].dtype
+        if dtype != torch.uint8 and not dtype.is_floating_point:
+            raise TypeError(f"Float32View needs a uint8 or floating 'stim', got {dtype_name(dtype)}")
+        stim = self._stim if dtype == torch.uint8 else self._other
+        return {"stim": stim} | {name: self._other for name in ("robs", "behavior") if name in fields}

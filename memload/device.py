@@ -1,0 +1,79 @@
+"""The CUDA module, loaded when first wanted, and whether it serves a device."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from dataclasses import dataclass
+from types import ModuleType
+
+import torch
+
+_OLDEST_CAPABILITY = (7, 5)
+
+
+@dataclass(frozen=True)
+class CudaState:
+    """Whether `memload._cuda` casts on a CUDA device, or torch operations do the work instead.
+
+    Attributes:
+        usable: the kernels run on this device with this driver.
+        reason: why they do not, as a phrase; empty if they do.
+        architectures: compute capabilities for which the module holds machine code, such as (75, 80); empty if it was
+            not built.
+    """
+
+    usable: bool
+    reason: str
+    architectures: tuple[int, ...] = ()
+
+
+def cuda_state(device: int = 0) -> CudaState:
+    """Return whether the CUDA kernels serve device number ``device``, and if not, why.
+
+    Starts CUDA on that device if torch sees one, which takes some 100 ms and some 100 MB of its memory; asking again
+    costs nothing.
+
+    Example:
+        >>> state = cuda_state()
+        >>> state.usable or state.reason != ""
+        True
+    """
+    try:
+        module = cuda_module()
+    except ImportError as error:
+        return CudaState(False, f"memload._cuda cannot be imported ({error}); it is built when nvcc is found")
+    architectures = tuple(int(architecture) for architecture in module.architectures.split())
+    if not torch.cuda.is_available():
+        return CudaState(False, "torch finds no CUDA device", architectures)
+    reason = _unusable_reason(device)
+    return CudaState(reason == "", reason, architectures)
+
+
+def cuda_module() -> ModuleType:
+    """Return `memload._cuda`.
+
+    Raises:
+        ImportError: it was not built, or its libraries do not load.
+    """
+    from memload import _cuda
+
+    return _cuda
+
+
+@functools.cache
+def _unusable_reason(device: int) -> str:
+    capability = torch.cuda.get_device_capability(device)
+    if capability < _OLDEST_CAPABILITY:
+        return f"{torch.cuda.get_device_name(device)} has compute capability {capability[0]}.{capability[1]}, below 7.5"
+    return str(cuda_module().unusable_reason(device))
+
+
+@functools.cache
+def warn_of_fallback(reason: str) -> None:
+    """Warn once in this process, for each reason, that torch operations stand in for the kernels."""
+    warnings.warn(
+        f"cast_stim on CUDA runs through torch operations, which give the same values several times slower: {reason}",
+        RuntimeWarning,
+        stacklevel=2,
+    )

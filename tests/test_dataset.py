@@ -1,0 +1,278 @@
+"""A dataset is index arithmetic on columns: what each operation gives, and what it refuses."""
+
+import copy
+import gc
+import pickle
+
+import numpy as np
+import pytest
+import strategies
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader
+
+import memload
+
+
+@pytest.fixture
+def ds():
+    return memload.from_arrays(stim=torch.arange(30, dtype=torch.uint8).reshape(10, 3), robs=torch.arange(10.0))
+
+
+def column(dataset, name):
+    return torch.stack([dataset[i][name] for i in range(len(dataset))]).tolist()
+
+
+def test_a_row_is_a_dict_of_fresh_tensors_in_the_order_of_the_fields(ds):
+    row = ds[2]
+    assert list(row) == ["stim", "robs"]
+    assert row["stim"].tolist() == [6, 7, 8]
+    assert row["robs"].item() == 2.0
+    row["stim"].zero_()
+    assert ds[2]["stim"].tolist() == [6, 7, 8]
+
+
+@pytest.mark.parametrize("index", [-1, np.int64(9), torch.tensor(9)])
+def test_a_row_may_be_counted_from_the_end_and_by_any_integer(ds, index):
+    assert ds[index]["robs"].item() == 9.0
+
+
+@pytest.mark.parametrize("index", [10, -11, 2**70])
+def test_a_row_beyond_the_end_says_how_many_there_are(ds, index):
+    with pytest.raises(IndexError, match=f"row {index} is not one of the 10 rows"):
+        ds[index]
+
+
+def test_a_slice_points_to_select(ds):
+    with pytest.raises(TypeError, match="select"):
+        ds[1:3]
+
+
+def test_iterating_a_dataset_ends(ds):
+    assert len(list(ds)) == 10
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [4, 0, 4],
+        (4, 0, 4),
+        np.array([4, 0, 4], dtype=np.uint8),
+        np.array([4, 9, 0, 9, 4])[::2],
+        torch.tensor([4, 0, 4]),
+        range(4, 3, -1),
+    ],
+)
+def test_select_takes_any_sequence_of_integers(ds, rows):
+    assert column(ds.select(rows), "robs") == [float(row) for row in rows]
+
+
+def test_select_of_a_selection_counts_in_the_selection(ds):
+    assert column(ds.select([9, 5, 7]).select([2, 2, 0]), "robs") == [7.0, 7.0, 9.0]
+
+
+def test_select_by_bools_keeps_the_true_rows(ds):
+    keep = torch.tensor([False, True] * 5)
+    assert column(ds.select(keep), "robs") == [1.0, 3.0, 5.0, 7.0, 9.0]
+    with pytest.raises(IndexError, match="one bool for each of the 10 rows is expected, got 3"):
+        ds.select([True, False, True])
+
+
+def test_select_names_the_first_bad_position_and_value(ds):
+    with pytest.raises(IndexError, match=r"row -1 at position 2 .* 10 rows.* negative"):
+        ds.select([3, 4, -1, 99])
+    with pytest.raises(IndexError, match="row 10 at position 1"):
+        ds.select([3, 10])
+    with pytest.raises(IndexError, match="row 18446744073709551615 at position 0"):
+        ds.select(np.array([2**64 - 1], dtype=np.uint64))
+
+
+@pytest.mark.parametrize("rows", [[0.0, 1.0], ["a"], [[0, 1]], 3, [2**70]])
+def test_select_refuses_what_are_no_row_numbers(ds, rows):
+    with pytest.raises(TypeError):
+        ds.select(rows)
+
+
+def test_no_rows_make_an_empty_dataset(ds):
+    empty = ds.select([])
+    assert len(empty) == 0
+    assert list(DataLoader(empty)) == []
+    with pytest.raises(IndexError, match="row 0 is not one of the 0 rows"):
+        empty[0]
+
+
+@given(st.integers(2, 50), st.floats(0.05, 0.95), st.integers(0, 2**63 - 1))
+def test_split_is_disjoint_complete_and_repeatable(rows, fraction, seed):
+    ds = memload.from_arrays(x=torch.arange(rows)).only("x")
+    if not 0 < round(fraction * rows) < rows:
+        with pytest.raises(ValueError, match="a part is empty"):
+            ds.split(fraction, seed)
+        return
+    first, second = ds.split(fraction, seed)
+    assert len(first) == round(fraction * rows)
+    assert sorted(int(row) for part in (first, second) for row in part) == list(range(rows))
+    assert [int(row) for row in ds.split(fraction, seed)[0]] == [int(row) for row in first]
+
+
+def test_split_shuffles_by_the_seed():
+    ds = memload.from_arrays(x=torch.arange(100)).only("x")
+    one, other = ([int(row) for row in ds.split(0.5, seed)[0]] for seed in (1, 2))
+    assert one != sorted(one)
+    assert one != other
+
+
+@pytest.mark.parametrize("fraction", [0.0, 1.0, -0.5, 80, float("nan")])
+def test_split_refuses_a_fraction_that_is_none(ds, fraction):
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        ds.split(fraction, seed=0)
+
+
+def test_concat_puts_rows_one_after_the_other(ds):
+    joined = memload.concat([ds.select([1, 0]), ds, ds.select([9])])
+    assert column(joined, "robs") == [1.0, 0.0, *map(float, range(10)), 9.0]
+    assert column(ds.concat(ds), "stim") == column(ds, "stim") * 2
+
+
+@pytest.mark.parametrize(
+    ("other", "difference"),
+    [
+        ({"stim": torch.zeros(2, 3, dtype=torch.uint8)}, r"fields \['stim'\].*first one has \['robs', 'stim'\]"),
+        (
+            {"stim": torch.zeros(2, 3), "robs": torch.zeros(2)},
+            r"'stim' is float32 \(3,\) in dataset 1, but uint8 \(3,\)",
+        ),
+        (
+            {"stim": torch.zeros(2, 4, dtype=torch.uint8), "robs": torch.zeros(2)},
+            r"'stim' is uint8 \(4,\) in dataset 1",
+        ),
+    ],
+)
+def test_concat_names_the_first_difference(ds, other, difference):
+    with pytest.raises(ValueError, match=difference):
+        ds.concat(memload.from_arrays(**other))
+
+
+def test_concat_needs_a_dataset():
+    with pytest.raises(ValueError, match="at least one"):
+        memload.concat([])
+
+
+def test_zip_names_single_fields_by_keyword_and_keeps_the_names_of_several(ds):
+    images = memload.from_arrays(image=torch.arange(3))
+    joined = memload.zip(trials=ds, stimulus=images.select([2, 0, 0, 1, 1, 1, 2, 2, 2, 0]))
+    assert list(joined.fields) == ["stim", "robs", "stimulus"]
+    assert column(joined, "stimulus") == [2, 0, 0, 1, 1, 1, 2, 2, 2, 0]
+
+
+def test_zip_refuses_a_clash_of_names(ds):
+    with pytest.raises(ValueError, match="both 'a' and 'stim' bring a field 'stim'"):
+        memload.zip(a=ds, stim=ds.only("robs"))
+
+
+def test_zip_states_all_lengths(ds):
+    with pytest.raises(ValueError, match="a: 10, b: 3, c: 10"):
+        memload.zip(a=ds, b=ds.select([0, 1, 2]), c=ds)
+
+
+def test_zip_of_nothing_is_refused():
+    with pytest.raises(ValueError, match="at least one field"):
+        memload.zip()
+
+
+def test_tuples_and_single_tensors_are_what_a_loop_expects(ds):
+    for x, y in DataLoader(ds.as_tuple("robs", "stim"), batch_size=10):
+        assert x.shape == (10,)
+        assert y.shape == (10, 3)
+    for x in DataLoader(ds.only("stim"), batch_size=10):
+        assert x.shape == (10, 3)
+    assert [type(part) for part in ds.as_tuple()[0]] == [torch.Tensor, torch.Tensor]
+
+
+def test_the_layout_survives_select_split_and_concat(ds):
+    pairs = ds.as_tuple("robs", "stim")
+    for derived in (pairs.select([1]), pairs.split(0.5, 0)[1], pairs.concat(ds), pickle.loads(pickle.dumps(pairs))):
+        assert derived.layout == "tuple"
+        assert list(derived.fields) == ["robs", "stim"]
+
+
+def test_an_unknown_field_is_answered_with_the_known(ds):
+    with pytest.raises(KeyError, match=r"no field 'stym'; there are .*stim"):
+        ds.as_tuple("stym")
+    with pytest.raises(KeyError, match="no field 'x'"):
+        ds.only("x")
+
+
+def test_the_repr_tells_rows_dtypes_shapes_bytes_and_place(ds):
+    shown = repr(ds.as_tuple())
+    for part in ("10 rows", "70 B", "in memory", "tuples", "uint8", "(3,)", "3 B a row", "float32", "()", "40 B"):
+        assert part in shown
+
+
+def test_nbytes_counts_what_reading_all_rows_gives(ds):
+    assert ds.nbytes == 10 * (3 + 4)
+    assert ds.select([0] * 100).nbytes == 100 * 7
+    assert ds.fields["stim"].row_bytes == 3
+
+
+def test_a_dataset_cannot_be_changed(ds):
+    with pytest.raises(AttributeError):
+        ds.layout = "tuple"
+    with pytest.raises(TypeError):
+        ds.fields["new"] = ds.fields["stim"]
+    assert copy.copy(ds) is ds
+
+
+def test_borrowed_memory_is_kept_alive_and_never_copied():
+    array = np.zeros((1000, 100))
+    ds = memload.from_arrays(x=array)
+    array[3, 5] = 7.0
+    del array
+    gc.collect()
+    assert ds[3]["x"][5].item() == 7.0
+
+
+@given(strategies.field_sets(min_rows=0), st.data())
+def test_pickling_keeps_every_byte(arrays, data):
+    ds = memload.from_arrays(**arrays)
+    if len(ds) and data.draw(st.booleans()):
+        ds = ds.select(data.draw(st.lists(st.integers(0, len(ds) - 1))))
+    again = pickle.loads(pickle.dumps(ds))
+    assert len(again) == len(ds)
+    for name, field in ds.fields.items():
+        rows = np.arange(len(ds))
+        assert strategies.as_bytes(again.fields[name].gather(rows)) == strategies.as_bytes(field.gather(rows))
+
+
+def test_pickled_memory_is_only_what_is_used():
+    ds = memload.from_arrays(x=torch.zeros(10_000, 100)).select([5, 5, 5])
+    assert len(pickle.dumps(ds)) < 5000
+
+
+def test_a_pickled_dataset_on_files_is_small_and_maps_them_again(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    memload.write("shards", {"x": torch.arange(100_000)}, shard_bytes="100kB")
+    sent = pickle.dumps(memload.open("shards").concat(memload.from_arrays(x=torch.tensor([7]))))
+    monkeypatch.chdir("/")
+    again = pickle.loads(sent)
+    assert len(sent) < 5000
+    assert again[99_999]["x"].item() == 99_999
+    assert again[100_000]["x"].item() == 7
+
+
+def test_a_file_that_changed_its_length_is_noticed_when_unpickled(tmp_path):
+    np.save(tmp_path / "x.npy", np.arange(1000))
+    sent = pickle.dumps(memload.open(tmp_path / "x.npy"))
+    np.save(tmp_path / "x.npy", np.arange(2000))
+    with pytest.raises(memload.FormatError, match="had 8128 bytes when the dataset was made, now it has 16128"):
+        pickle.loads(sent)
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_the_stock_loader_reads_a_dataset_in_workers(tmp_path, start):
+    files = memload.write(tmp_path / "s", {"stim": torch.arange(60.0).reshape(20, 3)})
+    ds = memload.zip(stim=files, robs=memload.from_arrays(robs=torch.arange(20))).as_tuple("stim", "robs")
+    loader = DataLoader(ds, batch_size=8, num_workers=1, multiprocessing_context=start)
+    stim, robs = (torch.cat(parts) for parts in zip(*loader, strict=True))
+    assert torch.equal(stim, torch.arange(60.0).reshape(20, 3))
+    assert torch.equal(robs, torch.arange(20))

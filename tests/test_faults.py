@@ -1,0 +1,382 @@
+"""What goes wrong around a loader: files cut short, loops that stop, signals, forks, exits."""
+
+import gc
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import torch
+
+import memload
+
+ROW = 64 * 1024
+
+
+@pytest.fixture
+def rows_file(tmp_path):
+    path = tmp_path / "rows.npy"
+    np.save(path, np.arange(64, dtype=np.uint8).repeat(ROW).reshape(64, ROW))
+    return path
+
+
+def run(code, *arguments, **kwargs):
+    """Run a Python program of its own, as a user's script would run."""
+    command = [sys.executable, "-W", "error", "-c", code, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, **kwargs)
+
+
+def threads_of_memload():
+    return sum(_name_of(task).startswith("memload-") for task in Path("/proc/self/task").iterdir())
+
+
+def _name_of(task):
+    try:
+        return (task / "comm").read_text()
+    except FileNotFoundError:  # it ended meanwhile
+        return ""
+
+
+def test_a_file_truncated_while_being_read_raises_with_file_and_row_and_other_loaders_go_on(rows_file):
+    ds = memload.open(rows_file)
+    (name,) = ds.fields
+    other = memload.from_arrays(x=torch.arange(1000))
+    others = iter(memload.FastLoader(other, batch_size=10))
+    next(others)
+    iterator = iter(memload.FastLoader(ds, batch_size=4, depth=1, threads=1))
+    assert next(iterator)[name][3, 0] == 3
+    os.truncate(rows_file, 40 * ROW)
+    with pytest.raises(memload.ShardReadError, match="truncated") as caught:
+        list(iterator)
+    assert caught.value.file == str(rows_file)
+    assert 39 <= caught.value.row < 64
+    assert caught.value.offset >= 40 * ROW - 4096
+    assert str(rows_file) in str(caught.value)
+    assert isinstance(caught.value, OSError)
+    with pytest.raises(StopIteration):
+        next(iterator)
+    assert sum(len(batch["x"]) for batch in others) == 990
+    with pytest.raises(memload.ShardReadError):
+        ds[63]
+    assert ds.select([0])[0][name][0] == 0
+
+
+def test_a_truncated_file_does_not_kill_a_process_whose_faulthandler_came_later(rows_file):
+    done = run(
+        "import faulthandler, os, sys, memload\n"
+        "ds = memload.open(sys.argv[1])\n"
+        "ds[0]\n"
+        "faulthandler.enable()\n"
+        "os.truncate(sys.argv[1], 4096)\n"
+        "try:\n    list(memload.FastLoader(ds, batch_size=8))\n"
+        "except memload.ShardReadError as e:\n    print('caught', e.file)\n",
+        rows_file,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["caught", str(rows_file)]
+
+
+def test_ten_thousand_loops_that_break_leave_threads_files_and_memory_flat():
+    ds = memload.from_arrays(x=torch.zeros(64, 1000))
+    process = psutil.Process()
+
+    def loop(times):
+        for _ in range(times):
+            for _batch in memload.FastLoader(ds, batch_size=4, threads=2):
+                break
+
+    loop(500)
+    gc.collect()
+    before = (process.num_threads(), process.num_fds(), process.memory_info().rss)
+    loop(10_000)
+    gc.collect()
+    after = (process.num_threads(), process.num_fds(), process.memory_info().rss)
+    assert after[:2] == before[:2]
+    assert after[2] - before[2] < 8 << 20
+
+
+def test_an_exception_in_the_loop_ends_threads_and_memory():
+    ds = memload.from_arrays(x=torch.zeros(64, 1000))
+
+    def loop():
+        for _batch in memload.FastLoader(ds, batch_size=4):
+            raise KeyError("the loop's own")
+
+    with pytest.raises(KeyError):
+        loop()
+    gc.collect()
+    assert threads_of_memload() == 0
+
+
+def test_a_loader_that_is_not_iterated_holds_no_slots_and_no_threads():
+    ds = memload.from_arrays(x=torch.zeros(64, 1_000_000, dtype=torch.uint8))
+    loader = memload.FastLoader(ds, batch_size=16)
+    process = psutil.Process()
+    before = process.memory_info().rss
+    for _batch in loader:
+        pass
+    del _batch
+    assert threads_of_memload() == 0
+    assert process.memory_info().rss - before < 8 << 20
+
+
+def test_persistent_workers_keep_slots_and_threads_between_passes():
+    ds = memload.from_arrays(x=torch.arange(64))
+    loader = memload.FastLoader(ds, batch_size=16, num_workers=1, persistent_workers=True)
+    places = [{batch["x"].data_ptr() for batch in loader} for _ in range(3)]
+    assert threads_of_memload() == 1
+    assert places[0] & places[1] & places[2]
+    del loader
+    gc.collect()
+    assert threads_of_memload() == 0
+
+
+def test_kept_batches_stay_as_they_are_and_are_counted():
+    x = torch.arange(1000, dtype=torch.int32)
+    loader = memload.FastLoader(memload.from_arrays(x=x), batch_size=10, shuffle=True, depth=2)
+    kept = [batch["x"] for batch in loader]
+    assert torch.equal(torch.cat(kept).sort().values, x)
+    assert len({batch.data_ptr() for batch in kept}) == 100
+    assert loader.stats().fresh_batches >= 90
+    assert "keeps batches" in loader.stats().limit
+
+
+def test_a_view_of_a_batch_keeps_its_slot():
+    x = torch.arange(400, dtype=torch.int32)
+    views = []
+    for k, batch in enumerate(memload.FastLoader(memload.from_arrays(x=x), batch_size=10)):
+        views.append((k, batch["x"][3:5].numpy()))
+    for k, view in views:
+        assert view.tolist() == [10 * k + 3, 10 * k + 4]
+
+
+def test_a_loader_iterated_twice_at_once_gives_both_all_rows():
+    loader = memload.FastLoader(memload.from_arrays(x=torch.arange(100)), batch_size=7, shuffle=True)
+    seen = [[], []]
+    for pair in zip(loader, loader, strict=True):
+        for k, batch in enumerate(pair):
+            seen[k] += batch["x"].tolist()
+    assert sorted(seen[0]) == sorted(seen[1]) == list(range(100))
+    assert seen[0] != seen[1]
+
+
+def test_two_loaders_on_one_dataset_share_threads():
+    ds = memload.from_arrays(x=torch.arange(100))
+    train, valid = (iter(memload.FastLoader(ds, batch_size=3, threads=2)) for _ in range(2))
+    next(train), next(valid)
+    assert threads_of_memload() == 2
+    assert [len(list(it)) for it in (train, valid)] == [33, 33]
+
+
+def test_next_from_several_threads_hands_each_batch_out_once():
+    iterator = iter(memload.FastLoader(memload.from_arrays(x=torch.arange(3000)), batch_size=3))
+    rows, lock = [], threading.Lock()
+
+    def consume():
+        for batch in iterator:
+            with lock:
+                rows.extend(batch["x"].tolist())
+
+    consumers = [threading.Thread(target=consume) for _ in range(4)]
+    for consumer in consumers:
+        consumer.start()
+    for consumer in consumers:
+        consumer.join(30)
+    assert sorted(rows) == list(range(3000))
+
+
+def test_batches_may_die_on_other_threads_after_the_loader():
+    batches = list(memload.FastLoader(memload.from_arrays(x=torch.zeros(100, 1000)), batch_size=10))
+    consumers = [threading.Thread(target=batches.pop) for _ in range(10)]
+    for consumer in consumers:
+        consumer.start()
+    for consumer in consumers:
+        consumer.join(30)
+    assert batches == []
+
+
+def test_other_python_threads_run_while_a_batch_is_gathered():
+    # One batch of 400 MB keeps one native thread busy for tens of milliseconds.
+    x = torch.zeros(4, 100_000_000, dtype=torch.uint8)
+    ticks, done = [], threading.Event()
+
+    def tick():
+        while not done.is_set():
+            ticks.append(time.perf_counter())
+            time.sleep(0.001)
+
+    ticker = threading.Thread(target=tick)
+    ticker.start()
+    start = time.perf_counter()
+    next(iter(memload.FastLoader(memload.from_arrays(x=x), batch_size=4, threads=1)))
+    end = time.perf_counter()
+    done.set()
+    ticker.join()
+    assert sum(start < t < end for t in ticks) >= 5
+
+
+INTERRUPTED = """
+import os, signal, sys, threading, memload, torch
+loader = memload.FastLoader(memload.from_arrays(x=torch.zeros(100000, 100)), batch_size=2)
+threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+try:
+    while True:
+        for batch in loader:
+            pass
+except KeyboardInterrupt:
+    print("interrupted")
+print([t for t in os.listdir("/proc/self/task") if open(f"/proc/self/task/{t}/comm").read().startswith("memload-")])
+"""
+
+
+def test_ctrl_c_interrupts_the_loop_and_ends_the_threads():
+    done = run(INTERRUPTED)
+    assert done.stdout.split() == ["interrupted", "[]"], done.stderr
+    assert done.returncode == 0
+
+
+WAITS_ON_A_FIFO = """
+import os, signal, sys, threading, time, memload
+ds = memload.from_arrays(x=__import__("torch").zeros(8, 4))
+class Endless:
+    def __len__(self): return 8
+    def __iter__(self):
+        yield 0
+        time.sleep(60)
+        yield 1
+threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+start = time.perf_counter()
+try:
+    list(memload.FastLoader(ds, sampler=Endless()))
+except KeyboardInterrupt:
+    print("interrupted", time.perf_counter() - start < 10)
+"""
+
+
+def test_ctrl_c_interrupts_a_sampler_that_does_not_answer():
+    done = run(WAITS_ON_A_FIFO)
+    assert done.stdout.split() == ["interrupted", "True"], done.stderr
+
+
+@pytest.mark.parametrize("ending", ["pass", "sys.exit(0)", "raise SystemExit(0)"])
+def test_the_interpreter_exits_at_once_in_mid_epoch(ending):
+    start = time.perf_counter()
+    done = run(
+        "import sys, torch, memload\n"
+        "ds = memload.from_arrays(x=torch.zeros(2000, 100_000, dtype=torch.uint8))\n"
+        "iterator = iter(memload.FastLoader(ds, batch_size=200, num_workers=2, persistent_workers=True))\n"
+        "batch = next(iterator)\n"
+        "kept = [batch, iterator]\n" + ending
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert time.perf_counter() - start < 30
+
+
+def in_child(function):
+    """Fork, run the function in the child, and return its exit status; the child never returns here."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # from Python 3.12 on: forking with threads is the test
+        child = os.fork()
+    if child == 0:
+        signal.alarm(30)  # a child that hangs ends with a signal, which fails the test
+        try:
+            function()
+        except BaseException as error:
+            os.write(2, repr(error).encode())
+            os._exit(1)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def test_after_a_fork_the_child_loads_afresh_and_the_parent_goes_on():
+    loader = memload.FastLoader(memload.from_arrays(x=torch.arange(100)), batch_size=10, threads=2)
+    iterator = iter(loader)
+    batch = next(iterator)
+
+    def child():
+        rows = [row for fresh in loader for row in fresh["x"].tolist()]
+        assert rows == list(range(100))
+        assert batch["x"].tolist() == list(range(10))
+
+    assert in_child(child) == 0
+    assert [b["x"][0].item() for b in iterator] == list(range(10, 100, 10))
+
+
+def test_an_iterator_that_crossed_a_fork_says_so_and_can_be_dropped():
+    iterator = iter(memload.FastLoader(memload.from_arrays(x=torch.arange(100)), batch_size=10))
+    first = [next(iterator)]
+
+    def child():
+        nonlocal iterator
+        with pytest.raises(RuntimeError, match="before the process was forked"):
+            next(iterator)
+        del iterator
+        first.clear()
+        gc.collect()
+
+    assert in_child(child) == 0
+    assert len(list(iterator)) == 9
+
+
+def _count_rows(loader, queue):
+    queue.put(sum(len(batch["x"]) for batch in loader))
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_a_loader_travels_to_a_process_that_starts_afresh(method, tmp_path):
+    memload.write(tmp_path / "set", {"x": torch.arange(50)})
+    loader = memload.FastLoader(memload.open(tmp_path / "set"), batch_size=8)
+    next(iter(loader))
+    context = multiprocessing.get_context(method)
+    queue = context.SimpleQueue()
+    process = context.Process(target=_count_rows, args=(loader, queue))
+    process.start()
+    process.join(60)
+    assert process.exitcode == 0
+    assert queue.get() == 50
+
+
+def test_the_memory_of_a_pass_is_what_nbytes_says():
+    # A process of its own: the peak of private memory over what it had before, to within a tenth and a fixed 4 MB.
+    done = run(
+        "import memload, torch\n"
+        "def private():\n"
+        "    fields = dict(l.split(':') for l in open('/proc/self/smaps_rollup').read().splitlines()[1:])\n"
+        "    return int(fields['Anonymous'].split()[0]) * 1024\n"
+        "ds = memload.from_arrays(x=torch.ones(256, 1_000_000, dtype=torch.uint8))\n"
+        "warm = [b['x'].sum() for b in memload.FastLoader(ds, batch_size=2)]\n"
+        "loader = memload.FastLoader(ds, batch_size=32, shuffle=True)\n"
+        "before, peak = private(), 0\n"
+        "for batch in loader:\n    peak = max(peak, private())\n"
+        "print(loader.nbytes, peak - before)\n"
+    )
+    assert done.returncode == 0, done.stderr
+    stated, measured = map(int, done.stdout.split())
+    assert abs(measured - stated) < stated / 10 + (4 << 20)
+
+
+def test_statistics_count_what_was_delivered_and_say_what_limits():
+    x = torch.zeros(100, 10, dtype=torch.uint8)
+    loader = memload.FastLoader(memload.from_arrays(x=x), batch_size=30, cast={"x": memload.Cast(torch.float32)})
+    assert "Nothing was loaded" in loader.stats().limit
+    for _batch in loader:
+        time.sleep(0.01)
+    stats = loader.stats()
+    assert (stats.batches, stats.rows, stats.bytes_in, stats.bytes_out) == (4, 100, 1000, 4000)
+    assert "The loop is the limit" in stats.limit
+    assert stats.ring_full_seconds > stats.consumer_wait_seconds
+    live = iter(loader)
+    next(live)
+    assert loader.stats().batches == 5
+    del live
+    assert loader.stats().batches == 5
+    assert "5 batches" in str(loader.stats())

@@ -1,0 +1,331 @@
+"""What memload.open and memload.from_arrays take, read in place, and refuse."""
+
+import os
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import strategies
+import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
+from safetensors.torch import save_file
+
+import memload
+
+NUMPY_DTYPES = ["bool", "u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "f2", "f4", "f8", "c8"]
+
+
+def rows_of(dataset, name="data"):
+    return dataset.fields[name].gather(np.arange(len(dataset)))
+
+
+@pytest.mark.parametrize("dtype", NUMPY_DTYPES)
+def test_a_npy_file_of_any_dtype_is_mapped_row_by_row(tmp_path, dtype):
+    array = np.arange(60).reshape(5, 3, 4).astype(dtype)
+    np.save(tmp_path / "a.npy", array)
+    ds = memload.open(tmp_path / "a.npy")
+    assert ds.fields["data"].column.storages[0].mapped
+    assert np.array_equal(rows_of(ds).numpy(), array)
+
+
+def test_a_npy_field_takes_the_name_given(tmp_path):
+    np.save(tmp_path / "a.npy", np.zeros((4, 2)))
+    assert list(memload.open(tmp_path / "a.npy", field="stim").fields) == ["stim"]
+    with pytest.raises(ValueError, match="not a name"):
+        memload.open(tmp_path / "a.npy", field="")
+
+
+def test_a_npy_file_without_rows_is_an_empty_dataset(tmp_path):
+    np.save(tmp_path / "a.npy", np.zeros((0, 2)))
+    assert len(memload.open(tmp_path / "a.npy")) == 0
+
+
+@pytest.mark.parametrize(
+    ("array", "message"),
+    [
+        (np.asfortranarray(np.zeros((4, 3))), "Fortran order.*ascontiguousarray"),
+        (np.array(1.0), "first axis"),
+        (np.zeros(3, dtype=">f4"), "bytes swapped"),
+        (np.zeros(3, dtype="f4,i4"), "no equal in torch"),
+        (np.array(["a", "b"]), "no equal in torch"),
+        (np.array([object()]), "pointers"),
+        (np.zeros(3, dtype="M8[s]"), "is a time.*int64"),
+        (np.zeros(3, dtype="c16"), "no equal in torch"),
+    ],
+)
+def test_a_npy_file_that_cannot_be_read_in_place_says_why(tmp_path, array, message):
+    np.save(tmp_path / "a.npy", array, allow_pickle=True)
+    with pytest.raises(memload.FormatError, match=message):
+        memload.open(tmp_path / "a.npy")
+
+
+@pytest.mark.parametrize(("change", "message"), [(-1, "cut short: 10 rows of 24 bytes.* 367"), (1, "longer .* 369")])
+def test_a_npy_file_of_another_length_states_both(tmp_path, change, message):
+    path = tmp_path / "a.npy"
+    np.save(path, np.zeros((10, 3)))
+    os.truncate(path, path.stat().st_size + change)
+    with pytest.raises(memload.FormatError, match=message):
+        memload.open(path)
+
+
+@given(st.binary(max_size=200))
+@example(b"\x93NUMPY\x01\x00\x14\x00" + b"(" * 20)
+@example(b"\x93NUMPY\x01\x00\x30\x00{'descr':'<f4','fortran_order':False,'shape':(-4,)}")
+@example(b"\x93NUMPY\x03\x00\x30\x00\x00\x00")
+@example(b"\x93NUMPY\x01\x00\x3a\x00{'descr':'<f4','fortran_order':False,'shape':(True,4,)}   \n" + bytes(16))
+def test_garbage_named_npy_is_a_format_error(tmp_path_factory, garbage):
+    path = tmp_path_factory.getbasetemp() / "garbage.npy"
+    path.write_bytes(garbage)
+    with pytest.raises(memload.FormatError, match=r"garbage\.npy"):
+        memload.open(path)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, np.float32, "float32", np.dtype("<f4"), "f4"])
+def test_bare_rows_are_read_by_the_dtype_and_shape_stated(tmp_path, dtype):
+    array = np.arange(24, dtype=np.float32).reshape(4, 2, 3)
+    (tmp_path / "a.dat").write_bytes(b"header" + array.tobytes())
+    ds = memload.open(tmp_path / "a.dat", dtype=dtype, shape=(2, 3), offset=6, field="stim")
+    assert np.array_equal(rows_of(ds, "stim").numpy(), array)
+
+
+def test_bare_rows_may_be_bfloat16_and_single_numbers(tmp_path):
+    expected = torch.arange(5).to(torch.bfloat16)
+    (tmp_path / "a.dat").write_bytes(strategies.as_bytes(expected))
+    assert torch.equal(rows_of(memload.open(tmp_path / "a.dat", dtype="bfloat16", shape=())), expected)
+
+
+def test_bare_bytes_that_are_no_whole_rows_state_the_figures(tmp_path):
+    (tmp_path / "a.dat").write_bytes(bytes(100))
+    with pytest.raises(memload.FormatError, match=r"100 bytes from offset 0 on are 8 rows of float32 \(3,\).* 4 bytes"):
+        memload.open(tmp_path / "a.dat", dtype="float32", shape=(3,))
+    with pytest.raises(memload.FormatError, match="nothing begins at offset 101"):
+        memload.open(tmp_path / "a.dat", dtype="float32", shape=(3,), offset=101)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"dtype": "float32"}, TypeError, "both dtype= and shape="),
+        ({"shape": (3,)}, TypeError, "both dtype= and shape="),
+        ({"dtype": "floot", "shape": (3,)}, TypeError, "not a dtype: 'floot'"),
+        ({"dtype": torch.complex128, "shape": (3,)}, TypeError, "cannot be stored"),
+        ({"dtype": "float32", "shape": (-1,)}, ValueError, "must be counts"),
+        ({"dtype": "float32", "shape": (3,), "offset": -1}, ValueError, "must be counts"),
+        ({"dtype": "float32", "shape": (0,)}, ValueError, "no bytes"),
+    ],
+)
+def test_what_is_stated_of_bare_rows_is_checked(tmp_path, options, error, message):
+    (tmp_path / "a.dat").write_bytes(bytes(120))
+    with pytest.raises(error, match=message):
+        memload.open(tmp_path / "a.dat", **options)
+
+
+def test_each_tensor_of_a_safetensors_file_is_a_field(tmp_path):
+    tensors = {"a": torch.arange(6).reshape(3, 2), "b": torch.ones(3, dtype=torch.bfloat16)}
+    save_file(tensors, tmp_path / "x.safetensors", metadata={"made": "elsewhere"})
+    ds = memload.open(tmp_path / "x.safetensors")
+    assert set(ds.fields) == {"a", "b"}
+    assert all(torch.equal(rows_of(ds, name), tensor) for name, tensor in tensors.items())
+
+
+@pytest.mark.parametrize(
+    ("tensors", "error", "message"),
+    [
+        ({"a": torch.zeros(3, 2), "b": torch.zeros(4)}, ValueError, "a: 3, b: 4|b: 4, a: 3"),
+        ({"a": torch.tensor(1.0)}, memload.FormatError, "single number"),
+        ({}, memload.FormatError, "no tensors"),
+    ],
+)
+def test_a_safetensors_file_that_is_no_table_says_why(tmp_path, tensors, error, message):
+    save_file(tensors, tmp_path / "x.safetensors")
+    with pytest.raises(error, match=message):
+        memload.open(tmp_path / "x.safetensors")
+
+
+@pytest.mark.parametrize("options", [{"offset": 8}, {"field": "x"}])
+def test_what_a_format_states_itself_is_not_to_be_given(tmp_path, options):
+    save_file({"a": torch.zeros(3, 2)}, tmp_path / "x.safetensors")
+    with pytest.raises(TypeError, match=f"leave out {next(iter(options))}="):
+        memload.open(tmp_path / "x.safetensors", **options)
+
+
+def test_a_missing_path_says_what_would_do(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"nothing at this path; expected .*memload\.write.*\.npy.*safetensors"):
+        memload.open(tmp_path / "none")
+
+
+@pytest.mark.parametrize("name", ["a.npy", "a.safetensors", "a.dat"])
+def test_an_empty_file_says_so(tmp_path, name):
+    (tmp_path / name).touch()
+    with pytest.raises(memload.FormatError, match="an empty file"):
+        memload.open(tmp_path / name)
+    with pytest.raises(memload.FormatError, match="an empty file"):
+        memload.open(tmp_path / name, dtype="uint8", shape=(1,))
+
+
+def test_a_foreign_file_is_answered_with_the_known_formats(tmp_path):
+    (tmp_path / "photo.jpg").write_bytes(b"\xff\xd8\xff\xe0")
+    with pytest.raises(memload.FormatError, match=r"no format that memload knows; expected .*dtype= and shape="):
+        memload.open(tmp_path / "photo.jpg")
+
+
+def test_a_directory_that_is_no_set_says_what_makes_one(tmp_path):
+    with pytest.raises(memload.ShardFormatError, match=r"no index\.json.*memload\.write"):
+        memload.open(tmp_path)
+    with pytest.raises(memload.FormatError, match="a directory"):
+        memload.open(tmp_path, dtype="uint8", shape=(1,))
+
+
+def test_a_pipe_is_refused_instead_of_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe.npy")
+    with pytest.raises(memload.FormatError, match="neither a file nor a directory"):
+        memload.open(tmp_path / "pipe.npy")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become a user who may not read")
+def test_an_unreadable_file_is_a_permission_error_with_its_path(tmp_path):
+    np.save(tmp_path / "a.npy", np.zeros(3))
+    (tmp_path / "a.npy").chmod(0)
+    code = (
+        "import memload, os, sys\nos.seteuid(65534)\n"
+        "try: memload.open(sys.argv[1])\nexcept PermissionError as error: print(error)"
+    )
+    for part in (tmp_path, *tmp_path.parents[:2]):
+        part.chmod(0o755)
+    done = subprocess.run([sys.executable, "-c", code, tmp_path / "a.npy"], capture_output=True, text=True, check=True)
+    assert "a.npy" in done.stdout
+
+
+def repeated(array):
+    return np.lib.stride_tricks.as_strided(array, (5, *array.shape), (0, *array.strides))
+
+
+def windows(array):
+    return np.lib.stride_tricks.sliding_window_view(array.reshape(-1), 7, writeable=True)
+
+
+@pytest.mark.parametrize("kind", [np.asarray, torch.from_numpy])
+@pytest.mark.parametrize(
+    "part_of",
+    [
+        lambda a: a,
+        lambda a: a[::2],
+        lambda a: a[3:],
+        lambda a: a[:, 1],
+        lambda a: a[:, 0, :2],
+        lambda a: repeated(a[0]),
+        windows,
+    ],
+)
+def test_rows_that_are_runs_are_borrowed_wherever_they_lie(part_of, kind):
+    whole = np.arange(72, dtype=np.int32).reshape(6, 3, 4)
+    ds = memload.from_arrays(x=kind(part_of(whole)))
+    whole += 1
+    assert np.array_equal(rows_of(ds, "x").numpy(), part_of(whole))
+
+
+@pytest.mark.parametrize("kind", [np.asarray, torch.from_numpy])
+@pytest.mark.parametrize("part_of", [lambda a: a[:, :, 1], lambda a: a[:, :, :2], lambda a: a.transpose(0, 2, 1)])
+def test_rows_that_are_scattered_are_refused(part_of, kind):
+    array = part_of(np.arange(72, dtype=np.int32).reshape(6, 3, 4))
+    with pytest.raises(ValueError, match=r"field 'x': a row is not one contiguous run.*ascontiguousarray"):
+        memload.from_arrays(x=kind(array))
+
+
+@pytest.mark.parametrize("mode", ["r", "r+"])
+@pytest.mark.parametrize("kind", [np.asarray, torch.from_numpy])
+@pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
+def test_a_memmap_is_read_as_its_file(tmp_path, mode, kind):
+    path = tmp_path / "a.npy"
+    np.save(path, np.arange(200_000).reshape(1000, 200))
+    array = np.load(path, mmap_mode=mode)
+    ds = memload.from_arrays(x=kind(array[3::2, 5:7]))
+    (storage,) = ds.fields["x"].column.storages
+    assert storage.mapped
+    assert storage.name == str(path)
+    assert ds[9]["x"].tolist() == [(3 + 18) * 200 + 5, (3 + 18) * 200 + 6]
+    assert len(pickle.dumps(ds)) < 1000
+    if mode == "r+":
+        array[3, 5] = 7
+        assert ds[0]["x"][0].item() == 7
+
+
+def test_a_memmap_whose_bytes_may_differ_from_the_file_is_borrowed(tmp_path):
+    path = tmp_path / "a.npy"
+    np.save(path, np.arange(20).reshape(10, 2))
+    copy_on_write = np.load(path, mmap_mode="c")
+    copy_on_write[9] = 5
+    replaced = np.load(path, mmap_mode="r")
+    np.save(tmp_path / "b.npy", np.zeros((10, 2)))
+    (tmp_path / "b.npy").rename(path)
+    ds = memload.from_arrays(changed=copy_on_write, replaced=replaced)
+    assert not any(field.column.storages[0].mapped for field in ds.fields.values())
+    assert ds[9]["changed"].tolist() == [5, 5]
+    assert ds[9]["replaced"].tolist() == [18, 19]
+
+
+def test_a_memmap_of_a_file_that_is_cut_raises_instead_of_ending_the_process(tmp_path):
+    path = tmp_path / "a.npy"
+    np.save(path, np.zeros((100, 1024)))
+    ds = memload.from_arrays(x=np.load(path, mmap_mode="r"))
+    os.truncate(path, 10_000)
+    with pytest.raises(memload.ShardReadError, match=r"a\.npy"):
+        ds[99]
+
+
+@pytest.mark.parametrize(
+    ("array", "error", "message"),
+    [
+        (np.zeros((4, 3))[::-1], ValueError, "ascontiguousarray"),
+        (np.zeros((4, 3)).T, ValueError, "ascontiguousarray"),
+        (torch.zeros(4, 3).T, ValueError, "ascontiguousarray"),
+        (np.array([object()]), TypeError, "pointers"),
+        (np.zeros(3, dtype=">f4"), TypeError, "bytes swapped.*newbyteorder"),
+        (np.array("a"), TypeError, "no equal in torch"),
+        (np.array(1.0), ValueError, "first axis"),
+        (torch.tensor(1.0), ValueError, "first axis"),
+        (torch.zeros(3, dtype=torch.complex128), TypeError, "cannot be stored"),
+        (torch.zeros(3, dtype=torch.complex64).conj(), ValueError, "resolve_conj"),
+        (torch.zeros(3).to_sparse(), TypeError, "dense tensor on the CPU"),
+        (torch.zeros(3, device="meta"), TypeError, "dense tensor on the CPU"),
+        ([1, 2, 3], TypeError, "got list"),
+    ],
+)
+def test_an_array_that_cannot_be_borrowed_says_why_and_what_to_do(array, error, message):
+    with pytest.raises(error, match=f"field 'x': .*{message}"):
+        memload.from_arrays(x=array)
+
+
+def test_fields_of_different_length_are_all_stated():
+    with pytest.raises(ValueError, match="the fields must have the same number of rows, got a: 3, b: 4"):
+        memload.from_arrays(a=np.zeros(3), b=np.zeros(4))
+
+
+def test_no_fields_are_refused():
+    with pytest.raises(ValueError, match="at least one field"):
+        memload.from_arrays()
+
+
+def test_zero_rows_make_an_empty_dataset():
+    ds = memload.from_arrays(a=np.zeros((0, 3)), b=torch.zeros(0))
+    assert len(ds) == 0
+    assert ds.nbytes == 0
+
+
+def test_torch_refuses_to_resize_a_tensor_that_is_borrowed():
+    tensor = torch.zeros(10)
+    ds = memload.from_arrays(x=tensor)
+    with pytest.raises(RuntimeError, match="not resizable"):
+        tensor.resize_(10_000_000)
+    assert ds[9]["x"].item() == 0.0
+
+
+@given(strategies.field_sets())
+def test_borrowed_rows_have_the_bytes_of_the_arrays(arrays):
+    ds = memload.from_arrays(**arrays)
+    for name, array in arrays.items():
+        assert strategies.as_bytes(rows_of(ds, name)) == strategies.as_bytes(array)
+        assert strategies.as_bytes(ds[-1][name]) == strategies.as_bytes(array[-1])
