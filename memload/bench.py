@@ -168,7 +168,13 @@ def measure(variant: str, dataset: Dataset, dtype: torch.dtype | None, threads: 
     }
     if not args.ceiling:
         loader: FastLoader[Any] = FastLoader(
-            dataset, args.batch_size, shuffle=True, drop_last=True, threads=threads, cast=casts
+            dataset,
+            args.batch_size,
+            shuffle=True,
+            drop_last=True,
+            cast=casts,
+            num_workers=threads,
+            persistent_workers=True,  # keeps its slots between epochs, as the ceiling does
         )
         contestants["loader"] = lambda: run_epoch(loader)
     in_turn(contestants, 1)  # warms up
