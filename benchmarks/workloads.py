@@ -1,10 +1,10 @@
 """The data that benchmarks run on: W1 to W4, made once in a folder, and each field's cast in each variant.
 
-    W1  4,000 pictures of 425 x 425 x 3 uint8, batch 32: raw, f32, bf16
-    W2  20,000 x stim (32, 56, 56) uint8 and robs (256,) f32, batch 256: f32, bf16
-    W3  200 volumes of 2,250,000 f32, batch 8
-    W4  1,000,000 vectors of 64 f32, batch 1024
-    C4  500,000 rows of 4 KB, batch 256: read from a cold disk
+W1  4,000 pictures of 425 x 425 x 3 uint8, batch 32: raw, f32, bf16
+W2  20,000 x stim (32, 56, 56) uint8 and robs (256,) f32, batch 256: f32, bf16
+W3  200 volumes of 2,250,000 f32, batch 8
+W4  1,000,000 vectors of 64 f32, batch 1024
+C4  500,000 rows of 4 KB, batch 256: read from a cold disk
 """
 
 from __future__ import annotations

@@ -1,59 +1,159 @@
-"""The native core, as agreed; regenerated from the built module."""
-
-from collections.abc import Sequence
-
-import numpy as np
-from numpy.typing import NDArray
-
-version: str
-
-class ShardReadError(Exception): ...
-
+"""
+memload's native core: mapped storage, gather, cast and the pipeline of reused slots.
+"""
+from __future__ import annotations
+import collections.abc
+import numpy
+import numpy.typing
+import typing
+__all__: list[str] = ['Ceiling', 'Column', 'Pipeline', 'Storage', 'bench_disk', 'bench_memcpy', 'cast', 'copy', 'isas', 'version']
 class Storage:
-    """One readable run of bytes: a mapped file, or memory that somebody else owns."""
-
+    """
+    One readable run of bytes: a mapped file, or memory of somebody else's.
+    """
     @staticmethod
-    def map_file(path: str) -> Storage: ...
+    def borrow(owner: typing.Any, address: typing.SupportsInt | typing.SupportsIndex, nbytes: typing.SupportsInt | typing.SupportsIndex, name: str) -> Storage:
+        """
+        View memory that `owner` keeps alive; errors call it `name`.
+        """
     @staticmethod
-    def borrow(owner: object, address: int, nbytes: int, name: str) -> Storage: ...
+    def map_file(path: str) -> Storage:
+        """
+        Map a whole file read-only. Raises OSError.
+        """
     @property
-    def nbytes(self) -> int: ...
+    def mapped(self) -> bool:
+        """
+        Whether it is a file, rather than memory.
+        """
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        ...
     @property
-    def mapped(self) -> bool: ...
-
+    def nbytes(self) -> int:
+        ...
 class Column:
-    """Where the rows of one field lie. Immutable."""
-
-    def __init__(self, row_bytes: int, segments: Sequence[tuple[Storage, int, int, int]]) -> None: ...
-    @property
-    def rows(self) -> int: ...
-    @property
-    def row_bytes(self) -> int: ...
-    @property
-    def storages(self) -> list[Storage]: ...
-    @property
-    def segments(self) -> list[tuple[Storage, int, int, int]]: ...
-    @property
-    def selection(self) -> NDArray[np.int64] | None: ...
-    @property
-    def selection_bytes(self) -> int: ...
-    def select(self, rows: NDArray[np.int64]) -> Column: ...
+    """
+    Where the rows of one field lie. Immutable.
+    """
     @staticmethod
-    def concat(columns: Sequence[Column]) -> Column: ...
-    def gather(self, rows: NDArray[np.int64], address: int, nbytes: int) -> None: ...
-
-def cast(
-    src_address: int,
-    dst_address: int,
-    n: int,
-    from_code: str,
-    to_code: str,
-    norm_removed: bool = False,
-    isa: str = "",
-    streaming: bool = False,
-    threads: int = 1,
-) -> None: ...
-def copy(src_address: int, dst_address: int, nbytes: int, isa: str = "", streaming: bool = False) -> None: ...
-def isas() -> list[str]: ...
+    def concat(columns: collections.abc.Sequence[Column]) -> Column:
+        """
+        All rows of the first, then of the second, and so on.
+        """
+    def __init__(self, row_bytes: typing.SupportsInt | typing.SupportsIndex, segments: collections.abc.Sequence[tuple[Storage, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]]) -> None:
+        """
+        Segments are (storage, offset of the first row, rows, bytes from one row to the next).
+        """
+    def gather(self, rows: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], address: typing.SupportsInt | typing.SupportsIndex, nbytes: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        Copy rows to memory, one after the other. Raises IndexError and ShardReadError.
+        """
+    def select(self, rows: typing.Annotated[numpy.typing.ArrayLike, numpy.int64]) -> Column:
+        """
+        These rows in this order. Raises IndexError at the first that is not there.
+        """
+    @property
+    def row_bytes(self) -> int:
+        ...
+    @property
+    def rows(self) -> int:
+        ...
+    @property
+    def segments(self) -> list[tuple[Storage, int, int, int]]:
+        """
+        (storage, offset, rows, stride) of each run of rows, in order.
+        """
+    @property
+    def selection(self) -> numpy.typing.NDArray[numpy.int64] | None:
+        """
+        A copy of the stored rows in order; None if all, as they lie.
+        """
+    @property
+    def selection_bytes(self) -> int:
+        """
+        Memory taken by the row selection, if any.
+        """
+    @property
+    def storages(self) -> list[Storage]:
+        """
+        The storage of each segment, in order.
+        """
+class Pipeline:
+    """
+    One pass over a plan: rows gathered by native threads into reused slots.
+    """
+    @staticmethod
+    def ring_bytes(fields: collections.abc.Sequence[tuple[Column, tuple[str, str, bool] | None, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]]], batch_rows: typing.SupportsInt | typing.SupportsIndex, depth: typing.SupportsInt | typing.SupportsIndex) -> int:
+        """
+        Bytes that the slots of such a pipeline take.
+        """
+    def __init__(self, fields: collections.abc.Sequence[tuple[Column, tuple[str, str, bool] | None, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]]], batch_rows: typing.SupportsInt | typing.SupportsIndex, drop_last: bool, depth: typing.SupportsInt | typing.SupportsIndex, threads: typing.SupportsInt | typing.SupportsIndex, isa: str = '', streaming: bool | None = None, reuse: Pipeline | None = None) -> None:
+        """
+        Fields are (column, None or (from, to, norm_removed), DLPack code, bits, shape of a row).
+        """
+    def close(self, keep_slots: bool = False) -> None:
+        """
+        Stop, and give memory and threads back.
+        """
+    def extend(self, rows: typing.Annotated[numpy.typing.ArrayLike, numpy.int64]) -> None:
+        """
+        Plan rows, to be cut into batches of batch_rows.
+        """
+    def finish(self) -> None:
+        """
+        No more rows will come.
+        """
+    def next(self, timeout: typing.SupportsFloat | typing.SupportsIndex = 0.0) -> typing.Any:
+        """
+        The next batch as a list of DLPack capsules, None at the end. Raises TimeoutError, ShardReadError, IndexError.
+        """
+    def push(self, rows: typing.Annotated[numpy.typing.ArrayLike, numpy.int64]) -> None:
+        """
+        Plan one batch of exactly these rows.
+        """
+    def stats(self) -> dict:
+        """
+        Counters of this pass.
+        """
+class Ceiling:
+    """
+    Planned rows gathered and cast into four reused huge-page buffers.
+    """
+    def __init__(self, fields: collections.abc.Sequence[tuple[Column, tuple[str, str, bool] | None]], rows: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], batch_size: typing.SupportsInt | typing.SupportsIndex, threads: typing.SupportsInt | typing.SupportsIndex, isa: str = '') -> None:
+        ...
+    def run(self, batches: typing.SupportsInt | typing.SupportsIndex = 0, streaming: bool = False) -> dict:
+        """
+        Gathers that many batches (0: the whole plan once) and says how long it took.
+        """
+    def written(self, batch: typing.SupportsInt | typing.SupportsIndex, field: typing.SupportsInt | typing.SupportsIndex) -> bytes:
+        """
+        The bytes that a batch of the last run wrote for a field; overwritten four batches later.
+        """
+    @property
+    def batch_bytes(self) -> int:
+        ...
+    @property
+    def batches_in_plan(self) -> int:
+        ...
+def bench_disk(path: str, offsets: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], nbytes: typing.SupportsInt | typing.SupportsIndex, in_flight: typing.SupportsInt | typing.SupportsIndex, method: str) -> dict:
+    """
+    Reads rows past the page cache: seconds, cpu_seconds, reads, bytes.
+    """
+def bench_memcpy(nbytes: typing.SupportsInt | typing.SupportsIndex, threads: typing.SupportsInt | typing.SupportsIndex, seconds: typing.SupportsFloat | typing.SupportsIndex) -> dict:
+    """
+    Copies between huge-page buffers for about that long: seconds, cpu_seconds, bytes.
+    """
+def cast(src_address: typing.SupportsInt | typing.SupportsIndex, dst_address: typing.SupportsInt | typing.SupportsIndex, n: typing.SupportsInt | typing.SupportsIndex, from_code: str, to_code: str, norm_removed: bool = False, isa: str = '', streaming: bool = False, threads: typing.SupportsInt | typing.SupportsIndex = 1) -> None:
+    """
+    Cast n elements from one address to another; dtypes by their safetensors names, isa "" for the best.
+    """
+def copy(src_address: typing.SupportsInt | typing.SupportsIndex, dst_address: typing.SupportsInt | typing.SupportsIndex, nbytes: typing.SupportsInt | typing.SupportsIndex, isa: str = '', streaming: bool = False) -> None:
+    """
+    Copy bytes from one address to another.
+    """
+def isas() -> list[str]:
+    """
+    The instruction sets that this build holds and this machine runs, the best last.
+    """
+version: str

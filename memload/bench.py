@@ -155,9 +155,7 @@ def measure(variant: str, dataset: Dataset, dtype: torch.dtype | None, threads: 
         "streaming": lambda: ceiling.run(streaming=True),
     }
     if not args.ceiling:
-        loader = FastLoader(
-            dataset, args.batch_size, shuffle=True, drop_last=True, threads=threads, cast=casts
-        )
+        loader = FastLoader(dataset, args.batch_size, shuffle=True, drop_last=True, threads=threads, cast=casts)
         contestants["loader"] = lambda: run_epoch(loader)
     in_turn(contestants, 1)  # warms up
     epochs = in_turn(contestants, args.rounds)

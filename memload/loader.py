@@ -59,13 +59,13 @@ class FastLoader(DataLoader[T]):
     """Yields the batches that ``torch.utils.data.DataLoader`` yields with the same arguments, faster.
 
     All arguments of ``DataLoader`` keep their meaning, order, defaults and errors. Datasets that memload reads natively
-    (its own, TensorDataset, Subset, ConcatDataset and nestings, ``Float32View`` of these) with the default collation are
-    gathered by native threads into reused memory; every other dataset runs on the stock machinery, with equal results.
-    ``engine`` says which it is, and ``why``.
+    (its own, TensorDataset, Subset, ConcatDataset and nestings, ``Float32View`` of these) with the default collation
+    are gathered by native threads into reused memory; every other dataset runs on the stock machinery, with equal
+    results. ``engine`` says which it is, and ``why``.
 
-    On the native engine ``num_workers`` is the number of threads, 0 lets memload choose; ``prefetch_factor`` is the depth;
-    ``persistent_workers`` keeps slots and threads between passes; ``worker_init_fn`` and ``multiprocessing_context``
-    have no worker processes to act on.
+    On the native engine ``num_workers`` is the number of threads, 0 lets memload choose; ``prefetch_factor`` is the
+    depth; ``persistent_workers`` keeps slots and threads between passes; ``worker_init_fn`` and
+    ``multiprocessing_context`` have no worker processes to act on.
 
     Args:
         dataset: any dataset.
@@ -73,8 +73,9 @@ class FastLoader(DataLoader[T]):
         threads: native threads; default: the CPUs that this process may use (affinity and cgroup quota), divided by the
             environment's LOCAL_WORLD_SIZE. More cost nothing but contention.
         depth: batches gathered ahead, default 2. Memory is ``(depth + 1)`` batches; see ``nbytes``.
-        cast: for each named field a ``Cast``, done while gathering: ``{"stim": Cast(torch.bfloat16, norm_removed=True)}``.
-            Keys are field names; for a TensorDataset positions. On the stock engine the same cast follows the collation.
+        cast: for each named field a ``Cast``, done while gathering, such as
+            ``{"stim": Cast(torch.bfloat16, norm_removed=True)}``. Keys are field names; for a TensorDataset positions.
+            On the stock engine the same cast follows the collation.
         options: an ``EngineOptions`` for all that is rarely touched; excludes ``threads`` and ``depth``.
 
     Raises:
@@ -107,7 +108,7 @@ class FastLoader(DataLoader[T]):
         *,
         threads: int | None = None,
         depth: int | None = None,
-        cast: Mapping[str | int, Cast] | None = None,
+        cast: Mapping[Any, Cast] | None = None,
         options: EngineOptions | None = None,
         **stock: Any,
     ) -> None:
@@ -323,7 +324,7 @@ def _pins(loader: FastLoader[Any]) -> bool:
 
 
 def _pinned(batch: Any) -> Any:
-    """Copy a batch into memory of torch's pinned allocator, the only one that knows which copies to a GPU are in flight."""
+    """Copy a batch into memory of torch's pinned allocator, since only that knows which copies are in flight."""
     if isinstance(batch, torch.Tensor):
         return batch.pin_memory()
     if isinstance(batch, dict):
@@ -334,7 +335,7 @@ def _pinned(batch: Any) -> Any:
 class _Casting(Iterator[Any]):
     """Batches of the stock machinery with casts done afterwards."""
 
-    def __init__(self, batches: Any, casts: Mapping[str | int, Cast]) -> None:
+    def __init__(self, batches: Any, casts: Mapping[Any, Cast]) -> None:
         self._batches = batches
         self._casts = casts
 

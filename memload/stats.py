@@ -55,14 +55,14 @@ class LoaderStats:
             return "Nothing was loaded natively so far."
         if self.fresh_batches > self.batches // 4:
             return (
-                f"{self.fresh_batches} of {self.batches} batches needed memory of their own, since the loop keeps batches: "
-                "keep results instead, or give depth= the number of batches you keep."
+                f"{self.fresh_batches} of {self.batches} batches needed memory of their own, since the loop keeps "
+                "batches: keep results instead, or give depth= the number of batches you keep."
             )
         wall = max(self.wall_seconds, 1e-9)
         if self.consumer_wait_seconds < _STARVED * wall:
             return (
-                f"The loop is the limit: it waited {self.consumer_wait_seconds / wall:.1%} of the time, and every slot was "
-                f"full for {self.ring_full_seconds / wall:.0%} of it."
+                f"The loop is the limit: it waited {self.consumer_wait_seconds / wall:.1%} of the time, and every slot "
+                f"was full for {self.ring_full_seconds / wall:.0%} of it."
             )
         waited = f"The loop waited {self.consumer_wait_seconds / wall:.0%} of the time"
         if self.major_faults or self.advised_rows:

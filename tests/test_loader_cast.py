@@ -8,8 +8,8 @@ import memload
 from memload.loader import EngineOptions
 
 FROM = [
-    torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint16, torch.float16, torch.bfloat16,
-    torch.float32, torch.float64,
+    torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint16, torch.float16,
+    torch.bfloat16, torch.float32, torch.float64,
 ]  # fmt: skip
 TO = [torch.bfloat16, torch.float16, torch.float32, torch.float64]
 

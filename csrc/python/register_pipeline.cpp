@@ -152,10 +152,10 @@ class PyPipeline {
 
 std::unique_ptr<PyPipeline> make_pipeline(const std::vector<PyField>& fields, std::size_t batch_rows, bool drop_last,
                                           int depth, int threads, const std::string& isa, std::optional<bool> streaming,
-                                          PyPipeline* reuse) {
+                                          std::optional<PyPipeline*> reuse) {
   PipelineOptions options{batch_rows, drop_last, depth, threads, isa_named(isa), std::nullopt};
   if (streaming) options.store = *streaming ? Store::streaming : Store::cached;
-  return std::make_unique<PyPipeline>(fields, options, reuse);
+  return std::make_unique<PyPipeline>(fields, options, reuse.value_or(nullptr));
 }
 
 std::size_t ring_bytes(const std::vector<PyField>& fields, std::size_t batch_rows, int depth) {
