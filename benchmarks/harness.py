@@ -57,6 +57,7 @@ class Case:
 
     @property
     def name(self) -> str:
+        """What figures are kept under."""
         return f"{self.workload.name} {self.variant}"
 
 
@@ -106,7 +107,7 @@ class Contestant:
 
     Args:
         case: what it runs on.
-        kind: `fast`, `stock` or `ceiling`.
+        kind: `fast`, `stock`, `ceiling` or `mover`.
         environment: added to this process's.
         options: passed on; see `contestant.py`.
     """
@@ -126,7 +127,7 @@ class Contestant:
             text=True,
             env={**os.environ, **(environment or {})},
         )
-        self.about = self._answer()
+        self.about = self.hear()
 
     def run(self, limit: int | None = None) -> Epoch:
         """One epoch, or its first `limit` batches."""
@@ -134,10 +135,23 @@ class Contestant:
 
     def ask(self, what: str, limit: int | None = None) -> dict[str, Any]:
         """Sends a command and returns its answer."""
+        self.tell(what, limit)
+        return self.hear()
+
+    def tell(self, what: str, limit: int | None = None) -> None:
+        """Sends a command, whose answer must be heard before the next."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"what": what, "limit": limit}) + "\n")
         self._process.stdin.flush()
-        return self._answer()
+
+    def hear(self) -> dict[str, Any]:
+        """Waits for the answer to the last command."""
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"a contestant ended with status {self._process.wait()}; its own words are above")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
 
     def close(self) -> None:
         """Ends the process."""
@@ -152,14 +166,6 @@ class Contestant:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _answer(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"a contestant ended with status {self._process.wait()}; its own words are above")
-        answer: dict[str, Any] = json.loads(line)
-        return answer
 
 
 def compete(contestants: Mapping[str, Callable[[], Epoch]], rounds: int) -> dict[str, list[Epoch]]:

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from harness import Case
-from workloads import DTYPES
 
 from memload import stock
 from memload.bench import Ceiling, shuffled
@@ -30,7 +29,7 @@ class Loop:
 
 def make_loop(case: Case, kind: str, **options: Any) -> Loop:
     """A loop by its name."""
-    return {"fast": fast_loop, "stock": stock_loop, "ceiling": ceiling_loop}[kind](case, **options)
+    return {"fast": fast_loop, "stock": stock_loop, "ceiling": ceiling_loop, "mover": mover_loop}[kind](case, **options)
 
 
 def fast_loader(
@@ -74,25 +73,28 @@ def ceiling_loop(case: Case, **options: Any) -> Loop:
     return Loop("ceiling", lambda limit: ceiling.best(limit or 0), lambda: iter(()))
 
 
-def stock_loop(case: Case, *, style: str | None = None, workers: int | None = None) -> Loop:
-    """The stock loop in the setting given, else in the best of all."""
-    styles = stock.STYLES if style is None else (style,)
-    numbers = stock.WORKERS if workers is None else (workers,)
-    settings = [stock.Setting(s, n) for s in styles for n in numbers]
-    casts = stock_casts(case)
+def mover_loop(case: Case) -> Loop:
+    """One thread that moves the bytes of so many batches and does nothing else."""
+    ceiling = ceiling_of(case, threads=1)
+    return Loop("mover", lambda limit: ceiling.run(streaming=True, batches=limit or 0), lambda: iter(()))
+
+
+def stock_loop(case: Case, *, quick: bool = False) -> Loop:
+    """The stock loop at its best, with its best casts; `quick` takes plain items and plain casts untried."""
+    settings = [stock.Setting("items", 0)] if quick else None
+    casts = stock_casts(case, quick)
     shard = case.workload.shard(case.folder)
     functions = {name: cast for name, (cast, _) in casts.items()}
-    loop, _ = stock.find_best(shard, case.workload.batch_size, functions, settings=settings, seed=SEED)
+    loop = stock.find_best(shard, case.workload.batch_size, functions, settings=settings, seed=SEED)
     words = ", ".join([str(loop.setting), *sorted({words for _, words in casts.values()})])
     return Loop(words, lambda limit: run_epoch(loop, limit), lambda: loop)
 
 
-def stock_casts(case: Case) -> dict[str, tuple[stock.CastFn, str]]:
+def stock_casts(case: Case, quick: bool) -> dict[str, tuple[stock.CastFn, str]]:
     """The best cast of every field that is cast, and which it is."""
     shapes = {name: shape for name, shape, _ in case.workload.fields}
-    return {
-        name: stock.best_cast(
-            DTYPES[case.variant], torch.zeros(case.workload.batch_size, *shapes[name], dtype=torch.uint8)
-        )
-        for name in case.workload.casts(case.variant)
-    }
+    found: dict[str, tuple[stock.CastFn, str]] = {}
+    for name, cast in case.workload.casts(case.variant).items():
+        example = torch.zeros(case.workload.batch_size, *shapes[name], dtype=torch.uint8)
+        found[name] = (stock.plain_cast(cast.dtype), "plain cast") if quick else stock.best_cast(cast.dtype, example)
+    return found

@@ -112,7 +112,7 @@ class Pipeline:
         """
         Plan one batch of exactly these rows.
         """
-    def stats(self) -> dict:
+    def stats(self) -> dict[str, typing.Any]:
         """
         Counters of this pass.
         """
@@ -122,7 +122,7 @@ class Ceiling:
     """
     def __init__(self, fields: collections.abc.Sequence[tuple[Column, tuple[str, str, bool] | None]], rows: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], batch_size: typing.SupportsInt | typing.SupportsIndex, threads: typing.SupportsInt | typing.SupportsIndex, isa: str = '') -> None:
         ...
-    def run(self, batches: typing.SupportsInt | typing.SupportsIndex = 0, streaming: bool = False) -> dict:
+    def run(self, batches: typing.SupportsInt | typing.SupportsIndex = 0, streaming: bool = False) -> dict[str, typing.Any]:
         """
         Gathers that many batches (0: the whole plan once) and says how long it took.
         """
@@ -136,11 +136,11 @@ class Ceiling:
     @property
     def batches_in_plan(self) -> int:
         ...
-def bench_disk(path: str, offsets: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], nbytes: typing.SupportsInt | typing.SupportsIndex, in_flight: typing.SupportsInt | typing.SupportsIndex, method: str) -> dict:
+def bench_disk(path: str, offsets: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], nbytes: typing.SupportsInt | typing.SupportsIndex, in_flight: typing.SupportsInt | typing.SupportsIndex, method: str) -> dict[str, typing.Any]:
     """
     Reads rows past the page cache: seconds, cpu_seconds, reads, bytes.
     """
-def bench_memcpy(nbytes: typing.SupportsInt | typing.SupportsIndex, threads: typing.SupportsInt | typing.SupportsIndex, seconds: typing.SupportsFloat | typing.SupportsIndex) -> dict:
+def bench_memcpy(nbytes: typing.SupportsInt | typing.SupportsIndex, threads: typing.SupportsInt | typing.SupportsIndex, seconds: typing.SupportsFloat | typing.SupportsIndex) -> dict[str, typing.Any]:
     """
     Copies between huge-page buffers for about that long: seconds, cpu_seconds, bytes.
     """

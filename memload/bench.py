@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -71,13 +72,20 @@ class Ceiling:
 
     def run(self, *, streaming: bool, batches: int = 0) -> Epoch:
         """Gathers `batches` batches (0: the plan once) with streaming or with ordinary stores."""
-        run = self._native.run(batches, streaming)
-        first = run["seconds"] / run["batches"]
-        return Epoch(run["seconds"], first, run["cpu_seconds"], run["batches"], run["rows"], run["bytes_out"])
+        return _epoch(self._native.run(batches, streaming))
+
+    def run_fresh(self) -> Epoch:
+        """Gathers the first batch into huge pages that nobody has touched yet, as any loader must once."""
+        return _epoch(self._native.run_fresh())
 
     def best(self, batches: int = 0) -> Epoch:
         """The faster of one run with streaming stores and one with ordinary stores."""
         return max((self.run(streaming=s, batches=batches) for s in (False, True)), key=lambda epoch: epoch.rate)
+
+
+def _epoch(run: dict[str, Any]) -> Epoch:
+    first = run["seconds"] / run["batches"]
+    return Epoch(run["seconds"], first, run["cpu_seconds"], run["batches"], run["rows"], run["bytes_out"])
 
 
 def memcpy_gb_per_second(threads: int, seconds: float = _COPY_SECONDS) -> float:
@@ -155,9 +163,7 @@ def measure(variant: str, dataset: Dataset, dtype: torch.dtype | None, threads: 
         "streaming": lambda: ceiling.run(streaming=True),
     }
     if not args.ceiling:
-        loader = FastLoader(
-            dataset, args.batch_size, shuffle=True, drop_last=True, threads=threads, cast=casts
-        )
+        loader = FastLoader(dataset, args.batch_size, shuffle=True, drop_last=True, threads=threads, cast=casts)
         contestants["loader"] = lambda: run_epoch(loader)
     in_turn(contestants, 1)  # warms up
     epochs = in_turn(contestants, args.rounds)

@@ -26,6 +26,8 @@ from tqdm import tqdm
 import memload
 from memload import stock
 from memload.bench import Ceiling, memcpy_gb_per_second, shuffled
+from memload.cast import Cast
+from memload.loader import FastLoader
 from memload.measure import Epoch, Spread, held_in_memory, in_turn, machine, peak_memory, ratio, run_epoch
 from memload.memory import budget
 
@@ -134,15 +136,18 @@ def shard_of(path: Path) -> Path:
 def compare(path: Path, options: Options, cast: tuple[stock.CastFn, str], pages: str) -> Result:
     """Everything that is measured, on shards that are there."""
     say("looking for the stock loader's best setting")
-    theirs, rate = stock.find_best(shard_of(path), options.batch_size, {"stim": cast[0]}, batches=8, seed=SEED)
+    theirs = stock.find_best(shard_of(path), options.batch_size, {"stim": cast[0]}, seed=SEED)
     ours = FastLoop(path, options)
     say("comparing every batch of an epoch")
     compared, identical = same_batches(theirs, ours)
     say(f"running both and the ceiling in turn, {options.rounds} rounds")
-    limit = max(8, int(rate * _STOCK_SECONDS))
     ceiling = ours.ceiling()
     epochs = in_turn(
-        {"stock": lambda: run_epoch(theirs, limit), "fast": lambda: run_epoch(ours), "ceiling": ceiling.best},
+        {
+            "stock": lambda: run_epoch(theirs, seconds=_STOCK_SECONDS),
+            "fast": lambda: run_epoch(ours),
+            "ceiling": ceiling.best,
+        },
         options.rounds,
     )
     del ceiling
@@ -225,9 +230,9 @@ class FastLoop:
     def __init__(self, path: Path, options: Options) -> None:
         self._options = options
         self._dataset = memload.open(path)
-        self._casts = {"stim": memload.Cast(torch.float32, norm_removed=True)}
+        self._casts = {"stim": Cast(torch.float32, norm_removed=True)}
         self._generator = torch.Generator()
-        self.loader = memload.FastLoader(
+        self.loader = FastLoader(
             self._dataset,
             options.batch_size,
             shuffle=True,

@@ -59,13 +59,13 @@ class FastLoader(DataLoader[T]):
     """Yields the batches that ``torch.utils.data.DataLoader`` yields with the same arguments, faster.
 
     All arguments of ``DataLoader`` keep their meaning, order, defaults and errors. Datasets that memload reads natively
-    (its own, TensorDataset, Subset, ConcatDataset and nestings, ``Float32View`` of these) with the default collation are
-    gathered by native threads into reused memory; every other dataset runs on the stock machinery, with equal results.
-    ``engine`` says which it is, and ``why``.
+    (its own, TensorDataset, Subset, ConcatDataset and nestings, ``Float32View`` of these) with the default collation
+    are gathered by native threads into reused memory; every other dataset runs on the stock machinery, with equal
+    results. ``engine`` says which it is, and ``why``.
 
-    On the native engine ``num_workers`` is the number of threads, 0 lets memload choose; ``prefetch_factor`` is the depth;
-    ``persistent_workers`` keeps slots and threads between passes; ``worker_init_fn`` and ``multiprocessing_context``
-    have no worker processes to act on.
+    On the native engine ``num_workers`` is the number of threads, 0 lets memload choose; ``prefetch_factor`` is the
+    depth; ``persistent_workers`` keeps slots and threads between passes; ``worker_init_fn`` and
+    ``multiprocessing_context`` have no worker processes to act on.
 
     Args:
         dataset: any dataset.
@@ -73,8 +73,9 @@ class FastLoader(DataLoader[T]):
         threads: native threads; default: the CPUs that this process may use (affinity and cgroup quota), divided by the
             environment's LOCAL_WORLD_SIZE. More cost nothing but contention.
         depth: batches gathered ahead, default 2. Memory is ``(depth + 1)`` batches; see ``nbytes``.
-        cast: for each named field a ``Cast``, done while gathering: ``{"stim": Cast(torch.bfloat16, norm_removed=True)}``.
-            Keys are field names; for a TensorDataset positions. On the stock engine the same cast follows the collation.
+        cast: for each named field a ``Cast``, done while gathering, such as
+            ``{"stim": Cast(torch.bfloat16, norm_removed=True)}``. Keys are field names; for a TensorDataset positions.
+            On the stock engine the same cast follows the collation.
         options: an ``EngineOptions`` for all that is rarely touched; excludes ``threads`` and ``depth``.
 
     Raises:
@@ -105,11 +106,14 @@ class FastLoader(DataLoader[T]):
         multiprocessing_context: Any = None,
         generator: torch.Generator | None = None,
         *,
+        prefetch_factor: int | None = None,
+        persistent_workers: bool = False,
+        pin_memory_device: str = "",
+        in_order: bool = True,
         threads: int | None = None,
         depth: int | None = None,
-        cast: Mapping[str | int, Cast] | None = None,
+        cast: Mapping[Any, Cast] | None = None,
         options: EngineOptions | None = None,
-        **stock: Any,
     ) -> None:
         super().__init__(
             dataset,
@@ -125,17 +129,21 @@ class FastLoader(DataLoader[T]):
             worker_init_fn,
             multiprocessing_context,
             generator,
-            **stock,
+            prefetch_factor=prefetch_factor,
+            persistent_workers=persistent_workers,
+            pin_memory_device=pin_memory_device,
+            in_order=in_order,
         )
         if options is not None and (threads is not None or depth is not None):
             raise ValueError("give threads= and depth= inside options=EngineOptions(...), or without options=")
-        self.options = options or EngineOptions(threads=threads, depth=depth)
-        self.cast = dict(cast or {})
+        self.threads, self.depth, self.cast, self.options = threads, depth, cast, options
+        self._engine = options or EngineOptions(threads=threads, depth=depth)
+        self._casts = dict(cast or {})
         self._finished = LoaderStats()
         self._passes: weakref.WeakSet[NativePass] = weakref.WeakSet()
         self._kept: _core.Pipeline | None = None
         self._seeded = False
-        if self.cast and isinstance(self._resolved(), Source):
+        if self._casts and isinstance(self._resolved(), Source):
             self._source()  # a cast of a field that is not there fails here, not in the first pass
 
     @property
@@ -164,7 +172,7 @@ class FastLoader(DataLoader[T]):
     def __iter__(self) -> Any:
         if not isinstance(self._resolved(), Source):
             batches = super().__iter__()
-            return _Casting(batches, self.cast) if self.cast else batches
+            return _Casting(batches, self._casts) if self._casts else batches
         one = NativePass(self)
         self._passes.add(one)
         return one
@@ -194,17 +202,17 @@ class FastLoader(DataLoader[T]):
         source = self._resolved()
         if not isinstance(source, Source):
             raise RuntimeError(f"this loader cannot go on natively: {source}")
-        return source.with_casts(self.cast)
+        return source.with_casts(self._casts)
 
     def _depth(self) -> int:
-        if self.options.depth is not None:
-            return self.options.depth
+        if self._engine.depth is not None:
+            return self._engine.depth
         # prefetch_factor is given by the user only where it differs from stock's own default.
         return max(1, self.prefetch_factor) if self.prefetch_factor is not None else DEFAULT_DEPTH
 
     def _threads(self) -> int:
-        if self.options.threads is not None:
-            return self.options.threads
+        if self._engine.threads is not None:
+            return self._engine.threads
         return self.num_workers or default_threads(int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
     def _batch_rows(self) -> int:
@@ -288,7 +296,7 @@ class NativePass(Iterator[Any]):
 
 
 def _pipeline(loader: FastLoader[Any], source: Source) -> _core.Pipeline:
-    options = loader.options
+    options = loader._engine
     kept, loader._kept = loader._kept, None
     return _core.Pipeline(
         source.pipeline_fields(),
@@ -323,7 +331,7 @@ def _pins(loader: FastLoader[Any]) -> bool:
 
 
 def _pinned(batch: Any) -> Any:
-    """Copy a batch into memory of torch's pinned allocator, the only one that knows which copies to a GPU are in flight."""
+    """Copy a batch into memory of torch's pinned allocator, since only that knows which copies are in flight."""
     if isinstance(batch, torch.Tensor):
         return batch.pin_memory()
     if isinstance(batch, dict):
@@ -334,7 +342,7 @@ def _pinned(batch: Any) -> Any:
 class _Casting(Iterator[Any]):
     """Batches of the stock machinery with casts done afterwards."""
 
-    def __init__(self, batches: Any, casts: Mapping[str | int, Cast]) -> None:
+    def __init__(self, batches: Any, casts: Mapping[Any, Cast]) -> None:
         self._batches = batches
         self._casts = casts
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import math
 import os
 import platform
 import resource
@@ -88,23 +89,23 @@ class Epoch:
         return self.cpu_seconds / self.nbytes * 1e9
 
 
-def run_epoch(batches: Iterable[Any], limit: int | None = None) -> Epoch:
-    """Iterates once (over at most `limit` batches), keeping no batch longer than the loop does."""
+def run_epoch(batches: Iterable[Any], limit: int | None = None, seconds: float = math.inf) -> Epoch:
+    """Iterates once, over at most `limit` batches and about `seconds`, keeping no batch longer than a loop does."""
     cpu = cpu_seconds()
     begin = time.perf_counter()
     first = 0.0
     count = samples = nbytes = 0
+    batch: Any = None
     iterator = iter(batches)
     for batch in iterator:
         if count == 0:
             first = time.perf_counter() - begin
         rows, size = _size_of(batch)
         count, samples, nbytes = count + 1, samples + rows, nbytes + size
-        if count == limit:
+        if count == limit or time.perf_counter() - begin > seconds:
             break
-    del iterator
-    seconds = time.perf_counter() - begin
-    return Epoch(seconds, first, cpu_seconds() - cpu, count, samples, nbytes)
+    del iterator, batch
+    return Epoch(time.perf_counter() - begin, first, cpu_seconds() - cpu, count, samples, nbytes)
 
 
 def in_turn(contestants: Mapping[str, Callable[[], T]], rounds: int) -> dict[str, list[T]]:
@@ -138,6 +139,7 @@ def private_bytes() -> int:
 def peak_memory() -> Iterator[Callable[[], int]]:
     """Watches this process and its children; calling the result gives the peak so far, in bytes above the start."""
     gc.collect()
+    _trim_heap()
     start = peak = private_bytes()
     stop = threading.Event()
 
@@ -232,6 +234,13 @@ def _private_bytes(pid: int) -> int:
     except OSError:  # a process that ended meanwhile
         return 0
     return sizes.get("Pss_Anon", sizes.get("Anonymous", 0)) + sizes.get("Pss_Shmem", 0)
+
+
+def _trim_heap() -> None:
+    """Gives memory back that the C library keeps though nobody uses it, so that reusing it counts as taking it."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
+    if trim is not None:
+        trim(0)
 
 
 def _cpu_seconds_of(pid: int) -> float:

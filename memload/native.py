@@ -52,7 +52,7 @@ class Source:
         """How many rows there are."""
         return next(iter(self.fields.values())).rows
 
-    def with_casts(self, casts: Mapping[Key, Cast]) -> Source:
+    def with_casts(self, casts: Mapping[Any, Cast]) -> Source:
         """Return this source with casts for some fields.
 
         Raises:
@@ -143,7 +143,8 @@ def resolve(dataset: Any) -> Source:
 
 
 def _of_dataset(dataset: Dataset) -> Source:
-    return Source({**dataset.fields}, dataset.layout, {})
+    fields: dict[Key, Field] = dict(dataset.fields.items())
+    return Source(fields, dataset.layout, {})
 
 
 def _of_tensors(dataset: TensorDataset) -> Source:
@@ -190,7 +191,7 @@ def _of_view(view: Float32View) -> Source:
     base = resolve(view.base)
     if base.layout != "dict":
         raise NotNative("a Float32View needs samples that are dicts; its base yields something else")
-    return base.with_casts({**view.rules(base.fields)})
+    return base.with_casts(view.rules({str(name): field for name, field in base.fields.items()}))
 
 
 _READERS: dict[type, Callable[[Any], Source]] = {

@@ -72,6 +72,7 @@ def from_arrays(**fields: Any) -> Dataset:
 
     What is written to the arrays shows in rows that are read later. They are kept alive, and must stay where they are:
     `tensor.share_memory_()` and `tensor.set_()` move a tensor away from under the dataset.
+    A memmap is read as the file it maps: worker processes map it again, and a file that is cut short raises.
 
     Args:
         fields: numpy arrays, memmaps and CPU tensors (rows, *shape) of equal length. Each row must be one run of bytes;

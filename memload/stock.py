@@ -125,20 +125,18 @@ def find_best(
     casts: Mapping[str, CastFn],
     *,
     settings: Sequence[Setting] | None = None,
-    batches: int = 16,
+    seconds: float = 0.4,
     seed: int = 0,
-) -> tuple[StockLoop, float]:
-    """The fastest of the settings (default: every style with every number of workers) and its batches per second."""
-    best: tuple[float, StockLoop] | None = None
-    for setting in settings or [Setting(style, workers) for style in STYLES for workers in WORKERS]:
-        loop = StockLoop(shard, batch_size, setting, casts, seed)
+) -> StockLoop:
+    """The fastest of the settings (default: every style with every number of workers), each tried for that long."""
+
+    def rate(loop: StockLoop) -> float:
         run_epoch(loop, limit=2)  # warms up: workers started, memory and pages touched
-        epoch = run_epoch(loop, limit=batches)
-        rate = epoch.batches / epoch.seconds
-        if best is None or rate > best[0]:
-            best = rate, loop
-    assert best is not None
-    return best[1], best[0]
+        return run_epoch(loop, seconds=seconds).rate
+
+    tried = settings or [Setting(style, workers) for style in STYLES for workers in WORKERS]
+    loops = [StockLoop(shard, batch_size, setting, casts, seed) for setting in tried]
+    return max(loops, key=rate)
 
 
 def plain_cast(dtype: torch.dtype) -> CastFn:

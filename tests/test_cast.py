@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import warnings
 from typing import Any
 
 import pytest
@@ -272,15 +271,14 @@ def test_the_operations_pass_opcheck(layout: str) -> None:
     torch.library.opcheck(torch.ops.memload.cast_stim_out.default, (x, True, torch.empty(x.shape)))
 
 
+@pytest.mark.filterwarnings("ignore")  # the compiler's own deprecations
 def test_torch_compile_takes_it_without_a_graph_break() -> None:
     def step(x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
         cast_stim(x, True, torch.bfloat16, out=out)
         return cast_stim(x * 1, True, torch.bfloat16) + out
 
     x = torch.randint(0, 256, (3, 5), dtype=torch.uint8)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the compiler's own deprecations
-        got = torch.compile(step, fullgraph=True)(x, torch.empty(3, 5, dtype=torch.bfloat16))
+    got = torch.compile(step, fullgraph=True)(x, torch.empty(3, 5, dtype=torch.bfloat16))
     assert torch.equal(got, 2 * reference(x, True, torch.bfloat16))
 
 

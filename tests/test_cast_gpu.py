@@ -95,6 +95,7 @@ def test_a_stream_of_the_users_orders_it_after_what_was_queued_there() -> None:
     assert (got == 60).all()
 
 
+@pytest.mark.filterwarnings("ignore")  # the compiler's own deprecations
 def test_torch_compile_takes_it_without_a_graph_break(pixels: torch.Tensor) -> None:
     compiled = torch.compile(lambda x: cast_stim(x, True, torch.bfloat16) * 2, fullgraph=True)
     assert torch.equal(compiled(pixels), cast_stim(pixels, True, torch.bfloat16) * 2)

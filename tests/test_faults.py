@@ -35,8 +35,14 @@ def run(code, *arguments, **kwargs):
 
 
 def threads_of_memload():
-    names = [Path(f"/proc/self/task/{task}/comm") for task in os.listdir("/proc/self/task")]
-    return sum(name.exists() and name.read_text().startswith("memload-") for name in names)
+    return sum(_name_of(task).startswith("memload-") for task in Path("/proc/self/task").iterdir())
+
+
+def _name_of(task):
+    try:
+        return (task / "comm").read_text()
+    except FileNotFoundError:  # it ended meanwhile
+        return ""
 
 
 def test_a_file_truncated_while_being_read_raises_with_file_and_row_and_other_loaders_go_on(rows_file):
@@ -49,8 +55,7 @@ def test_a_file_truncated_while_being_read_raises_with_file_and_row_and_other_lo
     assert next(iterator)[name][3, 0] == 3
     os.truncate(rows_file, 40 * ROW)
     with pytest.raises(memload.ShardReadError, match="truncated") as caught:
-        for _ in range(16):
-            next(iterator)
+        list(iterator)
     assert caught.value.file == str(rows_file)
     assert 39 <= caught.value.row < 64
     assert caught.value.offset >= 40 * ROW - 4096
@@ -100,9 +105,13 @@ def test_ten_thousand_loops_that_break_leave_threads_files_and_memory_flat():
 
 def test_an_exception_in_the_loop_ends_threads_and_memory():
     ds = memload.from_arrays(x=torch.zeros(64, 1000))
-    with pytest.raises(KeyError):
+
+    def loop():
         for _batch in memload.FastLoader(ds, batch_size=4):
             raise KeyError("the loop's own")
+
+    with pytest.raises(KeyError):
+        loop()
     gc.collect()
     assert threads_of_memload() == 0
 
@@ -275,7 +284,7 @@ def test_the_interpreter_exits_at_once_in_mid_epoch(ending):
 def in_child(function):
     """Fork, run the function in the child, and return its exit status; the child never returns here."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of forking with threads: that is the test
+        warnings.simplefilter("ignore", DeprecationWarning)  # from Python 3.12 on: forking with threads is the test
         child = os.fork()
     if child == 0:
         signal.alarm(30)  # a child that hangs ends with a signal, which fails the test

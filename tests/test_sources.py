@@ -1,6 +1,7 @@
 """What memload.open and memload.from_arrays take, read in place, and refuse."""
 
 import os
+import pickle
 import subprocess
 import sys
 
@@ -234,11 +235,45 @@ def test_rows_that_are_scattered_are_refused(part_of, kind):
         memload.from_arrays(x=kind(array))
 
 
-def test_a_memmap_is_borrowed(tmp_path):
+@pytest.mark.parametrize("mode", ["r", "r+"])
+@pytest.mark.parametrize("kind", [np.asarray, torch.from_numpy])
+@pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
+def test_a_memmap_is_read_as_its_file(tmp_path, mode, kind):
+    path = tmp_path / "a.npy"
+    np.save(path, np.arange(200_000).reshape(1000, 200))
+    array = np.load(path, mmap_mode=mode)
+    ds = memload.from_arrays(x=kind(array[3::2, 5:7]))
+    (storage,) = ds.fields["x"].column.storages
+    assert storage.mapped
+    assert storage.name == str(path)
+    assert ds[9]["x"].tolist() == [(3 + 18) * 200 + 5, (3 + 18) * 200 + 6]
+    assert len(pickle.dumps(ds)) < 1000
+    if mode == "r+":
+        array[3, 5] = 7
+        assert ds[0]["x"][0].item() == 7
+
+
+def test_a_memmap_whose_bytes_may_differ_from_the_file_is_borrowed(tmp_path):
     path = tmp_path / "a.npy"
     np.save(path, np.arange(20).reshape(10, 2))
+    copy_on_write = np.load(path, mmap_mode="c")
+    copy_on_write[9] = 5
+    replaced = np.load(path, mmap_mode="r")
+    np.save(tmp_path / "b.npy", np.zeros((10, 2)))
+    (tmp_path / "b.npy").rename(path)
+    ds = memload.from_arrays(changed=copy_on_write, replaced=replaced)
+    assert not any(field.column.storages[0].mapped for field in ds.fields.values())
+    assert ds[9]["changed"].tolist() == [5, 5]
+    assert ds[9]["replaced"].tolist() == [18, 19]
+
+
+def test_a_memmap_of_a_file_that_is_cut_raises_instead_of_ending_the_process(tmp_path):
+    path = tmp_path / "a.npy"
+    np.save(path, np.zeros((100, 1024)))
     ds = memload.from_arrays(x=np.load(path, mmap_mode="r"))
-    assert ds[9]["x"].tolist() == [18, 19]
+    os.truncate(path, 10_000)
+    with pytest.raises(memload.ShardReadError, match=r"a\.npy"):
+        ds[99]
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,9 @@ def generate(module: str) -> str:
     with tempfile.TemporaryDirectory() as folder:
         pybind11_stubgen.main([module, "--output-dir", folder, "--exit-code"])
         text = Path(folder, *module.split(".")).with_suffix(".pyi").read_text()
+    # What strict type checkers ask for and pybind11's signatures do not say.
+    text = re.sub(r"\bdict(?=[:,\]\n])(?!\[)", "dict[str, typing.Any]", text)
+    text = re.sub(r"(\w+: )(?!typing)([\w.]+)( = None)", r"\1\2 | None\3", text)
     # The version's value is left out: pyproject.toml is the one place that holds it.
     return re.sub(r"^(version: str) = .*$", r"\1", text.rstrip(), flags=re.MULTILINE) + "\n"
 

@@ -63,12 +63,13 @@ Ceiling::Ceiling(std::vector<CeilingField> fields, std::size_t batch_rows, std::
     slot_bytes += round_up(field_bytes, kPage);
     lanes_.push_back(lane);
   }
-  for (std::size_t i = 0; i < kSlots; ++i) slots_.push_back(touched_memory(slot_bytes));
+  for (std::size_t i = 0; i < kSlots; ++i) slots_.push_back(memory_.emplace_back(touched_memory(slot_bytes)).data());
 }
 
-void Ceiling::gather_share(std::size_t thread, std::size_t batches, Store store) const {
+void Ceiling::gather_share(std::span<std::byte* const> slots, std::size_t thread, std::size_t batches,
+                           Store store) const {
   for (std::size_t batch = 0; batch < batches; ++batch) {
-    std::byte* const slot = slots_[batch % kSlots].data();
+    std::byte* const slot = slots[batch % slots.size()];
     const std::size_t first = batch % batches_in_plan_ * batch_rows_;
     for (const Lane& lane : lanes_) {
       const CastFn move = lane.move[static_cast<std::size_t>(store)];
@@ -89,10 +90,18 @@ void Ceiling::gather_share(std::size_t thread, std::size_t batches, Store store)
   store_fence();
 }
 
-CeilingRun Ceiling::run(std::size_t batches, Store store) {
+CeilingRun Ceiling::run(std::size_t batches, Store store) { return gather(slots_, batches, store); }
+
+CeilingRun Ceiling::run_fresh(Store store) {
+  const HugeMemory untouched(memory_.front().size());
+  std::byte* const slot[] = {untouched.data()};
+  return gather(slot, 1, store);
+}
+
+CeilingRun Ceiling::gather(std::span<std::byte* const> slots, std::size_t batches, Store store) const {
   install_fault_handler();
   const TeamTime time = run_team(threads_, [&](std::size_t thread) {
-    const void* const fault = guarded([&] { gather_share(thread, batches, store); });
+    const void* const fault = guarded([&] { gather_share(slots, thread, batches, store); });
     if (fault != nullptr) throw std::runtime_error("a file was cut short while its rows were read");
   });
   return {time, batches, batches * batch_rows_, batches * batch_bytes_};
@@ -100,7 +109,7 @@ CeilingRun Ceiling::run(std::size_t batches, Store store) {
 
 std::span<const std::byte> Ceiling::written(std::size_t batch, std::size_t field) const {
   const Lane& lane = lanes_.at(field);
-  return {slots_[batch % kSlots].data() + lane.offset, batch_rows_ * lane.units * lane.out_size};
+  return {slots_[batch % kSlots] + lane.offset, batch_rows_ * lane.units * lane.out_size};
 }
 
 CopyRun copy_rate(std::size_t nbytes, std::size_t threads, double seconds) {

@@ -43,6 +43,9 @@ class Ceiling {
   // if a mapped file was cut short.
   CeilingRun run(std::size_t batches, Store store);
 
+  // Gathers the plan's first batch into memory that nobody has touched yet: what any loader's first batch costs.
+  CeilingRun run_fresh(Store store);
+
   [[nodiscard]] std::size_t batches_in_plan() const noexcept { return batches_in_plan_; }
   [[nodiscard]] std::size_t batch_bytes() const noexcept { return batch_bytes_; }
 
@@ -59,7 +62,8 @@ class Ceiling {
     CastFn move[2] = {};       // indexed by Store
   };
 
-  void gather_share(std::size_t thread, std::size_t batches, Store store) const;
+  CeilingRun gather(std::span<std::byte* const> slots, std::size_t batches, Store store) const;
+  void gather_share(std::span<std::byte* const> slots, std::size_t thread, std::size_t batches, Store store) const;
 
   std::vector<CeilingField> fields_;
   std::vector<Lane> lanes_;
@@ -67,7 +71,8 @@ class Ceiling {
   std::size_t threads_;
   std::size_t batches_in_plan_ = 0;
   std::size_t batch_bytes_ = 0;
-  std::vector<HugeMemory> slots_;
+  std::vector<HugeMemory> memory_;
+  std::vector<std::byte*> slots_;
 };
 
 struct CopyRun {

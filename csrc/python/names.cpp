@@ -26,7 +26,7 @@ Isa isa_named(std::string_view name) {
   std::string available;
   for (const Isa isa : available_isas()) {
     if (name_of(isa) == name) return isa;
-    available += " " + std::string(name_of(isa));
+    available.append(" ").append(name_of(isa));
   }
   throw std::invalid_argument("instruction set " + std::string(name) +
                               " is not available here; there are:" + available);

@@ -71,6 +71,14 @@ py::dict to_dict(const TeamTime& time) {
   return result;
 }
 
+py::dict to_dict(const bench::CeilingRun& run) {
+  py::dict result = to_dict(run.time);
+  result["batches"] = run.batches;
+  result["rows"] = run.rows;
+  result["bytes_out"] = run.bytes_out;
+  return result;
+}
+
 py::dict run_ceiling(HeldCeiling& self, std::size_t batches, bool streaming) {
   bench::CeilingRun run;
   {
@@ -78,11 +86,17 @@ py::dict run_ceiling(HeldCeiling& self, std::size_t batches, bool streaming) {
     const std::scoped_lock lock(self.running);
     run = self.ceiling.run(batches == 0 ? self.ceiling.batches_in_plan() : batches, store_of(streaming));
   }
-  py::dict result = to_dict(run.time);
-  result["batches"] = run.batches;
-  result["rows"] = run.rows;
-  result["bytes_out"] = run.bytes_out;
-  return result;
+  return to_dict(run);
+}
+
+py::dict run_fresh(HeldCeiling& self, bool streaming) {
+  bench::CeilingRun run;
+  {
+    const py::gil_scoped_release unlocked;
+    const std::scoped_lock lock(self.running);
+    run = self.ceiling.run_fresh(store_of(streaming));
+  }
+  return to_dict(run);
 }
 
 py::bytes written(const HeldCeiling& self, std::size_t batch, std::size_t field) {
@@ -132,6 +146,8 @@ void register_bench(py::module_& m) {
       .def_property_readonly("batch_bytes", [](const HeldCeiling& self) { return self.ceiling.batch_bytes(); })
       .def("run", &run_ceiling, py::arg("batches") = 0, py::arg("streaming") = false,
            "Gathers that many batches (0: the whole plan once) and says how long it took.")
+      .def("run_fresh", &run_fresh, py::arg("streaming") = false,
+           "Gathers the first batch into memory that nobody has touched yet.")
       .def("written", &written, py::arg("batch"), py::arg("field"),
            "The bytes that a batch of the last run wrote for a field; overwritten four batches later.");
   m.def("bench_memcpy", &bench_memcpy, py::arg("nbytes"), py::arg("threads"), py::arg("seconds"),

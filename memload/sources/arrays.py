@@ -1,4 +1,4 @@
-"""Arrays and tensors that are in memory already: borrowed, never copied."""
+"""Arrays and tensors that are in memory already: borrowed, never copied; a memmap is read as its file."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 from memload._core import Column, Storage
 from memload.dtypes import code_of, from_numpy_dtype
 from memload.fields import Field, check_name
+from memload.sources.memory_maps import mapped_file
 
 
 def borrow_array(name: str, array: Any) -> Field:
@@ -81,5 +82,13 @@ def _borrow(name: str, owner: object, address: int, dtype: torch.dtype, shape: t
     rows, *row_shape = shape
     row_bytes = math.prod(row_shape) * dtype.itemsize
     span = (rows - 1) * stride + row_bytes if rows else 0
-    storage = Storage.borrow(owner, address, span, f"the array of field {name!r}")
-    return Field(dtype, tuple(row_shape), Column(row_bytes, [(storage, 0, rows, stride)]))
+    storage, offset = _storage(name, owner, address, span)
+    return Field(dtype, tuple(row_shape), Column(row_bytes, [(storage, offset, rows, stride)]))
+
+
+def _storage(name: str, owner: object, address: int, nbytes: int) -> tuple[Storage, int]:
+    file = mapped_file(address, nbytes) if nbytes else None
+    if file is None:
+        return Storage.borrow(owner, address, nbytes, f"the array of field {name!r}"), 0
+    path, offset = file
+    return Storage.map_file(path), offset

@@ -1,0 +1,116 @@
+"""What does FastLoader reach of the disk when nothing is in the page cache?
+
+The cache is dropped before every run, which only root may do. The ceiling is the best of O_DIRECT and io_uring with
+several numbers of random reads of the same rows in flight; the stock loader reads the same mapped file.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from harness import Bench, Case, arguments, rates, share
+from loops import SEED, fast_loader
+
+from memload import _core
+from memload.bench import shuffled
+from memload.loader import FastLoader
+from memload.measure import Epoch, Spread, in_turn, run_epoch
+from memload.stock import Setting, StockLoop, map_shard
+
+METHODS = (("direct", 4), ("direct", 8), ("io_uring", 8), ("io_uring", 32), ("io_uring", 128))
+ROWS = 20_000  # at most, of which the stock loader reads what it manages in STOCK_SECONDS
+STOCK_SECONDS = 5.0
+
+
+def drop_caches() -> None:
+    """Empties the page cache. Pages that some process still maps would stay: every run maps its file anew."""
+    os.sync()
+    Path("/proc/sys/vm/drop_caches").write_text("1")
+
+
+def cold(run: Callable[[], Epoch]) -> Callable[[], Epoch]:
+    def run_cold() -> Epoch:
+        drop_caches()
+        return run()
+
+    return run_cold
+
+
+def disk_epoch(case: Case, plan: np.ndarray, method: str, in_flight: int) -> Epoch:
+    """The planned rows read past the page cache, as one epoch."""
+    (array,) = map_shard(case.workload.shard(case.folder)).values()
+    row_bytes = array.nbytes // len(array)
+    offsets = array.offset + plan * row_bytes
+    shard = str(case.workload.shard(case.folder))
+    run = _core.bench_disk(shard, offsets, row_bytes, in_flight, method)
+    seconds = run["seconds"]
+    return Epoch(seconds, seconds / run["reads"], run["cpu_seconds"], 1, run["reads"], run["bytes"])
+
+
+def methods_here(case: Case, plan: np.ndarray) -> dict[str, Callable[[], Epoch]]:
+    """The ways to read that the kernel and the file system grant, said when one is refused."""
+    granted: dict[str, Callable[[], Epoch]] = {}
+    for method, in_flight in METHODS:
+        try:
+            disk_epoch(case, plan[:1], method, 1)
+        except OSError as refused:
+            print(f"{case.name}: {method} is refused here: {refused}")
+            continue
+        granted[f"{method} {in_flight}"] = lambda m=method, k=in_flight: disk_epoch(case, plan, m, k)
+    return granted
+
+
+def stock_loop(case: Case) -> StockLoop:
+    """The stock loader over the mapped file, mapped anew."""
+    shard = case.workload.shard(case.folder)
+    return StockLoop(shard, case.workload.batch_size, Setting("items", 0), {}, SEED)
+
+
+def cold_loader(case: Case, plan: np.ndarray) -> FastLoader[Any]:
+    """FastLoader over just the planned rows, which it shuffles once more."""
+    loader = fast_loader(case)
+    generator = torch.Generator().manual_seed(SEED)
+    rows = loader.dataset.select(plan)
+    return FastLoader(rows, case.workload.batch_size, shuffle=True, drop_last=True, generator=generator)
+
+
+def measure(bench: Bench, case: Case) -> None:
+    plan = shuffled(case.workload.rows, SEED)[:ROWS]
+    disk = methods_here(case, plan)
+    seconds = 0.2 if bench.args.quick else STOCK_SECONDS
+    contestants = {name: cold(run) for name, run in disk.items()}
+    contestants["fast"] = cold(lambda: run_epoch(cold_loader(case, plan)))
+    contestants["stock"] = cold(lambda: run_epoch(stock_loop(case), seconds=seconds))
+    epochs = in_turn(contestants, bench.rounds)
+    if not disk:
+        raise OSError("neither O_DIRECT nor io_uring may be used here: there is no ceiling to compare with")
+    best = max(disk, key=lambda name: Spread.of(rates(epochs[name])).median)
+    of_disk, of_stock = share(epochs["fast"], epochs[best]), share(epochs["fast"], epochs["stock"])
+    mb = {name: Spread.of(epoch.gb_per_second * 1e3 for epoch in runs) for name, runs in epochs.items()}
+    text = (
+        f"{of_disk.median:.2f} ({of_disk.low:.2f} to {of_disk.high:.2f}) of {best} at {mb[best].median:,.0f} MB/s; "
+        f"{of_stock.median:.1f}x stock over a memmap"
+    )
+    bench.add(case.name, text, of_disk=of_disk, of_stock=of_stock, best=best, **{f"MB/s {n}": s for n, s in mb.items()})
+
+
+def main() -> None:
+    parser = arguments("FastLoader on a cold disk", rounds=5, default=("W1", "C4"))
+    parser.set_defaults(variants=["raw"])
+    args = parser.parse_args()
+    if not os.access("/proc/sys/vm/drop_caches", os.W_OK):
+        print("only root may drop the page cache: nothing was measured")
+        return
+    bench = Bench(args)
+    with bench.cases(held=False) as cases:
+        for case in cases:
+            measure(bench, case)
+
+
+if __name__ == "__main__":
+    main()

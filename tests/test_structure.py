@@ -1,0 +1,133 @@
+"""The house in order: who imports whom, and what users may import."""
+
+import ast
+import doctest
+import importlib
+import inspect
+import tempfile
+from pathlib import Path
+
+import pytest
+
+import memload
+
+PACKAGE = Path(memload.__file__).parent
+
+# From the ground up. A module imports from lower floors only. `memload` itself, the face, stands on all of them.
+FLOORS = [
+    {"_core", "_cuda"},
+    {"errors", "dtypes", "sizes", "progress", "stats", "plan", "memory.budget", "sources.memory_maps"},
+    {"fields"},
+    {"safetensors_header", "rows", "transport"},
+    {"shard_index"},
+    {"shards", "shard_file", "staging"} | {"sources.arrays", "sources.npy", "sources.raw", "sources.safetensors_file"},
+    {"shard_writer"},
+    {"dataset"},
+    {"device", "opening"},
+    {"cast", "writing"},
+    {"native"},
+    {"loader"},
+]
+# What runs from the command line stands on the face, like any user's program.
+PROGRAMS = [{"measure"}, {"stock", "bench"}, {"demo", "doctor"}, {"cli"}]
+HOUSE = [*FLOORS, {""}, *PROGRAMS]
+
+
+def module_name(path):
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_name(path): path for path in PACKAGE.rglob("*.py")}
+ROOMS = [name for name, path in MODULES.items() if path.name != "__init__.py"]
+
+
+def floor_of(module):
+    return next((level for level, modules in enumerate(HOUSE) if module in modules), None)
+
+
+def imports_of(path):
+    """The memload modules that a file imports, inside functions too; those for type checking alone do not count."""
+    tree = ast.parse(path.read_text())
+    typing_only = {
+        inner
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        for inner in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if node in typing_only:
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name.split(".")[0] == "memload")
+        elif isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "memload":
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                known = inner.removeprefix("memload.")
+                yield inner if known in MODULES or known in ("_core", "_cuda") else node.module
+
+
+def test_every_module_has_a_floor():
+    assert [name for name in ROOMS if floor_of(name) is None] == []
+
+
+@pytest.mark.parametrize("module", ROOMS)
+def test_a_module_imports_from_lower_floors_only(module):
+    for imported in imports_of(MODULES[module]):
+        name = imported.removeprefix("memload").removeprefix(".")
+        if name in MODULES and MODULES[name].name == "__init__.py" and name:
+            continue  # a package without content
+        assert floor_of(name) is not None, f"{module} imports {imported}, which has no floor"
+        assert floor_of(name) < floor_of(module), f"{module} may not import {imported}: it is not on a lower floor"
+
+
+def test_nobody_imports_relatively():
+    for path in MODULES.values():
+        for node in ast.walk(ast.parse(path.read_text())):
+            assert not (isinstance(node, ast.ImportFrom) and node.level), path
+
+
+@pytest.mark.parametrize("name", memload.__all__)
+def test_every_public_name_exists_and_is_documented(name):
+    member = getattr(memload, name)
+    if name == "__version__":
+        return
+    assert inspect.getdoc(member)
+    assert member.__module__.startswith("memload")
+    if inspect.isfunction(member):
+        assert "Example:" in member.__doc__
+        assert ">>> " in member.__doc__
+
+
+def test_all_is_sorted_and_complete():
+    assert sorted(memload.__all__) == memload.__all__
+    public = {
+        name
+        for name, member in vars(memload).items()
+        if not name.startswith("_") and not inspect.ismodule(member) and name != "annotations"
+    }
+    assert public <= set(memload.__all__)
+
+
+def test_files_stay_readable_in_length():
+    lengths = {name: len(path.read_text().splitlines()) for name, path in MODULES.items()}
+    assert {name: length for name, length in lengths.items() if length > 450} == {}
+
+
+def _functions():
+    for name, path in MODULES.items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                first = node.body[1] if ast.get_docstring(node) and len(node.body) > 1 else node.body[0]
+                yield f"{name}.{node.name}", node.end_lineno - first.lineno + 1
+
+
+def test_functions_stay_short():
+    assert [(name, lines) for name, lines in _functions() if lines > 60] == []
+
+
+@pytest.mark.parametrize("module", ROOMS)
+def test_the_examples_of_a_module_run(module, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    outcome = doctest.testmod(importlib.import_module(f"memload.{module}"))
+    assert outcome.failed == 0
