@@ -3,10 +3,11 @@
 #
 #     benchmarks/gpu_check.sh [FOLDER_OF_WHEELS]
 #
-# What the machine must have: a GPU with its driver, nvcc 12 or newer (12.8 for its own code above compute capability 9.0;
-# below that, PTX is translated), a C++20 compiler, and a Python (3.10 or newer; PYTHON=... names it) with torch for CUDA, numpy, cmake, ninja, pybind11 and scikit-build-core.
-# What may have to travel as wheels, where that Python lacks it: pytest, xxhash, tqdm (with pytest's own needs: iniconfig,
-# packaging, pluggy, pygments). Fetch them elsewhere by `pip download`, and name their folder as the argument.
+# What the machine must have: a GPU with its driver, nvcc 12 or newer (older than 12.8, it makes no machine code for
+# compute capability 10 and up, and the driver translates PTX), a C++20 compiler, and a Python (3.10 or newer; PYTHON=...
+# names it) with torch for CUDA, numpy, cmake, ninja, pybind11 and scikit-build-core.
+# What may have to travel as wheels, where that Python lacks it: pytest, xxhash, tqdm (with pytest's own needs:
+# iniconfig, packaging, pluggy, pygments). Fetch them elsewhere by `pip download`, and name their folder as the argument.
 #
 # Writes gpu_cast_<device>_<date>.json into ${OUT:-benchmarks/results}. Nothing is installed outside a temporary folder.
 #

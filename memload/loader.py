@@ -26,8 +26,10 @@ from memload.stats import LoaderStats
 
 T = TypeVar("T")
 
-DEFAULT_DEPTH = 2
-"""Batches gathered ahead. Two measured as fast as six: one is being filled while one waits."""
+# Batches gathered ahead: two measured as fast as six, one being filled while one waits. Batches of some 100 KB are
+# gathered faster than a thread wakes up, so of these there are more, up to so many bytes in all.
+_LEAST_DEPTH, _MOST_DEPTH, _AHEAD_BYTES = 2, 8, 2 << 20
+_STOCK_PREFETCH_FACTOR = 2  # what torch sets where the user gives none
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,8 @@ class FastLoader(DataLoader[T]):
         batch_size, shuffle, sampler, ...: as in ``DataLoader``.
         threads: native threads; default: the CPUs that this process may use (affinity and cgroup quota), divided by the
             environment's LOCAL_WORLD_SIZE. More cost nothing but contention.
-        depth: batches gathered ahead, default 2. Memory is ``(depth + 1)`` batches; see ``nbytes``.
+        depth: batches gathered ahead, default 2, and up to 8 where batches are smaller than 1 MB. Memory is
+            ``(depth + 1)`` batches; see ``nbytes``.
         cast: for each named field a ``Cast``, done while gathering, such as
             ``{"stim": Cast(torch.bfloat16, norm_removed=True)}``. Keys are field names; for a TensorDataset positions.
             On the stock engine the same cast follows the collation.
@@ -106,11 +109,14 @@ class FastLoader(DataLoader[T]):
         multiprocessing_context: Any = None,
         generator: torch.Generator | None = None,
         *,
+        prefetch_factor: int | None = None,
+        persistent_workers: bool = False,
+        pin_memory_device: str = "",
+        in_order: bool = True,
         threads: int | None = None,
         depth: int | None = None,
         cast: Mapping[Any, Cast] | None = None,
         options: EngineOptions | None = None,
-        **stock: Any,
     ) -> None:
         super().__init__(
             dataset,
@@ -126,17 +132,21 @@ class FastLoader(DataLoader[T]):
             worker_init_fn,
             multiprocessing_context,
             generator,
-            **stock,
+            prefetch_factor=prefetch_factor,
+            persistent_workers=persistent_workers,
+            pin_memory_device=pin_memory_device,
+            in_order=in_order,
         )
         if options is not None and (threads is not None or depth is not None):
             raise ValueError("give threads= and depth= inside options=EngineOptions(...), or without options=")
-        self.options = options or EngineOptions(threads=threads, depth=depth)
-        self.cast = dict(cast or {})
+        self.threads, self.depth, self.cast, self.options = threads, depth, cast, options
+        self._engine = options or EngineOptions(threads=threads, depth=depth)
+        self._casts = dict(cast or {})
         self._finished = LoaderStats()
         self._passes: weakref.WeakSet[NativePass] = weakref.WeakSet()
         self._kept: _core.Pipeline | None = None
         self._seeded = False
-        if self.cast and isinstance(self._resolved(), Source):
+        if self._casts and isinstance(self._resolved(), Source):
             self._source()  # a cast of a field that is not there fails here, not in the first pass
 
     @property
@@ -165,7 +175,7 @@ class FastLoader(DataLoader[T]):
     def __iter__(self) -> Any:
         if not isinstance(self._resolved(), Source):
             batches = super().__iter__()
-            return _Casting(batches, self.cast) if self.cast else batches
+            return _Casting(batches, self._casts) if self._casts else batches
         one = NativePass(self)
         self._passes.add(one)
         return one
@@ -195,17 +205,19 @@ class FastLoader(DataLoader[T]):
         source = self._resolved()
         if not isinstance(source, Source):
             raise RuntimeError(f"this loader cannot go on natively: {source}")
-        return source.with_casts(self.cast)
+        return source.with_casts(self._casts)
 
     def _depth(self) -> int:
-        if self.options.depth is not None:
-            return self.options.depth
-        # prefetch_factor is given by the user only where it differs from stock's own default.
-        return max(1, self.prefetch_factor) if self.prefetch_factor is not None else DEFAULT_DEPTH
+        if self._engine.depth is not None:
+            return self._engine.depth
+        if self.prefetch_factor not in (None, _STOCK_PREFETCH_FACTOR):
+            return max(1, self.prefetch_factor)
+        slot = _core.Pipeline.ring_bytes(self._source().pipeline_fields(), self._batch_rows(), depth=1) // 2
+        return min(max(_LEAST_DEPTH, _AHEAD_BYTES // slot), _MOST_DEPTH)
 
     def _threads(self) -> int:
-        if self.options.threads is not None:
-            return self.options.threads
+        if self._engine.threads is not None:
+            return self._engine.threads
         return self.num_workers or default_threads(int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
     def _batch_rows(self) -> int:
@@ -289,7 +301,7 @@ class NativePass(Iterator[Any]):
 
 
 def _pipeline(loader: FastLoader[Any], source: Source) -> _core.Pipeline:
-    options = loader.options
+    options = loader._engine
     kept, loader._kept = loader._kept, None
     return _core.Pipeline(
         source.pipeline_fields(),

@@ -35,7 +35,10 @@ class Staging:
     def __init__(self, target: Path, append: bool) -> None:
         self._target = target
         self._append = append
-        self._home = target / ".append.memload" if append else target.parent / f".{target.name}.memload"
+        beside = target.parent / f".{target.name}.memload"
+        self._home = target / ".append.memload" if append else beside
+        if append:
+            _clear_leftover(beside, target)
         self._lock = _take_lock(self._home, target)
         self.directory = self._home / "set"
         try:
@@ -67,6 +70,14 @@ class Staging:
         shutil.rmtree(self._home, ignore_errors=True)
         os.close(self._lock)
         self._lock = -1
+
+
+def _clear_leftover(home: Path, target: Path) -> None:
+    """Remove the hidden directory of a writer that was killed after its set had got its name."""
+    if home.exists():
+        lock = _take_lock(home, target)
+        shutil.rmtree(home, ignore_errors=True)
+        os.close(lock)
 
 
 def _take_lock(home: Path, target: Path) -> int:

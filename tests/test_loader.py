@@ -1,6 +1,7 @@
 """FastLoader beside the stock loader: same batches, same draws, same errors."""
 
 import copy
+import inspect
 import pickle
 
 import numpy as np
@@ -293,3 +294,13 @@ def test_zipped_datasets_look_rows_up():
     (batch,) = loader
     assert batch["stim"][:, 0].tolist() == [2, 2, 0, 1, 0]
     assert batch["betas"].tolist() == [0, 1, 2, 3, 4]
+
+
+def test_the_signature_is_the_stock_loaders_and_keyword_only_extras():
+    stock = inspect.signature(DataLoader.__init__).parameters
+    fast = inspect.signature(memload.FastLoader.__init__).parameters
+    assert list(fast)[: len(stock)] == list(stock)
+    assert [p.default for p in fast.values()][2 : len(stock)] == [p.default for p in stock.values()][2:]
+    extras = list(fast.values())[len(stock) :]
+    assert [p.name for p in extras] == ["threads", "depth", "cast", "options"]
+    assert all(p.kind is p.KEYWORD_ONLY for p in extras)

@@ -89,9 +89,14 @@ print(time.process_time() - start)
     assert seconds < 0.5
 
 
-def test_the_command_explains_itself(tmp_path):
-    command = shutil.which("memload", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-    words = [command] if command else [sys.executable, "-m", "memload"]
+COMMAND = shutil.which("memload", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+
+
+@pytest.mark.parametrize("words", [[sys.executable, "-m", "memload"], [COMMAND]], ids=["python -m memload", "memload"])
+def test_the_command_explains_itself(words, tmp_path):
+    if words == [None]:
+        assert PACKAGE == ROOT / "memload"  # built in place: nothing installed the command
+        return
     done = run(*words, "--help", cwd=tmp_path, PYTHONPATH=str(PACKAGE.parent))
     assert done.returncode == 0, done.stderr
     assert all(word in done.stdout for word in ("demo", "doctor", "info", "verify", "write", "bench"))

@@ -388,6 +388,14 @@ def test_shards_that_a_killed_append_had_moved_into_place_are_cleared(tmp_path, 
     ]
 
 
+def test_what_a_writer_killed_at_its_very_end_left_beside_the_set_is_cleared(tmp_path, fields):
+    memload.write(tmp_path / "s", fields)
+    (tmp_path / ".s.memload").mkdir()
+    (tmp_path / ".s.memload" / "lock").touch()
+    memload.write(tmp_path / "s", fields, append=True)
+    assert leftovers(tmp_path) == []
+
+
 def test_writing_needs_little_memory(tmp_path):
     code = (
         "import memload, numpy as np, resource, sys, torch\n"

@@ -29,7 +29,7 @@ FLOORS = [
     {"loader"},
 ]
 # What runs from the command line stands on the face, like any user's program.
-PROGRAMS = [{"measure"}, {"stock", "bench"}, {"demo", "doctor"}, {"cli"}]
+PROGRAMS = [{"measure"}, {"stock", "bench"}, {"demo", "doctor"}, {"cli"}, {"__main__"}]
 HOUSE = [*FLOORS, {""}, *PROGRAMS]
 
 

@@ -9,9 +9,8 @@
 //   bf16 (8 digits)    the digits of |k| itself, plus one unit in the last place: take the bits of float(k) * 2^-8,
 //                      which bf16 holds exactly, and add 1 if k is not 0. In unsigned 16-bit arithmetic both are one
 //                      subtraction of (8 << 7) - 1, and a saturating one leaves k = 0 at 0.
-//   f16 (11 digits)    k * kInverse is within two units of a float's last place, and so near a float is no halfway
-//   point
-//                      between two f16: every eight digits of |k|/255 have a 1 and a 0 among them.
+//   f16 (11 digits)    k * kInverse is within two units of a float's last place, and no halfway point between two f16
+//                      is so near: every eight digits of |k|/255 have a 1 and a 0 among them.
 //
 // The tests compare all 256 values with true division.
 #pragma once

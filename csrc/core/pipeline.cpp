@@ -48,7 +48,7 @@ std::size_t piece_bytes(std::size_t batch_bytes, int threads) {
 
 Store choose_store(const PipelineOptions& options, std::size_t ring_bytes) {
   if (options.store) return *options.store;
-  return ring_bytes > 2 * last_level_cache() ? Store::streaming : Store::cached;
+  return 2 * ring_bytes > 3 * last_level_cache() ? Store::streaming : Store::cached;
 }
 
 }  // namespace

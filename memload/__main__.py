@@ -1,0 +1,8 @@
+"""``python -m memload``: the same as the command ``memload``."""
+
+import sys
+
+from memload.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())
