@@ -30,7 +30,7 @@ T = TypeVar("T")
 # Batches gathered ahead: two measured as fast as six, one being filled while one waits. Batches of some 100 KB are
 # gathered faster than a thread wakes up, so of these there are more, up to so many bytes in all.
 _LEAST_DEPTH, _MOST_DEPTH, _AHEAD_BYTES = 2, 8, 2 << 20
-_SMALL_ROW, _SPARSE = 64 << 10, 0.1
+_SMALL_ROW, _MOST_IN_SMALL_ROWS, _MOST = 64 << 10, 0.1, 0.5
 _STOCK_PREFETCH_FACTOR = 2  # what torch sets where the user gives none
 
 
@@ -321,25 +321,27 @@ def _pipeline(loader: FastLoader[Any], source: Source) -> _core.Pipeline:
         drop_last=loader.drop_last or getattr(loader.batch_sampler, "drop_last", False),
         depth=loader._depth(),
         threads=loader._threads(),
-        read_around=_reads_around(source, loader._length() * loader._batch_rows()),
+        read_blocks=_reads_blocks(source, loader._length() * loader._batch_rows()),
         isa=options.isa or "",
         streaming=options.streaming,
         reuse=kept,
     )
 
 
-def _reads_around(source: Source, planned_rows: int) -> bool:
-    """Whether rows that are not in the page cache are best read with what lies around them.
+def _reads_blocks(source: Source, planned_rows: int) -> bool:
+    """Whether rows that are not in the page cache are best read with the whole 2 MB block around them.
 
-    A disk gives small random reads at a tenth of its rate for large ones. So where a pass reads more than about a tenth
-    of its files in small rows, and the page cache can keep them, reading more at a time soon has all of them.
+    So it is where the page cache can keep the files and the pass needs most of them anyway: half of the bytes, or in
+    small rows a tenth, since a disk gives small random reads at about a tenth of its rate for large ones.
     """
     mapped = [f.column for f in source.fields.values() if any(s.mapped for s in f.column.storages)]
-    if not mapped or max(column.row_bytes for column in mapped) > _SMALL_ROW:
+    if not mapped:
         return False
     files = {storage.name: storage.nbytes for column in mapped for storage in column.storages}
+    total = sum(files.values())
+    small = max(column.row_bytes for column in mapped) <= _SMALL_ROW
     wanted = planned_rows * sum(column.row_bytes for column in mapped)
-    return wanted >= _SPARSE * sum(files.values()) and sum(files.values()) <= memory().free // 2
+    return wanted >= total * (_MOST_IN_SMALL_ROWS if small else _MOST) and total <= memory().free // 2
 
 
 def _draw_base_seed(loader: FastLoader[Any]) -> None:

@@ -46,7 +46,7 @@ class Gather::Part {
       const std::byte* const src = extent.data + skipped;
       const Storage& storage = *extent.segment->storage;
       if (!storage.enter(src, elements * field_.in_size)) in_cache_ = false;
-      if (cold_ && !small && !storage.resident(src)) storage.advise(src, elements * field_.in_size, /*around=*/false);
+      if (cold_ && !small && !storage.resident(src)) storage.advise(src, elements * field_.in_size);
       field_.kernel(src, out_ + at, elements);
       at += bytes;
       inside = 0;
@@ -131,7 +131,7 @@ bool Gather::fill(std::span<const std::int64_t> rows, const BatchLayout& layout,
   return in_cache;
 }
 
-void Gather::advise(std::span<const std::int64_t> rows, bool around) const noexcept {
+void Gather::advise(std::span<const std::int64_t> rows) const noexcept {
   for (const Field& field : fields_) {
     const Storage* storage = nullptr;
     const std::byte* begin = nullptr;
@@ -143,18 +143,27 @@ void Gather::advise(std::span<const std::int64_t> rows, bool around) const noexc
         end = std::max(end, stop);
         continue;
       }
-      if (storage != nullptr) storage->advise(begin, static_cast<std::size_t>(end - begin), around);
+      if (storage != nullptr) storage->advise(begin, static_cast<std::size_t>(end - begin));
       storage = extent.segment->storage.get();
       begin = extent.data;
       end = stop;
     }
-    if (storage != nullptr) storage->advise(begin, static_cast<std::size_t>(end - begin), around);
+    if (storage != nullptr) storage->advise(begin, static_cast<std::size_t>(end - begin));
   }
 }
 
-void Gather::expect_random_reads() const noexcept {
+void Gather::read_blocks(std::span<const std::int64_t> rows) const noexcept {
   for (const Field& field : fields_) {
-    for (const Segment& segment : field.column->segments()) segment.storage->expect_random_reads();
+    for (const std::int64_t row : rows) {
+      const Extent extent = field.column->at(row);
+      extent.segment->storage->read_blocks(extent.data, field.column->row_bytes());
+    }
+  }
+}
+
+void Gather::expect_random_reads(bool blocks) const noexcept {
+  for (const Field& field : fields_) {
+    for (const Segment& segment : field.column->segments()) segment.storage->expect_random_reads(blocks);
   }
 }
 

@@ -50,12 +50,14 @@ class Gather {
   bool fill(std::span<const std::int64_t> rows, const BatchLayout& layout, std::byte* slot, std::size_t begin,
             std::size_t end, bool cold = false) const;
 
-  // Asks for the bytes of these rows ahead of fill(), and with `around` for the blocks that hold them; neighbours are
-  // asked for together.
-  void advise(std::span<const std::int64_t> rows, bool around = false) const noexcept;
+  // Asks for the bytes of these rows ahead of fill(), without waiting; neighbours are asked for together.
+  void advise(std::span<const std::int64_t> rows) const noexcept;
 
-  // Prepares all files for being read by advise().
-  void expect_random_reads() const noexcept;
+  // Reads the 2 MB blocks that hold these rows, each at most once, and waits for them.
+  void read_blocks(std::span<const std::int64_t> rows) const noexcept;
+
+  // Prepares all files for advise(), or with `blocks` for read_blocks().
+  void expect_random_reads(bool blocks) const noexcept;
 
   // Whether the first byte of this row's every field is in the page cache.
   [[nodiscard]] bool resident(std::int64_t row) const noexcept;

@@ -29,7 +29,8 @@ constexpr std::size_t kLargestPiece = std::size_t{1} << 20;
 // How far ahead rows are asked for when reads go to the disk: enough for the disk's queue, whatever the row's size.
 constexpr std::size_t kAdviseBytes = std::size_t{32} << 20;
 constexpr std::size_t kAdviseRows = 256;
-constexpr std::size_t kAdvisePiece = 16;
+constexpr std::size_t kAdvisePiece = 16;  // rows
+constexpr std::size_t kBlockPiece = 2;    // rows whose blocks are waited for
 // So many rows in a row found in the page cache end the asking.
 constexpr int kWarmSamples = 64;
 
@@ -127,8 +128,8 @@ class Pipeline::State::Filling : public Job {
     bool in_cache = true;
     try {
       const std::size_t begin = index * piece_;
-      in_cache = state_->gather_->fill(rows, layout, slot.get(), begin, std::min(begin + piece_, layout.bytes),
-                                       state_->cold_);
+      in_cache =
+          state_->gather_->fill(rows, layout, slot.get(), begin, std::min(begin + piece_, layout.bytes), state_->cold_);
     } catch (...) {
       const std::lock_guard lock(state_->mutex_);
       fail(std::current_exception());
@@ -157,18 +158,25 @@ class Pipeline::State::Filling : public Job {
 class Pipeline::State::Advice : public Job {
  public:
   Advice(State& state, std::vector<std::int64_t> rows)
-      : Job(state.crew_, (rows.size() + kAdvisePiece - 1) / kAdvisePiece),
+      : Job(state.crew_, (rows.size() + piece_rows(state) - 1) / piece_rows(state)),
         state_(state.shared_from_this()),
         rows_(std::move(rows)) {}
 
   void run(std::size_t index) noexcept override {
-    const std::size_t begin = index * kAdvisePiece;
-    const auto part = std::span<const std::int64_t>(rows_).subspan(begin, std::min(kAdvisePiece, rows_.size() - begin));
+    const std::size_t rows = piece_rows(*state_);
+    const std::size_t begin = index * rows;
+    const auto part = std::span<const std::int64_t>(rows_).subspan(begin, std::min(rows, rows_.size() - begin));
     state_->sampled(state_->gather_->resident(part.front()));
-    state_->gather_->advise(part, state_->options_.read_around);
+    if (state_->options_.read_blocks) {
+      state_->gather_->read_blocks(part);
+    } else {
+      state_->gather_->advise(part);
+    }
   }
 
  private:
+  static std::size_t piece_rows(const State& state) { return state.options_.read_blocks ? kBlockPiece : kAdvisePiece; }
+
   std::shared_ptr<State> state_;
   std::vector<std::int64_t> rows_;
 };
@@ -262,7 +270,7 @@ void Pipeline::State::look_at_residency(const std::vector<std::int64_t>& rows) {
 void Pipeline::State::turn_cold() {
   cold_ = true;
   warm_samples_ = 0;
-  gather_->expect_random_reads();
+  gather_->expect_random_reads(options_.read_blocks);
   std::vector<std::int64_t> rows;
   for (const auto& filling : in_flight_) {
     if (filling->remaining != 0) rows.insert(rows.end(), filling->rows.begin(), filling->rows.end());

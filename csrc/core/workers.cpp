@@ -121,12 +121,9 @@ void Workers::submit(std::shared_ptr<Job> job, bool urgent) {
   if (pieces == 0) return;
   {
     const std::lock_guard lock(mutex_);
-    Entry entry{std::move(job)};
-    if (urgent) {
-      queue_.push_front(std::move(entry));
-    } else {
-      queue_.push_back(std::move(entry));
-    }
+    auto place = queue_.end();
+    if (urgent) place = std::find_if(queue_.begin(), queue_.end(), [](const Entry& e) { return !e.urgent; });
+    queue_.insert(place, {std::move(job), urgent});
   }
   if (pieces == 1) {
     queued_.notify_one();

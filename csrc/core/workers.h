@@ -46,7 +46,7 @@ class Workers {
   Workers(const Workers&) = delete;
   Workers& operator=(const Workers&) = delete;
 
-  // urgent: before what is queued.
+  // urgent: before all that is queued and not urgent.
   void submit(std::shared_ptr<Job> job, bool urgent = false);
   // Runs one queued piece of this crew on the calling thread, above the limit; false if there is none.
   bool help(const Crew& crew);
@@ -57,6 +57,7 @@ class Workers {
  private:
   struct Entry {
     std::shared_ptr<Job> job;
+    bool urgent = false;
     std::size_t next = 0;
   };
   struct Piece {
