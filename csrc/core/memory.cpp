@@ -12,7 +12,8 @@
 namespace memload {
 
 std::size_t last_level_cache() {
-  // sysconf adds up all caches of all dies on some machines; what CPU 0 reads through is in sysfs, the largest level last.
+  // sysconf adds up all caches of all dies on some machines; what CPU 0 reads through is in sysfs, the largest level
+  // last.
   std::size_t largest = 0;
   for (int index = 0;; ++index) {
     std::ifstream file("/sys/devices/system/cpu/cpu0/cache/index" + std::to_string(index) + "/size");
