@@ -1,7 +1,8 @@
 """What does FastLoader reach of the disk when nothing is in the page cache?
 
-The cache is dropped before every run, which only root may do. The ceiling is the best of O_DIRECT and io_uring with
-several numbers of random reads of the same rows in flight; the stock loader reads the same mapped file.
+The cache is dropped before every run, which only root may do (with --quick: that of the one file). The ceiling is the
+best of O_DIRECT and io_uring with several numbers of random reads of the same rows in flight; the stock loader reads
+the same mapped file.
 """
 
 from __future__ import annotations
@@ -27,15 +28,24 @@ ROWS = 20_000  # at most, of which the stock loader reads what it manages in STO
 STOCK_SECONDS = 5.0
 
 
-def drop_caches() -> None:
-    """Empties the page cache. Pages that some process still maps would stay: every run maps its file anew."""
-    os.sync()
-    Path("/proc/sys/vm/drop_caches").write_text("1")
+DROP_CACHES = Path("/proc/sys/vm/drop_caches")
 
 
-def cold(run: Callable[[], Epoch]) -> Callable[[], Epoch]:
+def evict(path: Path, *, everything: bool) -> None:
+    """Empties the page cache of one file, or of the machine.
+
+    Pages that some process still maps would stay: every run maps its file anew.
+    """
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    if everything:
+        DROP_CACHES.write_text("1")
+
+
+def cold(bench: Bench, case: Case, run: Callable[[], Epoch]) -> Callable[[], Epoch]:
     def run_cold() -> Epoch:
-        drop_caches()
+        evict(case.workload.shard(case.folder), everything=not bench.args.quick)
         return run()
 
     return run_cold
@@ -83,9 +93,9 @@ def measure(bench: Bench, case: Case) -> None:
     plan = shuffled(case.workload.rows, SEED)[:ROWS]
     disk = methods_here(case, plan)
     seconds = 0.2 if bench.args.quick else STOCK_SECONDS
-    contestants = {name: cold(run) for name, run in disk.items()}
-    contestants["fast"] = cold(lambda: run_epoch(cold_loader(case, plan)))
-    contestants["stock"] = cold(lambda: run_epoch(stock_loop(case), seconds=seconds))
+    contestants = {name: cold(bench, case, run) for name, run in disk.items()}
+    contestants["fast"] = cold(bench, case, lambda: run_epoch(cold_loader(case, plan)))
+    contestants["stock"] = cold(bench, case, lambda: run_epoch(stock_loop(case), seconds=seconds))
     epochs = in_turn(contestants, bench.rounds)
     if not disk:
         raise OSError("neither O_DIRECT nor io_uring may be used here: there is no ceiling to compare with")
@@ -103,7 +113,7 @@ def main() -> None:
     parser = arguments("FastLoader on a cold disk", rounds=5, default=("W1", "C4"))
     parser.set_defaults(variants=["raw"])
     args = parser.parse_args()
-    if not os.access("/proc/sys/vm/drop_caches", os.W_OK):
+    if not args.quick and not os.access(DROP_CACHES, os.W_OK):
         print("only root may drop the page cache: nothing was measured")
         return
     bench = Bench(args)

@@ -2,7 +2,7 @@
 
     python contestant.py '{"kind": "fast", "workload": {...}, "variant": "f32", "folder": "...", "options": {...}}'
 
-Kinds: `fast` (options: those of `loops.fast_loader`), `stock` (options: quick), `ceiling` (options: threads, isa), `mover`.
+Kinds: `fast` (options: those of `loops.fast_loader`), `stock` (quick), `ceiling` (threads, isa), `mover` (none).
 Commands: `run` answers with an Epoch; `memory` with the peak beyond what was held before, and what the loader states.
 """
 

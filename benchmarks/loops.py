@@ -13,6 +13,7 @@ from memload import stock
 from memload.bench import Ceiling, shuffled
 from memload.loader import EngineOptions, FastLoader
 from memload.measure import Epoch, run_epoch
+from memload.memory.budget import default_threads
 
 SEED = 0
 
@@ -40,8 +41,13 @@ def fast_loader(
     depth: int | None = None,
     isa: str | None = None,
     streaming: bool | None = None,
+    persistent: bool = False,
 ) -> FastLoader[Any]:
-    """FastLoader over a case, shuffled; options force what it would choose."""
+    """FastLoader over a case, shuffled; options force what it would choose.
+
+    `persistent` keeps slots and threads between epochs, as the ceiling does.
+    """
+    kept = {"num_workers": threads or default_threads(), "persistent_workers": True} if persistent else {}
     return FastLoader(
         case.workload.open(case.folder),
         batch_size or case.workload.batch_size,
@@ -50,6 +56,7 @@ def fast_loader(
         generator=torch.Generator().manual_seed(SEED),
         cast=case.workload.casts(case.variant),
         options=EngineOptions(threads=threads, depth=depth, isa=isa, streaming=streaming),
+        **kept,
     )
 
 

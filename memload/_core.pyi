@@ -126,6 +126,10 @@ class Ceiling:
         """
         Gathers that many batches (0: the whole plan once) and says how long it took.
         """
+    def run_fresh(self, streaming: bool = False) -> dict[str, typing.Any]:
+        """
+        Gathers the first batch into memory that nobody has touched yet.
+        """
     def written(self, batch: typing.SupportsInt | typing.SupportsIndex, field: typing.SupportsInt | typing.SupportsIndex) -> bytes:
         """
         The bytes that a batch of the last run wrote for a field; overwritten four batches later.

@@ -74,6 +74,10 @@ class Ceiling:
         """Gathers `batches` batches (0: the plan once) with streaming or with ordinary stores."""
         return _epoch(self._native.run(batches, streaming))
 
+    def written(self, batch: int, field: int) -> bytes:
+        """What a batch of the last run wrote for one field; overwritten four batches later."""
+        return self._native.written(batch, field)
+
     def run_fresh(self) -> Epoch:
         """Gathers the first batch into huge pages that nobody has touched yet, as any loader must once."""
         return _epoch(self._native.run_fresh())
@@ -104,7 +108,7 @@ def casts_of(dataset: Dataset, dtype: torch.dtype | None) -> dict[str, Cast]:
 
 
 def shuffled(length: int, seed: int = 0) -> NDArray[np.int64]:
-    """The rows 0 to length - 1 in the order that a shuffling loader with a generator of this seed takes them."""
+    """The rows 0 to length - 1, shuffled."""
     return torch.randperm(length, generator=torch.Generator().manual_seed(seed)).numpy()
 
 
@@ -163,7 +167,15 @@ def measure(variant: str, dataset: Dataset, dtype: torch.dtype | None, threads: 
         "streaming": lambda: ceiling.run(streaming=True),
     }
     if not args.ceiling:
-        loader = FastLoader(dataset, args.batch_size, shuffle=True, drop_last=True, threads=threads, cast=casts)
+        loader: FastLoader[Any] = FastLoader(
+            dataset,
+            args.batch_size,
+            shuffle=True,
+            drop_last=True,
+            cast=casts,
+            num_workers=threads,
+            persistent_workers=True,  # keeps its slots between epochs, as the ceiling does
+        )
         contestants["loader"] = lambda: run_epoch(loader)
     in_turn(contestants, 1)  # warms up
     epochs = in_turn(contestants, args.rounds)

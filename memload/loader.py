@@ -26,8 +26,10 @@ from memload.stats import LoaderStats
 
 T = TypeVar("T")
 
-DEFAULT_DEPTH = 2
-"""Batches gathered ahead. Two measured as fast as six: one is being filled while one waits."""
+# Batches gathered ahead: two measured as fast as six, one being filled while one waits. Batches of some 100 KB are
+# gathered faster than a thread wakes up, so of these there are more, up to so many bytes in all.
+_LEAST_DEPTH, _MOST_DEPTH, _AHEAD_BYTES = 2, 8, 2 << 20
+_STOCK_PREFETCH_FACTOR = 2  # what torch sets where the user gives none
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,8 @@ class FastLoader(DataLoader[T]):
         batch_size, shuffle, sampler, ...: as in ``DataLoader``.
         threads: native threads; default: the CPUs that this process may use (affinity and cgroup quota), divided by the
             environment's LOCAL_WORLD_SIZE. More cost nothing but contention.
-        depth: batches gathered ahead, default 2. Memory is ``(depth + 1)`` batches; see ``nbytes``.
+        depth: batches gathered ahead, default 2, and up to 8 where batches are smaller than 1 MB. Memory is
+            ``(depth + 1)`` batches; see ``nbytes``.
         cast: for each named field a ``Cast``, done while gathering, such as
             ``{"stim": Cast(torch.bfloat16, norm_removed=True)}``. Keys are field names; for a TensorDataset positions.
             On the stock engine the same cast follows the collation.
@@ -207,8 +210,10 @@ class FastLoader(DataLoader[T]):
     def _depth(self) -> int:
         if self._engine.depth is not None:
             return self._engine.depth
-        # prefetch_factor is given by the user only where it differs from stock's own default.
-        return max(1, self.prefetch_factor) if self.prefetch_factor is not None else DEFAULT_DEPTH
+        if self.prefetch_factor not in (None, _STOCK_PREFETCH_FACTOR):
+            return max(1, self.prefetch_factor)
+        slot = _core.Pipeline.ring_bytes(self._source().pipeline_fields(), self._batch_rows(), depth=1) // 2
+        return min(max(_LEAST_DEPTH, _AHEAD_BYTES // slot), _MOST_DEPTH)
 
     def _threads(self) -> int:
         if self._engine.threads is not None:

@@ -112,8 +112,8 @@ def in_turn(contestants: Mapping[str, Callable[[], T]], rounds: int) -> dict[str
     """Runs every contestant once per round; every second round goes backwards, so that none always comes first."""
     results: dict[str, list[T]] = {name: [] for name in contestants}
     for turn in range(rounds):
+        gc.collect()
         for name in list(contestants)[:: 1 if turn % 2 == 0 else -1]:
-            gc.collect()
             results[name].append(contestants[name]())
     return results
 

@@ -108,9 +108,9 @@ def _loader(shard: Path, batch_size: int, setting: Setting, generator: torch.Gen
     if setting.style == "batch_sampler":
         items = Items(shard)
         sampler = BatchSampler(RandomSampler(items, generator=generator), batch_size, drop_last=True)
-        return DataLoader(items, batch_size=None, sampler=sampler, **workers)
+        return DataLoader(items, batch_size=None, sampler=sampler, generator=generator, **workers)
     if setting.style == "getitems":
-        common = {"shuffle": True, "drop_last": True, "generator": generator, "collate_fn": _as_it_is}
+        common: dict[str, Any] = {"shuffle": True, "drop_last": True, "generator": generator, "collate_fn": _as_it_is}
         return DataLoader(BatchedItems(shard), batch_size, **common, **workers)
     return DataLoader(Items(shard), batch_size, shuffle=True, drop_last=True, generator=generator, **workers)
 
@@ -135,8 +135,14 @@ def find_best(
         return run_epoch(loop, seconds=seconds).rate
 
     tried = settings or [Setting(style, workers) for style in STYLES for workers in WORKERS]
-    loops = [StockLoop(shard, batch_size, setting, casts, seed) for setting in tried]
-    return max(loops, key=rate)
+    best, best_rate = None, -1.0
+    for setting in tried:  # one after the other: the workers of a slower one end when a faster one is found
+        loop = StockLoop(shard, batch_size, setting, casts, seed)
+        if (found := rate(loop)) > best_rate:
+            best, best_rate = loop, found
+    if best is None:
+        raise ValueError("no setting was given to choose from")
+    return best
 
 
 def plain_cast(dtype: torch.dtype) -> CastFn:

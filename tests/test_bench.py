@@ -1,0 +1,214 @@
+"""The ceilings measure what they say, and the timing helpers count right."""
+
+import argparse
+import json
+import os
+import time
+
+import numpy as np
+import pytest
+import torch
+
+import memload
+from memload import _core, bench, stock
+from memload.measure import Spread, held_in_memory, in_turn, peak_memory, ratio, run_epoch
+
+
+@pytest.fixture
+def dataset():
+    rng = np.random.default_rng(1)
+    return memload.from_arrays(
+        stim=rng.integers(0, 256, (50, 7, 11, 3), np.uint8), robs=rng.standard_normal((50, 5), np.float32)
+    )
+
+
+def ceiling(dataset, rows, batch_size, threads, casts, isa=""):
+    return bench.Ceiling(dataset, rows, batch_size, threads=threads, cast=casts, isa=isa)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 16])
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("isa", _core.isas())
+@pytest.mark.parametrize("dtype", [None, torch.float32, torch.bfloat16])
+def test_the_ceiling_writes_what_a_loader_would(dataset, threads, streaming, isa, dtype):
+    casts = bench.casts_of(dataset, dtype)
+    rows = bench.shuffled(50, seed=4)
+    measured = ceiling(dataset, rows, 8, threads, casts, isa)
+    epoch = measured.run(streaming=streaming)
+    assert (epoch.batches, epoch.samples, epoch.nbytes) == (6, 48, 6 * measured.batch_bytes)
+    loader = memload.FastLoader(dataset.select(rows), 8, drop_last=True, cast=casts)
+    for k, batch in list(enumerate(loader))[-4:]:
+        for field, tensor in enumerate(batch.values()):
+            assert measured.written(k, field) == tensor.contiguous().view(torch.uint8).numpy().tobytes()
+
+
+def test_the_ceiling_goes_over_its_plan_again(dataset):
+    measured = ceiling(dataset, np.arange(20), 5, 2, {})
+    epoch = measured.run(streaming=False, batches=9)
+    assert (epoch.batches, epoch.samples) == (9, 45)
+    first = dataset.fields["robs"].gather(np.arange(5)).numpy().tobytes()
+    assert measured.written(8, 1) == first
+
+
+def test_fresh_memory_is_gathered_into_once(dataset):
+    epoch = ceiling(dataset, np.arange(50), 10, 2, {}).run_fresh()
+    assert (epoch.batches, epoch.samples) == (1, 10)
+    assert epoch.seconds > 0
+
+
+@pytest.mark.parametrize(
+    ("rows", "batch_size", "error", "words"),
+    [
+        ([0, 50], 2, IndexError, "row 50 of the plan is not one of the column's 50"),
+        ([0, -1], 2, IndexError, "row -1"),
+        ([0, 1], 3, ValueError, "fewer rows than one batch"),
+        ([0, 1], 0, ValueError, "one row per batch"),
+    ],
+)
+def test_a_plan_that_cannot_be_gathered_is_refused(dataset, rows, batch_size, error, words):
+    with pytest.raises(error, match=words):
+        ceiling(dataset, np.array(rows), batch_size, 1, {})
+
+
+def test_an_instruction_set_that_is_not_there_is_refused(dataset):
+    with pytest.raises(ValueError, match="sse1"):
+        ceiling(dataset, np.arange(50), 10, 1, {}, isa="sse1")
+
+
+def test_a_file_cut_short_ends_the_ceiling_with_an_error(tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros((100, 4096), np.uint8))
+    measured = ceiling(memload.open(tmp_path / "x.npy"), np.arange(100), 10, 2, {})
+    os.truncate(tmp_path / "x.npy", 4096)
+    with pytest.raises(RuntimeError, match="cut short"):
+        measured.run(streaming=False)
+
+
+def test_memcpy_copies_about_as_long_as_it_was_told():
+    run = _core.bench_memcpy(1 << 20, 2, 0.05)
+    assert run["bytes"] >= 1 << 20
+    assert 0.05 <= run["seconds"] < 2
+
+
+@pytest.fixture
+def file_of_rows(tmp_path):
+    path = tmp_path / "rows.bin"
+    path.write_bytes(os.urandom(1 << 20))
+    return str(path)
+
+
+@pytest.mark.parametrize(("method", "in_flight"), [("direct", 1), ("direct", 4), ("io_uring", 1), ("io_uring", 32)])
+def test_every_row_is_read_past_the_cache(file_of_rows, method, in_flight):
+    offsets = np.array([0, 4096, 777, (1 << 20) - 5000] * 50)
+    try:
+        run = _core.bench_disk(file_of_rows, offsets, 5000, in_flight, method)
+    except OSError as refused:
+        pytest.skip(f"{method} is not granted here: {refused}")
+    assert (run["reads"], run["bytes"]) == (200, 200 * 5000)
+    assert run["seconds"] > 0
+
+
+@pytest.mark.parametrize(
+    ("offset", "nbytes", "in_flight", "method", "words"),
+    [
+        (1 << 20, 1, 1, "direct", "does not lie inside its 1048576 bytes"),
+        ((1 << 20) - 9, 10, 1, "direct", "does not lie inside"),
+        (-1, 10, 1, "direct", "does not lie inside"),
+        (0, 0, 1, "direct", "at least one byte"),
+        (0, 1, 0, "direct", "in flight"),
+        (0, 1, 1, "psync", "'direct' or 'io_uring'"),
+    ],
+)
+def test_reads_that_make_no_sense_are_refused(file_of_rows, offset, nbytes, in_flight, method, words):
+    with pytest.raises(ValueError, match=words):
+        _core.bench_disk(file_of_rows, np.array([offset]), nbytes, in_flight, method)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"nothing\.bin"):
+        _core.bench_disk(str(tmp_path / "nothing.bin"), np.array([0]), 1, 1, "direct")
+
+
+def test_an_epoch_counts_batches_rows_and_bytes():
+    batches = [{"x": torch.zeros(4, 2), "y": torch.zeros(4, dtype=torch.uint8)}, {"x": torch.zeros(3, 2)}]
+    epoch = run_epoch(batches)
+    assert (epoch.batches, epoch.samples, epoch.nbytes) == (2, 7, 32 + 4 + 24)
+    assert run_epoch(batches, limit=1).batches == 1
+    assert run_epoch([]).batches == 0
+
+
+def test_an_epoch_stops_when_its_time_is_over():
+    def slow():
+        for _ in range(1000):
+            time.sleep(0.01)
+            yield torch.zeros(1)
+
+    assert 1 <= run_epoch(slow(), seconds=0.03).batches < 100
+
+
+def test_contestants_take_turns_and_the_order_alternates():
+    order = []
+    in_turn({"a": lambda: order.append("a"), "b": lambda: order.append("b")}, 3)
+    assert order == ["a", "b", "b", "a", "a", "b"]
+
+
+def test_a_ratio_pairs_the_figures_of_each_round():
+    assert ratio([2, 6, 20], [1, 2, 4]) == Spread(3, 2, 5, 3)
+
+
+def test_the_peak_is_seen_though_it_is_over():
+    with peak_memory() as peak:
+        held = torch.ones(64 << 20, dtype=torch.uint8)
+        time.sleep(0.1)
+        del held
+        assert 60 << 20 < peak() < 80 << 20
+
+
+def test_files_are_held_in_memory_or_it_is_said_that_they_are_not(tmp_path):
+    path = tmp_path / "x.bin"
+    path.write_bytes(bytes(10_000))
+    with held_in_memory([path]) as how:
+        assert "locked in memory" in how
+
+
+@pytest.fixture
+def shard(tmp_path, dataset):
+    memload.write(tmp_path / "set", dataset, progress=False)
+    (path,) = (tmp_path / "set").glob("*.safetensors")
+    return path
+
+
+@pytest.mark.parametrize("style", stock.STYLES)
+def test_every_style_of_the_stock_loader_gives_the_same_batches(shard, dataset, style):
+    cast = stock.plain_cast(torch.float32)
+    loop = stock.StockLoop(shard, 8, stock.Setting(style, 0), {"stim": cast}, seed=3)
+    casts = bench.casts_of(dataset, torch.float32)
+    generator = torch.Generator().manual_seed(3)
+    expected = list(memload.FastLoader(dataset, 8, shuffle=True, drop_last=True, generator=generator, cast=casts))
+    for _ in range(2):  # an epoch begins with the same seed every time
+        found = list(loop)
+        assert len(found) == 6
+        for ours, theirs in zip(expected, found, strict=True):
+            assert ours.keys() == theirs.keys()
+            assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_a_style_that_does_not_exist_is_refused():
+    with pytest.raises(ValueError, match="items, getitems, batch_sampler"):
+        stock.Setting("magic", 0)
+
+
+def test_the_bench_command_prints_shares_and_keeps_figures(tmp_path, capsys, dataset):
+    memload.write(tmp_path / "set", dataset, progress=False)
+    parser = argparse.ArgumentParser()
+    bench.add_arguments(parser)
+    kept = tmp_path / "figures.json"
+    words = [str(tmp_path / "set"), "--batch-size", "8", "--rounds", "2", "--json", str(kept)]
+    assert bench.run(parser.parse_args(words)) == 0
+    out = capsys.readouterr().out
+    assert "memcpy" in out
+    assert "FastLoader" in out
+    figures = json.loads(kept.read_text())
+    assert [line["variant"] for line in figures["lines"]] == ["raw", "f32", "bf16"]
+    assert all(line["share"]["count"] == 2 for line in figures["lines"])
+    assert bench.run(parser.parse_args([*words, "--ceiling"])) == 0
+    assert json.loads(kept.read_text())["lines"][0]["share"] is None

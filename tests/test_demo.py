@@ -1,0 +1,98 @@
+"""The demo cuts real photographs, compares honestly and says what it found; the doctor says what follows."""
+
+import argparse
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import memload
+from memload import demo, doctor
+from memload.measure import Spread
+from memload.memory import budget
+
+pytest.importorskip("skimage", reason="the demo's photographs come with scikit-image")
+
+
+def arguments(*words):
+    parser = argparse.ArgumentParser()
+    demo.add_arguments(parser)
+    return parser.parse_args(words)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # the stock loader's workers, from Python 3.12 on
+def test_the_demo_finds_identical_batches_and_keeps_its_figures(tmp_path, capsys):
+    kept = tmp_path / "demo.json"
+    words = ("--crops", "100", "--rounds", "1", "--no-compile", "--folder", str(tmp_path), "--json", str(kept))
+    assert demo.run(arguments(*words)) == 0
+    out = capsys.readouterr().out
+    assert "3 batches compared: bit-identical." in out
+    assert "memload.FastLoader" in out
+    figures = json.loads(kept.read_text())
+    assert figures["identical"] is True
+    assert [row["name"] for row in figures["rows"]] == ["stock DataLoader", "memload.FastLoader", "the ceiling"]
+    assert figures["rows"][2]["share"] == 1.0
+    assert list(tmp_path.iterdir()) == [kept]  # the shards are gone
+
+
+def test_crops_are_pieces_of_the_photographs_and_always_the_same(tmp_path):
+    pictures = demo.photographs()
+    first = list(demo.crops_of(pictures, 12))
+    assert all(row["stim"].shape == (425, 425, 3) and row["stim"].dtype == np.uint8 for row in first)
+    assert all(row["response"].shape == (256,) and row["response"].dtype == np.float32 for row in first)
+    assert len({row["stim"].tobytes() for row in first}) == 12
+    assert all(row["stim"].std() > 5 for row in first)  # pictures, not flat colour
+    demo.write_crops(tmp_path / "set", 12)
+    written = memload.open(tmp_path / "set")
+    for k, row in enumerate(first):
+        assert np.array_equal(written[k]["stim"].numpy(), row["stim"])
+        assert np.array_equal(written[k]["response"].numpy(), row["response"])
+
+
+@pytest.mark.parametrize("different", [{"stim": torch.zeros(2)}, {"other": torch.ones(2)}])
+def test_batches_that_differ_are_found(different):
+    same = {"stim": torch.ones(2)}
+    assert demo.same_batches([same, same, same], [same, different, same]) == (2, False)
+    assert demo.same_batches([same], [same]) == (1, True)
+
+
+def test_a_difference_is_shouted():
+    row = demo.Row("memload.FastLoader", Spread(9, 8, 10, 3), 2.0, 0.9, 0.1, 5_000_000, 0.02)
+    text = demo.table(demo.Result([row], Spread(7, 6, 8, 3), 5, False, "plain items", "read beforehand", 12.0))
+    assert "NOT IDENTICAL" in text
+    assert "7.0 times as fast (6.0 to 8.0, 3 rounds in turn)" in text
+    assert "5 MB" in text
+
+
+def test_a_disk_that_is_too_small_is_said_before_anything_is_written(tmp_path):
+    with pytest.raises(OSError, match=r"GB are free; name another folder with --folder"):
+        demo.check_room(tmp_path, 10**10)
+
+
+@pytest.mark.parametrize("wrong", [{"crops": 10}, {"rounds": 0}, {"batch_size": 0}])
+def test_options_without_sense_are_refused(wrong):
+    with pytest.raises(ValueError, match="at least one round and two batches"):
+        demo.Options(**wrong)
+
+
+def test_the_doctor_says_every_fact_on_one_line(tmp_path, capsys):
+    parser = argparse.ArgumentParser()
+    doctor.add_arguments(parser)
+    assert doctor.run(parser.parse_args(["--folder", str(tmp_path)])) == 0
+    lines = capsys.readouterr().out.splitlines()
+    names = ["memload", "machine", "CPUs", "instructions", "memcpy", "cache", "huge pages", "memory"]
+    assert [line[:16].strip() for line in lines[:8]] == names
+    assert {"pinned memory", "disk", "GPU", "memload._cuda"} <= {line[:16].strip() for line in lines}
+
+
+def test_the_doctor_draws_conclusions():
+    assert "costs speed" in doctor.huge_page_fact(budget.HugePages("never", 2 << 20)).meaning
+    assert "pages of 2 MB" in doctor.huge_page_fact(budget.HugePages("madvise", 2 << 20)).meaning
+    assert "gathers with 2 threads" in doctor.cpu_fact(budget.Cpus(8, 2.5)).meaning
+    assert doctor.memory_fact(budget.Memory(10**10, 8 * 10**9, 4 * 10**9, 10**9)).value.startswith(
+        "1.0 of 10.0 GB free"
+    )
+    assert "ulimit -l" in doctor.lock_fact(8 << 20, root=False).meaning
+    assert "64 MB" in doctor.cache_fact(32 << 20).meaning
+    assert "assumed" in doctor.cache_fact(None).meaning
