@@ -16,12 +16,13 @@ import numpy as np
 import torch
 from harness import Bench, Case, arguments, rates, share
 from loops import SEED, fast_loader
+from torch.utils.data import DataLoader, Subset
 
 from memload import _core
 from memload.bench import shuffled
 from memload.loader import FastLoader
 from memload.measure import Epoch, Spread, in_turn, run_epoch
-from memload.stock import Setting, StockLoop, map_shard
+from memload.stock import Items, map_shard
 
 METHODS = (("direct", 4), ("direct", 8), ("io_uring", 8), ("io_uring", 32), ("io_uring", 128))
 ROWS = 20_000  # at most, of which the stock loader reads what it manages in STOCK_SECONDS
@@ -75,10 +76,10 @@ def methods_here(case: Case, plan: np.ndarray) -> dict[str, Callable[[], Epoch]]
     return granted
 
 
-def stock_loop(case: Case) -> StockLoop:
-    """The stock loader over the mapped file, mapped anew."""
-    shard = case.workload.shard(case.folder)
-    return StockLoop(shard, case.workload.batch_size, Setting("items", 0), {}, SEED)
+def stock_loader(case: Case, plan: np.ndarray) -> DataLoader[Any]:
+    """The stock loader over just the planned rows of the file, mapped anew, which it shuffles once more."""
+    rows = Subset(Items(case.workload.shard(case.folder)), plan.tolist())
+    return DataLoader(rows, case.workload.batch_size, shuffle=True, drop_last=True)
 
 
 def cold_loader(case: Case, plan: np.ndarray) -> FastLoader[Any]:
@@ -89,24 +90,44 @@ def cold_loader(case: Case, plan: np.ndarray) -> FastLoader[Any]:
     return FastLoader(rows, case.workload.batch_size, shuffle=True, drop_last=True, generator=generator)
 
 
+def loaders(bench: Bench, case: Case, plan: np.ndarray) -> dict[str, Callable[[], Epoch]]:
+    """memload and the stock loader over the same rows, the latter for as long as it is given."""
+    seconds = 0.2 if bench.args.quick else STOCK_SECONDS
+    return {
+        "fast": cold(bench, case, lambda: run_epoch(cold_loader(case, plan))),
+        "stock": cold(bench, case, lambda: run_epoch(stock_loader(case, plan), seconds=seconds)),
+    }
+
+
+def megabytes(epochs: dict[str, list[Epoch]]) -> dict[str, Spread]:
+    """10^6 bytes per second of each contestant."""
+    return {f"MB/s {name}": Spread.of(e.gb_per_second * 1e3 for e in runs) for name, runs in epochs.items()}
+
+
 def measure(bench: Bench, case: Case) -> None:
+    """Random rows, few of the file: against the disk's own rate for such reads."""
     plan = shuffled(case.workload.rows, SEED)[:ROWS]
     disk = methods_here(case, plan)
-    seconds = 0.2 if bench.args.quick else STOCK_SECONDS
-    contestants = {name: cold(bench, case, run) for name, run in disk.items()}
-    contestants["fast"] = cold(bench, case, lambda: run_epoch(cold_loader(case, plan)))
-    contestants["stock"] = cold(bench, case, lambda: run_epoch(stock_loop(case), seconds=seconds))
-    epochs = in_turn(contestants, bench.rounds)
     if not disk:
         raise OSError("neither O_DIRECT nor io_uring may be used here: there is no ceiling to compare with")
+    contestants = {name: cold(bench, case, run) for name, run in disk.items()}
+    epochs = in_turn({**contestants, **loaders(bench, case, plan)}, bench.rounds)
     best = max(disk, key=lambda name: Spread.of(rates(epochs[name])).median)
     of_disk, of_stock = share(epochs["fast"], epochs[best]), share(epochs["fast"], epochs["stock"])
-    mb = {name: Spread.of(epoch.gb_per_second * 1e3 for epoch in runs) for name, runs in epochs.items()}
+    rate = megabytes(epochs)[f"MB/s {best}"].median
     text = (
-        f"{of_disk.median:.2f} ({of_disk.low:.2f} to {of_disk.high:.2f}) of {best} at {mb[best].median:,.0f} MB/s; "
+        f"{of_disk.median:.2f} ({of_disk.low:.2f} to {of_disk.high:.2f}) of {best} at {rate:,.0f} MB/s; "
         f"{of_stock.median:.1f}x stock over a memmap"
     )
-    bench.add(case.name, text, of_disk=of_disk, of_stock=of_stock, best=best, **{f"MB/s {n}": s for n, s in mb.items()})
+    bench.add(case.name, text, of_disk=of_disk, of_stock=of_stock, best=best, **megabytes(epochs))
+
+
+def measure_whole(bench: Bench, case: Case) -> None:
+    """All rows of the file in random order: against the stock loader."""
+    epochs = in_turn(loaders(bench, case, shuffled(case.workload.rows, SEED)), bench.rounds)
+    of_stock = share(epochs["fast"], epochs["stock"])
+    text = f"whole file: {of_stock.median:.1f}x ({of_stock.low:.1f} to {of_stock.high:.1f}) stock over a memmap"
+    bench.add(f"{case.name} whole", text, of_stock=of_stock, **megabytes(epochs))
 
 
 def main() -> None:
@@ -120,6 +141,7 @@ def main() -> None:
     with bench.cases(held=False) as cases:
         for case in cases:
             measure(bench, case)
+            measure_whole(bench, case)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ plan.py                           _core.Pipeline                             the
 from __future__ import annotations
 
 import os
+import threading
 import time
 import warnings
 import weakref
@@ -19,7 +20,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, default_
 
 from memload import _core
 from memload.cast import Cast
-from memload.memory.budget import default_threads
+from memload.memory.budget import default_threads, memory
 from memload.native import NotNative, Source, resolve
 from memload.plan import Feed, feed, plan_bytes
 from memload.stats import LoaderStats
@@ -29,6 +30,7 @@ T = TypeVar("T")
 # Batches gathered ahead: two measured as fast as six, one being filled while one waits. Batches of some 100 KB are
 # gathered faster than a thread wakes up, so of these there are more, up to so many bytes in all.
 _LEAST_DEPTH, _MOST_DEPTH, _AHEAD_BYTES = 2, 8, 2 << 20
+_SMALL_ROW, _SPARSE = 64 << 10, 0.1
 _STOCK_PREFETCH_FACTOR = 2  # what torch sets where the user gives none
 
 
@@ -220,6 +222,13 @@ class FastLoader(DataLoader[T]):
             return self._engine.threads
         return self.num_workers or default_threads(int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
+    def _length(self) -> int:
+        """Batches of a pass as far as they are known beforehand."""
+        try:
+            return len(self)
+        except TypeError:  # a batch sampler may have no length
+            return 0
+
     def _batch_rows(self) -> int:
         if type(self.batch_sampler) is BatchSampler:
             return self.batch_sampler.batch_size
@@ -240,12 +249,13 @@ class NativePass(Iterator[Any]):
         self._timeout = float(loader.timeout)
         self._depth = loader._depth()
         self._delivered = 0
+        self._feeding = threading.Lock()  # several threads may call next(); samplers are generators and may not be
         # A stock iterator pulls a batch of indices for each next(); with workers, so many more when it starts.
         self._lead = loader.num_workers * (loader.prefetch_factor or 0)
         self._started = time.perf_counter()
         self._wall = 0.0
         self._loader: FastLoader[Any] | None = loader
-        self._length = len(loader)
+        self._length = loader._length()
         self._pipeline = _pipeline(loader, source)
         self._feed: Feed = feed(loader.batch_sampler, source.rows, self._pipeline)
         _draw_base_seed(loader)
@@ -263,7 +273,8 @@ class NativePass(Iterator[Any]):
             raise StopIteration
         try:
             if not self._lead:
-                self._feed.pull(self._delivered + 1, self._depth)
+                with self._feeding:
+                    self._feed.pull(self._delivered + 1, self._depth)
             capsules = self._pipeline.next(self._timeout)
             self._wall = time.perf_counter() - self._started
             if capsules is None:
@@ -271,7 +282,8 @@ class NativePass(Iterator[Any]):
                 raise StopIteration
             self._delivered += 1
             if self._lead:
-                self._feed.pull(self._lead + self._delivered, self._depth)
+                with self._feeding:
+                    self._feed.pull(self._lead + self._delivered, self._depth)
             batch = self._unpack(capsules)
             return _pinned(batch) if self._pin else batch
         except TimeoutError as error:
@@ -309,10 +321,25 @@ def _pipeline(loader: FastLoader[Any], source: Source) -> _core.Pipeline:
         drop_last=loader.drop_last or getattr(loader.batch_sampler, "drop_last", False),
         depth=loader._depth(),
         threads=loader._threads(),
+        read_around=_reads_around(source, loader._length() * loader._batch_rows()),
         isa=options.isa or "",
         streaming=options.streaming,
         reuse=kept,
     )
+
+
+def _reads_around(source: Source, planned_rows: int) -> bool:
+    """Whether rows that are not in the page cache are best read with what lies around them.
+
+    A disk gives small random reads at a tenth of its rate for large ones. So where a pass reads more than about a tenth
+    of its files in small rows, and the page cache can keep them, reading more at a time soon has all of them.
+    """
+    mapped = [f.column for f in source.fields.values() if any(s.mapped for s in f.column.storages)]
+    if not mapped or max(column.row_bytes for column in mapped) > _SMALL_ROW:
+        return False
+    files = {storage.name: storage.nbytes for column in mapped for storage in column.storages}
+    wanted = planned_rows * sum(column.row_bytes for column in mapped)
+    return wanted >= _SPARSE * sum(files.values()) and sum(files.values()) <= memory().free // 2
 
 
 def _draw_base_seed(loader: FastLoader[Any]) -> None:

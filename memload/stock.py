@@ -92,11 +92,15 @@ class StockLoop:
         self._seed = seed
         self._casts = casts
         self._generator = torch.Generator()
+        self._workers_are_seeded = False
         self.setting = setting
         self.loader = _loader(shard, batch_size, setting, self._generator)
 
     def __iter__(self) -> Iterator[Batch]:
         self._generator.manual_seed(self._seed)
+        if self._workers_are_seeded:  # persistent workers are seeded once; every epoch is to draw as the first did
+            torch.empty((), dtype=torch.int64).random_(generator=self._generator)
+        self._workers_are_seeded = self.loader.persistent_workers
         for batch in self.loader:
             for name, cast in self._casts.items():
                 batch[name] = cast(batch[name])

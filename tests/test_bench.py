@@ -177,10 +177,12 @@ def shard(tmp_path, dataset):
     return path
 
 
+@pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("style", stock.STYLES)
-def test_every_style_of_the_stock_loader_gives_the_same_batches(shard, dataset, style):
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # torch's workers, from Python 3.12 on
+def test_every_way_to_use_the_stock_loader_gives_the_same_batches(shard, dataset, style, workers):
     cast = stock.plain_cast(torch.float32)
-    loop = stock.StockLoop(shard, 8, stock.Setting(style, 0), {"stim": cast}, seed=3)
+    loop = stock.StockLoop(shard, 8, stock.Setting(style, workers), {"stim": cast}, seed=3)
     casts = bench.casts_of(dataset, torch.float32)
     generator = torch.Generator().manual_seed(3)
     expected = list(memload.FastLoader(dataset, 8, shuffle=True, drop_last=True, generator=generator, cast=casts))

@@ -25,8 +25,9 @@ void prefetch(const std::byte* at, std::size_t n) noexcept {
 // One field's share of a fill(): bytes [begin, end) of the field's own output.
 class Gather::Part {
  public:
-  Part(const Field& field, std::span<const std::int64_t> rows, std::byte* out, std::size_t begin, std::size_t end)
-      : field_(field), rows_(rows), out_(out), begin_(begin), end_(end) {}
+  Part(const Field& field, std::span<const std::int64_t> rows, std::byte* out, std::size_t begin, std::size_t end,
+       bool cold)
+      : field_(field), rows_(rows), out_(out), begin_(begin), end_(end), cold_(cold) {}
 
   // Runs under the fault guard: owns nothing, throws nothing.
   void copy() noexcept {
@@ -43,7 +44,9 @@ class Gather::Part {
       const std::size_t skipped = inside / field_.out_size * field_.in_size;
       const Extent extent = column.at(rows_[i]);
       const std::byte* const src = extent.data + skipped;
-      if (!extent.segment->storage->enter(src, elements * field_.in_size)) in_cache_ = false;
+      const Storage& storage = *extent.segment->storage;
+      if (!storage.enter(src, elements * field_.in_size)) in_cache_ = false;
+      if (cold_ && !small && !storage.resident(src)) storage.advise(src, elements * field_.in_size, /*around=*/false);
       field_.kernel(src, out_ + at, elements);
       at += bytes;
       inside = 0;
@@ -68,6 +71,7 @@ class Gather::Part {
   std::byte* out_;
   std::size_t begin_;
   std::size_t end_;
+  bool cold_;
   volatile std::size_t current_ = 0;  // read after a jump out of copy()
   volatile bool in_cache_ = true;
 };
@@ -110,7 +114,7 @@ BatchLayout Gather::layout(std::size_t rows) const {
 }
 
 bool Gather::fill(std::span<const std::int64_t> rows, const BatchLayout& layout, std::byte* slot, std::size_t begin,
-                  std::size_t end) const {
+                  std::size_t end, bool cold) const {
   bool in_cache = true;
   for (std::size_t f = 0; f < fields_.size(); ++f) {
     const std::size_t start = layout.offsets[f];
@@ -118,7 +122,7 @@ bool Gather::fill(std::span<const std::int64_t> rows, const BatchLayout& layout,
     const std::size_t from = std::max(begin, start);
     const std::size_t to = std::min(end, stop);
     if (from >= to) continue;
-    Part part(fields_[f], rows, slot + start, from - start, to - start);
+    Part part(fields_[f], rows, slot + start, from - start, to - start, cold);
     const void* const fault = guarded([&part]() noexcept { part.copy(); });
     if (fault != nullptr) part.fail(fault);
     in_cache = in_cache && part.in_cache();
@@ -127,7 +131,7 @@ bool Gather::fill(std::span<const std::int64_t> rows, const BatchLayout& layout,
   return in_cache;
 }
 
-void Gather::advise(std::span<const std::int64_t> rows) const noexcept {
+void Gather::advise(std::span<const std::int64_t> rows, bool around) const noexcept {
   for (const Field& field : fields_) {
     const Storage* storage = nullptr;
     const std::byte* begin = nullptr;
@@ -139,12 +143,18 @@ void Gather::advise(std::span<const std::int64_t> rows) const noexcept {
         end = std::max(end, stop);
         continue;
       }
-      if (storage != nullptr) storage->advise(begin, static_cast<std::size_t>(end - begin));
+      if (storage != nullptr) storage->advise(begin, static_cast<std::size_t>(end - begin), around);
       storage = extent.segment->storage.get();
       begin = extent.data;
       end = stop;
     }
-    if (storage != nullptr) storage->advise(begin, static_cast<std::size_t>(end - begin));
+    if (storage != nullptr) storage->advise(begin, static_cast<std::size_t>(end - begin), around);
+  }
+}
+
+void Gather::expect_random_reads() const noexcept {
+  for (const Field& field : fields_) {
+    for (const Segment& segment : field.column->segments()) segment.storage->expect_random_reads();
   }
 }
 

@@ -45,12 +45,17 @@ class Gather {
 
   // Writes bytes [begin, end) of the slot that will hold the batch of `rows`; begin and end are multiples of 64 or the
   // layout's end. rows lie in [0, rows()). Returns whether all was found in the page cache, as far as it was looked at.
+  // If reads are expected to be cold, each row is looked at, and asked for as a whole if it is not there.
   // Throws ReadError if a file cannot be read.
   bool fill(std::span<const std::int64_t> rows, const BatchLayout& layout, std::byte* slot, std::size_t begin,
-            std::size_t end) const;
+            std::size_t end, bool cold = false) const;
 
-  // Asks for the bytes of these rows ahead of fill(); neighbours are asked for together.
-  void advise(std::span<const std::int64_t> rows) const noexcept;
+  // Asks for the bytes of these rows ahead of fill(), and with `around` for the blocks that hold them; neighbours are
+  // asked for together.
+  void advise(std::span<const std::int64_t> rows, bool around = false) const noexcept;
+
+  // Prepares all files for being read by advise().
+  void expect_random_reads() const noexcept;
 
   // Whether the first byte of this row's every field is in the page cache.
   [[nodiscard]] bool resident(std::int64_t row) const noexcept;

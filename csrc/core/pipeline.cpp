@@ -101,7 +101,7 @@ class Pipeline::State : public std::enable_shared_from_this<Pipeline::State> {
   std::size_t unready_ = 0;                         // of those, still being gathered
   std::size_t advised_ = 0;                         // position in the plan up to which rows were asked for
   bool looked_ = false;
-  bool cold_ = false;
+  std::atomic<bool> cold_{false};  // written with mutex_, read without: an old value costs time only
   int warm_samples_ = 0;
   bool closed_ = false;
   std::optional<Clock::time_point> ring_full_since_;
@@ -127,7 +127,8 @@ class Pipeline::State::Filling : public Job {
     bool in_cache = true;
     try {
       const std::size_t begin = index * piece_;
-      in_cache = state_->gather_->fill(rows, layout, slot.get(), begin, std::min(begin + piece_, layout.bytes));
+      in_cache = state_->gather_->fill(rows, layout, slot.get(), begin, std::min(begin + piece_, layout.bytes),
+                                       state_->cold_);
     } catch (...) {
       const std::lock_guard lock(state_->mutex_);
       fail(std::current_exception());
@@ -164,7 +165,7 @@ class Pipeline::State::Advice : public Job {
     const std::size_t begin = index * kAdvisePiece;
     const auto part = std::span<const std::int64_t>(rows_).subspan(begin, std::min(kAdvisePiece, rows_.size() - begin));
     state_->sampled(state_->gather_->resident(part.front()));
-    state_->gather_->advise(part);
+    state_->gather_->advise(part, state_->options_.read_around);
   }
 
  private:
@@ -261,6 +262,7 @@ void Pipeline::State::look_at_residency(const std::vector<std::int64_t>& rows) {
 void Pipeline::State::turn_cold() {
   cold_ = true;
   warm_samples_ = 0;
+  gather_->expect_random_reads();
   std::vector<std::int64_t> rows;
   for (const auto& filling : in_flight_) {
     if (filling->remaining != 0) rows.insert(rows.end(), filling->rows.begin(), filling->rows.end());

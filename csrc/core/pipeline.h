@@ -20,6 +20,7 @@ struct PipelineOptions {
   int depth = 2;    // batches gathered ahead of the one that is handed out
   int threads = 1;  // that may gather for this pipeline at once
   Isa isa = Isa::scalar;
+  bool read_around = false;  // cold rows are asked for with the 256 KB around them: for small rows of which many are read
   std::optional<Store> store;  // unset: streaming if the ring is larger than twice the last level cache
 };
 

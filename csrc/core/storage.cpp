@@ -29,17 +29,7 @@ class Descriptor {
   int fd_;
 };
 
-// madvise and mincore take whole pages.
-struct Pages {
-  void* begin;
-  std::size_t bytes;
-};
-
-Pages pages_of(const std::byte* at, std::size_t n) noexcept {
-  const auto address = reinterpret_cast<std::uintptr_t>(at);
-  const std::uintptr_t begin = address / kPage * kPage;
-  return {reinterpret_cast<void*>(begin), round_up(address + n - begin, kPage)};
-}
+constexpr std::size_t kReadAround = std::size_t{256} << 10;
 
 }  // namespace
 
@@ -96,17 +86,24 @@ bool Storage::enter_block(std::size_t block) const noexcept {
   return true;
 }
 
-void Storage::advise(const std::byte* at, std::size_t n) const noexcept {
+void Storage::advise(const std::byte* at, std::size_t n, bool around) const noexcept {
   if (!mapped_ || n == 0) return;
-  const Pages pages = pages_of(at, n);
-  ::madvise(pages.begin, pages.bytes, MADV_WILLNEED);
+  const std::size_t unit = around ? kReadAround : kPage;
+  const std::size_t begin = static_cast<std::size_t>(at - data_) / unit * unit;
+  const std::size_t end = std::min(size_, round_up(static_cast<std::size_t>(at - data_) + n, unit));
+  ::madvise(const_cast<std::byte*>(data_) + begin, end - begin, MADV_WILLNEED);
+}
+
+void Storage::expect_random_reads() const noexcept {
+  if (!mapped_ || random_.exchange(true, std::memory_order_relaxed)) return;
+  ::madvise(const_cast<std::byte*>(data_), size_, MADV_RANDOM);
 }
 
 bool Storage::resident(const std::byte* at) const noexcept {
   if (!mapped_) return true;
   unsigned char in_cache = 0;
-  const Pages page = pages_of(at, 1);
-  return ::mincore(page.begin, kPage, &in_cache) != 0 || (in_cache & 1) != 0;
+  const std::size_t page = static_cast<std::size_t>(at - data_) / kPage * kPage;
+  return ::mincore(const_cast<std::byte*>(data_) + page, 1, &in_cache) != 0 || (in_cache & 1) != 0;
 }
 
 }  // namespace memload

@@ -32,8 +32,13 @@ class Storage {
   // nothing was done, and a read of it may go to the disk). Always true for borrowed memory and for blocks seen before.
   bool enter(const std::byte* at, std::size_t n) const noexcept;
 
-  // Asks the kernel to read [at, at + n) into the page cache, without waiting for the bytes.
-  void advise(const std::byte* at, std::size_t n) const noexcept;
+  // Asks the kernel to read [at, at + n) into the page cache, without waiting for the bytes. With `around`, the aligned
+  // 256 KB blocks that hold them: as fast per byte as reading in order, where most of a file is wanted in any order.
+  void advise(const std::byte* at, std::size_t n, bool around = false) const noexcept;
+
+  // A fault in a mapping reads the file's whole read-ahead window (up to megabytes) around it. Once rows are asked for by
+  // advise(), that is waste: from this call on a fault reads one page.
+  void expect_random_reads() const noexcept;
 
   // Whether the page that holds `at` is in the page cache. True for borrowed memory.
   [[nodiscard]] bool resident(const std::byte* at) const noexcept;
@@ -49,6 +54,7 @@ class Storage {
   bool mapped_;
   // One byte per 2 MB of a mapped file: 1 once seen. Relaxed: two threads that both see 0 merely both ask.
   mutable std::vector<std::atomic<std::uint8_t>> seen_;
+  mutable std::atomic<bool> random_{false};
 };
 
 }  // namespace memload

@@ -151,9 +151,10 @@ class PyPipeline {
 };
 
 std::unique_ptr<PyPipeline> make_pipeline(const std::vector<PyField>& fields, std::size_t batch_rows, bool drop_last,
-                                          int depth, int threads, const std::string& isa, std::optional<bool> streaming,
+                                          int depth, int threads, bool read_around, const std::string& isa,
+                                          std::optional<bool> streaming,
                                           std::optional<PyPipeline*> reuse) {
-  PipelineOptions options{batch_rows, drop_last, depth, threads, isa_named(isa), std::nullopt};
+  PipelineOptions options{batch_rows, drop_last, depth, threads, isa_named(isa), read_around, std::nullopt};
   if (streaming) options.store = *streaming ? Store::streaming : Store::cached;
   return std::make_unique<PyPipeline>(fields, options, reuse.value_or(nullptr));
 }
@@ -167,7 +168,7 @@ std::size_t ring_bytes(const std::vector<PyField>& fields, std::size_t batch_row
 void register_pipeline(py::module_& m) {
   py::class_<PyPipeline>(m, "Pipeline", "One pass over a plan: rows gathered by native threads into reused slots.")
       .def(py::init(&make_pipeline), py::arg("fields"), py::arg("batch_rows"), py::arg("drop_last"), py::arg("depth"),
-           py::arg("threads"), py::arg("isa") = "", py::arg("streaming") = py::none(), py::arg("reuse") = py::none(),
+           py::arg("threads"), py::arg("read_around") = false, py::arg("isa") = "", py::arg("streaming") = py::none(), py::arg("reuse") = py::none(),
            "Fields are (column, None or (from, to, norm_removed), DLPack code, bits, shape of a row).")
       .def("extend", &PyPipeline::extend, py::arg("rows"), "Plan rows, to be cut into batches of batch_rows.")
       .def("push", &PyPipeline::push, py::arg("rows"), "Plan one batch of exactly these rows.")
