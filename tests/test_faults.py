@@ -15,6 +15,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from children import count_rows
 
 import memload
 
@@ -327,10 +328,6 @@ def test_an_iterator_that_crossed_a_fork_says_so_and_can_be_dropped():
     assert len(list(iterator)) == 9
 
 
-def _count_rows(loader, queue):
-    queue.put(sum(len(batch["x"]) for batch in loader))
-
-
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_a_loader_travels_to_a_process_that_starts_afresh(method, tmp_path):
     memload.write(tmp_path / "set", {"x": torch.arange(50)})
@@ -338,7 +335,7 @@ def test_a_loader_travels_to_a_process_that_starts_afresh(method, tmp_path):
     next(iter(loader))
     context = multiprocessing.get_context(method)
     queue = context.SimpleQueue()
-    process = context.Process(target=_count_rows, args=(loader, queue))
+    process = context.Process(target=count_rows, args=(loader, queue))
     process.start()
     process.join(60)
     assert process.exitcode == 0
