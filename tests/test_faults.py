@@ -20,6 +20,7 @@ from children import count_rows
 import memload
 
 ROW = 64 * 1024
+F32 = {"x": memload.Cast(torch.float32)}
 
 
 @pytest.fixture
@@ -363,7 +364,7 @@ def test_the_memory_of_a_pass_is_what_nbytes_says():
 
 def test_statistics_count_what_was_delivered_and_say_what_limits():
     x = torch.zeros(100, 10, dtype=torch.uint8)
-    loader = memload.FastLoader(memload.from_arrays(x=x), batch_size=30, cast={"x": memload.Cast(torch.float32)})
+    loader = memload.FastLoader(memload.from_arrays(x=x), batch_size=30, depth=1, cast=F32)
     assert "Nothing was loaded" in loader.stats().limit
     for _batch in loader:
         time.sleep(0.01)
