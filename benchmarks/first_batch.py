@@ -34,7 +34,7 @@ def measure(bench: Bench, case: Case) -> None:
     ceiling = ceiling_of(case)
     gathering = Spread.of(ceiling.run_fresh().seconds for _ in range(bench.rounds))
     planning = Spread.of(planning_seconds(case.workload.rows) for _ in range(bench.rounds))
-    with Contestant(case, "fast") as fast:
+    with Contestant(case, "fast", persistent=True) as fast:  # as the ceiling keeps its buffers
         epochs = compete({"fast": fast.run, "ceiling": ceiling.best}, bench.rounds)
     first = Spread.of(seconds for seconds, _ in fresh)
     beyond = first.median - gathering.median - planning.median

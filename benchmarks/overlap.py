@@ -2,7 +2,8 @@
 
 The consumer multiplies matrices for 20 ms per batch on one core. Measured: the share of the loop spent inside `next()`
 after the first batch, and the whole loop against one that gets the same batch over and over while a control process
-merely moves the same bytes on the other core.
+merely moves the same bytes on the other core. Slots are kept between passes: what a pass pays for fresh ones is the
+question of first_batch.py.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def moved_beside(mover: Contestant) -> Iterable[None]:
 
 def measure(bench: Bench, case: Case, consumer: Consumer) -> None:
     limit = case.workload.rows // case.workload.batch_size - 2
-    loader = fast_loader(case)
+    loader = fast_loader(case, persistent=True)
     with Contestant(case, "mover") as mover:
         contestants: dict[str, Callable[[], Computing]] = {
             "fast": lambda: consumer.run(loader, limit),

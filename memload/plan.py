@@ -52,13 +52,11 @@ class Draws:
         total: rows that the arrays add up to.
         arrays: makes a fresh iterator of int64 arrays of shape ``(n,)``; each step makes the sampler's next draw.
         paced: whether somebody can see when draws happen, so that each must wait for its time.
-        nbytes: memory that the arrays take while the pass lasts.
     """
 
     total: int
     arrays: Iterator[Indices]
     paced: bool
-    nbytes: int
 
 
 def known(sampler: object) -> bool:
@@ -72,10 +70,17 @@ def draws(sampler: Any) -> Draws:
 
 
 def plan_bytes(sampler: Any) -> int:
-    """Bytes that the plan of one pass takes: 8 for each row that is drawn at once."""
+    """Bytes that the plan of one pass takes: 8 for each row that is drawn at once.
+
+    A shuffling sampler with a generator of the user's draws a second permutation at the end of a pass, as torch's does;
+    one with replacement draws 32 rows at a time.
+    """
     if not known(sampler):
         return 0
-    return min(len(sampler), SEQUENTIAL_CHUNK) * 8 if type(sampler) is SequentialSampler else len(sampler) * 8
+    if type(sampler) is SequentialSampler:
+        return min(len(sampler), SEQUENTIAL_CHUNK) * 8
+    twice = type(sampler) is RandomSampler and sampler.generator is not None and not sampler.replacement
+    return len(sampler) * (16 if twice else 8)
 
 
 def _sequential(sampler: SequentialSampler) -> Draws:
@@ -85,11 +90,11 @@ def _sequential(sampler: SequentialSampler) -> Draws:
         for begin in range(0, total, SEQUENTIAL_CHUNK):
             yield np.arange(begin, min(begin + SEQUENTIAL_CHUNK, total), dtype=np.int64)
 
-    return Draws(total, arrays(), paced=False, nbytes=plan_bytes(sampler))
+    return Draws(total, arrays(), paced=False)
 
 
 def _random(sampler: RandomSampler) -> Draws:
-    return Draws(len(sampler), _random_arrays(sampler), sampler.generator is not None, len(sampler) * 8)
+    return Draws(len(sampler), _random_arrays(sampler), paced=sampler.generator is not None)
 
 
 def _random_arrays(sampler: RandomSampler) -> Iterator[Indices]:
@@ -115,7 +120,7 @@ def _subset_random(sampler: SubsetRandomSampler) -> Draws:
         order = torch.randperm(len(sampler.indices), generator=sampler.generator).numpy()
         yield as_indices(sampler.indices)[order]
 
-    return Draws(len(sampler), arrays(), paced=True, nbytes=len(sampler) * 16)
+    return Draws(len(sampler), arrays(), paced=True)
 
 
 def _weighted(sampler: WeightedRandomSampler) -> Draws:
@@ -124,14 +129,14 @@ def _weighted(sampler: WeightedRandomSampler) -> Draws:
             sampler.weights, sampler.num_samples, sampler.replacement, generator=sampler.generator
         ).numpy()
 
-    return Draws(len(sampler), arrays(), paced=True, nbytes=len(sampler) * 8)
+    return Draws(len(sampler), arrays(), paced=True)
 
 
 def _distributed(sampler: DistributedSampler[Any]) -> Draws:
     def arrays() -> Iterator[Indices]:
         yield np.fromiter(sampler, dtype=np.int64, count=len(sampler))  # draws from a generator of its own
 
-    return Draws(len(sampler), arrays(), paced=False, nbytes=len(sampler) * 8)
+    return Draws(len(sampler), arrays(), paced=False)
 
 
 _DRAWS: dict[type, Callable[[Any], Draws]] = {
