@@ -122,9 +122,11 @@ class ShardWriter:
         Raises:
             ValueError: there is not one row to write.
             DiskSpaceError: the disk is full; what was written is removed.
+            RuntimeError: called in a forked child; the parent's set is left alone.
         """
         if self._staging is None:
             return
+        self._staging.check_process()
         self._flush()
         with self._cleaning_up():
             self._finish_shard()
@@ -134,7 +136,10 @@ class ShardWriter:
             self._staging = None
 
     def abort(self) -> None:
-        """Remove what was written; the target stays as it was. May be called again, also after `close`."""
+        """Remove what was written; the target stays as it was. May be called again, also after `close`.
+
+        In a forked child only its descriptors are closed: what was written is the parent's.
+        """
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -169,6 +174,7 @@ class ShardWriter:
     def _check(self, rows: Mapping[str, Rows]) -> None:
         if self._staging is None:
             raise ValueError(f"{self._target}: this writer is closed")
+        self._staging.check_process()
         if not rows:
             raise ValueError("a row needs at least one field")
         if not self._fields:

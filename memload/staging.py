@@ -30,9 +30,12 @@ class Staging:
 
     Raises:
         WriterBusyError: another writer holds the lock.
+
+    It belongs to the process that made it: a forked child can only give its copy of the lock's descriptor back.
     """
 
     def __init__(self, target: Path, append: bool) -> None:
+        self._process = os.getpid()
         self._target = target
         self._append = append
         beside = target.parent / f".{target.name}.memload"
@@ -48,8 +51,21 @@ class Staging:
             self.discard()
             raise
 
+    def check_process(self) -> None:
+        """Raise RuntimeError in any process but the one that made this."""
+        if os.getpid() != self._process:
+            raise RuntimeError(
+                f"{self._target}: this writer belongs to process {self._process}, and this is process {os.getpid()}, "
+                "forked from it; write there, or open a writer of its own for another path here"
+            )
+
     def publish(self, index: bytes) -> None:
-        """Put the shards and this index in place, in an order that shows no half-made set at any moment."""
+        """Put the shards and this index in place, in an order that shows no half-made set at any moment.
+
+        Raises:
+            RuntimeError: called in a forked child.
+        """
+        self.check_process()
         write_durably(self.directory / INDEX_NAME, index)
         if self._append:
             for shard in sorted(self.directory.glob("*.safetensors")):
@@ -64,10 +80,14 @@ class Staging:
         self.discard()
 
     def discard(self) -> None:
-        """Remove what is left of the hidden directory and give the lock back. May be called again."""
+        """Remove what is left of the hidden directory and give the lock back. May be called again.
+
+        In a forked child nothing is removed, and the parent keeps the lock.
+        """
         if self._lock < 0:
             return
-        shutil.rmtree(self._home, ignore_errors=True)
+        if os.getpid() == self._process:
+            _remove(self._home)
         os.close(self._lock)
         self._lock = -1
 
@@ -76,13 +96,22 @@ def _clear_leftover(home: Path, target: Path) -> None:
     """Remove the hidden directory of a writer that was killed after its set had got its name."""
     if home.exists():
         lock = _take_lock(home, target)
-        shutil.rmtree(home, ignore_errors=True)
+        _remove(home)
         os.close(lock)
+
+
+def _remove(home: Path) -> None:
+    """Remove a hidden directory whose lock is held. The lock goes last: then the directory may be another writer's."""
+    shutil.rmtree(home / "set", ignore_errors=True)
+    with contextlib.suppress(OSError):
+        (home / "lock").unlink()
+        home.rmdir()
 
 
 def _take_lock(home: Path, target: Path) -> int:
     while True:
-        home.mkdir(exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            home.mkdir()
         try:
             lock = os.open(home / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         except FileNotFoundError:  # its last owner has just removed the directory

@@ -2,11 +2,13 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +22,7 @@ from hypothesis import strategies as st
 
 import memload
 from memload.sizes import format_size, parse_size
+from memload.staging import Staging
 
 PINNED = Path(__file__).parent / "data" / "shards-v1"
 
@@ -348,6 +351,65 @@ with memload.ShardWriter(sys.argv[1], shard_bytes=200_000, append=append) as wri
         writer.extend(x=torch.full((1000, 10), float(i)))
 print("done", flush=True)
 """
+
+
+def in_forked_child(body):
+    """Run `body` in a fork of this process, and return its exit status: that of what it returns, 99 if it raises."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # from Python 3.12 on: forking with threads is the test
+        child = os.fork()
+    if child == 0:
+        status = 99
+        try:
+            status = body()
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def test_a_forked_child_that_ends_leaves_the_set_of_its_parent_alone(tmp_path):
+    with memload.ShardWriter(tmp_path / "s", shard_bytes=64) as writer:
+        writer.extend(x=torch.arange(100))
+
+        def child():
+            writer.abort()
+            return 0
+
+        assert in_forked_child(child) == 0
+        with pytest.raises(memload.WriterBusyError):
+            memload.ShardWriter(tmp_path / "s")
+        writer.extend(x=torch.arange(100, 200))
+    assert_same(memload.open(tmp_path / "s"), {"x": torch.arange(200)})
+    assert leftovers(tmp_path) == []
+
+
+@pytest.mark.parametrize("use", ["append", "extend", "close"])
+def test_a_forked_child_that_writes_is_told_whose_the_writer_is(tmp_path, use):
+    with memload.ShardWriter(tmp_path / "s") as writer:
+        writer.append(x=1)
+
+        def child():
+            with pytest.raises(RuntimeError, match=rf"belongs to process {os.getppid()}, and this is .* forked"):
+                getattr(writer, use)(**{} if use == "close" else {"x": torch.tensor([2])})
+            return 0
+
+        assert in_forked_child(child) == 0
+    assert_same(memload.open(tmp_path / "s"), {"x": torch.tensor([1])})
+
+
+def test_nothing_is_removed_that_another_writer_could_have_made_meanwhile(tmp_path, monkeypatch):
+    target = tmp_path / "s"
+    remove = shutil.rmtree
+
+    def watched(path, **options):
+        remove(path, **options)
+        with pytest.raises(memload.WriterBusyError):
+            Staging(target, append=False)
+
+    staging = Staging(target, append=False)
+    monkeypatch.setattr(shutil, "rmtree", watched)
+    staging.discard()
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("delay", [0.0, 0.004, 0.015, 0.05])
