@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import operator
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -14,6 +16,8 @@ from memload._core import Column
 from memload.dtypes import dtype_name
 
 RESERVED_NAME = "__metadata__"  # of the safetensors format
+MOST_ROWS = 2**53
+MOST_BYTES = 2**63
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,19 @@ class Field:
 def row_nbytes(dtype: torch.dtype, shape: Iterable[int]) -> int:
     """Return the bytes of one row."""
     return dtype.itemsize * math.prod(shape)
+
+
+def check_size(dtype: torch.dtype, shape: Iterable[int], rows: int = 1) -> None:
+    """Raise ValueError unless 64 bits can count `rows` rows and their bytes, an empty side taken for one.
+
+    Whatever holds a shape from outside is checked here, before anything multiplies it.
+    """
+    sides = tuple(shape)
+    if rows >= MOST_ROWS:
+        raise ValueError(f"{rows} rows; there can be fewer than 2^53")
+    counted = (max(1, side) for side in (rows, *sides))
+    if any(nbytes >= MOST_BYTES for nbytes in itertools.accumulate(counted, operator.mul, initial=dtype.itemsize)):
+        raise ValueError(f"{rows} times {dtype_name(dtype)} {sides!r:.80} multiplies to 2^63 bytes or more")
 
 
 def describe(dtype: torch.dtype, shape: tuple[int, ...]) -> str:

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from memload.dtypes import code_of, from_numpy_dtype
-from memload.fields import check_name, row_nbytes
+from memload.fields import check_name, check_size, row_nbytes
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ def as_rows(name: str, batch: Any) -> Rows:
 
     Raises:
         TypeError: the dtype cannot be stored.
-        ValueError: the name cannot be stored, or the batch has no axis.
+        ValueError: the name cannot be stored, the batch has no axis, or its size cannot be counted.
     """
     check_name(name)
     if not isinstance(batch, (torch.Tensor, np.ndarray, np.generic)):
@@ -46,6 +46,10 @@ def as_rows(name: str, batch: Any) -> Rows:
     if not batch.shape:
         raise ValueError(f"field {name!r}: a single number; expected a batch whose first axis counts the rows")
     rows, *shape = batch.shape
+    try:
+        check_size(dtype, shape, rows)
+    except ValueError as error:
+        raise ValueError(f"field {name!r}: {error}") from None
     return Rows(dtype, tuple(shape), flat.reshape(rows, row_nbytes(dtype, shape)))
 
 

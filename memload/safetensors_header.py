@@ -10,7 +10,6 @@ of https://github.com/huggingface/safetensors.
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ import torch
 
 from memload.dtypes import TORCH_DTYPES, code_of
 from memload.errors import ShardFormatError
-from memload.fields import RESERVED_NAME, check_name, row_nbytes
+from memload.fields import RESERVED_NAME, check_name, check_size, row_nbytes
 
 DATA_ALIGN = 4096
 MAX_HEADER = 100_000_000  # the limit of the safetensors library
@@ -155,6 +154,7 @@ def _entry(name: str, entry: object, data_start: int) -> TensorEntry:
         raise ShardFormatError(f"{where}: expected an object of dtype, shape and data_offsets")
     dtype = parse_dtype(entry["dtype"], where)
     shape = parse_shape(entry["shape"], where)
+    check_counts(dtype, shape[1:], shape[0] if shape else 1, where)
     offsets = entry["data_offsets"]
     if not isinstance(offsets, list) or len(offsets) != 2 or not all(map(is_count, offsets)):
         raise ShardFormatError(f"{where}: data_offsets must be two counts")
@@ -178,9 +178,15 @@ def parse_shape(shape: object, where: str) -> tuple[int, ...]:
     """Return a JSON array of counts as a tuple. Raises ShardFormatError for anything else."""
     if not isinstance(shape, list) or not all(map(is_count, shape)):
         raise ShardFormatError(f"{where}: the shape must be an array of counts")
-    if math.prod(side for side in shape if side) >= 2**63:
-        raise ShardFormatError(f"{where}: the sides of shape multiply to 2^63 or more")
     return tuple(shape)
+
+
+def check_counts(dtype: torch.dtype, shape: tuple[int, ...], rows: int, where: str) -> None:
+    """Raise ShardFormatError if there are more rows, or bytes in them, than can be counted."""
+    try:
+        check_size(dtype, shape, rows)
+    except ValueError as error:
+        raise ShardFormatError(f"{where}: {error}") from None
 
 
 def _check_gapless(tensors: Mapping[str, TensorEntry], data_start: int, file_size: int) -> None:

@@ -13,7 +13,7 @@ import torch
 from memload.dtypes import code_of
 from memload.errors import ShardFormatError
 from memload.fields import check_name, row_nbytes
-from memload.safetensors_header import is_count, parse_dtype, parse_shape, unique_keys
+from memload.safetensors_header import check_counts, is_count, parse_dtype, parse_shape, unique_keys
 
 INDEX_NAME = "index.json"
 FORMAT_NAME = "memload-shards"
@@ -159,7 +159,9 @@ def _field(name: str, entry: object) -> FieldSpec:
     block_rows = entry.get("block_rows")
     if not is_count(block_rows) or block_rows == 0:
         raise ShardFormatError(f"{where}: block_rows must be at least 1, got {block_rows!r:.80}")
-    return FieldSpec(parse_dtype(entry.get("dtype"), where), parse_shape(entry.get("shape"), where), block_rows)
+    dtype, shape = parse_dtype(entry.get("dtype"), where), parse_shape(entry.get("shape"), where)
+    check_counts(dtype, shape, 1, where)
+    return FieldSpec(dtype, shape, block_rows)
 
 
 def _shard(position: int, entry: object, fields: Mapping[str, FieldSpec]) -> ShardRecord:
@@ -189,6 +191,8 @@ def _checksums(where: str, digits: object, blocks: int) -> tuple[str, ...]:
 def _check_sums(index: ShardIndex, rows: object) -> None:
     if not is_count(rows) or rows != index.rows:
         raise ShardFormatError(f"rows do not add up: {rows!r:.80} are stated, the shards have {index.rows}")
+    for name, field in index.fields.items():
+        check_counts(field.dtype, field.shape, index.rows, f"all shards, field {name!r}")
     files = [shard.file for shard in index.shards]
     if len(set(files)) != len(files):
         raise ShardFormatError("a shard is listed twice")

@@ -1,5 +1,6 @@
 """What memload.open and memload.from_arrays take, read in place, and refuse."""
 
+import json
 import os
 import pickle
 import subprocess
@@ -143,6 +144,40 @@ def test_a_safetensors_file_that_is_no_table_says_why(tmp_path, tensors, error, 
     save_file(tensors, tmp_path / "x.safetensors")
     with pytest.raises(error, match=message):
         memload.open(tmp_path / "x.safetensors")
+
+
+UNCOUNTABLE = [
+    ([0, 2**62], r"0 times float64 .* multiplies to 2\^63 bytes or more"),
+    ([0, 0, 2**31, 2**31], r"0 times float64 .* multiplies to 2\^63 bytes or more"),
+    ([2**62, 0], r"4611686018427387904 rows; there can be fewer than 2\^53"),
+]
+
+
+@pytest.mark.parametrize(("shape", "message"), UNCOUNTABLE)
+def test_a_safetensors_file_whose_sizes_overflow_is_a_format_error(tmp_path, shape, message):
+    header = json.dumps({"a": {"dtype": "F64", "shape": shape, "data_offsets": [0, 0]}}).encode()
+    (tmp_path / "x.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+    with pytest.raises(memload.ShardFormatError, match=message):
+        memload.open(tmp_path / "x.safetensors")
+
+
+@pytest.mark.parametrize(("shape", "message"), UNCOUNTABLE)
+def test_a_npy_file_whose_sizes_overflow_is_a_format_error(tmp_path, shape, message):
+    with (tmp_path / "a.npy").open("wb") as file:
+        header = {"descr": "<f8", "fortran_order": False, "shape": tuple(shape)}
+        np.lib.format.write_array_header_1_0(file, header)
+    with pytest.raises(memload.FormatError, match=message):
+        memload.open(tmp_path / "a.npy")
+
+
+def test_bare_rows_and_tensors_whose_sizes_overflow_are_refused(tmp_path):
+    (tmp_path / "a.dat").write_bytes(bytes(8))
+    with pytest.raises(ValueError, match=r"2\^63 bytes or more"):
+        memload.open(tmp_path / "a.dat", dtype="float64", shape=(2**62,), offset=8)
+    with pytest.raises(ValueError, match=r"field 'x': .* rows; there can be fewer than 2\^53"):
+        memload.from_arrays(x=torch.zeros(1).expand(2**53))
+    with pytest.raises(ValueError, match=r"field 'x': .* 2\^63 bytes or more"):
+        memload.write(tmp_path / "s", {"x": torch.empty(2, 0, 2**61)})
 
 
 @pytest.mark.parametrize("options", [{"offset": 8}, {"field": "x"}])

@@ -1,6 +1,7 @@
 #include "core/column.h"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 #include <stdexcept>
 #include <string>
@@ -24,6 +25,14 @@ void check(const Segment& segment, std::size_t row_bytes) {
   }
 }
 
+std::int64_t sum_of_rows(std::int64_t a, std::int64_t b) {
+  if (b > std::numeric_limits<std::int64_t>::max() - a) {
+    throw std::invalid_argument(std::to_string(a) + " and " + std::to_string(b) +
+                                " rows are more than one column can count");
+  }
+  return a + b;
+}
+
 }  // namespace
 
 Column::Column(std::size_t row_bytes, std::vector<Segment> segments) : row_bytes_(row_bytes) {
@@ -32,7 +41,7 @@ Column::Column(std::size_t row_bytes, std::vector<Segment> segments) : row_bytes
     if (segment.rows == 0) continue;
     starts_.push_back(rows_);
     bases_.push_back(segment.storage->data() + segment.offset);
-    rows_ += segment.rows;
+    rows_ = sum_of_rows(rows_, segment.rows);
     segments_.push_back(std::move(segment));
   }
 }
@@ -66,6 +75,7 @@ Column Column::concat(const std::vector<const Column*>& columns) {
   if (columns.empty()) throw std::invalid_argument("concat needs at least one column");
   std::vector<Segment> segments;
   bool selected = false;
+  std::int64_t rows = 0;
   for (const Column* column : columns) {
     if (column->row_bytes_ != columns.front()->row_bytes_) {
       throw std::invalid_argument("columns of " + std::to_string(columns.front()->row_bytes_) + " and " +
@@ -73,11 +83,13 @@ Column Column::concat(const std::vector<const Column*>& columns) {
     }
     segments.insert(segments.end(), column->segments_.begin(), column->segments_.end());
     selected = selected || column->selection_ != nullptr;
+    rows = sum_of_rows(rows, column->rows_);
   }
   Column joined(columns.front()->row_bytes_, std::move(segments));
   if (!selected) return joined;
 
   auto stored = std::make_shared<std::vector<std::int64_t>>();
+  stored->reserve(static_cast<std::size_t>(rows));
   std::int64_t first = 0;  // of this column's stored rows in the joined column's
   for (const Column* column : columns) {
     for (std::int64_t row = 0; row < column->rows_; ++row) {

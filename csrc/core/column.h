@@ -32,7 +32,7 @@ struct Extent {
 // Immutable, cheap to copy; any thread may read it. A selection is one array of stored rows, shared by copies.
 class Column {
  public:
-  // Throws std::invalid_argument for a segment that reaches outside its storage.
+  // Throws std::invalid_argument for a segment that reaches outside its storage, and for 2^63 rows or more in all.
   Column(std::size_t row_bytes, std::vector<Segment> segments);
 
   [[nodiscard]] std::int64_t rows() const noexcept { return rows_; }
@@ -45,7 +45,8 @@ class Column {
 
   // The rows given, in that order; repeats allowed. Throws std::out_of_range naming the first bad position.
   [[nodiscard]] Column select(std::span<const std::int64_t> rows) const;
-  // All rows of the first, then of the second, and so on. Throws std::invalid_argument if row_bytes differ.
+  // All rows of the first, then of the second, and so on. Throws std::invalid_argument if row_bytes differ, or if
+  // they are 2^63 rows or more.
   [[nodiscard]] static Column concat(const std::vector<const Column*>& columns);
 
   // row must lie in [0, rows()).
@@ -58,7 +59,7 @@ class Column {
     return {bases_[k] + static_cast<std::size_t>(inside) * segment.stride, &segment, inside};
   }
 
-  // The address of a row that will be read soon. Cheaper than at().
+  // The first byte of a row; row must lie in [0, rows()).
   [[nodiscard]] const std::byte* address(std::int64_t row) const noexcept { return at(row).data; }
 
  private:

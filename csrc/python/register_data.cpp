@@ -37,11 +37,19 @@ void translate(std::exception_ptr raised) {
   }
 }
 
-std::shared_ptr<const Storage> borrow(py::object owner, std::uintptr_t address, std::size_t nbytes, std::string name) {
-  return Storage::borrow(reinterpret_cast<const std::byte*>(address), nbytes, std::move(name), keep_alive(owner));
+// pybind11 holds what it shows by a pointer to non-const. Python can change nothing: Storage has only const methods.
+std::shared_ptr<Storage> shown(std::shared_ptr<const Storage> storage) {
+  return std::const_pointer_cast<Storage>(std::move(storage));
 }
 
-using PySegment = std::tuple<std::shared_ptr<const Storage>, std::size_t, std::int64_t, std::size_t>;
+std::shared_ptr<Storage> map_file(const std::string& path) { return shown(Storage::map_file(path)); }
+
+std::shared_ptr<Storage> borrow(const py::object& owner, std::uintptr_t address, std::size_t nbytes, std::string name) {
+  return shown(
+      Storage::borrow(reinterpret_cast<const std::byte*>(address), nbytes, std::move(name), keep_alive(owner)));
+}
+
+using PySegment = std::tuple<std::shared_ptr<Storage>, std::size_t, std::int64_t, std::size_t>;
 
 std::shared_ptr<Column> make_column(std::size_t row_bytes, const std::vector<PySegment>& segments) {
   std::vector<Segment> parts;
@@ -57,19 +65,16 @@ std::shared_ptr<Column> concat(const std::vector<std::shared_ptr<Column>>& colum
   return std::make_shared<Column>(Column::concat(parts));
 }
 
-std::vector<std::shared_ptr<const Storage>> storages(const Column& column) {
-  std::vector<std::shared_ptr<const Storage>> found;
-  for (const Segment& segment : column.segments()) found.push_back(segment.storage);
+std::vector<std::shared_ptr<Storage>> storages(const Column& column) {
+  std::vector<std::shared_ptr<Storage>> found;
+  for (const Segment& segment : column.segments()) found.push_back(shown(segment.storage));
   return found;
 }
 
 // The two halves of a column, for sending it to another process.
-std::vector<std::tuple<std::shared_ptr<Storage>, std::size_t, std::int64_t, std::size_t>> segments(
-    const Column& column) {
-  std::vector<std::tuple<std::shared_ptr<Storage>, std::size_t, std::int64_t, std::size_t>> found;
-  for (const Segment& segment : column.segments()) {
-    found.emplace_back(std::const_pointer_cast<Storage>(segment.storage), segment.offset, segment.rows, segment.stride);
-  }
+std::vector<PySegment> segments(const Column& column) {
+  std::vector<PySegment> found;
+  for (const Segment& s : column.segments()) found.emplace_back(shown(s.storage), s.offset, s.rows, s.stride);
   return found;
 }
 
@@ -97,16 +102,9 @@ void register_data(py::module_& m) {
 
   py::class_<Storage, std::shared_ptr<Storage>>(
       m, "Storage", "One readable run of bytes: a mapped file, or memory of somebody else's.")
-      .def_static(
-          "map_file", [](const std::string& path) { return std::const_pointer_cast<Storage>(Storage::map_file(path)); },
-          py::arg("path"), "Map a whole file read-only. Raises OSError.")
-      .def_static(
-          "borrow",
-          [](py::object owner, std::uintptr_t address, std::size_t nbytes, std::string name) {
-            return std::const_pointer_cast<Storage>(borrow(std::move(owner), address, nbytes, std::move(name)));
-          },
-          py::arg("owner"), py::arg("address"), py::arg("nbytes"), py::arg("name"),
-          "View memory that `owner` keeps alive; errors call it `name`.")
+      .def_static("map_file", &map_file, py::arg("path"), "Map a whole file read-only. Raises OSError.")
+      .def_static("borrow", &borrow, py::arg("owner"), py::arg("address"), py::arg("nbytes"), py::arg("name"),
+                  "View memory that `owner` keeps alive; errors call it `name`.")
       .def_property_readonly("nbytes", &Storage::size)
       .def_property_readonly("name", &Storage::name)
       .def_property_readonly("mapped", &Storage::mapped, "Whether it is a file, rather than memory.");
@@ -117,14 +115,7 @@ void register_data(py::module_& m) {
       .def_property_readonly("rows", &Column::rows)
       .def_property_readonly("row_bytes", &Column::row_bytes)
       .def_property_readonly("selection_bytes", &Column::selection_bytes, "Memory taken by the row selection, if any.")
-      .def_property_readonly(
-          "storages",
-          [](const Column& c) {
-            std::vector<std::shared_ptr<Storage>> found;
-            for (const auto& storage : storages(c)) found.push_back(std::const_pointer_cast<Storage>(storage));
-            return found;
-          },
-          "The storage of each segment, in order.")
+      .def_property_readonly("storages", &storages, "The storage of each segment, in order.")
       .def_property_readonly("segments", &segments, "(storage, offset, rows, stride) of each run of rows, in order.")
       .def_property_readonly("selection", &selection, "A copy of the stored rows in order; None if all, as they lie.")
       .def(

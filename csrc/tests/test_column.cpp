@@ -74,6 +74,18 @@ TEST(sizes_that_wrap_around_are_refused) {
   CHECK_THROWS(std::invalid_argument, Column(10, {{storage, 0, -1, 10}}));
 }
 
+TEST(rows_that_64_bits_cannot_count_are_refused) {
+  const auto storage = in_memory(std::vector<std::byte>(1));
+  constexpr std::int64_t kRows = std::numeric_limits<std::int64_t>::max();
+  const Column most(1, {{storage, 0, kRows, 0}});
+  const Column one(1, {{storage, 0, 1, 0}});
+  CHECK_EQ(most.rows(), kRows);
+  CHECK_THROWS(std::invalid_argument, Column(1, {{storage, 0, kRows, 0}, {storage, 0, 1, 0}}));
+  CHECK_THROWS(std::invalid_argument, Column::concat({&most, &one}));
+  const Column chosen = one.select(std::vector<std::int64_t>{0, 0});
+  CHECK_THROWS(std::invalid_argument, Column::concat({&chosen, &most}));
+}
+
 TEST(a_row_lies_where_its_segment_says) {
   const ScratchFile file(pattern_bytes(20, 3));
   const Column column = three_segments(file);

@@ -10,7 +10,7 @@ import torch
 
 from memload._core import Column, Storage
 from memload.dtypes import code_of, from_numpy_dtype
-from memload.fields import Field, check_name
+from memload.fields import Field, check_name, check_size
 from memload.sources.memory_maps import mapped_file
 
 
@@ -19,7 +19,7 @@ def borrow_array(name: str, array: Any) -> Field:
 
     Raises:
         TypeError: it is neither, or its dtype has no equal in torch.
-        ValueError: it has no axis, or a row is not one run of bytes.
+        ValueError: it has no axis, a row is not one run of bytes, or there are more rows or bytes than can be counted.
     """
     check_name(name)
     if isinstance(array, torch.Tensor):
@@ -80,6 +80,10 @@ def _scattered(name: str, remedy: str) -> str:
 
 def _borrow(name: str, owner: object, address: int, dtype: torch.dtype, shape: tuple[int, ...], stride: int) -> Field:
     rows, *row_shape = shape
+    try:
+        check_size(dtype, row_shape, rows)
+    except ValueError as error:
+        raise ValueError(f"field {name!r}: {error}") from None
     row_bytes = math.prod(row_shape) * dtype.itemsize
     span = (rows - 1) * stride + row_bytes if rows else 0
     storage, offset = _storage(name, owner, address, span)

@@ -11,7 +11,7 @@ import numpy as np
 from memload._core import Column, Storage
 from memload.dtypes import from_numpy_dtype
 from memload.errors import FormatError
-from memload.fields import Field
+from memload.fields import Field, check_size
 
 MAGIC = b"\x93NUMPY"
 
@@ -38,6 +38,10 @@ def open_npy(path: Path, name: str) -> dict[str, Field]:
             "save it again with numpy.save(path, numpy.ascontiguousarray(array))"
         )
     rows, *row_shape = shape
+    try:
+        check_size(torch_dtype, row_shape, rows)
+    except ValueError as error:
+        raise FormatError(f"{path}: {error}") from None
     row_bytes = math.prod(row_shape) * dtype.itemsize
     _check_length(path, offset, rows, row_bytes)
     storage = Storage.map_file(str(path.absolute()))

@@ -8,7 +8,7 @@ import torch
 
 from memload._core import Column, Storage
 from memload.errors import FormatError
-from memload.fields import Field, describe, row_nbytes
+from memload.fields import Field, check_size, describe, row_nbytes
 
 
 def open_raw(path: Path, name: str, dtype: torch.dtype, shape: tuple[int, ...], offset: int) -> dict[str, Field]:
@@ -16,8 +16,9 @@ def open_raw(path: Path, name: str, dtype: torch.dtype, shape: tuple[int, ...], 
 
     Raises:
         FormatError: what follows `offset` is not a whole number of rows.
-        ValueError: a row has no bytes, so that they cannot be counted.
+        ValueError: a row has no bytes, so that they cannot be counted, or 2^63 or more.
     """
+    check_size(dtype, shape)
     row_bytes = row_nbytes(dtype, shape)
     if row_bytes == 0:
         raise ValueError(f"a row of {describe(dtype, shape)} has no bytes, so the rows of {path} cannot be counted")
