@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from memload._core import Column
 from memload.dtypes import dtype_name
 from memload.fields import Field, check_equal_lengths, check_name, describe
 from memload.sizes import format_size
@@ -88,7 +87,7 @@ class Dataset(torch.utils.data.Dataset[Any]):
             tensor(4)
         """
         numbers = _row_numbers(rows, len(self))
-        return self._derive(lambda field: field.column.select(numbers))
+        return Dataset({name: field.select(numbers) for name, field in self.fields.items()}, self.layout)
 
     def split(self, fraction: float, seed: int) -> tuple[Dataset, Dataset]:
         """Return two shuffled parts without a common row, the first with round(fraction * len) of the rows.
@@ -130,17 +129,8 @@ class Dataset(torch.utils.data.Dataset[Any]):
         """
         for position, other in enumerate(others, start=1):
             _check_same_fields(self, other, position)
-        return Dataset(
-            {
-                name: Field(
-                    field.dtype,
-                    field.shape,
-                    Column.concat([field.column, *(other.fields[name].column for other in others)]),
-                )
-                for name, field in self.fields.items()
-            },
-            self.layout,
-        )
+        members = (self, *others)
+        return Dataset({name: Field.concat([one.fields[name] for one in members]) for name in self.fields}, self.layout)
 
     def as_tuple(self, *names: str) -> Dataset:
         """Return the dataset of these fields, in this order, whose rows and batches are tuples; all if none is named.
@@ -178,6 +168,8 @@ class Dataset(torch.utils.data.Dataset[Any]):
         return self  # immutable; going through __reduce__ would copy borrowed memory
 
     def __reduce__(self) -> tuple[Callable[..., Dataset], tuple[Any, ...]]:
+        for field in self.fields.values():
+            field.check_in_place()
         described = [(name, field.dtype, field.shape) for name, field in self.fields.items()]
         packed = pack_columns([field.column for field in self.fields.values()])
         return _restore, (described, packed, self.layout)
@@ -200,10 +192,6 @@ class Dataset(torch.utils.data.Dataset[Any]):
             return {name: read(field) for name, field in self.fields.items()}
         tensors = tuple(read(field) for field in self.fields.values())
         return tensors[0] if self.layout == "only" else tensors
-
-    def _derive(self, column_of: Callable[[Field], Column]) -> Dataset:
-        fields = {name: Field(field.dtype, field.shape, column_of(field)) for name, field in self.fields.items()}
-        return Dataset(fields, self.layout)
 
     def _rows_are(self) -> str:
         return {"dict": "", "tuple": ", rows are tuples", "only": ", rows are tensors"}[self.layout]

@@ -71,7 +71,7 @@ def from_arrays(**fields: Any) -> Dataset:
     """Return a dataset on arrays in memory, without copying them.
 
     What is written to the arrays shows in rows that are read later. They are kept alive, and must stay where they are:
-    `tensor.share_memory_()` and `tensor.set_()` move a tensor away from under the dataset.
+    once `tensor.share_memory_()` or `tensor.set_()` has moved a tensor, reading raises RuntimeError.
     A memmap is read as the file it maps: worker processes map it again, and a file that is cut short raises.
 
     Args:

@@ -82,6 +82,7 @@ def _dataset_blocks(dataset: Dataset) -> Iterator[dict[str, Rows]]:
 
 
 def _gather(field: Field, numbers: np.ndarray[Any, np.dtype[np.int64]], buffer: np.ndarray[Any, Any]) -> Rows:
+    field.check_in_place()
     block = buffer[: len(numbers)]
     if block.nbytes:
         field.column.gather(numbers, block.ctypes.data, block.nbytes)

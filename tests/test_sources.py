@@ -358,6 +358,58 @@ def test_torch_refuses_to_resize_a_tensor_that_is_borrowed():
     assert ds[9]["x"].item() == 0.0
 
 
+def share(tensor):
+    tensor.share_memory_()
+
+
+def share_another_view(tensor):
+    tensor[3:].share_memory_()
+
+
+def set_another(tensor):
+    tensor.set_(torch.zeros(1000, 500))
+
+
+@pytest.mark.parametrize("move", [share, share_another_view, set_another])
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda ds, _: ds[0],
+        lambda ds, _: ds.fields["x"].gather(np.arange(3)),
+        lambda ds, _: ds.select([5, 5])[1],
+        lambda ds, _: ds.only("x").split(0.5, 0)[1][0],
+        lambda ds, _: ds.as_tuple()[-1],
+        lambda ds, _: memload.from_arrays(x=torch.zeros(1, 500)).concat(ds)[0],
+        lambda ds, _: memload.zip(x=ds)[7],
+        lambda ds, _: pickle.dumps(ds),
+        lambda ds, path: memload.write(path, ds),
+    ],
+)
+def test_a_tensor_that_was_moved_raises_instead_of_reading_freed_memory(tmp_path, move, use):
+    tensor = torch.zeros(1000, 500)
+    ds = memload.from_arrays(x=tensor)
+    move(tensor)
+    with pytest.raises(RuntimeError, match=r"field 'x': the tensor's memory was moved .*share_memory_\(\), set_\(\)"):
+        use(ds, tmp_path / "s")
+
+
+def test_an_array_that_is_a_tensors_memory_is_watched_too():
+    tensor = torch.zeros(1000, 500)
+    ds = memload.from_arrays(x=tensor.numpy()[::2, 3:7])
+    assert ds[3]["x"].tolist() == [0.0] * 4
+    tensor.share_memory_()
+    with pytest.raises(RuntimeError, match="memory was moved"):
+        ds[3]
+
+
+def test_a_tensor_shared_before_the_dataset_was_made_is_read():
+    tensor = torch.arange(1000.0).share_memory_()
+    ds = memload.from_arrays(x=tensor)
+    tensor += 1
+    assert memload.concat([ds, ds])[1007]["x"].item() == 8.0
+    assert len(memload.concat([ds] * 9).fields["x"].lenders) == 1
+
+
 @given(strategies.field_sets())
 def test_borrowed_rows_have_the_bytes_of_the_arrays(arrays):
     ds = memload.from_arrays(**arrays)

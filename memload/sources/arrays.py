@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 
 from memload._core import Column, Storage
 from memload.dtypes import code_of, from_numpy_dtype
-from memload.fields import Field, check_name, check_size
+from memload.fields import Field, Lender, check_name, check_size
 from memload.sources.memory_maps import mapped_file
 
 
@@ -38,7 +39,9 @@ def _borrow_ndarray(name: str, array: np.ndarray[Any, Any]) -> Field:
     stride = array.strides[0] if len(array) > 1 else 0
     if stride < 0 or not array[:1].flags.c_contiguous:
         raise ValueError(_scattered(name, "numpy.ascontiguousarray(array)"))
-    return _borrow(name, array, array.ctypes.data, dtype, array.shape, stride)
+    field = _borrow(name, array, array.ctypes.data, dtype, array.shape, stride)
+    root = _root(array)
+    return _watched(name, field, root) if isinstance(root, torch.Tensor) else field
 
 
 def _borrow_tensor(name: str, tensor: torch.Tensor) -> Field:
@@ -60,7 +63,23 @@ def _borrow_tensor(name: str, tensor: torch.Tensor) -> Field:
     if not tensor[:1].is_contiguous():
         raise ValueError(_scattered(name, "tensor.contiguous(), or numpy.ascontiguousarray(array) for an array"))
     stride = tensor.stride(0) * tensor.itemsize if len(tensor) > 1 else 0
-    return _borrow(name, _hold(tensor), tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), stride)
+    field = _borrow(name, _hold(tensor), tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), stride)
+    return _watched(name, field, tensor)
+
+
+def _watched(name: str, field: Field, tensor: torch.Tensor) -> Field:
+    """Return the field so that it notices when the tensor it borrows is moved; one that reads a file need not."""
+    if any(storage.mapped for storage in field.column.storages):
+        return field
+    return replace(field, lenders=(Lender(name, tensor, tensor.data_ptr()),))
+
+
+def _root(array: np.ndarray[Any, Any]) -> object:
+    """Return what the array's memory belongs to: an array, or the tensor whose `numpy()` it is a part of."""
+    root: object = array
+    while isinstance(root, np.ndarray) and root.base is not None:
+        root = root.base
+    return root
 
 
 def _hold(tensor: torch.Tensor) -> object:
