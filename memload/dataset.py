@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import numbers
 import operator
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -98,6 +99,7 @@ class Dataset(torch.utils.data.Dataset[Any]):
 
         Raises:
             ValueError: a part would be empty.
+            TypeError: `fraction` is no number.
 
         Example:
             >>> import memload, torch
@@ -105,6 +107,8 @@ class Dataset(torch.utils.data.Dataset[Any]):
             >>> len(train), len(valid)
             (8, 2)
         """
+        if not isinstance(fraction, numbers.Real):
+            raise TypeError(f"fraction must be one number, such as 0.8 for the first part, got {_kind(fraction)}")
         if not 0 < fraction < 1:
             raise ValueError(f"fraction must lie between 0 and 1, got {fraction}")
         first = round(fraction * len(self))
@@ -120,6 +124,7 @@ class Dataset(torch.utils.data.Dataset[Any]):
 
         Raises:
             ValueError: field names, dtypes or shapes differ; the message names the first difference.
+            TypeError: one of the others is no dataset.
 
         Example:
             >>> import memload, torch
@@ -128,12 +133,16 @@ class Dataset(torch.utils.data.Dataset[Any]):
             9
         """
         for position, other in enumerate(others, start=1):
-            _check_same_fields(self, other, position)
+            _check_same_fields(self, _dataset(other, position), position)
         members = (self, *others)
         return Dataset({name: Field.concat([one.fields[name] for one in members]) for name in self.fields}, self.layout)
 
     def as_tuple(self, *names: str) -> Dataset:
         """Return the dataset of these fields, in this order, whose rows and batches are tuples; all if none is named.
+
+        Raises:
+            KeyError, TypeError: there is no such field, or a name is no str.
+            ValueError: a field is named twice.
 
         Example:
             >>> import memload, torch
@@ -142,7 +151,10 @@ class Dataset(torch.utils.data.Dataset[Any]):
             ...     print(x.shape, y)
             torch.Size([4, 3]) tensor([0, 1, 2, 3])
         """
-        return Dataset({name: self._field(name) for name in names or self.fields}, "tuple")
+        chosen = {name: self._field(name) for name in names or self.fields}
+        if names and len(chosen) != len(names):
+            raise ValueError(f"each field can be named once, got {', '.join(map(repr, names))}")
+        return Dataset(chosen, "tuple")
 
     def only(self, name: str) -> Dataset:
         """Return the dataset of this one field, whose rows and batches are tensors.
@@ -175,14 +187,20 @@ class Dataset(torch.utils.data.Dataset[Any]):
         return _restore, (described, packed, self.layout)
 
     def _row(self, index: SupportsIndex) -> int:
-        if isinstance(index, slice):
-            raise TypeError("a dataset is read row by row; ds.select(range(start, stop)) takes several rows at once")
-        row = operator.index(index)
+        try:
+            row = operator.index(index)
+        except TypeError:
+            raise TypeError(_not_an_index(index)) from None
         if not -len(self) <= row < len(self):
             raise IndexError(f"row {row} is not one of the {len(self):,} rows")
         return row % len(self)
 
     def _field(self, name: str) -> Field:
+        if not isinstance(name, str):
+            raise TypeError(
+                f"a field is named by a str, got {_kind(name)}; give several names one by one, as in "
+                'as_tuple("stim", "robs")'
+            )
         if name not in self.fields:
             raise KeyError(f"no field {name!r}; there are {list(self.fields)}")
         return self.fields[name]
@@ -197,28 +215,31 @@ class Dataset(torch.utils.data.Dataset[Any]):
         return {"dict": "", "tuple": ", rows are tuples", "only": ", rows are tensors"}[self.layout]
 
 
-def concat(datasets: Iterable[Dataset]) -> Dataset:
+def concat(*datasets: Dataset | Iterable[Dataset]) -> Dataset:
     """Return the rows of the first dataset, then those of the second, and so on; nothing is copied.
 
     Args:
-        datasets: at least one, all with the same field names, dtypes and row shapes. The first gives the order of
-            fields and whether rows are dicts, tuples or tensors.
+        datasets: at least one, as arguments or in one iterable, all with the same field names, dtypes and row shapes.
+            The first gives the order of fields and whether rows are dicts, tuples or tensors.
 
     Raises:
         ValueError: there is none, or they differ; the message names the first difference.
+        TypeError: one of them is no dataset.
 
     Example:
         >>> import memload, torch
         >>> len(memload.concat(memload.from_arrays(x=torch.zeros(n)) for n in (2, 3)))
         5
     """
-    members = list(datasets)
+    members: list[Any] = list(datasets)
+    if len(datasets) == 1 and isinstance(datasets[0], Iterable):
+        members = list(datasets[0])
     if not members:
         raise ValueError("concat needs at least one dataset")
-    return members[0].concat(*members[1:])
+    return _dataset(members[0], 0).concat(*members[1:])
 
 
-def zip(**members: Dataset) -> Dataset:  # noqa: A001 - users call it memload.zip, for what it does
+def zip(*unnamed: Any, **members: Dataset) -> Dataset:  # noqa: A001 - users call it memload.zip, for what it does
     """Return the fields of several datasets of equal length side by side; nothing is copied.
 
     Args:
@@ -227,6 +248,7 @@ def zip(**members: Dataset) -> Dataset:  # noqa: A001 - users call it memload.zi
 
     Raises:
         ValueError: the lengths differ (the message has them all), a name occurs twice, or no dataset is given.
+        TypeError: a dataset comes without a keyword, or what comes is no dataset.
 
     Example:
         >>> import memload, torch
@@ -236,6 +258,13 @@ def zip(**members: Dataset) -> Dataset:  # noqa: A001 - users call it memload.zi
         >>> trials[0]["stim"]
         tensor(2)
     """
+    if unnamed:
+        raise TypeError("zip takes each dataset by a keyword, which names its field: memload.zip(betas=a, stim=b)")
+    for label, member in members.items():
+        if not isinstance(member, Dataset):
+            raise TypeError(
+                f"{label} is {_kind(member)}, expected a dataset; memload.from_arrays({label}=...) makes one of arrays"
+            )
     check_equal_lengths({label: len(member) for label, member in members.items()}, "datasets zipped together")
     fields: dict[str, Field] = {}
     origin: dict[str, str] = {}
@@ -251,26 +280,49 @@ def zip(**members: Dataset) -> Dataset:  # noqa: A001 - users call it memload.zi
     return Dataset(fields)
 
 
+def _kind(value: object) -> str:
+    """Return what `value` is, for messages: "a list"."""
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+
+
+def _not_an_index(index: Any) -> str:
+    if isinstance(index, str):
+        return f"a dataset is read row by row, got {index!r}; ds.only({index!r}) is the dataset of that field"
+    several = "select(range(start, stop))" if isinstance(index, slice) else "select([...])"
+    return f"a dataset is read row by row, by an integer, got {_kind(index)}; ds.{several} takes several rows at once"
+
+
 def _row_numbers(rows: Any, length: int) -> NDArray[np.int64]:
-    numbers = np.asarray(rows)
-    if numbers.ndim != 1:
-        raise TypeError(f"expected row numbers in one dimension, got shape {numbers.shape}")
-    if numbers.dtype == np.bool_:
-        if len(numbers) != length:
-            raise IndexError(f"one bool for each of the {length:,} rows is expected, got {len(numbers):,}")
-        return np.flatnonzero(numbers)
-    if not len(numbers):
+    wanted = np.asarray(rows)
+    if wanted.ndim == 0:
+        raise TypeError(f"expected a sequence of row numbers, such as [3] or range(0, 3), got {_kind(rows)}")
+    if wanted.ndim != 1:
+        raise TypeError(f"expected row numbers in one dimension, got shape {wanted.shape}")
+    if wanted.dtype == np.bool_:
+        if len(wanted) != length:
+            raise IndexError(f"one bool for each of the {length:,} rows is expected, got {len(wanted):,}")
+        return np.flatnonzero(wanted)
+    if not len(wanted):
         return np.empty(0, dtype=np.int64)
-    if numbers.dtype.kind not in "iu":
-        raise TypeError(f"row numbers must be integers, got dtype {numbers.dtype}")
-    bad = (numbers < 0) | (numbers >= length)
+    if wanted.dtype.kind not in "iu":
+        raise TypeError(f"row numbers must be integers, got dtype {wanted.dtype}")
+    bad = (wanted < 0) | (wanted >= length)
     if bad.any():
         position = int(bad.argmax())
         raise IndexError(
-            f"row {numbers[position]} at position {position} is not one of the {length:,} rows, which count from 0"
-            + ("; negative numbers do not count from the end here" if numbers[position] < 0 else "")
+            f"row {wanted[position]} at position {position} is not one of the {length:,} rows, which count from 0"
+            + ("; negative numbers do not count from the end here" if wanted[position] < 0 else "")
         )
-    return np.ascontiguousarray(numbers, dtype=np.int64)
+    return np.ascontiguousarray(wanted, dtype=np.int64)
+
+
+def _dataset(member: object, position: int) -> Dataset:
+    if not isinstance(member, Dataset):
+        raise TypeError(
+            f"dataset {position} is {_kind(member)}; expected one.concat(two, three), or memload.concat([one, two])"
+        )
+    return member
 
 
 def _check_same_fields(first: Dataset, other: Dataset, position: int) -> None:

@@ -82,7 +82,7 @@ def cache_fact(nbytes: int | None) -> Fact:
     """When stores pass by the cache."""
     if nbytes is None:
         return Fact("cache", "unknown size", "32 MB is assumed when stores are chosen")
-    return Fact("cache", f"{nbytes >> 20} MB", f"rings of more than {nbytes >> 19} MB are written past it")
+    return Fact("cache", f"{nbytes >> 20} MB", f"rings of more than {nbytes * 3 // 2 >> 20} MB are written past it")
 
 
 def huge_page_fact(pages: budget.HugePages) -> Fact:
@@ -119,7 +119,9 @@ def disk_fact(folder: Path, free: int) -> Fact:
 def gpu_fact() -> Fact:
     """What torch sees."""
     if not torch.cuda.is_available():
-        return Fact("GPU", "none that torch can use", "batches stay on the CPU; device= needs one")
+        return Fact(
+            "GPU", "none that torch can use", "batches stay on the CPU, where all are made; pin_memory= needs a GPU"
+        )
     major, minor = torch.cuda.get_device_capability()
     return Fact("GPU", f"{torch.cuda.get_device_name()} (sm_{major}{minor})", f"{torch.cuda.device_count()} in all")
 

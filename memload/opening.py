@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ def open(  # noqa: A001 - users call it memload.open
     *,
     field: str | None = None,
     dtype: Any = None,
-    shape: Sequence[int] | None = None,
+    shape: Sequence[int] | int | None = None,
     offset: int | None = None,
 ) -> Dataset:
     """Return the dataset at `path`; headers are checked, and rows are mapped, not read.
@@ -39,7 +39,7 @@ def open(  # noqa: A001 - users call it memload.open
             and `shape`, a file of bare rows.
         field: the name for the one field of a .npy file or of bare rows; "data" if not given.
         dtype: of bare rows: a torch or numpy dtype, or a name such as "bfloat16".
-        shape: of one bare row, such as (425, 425, 3).
+        shape: of one bare row, such as (425, 425, 3), or 100, or () for a single number.
         offset: bytes before the first bare row; 0 if not given.
 
     Raises:
@@ -67,7 +67,7 @@ def open(  # noqa: A001 - users call it memload.open
     return Dataset(open_shards(place) if kind == "shards" else open_safetensors(place))
 
 
-def from_arrays(**fields: Any) -> Dataset:
+def from_arrays(arrays: Mapping[str, Any] | None = None, /, **fields: Any) -> Dataset:
     """Return a dataset on arrays in memory, without copying them.
 
     What is written to the arrays shows in rows that are read later. They are kept alive, and must stay where they are:
@@ -75,11 +75,12 @@ def from_arrays(**fields: Any) -> Dataset:
     A memmap is read as the file it maps: worker processes map it again, and a file that is cut short raises.
 
     Args:
+        arrays: fields by name, for names that are no keywords or come from elsewhere; they precede `fields`.
         fields: numpy arrays, memmaps and CPU tensors (rows, *shape) of equal length. Each row must be one run of bytes;
             rows may lie apart, so every second row or one channel block of a larger array will do.
 
     Raises:
-        TypeError: a field is no array, or its dtype has no equal in torch.
+        TypeError: a field is no array, its dtype has no equal in torch, or it comes without a name.
         ValueError: lengths differ, there is no field, or a row is not contiguous.
 
     Example:
@@ -88,7 +89,13 @@ def from_arrays(**fields: Any) -> Dataset:
         >>> ds[7]["robs"].shape
         torch.Size([5])
     """
-    return Dataset({name: borrow_array(name, array) for name, array in fields.items()})
+    named = {} if arrays is None else arrays
+    if not isinstance(named, Mapping):
+        raise TypeError(f"each array needs a name: from_arrays(stim=..., robs=...), got one {type(arrays).__name__}")
+    twice = named.keys() & fields.keys()
+    if twice:
+        raise TypeError(f"both the mapping and the keywords bring {sorted(twice)}")
+    return Dataset({name: borrow_array(name, array) for name, array in {**named, **fields}.items()})
 
 
 def _kind(path: Path) -> str:
@@ -117,11 +124,11 @@ def _is_directory(path: Path) -> bool:
 
 
 def _open_stated(
-    path: Path, field: str | None, dtype: Any, shape: Sequence[int] | None, offset: int
+    path: Path, field: str | None, dtype: Any, shape: Sequence[int] | int | None, offset: int
 ) -> dict[str, Field]:
     if dtype is None or shape is None:
         raise TypeError(f"{path}: bare rows need both dtype= and shape=, the shape of one row")
-    sides = tuple(shape)
+    sides = tuple(shape) if isinstance(shape, Sequence) else (shape,)
     if not all(isinstance(side, int) and side >= 0 for side in sides) or offset < 0:
         raise ValueError(f"{path}: shape and offset must be counts, got {sides} and {offset}")
     if _is_directory(path):

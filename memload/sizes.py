@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 import re
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
@@ -12,6 +13,7 @@ def parse_size(size: int | str) -> int:
     """Return the bytes of `size`: a count, or a text such as "512MB" (decimal) or "64 MiB" (binary).
 
     Raises:
+        TypeError: it is neither a number nor a text.
         ValueError: the text is not of that form, or the size is below one byte.
     """
     if isinstance(size, str):
@@ -19,6 +21,8 @@ def parse_size(size: int | str) -> int:
         if match is None:
             raise ValueError(f'not a size: {size!r}; expected a number of bytes, or a text such as "512MB" or "64 MiB"')
         size = int(float(match[1]) * _UNITS[(match[2] or "").upper()])
+    if not isinstance(size, numbers.Real):
+        raise TypeError(f'a size is a number of bytes, or a text such as "512MB", got {type(size).__name__}')
     if size < 1:
         raise ValueError(f"a size must be at least one byte, got {size}")
     return int(size)

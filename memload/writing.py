@@ -38,7 +38,7 @@ def write(
 
     Raises:
         FileExistsError: `path` exists, and `append` is not set.
-        ValueError, TypeError: there is no row, or fields do not fit together.
+        ValueError, TypeError: `data` is none of these, there is no row, or fields do not fit together.
         DiskSpaceError: the file system of `path` has not 1.2 times the bytes free, or is full in the end.
         WriterBusyError: another writer is at work on `path`.
 
@@ -55,11 +55,12 @@ def write(
     elif isinstance(data, Mapping):
         total, nbytes, blocks = _mapping_blocks(data)
     else:
+        rows = _iterator(data)
         with (
             ShardWriter(path, shard_bytes=shard_bytes, append=append) as writer,
             byte_bar("write", None, progress) as bar,
         ):
-            _write_rows(writer, data, bar)
+            _write_rows(writer, rows, bar)
         return open_dataset(path)
     if total == 0:
         raise ValueError(f"{path}: the data has 0 rows, so there is nothing to make a set of")
@@ -106,6 +107,15 @@ def _mapping_blocks(arrays: Mapping[str, Any]) -> tuple[int, int, Iterator[dict[
             yield {name: as_rows(name, array[start : start + step]) for name, array in arrays.items()}
 
     return total, nbytes, blocks()
+
+
+def _iterator(data: Any) -> Iterator[Any]:
+    try:
+        return iter(data)
+    except TypeError:
+        raise TypeError(
+            f"data is of type {type(data).__name__}; expected a dataset, arrays by name, or an iterable of rows"
+        ) from None
 
 
 def _write_rows(writer: ShardWriter, rows: Iterable[Mapping[str, Any]], bar: Bar) -> None:

@@ -161,6 +161,17 @@ def test_the_last_level_cache_is_the_one_of_the_highest_level(tmp_path):
     assert budget.last_level_cache(root) == 32 << 20
 
 
+def test_a_large_cache_of_a_lower_level_is_not_the_last(tmp_path):
+    root = tree(
+        tmp_path,
+        sys__devices__system__cpu__cpu0__cache__index2__level="2\n",
+        sys__devices__system__cpu__cpu0__cache__index2__size="2048K\n",
+        sys__devices__system__cpu__cpu0__cache__index3__level="3\n",
+        sys__devices__system__cpu__cpu0__cache__index3__size="1536K\n",
+    )
+    assert budget.last_level_cache(root) == 1536 << 10
+
+
 def test_a_system_that_says_nothing_about_caches_gives_none(tmp_path):
     assert budget.last_level_cache(tmp_path) is None
 

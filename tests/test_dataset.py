@@ -44,9 +44,19 @@ def test_a_row_beyond_the_end_says_how_many_there_are(ds, index):
         ds[index]
 
 
-def test_a_slice_points_to_select(ds):
-    with pytest.raises(TypeError, match="select"):
-        ds[1:3]
+@pytest.mark.parametrize(
+    ("index", "message"),
+    [
+        (slice(1, 3), r"got a slice; ds\.select\(range\(start, stop\)\)"),
+        ([1, 2], r"got a list; ds\.select\(\[\.\.\.\]\) takes several rows"),
+        (torch.tensor([1, 2]), r"got a Tensor; ds\.select\("),
+        (1.5, "by an integer, got a float"),
+        ("stim", r"got 'stim'; ds\.only\('stim'\)"),
+    ],
+)
+def test_an_index_that_is_no_row_points_to_what_takes_it(ds, index, message):
+    with pytest.raises(TypeError, match=message):
+        ds[index]
 
 
 def test_iterating_a_dataset_ends(ds):
@@ -94,6 +104,14 @@ def test_select_refuses_what_are_no_row_numbers(ds, rows):
         ds.select(rows)
 
 
+@pytest.mark.parametrize(
+    ("rows", "kind"), [(3, "an int"), (slice(3), "a slice"), ((row for row in range(3)), "a generator"), ({3}, "a set")]
+)
+def test_select_names_what_is_no_sequence(ds, rows, kind):
+    with pytest.raises(TypeError, match=rf"such as \[3\] or range\(0, 3\), got {kind}"):
+        ds.select(rows)
+
+
 def test_no_rows_make_an_empty_dataset(ds):
     empty = ds.select([])
     assert len(empty) == 0
@@ -128,6 +146,11 @@ def test_split_refuses_a_fraction_that_is_none(ds, fraction):
         ds.split(fraction, seed=0)
 
 
+def test_split_into_counts_is_told_that_it_takes_one_fraction(ds):
+    with pytest.raises(TypeError, match=r"one number, such as 0\.8 .*, got a list"):
+        ds.split([80, 20], 1)
+
+
 def test_concat_puts_rows_one_after_the_other(ds):
     joined = memload.concat([ds.select([1, 0]), ds, ds.select([9])])
     assert column(joined, "robs") == [1.0, 0.0, *map(float, range(10)), 9.0]
@@ -153,9 +176,31 @@ def test_concat_names_the_first_difference(ds, other, difference):
         ds.concat(memload.from_arrays(**other))
 
 
-def test_concat_needs_a_dataset():
+@pytest.mark.parametrize("none", [(), ([],)])
+def test_concat_needs_a_dataset(none):
     with pytest.raises(ValueError, match="at least one"):
-        memload.concat([])
+        memload.concat(*none)
+
+
+def test_concat_takes_datasets_as_arguments_or_in_one_iterable(ds):
+    for joined in (memload.concat(ds, ds), memload.concat([ds, ds]), memload.concat(part for part in (ds, ds))):
+        assert column(joined, "robs") == column(ds, "robs") * 2
+    assert len(memload.concat(ds)) == 10
+
+
+@pytest.mark.parametrize(
+    ("join", "message"),
+    [
+        (lambda ds: ds.concat([ds]), r"dataset 1 is a list; expected one\.concat\(two, three\)"),
+        (lambda ds: memload.concat(ds, torch.zeros(3)), "dataset 1 is a Tensor"),
+        (lambda ds: memload.concat(torch.zeros(3)), "dataset 0 is a Tensor"),
+        (lambda ds: memload.zip(ds, ds), r"by a keyword.*memload\.zip\(betas=a, stim=b\)"),
+        (lambda ds: memload.zip(a=torch.zeros(10)), r"a is a Tensor, .*memload\.from_arrays\(a=\.\.\.\)"),
+    ],
+)
+def test_what_is_joined_must_be_datasets(ds, join, message):
+    with pytest.raises(TypeError, match=message):
+        join(ds)
 
 
 def test_zip_names_single_fields_by_keyword_and_keeps_the_names_of_several(ds):
@@ -201,6 +246,18 @@ def test_an_unknown_field_is_answered_with_the_known(ds):
         ds.as_tuple("stym")
     with pytest.raises(KeyError, match="no field 'x'"):
         ds.only("x")
+
+
+def test_a_list_of_names_is_answered_with_how_to_give_them(ds):
+    with pytest.raises(TypeError, match=r'by a str, got a list; .*as_tuple\("stim", "robs"\)'):
+        ds.as_tuple(["stim", "robs"])
+    with pytest.raises(TypeError, match="by a str, got a list"):
+        ds.only(["stim"])
+
+
+def test_a_field_named_twice_is_refused(ds):
+    with pytest.raises(ValueError, match="named once, got 'stim', 'robs', 'stim'"):
+        ds.as_tuple("stim", "robs", "stim")
 
 
 def test_the_repr_tells_rows_dtypes_shapes_bytes_and_place(ds):

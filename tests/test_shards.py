@@ -302,6 +302,7 @@ def test_a_writer_that_is_forgotten_leaves_nothing(tmp_path):
         ({"x": np.array(["a"])}, TypeError, "field 'x': .*no equal in torch"),
         ({"__metadata__": torch.zeros(3)}, ValueError, "not a name for a field"),
         ({"": torch.zeros(3)}, ValueError, "not a name for a field"),
+        (None, TypeError, "data is of type NoneType; expected a dataset, arrays by name, or an iterable of rows"),
     ],
 )
 def test_data_that_cannot_be_written_says_why_and_leaves_nothing(tmp_path, data, error, message):
@@ -504,6 +505,12 @@ def test_sizes_are_read_as_people_write_them(text, nbytes):
 def test_other_sizes_are_refused(text):
     with pytest.raises(ValueError, match="size"):
         parse_size(text)
+
+
+def test_a_size_that_is_no_number_is_named_by_its_type(tmp_path):
+    with pytest.raises(TypeError, match='a number of bytes, or a text such as "512MB", got NoneType'):
+        memload.write(tmp_path / "s", {"x": torch.zeros(3)}, shard_bytes=None)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_sizes_are_shown_with_three_digits():

@@ -98,6 +98,11 @@ def test_bare_rows_may_be_bfloat16_and_single_numbers(tmp_path):
     assert torch.equal(rows_of(memload.open(tmp_path / "a.dat", dtype="bfloat16", shape=())), expected)
 
 
+def test_the_shape_of_bare_rows_may_be_one_number(tmp_path):
+    (tmp_path / "a.dat").write_bytes(np.arange(6, dtype=np.float32).tobytes())
+    assert memload.open(tmp_path / "a.dat", dtype="float32", shape=3)[1]["data"].tolist() == [3.0, 4.0, 5.0]
+
+
 def test_bare_bytes_that_are_no_whole_rows_state_the_figures(tmp_path):
     (tmp_path / "a.dat").write_bytes(bytes(100))
     with pytest.raises(memload.FormatError, match=r"100 bytes from offset 0 on are 8 rows of float32 \(3,\).* 4 bytes"):
@@ -114,6 +119,8 @@ def test_bare_bytes_that_are_no_whole_rows_state_the_figures(tmp_path):
         ({"dtype": "floot", "shape": (3,)}, TypeError, "not a dtype: 'floot'"),
         ({"dtype": torch.complex128, "shape": (3,)}, TypeError, "cannot be stored"),
         ({"dtype": "float32", "shape": (-1,)}, ValueError, "must be counts"),
+        ({"dtype": "float32", "shape": -3}, ValueError, "must be counts"),
+        ({"dtype": "float32", "shape": 3.0}, ValueError, "must be counts"),
         ({"dtype": "float32", "shape": (3,), "offset": -1}, ValueError, "must be counts"),
         ({"dtype": "float32", "shape": (0,)}, ValueError, "no bytes"),
     ],
@@ -337,6 +344,18 @@ def test_an_array_that_cannot_be_borrowed_says_why_and_what_to_do(array, error, 
 def test_fields_of_different_length_are_all_stated():
     with pytest.raises(ValueError, match="the fields must have the same number of rows, got a: 3, b: 4"):
         memload.from_arrays(a=np.zeros(3), b=np.zeros(4))
+
+
+def test_arrays_may_come_in_a_mapping_for_names_that_are_no_keywords():
+    ds = memload.from_arrays({"a b": np.arange(3)}, c=np.zeros(3))
+    assert list(ds.fields) == ["a b", "c"]
+    with pytest.raises(TypeError, match=r"both the mapping and the keywords bring \['a'\]"):
+        memload.from_arrays({"a": np.zeros(3)}, a=np.zeros(3))
+
+
+def test_an_array_without_a_name_is_told_how_to_get_one():
+    with pytest.raises(TypeError, match=r"needs a name: from_arrays\(stim=\.\.\., robs=\.\.\.\), got one Tensor"):
+        memload.from_arrays(torch.zeros(3))
 
 
 def test_no_fields_are_refused():

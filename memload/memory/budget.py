@@ -125,7 +125,7 @@ def memlock_limit() -> int | None:
 
 
 def last_level_cache(root: Path = _ROOT) -> int | None:
-    """Bytes of the largest cache that CPU 0 reads through; None where the system does not say."""
+    """Bytes of the cache of the highest level that CPU 0 reads through; None where the system does not say."""
     caches = sorted((root / "sys/devices/system/cpu/cpu0/cache").glob("index*"))
     levels = [(int(_read(c / "level") or 0), parse_size(_read(c / "size") or "0")) for c in caches]
     return max(levels)[1] if levels else None
