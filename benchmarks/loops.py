@@ -11,7 +11,8 @@ from harness import Case
 
 from memload import stock
 from memload.bench import Ceiling, shuffled
-from memload.loader import EngineOptions, FastLoader
+from memload.engine import EngineOptions
+from memload.loader import FastLoader
 from memload.measure import Epoch, run_epoch
 from memload.memory.budget import default_threads
 

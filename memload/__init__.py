@@ -13,6 +13,7 @@ except ModuleNotFoundError as error:
 
 from memload.cast import Cast, Float32View, cast_stim
 from memload.dataset import Dataset, concat, zip  # noqa: A004 - memload.zip is its public name
+from memload.engine import EngineOptions
 from memload.errors import (
     ChecksumError,
     Damage,
@@ -24,7 +25,7 @@ from memload.errors import (
     WriterBusyError,
 )
 from memload.fields import Field
-from memload.loader import EngineOptions, FastLoader
+from memload.loader import FastLoader
 from memload.opening import from_arrays, open  # noqa: A004 - memload.open is its public name
 from memload.shard_writer import ShardWriter
 from memload.shards import verify

@@ -84,11 +84,11 @@ class Pipeline:
     One pass over a plan: rows gathered by native threads into reused slots.
     """
     @staticmethod
-    def ring_bytes(fields: collections.abc.Sequence[tuple[Column, tuple[str, str, bool] | None, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]]], batch_rows: typing.SupportsInt | typing.SupportsIndex, depth: typing.SupportsInt | typing.SupportsIndex) -> int:
+    def ring_bytes(fields: collections.abc.Sequence[tuple[Column, tuple[str, str, bool] | None, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]]], slot_rows: typing.SupportsInt | typing.SupportsIndex, depth: typing.SupportsInt | typing.SupportsIndex) -> int:
         """
         Bytes that the slots of such a pipeline take.
         """
-    def __init__(self, fields: collections.abc.Sequence[tuple[Column, tuple[str, str, bool] | None, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]]], batch_rows: typing.SupportsInt | typing.SupportsIndex, drop_last: bool, depth: typing.SupportsInt | typing.SupportsIndex, threads: typing.SupportsInt | typing.SupportsIndex, read_blocks: bool = False, isa: str = '', streaming: bool | None = None, reuse: Pipeline | None = None) -> None:
+    def __init__(self, fields: collections.abc.Sequence[tuple[Column, tuple[str, str, bool] | None, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]]], batch_rows: typing.SupportsInt | typing.SupportsIndex, slot_rows: typing.SupportsInt | typing.SupportsIndex, drop_last: bool, depth: typing.SupportsInt | typing.SupportsIndex, threads: typing.SupportsInt | typing.SupportsIndex, read_blocks: bool = False, isa: str = '', streaming: bool | None = None, reuse: Pipeline | None = None) -> None:
         """
         Fields are (column, None or (from, to, norm_removed), DLPack code, bits, shape of a row).
         """

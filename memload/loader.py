@@ -1,62 +1,28 @@
 """FastLoader: torch's DataLoader, with an engine of its own where it can read the dataset natively.
 
 sampler -> plan of row indices -> gather (+ cast), native threads -> slot -> batch
-plan.py                           _core.Pipeline                             the loop
+plan.py                           engine.py, _core.Pipeline                  the loop
 """
 
 from __future__ import annotations
 
-import os
-import threading
-import time
-import warnings
 import weakref
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import torch
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, default_collate
+from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from memload import _core
 from memload.cast import Cast
-from memload.memory.budget import default_threads, memory
+from memload.cast_batches import CastBatches, checked_casts
+from memload.dataset import Dataset
+from memload.engine import EngineOptions, NativePass, PassSettings
 from memload.native import NotNative, Source, resolve
-from memload.plan import Feed, feed, plan_bytes
+from memload.plan import plan_bytes
 from memload.stats import LoaderStats
 
 T = TypeVar("T")
-
-# Batches gathered ahead: two measured as fast as six, one being filled while one waits. Batches of some 100 KB are
-# gathered faster than a thread wakes up, so of these there are more, up to so many bytes in all.
-_LEAST_DEPTH, _MOST_DEPTH, _AHEAD_BYTES = 2, 8, 2 << 20
-_SMALL_ROW, _MOST_IN_SMALL_ROWS, _MOST = 64 << 10, 0.1, 0.5
-_STOCK_PREFETCH_FACTOR = 2  # what torch sets where the user gives none
-
-
-@dataclass(frozen=True)
-class EngineOptions:
-    """How the native engine works; the defaults are chosen by measurement, and results never depend on them.
-
-    Attributes:
-        threads: threads that gather; None: the CPUs that this process may use, divided by the processes of its node.
-        depth: batches gathered ahead of the one in the loop; each costs the bytes of one batch.
-        isa: instruction set, one of ``memload._core.isas()``; None: the best.
-        streaming: whether batches are written past the cache; None: if the slots exceed twice the last level cache.
-    """
-
-    threads: int | None = None
-    depth: int | None = None
-    isa: str | None = None
-    streaming: bool | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("threads", "depth"):
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-                raise ValueError(f"{name} must be an int of at least 1, or None to let memload choose; got {value!r}")
-        if self.isa is not None and self.isa not in _core.isas():
-            raise ValueError(f"isa must be one of {_core.isas()} on this machine, got {self.isa!r}")
 
 
 class FastLoader(DataLoader[T]):
@@ -65,7 +31,9 @@ class FastLoader(DataLoader[T]):
     All arguments of ``DataLoader`` keep their meaning, order, defaults and errors. Datasets that memload reads natively
     (its own, TensorDataset, Subset, ConcatDataset and nestings, ``Float32View`` of these) with the default collation
     are gathered by native threads into reused memory; every other dataset runs on the stock machinery, with equal
-    results. ``engine`` says which it is, and ``why``.
+    results. ``engine`` says which it is, and ``why``. Samplers that torch does not know are iterated some batches ahead
+    of the loop, as a stock loader with workers does; one whose next index depends on what the loop does meanwhile sees
+    the difference.
 
     On the native engine ``num_workers`` is the number of threads, 0 lets memload choose; ``prefetch_factor`` is the
     depth; ``persistent_workers`` keeps slots and threads between passes; ``worker_init_fn`` and
@@ -76,7 +44,7 @@ class FastLoader(DataLoader[T]):
         batch_size, shuffle, sampler, ...: as in ``DataLoader``.
         threads: native threads; default: the CPUs that this process may use (affinity and cgroup quota), divided by the
             environment's LOCAL_WORLD_SIZE. More cost nothing but contention.
-        depth: batches gathered ahead, default 2, and up to 8 where batches are smaller than 1 MB. Memory is
+        depth: batches gathered ahead, default 2, and up to 8 where batches are smaller than 700 KB. Memory is
             ``(depth + 1)`` batches; see ``nbytes``.
         cast: for each named field a ``Cast``, done while gathering, such as
             ``{"stim": Cast(torch.bfloat16, norm_removed=True)}``. Keys are field names; for a TensorDataset positions.
@@ -85,6 +53,7 @@ class FastLoader(DataLoader[T]):
 
     Raises:
         ValueError: an argument is out of range, or two exclude each other.
+        TypeError: ``dataset`` is a path, or ``cast`` holds something else than a ``Cast``.
         KeyError: ``cast`` names a field that the dataset does not have.
 
     Example:
@@ -139,17 +108,20 @@ class FastLoader(DataLoader[T]):
             pin_memory_device=pin_memory_device,
             in_order=in_order,
         )
+        if isinstance(dataset, str):
+            raise TypeError(f"{dataset!r} is a path, not a dataset: give memload.open({dataset!r})")
         if options is not None and (threads is not None or depth is not None):
             raise ValueError("give threads= and depth= inside options=EngineOptions(...), or without options=")
         self.threads, self.depth, self.cast, self.options = threads, depth, cast, options
         self._engine = options or EngineOptions(threads=threads, depth=depth)
-        self._casts = dict(cast or {})
+        self._casts = checked_casts(cast)
         self._finished = LoaderStats()
         self._passes: weakref.WeakSet[NativePass] = weakref.WeakSet()
         self._kept: _core.Pipeline | None = None
         self._seeded = False
-        if self._casts and isinstance(self._resolved(), Source):
-            self._source()  # a cast of a field that is not there fails here, not in the first pass
+        source = self._resolved() if self._casts else None
+        if isinstance(source, Source):
+            source.with_casts(self._casts)  # a cast of a field that is not there fails here, not in the first pass
 
     @property
     def engine(self) -> str:
@@ -164,23 +136,32 @@ class FastLoader(DataLoader[T]):
 
     @property
     def nbytes(self) -> int:
-        """Bytes that a pass of the native engine takes: its slots and its plan; 0 on the stock machinery."""
-        if not isinstance(self._resolved(), Source):
+        """Bytes that a pass of the native engine takes: slots, plan and row selections; 0 on the stock machinery.
+
+        Where a batch sampler of an unknown kind does not say how many rows its batches have, slots count as one row
+        each here and grow to the largest batch.
+        """
+        source = self._resolved()
+        if not isinstance(source, Source):
             return 0
-        ring = _core.Pipeline.ring_bytes(self._source().pipeline_fields(), self._batch_rows(), self._depth())
-        return ring + plan_bytes(getattr(self.batch_sampler, "sampler", None))
+        settings = PassSettings.of(self, source.with_casts(self._casts))
+        made_for_it = [] if isinstance(self.dataset, Dataset) else source.fields.values()
+        selections = sum(field.column.selection_bytes for field in made_for_it)
+        return settings.ring_bytes + plan_bytes(getattr(self.batch_sampler, "sampler", None)) + selections
 
     def stats(self) -> LoaderStats:
         """Return where the time of the native passes went so far; printing it says what limits."""
         return sum((live.stats() for live in list(self._passes)), self._finished)
 
     def __iter__(self) -> Any:
-        if not isinstance(self._resolved(), Source):
-            batches = super().__iter__()
-            return _Casting(batches, self._casts) if self._casts else batches
-        one = NativePass(self)
-        self._passes.add(one)
-        return one
+        source = self._resolved()
+        if isinstance(source, Source):
+            one = NativePass(self, source.with_casts(self._casts))
+            self._passes.add(one)
+            return one
+        batches = super().__iter__()
+        names = list(self.dataset.fields) if isinstance(self.dataset, Dataset) else []
+        return CastBatches(batches, self._casts, names) if self._casts else batches
 
     def __getstate__(self) -> dict[str, Any]:
         # What belongs to this process's passes stays here: a copy in another process starts afresh.
@@ -202,189 +183,3 @@ class FastLoader(DataLoader[T]):
             return resolve(self.dataset)
         except NotNative as reason:
             return str(reason)
-
-    def _source(self) -> Source:
-        source = self._resolved()
-        if not isinstance(source, Source):
-            raise RuntimeError(f"this loader cannot go on natively: {source}")
-        return source.with_casts(self._casts)
-
-    def _depth(self) -> int:
-        if self._engine.depth is not None:
-            return self._engine.depth
-        if self.prefetch_factor not in (None, _STOCK_PREFETCH_FACTOR):
-            return max(1, self.prefetch_factor)
-        slot = _core.Pipeline.ring_bytes(self._source().pipeline_fields(), self._batch_rows(), depth=1) // 2
-        return min(max(_LEAST_DEPTH, _AHEAD_BYTES // slot), _MOST_DEPTH)
-
-    def _threads(self) -> int:
-        if self._engine.threads is not None:
-            return self._engine.threads
-        return self.num_workers or default_threads(int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
-
-    def _length(self) -> int:
-        """Batches of a pass as far as they are known beforehand."""
-        try:
-            return len(self)
-        except TypeError:  # a batch sampler may have no length
-            return 0
-
-    def _batch_rows(self) -> int:
-        if type(self.batch_sampler) is BatchSampler:
-            return self.batch_sampler.batch_size
-        return getattr(self.batch_sampler, "batch_size", None) or 1
-
-
-class NativePass(Iterator[Any]):
-    """One pass of the native engine over a loader. Made by ``iter(loader)``.
-
-    It draws from the generators what a stock iterator draws, when that draws it, and owns the pipeline: the end of the
-    data, an exception, ``close()`` or the end of the iterator's life stop it.
-    """
-
-    def __init__(self, loader: FastLoader[Any]) -> None:
-        source = loader._source()
-        self._unpack = source.unpacker()
-        self._pin = _pins(loader)
-        self._timeout = float(loader.timeout)
-        self._depth = loader._depth()
-        self._delivered = 0
-        self._feeding = threading.Lock()  # several threads may call next(); samplers are generators and may not be
-        # A stock iterator pulls a batch of indices for each next(); with workers, so many more when it starts.
-        self._lead = loader.num_workers * (loader.prefetch_factor or 0)
-        self._started = time.perf_counter()
-        self._wall = 0.0
-        self._loader: FastLoader[Any] | None = loader
-        self._length = loader._length()
-        self._pipeline = _pipeline(loader, source)
-        self._feed: Feed = feed(loader.batch_sampler, source.rows, self._pipeline)
-        _draw_base_seed(loader)
-        if self._lead:
-            self._feed.pull(self._lead, self._depth)
-
-    def __len__(self) -> int:
-        return self._length
-
-    def __iter__(self) -> NativePass:
-        return self
-
-    def __next__(self) -> Any:
-        if self._loader is None:
-            raise StopIteration
-        try:
-            if not self._lead:
-                with self._feeding:
-                    self._feed.pull(self._delivered + 1, self._depth)
-            capsules = self._pipeline.next(self._timeout)
-            self._wall = time.perf_counter() - self._started
-            if capsules is None:
-                self._feed.raise_held()
-                raise StopIteration
-            self._delivered += 1
-            if self._lead:
-                with self._feeding:
-                    self._feed.pull(self._lead + self._delivered, self._depth)
-            batch = self._unpack(capsules)
-            return _pinned(batch) if self._pin else batch
-        except TimeoutError as error:
-            self.close()
-            raise RuntimeError(f"DataLoader timed out after {self._timeout:g} seconds") from error
-        except BaseException:
-            self.close()
-            raise
-
-    def stats(self) -> LoaderStats:
-        """Return the counters of this pass."""
-        return LoaderStats(**self._pipeline.stats(), wall_seconds=self._wall)
-
-    def close(self) -> None:
-        """End the pass: threads stop, memory goes back. Batches in the loop's hands stay valid. May be called twice."""
-        loader, self._loader = self._loader, None
-        if loader is None:
-            return
-        loader._finished += self.stats()
-        loader._passes.discard(self)
-        self._pipeline.close(keep_slots=loader.persistent_workers)
-        loader._kept = self._pipeline if loader.persistent_workers else None
-
-    def __del__(self) -> None:
-        if getattr(self, "_loader", None) is not None:
-            self.close()
-
-
-def _pipeline(loader: FastLoader[Any], source: Source) -> _core.Pipeline:
-    options = loader._engine
-    kept, loader._kept = loader._kept, None
-    return _core.Pipeline(
-        source.pipeline_fields(),
-        batch_rows=loader._batch_rows(),
-        drop_last=loader.drop_last or getattr(loader.batch_sampler, "drop_last", False),
-        depth=loader._depth(),
-        threads=loader._threads(),
-        read_blocks=_reads_blocks(source, loader._length() * loader._batch_rows()),
-        isa=options.isa or "",
-        streaming=options.streaming,
-        reuse=kept,
-    )
-
-
-def _reads_blocks(source: Source, planned_rows: int) -> bool:
-    """Whether rows that are not in the page cache are best read with the whole 2 MB block around them.
-
-    So it is where the page cache can keep the files and the pass needs most of them anyway: half of the bytes, or in
-    small rows a tenth, since a disk gives small random reads at about a tenth of its rate for large ones.
-    """
-    mapped = [f.column for f in source.fields.values() if any(s.mapped for s in f.column.storages)]
-    if not mapped:
-        return False
-    files = {storage.name: storage.nbytes for column in mapped for storage in column.storages}
-    total = sum(files.values())
-    small = max(column.row_bytes for column in mapped) <= _SMALL_ROW
-    wanted = planned_rows * sum(column.row_bytes for column in mapped)
-    return wanted >= total * (_MOST_IN_SMALL_ROWS if small else _MOST) and total <= memory().free // 2
-
-
-def _draw_base_seed(loader: FastLoader[Any]) -> None:
-    """Draw the number with which a stock iterator seeds its workers, so that generators go on as they would."""
-    if loader._seeded and loader.persistent_workers:
-        return  # persistent workers are seeded once
-    loader._seeded = True
-    torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
-
-
-def _pins(loader: FastLoader[Any]) -> bool:
-    if not loader.pin_memory:
-        return False
-    if torch.accelerator.is_available():
-        return True
-    warnings.warn(
-        "'pin_memory' argument is set as true but no accelerator is found, then device pinned memory won't be used.",
-        stacklevel=4,
-    )
-    return False
-
-
-def _pinned(batch: Any) -> Any:
-    """Copy a batch into memory of torch's pinned allocator, since only that knows which copies are in flight."""
-    if isinstance(batch, torch.Tensor):
-        return batch.pin_memory()
-    if isinstance(batch, dict):
-        return {key: value.pin_memory() for key, value in batch.items()}
-    return [value.pin_memory() for value in batch]
-
-
-class _Casting(Iterator[Any]):
-    """Batches of the stock machinery with casts done afterwards."""
-
-    def __init__(self, batches: Any, casts: Mapping[Any, Cast]) -> None:
-        self._batches = batches
-        self._casts = casts
-
-    def __len__(self) -> int:
-        return len(self._batches)
-
-    def __next__(self) -> Any:
-        batch = next(self._batches)
-        for key, cast in self._casts.items():
-            batch[key] = cast.apply(batch[key])
-        return batch

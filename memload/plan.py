@@ -157,7 +157,7 @@ def as_indices(rows: Any) -> Indices:
     array = np.asarray(rows)
     if array.size == 0:
         return np.empty(0, dtype=np.int64)
-    if array.dtype.kind not in "iu" or array.ndim != 1:
+    if array.dtype.kind not in "iub" or array.ndim != 1:
         raise TypeError(
             f"row indices must be a flat sequence of integers, got {array.dtype} of shape {array.shape}; "
             "a sampler for a native dataset yields ints"
@@ -167,7 +167,7 @@ def as_indices(rows: Any) -> Indices:
 
 def from_end(rows: Indices, n: int) -> Indices:
     """Turn indices that count from the end (-1 is the last row of ``n``) into plain ones; others stay as they are."""
-    return np.where(rows < 0, rows + n, rows) if rows.size and rows.min() < 0 else rows
+    return np.where((rows < 0) & (rows >= -n), rows + n, rows) if rows.size and rows.min() < 0 else rows
 
 
 class StreamFeed:
@@ -216,6 +216,8 @@ class BatchFeed:
         while not self._finished and self._pulled < batches + ahead:
             try:
                 rows = as_indices(next(self._batches))
+                if not rows.size:
+                    raise IndexError("the batch sampler gave a batch without rows")
             except StopIteration:
                 self._end()
             except Exception as error:  # whatever the sampler raises comes out in its turn: after the batches before it

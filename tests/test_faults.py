@@ -195,6 +195,31 @@ def test_next_from_several_threads_hands_each_batch_out_once():
     assert sorted(rows) == list(range(3000))
 
 
+def test_several_threads_may_ask_a_sampler_that_is_a_generator():
+    class Slow:
+        def __iter__(self):
+            return iter(range(300))
+
+        def __len__(self):
+            return 300
+
+    ds = memload.from_arrays(x=torch.arange(300))
+    iterator = iter(memload.FastLoader(ds, batch_size=3, sampler=Slow(), depth=1))
+    rows = []
+
+    def consume():
+        for batch in iterator:
+            rows.extend(batch["x"].tolist())
+            time.sleep(0.001)
+
+    consumers = [threading.Thread(target=consume) for _ in range(6)]
+    for consumer in consumers:
+        consumer.start()
+    for consumer in consumers:
+        consumer.join(30)
+    assert sorted(rows) == list(range(300))
+
+
 def test_batches_may_die_on_other_threads_after_the_loader():
     batches = list(memload.FastLoader(memload.from_arrays(x=torch.zeros(100, 1000)), batch_size=10))
     consumers = [threading.Thread(target=batches.pop) for _ in range(10)]
@@ -313,6 +338,28 @@ def test_after_a_fork_the_child_loads_afresh_and_the_parent_goes_on():
     assert [b["x"][0].item() for b in iterator] == list(range(10, 100, 10))
 
 
+def test_a_child_of_a_process_with_persistent_workers_has_slots_of_its_own():
+    loader = memload.FastLoader(
+        memload.from_arrays(x=torch.arange(1000)), batch_size=10, num_workers=1, persistent_workers=True
+    )
+    assert len(list(loader)) == 100
+    live = iter(loader)
+    next(live)
+
+    def child():
+        nonlocal live
+        before = loader.stats().fresh_batches
+        for _ in range(2):
+            for _batch in loader:
+                pass
+        assert loader.stats().fresh_batches == before
+        live = None
+        gc.collect()
+
+    assert in_child(child) == 0
+    assert len(list(live)) == 99
+
+
 def test_an_iterator_that_crossed_a_fork_says_so_and_can_be_dropped():
     iterator = iter(memload.FastLoader(memload.from_arrays(x=torch.arange(100)), batch_size=10))
     first = [next(iterator)]
@@ -360,6 +407,19 @@ def test_the_memory_of_a_pass_is_what_nbytes_says():
     assert done.returncode == 0, done.stderr
     stated, measured = map(int, done.stdout.split())
     assert abs(measured - stated) < stated / 10 + (4 << 20)
+
+
+def test_the_plan_of_a_long_pass_in_order_does_not_lie_in_memory_as_a_whole():
+    ds = memload.from_arrays(x=torch.zeros(6_000_000, dtype=torch.uint8))
+    loader = memload.FastLoader(ds, batch_size=4096)
+    assert loader.nbytes < 2 << 20
+    process = psutil.Process()
+    iterator = iter(loader)
+    next(iterator)
+    before = process.memory_info().rss
+    for _batch in iterator:
+        pass
+    assert process.memory_info().rss - before < 8 << 20
 
 
 def test_statistics_count_what_was_delivered_and_say_what_limits():

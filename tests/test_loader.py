@@ -3,6 +3,7 @@
 import copy
 import inspect
 import pickle
+import sys
 
 import numpy as np
 import pytest
@@ -191,6 +192,59 @@ def test_a_batch_larger_than_the_dataset_is_what_there_is():
     batches = list(memload.FastLoader(native_dict(3), batch_size=100))
     assert [len(b["ident"]) for b in batches] == [3]
     assert list(memload.FastLoader(native_dict(3), batch_size=100, drop_last=True)) == []
+    for huge in (2**61 - 4, sys.maxsize):
+        loader = memload.FastLoader(native_dict(3), batch_size=huge, shuffle=True)
+        assert [len(b["ident"]) for b in loader] == [3]
+        assert loader.nbytes < 1 << 20
+        assert list(memload.FastLoader(native_dict(3), batch_size=huge, drop_last=True)) == []
+
+
+def test_zero_rows_give_zero_batches():
+    empty = native_dict(3).select([])
+    assert memload.FastLoader(empty).engine == "native"
+    assert list(memload.FastLoader(empty, batch_size=2)) == []
+    with pytest.raises(ValueError, match="num_samples"):
+        memload.FastLoader(empty, shuffle=True)
+
+
+def test_a_batch_without_rows_is_an_index_error_as_it_is_in_the_stock_loader():
+    for kind in (DataLoader, memload.FastLoader):
+        iterator = iter(kind(native_dict(3), batch_sampler=[[0], []]))
+        next(iterator)
+        with pytest.raises(IndexError):
+            next(iterator)
+
+
+def test_samplers_without_a_length_and_batch_samplers_of_odd_kinds_work():
+    class Odd:
+        batch_size = "auto"
+
+        def __iter__(self):
+            return iter([[0, 1], [2]])
+
+        def __len__(self):
+            raise NotImplementedError
+
+    loader = memload.FastLoader(native_dict(3), batch_sampler=Odd())
+    assert [len(b["ident"]) for b in loader] == [2, 1]
+
+
+def test_a_path_or_something_else_than_a_cast_is_refused_at_once(capsys):
+    with pytest.raises(TypeError, match=r"memload\.open\('shards'\)"):
+        memload.FastLoader("shards")
+    for bad in (torch.float32, "float32"):
+        with pytest.raises(TypeError, match="expected a Cast"):
+            memload.FastLoader(native_dict(3), cast={"stim": bad})
+    with pytest.raises(TypeError, match="maps fields to casts"):
+        memload.FastLoader(native_dict(3), cast=memload.Cast(torch.float32))
+    assert capsys.readouterr().err == ""
+
+
+def test_a_world_size_that_is_no_number_is_named(monkeypatch):
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "")
+    with pytest.raises(ValueError, match="LOCAL_WORLD_SIZE=''"):
+        iter(memload.FastLoader(native_dict(3)))
+    assert len(list(memload.FastLoader(native_dict(3), threads=1))) == 3
 
 
 @pytest.mark.parametrize(

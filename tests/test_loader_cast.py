@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset, default_collate
 
 import memload
-from memload.loader import EngineOptions
+from memload.engine import EngineOptions
 
 FROM = [
     torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint16, torch.float16,
@@ -127,3 +127,26 @@ def test_a_cast_of_a_field_that_is_not_there_or_is_cast_already_is_refused():
         memload.FastLoader(ds, cast={"image": cast})
     with pytest.raises(ValueError, match="cast by the dataset already"):
         memload.FastLoader(memload.Float32View(ds, True), cast={"stim": cast})
+
+
+def test_casts_on_the_stock_engine_find_fields_in_every_kind_of_batch():
+    cast = memload.Cast(torch.float32, norm_removed=True)
+    x = values(torch.uint8)
+    ds = memload.from_arrays(stim=x, ident=torch.arange(64))
+    own = {"batch_size": 64, "collate_fn": lambda samples: default_collate(samples)}
+    for shaped, pick in (
+        (ds, lambda batch: batch["stim"]),
+        (ds.as_tuple("ident", "stim"), lambda batch: batch[1]),
+        (ds.only("stim"), lambda batch: batch),
+    ):
+        loader = memload.FastLoader(shaped, cast={"stim": cast}, **own)
+        assert loader.engine == "torch"
+        assert same(pick(next(iter(loader))), cast.apply(x))
+    with pytest.raises(KeyError, match=r"'image'.*'stim'"):
+        next(iter(memload.FastLoader(Frames(stim=x), cast={"image": cast})))
+
+
+def test_a_cast_of_batches_without_fields_is_refused_and_changes_nothing():
+    loader = memload.FastLoader(list(values(torch.uint8)), batch_size=4, cast={0: memload.Cast(torch.float32)})
+    with pytest.raises(TypeError, match="batches with fields"):
+        next(iter(loader))

@@ -25,7 +25,8 @@ FLOORS = [
     {"dataset"},
     {"device", "opening"},
     {"cast", "writing"},
-    {"native"},
+    {"native", "cast_batches"},
+    {"engine"},
     {"loader"},
 ]
 # What runs from the command line stands on the face, like any user's program.

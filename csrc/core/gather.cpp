@@ -15,6 +15,7 @@ namespace {
 constexpr std::size_t kSmallRow = 4096;  // below this, the hardware's prefetcher has no time to see a row's pattern
 constexpr std::size_t kAhead = 8;        // rows asked for ahead of the one being copied
 constexpr std::size_t kCacheLine = 64;
+constexpr std::size_t kLargestBatch = std::size_t{1} << 56;  // more than any address space; sums of such do not wrap
 
 void prefetch(const std::byte* at, std::size_t n) noexcept {
   for (std::size_t i = 0; i < n; i += kCacheLine) __builtin_prefetch(at + i, 0, 0);
@@ -26,8 +27,8 @@ void prefetch(const std::byte* at, std::size_t n) noexcept {
 class Gather::Part {
  public:
   Part(const Field& field, std::span<const std::int64_t> rows, std::byte* out, std::size_t begin, std::size_t end,
-       bool cold)
-      : field_(field), rows_(rows), out_(out), begin_(begin), end_(end), cold_(cold) {}
+       bool ask)
+      : field_(field), rows_(rows), out_(out), begin_(begin), end_(end), ask_(ask) {}
 
   // Runs under the fault guard: owns nothing, throws nothing.
   void copy() noexcept {
@@ -46,7 +47,7 @@ class Gather::Part {
       const std::byte* const src = extent.data + skipped;
       const Storage& storage = *extent.segment->storage;
       if (!storage.enter(src, elements * field_.in_size)) in_cache_ = false;
-      if (cold_ && !small && !storage.resident(src)) storage.advise(src, elements * field_.in_size);
+      if (ask_ && !small && !storage.resident(src)) storage.advise(src, elements * field_.in_size);
       field_.kernel(src, out_ + at, elements);
       at += bytes;
       inside = 0;
@@ -71,7 +72,7 @@ class Gather::Part {
   std::byte* out_;
   std::size_t begin_;
   std::size_t end_;
-  bool cold_;
+  bool ask_;
   volatile std::size_t current_ = 0;  // read after a jump out of copy()
   volatile bool in_cache_ = true;
 };
@@ -99,7 +100,10 @@ Gather::Gather(std::vector<FieldSpec> fields, Isa isa, Store store) : store_(sto
       field.kernel = find_copy(isa, store);
     }
     in_row_bytes_ += column.row_bytes();
-    for (const Segment& segment : column.segments()) maps_files_ = maps_files_ || segment.storage->mapped();
+    for (const Segment& segment : column.segments()) {
+      maps_files_ = maps_files_ || segment.storage->mapped();
+      knows_residency_ = knows_residency_ && segment.storage->knows_residency();
+    }
     fields_.push_back(std::move(field));
   }
 }
@@ -107,14 +111,18 @@ Gather::Gather(std::vector<FieldSpec> fields, Isa isa, Store store) : store_(sto
 BatchLayout Gather::layout(std::size_t rows) const {
   BatchLayout layout;
   for (const Field& field : fields_) {
+    std::size_t bytes = 0;
+    if (__builtin_mul_overflow(rows, field.out_row_bytes, &bytes) || bytes > kLargestBatch - layout.bytes) {
+      throw std::length_error("a batch of " + std::to_string(rows) + " rows is larger than any memory");
+    }
     layout.offsets.push_back(layout.bytes);
-    layout.bytes += round_up(rows * field.out_row_bytes, kAlign);
+    layout.bytes += round_up(bytes, kAlign);
   }
   return layout;
 }
 
 bool Gather::fill(std::span<const std::int64_t> rows, const BatchLayout& layout, std::byte* slot, std::size_t begin,
-                  std::size_t end, bool cold) const {
+                  std::size_t end, bool ask) const {
   bool in_cache = true;
   for (std::size_t f = 0; f < fields_.size(); ++f) {
     const std::size_t start = layout.offsets[f];
@@ -122,7 +130,7 @@ bool Gather::fill(std::span<const std::int64_t> rows, const BatchLayout& layout,
     const std::size_t from = std::max(begin, start);
     const std::size_t to = std::min(end, stop);
     if (from >= to) continue;
-    Part part(fields_[f], rows, slot + start, from - start, to - start, cold);
+    Part part(fields_[f], rows, slot + start, from - start, to - start, ask);
     const void* const fault = guarded([&part]() noexcept { part.copy(); });
     if (fault != nullptr) part.fail(fault);
     in_cache = in_cache && part.in_cache();

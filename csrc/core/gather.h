@@ -40,15 +40,18 @@ class Gather {
   [[nodiscard]] std::int64_t rows() const noexcept { return rows_; }
   [[nodiscard]] std::size_t in_row_bytes() const noexcept { return in_row_bytes_; }  // read per row, all fields
   [[nodiscard]] std::size_t out_row_bytes(std::size_t field) const noexcept { return fields_[field].out_row_bytes; }
+  // Throws std::length_error if such a batch could not be addressed.
   [[nodiscard]] BatchLayout layout(std::size_t rows) const;
   [[nodiscard]] bool maps_files() const noexcept { return maps_files_; }
+  // Whether resident() tells the truth for all files.
+  [[nodiscard]] bool knows_residency() const noexcept { return knows_residency_; }
 
   // Writes bytes [begin, end) of the slot that will hold the batch of `rows`; begin and end are multiples of 64 or the
   // layout's end. rows lie in [0, rows()). Returns whether all was found in the page cache, as far as it was looked at.
-  // If reads are expected to be cold, each row is looked at, and asked for as a whole if it is not there.
+  // With `ask`, each large row is looked at first, and asked for as a whole if it is not in the page cache.
   // Throws ReadError if a file cannot be read.
   bool fill(std::span<const std::int64_t> rows, const BatchLayout& layout, std::byte* slot, std::size_t begin,
-            std::size_t end, bool cold = false) const;
+            std::size_t end, bool ask = false) const;
 
   // Asks for the bytes of these rows ahead of fill(), without waiting; neighbours are asked for together.
   void advise(std::span<const std::int64_t> rows) const noexcept;
@@ -76,6 +79,7 @@ class Gather {
   std::int64_t rows_ = 0;
   std::size_t in_row_bytes_ = 0;
   bool maps_files_ = false;
+  bool knows_residency_ = true;
   Store store_;
 };
 

@@ -26,7 +26,7 @@ using Clock = std::chrono::steady_clock;
 // Pieces of 256 KB to 1 MB measured best: 64 KB lose 5 to 8 %, 8 MB 9 %.
 constexpr std::size_t kSmallestPiece = std::size_t{256} << 10;
 constexpr std::size_t kLargestPiece = std::size_t{1} << 20;
-// How far ahead rows are asked for when reads go to the disk: enough for the disk's queue, whatever the row's size.
+// How far ahead rows are asked for when reads go to the disk: so many bytes or rows, whichever is less, fill its queue.
 constexpr std::size_t kAdviseBytes = std::size_t{32} << 20;
 constexpr std::size_t kAdviseRows = 256;
 constexpr std::size_t kAdvisePiece = 16;  // rows
@@ -63,7 +63,6 @@ class Pipeline::State : public std::enable_shared_from_this<Pipeline::State> {
   Step next(Batch& batch, std::chrono::milliseconds patience);
   void close(bool keep_slots);
   [[nodiscard]] PipelineStats stats() const;
-  [[nodiscard]] std::size_t ring_bytes() const;
   [[nodiscard]] bool in_child() const { return born_ != fork_generation(); }
 
  private:
@@ -80,7 +79,6 @@ class Pipeline::State : public std::enable_shared_from_this<Pipeline::State> {
   void look_at_residency(const std::vector<std::int64_t>& rows);
   Step hand_out(Batch& batch, std::deque<std::shared_ptr<Filling>>& dropped);
   void note_ring();
-  void fail(std::exception_ptr error);
 
   // Called by workers without the mutex.
   void piece_done(Filling& filling, Clock::duration spent, bool in_cache, long major_faults);
@@ -128,8 +126,8 @@ class Pipeline::State::Filling : public Job {
     bool in_cache = true;
     try {
       const std::size_t begin = index * piece_;
-      in_cache =
-          state_->gather_->fill(rows, layout, slot.get(), begin, std::min(begin + piece_, layout.bytes), state_->cold_);
+      const bool ask = state_->cold_ && !state_->options_.read_blocks;
+      in_cache = state_->gather_->fill(rows, layout, slot.get(), begin, std::min(begin + piece_, layout.bytes), ask);
     } catch (...) {
       const std::lock_guard lock(state_->mutex_);
       fail(std::current_exception());
@@ -166,7 +164,7 @@ class Pipeline::State::Advice : public Job {
     const std::size_t rows = piece_rows(*state_);
     const std::size_t begin = index * rows;
     const auto part = std::span<const std::int64_t>(rows_).subspan(begin, std::min(rows, rows_.size() - begin));
-    state_->sampled(state_->gather_->resident(part.front()));
+    if (state_->gather_->knows_residency()) state_->sampled(state_->gather_->resident(part.front()));
     if (state_->options_.read_blocks) {
       state_->gather_->read_blocks(part);
     } else {
@@ -183,17 +181,17 @@ class Pipeline::State::Advice : public Job {
 
 Pipeline::State::State(std::vector<FieldSpec> fields, const PipelineOptions& options, State* reuse)
     : options_(options), plan_(options.batch_rows, options.drop_last) {
-  if (options.batch_rows == 0 || options.depth < 1 || options.threads < 1) {
-    throw std::invalid_argument("batch_rows, depth and threads must be at least 1");
+  if (options.batch_rows == 0 || options.slot_rows == 0 || options.depth < 1 || options.threads < 1) {
+    throw std::invalid_argument("batch_rows, slot_rows, depth and threads must be at least 1");
   }
   install_fault_handler();
   auto sized = std::make_unique<const Gather>(fields, options.isa, Store::cached);
-  const Store store = choose_store(options, Pipeline::ring_bytes(*sized, options.batch_rows, options.depth));
+  const Store store = choose_store(options, Pipeline::ring_bytes(*sized, options.slot_rows, options.depth));
   gather_ =
       store == Store::cached ? std::move(sized) : std::make_unique<const Gather>(std::move(fields), options.isa, store);
   stats_.streaming = store == Store::streaming;
-  pool_ = reuse != nullptr && reuse->pool_ ? std::move(reuse->pool_)
-                                           : SlotPool::create(static_cast<std::size_t>(options.depth) + 1);
+  const bool reusable = reuse != nullptr && !reuse->in_child() && reuse->pool_;
+  pool_ = reusable ? std::move(reuse->pool_) : SlotPool::create(static_cast<std::size_t>(options.depth) + 1);
   crew_ = std::make_shared<Crew>(options.threads);
   workers_ = Workers::shared(options.threads);
 }
@@ -217,8 +215,8 @@ void Pipeline::State::finish() {
 
 void Pipeline::State::pump() {
   while (!closed_ && plan_.ready() && in_flight_.size() < static_cast<std::size_t>(options_.depth)) {
-    // A slot is made for a full batch; a ready-made batch may be larger, and its slot grows with it.
-    const std::size_t rows = std::max(options_.batch_rows, plan_.next_rows());
+    // A batch that is larger than was known beforehand gets a larger slot, which stays so.
+    const std::size_t rows = std::max(options_.slot_rows, plan_.next_rows());
     SlotPool::Lease slot = pool_->try_acquire(gather_->layout(rows).bytes);
     if (!slot) break;
     start(std::move(slot), plan_.take());
@@ -282,7 +280,7 @@ void Pipeline::State::turn_cold() {
 
 void Pipeline::State::advise_ahead() {
   const std::size_t row_bytes = std::max<std::size_t>(1, gather_->in_row_bytes());
-  const std::size_t window = std::max({kAdviseBytes / row_bytes, kAdviseRows, options_.batch_rows});
+  const std::size_t window = std::max(options_.slot_rows, std::min(kAdviseBytes / row_bytes, kAdviseRows));
   advised_ = std::max(advised_, plan_.taken());
   const std::size_t until = plan_.taken() + window;
   if (advised_ >= until) return;
@@ -421,10 +419,6 @@ PipelineStats Pipeline::State::stats() const {
   return copy;
 }
 
-std::size_t Pipeline::State::ring_bytes() const {
-  return Pipeline::ring_bytes(*gather_, options_.batch_rows, options_.depth);
-}
-
 Pipeline::Pipeline(std::vector<FieldSpec> fields, const PipelineOptions& options, Pipeline* reuse)
     : state_(std::make_shared<State>(std::move(fields), options, reuse == nullptr ? nullptr : reuse->state_.get())) {}
 
@@ -452,10 +446,9 @@ void Pipeline::finish() { here().finish(); }
 Step Pipeline::next(Batch& batch, std::chrono::milliseconds patience) { return here().next(batch, patience); }
 void Pipeline::close(bool keep_slots) { here().close(keep_slots); }
 PipelineStats Pipeline::stats() const { return here().stats(); }
-std::size_t Pipeline::ring_bytes() const { return here().ring_bytes(); }
 
-std::size_t Pipeline::ring_bytes(const Gather& gather, std::size_t batch_rows, int depth) {
-  return (static_cast<std::size_t>(depth) + 1) * mapped_bytes(gather.layout(batch_rows).bytes);
+std::size_t Pipeline::ring_bytes(const Gather& gather, std::size_t slot_rows, int depth) {
+  return (static_cast<std::size_t>(depth) + 1) * mapped_bytes(gather.layout(slot_rows).bytes);
 }
 
 }  // namespace memload

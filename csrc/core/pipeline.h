@@ -16,12 +16,13 @@ namespace memload {
 
 struct PipelineOptions {
   std::size_t batch_rows = 1;  // rows of a full batch
+  std::size_t slot_rows = 1;   // rows that a slot is made for: those of the largest batch, as far as it is known
   bool drop_last = false;
   int depth = 2;    // batches gathered ahead of the one that is handed out
   int threads = 1;  // that may gather for this pipeline at once
   Isa isa = Isa::scalar;
   bool read_blocks = false;  // cold rows are read with the 2 MB around them: for passes that need most of a file anyway
-  std::optional<Store> store;  // unset: streaming if the ring is larger than twice the last level cache
+  std::optional<Store> store;  // unset: streaming if the ring is larger than 1.5 last level caches
 };
 
 // A finished batch. Its bytes stay as they are for as long as any copy of the lease lives.
@@ -76,9 +77,8 @@ class Pipeline {
   void close(bool keep_slots = false);
 
   [[nodiscard]] PipelineStats stats() const;
-  // What the ring takes: slots x the mapped size of a full batch.
-  [[nodiscard]] static std::size_t ring_bytes(const Gather& gather, std::size_t batch_rows, int depth);
-  [[nodiscard]] std::size_t ring_bytes() const;
+  // What the ring takes: slots x the mapped size of a batch of slot_rows.
+  [[nodiscard]] static std::size_t ring_bytes(const Gather& gather, std::size_t slot_rows, int depth);
 
  private:
   class State;

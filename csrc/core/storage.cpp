@@ -55,12 +55,14 @@ void* map_aligned(int file, std::size_t size) {
 
 }  // namespace
 
-Storage::Storage(const std::byte* data, std::size_t size, std::string name, std::shared_ptr<void> owner, bool mapped)
+Storage::Storage(const std::byte* data, std::size_t size, std::string name, std::shared_ptr<void> owner, bool mapped,
+                 bool knows_residency)
     : data_(data),
       size_(size),
       name_(std::move(name)),
       owner_(std::move(owner)),
       mapped_(mapped),
+      knows_residency_(knows_residency),
       seen_(mapped ? round_up(size, kHugePage) / kHugePage : 0) {}
 
 std::shared_ptr<const Storage> Storage::map_file(const std::string& path) {
@@ -69,14 +71,16 @@ std::shared_ptr<const Storage> Storage::map_file(const std::string& path) {
   if (::fstat(file.get(), &info) != 0) throw_errno(path + ": cannot stat");
   const auto size = static_cast<std::size_t>(info.st_size);
   if (size == 0) return borrow(nullptr, 0, path, nullptr);
+  const bool knows = info.st_uid == ::geteuid() || ::access(path.c_str(), W_OK) == 0;
   void* data = map_aligned(file.get(), size);
   if (data == MAP_FAILED) throw_errno(path + ": cannot map " + std::to_string(size) + " bytes");
-  return std::shared_ptr<const Storage>(new Storage(static_cast<const std::byte*>(data), size, path, nullptr, true));
+  return std::shared_ptr<const Storage>(
+      new Storage(static_cast<const std::byte*>(data), size, path, nullptr, true, knows));
 }
 
 std::shared_ptr<const Storage> Storage::borrow(const std::byte* data, std::size_t size, std::string name,
                                                std::shared_ptr<void> owner) {
-  return std::shared_ptr<const Storage>(new Storage(data, size, std::move(name), std::move(owner), false));
+  return std::shared_ptr<const Storage>(new Storage(data, size, std::move(name), std::move(owner), false, true));
 }
 
 Storage::~Storage() {
@@ -84,7 +88,7 @@ Storage::~Storage() {
 }
 
 bool Storage::enter(const std::byte* at, std::size_t n) const noexcept {
-  if (!mapped_ || n == 0) return true;
+  if (!mapped_ || !knows_residency_ || n == 0) return true;
   const auto begin = static_cast<std::size_t>(at - data_);
   bool resident = true;
   for (std::size_t block = begin / kHugePage; block <= (begin + n - 1) / kHugePage; ++block) {

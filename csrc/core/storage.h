@@ -28,9 +28,14 @@ class Storage {
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
   [[nodiscard]] bool mapped() const noexcept { return mapped_; }
 
+  // Whether the kernel tells this process which pages are in the page cache: of files that it owns or may write. Of
+  // others it says that all are.
+  [[nodiscard]] bool knows_residency() const noexcept { return knows_residency_; }
+
   // Called before reading [at, at + n): at a block's first touch, enters its resident pages into the page table in one
   // system call instead of one fault per 16 pages. Returns false if the block was not wholly in the page cache (then
-  // nothing was done, and a read of it may go to the disk). Always true for borrowed memory and for blocks seen before.
+  // nothing was done, and a read of it may go to the disk). Always true for borrowed memory, for blocks seen before,
+  // and where residency is not known.
   bool enter(const std::byte* at, std::size_t n) const noexcept;
 
   // Asks the kernel to read [at, at + n) into the page cache, without waiting for the bytes.
@@ -45,11 +50,12 @@ class Storage {
   // beforehand, that is waste: from this call on a fault reads one page, or with `blocks` one block.
   void expect_random_reads(bool blocks) const noexcept;
 
-  // Whether the page that holds `at` is in the page cache. True for borrowed memory.
+  // Whether the page that holds `at` is in the page cache. True for borrowed memory, and where it is not known.
   [[nodiscard]] bool resident(const std::byte* at) const noexcept;
 
  private:
-  Storage(const std::byte* data, std::size_t size, std::string name, std::shared_ptr<void> owner, bool mapped);
+  Storage(const std::byte* data, std::size_t size, std::string name, std::shared_ptr<void> owner, bool mapped,
+          bool knows_residency);
   [[nodiscard]] bool enter_block(std::size_t block) const noexcept;
   [[nodiscard]] std::pair<void*, std::size_t> block_pages(std::size_t block) const noexcept;
 
@@ -58,6 +64,7 @@ class Storage {
   std::string name_;
   std::shared_ptr<void> owner_;
   bool mapped_;
+  bool knows_residency_;
   // One Block per 2 MB of a mapped file. Relaxed: two threads that see the same value merely both ask.
   mutable std::vector<std::atomic<std::uint8_t>> seen_;
 };

@@ -44,6 +44,14 @@ std::vector<FieldSpec> specs_of(const std::vector<PyField>& fields) {
   return specs;
 }
 
+constexpr py::ssize_t kSmallPlan = 1 << 16;  // rows
+
+Rows copied(const Indices& rows) {
+  const auto indices = view(rows);
+  auto copy = std::make_shared<const std::vector<std::int64_t>>(indices.begin(), indices.end());
+  return {copy, *copy};
+}
+
 class PyPipeline {
  public:
   PyPipeline(const std::vector<PyField>& fields, const PipelineOptions& options, PyPipeline* reuse)
@@ -59,8 +67,15 @@ class PyPipeline {
   PyPipeline(const PyPipeline&) = delete;
   PyPipeline& operator=(const PyPipeline&) = delete;
 
-  // The array itself is kept, not copied; a plan for many rows is the one large thing a loader needs besides its slots.
+  // A large array is kept, not copied: a plan for many rows is the one large thing a loader needs besides its slots.
+  // Small ones are copied, and let go one by one as they are used.
   void extend(const Indices& rows) {
+    if (rows.size() <= kSmallPlan) {
+      const Rows copy = copied(rows);
+      const py::gil_scoped_release released;
+      pipeline_->extend(copy);
+      return;
+    }
     planned_.push_back(rows);
     const std::span<const std::int64_t> indices = view(planned_.back());
     const py::gil_scoped_release released;
@@ -68,10 +83,9 @@ class PyPipeline {
   }
 
   void push(const Indices& rows) {
-    const auto indices = view(rows);
-    auto copy = std::make_shared<const std::vector<std::int64_t>>(indices.begin(), indices.end());
+    const Rows copy = copied(rows);
     const py::gil_scoped_release released;
-    pipeline_->push({copy, *copy});
+    pipeline_->push(copy);
   }
 
   void finish() {
@@ -150,25 +164,26 @@ class PyPipeline {
   std::unique_ptr<Pipeline> pipeline_;
 };
 
-std::unique_ptr<PyPipeline> make_pipeline(const std::vector<PyField>& fields, std::size_t batch_rows, bool drop_last,
-                                          int depth, int threads, bool read_blocks, const std::string& isa,
-                                          std::optional<bool> streaming, std::optional<PyPipeline*> reuse) {
-  PipelineOptions options{batch_rows, drop_last, depth, threads, isa_named(isa), read_blocks, std::nullopt};
+std::unique_ptr<PyPipeline> make_pipeline(const std::vector<PyField>& fields, std::size_t batch_rows,
+                                          std::size_t slot_rows, bool drop_last, int depth, int threads,
+                                          bool read_blocks, const std::string& isa, std::optional<bool> streaming,
+                                          std::optional<PyPipeline*> reuse) {
+  PipelineOptions options{batch_rows, slot_rows, drop_last, depth, threads, isa_named(isa), read_blocks, std::nullopt};
   if (streaming) options.store = *streaming ? Store::streaming : Store::cached;
   return std::make_unique<PyPipeline>(fields, options, reuse.value_or(nullptr));
 }
 
-std::size_t ring_bytes(const std::vector<PyField>& fields, std::size_t batch_rows, int depth) {
-  return Pipeline::ring_bytes(Gather(specs_of(fields), Isa::scalar, Store::cached), batch_rows, depth);
+std::size_t ring_bytes(const std::vector<PyField>& fields, std::size_t slot_rows, int depth) {
+  return Pipeline::ring_bytes(Gather(specs_of(fields), Isa::scalar, Store::cached), slot_rows, depth);
 }
 
 }  // namespace
 
 void register_pipeline(py::module_& m) {
   py::class_<PyPipeline>(m, "Pipeline", "One pass over a plan: rows gathered by native threads into reused slots.")
-      .def(py::init(&make_pipeline), py::arg("fields"), py::arg("batch_rows"), py::arg("drop_last"), py::arg("depth"),
-           py::arg("threads"), py::arg("read_blocks") = false, py::arg("isa") = "", py::arg("streaming") = py::none(),
-           py::arg("reuse") = py::none(),
+      .def(py::init(&make_pipeline), py::arg("fields"), py::arg("batch_rows"), py::arg("slot_rows"),
+           py::arg("drop_last"), py::arg("depth"), py::arg("threads"), py::arg("read_blocks") = false,
+           py::arg("isa") = "", py::arg("streaming") = py::none(), py::arg("reuse") = py::none(),
            "Fields are (column, None or (from, to, norm_removed), DLPack code, bits, shape of a row).")
       .def("extend", &PyPipeline::extend, py::arg("rows"), "Plan rows, to be cut into batches of batch_rows.")
       .def("push", &PyPipeline::push, py::arg("rows"), "Plan one batch of exactly these rows.")
@@ -178,7 +193,7 @@ void register_pipeline(py::module_& m) {
            "IndexError.")
       .def("close", &PyPipeline::close, py::arg("keep_slots") = false, "Stop, and give memory and threads back.")
       .def("stats", &PyPipeline::stats, "Counters of this pass.")
-      .def_static("ring_bytes", &ring_bytes, py::arg("fields"), py::arg("batch_rows"), py::arg("depth"),
+      .def_static("ring_bytes", &ring_bytes, py::arg("fields"), py::arg("slot_rows"), py::arg("depth"),
                   "Bytes that the slots of such a pipeline take.");
 }
 

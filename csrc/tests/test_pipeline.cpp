@@ -55,6 +55,7 @@ Rows rows_of(Indices indices) {
 PipelineOptions options(std::size_t batch_rows, int depth = 2, int threads = 2) {
   PipelineOptions chosen;
   chosen.batch_rows = batch_rows;
+  chosen.slot_rows = batch_rows;
   chosen.depth = depth;
   chosen.threads = threads;
   return chosen;

@@ -1,0 +1,87 @@
+"""Casts behind the stock machinery: what the native engine does while it gathers, done to finished batches."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from memload.cast import Cast
+
+
+def checked_casts(casts: Mapping[Any, Cast] | None) -> dict[Any, Cast]:
+    """Return the casts of a loader's ``cast=`` argument as a dict.
+
+    Raises:
+        TypeError: it is no mapping from fields to ``Cast``.
+    """
+    if casts is None:
+        return {}
+    if not isinstance(casts, Mapping):
+        raise TypeError(f'cast= maps fields to casts, such as {{"stim": Cast(torch.float32)}}; got {casts!r}')
+    for key, cast in casts.items():
+        if not isinstance(cast, Cast):
+            raise TypeError(f"cast= maps {key!r} to {cast!r}; expected a Cast, such as Cast(torch.float32)")
+    return dict(casts)
+
+
+class CastBatches(Iterator[Any]):
+    """The batches of an iterator with some of their fields cast.
+
+    Args:
+        batches: an iterator with a length.
+        casts: by key of a mapping, or by position in a sequence.
+        names: names of the positions, where the dataset has any.
+    """
+
+    def __init__(self, batches: Any, casts: Mapping[Any, Cast], names: Sequence[str]) -> None:
+        self._batches = batches
+        self._casts = casts
+        self._names = list(names)
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __next__(self) -> Any:
+        return cast_batch(next(self._batches), self._casts, self._names)
+
+
+def cast_batch(batch: Any, casts: Mapping[Any, Cast], names: Sequence[str] = ()) -> Any:
+    """Return a batch like this one, with its fields cast.
+
+    Raises:
+        KeyError: a cast is for a field that the batch does not have.
+        TypeError: the batch has no fields.
+    """
+    if isinstance(batch, Mapping):
+        done: Any = copy.copy(batch)
+        for key, cast in casts.items():
+            if key not in batch:
+                raise KeyError(f"cast= names the field {key!r}; batches have {', '.join(map(repr, batch))}")
+            done[key] = cast.apply(batch[key])
+        return done
+    if isinstance(batch, torch.Tensor) and list(casts) == list(names):
+        return casts[names[0]].apply(batch)
+    if isinstance(batch, list | tuple):
+        return _rebuilt(batch, {_position(key, names, len(batch)): cast for key, cast in casts.items()})
+    raise TypeError(
+        f"cast= needs batches with fields, that is dicts, lists or tuples; got {type(batch).__name__}. "
+        "Cast in the loop instead, by memload.cast_stim"
+    )
+
+
+def _position(key: Any, names: Sequence[str], length: int) -> int:
+    if key in names:
+        return names.index(key)
+    if not isinstance(key, int) or not 0 <= key < length:
+        raise KeyError(f"cast= names the field {key!r}; batches have the positions 0 to {length - 1}")
+    return key
+
+
+def _rebuilt(batch: list[Any] | tuple[Any, ...], casts: Mapping[int, Cast]) -> Any:
+    values = [casts[k].apply(value) if k in casts else value for k, value in enumerate(batch)]
+    if isinstance(batch, list):
+        return values
+    return type(batch)(*values) if hasattr(batch, "_fields") else tuple(values)
