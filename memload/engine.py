@@ -175,6 +175,8 @@ class NativePass(Iterator[Any]):
     _loader: FastLoader[Any] | None = None  # until it is wholly made, there is nothing to close
 
     def __init__(self, loader: FastLoader[Any], source: Source) -> None:
+        for field in source.fields.values():
+            field.check_in_place()
         settings = PassSettings.of(loader, source)
         self._unpack = source.unpacker()
         self._pin = _pins(loader)

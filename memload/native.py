@@ -176,10 +176,7 @@ def _of_concat(dataset: ConcatDataset[Any]) -> Source:
     first = parts[0]
     if any(_signature(part) != _signature(first) for part in parts):
         raise NotNative("the parts of the ConcatDataset differ in fields, dtypes, shapes or casts")
-    fields = {
-        key: replace(field, column=_core.Column.concat([part.fields[key].column for part in parts]))
-        for key, field in first.fields.items()
-    }
+    fields = {key: Field.concat([part.fields[key] for part in parts]) for key in first.fields}
     return replace(first, fields=fields)
 
 

@@ -358,3 +358,11 @@ def test_the_signature_is_the_stock_loaders_and_keyword_only_extras():
     extras = list(fast.values())[len(stock) :]
     assert [p.name for p in extras] == ["threads", "depth", "cast", "options"]
     assert all(p.kind is p.KEYWORD_ONLY for p in extras)
+
+
+def test_a_tensor_that_moved_since_the_dataset_was_made_is_refused():
+    x = torch.arange(100)
+    ds = memload.from_arrays(x=x)
+    x.share_memory_()
+    with pytest.raises(RuntimeError, match="share_memory_"):
+        iter(memload.FastLoader(ds))
