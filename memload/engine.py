@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 _LEAST_DEPTH, _MOST_DEPTH, _AHEAD_BYTES = 2, 8, 2 << 20
 _STOCK_PREFETCH_FACTOR = 2  # what torch sets where the user gives none
 
+_MOST = 1024  # threads, or batches ahead
+
 _SMALL_ROW, _MOST_OF_A_FILE = 64 << 10, 0.1
 
 
@@ -53,8 +55,10 @@ class EngineOptions:
     def __post_init__(self) -> None:
         for name in ("threads", "depth"):
             value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-                raise ValueError(f"{name} must be an int of at least 1, or None to let memload choose; got {value!r}")
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= _MOST):
+                raise ValueError(
+                    f"{name} must be an int from 1 to {_MOST}, or None to let memload choose; got {value!r}"
+                )
         if self.isa is not None and self.isa not in _core.isas():
             raise ValueError(f"isa must be one of {_core.isas()} on this machine, got {self.isa!r}")
 
@@ -94,8 +98,9 @@ class PassSettings:
 
     @property
     def ring_bytes(self) -> int:
-        """Bytes of the slots: one for each batch ahead, and one for the batch that the loop holds."""
-        return _core.Pipeline.ring_bytes(self.source.pipeline_fields(), self.slot_rows, self.depth)
+        """Bytes of the slots, one for each batch ahead and one for the loop's, and of the row numbers of each."""
+        slots = _core.Pipeline.ring_bytes(self.source.pipeline_fields(), self.slot_rows, self.depth)
+        return slots + (self.depth + 1) * self.slot_rows * 8
 
     def pipeline(self, loader: FastLoader[Any], reuse: _core.Pipeline | None) -> _core.Pipeline:
         """Return a pipeline for one pass, on the slots of an earlier one if given."""
@@ -183,7 +188,7 @@ class NativePass(Iterator[Any]):
         self._timeout = float(loader.timeout)
         self._depth = settings.depth
         self._asked = 0
-        self._asking = threading.Lock()  # guards what was asked for, and the sampler, which may be a generator
+        self._turn = threading.Lock()  # several threads may call next(), but samplers may be generators: one at a time
         # A stock iterator pulls a batch of indices for each next(); with workers, so many more when it starts.
         self._lead = loader.num_workers * (loader.prefetch_factor or 0)
         self._started = time.perf_counter()
@@ -205,31 +210,34 @@ class NativePass(Iterator[Any]):
         return self
 
     def __next__(self) -> Any:
-        if self._loader is None:
-            raise StopIteration
-        try:
-            if not self._lead:
-                self._ask()
-            capsules = self._pipeline.next(self._timeout)
-            self._wall = time.perf_counter() - self._started
-            if capsules is None:
-                self._feed.raise_held()
+        with self._turn:
+            if self._loader is None:
                 raise StopIteration
-            if self._lead:
-                self._ask()
-            batch = self._unpack(capsules)
-            return _pinned(batch) if self._pin else batch
-        except TimeoutError as error:
-            self.close()
-            raise RuntimeError(f"DataLoader timed out after {self._timeout:g} seconds") from error
-        except BaseException:
-            self.close()
-            raise
+            try:
+                batch = self._unpack(self._capsules())
+            except TimeoutError as error:
+                self.close()
+                raise RuntimeError(f"DataLoader timed out after {self._timeout:g} seconds") from error
+            except BaseException:
+                self.close()
+                raise
+        return _pinned(batch) if self._pin else batch
+
+    def _capsules(self) -> list[Any]:
+        if not self._lead:
+            self._ask()
+        capsules: list[Any] | None = self._pipeline.next(self._timeout)
+        self._wall = time.perf_counter() - self._started
+        if capsules is None:
+            self._feed.raise_held()
+            raise StopIteration
+        if self._lead:
+            self._ask()
+        return capsules
 
     def _ask(self) -> None:
-        with self._asking:
-            self._asked += 1
-            self._feed.pull(self._lead + self._asked, self._depth)
+        self._asked += 1
+        self._feed.pull(self._lead + self._asked, self._depth)
 
     def stats(self) -> LoaderStats:
         """Return the counters of this pass; of a pass that a parent process began, none."""

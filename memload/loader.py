@@ -6,6 +6,7 @@ plan.py                           engine.py, _core.Pipeline                  the
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -35,9 +36,9 @@ class FastLoader(DataLoader[T]):
     of the loop, as a stock loader with workers does; one whose next index depends on what the loop does meanwhile sees
     the difference.
 
-    On the native engine ``num_workers`` is the number of threads, 0 lets memload choose; ``prefetch_factor`` is the
-    depth; ``persistent_workers`` keeps slots and threads between passes; ``worker_init_fn`` and
-    ``multiprocessing_context`` have no worker processes to act on.
+    On the native engine ``num_workers`` is the number of threads, 0 lets memload choose; ``prefetch_factor``, unless it
+    is torch's default of 2, is the depth; ``persistent_workers`` keeps slots and threads between passes;
+    ``worker_init_fn`` and ``multiprocessing_context`` have no worker processes to act on.
 
     Args:
         dataset: any dataset.
@@ -89,6 +90,8 @@ class FastLoader(DataLoader[T]):
         cast: Mapping[Any, Cast] | None = None,
         options: EngineOptions | None = None,
     ) -> None:
+        if isinstance(dataset, str | os.PathLike):
+            raise TypeError(f"{str(dataset)!r} is a path, not a dataset: give memload.open({str(dataset)!r})")
         super().__init__(
             dataset,
             batch_size,
@@ -108,8 +111,6 @@ class FastLoader(DataLoader[T]):
             pin_memory_device=pin_memory_device,
             in_order=in_order,
         )
-        if isinstance(dataset, str):
-            raise TypeError(f"{dataset!r} is a path, not a dataset: give memload.open({dataset!r})")
         if options is not None and (threads is not None or depth is not None):
             raise ValueError("give threads= and depth= inside options=EngineOptions(...), or without options=")
         self.threads, self.depth, self.cast, self.options = threads, depth, cast, options
@@ -139,7 +140,7 @@ class FastLoader(DataLoader[T]):
         """Bytes that a pass of the native engine takes: slots, plan and row selections; 0 on the stock machinery.
 
         Where a batch sampler of an unknown kind does not say how many rows its batches have, slots count as one row
-        each here and grow to the largest batch.
+        each here and grow to the largest batch. What a sampler takes for itself while it draws is not counted.
         """
         source = self._resolved()
         if not isinstance(source, Source):
@@ -147,7 +148,8 @@ class FastLoader(DataLoader[T]):
         settings = PassSettings.of(self, source.with_casts(self._casts))
         made_for_it = [] if isinstance(self.dataset, Dataset) else source.fields.values()
         selections = sum(field.column.selection_bytes for field in made_for_it)
-        return settings.ring_bytes + plan_bytes(getattr(self.batch_sampler, "sampler", None)) + selections
+        ahead = (settings.depth + 1) * settings.slot_rows
+        return settings.ring_bytes + plan_bytes(getattr(self.batch_sampler, "sampler", None), ahead) + selections
 
     def stats(self) -> LoaderStats:
         """Return where the time of the native passes went so far; printing it says what limits."""

@@ -186,6 +186,8 @@ def _signature(source: Source) -> Any:
 
 def _of_view(view: Float32View) -> Source:
     base = resolve(view.base)
+    if base.casts:
+        raise NotNative("a Float32View of a Float32View converts twice: one view, or cast=, is enough")
     if base.layout != "dict":
         raise NotNative("a Float32View needs samples that are dicts; its base yields something else")
     return base.with_casts(view.rules({str(name): field for name, field in base.fields.items()}))

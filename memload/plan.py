@@ -69,18 +69,24 @@ def draws(sampler: Any) -> Draws:
     return _DRAWS[type(sampler)](sampler)
 
 
-def plan_bytes(sampler: Any) -> int:
+def plan_bytes(sampler: Any, ahead: int = 0) -> int:
     """Bytes that the plan of one pass takes: 8 for each row that is drawn at once.
 
-    A shuffling sampler with a generator of the user's draws a second permutation at the end of a pass, as torch's does;
-    one with replacement draws 32 rows at a time.
+    A shuffling sampler draws permutations of all rows, even of those that it leaves out; with a generator of the
+    user's, as torch's does, one more at the end of a pass.
+
+    Args:
+        sampler: the sampler of the rows.
+        ahead: rows that are asked for ahead of the loop.
     """
     if not known(sampler):
         return 0
+    rows = len(sampler)
     if type(sampler) is SequentialSampler:
-        return min(len(sampler), SEQUENTIAL_CHUNK) * 8
-    twice = type(sampler) is RandomSampler and sampler.generator is not None and not sampler.replacement
-    return len(sampler) * (16 if twice else 8)
+        rows = min(rows, SEQUENTIAL_CHUNK + max(SEQUENTIAL_CHUNK, ahead))
+    elif type(sampler) is RandomSampler and not sampler.replacement:
+        rows = max(rows, len(sampler.data_source)) + (len(sampler.data_source) if sampler.generator is not None else 0)
+    return rows * 8
 
 
 def _sequential(sampler: SequentialSampler) -> Draws:
@@ -112,13 +118,14 @@ def _random_arrays(sampler: RandomSampler) -> Iterator[Indices]:
         return
     for _ in range(total // n):
         yield torch.randperm(n, generator=generator).numpy()
-    yield torch.randperm(n, generator=generator).numpy()[: total % n]  # drawn even where nothing of it is used
+    # Drawn even where nothing of it is used. A copy: a view of a part would keep the whole.
+    yield torch.randperm(n, generator=generator).numpy()[: total % n].copy()
 
 
 def _subset_random(sampler: SubsetRandomSampler) -> Draws:
     def arrays() -> Iterator[Indices]:
-        order = torch.randperm(len(sampler.indices), generator=sampler.generator).numpy()
-        yield as_indices(sampler.indices)[order]
+        # In one expression: a name for the permutation would keep it until the pass ends.
+        yield as_indices(sampler.indices)[torch.randperm(len(sampler.indices), generator=sampler.generator).numpy()]
 
     return Draws(len(sampler), arrays(), paced=True)
 

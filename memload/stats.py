@@ -18,8 +18,8 @@ class LoaderStats:
         bytes_in: bytes read from the dataset for them.
         bytes_out: bytes written for them; more than ``bytes_in`` where a cast widens.
         gather_seconds: time that threads spent copying and casting, added up over threads.
-        consumer_wait_seconds: time that the loop spent inside ``next()``; near 0: the loader is ahead, near
-            ``wall_seconds``: the loop starves.
+        consumer_wait_seconds: time that the loop spent waiting for batches inside ``next()``, the sampler's own apart;
+            near 0: the loader is ahead, near ``wall_seconds``: the loop starves.
         ring_full_seconds: time in which nothing was gathered because every slot was filled or lent; near
             ``wall_seconds``: the loader could go faster, the loop is the limit.
         wall_seconds: time from the start of each pass to its last batch.

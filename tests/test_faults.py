@@ -195,7 +195,8 @@ def test_next_from_several_threads_hands_each_batch_out_once():
     assert sorted(rows) == list(range(3000))
 
 
-def test_several_threads_may_ask_a_sampler_that_is_a_generator():
+@pytest.mark.parametrize("ahead", [{"depth": 1}, {"num_workers": 1, "prefetch_factor": 1}])
+def test_several_threads_may_ask_a_sampler_that_is_a_generator(ahead):
     class Slow:
         def __iter__(self):
             return iter(range(300))
@@ -204,7 +205,7 @@ def test_several_threads_may_ask_a_sampler_that_is_a_generator():
             return 300
 
     ds = memload.from_arrays(x=torch.arange(300))
-    iterator = iter(memload.FastLoader(ds, batch_size=3, sampler=Slow(), depth=1))
+    iterator = iter(memload.FastLoader(ds, batch_size=3, sampler=Slow(), **ahead))
     rows = []
 
     def consume():
@@ -252,6 +253,7 @@ def test_other_python_threads_run_while_a_batch_is_gathered():
 
 INTERRUPTED = """
 import os, signal, sys, threading, memload, torch
+signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs in the background may have it ignored
 loader = memload.FastLoader(memload.from_arrays(x=torch.zeros(100000, 100)), batch_size=2)
 threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
 try:
@@ -270,8 +272,9 @@ def test_ctrl_c_interrupts_the_loop_and_ends_the_threads():
     assert done.returncode == 0
 
 
-WAITS_ON_A_FIFO = """
+SAMPLER_WITHOUT_ANSWER = """
 import os, signal, sys, threading, time, memload
+signal.signal(signal.SIGINT, signal.default_int_handler)
 ds = memload.from_arrays(x=__import__("torch").zeros(8, 4))
 class Endless:
     def __len__(self): return 8
@@ -289,7 +292,7 @@ except KeyboardInterrupt:
 
 
 def test_ctrl_c_interrupts_a_sampler_that_does_not_answer():
-    done = run(WAITS_ON_A_FIFO)
+    done = run(SAMPLER_WITHOUT_ANSWER)
     assert done.stdout.split() == ["interrupted", "True"], done.stderr
 
 

@@ -295,10 +295,10 @@ def test_stock_arguments_keep_stock_validation():
         loader.batch_size = 3
 
 
-@pytest.mark.parametrize("value", [0, -1, 1.5, True])
+@pytest.mark.parametrize("value", [0, -1, 1.5, True, 2**31])
 @pytest.mark.parametrize("name", ["threads", "depth"])
-def test_threads_and_depth_below_one_are_refused(name, value):
-    with pytest.raises(ValueError, match=f"{name} must be an int of at least 1"):
+def test_threads_and_depth_out_of_range_are_refused(name, value):
+    with pytest.raises(ValueError, match=f"{name} must be an int from 1 to 1024"):
         memload.FastLoader(native_dict(3), **{name: value})
 
 

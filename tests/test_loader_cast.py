@@ -150,3 +150,11 @@ def test_a_cast_of_batches_without_fields_is_refused_and_changes_nothing():
     loader = memload.FastLoader(list(values(torch.uint8)), batch_size=4, cast={0: memload.Cast(torch.float32)})
     with pytest.raises(TypeError, match="batches with fields"):
         next(iter(loader))
+
+
+def test_a_view_of_a_view_runs_on_stock_machinery():
+    view = memload.Float32View(memload.Float32View(memload.from_arrays(**recording()), True), True, float16=True)
+    loader = memload.FastLoader(view, batch_size=8)
+    assert loader.engine == "torch"
+    for a, b in zip(DataLoader(view, batch_size=8), loader, strict=True):
+        assert all(same(a[k], b[k]) for k in a)

@@ -77,13 +77,14 @@ class Pipeline::State : public std::enable_shared_from_this<Pipeline::State> {
   void submit_advice(std::vector<std::int64_t> rows);
   void turn_cold();
   void look_at_residency(const std::vector<std::int64_t>& rows);
-  Step hand_out(Batch& batch, std::deque<std::shared_ptr<Filling>>& dropped);
+  void hand_out(Batch& batch, std::deque<std::shared_ptr<Filling>>& dropped);
   void note_ring();
 
   // Called by workers without the mutex.
   void piece_done(Filling& filling, Clock::duration spent, bool in_cache, long major_faults);
   void sampled(bool resident);
-  // Called wherever a lease ends, without the mutex.
+  SlotPool::Lease waking(SlotPool::Lease slot);
+  // Called wherever a lease that was handed out ends, without the mutex.
   void slot_came_back() noexcept;
 
   const PipelineOptions options_;
@@ -226,15 +227,8 @@ void Pipeline::State::pump() {
 
 void Pipeline::State::start(SlotPool::Lease slot, std::vector<std::int64_t> rows) {
   BatchLayout layout = gather_->layout(rows.size());
-  // The lease that is handed out starts the next batch when it ends. The slot's own lease lies inside it.
-  std::byte* const data = slot.get();
-  SlotPool::Lease wakes(data, [slot = std::move(slot), state = weak_from_this(), born = born_](std::byte*) mutable {
-    slot.reset();
-    if (born != fork_generation()) return;
-    if (const std::shared_ptr<State> alive = state.lock()) alive->slot_came_back();
-  });
   const std::size_t piece = piece_bytes(layout.bytes, options_.threads);
-  auto filling = std::make_shared<Filling>(*this, std::move(wakes), std::move(rows), std::move(layout), piece);
+  auto filling = std::make_shared<Filling>(*this, std::move(slot), std::move(rows), std::move(layout), piece);
   begin(std::move(filling));
 }
 
@@ -368,10 +362,14 @@ Step Pipeline::State::next(Batch& batch, std::chrono::milliseconds patience) {
     }
   }
   stats_.consumer_wait_seconds += seconds(Clock::now() - start_time);
-  return step == Step::batch ? hand_out(batch, dropped) : step;
+  if (step != Step::batch) return step;
+  hand_out(batch, dropped);
+  lock.unlock();  // the lease may end right here if memory runs out, and its end takes the mutex
+  batch.slot = waking(std::move(batch.slot));
+  return step;
 }
 
-Step Pipeline::State::hand_out(Batch& batch, std::deque<std::shared_ptr<Filling>>& dropped) {
+void Pipeline::State::hand_out(Batch& batch, std::deque<std::shared_ptr<Filling>>& dropped) {
   const std::shared_ptr<Filling> done = in_flight_.front();
   dropped.push_back(done);
   in_flight_.pop_front();
@@ -390,7 +388,16 @@ Step Pipeline::State::hand_out(Batch& batch, std::deque<std::shared_ptr<Filling>
   stats_.bytes_in += batch.rows * gather_->in_row_bytes();
   for (std::size_t f = 0; f < gather_->fields(); ++f) stats_.bytes_out += batch.rows * gather_->out_row_bytes(f);
   if (done->fresh) ++stats_.fresh_batches;
-  return Step::batch;
+}
+
+// The lease that is handed out starts the next batch when it ends. The slot's own lease lies inside it.
+SlotPool::Lease Pipeline::State::waking(SlotPool::Lease slot) {
+  std::byte* const data = slot.get();
+  return {data, [slot = std::move(slot), state = weak_from_this(), born = born_](std::byte*) mutable {
+            slot.reset();
+            if (born != fork_generation()) return;
+            if (const std::shared_ptr<State> alive = state.lock()) alive->slot_came_back();
+          }};
 }
 
 void Pipeline::State::close(bool keep_slots) {
