@@ -97,14 +97,19 @@ class StockLoop:
         self.loader = _loader(shard, batch_size, setting, self._generator)
 
     def __iter__(self) -> Iterator[Batch]:
-        self._generator.manual_seed(self._seed)
-        if self._workers_are_seeded:  # persistent workers are seeded once; every epoch is to draw as the first did
-            torch.empty((), dtype=torch.int64).random_(generator=self._generator)
+        reseed(self._generator, self._seed, workers_are_seeded=self._workers_are_seeded)
         self._workers_are_seeded = self.loader.persistent_workers
         for batch in self.loader:
             for name, cast in self._casts.items():
                 batch[name] = cast(batch[name])
             yield batch
+
+
+def reseed(generator: torch.Generator, seed: int, *, workers_are_seeded: bool) -> None:
+    """Sets a generator back, so that every epoch draws as the first did: persistent workers are seeded once."""
+    generator.manual_seed(seed)
+    if workers_are_seeded:
+        torch.empty((), dtype=torch.int64).random_(generator=generator)
 
 
 def _loader(shard: Path, batch_size: int, setting: Setting, generator: torch.Generator) -> DataLoader[Batch]:
