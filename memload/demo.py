@@ -331,7 +331,8 @@ def table(result: Result) -> str:
             f"{result.speedup.high:.1f}, {result.speedup.count} rounds in turn); "
             f"{result.batches_compared} batches compared: {verdict}.",
             f"Stock at its best here: {result.stock_setting}. Plain memcpy: {result.memcpy_gb_per_second:.1f} GB/s.",
-            f"Both hand out float32 crops, shuffled from the same seed, and keep workers and memory between epochs; "
+            f"Both hand out float32 crops, shuffled from the same seed; FastLoader keeps its slots between epochs "
+            "(persistent_workers=True), as the ceiling does; "
             f"{result.pages}.",
         ]
     )
