@@ -14,11 +14,10 @@ from typing import Any, TypeVar
 import torch
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
-from memload import _core
 from memload.cast import Cast
 from memload.cast_batches import CastBatches, checked_casts
 from memload.dataset import Dataset
-from memload.engine import EngineOptions, NativePass, PassSettings
+from memload.engine import EngineOptions, Gatherer, NativePass, PassSettings
 from memload.native import NotNative, Source, resolve
 from memload.plan import plan_bytes
 from memload.stats import LoaderStats
@@ -118,7 +117,7 @@ class FastLoader(DataLoader[T]):
         self._casts = checked_casts(cast)
         self._finished = LoaderStats()
         self._passes: weakref.WeakSet[NativePass] = weakref.WeakSet()
-        self._kept: _core.Pipeline | None = None
+        self._kept: Gatherer | None = None
         self._seeded = False
         source = self._resolved() if self._casts else None
         if isinstance(source, Source):
@@ -146,8 +145,7 @@ class FastLoader(DataLoader[T]):
         if not isinstance(source, Source):
             return 0
         settings = PassSettings.of(self, source.with_casts(self._casts))
-        made_for_it = [] if isinstance(self.dataset, Dataset) else source.fields.values()
-        selections = sum(field.column.selection_bytes for field in made_for_it)
+        selections = 0 if isinstance(self.dataset, Dataset) else source.selection_bytes
         ahead = (settings.depth + 1) * settings.slot_rows
         return settings.ring_bytes + plan_bytes(getattr(self.batch_sampler, "sampler", None), ahead) + selections
 
@@ -158,7 +156,9 @@ class FastLoader(DataLoader[T]):
     def __iter__(self) -> Any:
         source = self._resolved()
         if isinstance(source, Source):
-            one = NativePass(self, source.with_casts(self._casts))
+            settings = PassSettings.of(self, source.with_casts(self._casts))
+            kept, self._kept = self._kept, None
+            one = NativePass(self, settings.gatherer(self, kept))
             self._passes.add(one)
             return one
         batches = super().__iter__()

@@ -52,6 +52,16 @@ class Source:
         """How many rows there are."""
         return next(iter(self.fields.values())).rows
 
+    @property
+    def selection_bytes(self) -> int:
+        """Bytes of the row selections of all fields."""
+        return sum(field.column.selection_bytes for field in self.fields.values())
+
+    def check_in_place(self) -> None:
+        """Raise RuntimeError if the memory of a tensor was moved since its field was made."""
+        for field in self.fields.values():
+            field.check_in_place()
+
     def with_casts(self, casts: Mapping[Any, Cast]) -> Source:
         """Return this source with casts for some fields.
 
