@@ -25,7 +25,8 @@ FLOORS = [
     {"dataset"},
     {"device", "opening"},
     {"cast", "writing"},
-    {"native", "cast_batches"},
+    {"native", "cast_batches", "stock_only"},
+    {"by_the_dataset"},
     {"engine"},
     {"loader"},
 ]
