@@ -12,7 +12,7 @@ except ModuleNotFoundError as error:
     ) from error
 
 from memload.cast import Cast, Float32View, cast_stim
-from memload.dataset import Dataset, concat, zip  # noqa: A004 - memload.zip is its public name
+from memload.dataset import Dataset, zip  # noqa: A004 - memload.zip is its public name
 from memload.engine import EngineOptions
 from memload.errors import (
     ChecksumError,
@@ -25,8 +25,10 @@ from memload.errors import (
     WriterBusyError,
 )
 from memload.fields import Field
+from memload.groups import GroupedDataset, concat, group_collate
 from memload.loader import FastLoader
 from memload.opening import from_arrays, open  # noqa: A004 - memload.open is its public name
+from memload.samplers import MixingSampler, WeightedSampler
 from memload.shard_writer import ShardWriter
 from memload.shards import verify
 from memload.stats import LoaderStats
@@ -43,16 +45,20 @@ __all__ = [
     "Field",
     "Float32View",
     "FormatError",
+    "GroupedDataset",
     "LoaderStats",
     "MemloadError",
+    "MixingSampler",
     "ShardFormatError",
     "ShardReadError",
     "ShardWriter",
+    "WeightedSampler",
     "WriterBusyError",
     "__version__",
     "cast_stim",
     "concat",
     "from_arrays",
+    "group_collate",
     "open",
     "verify",
     "write",

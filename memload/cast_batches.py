@@ -34,18 +34,29 @@ class CastBatches(Iterator[Any]):
         batches: an iterator with a length.
         casts: by key of a mapping, or by position in a sequence.
         names: names of the positions, where the dataset has any.
+        grouped: whether a batch is a list of groups, each with the fields of its dataset.
     """
 
-    def __init__(self, batches: Any, casts: Mapping[Any, Cast], names: Sequence[str]) -> None:
+    def __init__(
+        self, batches: Any, casts: Mapping[Any, Cast], names: Sequence[str] = (), grouped: bool = False
+    ) -> None:
         self._batches = batches
         self._casts = casts
         self._names = list(names)
+        self._grouped = grouped
 
     def __len__(self) -> int:
         return len(self._batches)
 
     def __next__(self) -> Any:
-        return cast_batch(next(self._batches), self._casts, self._names)
+        batch = next(self._batches)
+        if self._grouped:
+            return [_cast_group(group, self._casts) for group in batch]
+        return cast_batch(batch, self._casts, self._names)
+
+
+def _cast_group(group: Mapping[Any, Any], casts: Mapping[Any, Cast]) -> Any:
+    return cast_batch(group, {key: cast for key, cast in casts.items() if key in group})
 
 
 def cast_batch(batch: Any, casts: Mapping[Any, Cast], names: Sequence[str] = ()) -> Any:

@@ -17,7 +17,10 @@ from torch.utils.data import DataLoader, IterableDataset, default_collate
 from memload.cast import Cast
 from memload.cast_batches import CastBatches, checked_casts
 from memload.dataset import Dataset
-from memload.engine import EngineOptions, Gatherer, NativePass, PassSettings
+from memload.engine import EngineOptions, Gatherer, NativePass
+from memload.grouped_batches import settings_of
+from memload.grouped_source import GroupedSource, resolve_groups
+from memload.groups import GroupedDataset, group_collate
 from memload.native import NotNative, Source, resolve
 from memload.plan import plan_bytes
 from memload.stats import LoaderStats
@@ -119,20 +122,20 @@ class FastLoader(DataLoader[T]):
         self._passes: weakref.WeakSet[NativePass] = weakref.WeakSet()
         self._kept: Gatherer | None = None
         self._seeded = False
-        source = self._resolved() if self._casts else None
-        if isinstance(source, Source):
+        source = self._resolved() if self._casts else "nothing to cast"
+        if not isinstance(source, str):
             source.with_casts(self._casts)  # a cast of a field that is not there fails here, not in the first pass
 
     @property
     def engine(self) -> str:
         """ "native" if memload's engine reads the dataset, "torch" if the stock machinery does."""
-        return "native" if isinstance(self._resolved(), Source) else "torch"
+        return "torch" if isinstance(self._resolved(), str) else "native"
 
     @property
     def why(self) -> str:
         """One sentence: why this loader runs on the engine it runs on."""
         resolved = self._resolved()
-        return f"The native engine reads {type(self.dataset).__name__}." if isinstance(resolved, Source) else resolved
+        return resolved if isinstance(resolved, str) else f"The native engine reads {type(self.dataset).__name__}."
 
     @property
     def nbytes(self) -> int:
@@ -142,10 +145,10 @@ class FastLoader(DataLoader[T]):
         each here and grow to the largest batch. What a sampler takes for itself while it draws is not counted.
         """
         source = self._resolved()
-        if not isinstance(source, Source):
+        if isinstance(source, str):
             return 0
-        settings = PassSettings.of(self, source.with_casts(self._casts))
-        selections = 0 if isinstance(self.dataset, Dataset) else source.selection_bytes
+        settings = settings_of(self, source.with_casts(self._casts))
+        selections = 0 if isinstance(self.dataset, Dataset | GroupedDataset) else source.selection_bytes
         ahead = (settings.depth + 1) * settings.slot_rows
         return settings.ring_bytes + plan_bytes(getattr(self.batch_sampler, "sampler", None), ahead) + selections
 
@@ -155,15 +158,15 @@ class FastLoader(DataLoader[T]):
 
     def __iter__(self) -> Any:
         source = self._resolved()
-        if isinstance(source, Source):
-            settings = PassSettings.of(self, source.with_casts(self._casts))
+        if not isinstance(source, str):
+            settings = settings_of(self, source.with_casts(self._casts))
             kept, self._kept = self._kept, None
             one = NativePass(self, settings.gatherer(self, kept))
             self._passes.add(one)
             return one
         batches = super().__iter__()
         names = list(self.dataset.fields) if isinstance(self.dataset, Dataset) else []
-        return CastBatches(batches, self._casts, names) if self._casts else batches
+        return CastBatches(batches, self._casts, names, self.collate_fn is group_collate) if self._casts else batches
 
     def __getstate__(self) -> dict[str, Any]:
         # What belongs to this process's passes stays here: a copy in another process starts afresh.
@@ -173,15 +176,15 @@ class FastLoader(DataLoader[T]):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _passes=weakref.WeakSet())
 
-    def _resolved(self) -> Source | str:
+    def _resolved(self) -> Source | GroupedSource | str:
         """The source, or the first thing that keeps the loader from being native."""
         if isinstance(self.dataset, IterableDataset):
             return "An IterableDataset has no rows to plan: use a map-style dataset."
         if self.batch_sampler is None:
             return "batch_size=None switches batching off: give a batch_size."
-        if self.collate_fn is not default_collate:
+        if self.collate_fn is not default_collate and self.collate_fn is not group_collate:
             return "A collate_fn of your own is called with lists of samples: leave collate_fn out."
         try:
-            return resolve(self.dataset)
+            return resolve_groups(self.dataset) if self.collate_fn is group_collate else resolve(self.dataset)
         except NotNative as reason:
             return str(reason)

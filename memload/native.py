@@ -15,6 +15,7 @@ from memload.cast import Cast, Float32View
 from memload.dataset import Dataset
 from memload.dtypes import code_of
 from memload.fields import Field
+from memload.groups import GroupedDataset
 from memload.plan import as_indices, from_end
 from memload.sources.arrays import borrow_array
 
@@ -157,6 +158,13 @@ def _of_dataset(dataset: Dataset) -> Source:
     return Source(fields, dataset.layout, {})
 
 
+def _of_groups(dataset: GroupedDataset) -> Source:
+    raise NotNative(
+        f"The datasets {', '.join(map(repr, dataset.names))} differ in fields, dtypes or shapes, so that no batch can "
+        "hold rows of several: give collate_fn=memload.group_collate"
+    )
+
+
 def _of_tensors(dataset: TensorDataset) -> Source:
     fields: dict[Key, Field] = {}
     for k, tensor in enumerate(dataset.tensors):
@@ -205,6 +213,7 @@ def _of_view(view: Float32View) -> Source:
 
 _READERS: dict[type, Callable[[Any], Source]] = {
     Dataset: _of_dataset,
+    GroupedDataset: _of_groups,
     TensorDataset: _of_tensors,
     Subset: _of_subset,
     ConcatDataset: _of_concat,

@@ -25,6 +25,8 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
+from memload.samplers import MixingSampler, WeightedSampler
+
 Indices = NDArray[np.int64]
 
 SEQUENTIAL_CHUNK = 1 << 16
@@ -52,11 +54,13 @@ class Draws:
         total: rows that the arrays add up to.
         arrays: makes a fresh iterator of int64 arrays of shape ``(n,)``; each step makes the sampler's next draw.
         paced: whether somebody can see when draws happen, so that each must wait for its time.
+        lookahead: rows that may be fed ahead where nobody sees, even if the loop does not need them yet.
     """
 
     total: int
     arrays: Iterator[Indices]
     paced: bool
+    lookahead: int = SEQUENTIAL_CHUNK
 
 
 def known(sampler: object) -> bool:
@@ -82,6 +86,8 @@ def plan_bytes(sampler: Any, ahead: int = 0) -> int:
     if not known(sampler):
         return 0
     rows = len(sampler)
+    if isinstance(sampler, MixingSampler | WeightedSampler):
+        return sampler.nbytes + 8 * min(rows, ahead)
     if type(sampler) is SequentialSampler:
         rows = min(rows, SEQUENTIAL_CHUNK + max(SEQUENTIAL_CHUNK, ahead))
     elif type(sampler) is RandomSampler and not sampler.replacement:
@@ -146,12 +152,22 @@ def _distributed(sampler: DistributedSampler[Any]) -> Draws:
     return Draws(len(sampler), arrays(), paced=False)
 
 
+def _mixing(sampler: MixingSampler) -> Draws:
+    return Draws(len(sampler), sampler.arrays(), paced=False)
+
+
+def _reweighted(sampler: WeightedSampler) -> Draws:
+    return Draws(len(sampler), sampler.arrays(), paced=False, lookahead=0)  # new weights are to hold soon
+
+
 _DRAWS: dict[type, Callable[[Any], Draws]] = {
     SequentialSampler: _sequential,
     RandomSampler: _random,
     SubsetRandomSampler: _subset_random,
     WeightedRandomSampler: _weighted,
     DistributedSampler: _distributed,
+    MixingSampler: _mixing,
+    WeightedSampler: _reweighted,
 }
 
 
@@ -194,7 +210,7 @@ class StreamFeed:
         if self._finished and not self._source.paced:
             return
         if not self._source.paced:
-            wanted = min(wanted + max(ahead * self._batch_size, SEQUENTIAL_CHUNK), self._source.total)
+            wanted = min(wanted + max(ahead * self._batch_size, self._source.lookahead), self._source.total)
         while self._fed < wanted and (rows := next(self._source.arrays, None)) is not None:
             self._fed += len(rows)
             if len(rows):

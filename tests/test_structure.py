@@ -16,6 +16,7 @@ PACKAGE = Path(memload.__file__).parent
 # From the ground up. A module imports from lower floors only. `memload` itself, the face, stands on all of them.
 FLOORS = [
     {"_core", "_cuda"},
+    {"samplers", "row_numbers"},
     {"errors", "dtypes", "sizes", "progress", "stats", "plan", "memory.budget", "sources.memory_maps"},
     {"fields"},
     {"safetensors_header", "rows", "transport"},
@@ -23,10 +24,12 @@ FLOORS = [
     {"shards", "shard_file", "staging"} | {"sources.arrays", "sources.npy", "sources.raw", "sources.safetensors_file"},
     {"shard_writer"},
     {"dataset"},
-    {"device", "opening"},
+    {"device", "opening", "groups"},
     {"cast", "writing"},
     {"native", "cast_batches"},
+    {"grouped_source"},
     {"engine"},
+    {"grouped_batches"},
     {"loader"},
 ]
 # What runs from the command line stands on the face, like any user's program.
