@@ -49,23 +49,18 @@ class CastBatches(Iterator[Any]):
         return len(self._batches)
 
     def __next__(self) -> Any:
-        batch = next(self._batches)
-        if self._grouped:
-            return [_cast_group(group, self._casts) for group in batch]
-        return cast_batch(batch, self._casts, self._names)
+        return cast_batch(next(self._batches), self._casts, self._names, self._grouped)
 
 
-def _cast_group(group: Mapping[Any, Any], casts: Mapping[Any, Cast]) -> Any:
-    return cast_batch(group, {key: cast for key, cast in casts.items() if key in group})
-
-
-def cast_batch(batch: Any, casts: Mapping[Any, Cast], names: Sequence[str] = ()) -> Any:
-    """Return a batch like this one, with its fields cast.
+def cast_batch(batch: Any, casts: Mapping[Any, Cast], names: Sequence[str] = (), grouped: bool = False) -> Any:
+    """Return a batch like this one, with its fields cast; the arguments are those of `CastBatches`.
 
     Raises:
         KeyError: a cast is for a field that the batch does not have.
         TypeError: the batch has no fields.
     """
+    if grouped:  # not every dataset has every field
+        return [cast_batch(group, {key: casts[key] for key in casts if key in group}) for group in batch]
     if isinstance(batch, Mapping):
         done: Any = copy.copy(batch)
         for key, cast in casts.items():

@@ -78,6 +78,11 @@ class MixingSampler(Sampler[int]):
             yield from rows.tolist()
 
     @property
+    def values(self) -> range:
+        """A range in which all rows lie."""
+        return range(max(own[-1] + 1 for own in self._rows if len(own)))
+
+    @property
     def nbytes(self) -> int:
         """Bytes of the orders of a pass and of the rows drawn at once."""
         drawn = [len(own) for own, weight in zip(self._rows, self.weights, strict=True) if weight > 0]
@@ -204,6 +209,11 @@ class WeightedSampler(Sampler[int]):
         return {**self.__dict__, "_drawable": None}  # a copy counts its own edits
 
     @property
+    def values(self) -> range:
+        """A range in which all rows lie."""
+        return range(len(self._weights))
+
+    @property
     def nbytes(self) -> int:
         """Bytes of the rows drawn at once."""
         return 8 * min(WEIGHTED_CHUNK if self.replacement else self.num_samples, self.num_samples)
@@ -247,7 +257,7 @@ def _edits(tensor: torch.Tensor) -> int:
 def _own_tensor(weights: Any) -> torch.Tensor:
     with torch.inference_mode(False):  # writes to tensors made under it are not counted
         try:
-            own = torch.as_tensor(weights).detach().to("cpu", torch.float64, copy=True)
+            own = torch.as_tensor(weights, dtype=torch.float64).detach().to("cpu", copy=True)
         except (TypeError, ValueError, RuntimeError) as error:
             raise TypeError(f"weights must be numbers, one for each row: {error}") from error
     _checked_weights(own.numpy())
@@ -262,7 +272,8 @@ def _checked_weights(weights: Any) -> Weights:
     if bad.any():
         position = int(bad.argmax())
         raise ValueError(f"weight {position} is {array[position]}; weights must be finite, and 0 or more")
-    total = array.sum()
+    with np.errstate(over="ignore"):
+        total = array.sum()
     if not 0 < total < np.inf:
         raise ValueError(f"the weights add up to {total}; at least one must be positive, and their sum finite")
     return array
@@ -325,10 +336,14 @@ def _seeds(count: int, generator: torch.Generator) -> list[int]:
 
 def _drawn(cumulative: Weights, count: int, generator: torch.Generator) -> Indices:
     """Draw by weights that were summed up: index i with the probability of the i-th step."""
-    places = torch.rand(count, dtype=torch.float64, generator=generator).numpy() * cumulative[-1]
-    found = np.searchsorted(cumulative, places, side="right")
-    last = np.searchsorted(cumulative, cumulative[-1])  # the last positive weight: rounding may reach the sum itself
-    rows: Indices = np.minimum(found, last)
+    uniform = torch.rand(count, dtype=torch.float64, generator=generator).numpy()
+    return _steps_at(uniform * cumulative[-1], cumulative)
+
+
+def _steps_at(places: NDArray[np.float64], cumulative: Weights) -> Indices:
+    """The steps of a running sum in which these places lie; rounding may have made a place of the sum itself."""
+    last = np.searchsorted(cumulative, cumulative[-1])  # the last step that is one
+    rows: Indices = np.minimum(np.searchsorted(cumulative, places, side="right"), last)
     return rows
 
 
