@@ -19,8 +19,9 @@ from memload.cast import Cast
 from memload.cast_batches import CastBatches, checked_casts
 from memload.dataset import Dataset
 from memload.engine import EngineOptions, NativePass, PassSettings
-from memload.native import NotNative, Source, resolve
+from memload.native import NotNative, Source
 from memload.plan import plan_bytes
+from memload.readers import resolve
 from memload.stats import LoaderStats
 
 T = TypeVar("T")

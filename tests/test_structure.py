@@ -25,7 +25,9 @@ FLOORS = [
     {"dataset"},
     {"device", "opening"},
     {"cast", "writing"},
+    {"layout", "unaltered"},
     {"native", "cast_batches"},
+    {"readers"},
     {"engine"},
     {"loader"},
 ]
