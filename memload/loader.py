@@ -12,13 +12,13 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset, default_collate
+from torch.utils.data import DataLoader, IterableDataset
 
-from memload import _core
 from memload.cast import Cast
 from memload.cast_batches import CastBatches, checked_casts
+from memload.collation import collated
 from memload.dataset import Dataset
-from memload.engine import EngineOptions, NativePass, PassSettings
+from memload.engine import EngineOptions, Gatherer, NativePass, PassSettings, batches_of
 from memload.native import NotNative, Source
 from memload.plan import plan_bytes
 from memload.readers import resolve
@@ -31,11 +31,11 @@ class FastLoader(DataLoader[T]):
     """Yields the batches that ``torch.utils.data.DataLoader`` yields with the same arguments, faster.
 
     All arguments of ``DataLoader`` keep their meaning, order, defaults and errors. Datasets that memload reads natively
-    (its own, TensorDataset, Subset, ConcatDataset and nestings, ``Float32View`` of these) with the default collation
-    are gathered by native threads into reused memory; every other dataset runs on the stock machinery, with equal
-    results. ``engine`` says which it is, and ``why``. Samplers that torch does not know are iterated some batches ahead
-    of the loop, as a stock loader with workers does; one whose next index depends on what the loop does meanwhile sees
-    the difference.
+    (its own, TensorDataset, StackDataset, Subset, ConcatDataset and nestings, ``Float32View`` of these, TensorDict, and
+    any with a method ``__memload__()`` that returns a memload dataset) are, with the default collation, gathered by
+    native threads into reused memory; every other dataset runs on the stock machinery, with equal results. ``engine``
+    says which it is, and ``why``. Samplers that torch does not know are iterated some batches ahead of the loop, as a
+    stock loader with workers does; one whose next index depends on what the loop does meanwhile sees the difference.
 
     On the native engine ``num_workers`` is the number of threads, 0 lets memload choose; ``prefetch_factor``, unless it
     is torch's default of 2, is the depth; ``persistent_workers`` keeps slots and threads between passes;
@@ -119,7 +119,7 @@ class FastLoader(DataLoader[T]):
         self._casts = checked_casts(cast)
         self._finished = LoaderStats()
         self._passes: weakref.WeakSet[NativePass] = weakref.WeakSet()
-        self._kept: _core.Pipeline | None = None
+        self._kept: Gatherer | None = None
         self._seeded = False
         source = self._resolved() if self._casts else None
         if isinstance(source, Source):
@@ -147,10 +147,9 @@ class FastLoader(DataLoader[T]):
         if not isinstance(source, Source):
             return 0
         settings = PassSettings.of(self, source.with_casts(self._casts))
-        made_for_it = [] if isinstance(self.dataset, Dataset) else source.fields.values()
-        selections = sum(field.column.selection_bytes for field in made_for_it)
+        selections = 0 if isinstance(self.dataset, Dataset) else source.selection_bytes
         ahead = (settings.depth + 1) * settings.slot_rows
-        return settings.ring_bytes + plan_bytes(getattr(self.batch_sampler, "sampler", None), ahead) + selections
+        return settings.ring_bytes + plan_bytes(getattr(batches_of(self), "sampler", None), ahead) + selections
 
     def stats(self) -> LoaderStats:
         """Return where the time of the native passes went so far; printing it says what limits."""
@@ -159,7 +158,9 @@ class FastLoader(DataLoader[T]):
     def __iter__(self) -> Any:
         source = self._resolved()
         if isinstance(source, Source):
-            one = NativePass(self, source.with_casts(self._casts))
+            settings = PassSettings.of(self, source.with_casts(self._casts))
+            kept, self._kept = self._kept, None
+            one = NativePass(self, settings.gatherer(self, kept))
             self._passes.add(one)
             return one
         batches = super().__iter__()
@@ -178,11 +179,7 @@ class FastLoader(DataLoader[T]):
         """The source, or the first thing that keeps the loader from being native."""
         if isinstance(self.dataset, IterableDataset):
             return "An IterableDataset has no rows to plan: use a map-style dataset."
-        if self.batch_sampler is None:
-            return "batch_size=None switches batching off: give a batch_size."
-        if self.collate_fn is not default_collate:
-            return "A collate_fn of your own is called with lists of samples: leave collate_fn out."
         try:
-            return resolve(self.dataset)
+            return collated(resolve(self.dataset), self)
         except NotNative as reason:
             return str(reason)

@@ -42,6 +42,7 @@ class Source:
         casts: what becomes of a field on the way; fields without an entry stay as they are.
         takes_lists: whether ``dataset[[3, 1]]`` is the batch of these rows.
         whole: whether a stock loader's collate function gets a batch, rather than a list of samples.
+        collate: what is done to each batch, then; None: nothing.
     """
 
     fields: Mapping[Key, Field]
@@ -49,11 +50,22 @@ class Source:
     casts: Mapping[Key, Cast]
     takes_lists: bool = False
     whole: bool = False
+    collate: Callable[[Any], Any] | None = None
 
     @property
     def rows(self) -> int:
         """How many rows there are."""
         return next(iter(self.fields.values())).rows
+
+    @property
+    def selection_bytes(self) -> int:
+        """Bytes of the row selections of all fields."""
+        return sum(field.column.selection_bytes for field in self.fields.values())
+
+    def check_in_place(self) -> None:
+        """Raise RuntimeError if the memory of a tensor was moved since its field was made."""
+        for field in self.fields.values():
+            field.check_in_place()
 
     def with_casts(self, casts: Mapping[Any, Cast]) -> Source:
         """Return this source with casts for some fields.
@@ -84,6 +96,9 @@ class Source:
 
     def unpacker(self) -> Callable[[list[Any]], Any]:
         """Return the function that makes a batch of the pipeline's capsules, as default_collate would shape it."""
+        if self.collate is not None:
+            collate, unpack = self.collate, replace(self, collate=None).unpacker()
+            return lambda capsules: collate(unpack(capsules))
         tensors, layout = self._tensors(), self.layout
         if layout == Only():
             return lambda capsules: tensors(capsules)[0]

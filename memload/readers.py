@@ -157,7 +157,9 @@ def _of_subset(dataset: Subset[Any]) -> Source:
         fields = {key: replace(field, column=field.column.select(rows)) for key, field in base.fields.items()}
     except (TypeError, ValueError, IndexError) as error:
         raise NotNative(f"The indices of the Subset are not row indices: {error}.") from error
-    return replace(base, fields=fields)
+    # A list of tensors, which is what a tensor of indices gives, indexes one dimension by each.
+    as_lists = base.takes_lists and not any(isinstance(row, torch.Tensor) for row in dataset.indices[:1])
+    return replace(base, fields=fields, takes_lists=as_lists)
 
 
 def _row_indices(indices: Any) -> Any:

@@ -1,7 +1,6 @@
-"""Every kind of dataset under every kind of sampler: native where it says so, and always what the stock loader gives."""
+"""Every kind of dataset under every kind of sampler: native where it can be, and always what the stock loader gives."""
 
 import copy
-import sys
 
 import numpy as np
 import pytest
@@ -158,7 +157,7 @@ STOCK = {
     "overridden __getitems__": (lambda: DoubledAtOnce(numbers()), "DoubledAtOnce overrides __getitems__"),
     "overridden __len__": (lambda: Shorter(numbers()), "Shorter overrides __len__"),
     "computed tensors": (lambda: Computed(numbers()), "Computed overrides tensors"),
-    "subset with transform": (lambda: WithTransform(tensors(), [3, 2]), "WithTransform overrides __getitem__ of Subset"),
+    "subset with transform": (lambda: WithTransform(tensors(), [3, 2]), "WithTransform overrides __getitem__"),
     "__getitems__ of one instance": (with_instance_getitems, "__getitems__ of this TensorDataset was replaced"),
     "member that overrides": (lambda: StackDataset(x=tensors(), y=Doubled(numbers())), "Doubled overrides"),
     "requires grad": (lambda: TensorDataset(numbers().requires_grad_()), "tensor 0 of the TensorDataset requires grad"),
@@ -180,7 +179,7 @@ STOCK = {
     "text in a tensordict": (lambda: tensordict.TensorDict({"a": numbers(), "t": "text"}, [N]), "NonTensorData"),
     "named tensordict": (lambda: tensordicts(names=["n"]), "named dimensions"),
     "empty tensordict": (lambda: tensordict.TensorDict({}, [N]), "has no entries"),
-    "offer not overridden": (type("Own", (Offering,), {"__getitem__": lambda s, i: i}), "Own overrides __getitem__, but"),
+    "offer not overridden": (type("Own", (Offering,), {"__getitem__": lambda s, i: i}), "Own overrides __getitem__"),
 }  # fmt: skip
 
 SAMPLERS = {
@@ -202,14 +201,14 @@ SAMPLERS = {
     "lists as samples": lambda d, g: {"batch_size": None, "sampler": BatchSampler(SequentialSampler(d), 5, False)},
     "shuffled lists as samples": lambda d, g: {
         "batch_size": None,
-        "sampler": _or_none(d) or BatchSampler(RandomSampler(d, generator=g), 4, True),
+        "sampler": BatchSampler(RandomSampler(d, generator=g) if len(d) else [], 4, True),
     },
     "no batches": lambda d, g: {"batch_size": None},
 }
 NEVER_NATIVE = ("no batches",)
 ONLY_LISTABLE = ("lists as samples", "shuffled lists as samples")
 LISTABLE = (
-    "tensors", "one tensor", "tensors in a list", "plain subclass", "subset", "subset by tensor", "no rows",
+    "tensors", "one tensor", "tensors in a list", "plain subclass", "subset", "no rows",
     "random split", "rows apart", "every row the same",
 )  # fmt: skip
 
@@ -226,6 +225,8 @@ def same(a, b):
             b.requires_grad,
         ):
             return False
+        if a.layout != torch.strided:
+            a, b = a.to_dense(), b.to_dense()
         return type(a) is type(b) and (a.device.type == "meta" or torch.equal(a, b))
     if isinstance(a, tensordict.TensorDictBase):
         alike = (a.batch_size, a.device, a.names, a.is_locked) == (b.batch_size, b.device, b.names, b.is_locked)
@@ -233,7 +234,7 @@ def same(a, b):
             type(a) is type(b)
             and alike
             and list(a.keys()) == list(b.keys())
-            and all(same(a[k], b[k]) for k in a.keys())
+            and all(same(a[k], b[k]) for k in list(a.keys()))
         )
     if isinstance(a, dict):
         return type(a) is type(b) and list(a) == list(b) and all(same(a[k], b[k]) for k in a)
@@ -242,11 +243,13 @@ def same(a, b):
     return type(a) is type(b) and a == b
 
 
-def two_epochs(kind, make, sampler_of, **arguments):
+def two_epochs(kind, make, sampler_of):
     """Batches of two epochs and the states of the generators after each; or the error."""
     torch.manual_seed(1)
     dataset, generator = make(), torch.Generator().manual_seed(5)
-    loader = kind(dataset, **{"batch_size": 5, **sampler_of(dataset, generator), **arguments})
+    order = sampler_of(dataset, generator)
+    sizes = {} if order.keys() & {"batch_sampler", "batch_size"} else {"batch_size": 5}
+    loader = kind(dataset, **sizes, **order)
     seen = []
     try:
         for _ in range(2):

@@ -27,7 +27,7 @@ FLOORS = [
     {"cast", "writing"},
     {"layout", "unaltered"},
     {"native", "cast_batches"},
-    {"readers"},
+    {"readers", "collation"},
     {"engine"},
     {"loader"},
 ]
