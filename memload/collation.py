@@ -6,9 +6,8 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch.utils.data import BatchSampler, default_collate, default_convert
-from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_fn_map  # where torch has users extend it
+from torch.utils.data._utils.collate import default_collate_fn_map as _taught  # documented, but not exported elsewhere
 
 from memload.native import NotNative, Source
 
@@ -47,14 +46,8 @@ def _as_lists(source: Source, loader: DataLoader[Any]) -> Source:
 
 
 def _check_default(source: Source) -> None:
-    """Raise NotNative where default_collate was taught another way with what this source's samples are made of."""
-    known = default_collate_fn_map
-    if known.get(torch.Tensor) is not collate_tensor_fn:
-        raise NotNative("default_collate_fn_map has a function of your own for tensors: take it out.")
-    for kinds in known:
-        if any(issubclass(container, kinds) for container in (dict, list, tuple)):
-            raise NotNative(f"default_collate_fn_map has a function for {kinds}: take it out.")
-    if source.whole and not any(issubclass(sys.modules["tensordict"].TensorDict, kinds) for kinds in known):
+    """Raise NotNative where default_collate does not know what to do with a batch that is whole."""
+    if source.whole and not any(issubclass(sys.modules["tensordict"].TensorDict, kinds) for kinds in _taught):
         raise NotNative(
             "This version of tensordict does not teach default_collate to batch TensorDicts: "
             "give collate_fn=lambda batch: batch, or install a newer one."

@@ -18,6 +18,7 @@ import torch
 from torch.utils.data import BatchSampler
 
 from memload import _core
+from memload.by_the_dataset import answer
 from memload.memory.budget import default_threads, memory
 from memload.native import Source
 from memload.plan import Feed, Indices, PlanSink, feed
@@ -190,7 +191,7 @@ def batches_of(loader: FastLoader[Any]) -> Any:
 def _length(sized: Any) -> int:
     try:
         return len(sized)
-    except (TypeError, NotImplementedError):  # samplers need not have a length
+    except Exception:  # samplers need not have a length, and whoever asks for it gets their own error
         return 0
 
 
@@ -204,8 +205,8 @@ def _batch_rows(batch_sampler: Any) -> int:
 def _depth(loader: FastLoader[Any], slot_bytes: int) -> int:
     if loader._engine.depth is not None:
         return loader._engine.depth
-    if loader.prefetch_factor not in (None, _STOCK_PREFETCH_FACTOR):
-        return max(1, int(loader.prefetch_factor or 1))
+    if loader.prefetch_factor and (loader._depth_given or loader.prefetch_factor != _STOCK_PREFETCH_FACTOR):
+        return min(int(loader.prefetch_factor), _MOST)
     return min(max(_LEAST_DEPTH, _AHEAD_BYTES // slot_bytes), _MOST_DEPTH)
 
 
@@ -258,15 +259,18 @@ class NativePass(Iterator[Any]):
         self._started = time.perf_counter()
         self._wall = 0.0
         self._process = os.getpid()
-        self._length = _length(batches_of(loader))
-        self._feed: Feed = feed(batches_of(loader), gatherer.rows, gatherer)
+        self._given = 0
+        ahead = loader._engine.depth is not None
+        self._feed: Feed = feed(batches_of(loader), gatherer.rows, gatherer, ahead=ahead, at_once=self._lead > 0)
         self._loader = loader
-        _draw_base_seed(loader)
+        self._batch_sampler: Any = batches_of(loader)
+        if _draw_base_seed(loader) and self._lead:
+            self._feed.start_again()  # a stock iterator that starts workers takes two iterators of its sampler
         if self._lead:
             self._feed.pull(self._lead, gatherer.depth)
 
     def __len__(self) -> int:
-        return self._length
+        return len(self._batch_sampler)
 
     def __iter__(self) -> NativePass:
         return self
@@ -275,26 +279,32 @@ class NativePass(Iterator[Any]):
         with self._turn:
             if self._loader is None:
                 raise StopIteration
-            try:
-                batch = self._gathered()
-            except TimeoutError as error:
-                self.close()
-                raise RuntimeError(f"DataLoader timed out after {self._timeout:g} seconds") from error
-            except BaseException:
-                self.close()
-                raise
+            batch = self._next(self._loader)
         return _pinned(batch) if self._pin else batch
 
-    def _gathered(self) -> Any:
+    def _next(self, loader: FastLoader[Any]) -> Any:
         if not self._lead:
             self._ask()
-        batch = self._gatherer.next(self._timeout)
-        self._wall = time.perf_counter() - self._started
-        if batch is None:
-            self._feed.raise_held()
-            raise StopIteration
+        unplanned = self._feed.unplanned(self._given)
+        batch = self._gathered() if unplanned is None else None
+        self._given += 1
         if self._lead:
             self._ask()
+        # What the dataset itself raises ends no pass, as it ends no stock iterator: the next batch follows.
+        return batch if unplanned is None else answer(loader, unplanned)
+
+    def _gathered(self) -> Any:
+        try:
+            batch = self._gatherer.next(self._timeout)
+            self._wall = time.perf_counter() - self._started
+            if batch is None:
+                raise StopIteration
+        except TimeoutError as error:
+            self.close()
+            raise RuntimeError(f"DataLoader timed out after {self._timeout:g} seconds") from error
+        except BaseException:
+            self.close()
+            raise
         return batch
 
     def _ask(self) -> None:
@@ -323,17 +333,24 @@ class NativePass(Iterator[Any]):
         self.close()
 
 
-def _draw_base_seed(loader: FastLoader[Any]) -> None:
-    """Draw the number with which a stock iterator seeds its workers, so that generators go on as they would."""
+def _draw_base_seed(loader: FastLoader[Any]) -> bool:
+    """Draw the number with which a stock iterator seeds its workers; False where it has workers that are seeded."""
     if loader._seeded and loader.persistent_workers:
-        return  # persistent workers are seeded once
+        return False
     loader._seeded = True
     torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
+    return True
 
 
 def _pins(loader: FastLoader[Any]) -> bool:
     if not loader.pin_memory:
         return False
+    if loader.pin_memory_device:
+        warnings.warn(
+            "pin_memory_device is deprecated, the current accelerator will be used as the device,"
+            f"ignore pin_memory_device='{loader.pin_memory_device}'.",
+            stacklevel=4,
+        )
     if torch.accelerator.is_available():
         return True
     warnings.warn(

@@ -23,6 +23,7 @@ from memload.native import NotNative, Source
 from memload.plan import plan_bytes
 from memload.readers import resolve
 from memload.stats import LoaderStats
+from memload.stock_only import asks_for_stock
 
 T = TypeVar("T")
 
@@ -34,12 +35,13 @@ class FastLoader(DataLoader[T]):
     (its own, TensorDataset, StackDataset, Subset, ConcatDataset and nestings, ``Float32View`` of these, TensorDict, and
     any with a method ``__memload__()`` that returns a memload dataset) are, with the default collation, gathered by
     native threads into reused memory; every other dataset runs on the stock machinery, with equal results. ``engine``
-    says which it is, and ``why``. Samplers that torch does not know are iterated some batches ahead of the loop, as a
-    stock loader with workers does; one whose next index depends on what the loop does meanwhile sees the difference.
+    says which it is, and ``why``. What each argument means on either engine is in docs/dataloader-arguments.md:
+    natively ``num_workers`` is the number of threads, 0 lets memload choose; ``prefetch_factor``, where given, is the
+    depth.
 
-    On the native engine ``num_workers`` is the number of threads, 0 lets memload choose; ``prefetch_factor``, unless it
-    is torch's default of 2, is the depth; ``persistent_workers`` keeps slots and threads between passes;
-    ``worker_init_fn`` and ``multiprocessing_context`` have no worker processes to act on.
+    A sampler that torch does not know is pulled when a stock loader pulls it: for each batch, and with ``num_workers``
+    so many batches ahead. Without workers its batches are not gathered ahead, unless ``depth`` is given, which also
+    allows that the sampler is pulled ahead.
 
     Args:
         dataset: any dataset.
@@ -121,6 +123,7 @@ class FastLoader(DataLoader[T]):
         self._passes: weakref.WeakSet[NativePass] = weakref.WeakSet()
         self._kept: Gatherer | None = None
         self._seeded = False
+        self._depth_given = prefetch_factor is not None
         source = self._resolved() if self._casts else None
         if isinstance(source, Source):
             source.with_casts(self._casts)  # a cast of a field that is not there fails here, not in the first pass
@@ -158,6 +161,7 @@ class FastLoader(DataLoader[T]):
     def __iter__(self) -> Any:
         source = self._resolved()
         if isinstance(source, Source):
+            self.check_worker_number_rationality()
             settings = PassSettings.of(self, source.with_casts(self._casts))
             kept, self._kept = self._kept, None
             one = NativePass(self, settings.gatherer(self, kept))
@@ -166,6 +170,10 @@ class FastLoader(DataLoader[T]):
         batches = super().__iter__()
         names = list(self.dataset.fields) if isinstance(self.dataset, Dataset) else []
         return CastBatches(batches, self._casts, names) if self._casts else batches
+
+    def _get_iterator(self) -> Any:
+        # Torch's own hook, for those who call it instead of iter().
+        return iter(self) if isinstance(self._resolved(), Source) else super()._get_iterator()
 
     def __getstate__(self) -> dict[str, Any]:
         # What belongs to this process's passes stays here: a copy in another process starts afresh.
@@ -179,7 +187,9 @@ class FastLoader(DataLoader[T]):
         """The source, or the first thing that keeps the loader from being native."""
         if isinstance(self.dataset, IterableDataset):
             return "An IterableDataset has no rows to plan: use a map-style dataset."
+        if (reason := asks_for_stock(self)) is not None:
+            return reason
         try:
             return collated(resolve(self.dataset), self)
-        except NotNative as reason:
-            return str(reason)
+        except NotNative as answer:
+            return str(answer)

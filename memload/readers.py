@@ -158,7 +158,7 @@ def _of_subset(dataset: Subset[Any]) -> Source:
     except (TypeError, ValueError, IndexError) as error:
         raise NotNative(f"The indices of the Subset are not row indices: {error}.") from error
     # A list of tensors, which is what a tensor of indices gives, indexes one dimension by each.
-    as_lists = base.takes_lists and not any(isinstance(row, torch.Tensor) for row in dataset.indices[:1])
+    as_lists = base.takes_lists and not (len(rows) and isinstance(dataset.indices[0], torch.Tensor))
     return replace(base, fields=fields, takes_lists=as_lists)
 
 

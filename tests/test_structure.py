@@ -26,8 +26,8 @@ FLOORS = [
     {"device", "opening"},
     {"cast", "writing"},
     {"layout", "unaltered"},
-    {"native", "cast_batches"},
-    {"readers", "collation"},
+    {"native", "cast_batches", "stock_only"},
+    {"readers", "collation", "by_the_dataset"},
     {"engine"},
     {"loader"},
 ]
