@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from memload.door import Door
 from memload.dtypes import dtype_name
 from memload.fields import Field, check_equal_lengths, check_name, describe
+from memload.layout import flat
 from memload.native import Source
 from memload.plan import as_indices, from_end
 from memload.sizes import format_size
@@ -225,7 +226,8 @@ class Dataset(torch.utils.data.Dataset[Any]):
 
     @functools.cached_property
     def _door(self) -> Door:
-        return Door(Source(dict(self.fields.items()), self.layout, {}), tensors=self.layout == "only")
+        source = Source(dict(self.fields.items()), flat(self.layout, list(self.fields)), {})
+        return Door(source, tensors=self.layout == "only")
 
     def _rows_at(self, indices: Any) -> NDArray[np.int64]:
         try:

@@ -18,6 +18,7 @@ from torch.utils.data import get_worker_info
 from memload import _core
 from memload.cast import Cast
 from memload.gathered import GatheredRows
+from memload.layout import DictOf
 from memload.memory.budget import local_threads
 from memload.native import Source
 from memload.stats import LoaderStats
@@ -47,7 +48,7 @@ class Door:
     @property
     def gives_dicts(self) -> bool:
         """Whether samples are dicts."""
-        return self.source.layout == "dict"
+        return isinstance(self.source.layout, DictOf)
 
     def with_casts(self, casts: Mapping[Any, Cast]) -> Door:
         """Return another door to the same rows, which converts fields on the way."""

@@ -18,6 +18,7 @@ import torch
 from torch.utils.data import BatchSampler
 
 from memload import _core
+from memload.by_the_dataset import answer
 from memload.memory.budget import local_threads, memory
 from memload.native import Source
 from memload.plan import Feed, Indices, PlanSink, feed
@@ -87,8 +88,8 @@ class PassSettings:
     @classmethod
     def of(cls, loader: FastLoader[Any], source: Source) -> PassSettings:
         """Work the settings out."""
-        sampler = loader.batch_sampler
-        planned = _length(loader.sampler if type(sampler) is BatchSampler else None)
+        sampler = batches_of(loader)
+        planned = _length(sampler.sampler if type(sampler) is BatchSampler else None)
         batch_rows = slot_rows = _batch_rows(sampler)
         if type(sampler) is BatchSampler:
             slot_rows = max(1, min(batch_rows, planned or batch_rows))
@@ -109,7 +110,7 @@ class PassSettings:
             self.source.pipeline_fields(),
             batch_rows=self.batch_rows,
             slot_rows=self.slot_rows,
-            drop_last=bool(getattr(loader.batch_sampler, "drop_last", False)),
+            drop_last=bool(getattr(batches_of(loader), "drop_last", False)),
             depth=self.depth,
             threads=self.threads,
             read_blocks=_reads_blocks(self.source, self.planned_rows),
@@ -182,10 +183,15 @@ class WholeBatches:
         self._pipeline.close(keep_slots=keep_slots)
 
 
+def batches_of(loader: FastLoader[Any]) -> Any:
+    """Return what gives the rows of each batch: without automatic batching that is the sampler."""
+    return loader.sampler if loader.batch_sampler is None else loader.batch_sampler
+
+
 def _length(sized: Any) -> int:
     try:
         return len(sized)
-    except (TypeError, NotImplementedError):  # samplers need not have a length
+    except Exception:  # samplers need not have a length, and whoever asks for it gets their own error
         return 0
 
 
@@ -199,8 +205,8 @@ def _batch_rows(batch_sampler: Any) -> int:
 def _depth(loader: FastLoader[Any], slot_bytes: int) -> int:
     if loader._engine.depth is not None:
         return loader._engine.depth
-    if loader.prefetch_factor not in (None, _STOCK_PREFETCH_FACTOR):
-        return max(1, int(loader.prefetch_factor or 1))
+    if loader.prefetch_factor and (loader._depth_given or loader.prefetch_factor != _STOCK_PREFETCH_FACTOR):
+        return min(int(loader.prefetch_factor), _MOST)
     return min(max(_LEAST_DEPTH, _AHEAD_BYTES // slot_bytes), _MOST_DEPTH)
 
 
@@ -247,15 +253,18 @@ class NativePass(Iterator[Any]):
         self._started = time.perf_counter()
         self._wall = 0.0
         self._process = os.getpid()
-        self._length = _length(loader.batch_sampler)
-        self._feed: Feed = feed(loader.batch_sampler, gatherer.rows, gatherer)
+        self._given = 0
+        ahead = loader._engine.depth is not None
+        self._feed: Feed = feed(batches_of(loader), gatherer.rows, gatherer, ahead=ahead, at_once=self._lead > 0)
         self._loader = loader
-        _draw_base_seed(loader)
+        self._batch_sampler: Any = batches_of(loader)
+        if _draw_base_seed(loader) and self._lead:
+            self._feed.start_again()  # a stock iterator that starts workers takes two iterators of its sampler
         if self._lead:
             self._feed.pull(self._lead, gatherer.depth)
 
     def __len__(self) -> int:
-        return self._length
+        return len(self._batch_sampler)
 
     def __iter__(self) -> NativePass:
         return self
@@ -264,26 +273,32 @@ class NativePass(Iterator[Any]):
         with self._turn:
             if self._loader is None:
                 raise StopIteration
-            try:
-                batch = self._gathered()
-            except TimeoutError as error:
-                self.close()
-                raise RuntimeError(f"DataLoader timed out after {self._timeout:g} seconds") from error
-            except BaseException:
-                self.close()
-                raise
+            batch = self._next(self._loader)
         return _pinned(batch) if self._pin else batch
 
-    def _gathered(self) -> Any:
+    def _next(self, loader: FastLoader[Any]) -> Any:
         if not self._lead:
             self._ask()
-        batch = self._gatherer.next(self._timeout)
-        self._wall = time.perf_counter() - self._started
-        if batch is None:
-            self._feed.raise_held()
-            raise StopIteration
+        unplanned = self._feed.unplanned(self._given)
+        batch = self._gathered() if unplanned is None else None
+        self._given += 1
         if self._lead:
             self._ask()
+        # What the dataset itself raises ends no pass, as it ends no stock iterator: the next batch follows.
+        return batch if unplanned is None else answer(loader, unplanned)
+
+    def _gathered(self) -> Any:
+        try:
+            batch = self._gatherer.next(self._timeout)
+            self._wall = time.perf_counter() - self._started
+            if batch is None:
+                raise StopIteration
+        except TimeoutError as error:
+            self.close()
+            raise RuntimeError(f"DataLoader timed out after {self._timeout:g} seconds") from error
+        except BaseException:
+            self.close()
+            raise
         return batch
 
     def _ask(self) -> None:
@@ -312,17 +327,24 @@ class NativePass(Iterator[Any]):
         self.close()
 
 
-def _draw_base_seed(loader: FastLoader[Any]) -> None:
-    """Draw the number with which a stock iterator seeds its workers, so that generators go on as they would."""
+def _draw_base_seed(loader: FastLoader[Any]) -> bool:
+    """Draw the number with which a stock iterator seeds its workers; False where it has workers that are seeded."""
     if loader._seeded and loader.persistent_workers:
-        return  # persistent workers are seeded once
+        return False
     loader._seeded = True
     torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
+    return True
 
 
 def _pins(loader: FastLoader[Any]) -> bool:
     if not loader.pin_memory:
         return False
+    if loader.pin_memory_device:
+        warnings.warn(
+            "pin_memory_device is deprecated, the current accelerator will be used as the device,"
+            f"ignore pin_memory_device='{loader.pin_memory_device}'.",
+            stacklevel=4,
+        )
     if torch.accelerator.is_available():
         return True
     warnings.warn(
@@ -334,8 +356,8 @@ def _pins(loader: FastLoader[Any]) -> bool:
 
 def _pinned(batch: Any) -> Any:
     """Copy a batch into memory of torch's pinned allocator, since only that knows which copies are in flight."""
-    if isinstance(batch, torch.Tensor):
-        return batch.pin_memory()
     if isinstance(batch, dict):
         return {key: _pinned(value) for key, value in batch.items()}
-    return [_pinned(value) for value in batch]
+    if isinstance(batch, list):
+        return [_pinned(value) for value in batch]
+    return batch.pin_memory()

@@ -17,9 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-# The one place that reaches for torch's collation below `torch.utils.data`. Its documentation names the map as the way
-# to extend `default_collate`, but the module that holds it is not public: a test fails when it changes.
-from torch.utils.data._utils.collate import collate, collate_tensor_fn, default_collate_fn_map
+from memload.collate_rules import as_shipped, collate, default_collate_fn_map
 
 Indices = NDArray[np.int64]
 
@@ -59,7 +57,7 @@ class TensorRow(torch.Tensor):
     def __reduce_ex__(self, proto: SupportsIndex) -> Any:
         return _as_it_is, (_owned(_plain(self)),)
 
-    def __repr__(self, *, tensor_contents: str | None = None) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]  # torch's has no types
         return repr(_plain(self))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
@@ -211,22 +209,11 @@ def _as_it_is(x: torch.Tensor) -> torch.Tensor:
 
 def _collate_rows(samples: Sequence[Any], *, collate_fn_map: dict[Any, Any] | None = None) -> Any:
     """Collate samples of which the first is one of ours: a list that is whole and untouched is a batch already."""
-    if isinstance(samples, GatheredRows) and _collates_as_torch_does(collate_fn_map or {}, type(samples[0])):
+    if isinstance(samples, GatheredRows) and as_shipped(collate_fn_map or {}):
         batch = samples.whole()
         if batch is not None:
             return batch
     return collate(list(map(_plain, samples)), collate_fn_map=collate_fn_map)
-
-
-def _collates_as_torch_does(rules: Mapping[Any, Any], row_type: type) -> bool:
-    """Whether these rules collate tensors as torch does, and take no notice of dicts and tuples.
-
-    Users may put rules of their own into `default_collate_fn_map`, or pass a map of theirs.
-    """
-    if rules.get(torch.Tensor) is not collate_tensor_fn:
-        return False
-    kinds = (kind for rule in rules for kind in (rule if isinstance(rule, tuple) else (rule,)))
-    return not any(issubclass(row_type, kind) for kind in kinds if kind not in (row_type, torch.Tensor))
 
 
 default_collate_fn_map.update(dict.fromkeys((DictRow, TupleRow, TensorRow), _collate_rows))

@@ -13,8 +13,11 @@ from memload import _core
 from memload.cast import Cast
 from memload.dtypes import code_of
 from memload.fields import Field
+from memload.layout import DictOf, Layout, ListOf, Only
 
-Key = str | int
+Key = str | int | tuple[str | int, ...]
+"""Names a field of a batch: a name, a position, or, where containers lie in containers, the path of both."""
+
 PipelineField = tuple[_core.Column, tuple[str, str, bool] | None, int, int, list[int]]
 
 _CASTABLE = {"U8", "I8", "I16", "I32", "I64", "F16", "BF16", "F32", "F64"}
@@ -34,14 +37,20 @@ class Source:
     """A dataset as the engine sees it.
 
     Attributes:
-        fields: by key, in the order of a batch: field names, or positions in a tuple.
-        layout: ``"dict"``, ``"tuple"`` or ``"only"`` (one tensor); what a sample is.
+        fields: by key, in the order of a batch.
+        layout: the containers in which they lie there.
         casts: what becomes of a field on the way; fields without an entry stay as they are.
+        takes_lists: whether ``dataset[[3, 1]]`` is the batch of these rows.
+        whole: whether a stock loader's collate function gets a batch, rather than a list of samples.
+        collate: what is done to each batch, then; None: nothing.
     """
 
     fields: Mapping[Key, Field]
-    layout: str
+    layout: Layout
     casts: Mapping[Key, Cast]
+    takes_lists: bool = False
+    whole: bool = False
+    collate: Callable[[Any], Any] | None = None
 
     @property
     def rows(self) -> int:
@@ -76,15 +85,29 @@ class Source:
         """Return the fields as the native pipeline takes them."""
         return [_pipeline_field(field, self._fused(key)) for key, field in self.fields.items()]
 
+    def below(self, name: str | int) -> Source:
+        """Return this source with the keys that its fields have as those of a member of that name."""
+        if self.layout == Only():
+            keys: dict[Key, Key] = dict.fromkeys(self.fields, name)
+        else:
+            keys = {key: (name, *key) if isinstance(key, tuple) else (name, key) for key in self.fields}
+        fields = {keys[key]: field for key, field in self.fields.items()}
+        return replace(self, fields=fields, casts={keys[key]: cast for key, cast in self.casts.items()})
+
     def unpacker(self) -> Callable[[list[Any]], Any]:
         """Return the function that makes a batch of the pipeline's capsules, as default_collate would shape it."""
-        tensors = self._tensors()
-        if self.layout == "dict":
-            keys = list(self.fields)
-            return lambda capsules: dict(zip(keys, tensors(capsules), strict=True))
-        if self.layout == "only":
+        if self.collate is not None:
+            collate, unpack = self.collate, replace(self, collate=None).unpacker()
+            return lambda capsules: collate(unpack(capsules))
+        tensors, layout = self._tensors(), self.layout
+        if layout == Only():
             return lambda capsules: tensors(capsules)[0]
-        return tensors
+        if layout == ListOf((Only(),) * len(self.fields)):
+            return tensors
+        if isinstance(layout, DictOf) and all(member == Only() for _, member in layout.members):
+            names = [name for name, _ in layout.members]
+            return lambda capsules: dict(zip(names, tensors(capsules), strict=True))
+        return lambda capsules: layout.build(iter(tensors(capsules)))
 
     def _tensors(self) -> Callable[[list[Any]], list[torch.Tensor]]:
         finish = [_finisher(field, self._fused(key), self.casts.get(key)) for key, field in self.fields.items()]

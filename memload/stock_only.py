@@ -1,0 +1,39 @@
+"""Arguments that only the stock machinery can follow, whatever the dataset."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.utils.data import ConcatDataset, DataLoader, StackDataset, Subset
+
+from memload.cast import Float32View
+from memload.collate_rules import as_shipped
+from memload.dataset import Dataset
+
+
+def asks_for_stock(loader: DataLoader[Any]) -> str | None:
+    """Return the first argument of a loader that the native engine cannot follow, as a sentence; None if it can all."""
+    if loader.worker_init_fn is not None and loader.num_workers > 0 and not _is_memload(loader.dataset):
+        return (
+            "A worker_init_fn runs in worker processes and may change the dataset there: leave it out, or give "
+            "memload's own datasets, which nothing in a worker changes and which are read without it."
+        )
+    if loader.num_workers > 0 and loader.prefetch_factor == 0:
+        return "prefetch_factor=0 is refused by stock workers when the loop begins: leave it out."
+    if not as_shipped():
+        return "default_collate was changed for tensors, dicts or tuples: take that out of default_collate_fn_map."
+    return None
+
+
+def _is_memload(dataset: object) -> bool:
+    """Whether all that is read in the end is memload's, which cannot be changed and never asks who reads it."""
+    if type(dataset) is Subset:
+        return _is_memload(dataset.dataset)
+    if type(dataset) is ConcatDataset:
+        return all(map(_is_memload, dataset.datasets))
+    if type(dataset) is StackDataset:
+        members = dataset.datasets
+        return all(map(_is_memload, members.values() if isinstance(members, dict) else members))
+    if type(dataset) is Float32View:
+        return _is_memload(dataset.base)
+    return type(dataset) is Dataset
