@@ -19,7 +19,7 @@ from torch.utils.data import BatchSampler
 
 from memload import _core
 from memload.by_the_dataset import answer
-from memload.memory.budget import default_threads, memory
+from memload.memory.budget import local_threads, memory
 from memload.native import Source
 from memload.plan import Feed, Indices, PlanSink, feed
 from memload.stats import LoaderStats
@@ -88,8 +88,8 @@ class PassSettings:
     @classmethod
     def of(cls, loader: FastLoader[Any], source: Source) -> PassSettings:
         """Work the settings out."""
-        sampler = loader.batch_sampler
-        planned = _length(loader.sampler if type(sampler) is BatchSampler else None)
+        sampler = batches_of(loader)
+        planned = _length(sampler.sampler if type(sampler) is BatchSampler else None)
         batch_rows = slot_rows = _batch_rows(sampler)
         if type(sampler) is BatchSampler:
             slot_rows = max(1, min(batch_rows, planned or batch_rows))
@@ -110,7 +110,7 @@ class PassSettings:
             self.source.pipeline_fields(),
             batch_rows=self.batch_rows,
             slot_rows=self.slot_rows,
-            drop_last=bool(getattr(loader.batch_sampler, "drop_last", False)),
+            drop_last=bool(getattr(batches_of(loader), "drop_last", False)),
             depth=self.depth,
             threads=self.threads,
             read_blocks=_reads_blocks(self.source, self.planned_rows),
@@ -183,6 +183,11 @@ class WholeBatches:
         self._pipeline.close(keep_slots=keep_slots)
 
 
+def batches_of(loader: FastLoader[Any]) -> Any:
+    """Return what gives the rows of each batch: without automatic batching that is the sampler."""
+    return loader.sampler if loader.batch_sampler is None else loader.batch_sampler
+
+
 def _length(sized: Any) -> int:
     try:
         return len(sized)
@@ -210,13 +215,7 @@ def _threads(loader: FastLoader[Any]) -> int:
         return loader._engine.threads
     if loader.num_workers:
         return loader.num_workers
-    processes = os.environ.get("LOCAL_WORLD_SIZE", "1")
-    if not processes.isdecimal() or int(processes) < 1:
-        raise ValueError(
-            f"the environment says LOCAL_WORLD_SIZE={processes!r}; it is the number of processes on this machine, as "
-            "torchrun sets it: unset it, or give threads="
-        )
-    return default_threads(int(processes))
+    return local_threads()
 
 
 def _reads_blocks(source: Source, planned_rows: int) -> bool:
@@ -256,9 +255,9 @@ class NativePass(Iterator[Any]):
         self._process = os.getpid()
         self._given = 0
         ahead = loader._engine.depth is not None
-        self._feed: Feed = feed(loader.batch_sampler, gatherer.rows, gatherer, ahead=ahead, at_once=self._lead > 0)
+        self._feed: Feed = feed(batches_of(loader), gatherer.rows, gatherer, ahead=ahead, at_once=self._lead > 0)
         self._loader = loader
-        self._batch_sampler: Any = loader.batch_sampler
+        self._batch_sampler: Any = batches_of(loader)
         if _draw_base_seed(loader) and self._lead:
             self._feed.start_again()  # a stock iterator that starts workers takes two iterators of its sampler
         if self._lead:
@@ -357,8 +356,8 @@ def _pins(loader: FastLoader[Any]) -> bool:
 
 def _pinned(batch: Any) -> Any:
     """Copy a batch into memory of torch's pinned allocator, since only that knows which copies are in flight."""
-    if isinstance(batch, torch.Tensor):
-        return batch.pin_memory()
     if isinstance(batch, dict):
         return {key: _pinned(value) for key, value in batch.items()}
-    return [_pinned(value) for value in batch]
+    if isinstance(batch, list):
+        return [_pinned(value) for value in batch]
+    return batch.pin_memory()

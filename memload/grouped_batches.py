@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from memload import _core
-from memload.engine import Gatherer, PassSettings
+from memload.engine import Gatherer, PassSettings, batches_of
 from memload.grouped_source import GroupedSource, Share
 from memload.native import Source
 from memload.plan import Indices
@@ -89,7 +89,7 @@ class GroupedBatches:
             one.pipeline(loader, old) for one, old in zip(settings.each, kept, strict=True)
         ]
         self._unpack = [one.unpacker() for one in settings.source.sources]
-        self._cutter = _Cutter(settings.each[0].batch_rows, bool(getattr(loader.batch_sampler, "drop_last", False)))
+        self._cutter = _Cutter(settings.each[0].batch_rows, bool(getattr(batches_of(loader), "drop_last", False)))
         self._ahead: deque[list[Share] | Exception] = deque()
         self._failed = False
         self._batches = 0

@@ -13,8 +13,10 @@ from torch.utils.data import Subset
 from memload.cast import Cast, Float32View
 from memload.dataset import TAG
 from memload.groups import GroupedDataset, with_tag
-from memload.native import NotNative, Source, resolve
-from memload.plan import Indices, as_indices, from_end
+from memload.layout import DictOf, Only
+from memload.native import NotNative, Source
+from memload.plan import Indices
+from memload.readers import check_unaltered, resolve, rows_of_subset
 
 _TAG_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
@@ -95,31 +97,26 @@ def resolve_groups(dataset: Any) -> GroupedSource:
     Raises:
         NotNative: it cannot; the message says why.
     """
-    if type(dataset) is GroupedDataset:
-        tagged = [resolve(with_tag(member, k)) for k, member in enumerate(dataset.members.values())]
-        return GroupedSource(tuple(tagged), len(dataset), dataset.locate)
-    if type(dataset) is Subset and _holds_groups(dataset.dataset):
+    if not _holds_groups(dataset):
+        return _of_source(resolve(dataset))
+    check_unaltered(dataset)
+    if isinstance(dataset, Subset):
         return _of_subset(dataset)
-    if type(dataset) is Float32View and _holds_groups(dataset.base):
+    if isinstance(dataset, Float32View):
         return _of_view(dataset)
-    return _of_source(resolve(dataset))
+    tagged = [resolve(with_tag(member, k)) for k, member in enumerate(dataset.members.values())]
+    return GroupedSource(tuple(tagged), len(dataset), dataset.locate)
 
 
 def _holds_groups(dataset: Any) -> bool:
-    inner = {Subset: "dataset", Float32View: "base"}
-    while type(dataset) in inner:
-        dataset = getattr(dataset, inner[type(dataset)])
-    return type(dataset) is GroupedDataset
+    while isinstance(dataset, Subset | Float32View):
+        dataset = dataset.dataset if isinstance(dataset, Subset) else dataset.base
+    return isinstance(dataset, GroupedDataset)
 
 
 def _of_subset(dataset: Subset[Any]) -> GroupedSource:
     base = resolve_groups(dataset.dataset)
-    try:
-        rows = from_end(as_indices(dataset.indices), base.rows)
-    except (TypeError, ValueError) as error:
-        raise NotNative(f"the indices of the Subset are not row indices: {error}") from error
-    if rows.size and not 0 <= rows.min() <= rows.max() < base.rows:
-        raise NotNative(f"the indices of the Subset are not all among the {base.rows} rows")
+    rows = rows_of_subset(dataset, base.rows)
     return GroupedSource(
         base.sources, len(rows), lambda chosen: base.locate(rows[chosen]), base.selection_bytes + rows.nbytes
     )
@@ -128,7 +125,7 @@ def _of_subset(dataset: Subset[Any]) -> GroupedSource:
 def _of_view(view: Float32View) -> GroupedSource:
     base = resolve_groups(view.base)
     if any(source.casts for source in base.sources):
-        raise NotNative("a Float32View of a Float32View converts twice: one view, or cast=, is enough")
+        raise NotNative("A Float32View of a Float32View converts twice: one view, or cast=, is enough.")
     rules = [view.rules({str(name): field for name, field in one.fields.items()}) for one in base.sources]
     sources = tuple(one.with_casts(rule) for one, rule in zip(base.sources, rules, strict=True))
     return replace(base, sources=sources)
@@ -136,9 +133,10 @@ def _of_view(view: Float32View) -> GroupedSource:
 
 def _of_source(source: Source) -> GroupedSource:
     tag = source.fields.get(TAG)
-    if source.layout != "dict" or tag is None or tag.shape or tag.dtype not in _TAG_DTYPES:
+    flat = isinstance(source.layout, DictOf) and all(member == Only() for _, member in source.layout.members)
+    if not flat or tag is None or tag.shape or tag.dtype not in _TAG_DTYPES:
         raise NotNative(
-            f"group_collate needs samples that are dicts with an integer {TAG!r}, which the dataset has not: join the "
-            'datasets by memload.concat({"name": dataset, ...})'
+            f"group_collate needs dicts of tensors with an integer {TAG!r}, which the samples are not: join datasets "
+            'by memload.concat({"name": dataset, ...}).'
         )
     return GroupedSource((source,), source.rows, lambda rows: (tag.gather(rows).numpy(), rows), source.selection_bytes)
