@@ -25,9 +25,10 @@ FLOORS = [
     {"dataset"},
     {"device", "opening"},
     {"cast", "writing"},
-    {"layout", "unaltered"},
+    {"layout", "unaltered", "watches"},
     {"native", "cast_batches", "stock_only"},
     {"readers", "collation", "by_the_dataset"},
+    {"changes"},
     {"engine"},
     {"loader"},
 ]
