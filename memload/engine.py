@@ -20,7 +20,7 @@ from torch.utils.data import BatchSampler
 from memload import _core
 from memload.by_the_dataset import answer
 from memload.changes import UpToDate
-from memload.memory.budget import default_threads, memory
+from memload.memory.budget import local_threads, memory
 from memload.native import Source
 from memload.plan import Feed, Indices, PlanSink, feed
 from memload.stats import LoaderStats
@@ -221,13 +221,7 @@ def _threads(loader: FastLoader[Any]) -> int:
         return loader._engine.threads
     if loader.num_workers:
         return loader.num_workers
-    processes = os.environ.get("LOCAL_WORLD_SIZE", "1")
-    if not processes.isdecimal() or int(processes) < 1:
-        raise ValueError(
-            f"the environment says LOCAL_WORLD_SIZE={processes!r}; it is the number of processes on this machine, as "
-            "torchrun sets it: unset it, or give threads="
-        )
-    return default_threads(int(processes))
+    return local_threads()
 
 
 def _reads_blocks(source: Source, planned_rows: int) -> bool:
