@@ -19,6 +19,7 @@ from torch.utils.data import BatchSampler
 
 from memload import _core
 from memload.by_the_dataset import answer
+from memload.changes import UpToDate
 from memload.memory.budget import local_threads, memory
 from memload.native import Source
 from memload.plan import Feed, Indices, PlanSink, feed
@@ -74,6 +75,7 @@ class PassSettings:
         slot_rows: rows that a slot is made for: those of the largest batch as far as it is known beforehand. A batch
             sampler of an unknown kind may give larger ones; slots then grow to the largest seen.
         planned_rows: rows of the pass, 0 if its sampler does not say.
+        drop_last: whether a last batch of fewer rows is left out.
         depth: batches gathered ahead.
         threads: threads that gather.
     """
@@ -82,6 +84,7 @@ class PassSettings:
     batch_rows: int
     slot_rows: int
     planned_rows: int
+    drop_last: bool
     depth: int
     threads: int
 
@@ -95,7 +98,8 @@ class PassSettings:
             slot_rows = max(1, min(batch_rows, planned or batch_rows))
         slot = _core.Pipeline.ring_bytes(source.pipeline_fields(), slot_rows, depth=1) // 2
         planned = planned or _length(sampler) * batch_rows
-        return cls(source, batch_rows, slot_rows, planned, _depth(loader, slot), _threads(loader))
+        drop_last = bool(getattr(sampler, "drop_last", False))
+        return cls(source, batch_rows, slot_rows, planned, drop_last, _depth(loader, slot), _threads(loader))
 
     @property
     def ring_bytes(self) -> int:
@@ -110,7 +114,7 @@ class PassSettings:
             self.source.pipeline_fields(),
             batch_rows=self.batch_rows,
             slot_rows=self.slot_rows,
-            drop_last=bool(getattr(batches_of(loader), "drop_last", False)),
+            drop_last=self.drop_last,
             depth=self.depth,
             threads=self.threads,
             read_blocks=_reads_blocks(self.source, self.planned_rows),
@@ -121,7 +125,9 @@ class PassSettings:
 
     def gatherer(self, loader: FastLoader[Any], reuse: Gatherer | None) -> Gatherer:
         """Return what gathers the batches of one pass, on the slots of an earlier one if given."""
-        return WholeBatches(self, loader, reuse)
+        whole = WholeBatches(self, loader, reuse.gatherer if isinstance(reuse, UpToDate) else reuse)
+        watches = self.source.watches
+        return UpToDate(whole, watches, loader, self.batch_rows, self.drop_last) if watches else whole
 
 
 class Gatherer(PlanSink, Protocol):

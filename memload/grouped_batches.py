@@ -16,7 +16,8 @@ import numpy as np
 import torch
 
 from memload import _core
-from memload.engine import Gatherer, PassSettings, batches_of
+from memload.changes import UpToDate
+from memload.engine import Gatherer, PassSettings
 from memload.grouped_source import GroupedSource, Share
 from memload.native import Source
 from memload.plan import Indices
@@ -69,7 +70,10 @@ class GroupSettings:
 
     def gatherer(self, loader: FastLoader[Any], reuse: Gatherer | None) -> Gatherer:
         """Return what gathers the batches of one pass, on the slots of an earlier one if given."""
-        return GroupedBatches(self, loader, reuse)
+        groups = GroupedBatches(self, loader, reuse.gatherer if isinstance(reuse, UpToDate) else reuse)
+        watches = [watch for one in self.source.sources for watch in one.watches]
+        first = self.each[0]
+        return UpToDate(groups, watches, loader, first.batch_rows, first.drop_last) if watches else groups
 
 
 class GroupedBatches:
@@ -89,7 +93,7 @@ class GroupedBatches:
             one.pipeline(loader, old) for one, old in zip(settings.each, kept, strict=True)
         ]
         self._unpack = [one.unpacker() for one in settings.source.sources]
-        self._cutter = _Cutter(settings.each[0].batch_rows, bool(getattr(batches_of(loader), "drop_last", False)))
+        self._cutter = _Cutter(settings.each[0].batch_rows, settings.each[0].drop_last)
         self._ahead: deque[list[Share] | Exception] = deque()
         self._failed = False
         self._batches = 0
