@@ -16,8 +16,10 @@ PACKAGE = Path(memload.__file__).parent
 # From the ground up. A module imports from lower floors only. `memload` itself, the face, stands on all of them.
 FLOORS = [
     {"_core", "_cuda"},
+    {"draws"},
+    {"pulls"},
     {"errors", "dtypes", "sizes", "progress", "stats", "plan", "memory.budget", "sources.memory_maps"},
-    {"fields"},
+    {"fields", "state"},
     {"safetensors_header", "rows", "transport"},
     {"shard_index"},
     {"shards", "shard_file", "staging"} | {"sources.arrays", "sources.npy", "sources.raw", "sources.safetensors_file"},
@@ -27,7 +29,8 @@ FLOORS = [
     {"cast", "writing"},
     {"native", "cast_batches", "stock_only"},
     {"by_the_dataset"},
-    {"engine"},
+    {"iterables"},
+    {"engine", "stock_passes"},
     {"loader"},
 ]
 # What runs from the command line stands on the face, like any user's program.
