@@ -21,7 +21,9 @@ def answer(loader: FastLoader[Any], batch: Unplanned) -> Any:
     if batch.error is not None:
         raise batch.error
     dataset: Any = loader.dataset
-    if getattr(dataset, "__getitems__", None):
+    if loader.batch_sampler is None:
+        samples = dataset[batch.indices]
+    elif getattr(dataset, "__getitems__", None):
         samples = dataset.__getitems__(batch.indices)
     else:
         samples = [dataset[index] for index in batch.indices]

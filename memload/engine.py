@@ -19,8 +19,9 @@ from torch.utils.data import BatchSampler
 
 from memload import _core
 from memload.by_the_dataset import answer
+from memload.changes import UpToDate
 from memload.draws import Indices, Progress
-from memload.memory.budget import default_threads, memory
+from memload.memory.budget import local_threads, memory
 from memload.native import Source
 from memload.plan import Feed, PlanSink, feed
 from memload.state import given_generators
@@ -76,6 +77,7 @@ class PassSettings:
         slot_rows: rows that a slot is made for: those of the largest batch as far as it is known beforehand. A batch
             sampler of an unknown kind may give larger ones; slots then grow to the largest seen.
         planned_rows: rows of the pass, 0 if its sampler does not say.
+        drop_last: whether a last batch of fewer rows is left out.
         depth: batches gathered ahead.
         threads: threads that gather.
     """
@@ -84,20 +86,22 @@ class PassSettings:
     batch_rows: int
     slot_rows: int
     planned_rows: int
+    drop_last: bool
     depth: int
     threads: int
 
     @classmethod
     def of(cls, loader: FastLoader[Any], source: Source) -> PassSettings:
         """Work the settings out."""
-        sampler = loader.batch_sampler
-        planned = _length(loader.sampler if type(sampler) is BatchSampler else None)
+        sampler = batches_of(loader)
+        planned = _length(sampler.sampler if type(sampler) is BatchSampler else None)
         batch_rows = slot_rows = _batch_rows(sampler)
         if type(sampler) is BatchSampler:
             slot_rows = max(1, min(batch_rows, planned or batch_rows))
         slot = _core.Pipeline.ring_bytes(source.pipeline_fields(), slot_rows, depth=1) // 2
         planned = planned or _length(sampler) * batch_rows
-        return cls(source, batch_rows, slot_rows, planned, _depth(loader, slot), _threads(loader))
+        drop_last = bool(getattr(sampler, "drop_last", False))
+        return cls(source, batch_rows, slot_rows, planned, drop_last, _depth(loader, slot), _threads(loader))
 
     @property
     def ring_bytes(self) -> int:
@@ -112,7 +116,7 @@ class PassSettings:
             self.source.pipeline_fields(),
             batch_rows=self.batch_rows,
             slot_rows=self.slot_rows,
-            drop_last=bool(getattr(loader.batch_sampler, "drop_last", False)),
+            drop_last=self.drop_last,
             depth=self.depth,
             threads=self.threads,
             read_blocks=_reads_blocks(self.source, self.planned_rows),
@@ -123,7 +127,9 @@ class PassSettings:
 
     def gatherer(self, loader: FastLoader[Any], reuse: Gatherer | None) -> Gatherer:
         """Return what gathers the batches of one pass, on the slots of an earlier one if given."""
-        return WholeBatches(self, loader, reuse)
+        whole = WholeBatches(self, loader, reuse.gatherer if isinstance(reuse, UpToDate) else reuse)
+        watches = self.source.watches
+        return UpToDate(whole, watches, loader, self.batch_rows, self.drop_last) if watches else whole
 
 
 class Gatherer(PlanSink, Protocol):
@@ -185,6 +191,11 @@ class WholeBatches:
         self._pipeline.close(keep_slots=keep_slots)
 
 
+def batches_of(loader: FastLoader[Any]) -> Any:
+    """Return what gives the rows of each batch: without automatic batching that is the sampler."""
+    return loader.sampler if loader.batch_sampler is None else loader.batch_sampler
+
+
 def _length(sized: Any) -> int:
     try:
         return len(sized)
@@ -212,13 +223,7 @@ def _threads(loader: FastLoader[Any]) -> int:
         return loader._engine.threads
     if loader.num_workers:
         return loader.num_workers
-    processes = os.environ.get("LOCAL_WORLD_SIZE", "1")
-    if not processes.isdecimal() or int(processes) < 1:
-        raise ValueError(
-            f"the environment says LOCAL_WORLD_SIZE={processes!r}; it is the number of processes on this machine, as "
-            "torchrun sets it: unset it, or give threads="
-        )
-    return default_threads(int(processes))
+    return local_threads()
 
 
 def _reads_blocks(source: Source, planned_rows: int) -> bool:
@@ -261,7 +266,7 @@ class NativePass(Iterator[Any]):
         self.progress, given = loader._state.begin(loader), given_generators(loader)
         self._counts = True
         self._feed: Feed = feed(
-            loader.batch_sampler,
+            batches_of(loader),
             gatherer.rows,
             gatherer,
             self.progress,
@@ -270,7 +275,7 @@ class NativePass(Iterator[Any]):
             at_once=self._lead > 0,
         )
         self._loader = loader
-        self._batch_sampler: Any = loader.batch_sampler
+        self._batch_sampler: Any = batches_of(loader)
         if loader._state.draw_base_seed(loader) and self._lead:
             self._feed.start_again()  # a stock iterator that starts workers takes two iterators of its sampler
         if self._lead:
@@ -367,8 +372,8 @@ def _pins(loader: FastLoader[Any]) -> bool:
 
 def _pinned(batch: Any) -> Any:
     """Copy a batch into memory of torch's pinned allocator, since only that knows which copies are in flight."""
-    if isinstance(batch, torch.Tensor):
-        return batch.pin_memory()
     if isinstance(batch, dict):
         return {key: _pinned(value) for key, value in batch.items()}
-    return [_pinned(value) for value in batch]
+    if isinstance(batch, list):
+        return [_pinned(value) for value in batch]
+    return batch.pin_memory()

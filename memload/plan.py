@@ -24,7 +24,8 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from memload.draws import DistributedRows, Draws, Indices, Position, Progress, RowStream, Stream
+from memload.draws import DistributedRows, Draws, Position, Progress, RowStream, Stream
+from memload.draws import Indices as Indices
 from memload.pulls import BatchStream, Generators
 
 SEQUENTIAL_CHUNK = 1 << 16

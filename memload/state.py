@@ -92,7 +92,7 @@ class LoaderState:
         _compare(checked, self._identity(loader))
         self._loaded = copy.deepcopy(checked)
         position = checked["position"] or {}
-        owner = epoch_owner(loader.batch_sampler or loader.sampler)
+        owner = epoch_owner(_outermost(loader))
         if owner is not None and position.get("epoch") is not None:
             owner.set_epoch(position["epoch"])
 
@@ -156,8 +156,8 @@ class CountedBatches(Iterator[Any]):
 
 def given_generators(loader: FastLoader[Any]) -> dict[str, torch.Generator]:
     """The generators that a loader and its samplers were given, by who has them, each once."""
-    inner = getattr(loader.batch_sampler, "sampler", None)
-    owners = {"loader": loader, "sampler": loader.sampler, "batch_sampler": loader.batch_sampler, "inner": inner}
+    outer = _outermost(loader)
+    owners = {"loader": loader, "batches": outer, "rows": getattr(outer, "sampler", None)}
     found: dict[str, torch.Generator] = {}
     for name, owner in owners.items():
         generator = getattr(owner, "generator", None)
@@ -192,12 +192,14 @@ def _dataset(loader: FastLoader[Any]) -> dict[str, Any]:
 
 
 def _batching(loader: FastLoader[Any]) -> dict[str, Any]:
-    outer = loader.batch_sampler
-    if outer is None:
-        return {"batches": {"size": None}, "sampler": _sampler(loader.sampler)}
+    outer: Any = _outermost(loader)
     size = getattr(outer, "batch_size", None)
     batches = {"size": size if isinstance(size, int) else None, "drop_last": bool(getattr(outer, "drop_last", False))}
     return {"batches": batches, "sampler": _sampler(outer.sampler if type(outer) is BatchSampler else outer)}
+
+
+def _outermost(loader: FastLoader[Any]) -> Any:
+    return loader.sampler if loader.batch_sampler is None else loader.batch_sampler
 
 
 def _sampler(sampler: Any) -> dict[str, Any]:
