@@ -17,10 +17,10 @@ import torch
 
 from memload import _core
 from memload.changes import UpToDate
+from memload.draws import Indices
 from memload.engine import Gatherer, PassSettings
 from memload.grouped_source import GroupedSource, Share
 from memload.native import Source
-from memload.plan import Indices
 from memload.stats import LoaderStats
 
 if TYPE_CHECKING:

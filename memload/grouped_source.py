@@ -12,9 +12,10 @@ from torch.utils.data import Subset
 
 from memload.cast import Cast, Float32View
 from memload.dataset import TAG
+from memload.fields import Field
 from memload.groups import GroupedDataset, with_tag
 from memload.layout import DictOf, Only
-from memload.native import NotNative, Source
+from memload.native import Key, NotNative, Source
 from memload.plan import Indices
 from memload.readers import check_unaltered, resolve, rows_of_subset
 
@@ -51,6 +52,11 @@ class GroupedSource:
     rows: int
     locate: Callable[[Indices], tuple[Indices, Indices]]
     selection_bytes: int = 0
+
+    @property
+    def fields(self) -> dict[Key, Field]:
+        """All fields, each named by the number of its source and its key."""
+        return {(k, str(key)): field for k, source in enumerate(self.sources) for key, field in source.fields.items()}
 
     def shares(self, rows: Indices) -> list[Share]:
         """Return what each source gives to a batch of these rows, so that groups come in order of first appearance.

@@ -11,16 +11,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch.utils.data import ConcatDataset, Sampler
 
-Indices = NDArray[np.int64]
-Weights = NDArray[np.float64]
-
-MIXED_CHUNK = 1 << 16
-"""Rows that a mixing sampler draws at once."""
-WEIGHTED_CHUNK = 256
-"""Rows that a weighted sampler draws at once: so late, at most, does it notice new weights."""
+from memload.draws import Indices, Position, RowStream
+from memload.sampled_rows import (
+    MIXED_CHUNK,
+    WEIGHTED_CHUNK,
+    MixedRows,
+    RankedRows,
+    WeightedRows,
+    Weights,
+    check_enough,
+)
 
 
 class MixingSampler(Sampler[int]):
@@ -74,13 +76,7 @@ class MixingSampler(Sampler[int]):
         return self.num_samples
 
     def __iter__(self) -> Iterator[int]:
-        for rows in self.arrays():
-            yield from rows.tolist()
-
-    @property
-    def values(self) -> range:
-        """A range in which all rows lie."""
-        return range(max(own[-1] + 1 for own in self._rows if len(own)))
+        return iterated(self.stream())
 
     @property
     def nbytes(self) -> int:
@@ -88,45 +84,9 @@ class MixingSampler(Sampler[int]):
         drawn = [len(own) for own, weight in zip(self._rows, self.weights, strict=True) if weight > 0]
         return 8 * ((0 if self.replacement else sum(drawn)) + 2 * min(MIXED_CHUNK, self.num_samples))
 
-    def arrays(self) -> Iterator[Indices]:
-        """Return the rows of a fresh pass as int64 arrays (n,), which is what FastLoader reads."""
-        root = _pass_generator(self.generator)
-        # A generator for each dataset and one for the choice: what is drawn does not depend on what is drawn at once.
-        choice, *own = (torch.Generator().manual_seed(s) for s in _seeds(len(self._rows) + 1, root))
-        streams = [_Stream(rows, self.replacement, g) for rows, g in zip(self._rows, own, strict=True)]
-        cumulative = np.cumsum(self.weights)
-        for begin in range(0, self.num_samples, MIXED_CHUNK):
-            which = _drawn(cumulative, min(MIXED_CHUNK, self.num_samples - begin), choice)
-            order = np.argsort(which.astype(np.min_scalar_type(len(streams))), kind="stable")  # small ints sort faster
-            rows = np.empty(len(which), dtype=np.int64)
-            counts = np.bincount(which, minlength=len(streams)).tolist()
-            rows[order] = np.concatenate([stream.take(n) for stream, n in zip(streams, counts, strict=True)])
-            yield rows
-
-
-class _Stream:
-    """The rows of one dataset, in an order that is shuffled anew whenever it is through."""
-
-    def __init__(self, rows: range | Indices, replacement: bool, generator: torch.Generator) -> None:
-        self._rows = rows
-        self._replacement = replacement
-        self._generator = generator
-        self._order = np.empty(0, dtype=np.int64)
-
-    def take(self, count: int) -> Indices:
-        """Return the next rows."""
-        if self._replacement and count:
-            return self._named(torch.randint(len(self._rows), (count,), generator=self._generator).numpy())
-        parts = [self._order[:count]]
-        self._order = self._order[count:]
-        while (missing := count - sum(map(len, parts))) > 0:
-            order = self._named(torch.randperm(len(self._rows), generator=self._generator).numpy())
-            parts.append(order[:missing])
-            self._order = order[missing:]
-        return np.concatenate(parts)
-
-    def _named(self, places: Indices) -> Indices:
-        return places + self._rows.start if isinstance(self._rows, range) else self._rows[places]
+    def stream(self, position: Position | None = None) -> MixedRows:
+        """Return the rows of a pass as arrays, which is what FastLoader reads, or what a position leaves of it."""
+        return MixedRows(self._rows, self.weights, self.num_samples, self.replacement, self.generator, position)
 
 
 class WeightedSampler(Sampler[int]):
@@ -171,12 +131,12 @@ class WeightedSampler(Sampler[int]):
         generator: torch.Generator | None = None,
     ) -> None:
         self._weights = _own_tensor(weights)
-        self._drawable: tuple[int, Weights] | None = None
+        self._summed: tuple[int, Weights] | None = None
         self.num_samples = _checked_count(len(self._weights) if num_samples is None else num_samples)
         self.replacement = _checked_bool(replacement)
         self.generator = generator
         if not self.replacement:
-            _check_enough(self.num_samples, int(np.count_nonzero(self._weights.numpy())))
+            check_enough(self.num_samples, int(np.count_nonzero(self._weights.numpy())))
 
     @property
     def weights(self) -> torch.Tensor:
@@ -202,56 +162,48 @@ class WeightedSampler(Sampler[int]):
         return self.num_samples
 
     def __iter__(self) -> Iterator[int]:
-        for rows in self.arrays():
-            yield from rows.tolist()
+        return iterated(self.stream())
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_drawable": None}  # a copy counts its own edits
-
-    @property
-    def values(self) -> range:
-        """A range in which all rows lie."""
-        return range(len(self._weights))
+        return {**self.__dict__, "_summed": None}  # a copy counts its own edits
 
     @property
     def nbytes(self) -> int:
         """Bytes of the rows drawn at once."""
         return 8 * min(WEIGHTED_CHUNK if self.replacement else self.num_samples, self.num_samples)
 
-    def arrays(self) -> Iterator[Indices]:
-        """Return the rows of a fresh pass as int64 arrays (n,), drawn as they are asked for."""
-        generator = _pass_generator(self.generator)
-        yield from self._with_replacement(generator) if self.replacement else self._without_replacement(generator)
+    @property
+    def edits(self) -> int:
+        """How often the weights were written to, as autograd counts."""
+        return self._weights._version
 
-    def _with_replacement(self, generator: torch.Generator) -> Iterator[Indices]:
-        for begin in range(0, self.num_samples, WEIGHTED_CHUNK):
-            yield _drawn(self._cumulative(), min(WEIGHTED_CHUNK, self.num_samples - begin), generator)
+    def checked(self) -> Weights:
+        """Return the weights as an array.
 
-    def _without_replacement(self, generator: torch.Generator) -> Iterator[Indices]:
-        taken = np.zeros(len(self._weights), dtype=np.bool_)
-        left = self.num_samples
-        while left:
-            edits = _edits(self._weights)
-            order = _ranked(np.where(taken, 0.0, _checked_weights(self._weights.numpy())), left, generator)
-            for begin in range(0, len(order), WEIGHTED_CHUNK):
-                rows = order[begin : begin + WEIGHTED_CHUNK]
-                taken[rows] = True
-                left -= len(rows)
-                yield rows
-                if _edits(self._weights) != edits:
-                    break
+        Raises:
+            ValueError: what was written to them makes no sense.
+        """
+        return _checked_weights(self._weights.numpy())
 
-    def _cumulative(self) -> Weights:
-        edits = _edits(self._weights)
-        if self._drawable is None or self._drawable[0] != edits:
-            self._drawable = None  # let go of the old sum before there is a new one
-            self._drawable = edits, np.cumsum(_checked_weights(self._weights.numpy()))
-        return self._drawable[1]
+    def cumulative(self) -> Weights:
+        """Return the running sum of the weights. Raises ValueError as ``checked``."""
+        edits = self.edits
+        if self._summed is None or self._summed[0] != edits:
+            self._summed = None  # let go of the old sum before there is a new one
+            self._summed = edits, np.cumsum(self.checked())
+        return self._summed[1]
+
+    def stream(self, position: Position | None = None) -> WeightedRows:
+        """Return the rows of a pass as arrays, drawn as they are asked for, or what a position leaves of it."""
+        return WeightedRows(self, position) if self.replacement else RankedRows(self, position)
 
 
-def _edits(tensor: torch.Tensor) -> int:
-    """How often the tensor was written to, as autograd counts."""
-    return tensor._version
+def iterated(stream: RowStream) -> Iterator[int]:
+    """Yield the rows of a stream one by one; the first is drawn when it is asked for."""
+    seen = 0
+    while (rows := stream.next(seen)) is not None:
+        yield from rows.tolist()
+        seen += len(rows)
 
 
 def _own_tensor(weights: Any) -> torch.Tensor:
@@ -291,14 +243,6 @@ def _checked_bool(replacement: Any) -> bool:
     return replacement
 
 
-def _check_enough(wanted: int, positive: int) -> None:
-    if wanted > positive:
-        raise ValueError(
-            f"{wanted} rows are to be drawn without replacement, but only {positive} of those left have a positive "
-            "weight: lower num_samples, or draw with replacement"
-        )
-
-
 def _rows_by_name(dataset: Any) -> dict[str, range | Indices]:
     if isinstance(dataset, ConcatDataset):
         ends = dataset.cumulative_sizes
@@ -322,40 +266,3 @@ def _in_order(weights: Any, names: list[str]) -> list[Any]:
     if len(weights) != len(names):
         raise ValueError(f"expected {len(names)} weights, one for each of {', '.join(names)}; got {len(weights)}")
     return list(weights)
-
-
-def _pass_generator(generator: torch.Generator | None) -> torch.Generator:
-    seed = torch.empty((), dtype=torch.int64).random_(generator=generator)
-    return torch.Generator().manual_seed(int(seed.item()))
-
-
-def _seeds(count: int, generator: torch.Generator) -> list[int]:
-    seeds: list[int] = torch.empty(count, dtype=torch.int64).random_(generator=generator).tolist()
-    return seeds
-
-
-def _drawn(cumulative: Weights, count: int, generator: torch.Generator) -> Indices:
-    """Draw by weights that were summed up: index i with the probability of the i-th step."""
-    uniform = torch.rand(count, dtype=torch.float64, generator=generator).numpy()
-    return _steps_at(uniform * cumulative[-1], cumulative)
-
-
-def _steps_at(places: NDArray[np.float64], cumulative: Weights) -> Indices:
-    """The steps of a running sum in which these places lie; rounding may have made a place of the sum itself."""
-    last = np.searchsorted(cumulative, cumulative[-1])  # the last step that is one
-    rows: Indices = np.minimum(np.searchsorted(cumulative, places, side="right"), last)
-    return rows
-
-
-def _ranked(weights: Weights, count: int, generator: torch.Generator) -> Indices:
-    """Draw so many indices one after the other without replacement, by exponential races.
-
-    Efraimidis and Spirakis, Weighted random sampling with a reservoir, Information Processing Letters 97 (2006).
-    """
-    _check_enough(count, int(np.count_nonzero(weights)))
-    with np.errstate(divide="ignore"):
-        uniform = torch.rand(len(weights), dtype=torch.float64, generator=generator).clamp_(min=2.0**-54).numpy()
-        arrival = np.log(-np.log1p(-uniform)) - np.log(weights)
-    first = np.argpartition(arrival, count - 1)[:count] if count < len(weights) else np.arange(count)
-    rows: Indices = first[np.argsort(arrival[first], kind="stable")]
-    return rows

@@ -86,7 +86,7 @@ def member_sets(draw, alike=None):
     return members
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_groups_are_those_of_a_tagging_wrapper_and_a_collate_function(data):
     members = data.draw(member_sets())
@@ -117,7 +117,7 @@ def test_groups_are_those_of_a_tagging_wrapper_and_a_collate_function(data):
     assert equal(passes[1], passes[2])
 
 
-@settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(member_sets(alike=True), st.integers(1, 9))
 def test_alike_datasets_make_a_dataset_that_works_everywhere(members, batch_size):
     dataset, reference = memload.concat(members), by_hand(members)

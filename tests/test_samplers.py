@@ -1,6 +1,7 @@
 """Samplers with weights: what they draw, and that it is the same planned as arrays and iterated."""
 
 import copy
+import json
 import pickle
 
 import numpy as np
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from torch.utils.data import ConcatDataset, DataLoader, TensorDataset
 
 import memload
-from memload.samplers import WEIGHTED_CHUNK, _edits, _steps_at
+from memload.sampled_rows import WEIGHTED_CHUNK, steps_at
 
 
 def joined(*lengths):
@@ -54,15 +55,6 @@ def test_with_replacement_rows_of_a_dataset_are_drawn_independently():
     found, allowed = chi_square(np.bincount(rows, minlength=50), [1_000] * 50)
     assert found < allowed
     assert len(set(rows[:50])) < 50
-
-
-def test_what_is_drawn_does_not_depend_on_how_much_is_drawn_at_once(monkeypatch):
-    def drawn():
-        return list(memload.MixingSampler(joined(7, 30, 3), [3, 1, 2], 500, generator=generator()))
-
-    at_once = drawn()
-    monkeypatch.setattr("memload.samplers.MIXED_CHUNK", 64)
-    assert drawn() == at_once
 
 
 def test_the_parts_of_a_torch_concat_dataset_can_be_mixed():
@@ -113,7 +105,7 @@ def test_without_replacement_the_first_draws_follow_the_weights_and_no_row_comes
 
 
 def test_a_row_without_weight_is_never_drawn_though_rounding_reaches_the_sum():
-    assert _steps_at(np.array([0.0, 0.1, 0.39, 0.4]), np.cumsum([0.0, 0.1, 0.0, 0.3, 0.0])).tolist() == [1, 3, 3, 3]
+    assert steps_at(np.array([0.0, 0.1, 0.39, 0.4]), np.cumsum([0.0, 0.1, 0.0, 0.3, 0.0])).tolist() == [1, 3, 3, 3]
 
 
 def test_more_rows_than_torch_can_weigh():
@@ -151,10 +143,10 @@ def test_new_weights_hold_after_the_rows_that_are_drawn_already(change, replacem
 
 
 def test_torch_counts_writes_to_a_tensor():
-    weights = torch.ones(3)
-    before = _edits(weights)
-    weights[1] = 2
-    assert _edits(weights) > before
+    sampler = memload.WeightedSampler(torch.ones(3))
+    before = sampler.edits
+    sampler.weights[1] = 2
+    assert sampler.edits > before
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
@@ -225,7 +217,7 @@ def test_new_weights_that_make_no_sense_leave_the_old_ones():
         list(rows)
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_native_and_stock_loaders_draw_alike(data):
     dataset = joined(*data.draw(st.lists(st.integers(1, 40), min_size=1, max_size=4)))
@@ -258,3 +250,78 @@ def test_native_and_stock_loaders_draw_alike(data):
     ours, theirs = outcome(memload.FastLoader), outcome(DataLoader)
     assert len(ours) == len(theirs)
     assert all(map(torch.equal, ours, theirs))
+
+
+def sampler_of(kind, dataset, seeds=None):
+    if kind == "mixing":
+        return memload.MixingSampler(dataset, [2.0, 1.0, 4.0], 3_000, generator=seeds)
+    if kind == "mixing with replacement":
+        return memload.MixingSampler(dataset, [2.0, 1.0, 4.0], 3_000, True, generator=seeds)
+    weights = torch.arange(len(dataset)) % 7 + 0.5
+    return memload.WeightedSampler(weights, 2_000, kind == "weighted", generator=seeds)
+
+
+@pytest.mark.parametrize(("stop", "own"), [(0, True), (1, True), (1, False), (9, True), (39, True), (47, False)])
+@pytest.mark.parametrize("kind", ["mixing", "mixing with replacement", "weighted", "without replacement"])
+def test_a_pass_is_taken_up_where_it_stood(kind, stop, own, monkeypatch):
+    monkeypatch.setattr("memload.sampled_rows.MIXED_CHUNK", 512)
+    dataset = joined(40, 2_000, 700)
+
+    def loader(seed):
+        torch.manual_seed(seed)
+        return memload.FastLoader(dataset, 41, sampler=sampler_of(kind, dataset, generator(seed) if own else None))
+
+    whole = loader(3)
+    batches = [[batch["x"] for batch in whole] for _ in range(2)]
+    stopped = loader(3)
+    passing = iter(stopped)
+    for _ in range(stop):
+        next(passing)
+    state = json.loads(json.dumps(stopped.state_dict()))
+    again = loader(8)
+    again.load_state_dict(state)
+    rest = [batch["x"] for batch in again]
+    assert len(rest) == len(batches[0]) - stop
+    assert all(map(torch.equal, rest, batches[0][stop:]))
+    if own:
+        assert all(map(torch.equal, [batch["x"] for batch in again], batches[1]))
+
+
+@pytest.mark.parametrize("replacement", [True, False])
+@pytest.mark.parametrize("told", [3, 9, 30])
+def test_weights_that_changed_in_mid_pass_do_not_stop_it_from_being_taken_up(replacement, told):
+    data = memload.from_arrays(row=torch.arange(1_000))
+    heavy = (torch.arange(1_000) % 5 == 0) * 9.0 + 1
+
+    def loader(weights):
+        return memload.FastLoader(data, 16, sampler=memload.WeightedSampler(weights, 900, replacement, generator()))
+
+    stopped = loader(torch.ones(1_000))
+    rows = []
+    for number, batch in enumerate(stopped, start=1):
+        rows.append(batch["row"])
+        if number == 3:
+            stopped.sampler.set_weights(heavy)
+        if number == told:
+            state = json.loads(json.dumps(stopped.state_dict()))
+    again = loader(heavy)
+    again.load_state_dict(state)
+    rest = [batch["row"] for batch in again]
+    assert len(rest) == len(rows) - told
+    assert all(map(torch.equal, rest, rows[told:]))
+    if not replacement:
+        assert len(set(torch.cat(rows).tolist())) == 900
+
+
+def test_without_replacement_other_weights_than_those_of_the_state_are_refused():
+    data = memload.from_arrays(row=torch.arange(600))
+
+    def loader(weights):
+        return memload.FastLoader(data, 16, sampler=memload.WeightedSampler(weights, replacement=False))
+
+    stopped = loader(torch.ones(600))
+    next(iter(stopped))
+    again = loader(torch.arange(1, 601))
+    again.load_state_dict(stopped.state_dict())
+    with pytest.raises(ValueError, match="weights are not those that the sampler had"):
+        next(iter(again))

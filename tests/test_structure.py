@@ -16,10 +16,12 @@ PACKAGE = Path(memload.__file__).parent
 # From the ground up. A module imports from lower floors only. `memload` itself, the face, stands on all of them.
 FLOORS = [
     {"_core", "_cuda"},
-    {"samplers", "row_numbers"},
+    {"draws", "row_numbers"},
+    {"pulls", "sampled_rows"},
+    {"samplers"},
     {"errors", "dtypes", "sizes", "progress", "stats", "plan", "collate_rules"}
     | {"memory.budget", "sources.memory_maps"},
-    {"fields"},
+    {"fields", "state"},
     {"safetensors_header", "rows", "transport"},
     {"shard_index"},
     {"shards", "shard_file", "staging"} | {"sources.arrays", "sources.npy", "sources.raw", "sources.safetensors_file"},
@@ -32,8 +34,8 @@ FLOORS = [
     {"groups"},
     {"opening", "readers", "stock_only"},
     {"writing", "collation", "by_the_dataset", "grouped_source"},
-    {"changes"},
-    {"engine"},
+    {"changes", "iterables"},
+    {"engine", "stock_passes"},
     {"grouped_batches"},
     {"loader"},
 ]
