@@ -26,6 +26,7 @@ from memload.errors import (
 )
 from memload.fields import Field
 from memload.loader import FastLoader
+from memload.mapped import MappedDataset
 from memload.opening import from_arrays, open  # noqa: A004 - memload.open is its public name
 from memload.shard_writer import ShardWriter
 from memload.shards import verify
@@ -44,6 +45,7 @@ __all__ = [
     "Float32View",
     "FormatError",
     "LoaderStats",
+    "MappedDataset",
     "MemloadError",
     "ShardFormatError",
     "ShardReadError",

@@ -6,11 +6,12 @@ plan.py                _core.Pipeline                             the loop
 
 from __future__ import annotations
 
+import operator
 import os
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,9 @@ from memload import _core
 from memload.memory.budget import default_threads, memory
 from memload.native import Source
 from memload.plan import Feed, feed
+from memload.seeding import PassSeed, drawn_seed
 from memload.stats import LoaderStats
+from memload.transforms import MOST_THREADS, Recipe, RowsAhead, Transforming
 
 if TYPE_CHECKING:
     from memload.loader import FastLoader
@@ -43,6 +46,8 @@ class EngineOptions:
     Attributes:
         threads: threads that gather; None: the CPUs that this process may use, divided by the processes of its node.
         depth: batches gathered ahead of the one in the loop; each costs the bytes of one batch.
+        transform_threads: threads that run ``map`` functions and ``batch_transform``; None: as many as gather, at most
+            8. Each adds a batch to those ahead.
         isa: instruction set, one of ``memload._core.isas()``; None: the best.
         streaming: whether batches are written past the cache; None: if the slots exceed 1.5 times the last level cache.
     """
@@ -51,9 +56,10 @@ class EngineOptions:
     depth: int | None = None
     isa: str | None = None
     streaming: bool | None = None
+    transform_threads: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("threads", "depth"):
+        for name in ("threads", "depth", "transform_threads"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= _MOST):
                 raise ValueError(
@@ -73,8 +79,10 @@ class PassSettings:
         slot_rows: rows that a slot is made for: those of the largest batch as far as it is known beforehand. A batch
             sampler of an unknown kind may give larger ones; slots then grow to the largest seen.
         planned_rows: rows of the pass, 0 if its sampler does not say.
-        depth: batches gathered ahead.
+        depth: batches gathered ahead, those that threads transform included.
         threads: threads that gather.
+        recipe: what becomes of a gathered batch; None: the loop gets it as it is.
+        transform_threads: threads that do it, 0 if there is nothing to do.
     """
 
     source: Source
@@ -83,6 +91,8 @@ class PassSettings:
     planned_rows: int
     depth: int
     threads: int
+    recipe: Recipe | None
+    transform_threads: int
 
     @classmethod
     def of(cls, loader: FastLoader[Any], source: Source) -> PassSettings:
@@ -94,7 +104,10 @@ class PassSettings:
             slot_rows = max(1, min(batch_rows, planned or batch_rows))
         slot = _core.Pipeline.ring_bytes(source.pipeline_fields(), slot_rows, depth=1) // 2
         planned = planned or _length(sampler) * batch_rows
-        return cls(source, batch_rows, slot_rows, planned, _depth(loader, slot), _threads(loader))
+        threads, recipe = _threads(loader), Recipe.of(source, loader.batch_transform)
+        transforming = (loader._engine.transform_threads or min(threads, MOST_THREADS)) if recipe else 0
+        depth = _depth(loader, slot) + transforming
+        return cls(source, batch_rows, slot_rows, planned, depth, threads, recipe, transforming)
 
     @property
     def ring_bytes(self) -> int:
@@ -109,7 +122,7 @@ class PassSettings:
             self.source.pipeline_fields(),
             batch_rows=self.batch_rows,
             slot_rows=self.slot_rows,
-            drop_last=bool(getattr(loader.batch_sampler, "drop_last", False)),
+            drop_last=_drops_last(loader),
             depth=self.depth,
             threads=self.threads,
             read_blocks=_reads_blocks(self.source, self.planned_rows),
@@ -117,6 +130,18 @@ class PassSettings:
             streaming=options.streaming,
             reuse=reuse,
         )
+
+    def transforming(self, loader: FastLoader[Any], pipeline: _core.Pipeline) -> Transforming | None:
+        """Return what transforms a pipeline's batches, if anything is to be done to them."""
+        if self.recipe is None:
+            return None
+        rows = RowsAhead(self.batch_rows, _drops_last(loader))
+        unpack = self.source.unpacker()
+        return Transforming(pipeline, unpack, self.recipe, rows, self.transform_threads, self.depth)
+
+
+def _drops_last(loader: FastLoader[Any]) -> bool:
+    return bool(getattr(loader.batch_sampler, "drop_last", False))
 
 
 def _length(sized: Any) -> int:
@@ -183,7 +208,6 @@ class NativePass(Iterator[Any]):
         for field in source.fields.values():
             field.check_in_place()
         settings = PassSettings.of(loader, source)
-        self._unpack = source.unpacker()
         self._pin = _pins(loader)
         self._timeout = float(loader.timeout)
         self._depth = settings.depth
@@ -197,9 +221,14 @@ class NativePass(Iterator[Any]):
         self._length = _length(loader.batch_sampler)
         kept, loader._kept = loader._kept, None
         self._pipeline = settings.pipeline(loader, kept)
-        self._feed: Feed = feed(loader.batch_sampler, source.rows, self._pipeline)
+        self._transforming = settings.transforming(loader, self._pipeline)
+        self._unpack = operator.itemgetter(0) if self._transforming else source.unpacker()
+        self._batches = self._transforming or self._pipeline
+        self._feed: Feed = feed(loader.batch_sampler, source.rows, self._batches)
         self._loader = loader
-        _draw_base_seed(loader)
+        seed = next_seed(loader, drawn_seed)
+        if self._transforming:
+            self._transforming.start(seed)
         if self._lead:
             self._feed.pull(self._lead, self._depth)
 
@@ -226,7 +255,7 @@ class NativePass(Iterator[Any]):
     def _capsules(self) -> list[Any]:
         if not self._lead:
             self._ask()
-        capsules: list[Any] | None = self._pipeline.next(self._timeout)
+        capsules: list[Any] | None = self._batches.next(self._timeout)
         self._wall = time.perf_counter() - self._started
         if capsules is None:
             self._feed.raise_held()
@@ -243,7 +272,7 @@ class NativePass(Iterator[Any]):
         """Return the counters of this pass; of a pass that a parent process began, none."""
         if self._process != os.getpid():
             return LoaderStats()
-        return LoaderStats(**self._pipeline.stats(), wall_seconds=self._wall)
+        return LoaderStats(**self._batches.stats(), wall_seconds=self._wall)
 
     def close(self) -> None:
         """End the pass: threads stop, memory goes back. Batches in the loop's hands stay valid. May be called twice."""
@@ -253,6 +282,8 @@ class NativePass(Iterator[Any]):
         loader._passes.discard(self)
         if self._process != os.getpid():
             return  # its threads and their memory are the parent's
+        if self._transforming:
+            self._transforming.close()
         loader._finished += self.stats()
         self._pipeline.close(keep_slots=loader.persistent_workers)
         loader._kept = self._pipeline if loader.persistent_workers else None
@@ -261,12 +292,13 @@ class NativePass(Iterator[Any]):
         self.close()
 
 
-def _draw_base_seed(loader: FastLoader[Any]) -> None:
-    """Draw the number with which a stock iterator seeds its workers, so that generators go on as they would."""
-    if loader._seeded and loader.persistent_workers:
-        return  # persistent workers are seeded once
-    loader._seeded = True
-    torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
+def next_seed(loader: FastLoader[Any], number: Callable[[torch.Generator | None], int]) -> PassSeed:
+    """Return the seed of the pass that begins, from a number that a stock iterator draws at this time."""
+    if loader._seed is not None and loader.persistent_workers:
+        loader._seed = loader._seed.next_epoch()  # persistent workers are seeded once
+    else:
+        loader._seed = PassSeed(number(loader.generator))
+    return loader._seed
 
 
 def _pins(loader: FastLoader[Any]) -> bool:

@@ -18,10 +18,12 @@ from memload import _core
 from memload.cast import Cast
 from memload.cast_batches import CastBatches, checked_casts
 from memload.dataset import Dataset
-from memload.engine import EngineOptions, NativePass, PassSettings
+from memload.engine import EngineOptions, NativePass, PassSettings, next_seed
 from memload.native import NotNative, Source, resolve
 from memload.plan import plan_bytes
+from memload.seeding import PassSeed, peeked_seed
 from memload.stats import LoaderStats
+from memload.transforms import TransformedBatches, checked_transform
 
 T = TypeVar("T")
 
@@ -50,11 +52,16 @@ class FastLoader(DataLoader[T]):
         cast: for each named field a ``Cast``, done while gathering, such as
             ``{"stim": Cast(torch.bfloat16, norm_removed=True)}``. Keys are field names; for a TensorDataset positions.
             On the stock engine the same cast follows the collation.
+        batch_transform: a function of one batch, such as a torchvision v2 transform, an ``nn.Module`` or a compiled
+            pipeline; the loop gets what it returns. It follows the cast, runs ahead of the loop in background threads
+            under ``torch.no_grad()``, and draws random numbers that follow from (base seed, epoch, rows of the batch).
+            On the stock engine it runs inside ``next()``. ``ds.map(fn)`` is the same for single samples.
         options: an ``EngineOptions`` for all that is rarely touched; excludes ``threads`` and ``depth``.
 
     Raises:
         ValueError: an argument is out of range, or two exclude each other.
-        TypeError: ``dataset`` is a path, or ``cast`` holds something else than a ``Cast``.
+        TypeError: ``dataset`` is a path, ``cast`` holds something else than a ``Cast``, or ``batch_transform`` cannot
+            be called.
         KeyError: ``cast`` names a field that the dataset does not have.
 
     Example:
@@ -88,6 +95,7 @@ class FastLoader(DataLoader[T]):
         threads: int | None = None,
         depth: int | None = None,
         cast: Mapping[Any, Cast] | None = None,
+        batch_transform: Callable[..., Any] | None = None,
         options: EngineOptions | None = None,
     ) -> None:
         if isinstance(dataset, str | os.PathLike):
@@ -116,10 +124,11 @@ class FastLoader(DataLoader[T]):
         self.threads, self.depth, self.cast, self.options = threads, depth, cast, options
         self._engine = options or EngineOptions(threads=threads, depth=depth)
         self._casts = checked_casts(cast)
+        self.batch_transform = checked_transform(batch_transform)
         self._finished = LoaderStats()
         self._passes: weakref.WeakSet[NativePass] = weakref.WeakSet()
         self._kept: _core.Pipeline | None = None
-        self._seeded = False
+        self._seed: PassSeed | None = None
         source = self._resolved() if self._casts else None
         if isinstance(source, Source):
             source.with_casts(self._casts)  # a cast of a field that is not there fails here, not in the first pass
@@ -161,9 +170,12 @@ class FastLoader(DataLoader[T]):
             one = NativePass(self, source.with_casts(self._casts))
             self._passes.add(one)
             return one
-        batches = super().__iter__()
-        names = list(self.dataset.fields) if isinstance(self.dataset, Dataset) else []
-        return CastBatches(batches, self._casts, names) if self._casts else batches
+        seed = next_seed(self, peeked_seed) if self.batch_transform else PassSeed(0)
+        batches: Any = super().__iter__()
+        if self._casts:
+            names = list(self.dataset.fields) if isinstance(self.dataset, Dataset) else []
+            batches = CastBatches(batches, self._casts, names)
+        return TransformedBatches(batches, self.batch_transform, seed) if self.batch_transform else batches
 
     def __getstate__(self) -> dict[str, Any]:
         # What belongs to this process's passes stays here: a copy in another process starts afresh.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from memload.cast import Cast, Float32View
 from memload.dataset import Dataset
 from memload.dtypes import code_of
 from memload.fields import Field
+from memload.mapped import MappedDataset
 from memload.plan import as_indices, from_end
 from memload.sources.arrays import borrow_array
 
@@ -41,11 +42,15 @@ class Source:
         fields: by key, in the order of a batch: field names, or positions in a tuple.
         layout: ``"dict"``, ``"tuple"`` or ``"only"`` (one tensor); what a sample is.
         casts: what becomes of a field on the way; fields without an entry stay as they are.
+        maps: functions that each sample goes through after the gather, in this order.
+        late_casts: what becomes of a field of the batches made of mapped samples.
     """
 
     fields: Mapping[Key, Field]
     layout: str
     casts: Mapping[Key, Cast]
+    maps: tuple[Callable[..., Any], ...] = ()
+    late_casts: Mapping[Any, Cast] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:
@@ -59,6 +64,8 @@ class Source:
             KeyError: a cast names a field that is not there.
             ValueError: a field is cast already.
         """
+        if self.maps:  # which fields there are is for the functions to say
+            return replace(self, late_casts=dict(casts))
         for key in casts:
             if key not in self.fields:
                 raise KeyError(f"cast= names the field {key!r}; the dataset has {', '.join(map(repr, self.fields))}")
@@ -175,22 +182,31 @@ def _of_concat(dataset: ConcatDataset[Any]) -> Source:
     parts = [resolve(part) for part in dataset.datasets]
     first = parts[0]
     if any(_signature(part) != _signature(first) for part in parts):
-        raise NotNative("the parts of the ConcatDataset differ in fields, dtypes, shapes or casts")
+        raise NotNative("the parts of the ConcatDataset differ in fields, dtypes, shapes, casts or functions")
     fields = {key: Field.concat([part.fields[key] for part in parts]) for key in first.fields}
     return replace(first, fields=fields)
 
 
 def _signature(source: Source) -> Any:
-    return source.layout, source.casts, [(key, f.dtype, f.shape) for key, f in source.fields.items()]
+    return source.layout, source.casts, source.maps, [(key, f.dtype, f.shape) for key, f in source.fields.items()]
 
 
 def _of_view(view: Float32View) -> Source:
     base = resolve(view.base)
     if base.casts:
         raise NotNative("a Float32View of a Float32View converts twice: one view, or cast=, is enough")
+    if base.maps:
+        raise NotNative("a Float32View of mapped samples converts what a function returns: map the view instead")
     if base.layout != "dict":
         raise NotNative("a Float32View needs samples that are dicts; its base yields something else")
     return base.with_casts(view.rules({str(name): field for name, field in base.fields.items()}))
+
+
+def _of_mapped(mapped: MappedDataset) -> Source:
+    if mapped.in_processes:
+        raise NotNative("map(..., in_processes=True) asks for the num_workers processes of the stock machinery")
+    base = resolve(mapped.base)
+    return replace(base, maps=(*base.maps, mapped.fn))
 
 
 _READERS: dict[type, Callable[[Any], Source]] = {
@@ -199,4 +215,5 @@ _READERS: dict[type, Callable[[Any], Source]] = {
     Subset: _of_subset,
     ConcatDataset: _of_concat,
     Float32View: _of_view,
+    MappedDataset: _of_mapped,
 }

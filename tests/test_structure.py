@@ -16,8 +16,8 @@ PACKAGE = Path(memload.__file__).parent
 # From the ground up. A module imports from lower floors only. `memload` itself, the face, stands on all of them.
 FLOORS = [
     {"_core", "_cuda"},
-    {"errors", "dtypes", "sizes", "progress", "stats", "plan", "memory.budget", "sources.memory_maps"},
-    {"fields"},
+    {"errors", "dtypes", "sizes", "progress", "stats", "plan", "seeding", "memory.budget", "sources.memory_maps"},
+    {"fields", "mapped"},
     {"safetensors_header", "rows", "transport"},
     {"shard_index"},
     {"shards", "shard_file", "staging"} | {"sources.arrays", "sources.npy", "sources.raw", "sources.safetensors_file"},
@@ -26,6 +26,7 @@ FLOORS = [
     {"device", "opening"},
     {"cast", "writing"},
     {"native", "cast_batches"},
+    {"transforms"},
     {"engine"},
     {"loader"},
 ]
