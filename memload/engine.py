@@ -6,25 +6,26 @@ plan.py                _core.Pipeline                             the loop
 
 from __future__ import annotations
 
-import operator
 import os
 import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch.utils.data import BatchSampler
 
 from memload import _core
+from memload.by_the_dataset import answer
 from memload.memory.budget import default_threads, memory
 from memload.native import Source
-from memload.plan import Feed, feed
+from memload.plan import Feed, Indices, PlanSink, feed
 from memload.seeding import PassSeed, drawn_seed
 from memload.stats import LoaderStats
-from memload.transforms import MOST_THREADS, Recipe, RowsAhead, Transforming
+from memload.transform_threads import MOST_THREADS, RowsAhead, Transforming
+from memload.transforms import Outcome, Recipe
 
 if TYPE_CHECKING:
     from memload.loader import FastLoader
@@ -131,23 +132,88 @@ class PassSettings:
             reuse=reuse,
         )
 
-    def transforming(self, loader: FastLoader[Any], pipeline: _core.Pipeline) -> Transforming | None:
-        """Return what transforms a pipeline's batches, if anything is to be done to them."""
+    def gatherer(self, loader: FastLoader[Any], reuse: Gatherer | None) -> Gatherer:
+        """Return what gathers the batches of one pass, on the slots of an earlier one if given."""
+        gathering = WholeBatches(self, loader, reuse.inner if isinstance(reuse, Transforming) else reuse)
         if self.recipe is None:
-            return None
+            return gathering
         rows = RowsAhead(self.batch_rows, _drops_last(loader))
-        unpack = self.source.unpacker()
-        return Transforming(pipeline, unpack, self.recipe, rows, self.transform_threads, self.depth)
+        return Transforming(gathering, self.recipe, rows, self.transform_threads)
 
 
 def _drops_last(loader: FastLoader[Any]) -> bool:
     return bool(getattr(loader.batch_sampler, "drop_last", False))
 
 
+class Gatherer(PlanSink, Protocol):
+    """Makes batches of a plan, in its order, ahead of the loop. For one consumer at a time."""
+
+    rows: int
+    """Rows of the dataset, to which the plan's row numbers refer."""
+    depth: int
+    """Batches gathered ahead."""
+
+    def begin(self, seed: PassSeed) -> None:
+        """Know what the randomness of the pass follows from; called once, before the first rows come."""
+
+    def next(self, timeout: float) -> Any:
+        """Return the next batch or an `Outcome`, None at the end of the plan; waits ``timeout`` seconds, 0: for ever.
+
+        Raises:
+            TimeoutError: no batch was ready in time.
+            ShardReadError, IndexError: a row of this batch cannot be read, or is not there.
+        """
+
+    def stats(self) -> LoaderStats:
+        """Return the counters of this pass; the wall time is its owner's to know."""
+
+    def close(self, keep_slots: bool) -> None:
+        """Stop, and give memory and threads back, or keep the slots for a later pass."""
+
+
+class WholeBatches:
+    """Gathers each batch as it is planned, by one pipeline."""
+
+    def __init__(self, settings: PassSettings, loader: FastLoader[Any], reuse: Gatherer | None) -> None:
+        settings.source.check_in_place()
+        self.rows, self.depth = settings.source.rows, settings.depth
+        kept = reuse._pipeline if isinstance(reuse, WholeBatches) else None
+        self._pipeline: _core.Pipeline = settings.pipeline(loader, kept)
+        self._unpack = settings.source.unpacker()
+
+    def begin(self, seed: PassSeed) -> None:
+        """Nothing random happens here."""
+
+    def extend(self, rows: Indices) -> None:
+        """Take rows that follow those before."""
+        self._pipeline.extend(rows)
+
+    def push(self, rows: Indices) -> None:
+        """Take rows that are one batch."""
+        self._pipeline.push(rows)
+
+    def finish(self) -> None:
+        """Know that nothing follows."""
+        self._pipeline.finish()
+
+    def next(self, timeout: float) -> Any:
+        """Return the next batch, None at the end."""
+        capsules = self._pipeline.next(timeout)
+        return None if capsules is None else self._unpack(capsules)
+
+    def stats(self) -> LoaderStats:
+        """Return the counters of this pass."""
+        return LoaderStats(**self._pipeline.stats())
+
+    def close(self, keep_slots: bool) -> None:
+        """Stop, and give memory and threads back, or keep the slots for a later pass."""
+        self._pipeline.close(keep_slots=keep_slots)
+
+
 def _length(sized: Any) -> int:
     try:
         return len(sized)
-    except (TypeError, NotImplementedError):  # samplers need not have a length
+    except Exception:  # samplers need not have a length, and whoever asks for it gets their own error
         return 0
 
 
@@ -161,8 +227,8 @@ def _batch_rows(batch_sampler: Any) -> int:
 def _depth(loader: FastLoader[Any], slot_bytes: int) -> int:
     if loader._engine.depth is not None:
         return loader._engine.depth
-    if loader.prefetch_factor not in (None, _STOCK_PREFETCH_FACTOR):
-        return max(1, int(loader.prefetch_factor or 1))
+    if loader.prefetch_factor and (loader._depth_given or loader.prefetch_factor != _STOCK_PREFETCH_FACTOR):
+        return min(int(loader.prefetch_factor), _MOST)
     return min(max(_LEAST_DEPTH, _AHEAD_BYTES // slot_bytes), _MOST_DEPTH)
 
 
@@ -204,13 +270,10 @@ class NativePass(Iterator[Any]):
 
     _loader: FastLoader[Any] | None = None  # until it is wholly made, there is nothing to close
 
-    def __init__(self, loader: FastLoader[Any], source: Source) -> None:
-        for field in source.fields.values():
-            field.check_in_place()
-        settings = PassSettings.of(loader, source)
+    def __init__(self, loader: FastLoader[Any], gatherer: Gatherer) -> None:
+        self._gatherer = gatherer
         self._pin = _pins(loader)
         self._timeout = float(loader.timeout)
-        self._depth = settings.depth
         self._asked = 0
         self._turn = threading.Lock()  # several threads may call next(), but samplers may be generators: one at a time
         # A stock iterator pulls a batch of indices for each next(); with workers, so many more when it starts.
@@ -218,22 +281,20 @@ class NativePass(Iterator[Any]):
         self._started = time.perf_counter()
         self._wall = 0.0
         self._process = os.getpid()
-        self._length = _length(loader.batch_sampler)
-        kept, loader._kept = loader._kept, None
-        self._pipeline = settings.pipeline(loader, kept)
-        self._transforming = settings.transforming(loader, self._pipeline)
-        self._unpack = operator.itemgetter(0) if self._transforming else source.unpacker()
-        self._batches = self._transforming or self._pipeline
-        self._feed: Feed = feed(loader.batch_sampler, source.rows, self._batches)
+        self._given = 0
+        ahead = loader._engine.depth is not None
+        self._feed: Feed = feed(loader.batch_sampler, gatherer.rows, gatherer, ahead=ahead, at_once=self._lead > 0)
         self._loader = loader
+        self._batch_sampler: Any = loader.batch_sampler
         seed = next_seed(loader, drawn_seed)
-        if self._transforming:
-            self._transforming.start(seed)
+        gatherer.begin(seed)
+        if seed.epoch == 0 and self._lead:
+            self._feed.start_again()  # a stock iterator that starts workers takes two iterators of its sampler
         if self._lead:
-            self._feed.pull(self._lead, self._depth)
+            self._feed.pull(self._lead, gatherer.depth)
 
     def __len__(self) -> int:
-        return self._length
+        return len(self._batch_sampler)
 
     def __iter__(self) -> NativePass:
         return self
@@ -242,37 +303,45 @@ class NativePass(Iterator[Any]):
         with self._turn:
             if self._loader is None:
                 raise StopIteration
-            try:
-                batch = self._unpack(self._capsules())
-            except TimeoutError as error:
-                self.close()
-                raise RuntimeError(f"DataLoader timed out after {self._timeout:g} seconds") from error
-            except BaseException:
-                self.close()
-                raise
+            batch = self._next(self._loader)
         return _pinned(batch) if self._pin else batch
 
-    def _capsules(self) -> list[Any]:
+    def _next(self, loader: FastLoader[Any]) -> Any:
         if not self._lead:
             self._ask()
-        capsules: list[Any] | None = self._batches.next(self._timeout)
-        self._wall = time.perf_counter() - self._started
-        if capsules is None:
-            self._feed.raise_held()
-            raise StopIteration
+        unplanned = self._feed.unplanned(self._given)
+        batch = self._gathered() if unplanned is None else None
+        self._given += 1
         if self._lead:
             self._ask()
-        return capsules
+        # What the dataset itself raises ends no pass, as it ends no stock iterator: the next batch follows.
+        if unplanned is not None:
+            return answer(loader, unplanned, self._given)
+        return batch.result() if isinstance(batch, Outcome) else batch
+
+    def _gathered(self) -> Any:
+        try:
+            batch = self._gatherer.next(self._timeout)
+            self._wall = time.perf_counter() - self._started
+            if batch is None:
+                raise StopIteration
+        except TimeoutError as error:
+            self.close()
+            raise RuntimeError(f"DataLoader timed out after {self._timeout:g} seconds") from error
+        except BaseException:
+            self.close()
+            raise
+        return batch
 
     def _ask(self) -> None:
         self._asked += 1
-        self._feed.pull(self._lead + self._asked, self._depth)
+        self._feed.pull(self._lead + self._asked, self._gatherer.depth)
 
     def stats(self) -> LoaderStats:
         """Return the counters of this pass; of a pass that a parent process began, none."""
         if self._process != os.getpid():
             return LoaderStats()
-        return LoaderStats(**self._batches.stats(), wall_seconds=self._wall)
+        return replace(self._gatherer.stats(), wall_seconds=self._wall)
 
     def close(self) -> None:
         """End the pass: threads stop, memory goes back. Batches in the loop's hands stay valid. May be called twice."""
@@ -282,11 +351,9 @@ class NativePass(Iterator[Any]):
         loader._passes.discard(self)
         if self._process != os.getpid():
             return  # its threads and their memory are the parent's
-        if self._transforming:
-            self._transforming.close()
         loader._finished += self.stats()
-        self._pipeline.close(keep_slots=loader.persistent_workers)
-        loader._kept = self._pipeline if loader.persistent_workers else None
+        self._gatherer.close(keep_slots=loader.persistent_workers)
+        loader._kept = self._gatherer if loader.persistent_workers else None
 
     def __del__(self) -> None:
         self.close()
@@ -304,6 +371,12 @@ def next_seed(loader: FastLoader[Any], number: Callable[[torch.Generator | None]
 def _pins(loader: FastLoader[Any]) -> bool:
     if not loader.pin_memory:
         return False
+    if loader.pin_memory_device:
+        warnings.warn(
+            "pin_memory_device is deprecated, the current accelerator will be used as the device,"
+            f"ignore pin_memory_device='{loader.pin_memory_device}'.",
+            stacklevel=4,
+        )
     if torch.accelerator.is_available():
         return True
     warnings.warn(
@@ -318,5 +391,5 @@ def _pinned(batch: Any) -> Any:
     if isinstance(batch, torch.Tensor):
         return batch.pin_memory()
     if isinstance(batch, dict):
-        return {key: value.pin_memory() for key, value in batch.items()}
-    return [value.pin_memory() for value in batch]
+        return {key: _pinned(value) for key, value in batch.items()}
+    return [_pinned(value) for value in batch]

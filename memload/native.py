@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -50,12 +50,22 @@ class Source:
     layout: str
     casts: Mapping[Key, Cast]
     maps: tuple[Callable[..., Any], ...] = ()
-    late_casts: Mapping[Any, Cast] = field(default_factory=dict)
+    late_casts: Mapping[Any, Cast] | None = None
 
     @property
     def rows(self) -> int:
         """How many rows there are."""
         return next(iter(self.fields.values())).rows
+
+    @property
+    def selection_bytes(self) -> int:
+        """Bytes of the row selections of all fields."""
+        return sum(field.column.selection_bytes for field in self.fields.values())
+
+    def check_in_place(self) -> None:
+        """Raise RuntimeError if the memory of a tensor was moved since its field was made."""
+        for field in self.fields.values():
+            field.check_in_place()
 
     def with_casts(self, casts: Mapping[Any, Cast]) -> Source:
         """Return this source with casts for some fields.

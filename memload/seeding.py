@@ -8,6 +8,7 @@ generator of their own, wherever the transform gave them none: a ``TorchFunction
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -83,6 +84,9 @@ class Draws(TorchFunctionMode):
         self._generators: dict[torch.device, torch.Generator] = {}
         self._fresh: set[torch.device] = set()
         self._rng: np.random.Generator | None = None
+        self.for_torch = self.generator
+        if "torch._dynamo" in sys.modules:  # a compiled function must not trace into this; to load it takes seconds
+            self.for_torch = torch.compiler.disable(self.generator)  # type: ignore[no-untyped-call]
 
     @classmethod
     def on_the_spot(cls) -> Draws:
@@ -119,7 +123,7 @@ class Draws(TorchFunctionMode):
         """Give a generator to the random functions of torch."""
         kwargs = kwargs or {}
         if func in _TAKES_GENERATOR and kwargs.get("generator") is None:
-            return func(*args, **{**kwargs, "generator": self.generator(_device_of(args, kwargs))})
+            return func(*args, **{**kwargs, "generator": self.for_torch(_device_of(args, kwargs))})
         if func in _REWRITTEN:
             return _REWRITTEN[func](self, *args, **kwargs)
         if func in _REFUSED and kwargs.get("training", True):
@@ -154,19 +158,19 @@ def _device_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device:
 
 def _rand_like(draws: Draws, input: torch.Tensor, **like: Any) -> torch.Tensor:  # noqa: A002 - torch's name
     empty = torch.empty_like(input, **like)
-    return empty.uniform_(generator=draws.generator(empty.device))
+    return empty.uniform_(generator=draws.for_torch(empty.device))
 
 
 def _randn_like(draws: Draws, input: torch.Tensor, **like: Any) -> torch.Tensor:  # noqa: A002
     empty = torch.empty_like(input, **like)
-    return empty.normal_(generator=draws.generator(empty.device))
+    return empty.normal_(generator=draws.for_torch(empty.device))
 
 
 def _randint_like(draws: Draws, input: torch.Tensor, *bounds: int, **like: Any) -> torch.Tensor:  # noqa: A002
     named = [like.pop(name) for name in ("low", "high") if name in like]
     low, high = (0, *bounds, *named)[-2:]
     empty = torch.empty_like(input, **like)
-    return empty.random_(int(low), int(high), generator=draws.generator(empty.device))
+    return empty.random_(int(low), int(high), generator=draws.for_torch(empty.device))
 
 
 def _dropout(
@@ -178,7 +182,7 @@ def _dropout(
 ) -> torch.Tensor:
     if not training or p == 0:
         return input
-    kept = torch.empty_like(input).bernoulli_(1 - p, generator=draws.generator(input.device))
+    kept = torch.empty_like(input).bernoulli_(1 - p, generator=draws.for_torch(input.device))
     if p < 1:
         kept.div_(1 - p)
     return input.mul_(kept) if inplace else input * kept

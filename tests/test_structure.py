@@ -25,8 +25,9 @@ FLOORS = [
     {"dataset"},
     {"device", "opening"},
     {"cast", "writing"},
-    {"native", "cast_batches"},
+    {"native", "cast_batches", "stock_only"},
     {"transforms"},
+    {"by_the_dataset", "transform_threads"},
     {"engine"},
     {"loader"},
 ]
