@@ -8,7 +8,7 @@ from memload.cast_batches import cast_batch
 from memload.dataset import Dataset
 from memload.plan import Unplanned
 from memload.seeding import PassSeed
-from memload.transforms import transformed_here
+from memload.transforms import samples_here, transformed_here
 
 if TYPE_CHECKING:
     from memload.loader import FastLoader
@@ -23,10 +23,10 @@ def answer(loader: FastLoader[Any], batch: Unplanned, position: int) -> Any:
     if batch.error is not None:
         raise batch.error
     dataset: Any = loader.dataset
-    if getattr(dataset, "__getitems__", None):
-        samples = dataset.__getitems__(batch.indices)
+    if loader.batch_sampler is None:
+        samples = dataset[batch.indices]
     else:
-        samples = [dataset[index] for index in batch.indices]
+        samples = samples_here(dataset, batch.indices, loader._seed or PassSeed(0), position)
     collated = loader.collate_fn(samples)
     names = list(dataset.fields) if isinstance(dataset, Dataset) else []
     if loader._casts:

@@ -19,12 +19,14 @@ from torch.utils.data import BatchSampler
 
 from memload import _core
 from memload.by_the_dataset import answer
-from memload.memory.budget import default_threads, memory
+from memload.changes import UpToDate
+from memload.memory.budget import local_threads, memory
 from memload.native import Source
 from memload.plan import Feed, Indices, PlanSink, feed
+from memload.planned_rows import PlannedRows
 from memload.seeding import PassSeed, drawn_seed
 from memload.stats import LoaderStats
-from memload.transform_threads import MOST_THREADS, RowsAhead, Transforming
+from memload.transform_threads import MOST_THREADS, Transforming
 from memload.transforms import Outcome, Recipe
 
 if TYPE_CHECKING:
@@ -80,6 +82,7 @@ class PassSettings:
         slot_rows: rows that a slot is made for: those of the largest batch as far as it is known beforehand. A batch
             sampler of an unknown kind may give larger ones; slots then grow to the largest seen.
         planned_rows: rows of the pass, 0 if its sampler does not say.
+        drop_last: whether a last batch of fewer rows is left out.
         depth: batches gathered ahead, those that threads transform included.
         threads: threads that gather.
         recipe: what becomes of a gathered batch; None: the loop gets it as it is.
@@ -90,6 +93,7 @@ class PassSettings:
     batch_rows: int
     slot_rows: int
     planned_rows: int
+    drop_last: bool
     depth: int
     threads: int
     recipe: Recipe | None
@@ -98,17 +102,18 @@ class PassSettings:
     @classmethod
     def of(cls, loader: FastLoader[Any], source: Source) -> PassSettings:
         """Work the settings out."""
-        sampler = loader.batch_sampler
-        planned = _length(loader.sampler if type(sampler) is BatchSampler else None)
+        sampler = batches_of(loader)
+        planned = _length(sampler.sampler if type(sampler) is BatchSampler else None)
         batch_rows = slot_rows = _batch_rows(sampler)
         if type(sampler) is BatchSampler:
             slot_rows = max(1, min(batch_rows, planned or batch_rows))
         slot = _core.Pipeline.ring_bytes(source.pipeline_fields(), slot_rows, depth=1) // 2
         planned = planned or _length(sampler) * batch_rows
+        drop_last = bool(getattr(sampler, "drop_last", False))
         threads, recipe = _threads(loader), Recipe.of(source, loader.batch_transform)
         transforming = (loader._engine.transform_threads or min(threads, MOST_THREADS)) if recipe else 0
         depth = _depth(loader, slot) + transforming
-        return cls(source, batch_rows, slot_rows, planned, depth, threads, recipe, transforming)
+        return cls(source, batch_rows, slot_rows, planned, drop_last, depth, threads, recipe, transforming)
 
     @property
     def ring_bytes(self) -> int:
@@ -123,7 +128,7 @@ class PassSettings:
             self.source.pipeline_fields(),
             batch_rows=self.batch_rows,
             slot_rows=self.slot_rows,
-            drop_last=_drops_last(loader),
+            drop_last=self.drop_last,
             depth=self.depth,
             threads=self.threads,
             read_blocks=_reads_blocks(self.source, self.planned_rows),
@@ -134,15 +139,19 @@ class PassSettings:
 
     def gatherer(self, loader: FastLoader[Any], reuse: Gatherer | None) -> Gatherer:
         """Return what gathers the batches of one pass, on the slots of an earlier one if given."""
-        gathering = WholeBatches(self, loader, reuse.inner if isinstance(reuse, Transforming) else reuse)
-        if self.recipe is None:
-            return gathering
-        rows = RowsAhead(self.batch_rows, _drops_last(loader))
-        return Transforming(gathering, self.recipe, rows, self.transform_threads)
+        gatherer: Gatherer = WholeBatches(self, loader, _gathering(reuse))
+        if self.recipe is not None:
+            ahead = PlannedRows(self.batch_rows, self.drop_last)
+            gatherer = Transforming(gatherer, self.recipe, ahead, self.transform_threads)
+        watches = self.source.watches
+        return UpToDate(gatherer, watches, loader, self.batch_rows, self.drop_last) if watches else gatherer
 
 
-def _drops_last(loader: FastLoader[Any]) -> bool:
-    return bool(getattr(loader.batch_sampler, "drop_last", False))
+def _gathering(kept: Gatherer | None) -> Gatherer | None:
+    """What gathered in an earlier pass, without what was laid around it."""
+    while isinstance(kept, UpToDate | Transforming):
+        kept = kept.gatherer
+    return kept
 
 
 class Gatherer(PlanSink, Protocol):
@@ -210,6 +219,11 @@ class WholeBatches:
         self._pipeline.close(keep_slots=keep_slots)
 
 
+def batches_of(loader: FastLoader[Any]) -> Any:
+    """Return what gives the rows of each batch: without automatic batching that is the sampler."""
+    return loader.sampler if loader.batch_sampler is None else loader.batch_sampler
+
+
 def _length(sized: Any) -> int:
     try:
         return len(sized)
@@ -237,13 +251,7 @@ def _threads(loader: FastLoader[Any]) -> int:
         return loader._engine.threads
     if loader.num_workers:
         return loader.num_workers
-    processes = os.environ.get("LOCAL_WORLD_SIZE", "1")
-    if not processes.isdecimal() or int(processes) < 1:
-        raise ValueError(
-            f"the environment says LOCAL_WORLD_SIZE={processes!r}; it is the number of processes on this machine, as "
-            "torchrun sets it: unset it, or give threads="
-        )
-    return default_threads(int(processes))
+    return local_threads()
 
 
 def _reads_blocks(source: Source, planned_rows: int) -> bool:
@@ -283,9 +291,9 @@ class NativePass(Iterator[Any]):
         self._process = os.getpid()
         self._given = 0
         ahead = loader._engine.depth is not None
-        self._feed: Feed = feed(loader.batch_sampler, gatherer.rows, gatherer, ahead=ahead, at_once=self._lead > 0)
+        self._feed: Feed = feed(batches_of(loader), gatherer.rows, gatherer, ahead=ahead, at_once=self._lead > 0)
         self._loader = loader
-        self._batch_sampler: Any = loader.batch_sampler
+        self._batch_sampler: Any = batches_of(loader)
         seed = next_seed(loader, drawn_seed)
         gatherer.begin(seed)
         if seed.epoch == 0 and self._lead:
@@ -388,8 +396,8 @@ def _pins(loader: FastLoader[Any]) -> bool:
 
 def _pinned(batch: Any) -> Any:
     """Copy a batch into memory of torch's pinned allocator, since only that knows which copies are in flight."""
-    if isinstance(batch, torch.Tensor):
-        return batch.pin_memory()
     if isinstance(batch, dict):
         return {key: _pinned(value) for key, value in batch.items()}
-    return [_pinned(value) for value in batch]
+    if isinstance(batch, list):
+        return [_pinned(value) for value in batch]
+    return batch.pin_memory()

@@ -24,16 +24,17 @@ MOST_BYTES = 2**63
 class Lender:
     """A tensor whose memory a field reads in place, and the address that it had when the field was made.
 
-    Torch can move a tensor's memory, and frees it at the old address whoever else still reads there.
+    Torch can move a tensor's memory, and frees it at the old address whoever else still reads there. Where the tensor
+    maps a file, it is the file that is read, and no address counts.
     """
 
     name: str
     tensor: torch.Tensor
-    address: int
+    address: int | None
 
     def check(self) -> None:
         """Raise RuntimeError if the tensor's memory has been moved."""
-        if self.tensor.data_ptr() != self.address:
+        if self.address is not None and self.tensor.data_ptr() != self.address:
             raise RuntimeError(
                 f"field {self.name!r}: the tensor's memory was moved after the dataset was made, by share_memory_(), "
                 "set_() or sending the tensor to another process; do that first, then make the dataset"

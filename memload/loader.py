@@ -12,14 +12,16 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset, default_collate
+from torch.utils.data import DataLoader, IterableDataset
 
 from memload.cast import Cast
 from memload.cast_batches import CastBatches, checked_casts
+from memload.collation import collated
 from memload.dataset import Dataset
-from memload.engine import EngineOptions, Gatherer, NativePass, PassSettings, next_seed
-from memload.native import NotNative, Source, resolve
+from memload.engine import EngineOptions, Gatherer, NativePass, PassSettings, batches_of, next_seed
+from memload.native import NotNative, Source
 from memload.plan import plan_bytes
+from memload.readers import resolve
 from memload.seeding import PassSeed, peeked_seed
 from memload.stats import LoaderStats
 from memload.stock_only import asks_for_stock
@@ -32,11 +34,12 @@ class FastLoader(DataLoader[T]):
     """Yields the batches that ``torch.utils.data.DataLoader`` yields with the same arguments, faster.
 
     All arguments of ``DataLoader`` keep their meaning, order, defaults and errors. Datasets that memload reads natively
-    (its own, TensorDataset, Subset, ConcatDataset and nestings, ``Float32View`` of these) with the default collation
-    are gathered by native threads into reused memory; every other dataset runs on the stock machinery, with equal
-    results. ``engine`` says which it is, and ``why``. What each argument means on either engine is in
-    docs/dataloader-arguments.md: natively ``num_workers`` is the number of threads, 0 lets memload choose;
-    ``prefetch_factor``, where given, is the depth.
+    (its own, TensorDataset, StackDataset, Subset, ConcatDataset and nestings, ``Float32View`` of these, TensorDict, and
+    any with a method ``__memload__()`` that returns a memload dataset) are, with the default collation, gathered by
+    native threads into reused memory; every other dataset runs on the stock machinery, with equal results. ``engine``
+    says which it is, and ``why``. What each argument means on either engine is in docs/dataloader-arguments.md:
+    natively ``num_workers`` is the number of threads, 0 lets memload choose; ``prefetch_factor``, where given, is the
+    depth.
 
     A sampler that torch does not know is pulled when a stock loader pulls it: for each batch, and with ``num_workers``
     so many batches ahead. Without workers its batches are not gathered ahead, unless ``depth`` is given, which also
@@ -158,7 +161,7 @@ class FastLoader(DataLoader[T]):
         settings = PassSettings.of(self, source.with_casts(self._casts))
         selections = 0 if isinstance(self.dataset, Dataset) else source.selection_bytes
         ahead = (settings.depth + 1) * settings.slot_rows
-        return settings.ring_bytes + plan_bytes(getattr(self.batch_sampler, "sampler", None), ahead) + selections
+        return settings.ring_bytes + plan_bytes(getattr(batches_of(self), "sampler", None), ahead) + selections
 
     def stats(self) -> LoaderStats:
         """Return where the time of the native passes went so far; printing it says what limits."""
@@ -196,13 +199,9 @@ class FastLoader(DataLoader[T]):
         """The source, or the first thing that keeps the loader from being native."""
         if isinstance(self.dataset, IterableDataset):
             return "An IterableDataset has no rows to plan: use a map-style dataset."
-        if self.batch_sampler is None:
-            return "batch_size=None switches batching off: give a batch_size."
-        if self.collate_fn is not default_collate:
-            return "A collate_fn of your own is called with lists of samples: leave collate_fn out."
         if (reason := asks_for_stock(self)) is not None:
             return reason
         try:
-            return resolve(self.dataset)
+            return collated(resolve(self.dataset), self)
         except NotNative as answer:
             return str(answer)

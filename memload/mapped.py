@@ -43,8 +43,13 @@ class MappedDataset(Dataset[Any]):
             raise TypeError(f"map takes a function of one sample, got {type(fn).__name__}")
         if not hasattr(base, "__getitem__") or not hasattr(base, "__len__"):
             raise TypeError(f"map needs a dataset with a length and rows, got {type(base).__name__}")
-        self.base, self.fn, self.in_processes = base, fn, in_processes
+        self.base, self.in_processes = base, in_processes
         self._drawing = Drawing(fn)
+
+    @property
+    def fn(self) -> Callable[..., Any]:
+        """The function that each sample goes through."""
+        return self._drawing.fn
 
     def __len__(self) -> int:
         return len(self.base)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -95,6 +96,20 @@ class Draws(TorchFunctionMode):
         draws.begin(lambda: seed)
         return draws
 
+    @staticmethod
+    def here() -> Draws:
+        """Return those that this thread has entered; otherwise some that are seeded by torch's default generator."""
+        return getattr(_ENTERED, "draws", None) or Draws.on_the_spot()
+
+    def __enter__(self) -> Draws:
+        super().__enter__()  # type: ignore[no-untyped-call]
+        _ENTERED.draws = self
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        _ENTERED.draws = None
+        super().__exit__(*raised)  # type: ignore[no-untyped-call]
+
     def begin(self, seed: Callable[[], int]) -> None:
         """Turn to the next row or batch, whose seed this function gives."""
         self._seed, self._rng = seed, None
@@ -135,6 +150,7 @@ class Draws(TorchFunctionMode):
 
 
 _CPU = torch.device("cpu")
+_ENTERED = threading.local()
 
 _TAKES_GENERATOR = {
     *(torch.rand, torch.randn, torch.randint, torch.randperm, torch.normal, torch.bernoulli, torch.multinomial),
@@ -218,11 +234,11 @@ class Drawing:
     def __post_init__(self) -> None:
         object.__setattr__(self, "wants", tuple(_wanted(self.fn)))
 
-    def __call__(self, value: Any, draws: Draws | None = None) -> Any:
-        """Call the function; outside of a pass its generators are seeded by a draw from torch's default generator."""
+    def __call__(self, value: Any) -> Any:
+        """Call the function."""
         if not self.wants:
             return self.fn(value)
-        draws = draws or Draws.on_the_spot()
+        draws = Draws.here()
         return self.fn(value, **{name: getattr(draws, name)() for name in self.wants})
 
 

@@ -10,7 +10,6 @@ import atexit
 import os
 import threading
 import time
-from collections import deque
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,7 @@ import numpy as np
 import torch
 
 from memload.plan import Indices
+from memload.planned_rows import PlannedRows
 from memload.seeding import Draws, PassSeed
 from memload.stats import LoaderStats
 from memload.transforms import Outcome, Recipe
@@ -31,62 +31,6 @@ MOST_THREADS = 8
 _GLANCE = 0.1  # seconds after which a thread that waits for a batch looks whether the pass was closed
 _PATIENCE = 1.0  # seconds that the end of a pass waits for functions that are under way
 _LAST_PATIENCE = 5.0  # and the end of the process
-
-
-class RowsAhead:
-    """The rows of each batch to come, cut from a plan as the pipeline cuts them. Not synchronised.
-
-    Args:
-        batch_rows: rows of a full batch.
-        drop_last: whether a last batch with fewer rows is left out.
-    """
-
-    def __init__(self, batch_rows: int, drop_last: bool) -> None:
-        self._batch_rows, self._drop_last = batch_rows, drop_last
-        self._stream: deque[Indices] = deque()
-        self._whole: deque[Indices] = deque()
-        self._left = 0
-        self.finished = False
-
-    def extend(self, rows: Indices) -> None:
-        """Take rows that follow those before."""
-        self._stream.append(rows)
-        self._left += len(rows)
-
-    def push(self, rows: Indices) -> None:
-        """Take rows that are one batch."""
-        self._whole.append(rows)
-
-    @property
-    def ready(self) -> bool:
-        """Whether the next batch is known."""
-        return bool(self._whole) or self._next_rows > 0
-
-    @property
-    def ended(self) -> bool:
-        """Whether no batch is left and none will come."""
-        return self.finished and not self.ready
-
-    @property
-    def _next_rows(self) -> int:
-        if self._left >= self._batch_rows:
-            return self._batch_rows
-        return self._left if self.finished and not self._drop_last else 0
-
-    def take(self) -> Indices:
-        """Return the rows of the next batch, which is ready."""
-        if self._whole:
-            return self._whole.popleft()
-        wanted = self._next_rows
-        self._left -= wanted
-        parts = []
-        while wanted:
-            first = self._stream.popleft()
-            parts.append(first[:wanted])
-            if len(first) > wanted:
-                self._stream.appendleft(first[wanted:])
-            wanted -= len(parts[-1])
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 @dataclass
@@ -105,16 +49,16 @@ class Transforming:
     ``extend()``, ``push()`` and ``finish()``; ``close()`` may come from any, and twice.
 
     Args:
-        inner: what gathers. Its depth is that of the whole, batches in the making included.
+        gatherer: what gathers. Its depth is that of the whole, batches in the making included.
         recipe: what becomes of a batch.
-        rows_ahead: cuts the plan as the gatherer does.
+        ahead: cuts the plan as the gatherer does.
         threads: how many threads transform.
     """
 
-    def __init__(self, inner: Gatherer, recipe: Recipe, rows_ahead: RowsAhead, threads: int) -> None:
-        self.inner = inner
-        self.rows, self.depth = inner.rows, inner.depth
-        self._recipe, self._rows_ahead = recipe, rows_ahead
+    def __init__(self, gatherer: Gatherer, recipe: Recipe, ahead: PlannedRows, threads: int) -> None:
+        self.gatherer = gatherer
+        self.rows, self.depth = gatherer.rows, gatherer.depth
+        self._recipe, self._ahead = recipe, ahead
         self._process = os.getpid()
         # Reentrant, since the collector may end a pass in any thread at any time, those that hold them included.
         self._turn = threading.RLock()  # held by the thread that takes the next batch from the gatherer
@@ -144,23 +88,23 @@ class Transforming:
 
     def extend(self, rows: Indices) -> None:
         """Take rows that follow those before."""
-        self.inner.extend(rows)  # first: what is noted here can be gathered, and in a forked child this raises
+        self.gatherer.extend(rows)  # first: what is noted here can be gathered, and in a forked child this raises
         with self._mutex:
-            self._rows_ahead.extend(rows)
+            self._ahead.extend(rows)
             self._may_take.notify()
 
     def push(self, rows: Indices) -> None:
         """Take rows that are one batch."""
-        self.inner.push(rows)
+        self.gatherer.push(rows)
         with self._mutex:
-            self._rows_ahead.push(rows)
+            self._ahead.push(rows)
             self._may_take.notify()
 
     def finish(self) -> None:
         """Know that nothing follows."""
-        self.inner.finish()
+        self.gatherer.finish()
         with self._mutex:
-            self._rows_ahead.finished = True
+            self._ahead.finish()
             self._may_take.notify()
 
     def next(self, timeout: float) -> Any:
@@ -171,7 +115,7 @@ class Transforming:
             Exception: what the gatherer raised.
         """
         if self._process != os.getpid():
-            return self.inner.next(timeout)  # which raises, and says what to do
+            return self.gatherer.next(timeout)  # which raises, and says what to do
         with self._mutex:
             began = time.perf_counter()
             known = self._may_hand_out.wait_for(self._next_is_known, timeout or None)
@@ -193,7 +137,7 @@ class Transforming:
 
     def stats(self) -> LoaderStats:
         """Return the gatherer's counters, with those that mean something else behind threads, and those of threads."""
-        gathered = self.inner.stats()
+        gathered = self.gatherer.stats()
         with self._mutex:
             return replace(
                 gathered,
@@ -207,7 +151,7 @@ class Transforming:
     def close(self, keep_slots: bool) -> None:
         """End the threads, and then the gatherer. A function under way is waited for, but not for long."""
         self._end_threads(_PATIENCE)
-        self.inner.close(keep_slots)
+        self.gatherer.close(keep_slots)
 
     def _end_threads(self, patience: float) -> None:
         """Let no thread ask for a batch any more, and wait so many seconds for those within a function to end."""
@@ -230,7 +174,7 @@ class Transforming:
                 thread.join(max(0.0, until - time.monotonic()))
 
     def _next_is_known(self) -> bool:
-        nothing_comes = self._closed or ((self._broken or self._rows_ahead.ended) and self._handed == self._taken)
+        nothing_comes = self._closed or ((self._broken or self._ahead.ended) and self._handed == self._taken)
         return self._handed in self._made or nothing_comes
 
     # What threads do.
@@ -267,7 +211,7 @@ class Transforming:
                 self._may_take.wait_for(lambda: self._over() or self._within_depth())
                 if self._over():
                     return self._taken, _NO_ROWS, None
-                number, rows = self._taken, self._rows_ahead.take()
+                number, rows = self._taken, self._ahead.take()
                 self._taken += 1
             try:
                 return number, rows, self._gathered(len(rows))
@@ -276,15 +220,15 @@ class Transforming:
                 return number, rows, _Made(error=error)
 
     def _over(self) -> bool:
-        return self._closed or self._broken or self._rows_ahead.ended
+        return self._closed or self._broken or self._ahead.ended
 
     def _within_depth(self) -> bool:
-        return self._rows_ahead.ready and self._taken < self._handed + self.depth
+        return self._ahead.ready and self._taken < self._handed + self.depth
 
     def _gathered(self, rows: int) -> _Made | None:
         while not self._closed:
             try:
-                batch = self.inner.next(_GLANCE)
+                batch = self.gatherer.next(_GLANCE)
             except TimeoutError:
                 continue
             return None if batch is None else _Made(batch, rows)

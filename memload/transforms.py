@@ -30,13 +30,11 @@ class Recipe:
 
     Attributes:
         maps: functions of one sample, applied one after the other; none: the batch stays whole.
-        cut: makes samples of a batch.
         casts: casts of a batch made of mapped samples; those of others are done while gathering.
         transform: a function of the batch that comes last.
     """
 
     maps: tuple[Drawing, ...]
-    cut: Callable[[Any], Iterable[Any]]
     casts: Mapping[Any, Cast]
     transform: Drawing | None
 
@@ -45,10 +43,8 @@ class Recipe:
         """Return what is to be done to the batches of a source; None: nothing."""
         if not source.maps and transform is None:
             return None
-        maps = tuple(Drawing(fn) for fn in source.maps)
-        return cls(
-            maps, _CUTTERS[source.layout], source.late_casts or {}, None if transform is None else Drawing(transform)
-        )
+        last = None if transform is None else Drawing(transform)
+        return cls(tuple(map(Drawing, source.maps)), source.late_casts or {}, last)
 
     def apply(self, batch: Any, rows: Indices, seed: PassSeed, draws: Draws) -> Any:
         """Return what the loop gets for a gathered batch of these rows."""
@@ -60,33 +56,32 @@ class Recipe:
             return batch
         draws.begin(lambda: seed.of_batch(rows))
         with draws:
-            return self.transform(batch, draws)
+            return self.transform(batch)
 
     def _mapped(self, batch: Any, rows: Indices, seed: PassSeed, draws: Draws) -> list[Any]:
         samples = []
         with draws:
-            for row, sample in zip(rows.tolist(), self.cut(batch), strict=True):
+            for row, sample in zip(rows.tolist(), _samples(batch), strict=True):
                 draws.begin(lambda row=row: seed.of_row(row))  # type: ignore[misc]
                 for fn in self.maps:
-                    sample = fn(sample, draws)
+                    sample = fn(sample)
                 samples.append(sample)
         return samples
 
 
-def _cut_dict(batch: dict[str, torch.Tensor]) -> Iterator[dict[str, torch.Tensor]]:
-    for values in zip(*(tensor.unbind() for tensor in batch.values()), strict=True):
+def _samples(batch: Any) -> Iterable[Any]:
+    """Cut a batch, as it was gathered, into what the dataset would have given for each row."""
+    if isinstance(batch, dict):
+        return _dicts(batch)
+    if isinstance(batch, list):
+        return zip(*map(_samples, batch), strict=True)
+    rows: Iterable[Any] = batch.unbind(0)  # a tensor, or a TensorDict
+    return rows
+
+
+def _dicts(batch: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for values in zip(*map(_samples, batch.values()), strict=True):
         yield dict(zip(batch, values, strict=True))
-
-
-def _cut_tuple(batch: list[torch.Tensor]) -> Iterator[tuple[torch.Tensor, ...]]:
-    return zip(*(tensor.unbind() for tensor in batch), strict=True)
-
-
-_CUTTERS: dict[str, Callable[[Any], Iterable[Any]]] = {
-    "dict": _cut_dict,
-    "tuple": _cut_tuple,
-    "only": torch.Tensor.unbind,
-}
 
 
 @dataclass(frozen=True)
@@ -105,13 +100,28 @@ class Outcome:
         raise self.error
 
 
+def samples_here(dataset: Any, indices: Any, seed: PassSeed, number: int) -> Any:
+    """Return what a dataset gives for the indices of a batch, with randomness as in the pass that they belong to."""
+    draws = Draws()
+    with draws:
+        if getattr(dataset, "__getitems__", None):
+            draws.begin(lambda: seed.of_batch(number))
+            return dataset.__getitems__(indices)
+        return [_sample_here(dataset, index, seed, draws) for index in indices]
+
+
+def _sample_here(dataset: Any, index: Any, seed: PassSeed, draws: Draws) -> Any:
+    draws.begin(lambda: seed.of_row(int(index) % len(dataset)))
+    return dataset[index]
+
+
 def transformed_here(transform: Callable[..., Any], batch: Any, seed: PassSeed, number: int) -> Any:
     """Return a transformed batch, made by the thread that asks, with randomness that follows from its number."""
     draws = Draws()
     draws.begin(lambda: seed.of_batch(number))
     try:
         with torch.no_grad(), draws:
-            return Drawing(transform)(batch, draws)
+            return Drawing(transform)(batch)
     except StopIteration as error:
         return Outcome(error=error).result()
 

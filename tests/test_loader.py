@@ -251,7 +251,7 @@ def test_a_world_size_that_is_no_number_is_named(monkeypatch):
     ("dataset", "reason"),
     [
         (list(range(10)), "list is not a dataset that memload reads natively"),
-        (TensorDataset(torch.ones(4, requires_grad=True)), "without gradient"),
+        (TensorDataset(torch.ones(4, requires_grad=True)), "requires grad"),
         (TensorDataset(torch.ones(4, 6)[:, ::2]), "one contiguous run of bytes"),
         (ConcatDataset([TensorDataset(torch.ones(4)), TensorDataset(torch.ones(4).double())]), "differ in"),
         (Subset(TensorDataset(torch.ones(4)), ["a"]), "not row indices"),
