@@ -26,6 +26,7 @@ FLOORS = [
     {"device", "opening"},
     {"cast", "writing"},
     {"native", "cast_batches"},
+    {"cold"},
     {"engine"},
     {"loader"},
 ]
