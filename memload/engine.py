@@ -11,17 +11,18 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch.utils.data import BatchSampler
 
 from memload import _core
+from memload.by_the_dataset import answer
 from memload.cold import reads_blocks, reads_directly
 from memload.memory.budget import default_threads
 from memload.native import Source
-from memload.plan import Feed, feed
+from memload.plan import Feed, Indices, PlanSink, feed
 from memload.stats import LoaderStats
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class EngineOptions:
                 raise ValueError(
                     f"{name} must be an int from 1 to {_MOST}, or None to let memload choose; got {value!r}"
                 )
-        if self.direct not in (True, False, None):
+        if not (self.direct is None or isinstance(self.direct, bool)):
             raise ValueError(f"direct must be True, False, or None to let memload choose; got {self.direct!r}")
         if self.isa is not None and self.isa not in _core.isas():
             raise ValueError(f"isa must be one of {_core.isas()} on this machine, got {self.isa!r}")
@@ -95,8 +96,8 @@ class PassSettings:
     @classmethod
     def of(cls, loader: FastLoader[Any], source: Source) -> PassSettings:
         """Work the settings out."""
-        sampler = loader.batch_sampler
-        planned = _length(loader.sampler if type(sampler) is BatchSampler else None)
+        sampler = batches_of(loader)
+        planned = _length(sampler.sampler if type(sampler) is BatchSampler else None)
         batch_rows = slot_rows = _batch_rows(sampler)
         if type(sampler) is BatchSampler:
             slot_rows = max(1, min(batch_rows, planned or batch_rows))
@@ -117,7 +118,7 @@ class PassSettings:
             self.source.pipeline_fields(),
             batch_rows=self.batch_rows,
             slot_rows=self.slot_rows,
-            drop_last=bool(getattr(loader.batch_sampler, "drop_last", False)),
+            drop_last=bool(getattr(batches_of(loader), "drop_last", False)),
             depth=self.depth,
             threads=self.threads,
             read_blocks=reads_blocks(self.source, self.planned_rows),
@@ -127,11 +128,79 @@ class PassSettings:
             reuse=reuse,
         )
 
+    def gatherer(self, loader: FastLoader[Any], reuse: Gatherer | None) -> Gatherer:
+        """Return what gathers the batches of one pass, on the slots of an earlier one if given."""
+        return WholeBatches(self, loader, reuse)
+
+
+class Gatherer(PlanSink, Protocol):
+    """Makes batches of a plan, in its order, ahead of the loop. For one consumer at a time."""
+
+    rows: int
+    """Rows of the dataset, to which the plan's row numbers refer."""
+    depth: int
+    """Batches gathered ahead."""
+
+    def next(self, timeout: float) -> Any:
+        """Return the next batch, None at the end of the plan; waits up to ``timeout`` seconds, 0: for ever.
+
+        Raises:
+            TimeoutError: no batch was ready in time.
+            ShardReadError, IndexError: a row of this batch cannot be read, or is not there.
+        """
+
+    def stats(self) -> LoaderStats:
+        """Return the counters of this pass; the wall time is its owner's to know."""
+
+    def close(self, keep_slots: bool) -> None:
+        """Stop, and give memory and threads back, or keep the slots for a later pass."""
+
+
+class WholeBatches:
+    """Gathers each batch as it is planned, by one pipeline."""
+
+    def __init__(self, settings: PassSettings, loader: FastLoader[Any], reuse: Gatherer | None) -> None:
+        settings.source.check_in_place()
+        self.rows, self.depth = settings.source.rows, settings.depth
+        kept = reuse._pipeline if isinstance(reuse, WholeBatches) else None
+        self._pipeline: _core.Pipeline = settings.pipeline(loader, kept)
+        self._unpack = settings.source.unpacker()
+
+    def extend(self, rows: Indices) -> None:
+        """Take rows that follow those before."""
+        self._pipeline.extend(rows)
+
+    def push(self, rows: Indices) -> None:
+        """Take rows that are one batch."""
+        self._pipeline.push(rows)
+
+    def finish(self) -> None:
+        """Know that nothing follows."""
+        self._pipeline.finish()
+
+    def next(self, timeout: float) -> Any:
+        """Return the next batch, None at the end."""
+        capsules = self._pipeline.next(timeout)
+        return None if capsules is None else self._unpack(capsules)
+
+    def stats(self) -> LoaderStats:
+        """Return the counters of this pass."""
+        return LoaderStats(**self._pipeline.stats())
+
+    def close(self, keep_slots: bool) -> None:
+        """Stop, and give memory and threads back, or keep the slots for a later pass."""
+        self._pipeline.close(keep_slots=keep_slots)
+
+
+def batches_of(loader: FastLoader[Any]) -> Any:
+    """Return what gives the rows of each batch: without automatic batching that is the sampler."""
+    return loader.sampler if loader.batch_sampler is None else loader.batch_sampler
+
 
 def _length(sized: Any) -> int:
     try:
         return len(sized)
-    except (TypeError, NotImplementedError):  # samplers need not have a length
+    except Exception:  # samplers need not have a length, and whoever asks for it gets their own error
         return 0
 
 
@@ -145,8 +214,8 @@ def _batch_rows(batch_sampler: Any) -> int:
 def _depth(loader: FastLoader[Any], slot_bytes: int) -> int:
     if loader._engine.depth is not None:
         return loader._engine.depth
-    if loader.prefetch_factor not in (None, _STOCK_PREFETCH_FACTOR):
-        return max(1, int(loader.prefetch_factor or 1))
+    if loader.prefetch_factor and (loader._depth_given or loader.prefetch_factor != _STOCK_PREFETCH_FACTOR):
+        return min(int(loader.prefetch_factor), _MOST)
     return min(max(_LEAST_DEPTH, _AHEAD_BYTES // slot_bytes), _MOST_DEPTH)
 
 
@@ -173,14 +242,10 @@ class NativePass(Iterator[Any]):
 
     _loader: FastLoader[Any] | None = None  # until it is wholly made, there is nothing to close
 
-    def __init__(self, loader: FastLoader[Any], source: Source) -> None:
-        for field in source.fields.values():
-            field.check_in_place()
-        settings = PassSettings.of(loader, source)
-        self._unpack = source.unpacker()
+    def __init__(self, loader: FastLoader[Any], gatherer: Gatherer) -> None:
+        self._gatherer = gatherer
         self._pin = _pins(loader)
         self._timeout = float(loader.timeout)
-        self._depth = settings.depth
         self._asked = 0
         self._turn = threading.Lock()  # several threads may call next(), but samplers may be generators: one at a time
         # A stock iterator pulls a batch of indices for each next(); with workers, so many more when it starts.
@@ -188,17 +253,18 @@ class NativePass(Iterator[Any]):
         self._started = time.perf_counter()
         self._wall = 0.0
         self._process = os.getpid()
-        self._length = _length(loader.batch_sampler)
-        kept, loader._kept = loader._kept, None
-        self._pipeline = settings.pipeline(loader, kept)
-        self._feed: Feed = feed(loader.batch_sampler, source.rows, self._pipeline)
+        self._given = 0
+        ahead = loader._engine.depth is not None
+        self._feed: Feed = feed(batches_of(loader), gatherer.rows, gatherer, ahead=ahead, at_once=self._lead > 0)
         self._loader = loader
-        _draw_base_seed(loader)
+        self._batch_sampler: Any = batches_of(loader)
+        if _draw_base_seed(loader) and self._lead:
+            self._feed.start_again()  # a stock iterator that starts workers takes two iterators of its sampler
         if self._lead:
-            self._feed.pull(self._lead, self._depth)
+            self._feed.pull(self._lead, gatherer.depth)
 
     def __len__(self) -> int:
-        return self._length
+        return len(self._batch_sampler)
 
     def __iter__(self) -> NativePass:
         return self
@@ -207,37 +273,43 @@ class NativePass(Iterator[Any]):
         with self._turn:
             if self._loader is None:
                 raise StopIteration
-            try:
-                batch = self._unpack(self._capsules())
-            except TimeoutError as error:
-                self.close()
-                raise RuntimeError(f"DataLoader timed out after {self._timeout:g} seconds") from error
-            except BaseException:
-                self.close()
-                raise
+            batch = self._next(self._loader)
         return _pinned(batch) if self._pin else batch
 
-    def _capsules(self) -> list[Any]:
+    def _next(self, loader: FastLoader[Any]) -> Any:
         if not self._lead:
             self._ask()
-        capsules: list[Any] | None = self._pipeline.next(self._timeout)
-        self._wall = time.perf_counter() - self._started
-        if capsules is None:
-            self._feed.raise_held()
-            raise StopIteration
+        unplanned = self._feed.unplanned(self._given)
+        batch = self._gathered() if unplanned is None else None
+        self._given += 1
         if self._lead:
             self._ask()
-        return capsules
+        # What the dataset itself raises ends no pass, as it ends no stock iterator: the next batch follows.
+        return batch if unplanned is None else answer(loader, unplanned)
+
+    def _gathered(self) -> Any:
+        try:
+            batch = self._gatherer.next(self._timeout)
+            self._wall = time.perf_counter() - self._started
+            if batch is None:
+                raise StopIteration
+        except TimeoutError as error:
+            self.close()
+            raise RuntimeError(f"DataLoader timed out after {self._timeout:g} seconds") from error
+        except BaseException:
+            self.close()
+            raise
+        return batch
 
     def _ask(self) -> None:
         self._asked += 1
-        self._feed.pull(self._lead + self._asked, self._depth)
+        self._feed.pull(self._lead + self._asked, self._gatherer.depth)
 
     def stats(self) -> LoaderStats:
         """Return the counters of this pass; of a pass that a parent process began, none."""
         if self._process != os.getpid():
             return LoaderStats()
-        return LoaderStats(**self._pipeline.stats(), wall_seconds=self._wall)
+        return replace(self._gatherer.stats(), wall_seconds=self._wall)
 
     def close(self) -> None:
         """End the pass: threads stop, memory goes back. Batches in the loop's hands stay valid. May be called twice."""
@@ -248,24 +320,31 @@ class NativePass(Iterator[Any]):
         if self._process != os.getpid():
             return  # its threads and their memory are the parent's
         loader._finished += self.stats()
-        self._pipeline.close(keep_slots=loader.persistent_workers)
-        loader._kept = self._pipeline if loader.persistent_workers else None
+        self._gatherer.close(keep_slots=loader.persistent_workers)
+        loader._kept = self._gatherer if loader.persistent_workers else None
 
     def __del__(self) -> None:
         self.close()
 
 
-def _draw_base_seed(loader: FastLoader[Any]) -> None:
-    """Draw the number with which a stock iterator seeds its workers, so that generators go on as they would."""
+def _draw_base_seed(loader: FastLoader[Any]) -> bool:
+    """Draw the number with which a stock iterator seeds its workers; False where it has workers that are seeded."""
     if loader._seeded and loader.persistent_workers:
-        return  # persistent workers are seeded once
+        return False
     loader._seeded = True
     torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
+    return True
 
 
 def _pins(loader: FastLoader[Any]) -> bool:
     if not loader.pin_memory:
         return False
+    if loader.pin_memory_device:
+        warnings.warn(
+            "pin_memory_device is deprecated, the current accelerator will be used as the device,"
+            f"ignore pin_memory_device='{loader.pin_memory_device}'.",
+            stacklevel=4,
+        )
     if torch.accelerator.is_available():
         return True
     warnings.warn(
@@ -277,8 +356,8 @@ def _pins(loader: FastLoader[Any]) -> bool:
 
 def _pinned(batch: Any) -> Any:
     """Copy a batch into memory of torch's pinned allocator, since only that knows which copies are in flight."""
-    if isinstance(batch, torch.Tensor):
-        return batch.pin_memory()
     if isinstance(batch, dict):
-        return {key: value.pin_memory() for key, value in batch.items()}
-    return [value.pin_memory() for value in batch]
+        return {key: _pinned(value) for key, value in batch.items()}
+    if isinstance(batch, list):
+        return [_pinned(value) for value in batch]
+    return batch.pin_memory()

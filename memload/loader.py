@@ -12,16 +12,18 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset, default_collate
+from torch.utils.data import DataLoader, IterableDataset
 
-from memload import _core
 from memload.cast import Cast
 from memload.cast_batches import CastBatches, checked_casts
+from memload.collation import collated
 from memload.dataset import Dataset
-from memload.engine import EngineOptions, NativePass, PassSettings
-from memload.native import NotNative, Source, resolve
+from memload.engine import EngineOptions, Gatherer, NativePass, PassSettings, batches_of
+from memload.native import NotNative, Source
 from memload.plan import plan_bytes
+from memload.readers import resolve
 from memload.stats import LoaderStats
+from memload.stock_only import asks_for_stock
 
 T = TypeVar("T")
 
@@ -30,15 +32,16 @@ class FastLoader(DataLoader[T]):
     """Yields the batches that ``torch.utils.data.DataLoader`` yields with the same arguments, faster.
 
     All arguments of ``DataLoader`` keep their meaning, order, defaults and errors. Datasets that memload reads natively
-    (its own, TensorDataset, Subset, ConcatDataset and nestings, ``Float32View`` of these) with the default collation
-    are gathered by native threads into reused memory; every other dataset runs on the stock machinery, with equal
-    results. ``engine`` says which it is, and ``why``. Samplers that torch does not know are iterated some batches ahead
-    of the loop, as a stock loader with workers does; one whose next index depends on what the loop does meanwhile sees
-    the difference.
+    (its own, TensorDataset, StackDataset, Subset, ConcatDataset and nestings, ``Float32View`` of these, TensorDict, and
+    any with a method ``__memload__()`` that returns a memload dataset) are, with the default collation, gathered by
+    native threads into reused memory; every other dataset runs on the stock machinery, with equal results. ``engine``
+    says which it is, and ``why``. What each argument means on either engine is in docs/dataloader-arguments.md:
+    natively ``num_workers`` is the number of threads, 0 lets memload choose; ``prefetch_factor``, where given, is the
+    depth.
 
-    On the native engine ``num_workers`` is the number of threads, 0 lets memload choose; ``prefetch_factor``, unless it
-    is torch's default of 2, is the depth; ``persistent_workers`` keeps slots and threads between passes;
-    ``worker_init_fn`` and ``multiprocessing_context`` have no worker processes to act on.
+    A sampler that torch does not know is pulled when a stock loader pulls it: for each batch, and with ``num_workers``
+    so many batches ahead. Without workers its batches are not gathered ahead, unless ``depth`` is given, which also
+    allows that the sampler is pulled ahead.
 
     Args:
         dataset: any dataset.
@@ -118,8 +121,9 @@ class FastLoader(DataLoader[T]):
         self._casts = checked_casts(cast)
         self._finished = LoaderStats()
         self._passes: weakref.WeakSet[NativePass] = weakref.WeakSet()
-        self._kept: _core.Pipeline | None = None
+        self._kept: Gatherer | None = None
         self._seeded = False
+        self._depth_given = prefetch_factor is not None
         source = self._resolved() if self._casts else None
         if isinstance(source, Source):
             source.with_casts(self._casts)  # a cast of a field that is not there fails here, not in the first pass
@@ -146,10 +150,9 @@ class FastLoader(DataLoader[T]):
         if not isinstance(source, Source):
             return 0
         settings = PassSettings.of(self, source.with_casts(self._casts))
-        made_for_it = [] if isinstance(self.dataset, Dataset) else source.fields.values()
-        selections = sum(field.column.selection_bytes for field in made_for_it)
+        selections = 0 if isinstance(self.dataset, Dataset) else source.selection_bytes
         ahead = (settings.depth + 1) * settings.slot_rows
-        return settings.ring_bytes + plan_bytes(getattr(self.batch_sampler, "sampler", None), ahead) + selections
+        return settings.ring_bytes + plan_bytes(getattr(batches_of(self), "sampler", None), ahead) + selections
 
     def stats(self) -> LoaderStats:
         """Return where the time of the native passes went so far; printing it says what limits."""
@@ -158,12 +161,19 @@ class FastLoader(DataLoader[T]):
     def __iter__(self) -> Any:
         source = self._resolved()
         if isinstance(source, Source):
-            one = NativePass(self, source.with_casts(self._casts))
+            self.check_worker_number_rationality()
+            settings = PassSettings.of(self, source.with_casts(self._casts))
+            kept, self._kept = self._kept, None
+            one = NativePass(self, settings.gatherer(self, kept))
             self._passes.add(one)
             return one
         batches = super().__iter__()
         names = list(self.dataset.fields) if isinstance(self.dataset, Dataset) else []
         return CastBatches(batches, self._casts, names) if self._casts else batches
+
+    def _get_iterator(self) -> Any:
+        # Torch's own hook, for those who call it instead of iter().
+        return iter(self) if isinstance(self._resolved(), Source) else super()._get_iterator()
 
     def __getstate__(self) -> dict[str, Any]:
         # What belongs to this process's passes stays here: a copy in another process starts afresh.
@@ -177,11 +187,9 @@ class FastLoader(DataLoader[T]):
         """The source, or the first thing that keeps the loader from being native."""
         if isinstance(self.dataset, IterableDataset):
             return "An IterableDataset has no rows to plan: use a map-style dataset."
-        if self.batch_sampler is None:
-            return "batch_size=None switches batching off: give a batch_size."
-        if self.collate_fn is not default_collate:
-            return "A collate_fn of your own is called with lists of samples: leave collate_fn out."
+        if (reason := asks_for_stock(self)) is not None:
+            return reason
         try:
-            return resolve(self.dataset)
-        except NotNative as reason:
-            return str(reason)
+            return collated(resolve(self.dataset), self)
+        except NotNative as answer:
+            return str(answer)

@@ -52,11 +52,13 @@ class Draws:
         total: rows that the arrays add up to.
         arrays: makes a fresh iterator of int64 arrays of shape ``(n,)``; each step makes the sampler's next draw.
         paced: whether somebody can see when draws happen, so that each must wait for its time.
+        values: which indices may come: all lie in this range.
     """
 
     total: int
     arrays: Iterator[Indices]
     paced: bool
+    values: range
 
 
 def known(sampler: object) -> bool:
@@ -96,11 +98,12 @@ def _sequential(sampler: SequentialSampler) -> Draws:
         for begin in range(0, total, SEQUENTIAL_CHUNK):
             yield np.arange(begin, min(begin + SEQUENTIAL_CHUNK, total), dtype=np.int64)
 
-    return Draws(total, arrays(), paced=False)
+    return Draws(total, arrays(), paced=False, values=range(total))
 
 
 def _random(sampler: RandomSampler) -> Draws:
-    return Draws(len(sampler), _random_arrays(sampler), paced=sampler.generator is not None)
+    values = range(len(sampler.data_source))
+    return Draws(len(sampler), _random_arrays(sampler), paced=sampler.generator is not None, values=values)
 
 
 def _random_arrays(sampler: RandomSampler) -> Iterator[Indices]:
@@ -123,11 +126,14 @@ def _random_arrays(sampler: RandomSampler) -> Iterator[Indices]:
 
 
 def _subset_random(sampler: SubsetRandomSampler) -> Draws:
-    def arrays() -> Iterator[Indices]:
-        # In one expression: a name for the permutation would keep it until the pass ends.
-        yield as_indices(sampler.indices)[torch.randperm(len(sampler.indices), generator=sampler.generator).numpy()]
+    indices = as_indices(sampler.indices)
+    values = range(int(indices.min()), int(indices.max()) + 1) if indices.size else range(0)
 
-    return Draws(len(sampler), arrays(), paced=True)
+    def arrays(rows: list[Indices]) -> Iterator[Indices]:
+        # In one expression: a name for the permutation would keep it until the pass ends.
+        yield rows.pop()[torch.randperm(len(sampler.indices), generator=sampler.generator).numpy()]
+
+    return Draws(len(sampler), arrays([indices]), paced=True, values=values)
 
 
 def _weighted(sampler: WeightedRandomSampler) -> Draws:
@@ -136,14 +142,14 @@ def _weighted(sampler: WeightedRandomSampler) -> Draws:
             sampler.weights, sampler.num_samples, sampler.replacement, generator=sampler.generator
         ).numpy()
 
-    return Draws(len(sampler), arrays(), paced=True)
+    return Draws(len(sampler), arrays(), paced=True, values=range(len(sampler.weights)))
 
 
 def _distributed(sampler: DistributedSampler[Any]) -> Draws:
     def arrays() -> Iterator[Indices]:
         yield np.fromiter(sampler, dtype=np.int64, count=len(sampler))  # draws from a generator of its own
 
-    return Draws(len(sampler), arrays(), paced=False)
+    return Draws(len(sampler), arrays(), paced=False, values=range(len(sampler.dataset)))  # type: ignore[arg-type]
 
 
 _DRAWS: dict[type, Callable[[Any], Draws]] = {
@@ -159,22 +165,35 @@ def as_indices(rows: Any) -> Indices:
     """Row indices of any integer sequence, array or tensor, as int64 of shape ``(n,)``.
 
     Raises:
-        TypeError: if they are not integers.
+        TypeError: if they are not integers. Bools are not: as an index of a tensor they mean something else.
+        ValueError: if they do not fit into 64 bits.
     """
     array = np.asarray(rows)
     if array.size == 0:
         return np.empty(0, dtype=np.int64)
-    if array.dtype.kind not in "iub" or array.ndim != 1:
-        raise TypeError(
-            f"row indices must be a flat sequence of integers, got {array.dtype} of shape {array.shape}; "
-            "a sampler for a native dataset yields ints"
-        )
+    if array.dtype.kind not in "iu" or array.ndim != 1:
+        raise TypeError(f"row indices must be a flat sequence of integers, got {array.dtype} of shape {array.shape}")
+    if array.dtype == np.uint64 and array.max() >= 1 << 63:
+        raise ValueError(f"the row index {array.max()} does not fit into 64 bits with a sign")
     return array.astype(np.int64, copy=False)
 
 
 def from_end(rows: Indices, n: int) -> Indices:
     """Turn indices that count from the end (-1 is the last row of ``n``) into plain ones; others stay as they are."""
     return np.where((rows < 0) & (rows >= -n), rows + n, rows) if rows.size and rows.min() < 0 else rows
+
+
+@dataclass(frozen=True)
+class Unplanned:
+    """A batch in its turn that the engine does not gather.
+
+    Attributes:
+        indices: what the batch sampler gave, which is for the dataset itself to answer.
+        error: what the sampler, or its indices, raised instead; None otherwise.
+    """
+
+    indices: Any = None
+    error: Exception | None = None
 
 
 class StreamFeed:
@@ -188,6 +207,9 @@ class StreamFeed:
         self._fed = 0
         self._finished = False
 
+    def start_again(self) -> None:
+        """Nothing was drawn so far: a stream begins with its first pull."""
+
     def pull(self, batches: int, ahead: int) -> None:
         """Feed what a stock loader has drawn once it has pulled so many batches; what nobody sees, further ahead."""
         wanted = batches * self._batch_size
@@ -195,60 +217,138 @@ class StreamFeed:
             return
         if not self._source.paced:
             wanted = min(wanted + max(ahead * self._batch_size, SEQUENTIAL_CHUNK), self._source.total)
-        while self._fed < wanted and (rows := next(self._source.arrays, None)) is not None:
+        while self._fed < wanted and (rows := self._draw()) is not None:
             self._fed += len(rows)
             if len(rows):
                 self._sink.extend(from_end(rows, self._rows))
-        if self._fed == self._source.total and not self._finished:
+        if self._fed == self._source.total:
+            self._finish()
+
+    def unplanned(self, position: int) -> Unplanned | None:  # noqa: ARG002 - as of every feed
+        """Everything is planned: samplers whose rows may not be there are iterated."""
+        return None
+
+    def _draw(self) -> Indices | None:
+        try:
+            return next(self._source.arrays, None)
+        except Exception:
+            self._finish()  # as a generator that raised, it has nothing more to give
+            raise
+
+    def _finish(self) -> None:
+        if not self._finished:
             self._finished = True
             self._sink.finish()
 
-    def raise_held(self) -> None:
-        """Nothing is ever held: known samplers do not fail."""
-
 
 class BatchFeed:
-    """Feeds the batches of a sampler that is only known by its iterator, `ahead` of the loop."""
+    """Feeds the batches of a sampler that is only known by iterating it.
 
-    def __init__(self, batches: Iterable[Any], rows: int, sink: PlanSink) -> None:
-        self._batches = iter(batches)
+    Args:
+        batch_sampler: gives the indices of one batch at a time.
+        rows: rows of the dataset.
+        sink: takes what can be gathered.
+        ahead: whether batches may be pulled before their time, since nobody can see it.
+        at_once: whether an error of the sampler is raised as soon as it is met, as by stock workers' iterators, or in
+            its turn, after the batches before it.
+    """
+
+    def __init__(self, batch_sampler: Iterable[Any], rows: int, sink: PlanSink, *, ahead: bool, at_once: bool) -> None:
+        self._sampler = batch_sampler
+        self._batches = iter(batch_sampler)
         self._rows = rows
         self._sink = sink
+        self._ahead = ahead
+        self._at_once = at_once
         self._pulled = 0
         self._finished = False
-        self._error: Exception | None = None
+        self._unplanned: dict[int, Unplanned] = {}
+
+    def start_again(self) -> None:
+        """Ask the sampler for another iterator, and forget the first."""
+        self._batches = iter(self._sampler)
 
     def pull(self, batches: int, ahead: int) -> None:
-        """Pull so many batches in all, and `ahead` more."""
-        while not self._finished and self._pulled < batches + ahead:
+        """Pull so many batches in all, and `ahead` more if nobody can see it."""
+        wanted = batches + ahead if self._ahead else batches
+        while not self._finished and self._pulled < wanted:
             try:
-                rows = as_indices(next(self._batches))
-                if not rows.size:
-                    raise IndexError("the batch sampler gave a batch without rows")
+                indices = next(self._batches)
             except StopIteration:
-                self._end()
-            except Exception as error:  # whatever the sampler raises comes out in its turn: after the batches before it
-                self._error = error
-                self._end()
+                self._finished = True
+                self._sink.finish()
+                return
+            except Exception as error:
+                if self._at_once:
+                    raise
+                self._unplanned[self._pulled] = Unplanned(error=error)
             else:
-                self._pulled += 1
-                self._sink.push(from_end(rows, self._rows))
+                self._plan(indices)
+            self._pulled += 1
 
-    def raise_held(self) -> None:
-        """Raise what the sampler raised, now that all batches before are delivered."""
-        if self._error is not None:
-            raise self._error
+    def unplanned(self, position: int) -> Unplanned | None:
+        """Return the batch at this position, counted from 0, if it is not for the engine. Call once for each."""
+        return self._unplanned.pop(position, None)
 
-    def _end(self) -> None:
-        self._finished = True
-        self._sink.finish()
+    def _plan(self, indices: Any) -> None:
+        try:
+            if not isinstance(indices, list | tuple | np.ndarray | torch.Tensor) and isinstance(indices, Iterable):
+                indices = list(indices)
+        except Exception as error:  # whatever a generator of indices raises comes out in its turn
+            self._unplanned[self._pulled] = Unplanned(error=error)
+            return
+        rows = _rows_there(indices, self._rows)
+        if rows is None:
+            self._unplanned[self._pulled] = Unplanned(indices)
+        else:
+            self._sink.push(rows)
+
+
+def _rows_there(indices: Any, n: int) -> Indices | None:
+    """The indices as rows of a dataset that has ``n``; None if they are none, or not all there, or no integers."""
+    try:
+        rows = from_end(as_indices(indices), n)
+    except (TypeError, ValueError):
+        return None
+    return rows if rows.size and rows.min() >= 0 and rows.max() < n else None
 
 
 Feed = StreamFeed | BatchFeed
 
 
-def feed(batch_sampler: Any, rows: int, sink: PlanSink) -> Feed:
-    """Choose how to feed one pass over ``batch_sampler`` on a dataset of ``rows`` rows into ``sink``."""
-    if type(batch_sampler) is BatchSampler and known(batch_sampler.sampler):
-        return StreamFeed(draws(batch_sampler.sampler), batch_sampler.batch_size, rows, sink)
-    return BatchFeed(batch_sampler, rows, sink)
+def feed(batch_sampler: Any, rows: int, sink: PlanSink, *, ahead: bool = False, at_once: bool = False) -> Feed:
+    """Choose how to feed one pass over ``batch_sampler`` on a dataset of ``rows`` rows into ``sink``.
+
+    Args:
+        batch_sampler: of the loader.
+        rows: rows of the dataset.
+        sink: takes the plan.
+        ahead: whether samplers of an unknown kind, too, may be pulled before their time.
+        at_once: whether their errors are raised when they are met, or in their turn.
+    """
+    source = _drawn(batch_sampler, rows)
+    if source is not None:
+        return StreamFeed(source, batch_sampler.batch_size, rows, sink)
+    return BatchFeed(batch_sampler, rows, sink, ahead=ahead or _lies_ready(batch_sampler), at_once=at_once)
+
+
+def _drawn(batch_sampler: Any, rows: int) -> Draws | None:
+    """The draws of a batch sampler, if its kind is known and all that it draws is there."""
+    if type(batch_sampler) is not BatchSampler or not known(batch_sampler.sampler):
+        return None
+    try:
+        source = draws(batch_sampler.sampler)
+    except Exception:  # iterated, it fails with what it raises, and when it does so in a stock loader
+        return None
+    there = range(-rows, rows)
+    return source if not source.values or (source.values[0] in there and source.values[-1] in there) else None
+
+
+def _lies_ready(batch_sampler: Any) -> bool:
+    """Whether it is a container of a built-in kind, which nobody sees being iterated."""
+    if type(batch_sampler) is BatchSampler:
+        return type(batch_sampler.sampler) in _CONTAINERS
+    return type(batch_sampler) in _CONTAINERS
+
+
+_CONTAINERS = (list, tuple, range, np.ndarray, torch.Tensor)

@@ -25,8 +25,9 @@ FLOORS = [
     {"dataset"},
     {"device", "opening"},
     {"cast", "writing"},
-    {"native", "cast_batches"},
-    {"cold"},
+    {"layout", "unaltered"},
+    {"native", "cast_batches", "stock_only"},
+    {"readers", "collation", "by_the_dataset", "cold"},
     {"engine"},
     {"loader"},
 ]

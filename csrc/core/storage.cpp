@@ -85,7 +85,8 @@ std::shared_ptr<const Storage> Storage::map_file(const std::string& path) {
   if (::fstat(file.get(), &info) != 0) throw_errno(path + ": cannot stat");
   const auto size = static_cast<std::size_t>(info.st_size);
   if (size == 0) return borrow(nullptr, 0, path, nullptr);
-  const bool knows = info.st_uid == ::geteuid() || ::access(path.c_str(), W_OK) == 0;
+  const bool knows =
+      info.st_uid == ::geteuid() || ::faccessat(AT_FDCWD, path.c_str(), W_OK, AT_EACCESS) == 0;  // as mincore() asks
   auto direct = std::make_unique<const DirectFile>(path, info.st_dev, info.st_ino);
   void* data = map_aligned(file.get(), size);
   if (data == MAP_FAILED) throw_errno(path + ": cannot map " + std::to_string(size) + " bytes");

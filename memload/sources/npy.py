@@ -49,12 +49,13 @@ def open_npy(path: Path, name: str) -> dict[str, Field]:
 
 
 def _read_header(path: Path, file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    header: Any = np.lib.format  # untyped before numpy 2.2
     try:
-        version = np.lib.format.read_magic(file)
+        version = header.read_magic(file)
         if version == (1, 0):
-            shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
+            shape, fortran, dtype = header.read_array_header_1_0(file)
         elif version == (2, 0):
-            shape, fortran, dtype = np.lib.format.read_array_header_2_0(file)
+            shape, fortran, dtype = header.read_array_header_2_0(file)
         else:
             raise FormatError(f"{path}: .npy format version {version}; versions 1.0 and 2.0 can hold plain arrays")
     except FormatError:

@@ -1,0 +1,32 @@
+"""Batches that the dataset itself answers in a native pass, as a stock loader would ask it for them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from memload.cast_batches import cast_batch
+from memload.dataset import Dataset
+from memload.plan import Unplanned
+
+if TYPE_CHECKING:
+    from memload.loader import FastLoader
+
+
+def answer(loader: FastLoader[Any], batch: Unplanned) -> Any:
+    """Return or raise what the stock loader returns or raises for these indices, mostly an error of the dataset's own.
+
+    Raises:
+        Exception: whatever the sampler raised, or the dataset or the collation raises.
+    """
+    if batch.error is not None:
+        raise batch.error
+    dataset: Any = loader.dataset
+    if loader.batch_sampler is None:
+        samples = dataset[batch.indices]
+    elif getattr(dataset, "__getitems__", None):
+        samples = dataset.__getitems__(batch.indices)
+    else:
+        samples = [dataset[index] for index in batch.indices]
+    collated = loader.collate_fn(samples)
+    names = list(dataset.fields) if isinstance(dataset, Dataset) else []
+    return cast_batch(collated, loader._casts, names) if loader._casts else collated

@@ -1,0 +1,54 @@
+"""Arguments that only the stock machinery can follow, whatever the dataset."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils.data import ConcatDataset, DataLoader, StackDataset, Subset
+from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_fn_map
+
+from memload.cast import Float32View
+from memload.dataset import Dataset
+
+
+def asks_for_stock(loader: DataLoader[Any]) -> str | None:
+    """Return the first argument of a loader that the native engine cannot follow, as a sentence; None if it can all."""
+    if loader.worker_init_fn is not None and loader.num_workers > 0 and not _is_memload(loader.dataset):
+        return (
+            "A worker_init_fn runs in worker processes and may change the dataset there: leave it out, or give "
+            "memload's own datasets, which nothing in a worker changes and which are read without it."
+        )
+    if loader.num_workers > 0 and loader.prefetch_factor == 0:
+        return "prefetch_factor=0 is refused by stock workers when the loop begins: leave it out."
+    if not _collates_as_shipped():
+        return "default_collate was changed for tensors, dicts or tuples: take that out of default_collate_fn_map."
+    return None
+
+
+def _is_memload(dataset: object) -> bool:
+    """Whether all that is read in the end is memload's, which cannot be changed and never asks who reads it."""
+    if type(dataset) is Subset:
+        return _is_memload(dataset.dataset)
+    if type(dataset) is ConcatDataset:
+        return all(map(_is_memload, dataset.datasets))
+    if type(dataset) is StackDataset:
+        members = dataset.datasets
+        return all(map(_is_memload, members.values() if isinstance(members, dict) else members))
+    if type(dataset) is Float32View:
+        return _is_memload(dataset.base)
+    return type(dataset) is Dataset
+
+
+def _collates_as_shipped() -> bool:
+    """Whether default_collate does to samples of tensors what it does in torch as it comes: users may add to its map.
+
+    The map is documented in `torch.utils.data.default_collate`, but only importable from where it lies.
+    """
+    if default_collate_fn_map.get(torch.Tensor) is not collate_tensor_fn:
+        return False
+    kinds = (kind for key in default_collate_fn_map for kind in (key if isinstance(key, tuple) else (key,)))
+    return not any(issubclass(sample, kind) for kind in kinds if kind is not torch.Tensor for sample in _SAMPLES)
+
+
+_SAMPLES = (dict, tuple, list, torch.Tensor)
