@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import BatchSampler, default_collate, default_convert
-from torch.utils.data._utils.collate import default_collate_fn_map as _taught  # documented, but not exported elsewhere
 
+from memload.collate_rules import default_collate_fn_map
 from memload.native import NotNative, Source
 
 if TYPE_CHECKING:
@@ -47,7 +47,9 @@ def _as_lists(source: Source, loader: DataLoader[Any]) -> Source:
 
 def _check_default(source: Source) -> None:
     """Raise NotNative where default_collate does not know what to do with a batch that is whole."""
-    if source.whole and not any(issubclass(sys.modules["tensordict"].TensorDict, kinds) for kinds in _taught):
+    if source.whole and not any(
+        issubclass(sys.modules["tensordict"].TensorDict, kinds) for kinds in default_collate_fn_map
+    ):
         raise NotNative(
             "This version of tensordict does not teach default_collate to batch TensorDicts: "
             "give collate_fn=lambda batch: batch, or install a newer one."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import functools
 import numbers
 import operator
 from collections.abc import Callable, Iterable, Mapping
@@ -14,9 +15,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from memload.door import Door
 from memload.dtypes import dtype_name
 from memload.fields import Field, check_equal_lengths, check_name, describe
+from memload.layout import flat
+from memload.native import Source
+from memload.plan import as_indices, from_end
 from memload.sizes import format_size
+from memload.stats import LoaderStats
 from memload.transport import PackedColumns, pack_columns, unpack_columns
 
 Layout = Literal["dict", "tuple", "only"]
@@ -66,10 +72,42 @@ class Dataset(torch.utils.data.Dataset[Any]):
         row = np.array([self._row(index)], dtype=np.int64)
         return self._arranged(lambda field: field.gather(row)[0])
 
+    def __getitems__(self, indices: Any) -> list[Any]:
+        """Return the samples of these rows, as a stock DataLoader asks for them; memload's threads gather them.
+
+        `torch.utils.data.default_collate` makes the gathered batch of this list as it is. To any other collate function
+        it is the list `[ds[i] for i in indices]`.
+
+        Args:
+            indices: integers; negative ones count from the end.
+
+        Raises:
+            IndexError, TypeError: as `ds[i]` does.
+        """
+        if type(self).__getitem__ is not Dataset.__getitem__:
+            return [self[index] for index in indices]
+        return self._door.rows(self._rows_at(indices))
+
     @property
     def nbytes(self) -> int:
         """Bytes of all rows of all fields, as they would be read; a row selected twice counts twice."""
         return sum(field.nbytes for field in self.fields.values())
+
+    def stats(self) -> LoaderStats:
+        """Return the counters of the batches that other loaders than FastLoader took of this dataset, in this process.
+
+        Lightning, accelerate, HF Trainer, Ray Train and PyG may ask a stock DataLoader for batches; this says whether,
+        and how fast, memload's threads gathered them. `wall_seconds` is the time inside these gathers, all of
+        which the loop waits for. Worker processes count for themselves.
+
+        Example:
+            >>> import memload, torch
+            >>> ds = memload.from_arrays(x=torch.arange(6))
+            >>> batches = list(torch.utils.data.DataLoader(ds, batch_size=2))
+            >>> ds.stats().batches
+            3
+        """
+        return self._door.stats()
 
     def select(self, rows: Any) -> Dataset:
         """Return the dataset of these rows, in this order; repeats are allowed, and nothing is copied.
@@ -185,6 +223,20 @@ class Dataset(torch.utils.data.Dataset[Any]):
         described = [(name, field.dtype, field.shape) for name, field in self.fields.items()]
         packed = pack_columns([field.column for field in self.fields.values()])
         return _restore, (described, packed, self.layout)
+
+    @functools.cached_property
+    def _door(self) -> Door:
+        source = Source(dict(self.fields.items()), flat(self.layout, list(self.fields)), {})
+        return Door(source, tensors=self.layout == "only")
+
+    def _rows_at(self, indices: Any) -> NDArray[np.int64]:
+        try:
+            rows = from_end(as_indices(indices), len(self))
+        except (TypeError, ValueError):  # something among them is no index, or needs to be asked for its number
+            return np.array([self._row(index) for index in indices], dtype=np.int64)
+        for position in np.flatnonzero((rows < 0) | (rows >= len(self)))[:1]:
+            self._row(indices[position])  # says what is wrong
+        return rows
 
     def _row(self, index: SupportsIndex) -> int:
         try:

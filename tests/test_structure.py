@@ -16,19 +16,24 @@ PACKAGE = Path(memload.__file__).parent
 # From the ground up. A module imports from lower floors only. `memload` itself, the face, stands on all of them.
 FLOORS = [
     {"_core", "_cuda"},
-    {"errors", "dtypes", "sizes", "progress", "stats", "plan", "memory.budget", "sources.memory_maps"},
-    {"fields"},
+    {"draws"},
+    {"pulls"},
+    {"errors", "dtypes", "sizes", "progress", "stats", "plan", "collate_rules"}
+    | {"memory.budget", "sources.memory_maps"},
+    {"fields", "state"},
     {"safetensors_header", "rows", "transport"},
     {"shard_index"},
     {"shards", "shard_file", "staging"} | {"sources.arrays", "sources.npy", "sources.raw", "sources.safetensors_file"},
     {"shard_writer"},
-    {"dataset"},
-    {"device", "opening"},
-    {"cast", "writing"},
-    {"layout", "unaltered"},
-    {"native", "cast_batches", "stock_only"},
-    {"readers", "collation", "by_the_dataset", "cold"},
-    {"engine"},
+    {"device", "gathered"},
+    {"cast", "layout", "watches"},
+    {"native", "cast_batches"},
+    {"door", "cold"},
+    {"dataset", "unaltered"},
+    {"opening", "readers", "stock_only"},
+    {"writing", "collation", "by_the_dataset"},
+    {"changes", "iterables"},
+    {"engine", "stock_passes"},
     {"loader"},
 ]
 # What runs from the command line stands on the face, like any user's program.
