@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from memload.cast_batches import cast_batch
 from memload.dataset import Dataset
 from memload.plan import Unplanned
-from memload.seeding import PassSeed
 from memload.transforms import samples_here, transformed_here
 
 if TYPE_CHECKING:
@@ -26,11 +25,11 @@ def answer(loader: FastLoader[Any], batch: Unplanned, position: int) -> Any:
     if loader.batch_sampler is None:
         samples = dataset[batch.indices]
     else:
-        samples = samples_here(dataset, batch.indices, loader._seed or PassSeed(0), position)
+        samples = samples_here(dataset, batch.indices, loader._state.seed(loader), position)
     collated = loader.collate_fn(samples)
     names = list(dataset.fields) if isinstance(dataset, Dataset) else []
     if loader._casts:
         collated = cast_batch(collated, loader._casts, names)
     if loader.batch_transform is None:
         return collated
-    return transformed_here(loader.batch_transform, collated, loader._seed or PassSeed(0), position)
+    return transformed_here(loader.batch_transform, collated, loader._state.seed(loader), position)

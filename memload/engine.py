@@ -10,7 +10,7 @@ import os
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -20,11 +20,14 @@ from torch.utils.data import BatchSampler
 from memload import _core
 from memload.by_the_dataset import answer
 from memload.changes import UpToDate
-from memload.memory.budget import local_threads, memory
+from memload.cold import reads_blocks, reads_directly
+from memload.draws import Indices, Progress
+from memload.memory.budget import local_threads
 from memload.native import Source
-from memload.plan import Feed, Indices, PlanSink, feed
+from memload.plan import Feed, PlanSink, feed
 from memload.planned_rows import PlannedRows
-from memload.seeding import PassSeed, drawn_seed
+from memload.seeding import PassSeed
+from memload.state import given_generators
 from memload.stats import LoaderStats
 from memload.transform_threads import MOST_THREADS, Transforming
 from memload.transforms import Outcome, Recipe
@@ -39,8 +42,6 @@ _STOCK_PREFETCH_FACTOR = 2  # what torch sets where the user gives none
 
 _MOST = 1024  # threads, or batches ahead
 
-_SMALL_ROW, _MOST_OF_A_FILE = 64 << 10, 0.1
-
 
 @dataclass(frozen=True)
 class EngineOptions:
@@ -53,12 +54,19 @@ class EngineOptions:
             8. Each adds a batch to those ahead.
         isa: instruction set, one of ``memload._core.isas()``; None: the best.
         streaming: whether batches are written past the cache; None: if the slots exceed 1.5 times the last level cache.
+        direct: whether rows of more than 64 KB that are not in the page cache are read past it (``O_DIRECT``), with at
+            least 8 threads and 2 MB for each while that lasts. True: up to twice as fast as through the page cache, but
+            the next pass finds nothing there. False: never. None: a pass reads directly unless half of what it wants
+            was read so before and its files fit into half of the free memory; then it goes through the page cache, and
+            later passes find the rows there. Files that this user neither owns nor may write are read directly with
+            True alone, since the kernel does not tell what of them is in the page cache.
     """
 
     threads: int | None = None
     depth: int | None = None
     isa: str | None = None
     streaming: bool | None = None
+    direct: bool | None = None
     transform_threads: int | None = None
 
     def __post_init__(self) -> None:
@@ -68,6 +76,8 @@ class EngineOptions:
                 raise ValueError(
                     f"{name} must be an int from 1 to {_MOST}, or None to let memload choose; got {value!r}"
                 )
+        if not (self.direct is None or isinstance(self.direct, bool)):
+            raise ValueError(f"direct must be True, False, or None to let memload choose; got {self.direct!r}")
         if self.isa is not None and self.isa not in _core.isas():
             raise ValueError(f"isa must be one of {_core.isas()} on this machine, got {self.isa!r}")
 
@@ -131,7 +141,8 @@ class PassSettings:
             drop_last=self.drop_last,
             depth=self.depth,
             threads=self.threads,
-            read_blocks=_reads_blocks(self.source, self.planned_rows),
+            read_blocks=reads_blocks(self.source, self.planned_rows),
+            direct=reads_directly(self.source, self.planned_rows, options.direct),
             isa=options.isa or "",
             streaming=options.streaming,
             reuse=reuse,
@@ -254,21 +265,6 @@ def _threads(loader: FastLoader[Any]) -> int:
     return local_threads()
 
 
-def _reads_blocks(source: Source, planned_rows: int) -> bool:
-    """Whether rows that are not in the page cache are best read with the whole 2 MB block around them.
-
-    A disk gives small random reads at about a tenth of its rate for large ones. So where a pass reads a tenth of its
-    files or more in small rows, and the page cache can keep them, reading blocks soon has all of them.
-    """
-    mapped = [f.column for f in source.fields.values() if any(s.mapped for s in f.column.storages)]
-    if not mapped or max(column.row_bytes for column in mapped) > _SMALL_ROW:
-        return False
-    files = {storage.name: storage.nbytes for column in mapped for storage in column.storages}
-    total = sum(files.values())
-    wanted = planned_rows * sum(column.row_bytes for column in mapped)
-    return wanted >= total * _MOST_OF_A_FILE and total <= memory().free // 2
-
-
 class NativePass(Iterator[Any]):
     """One pass of the native engine over a loader. Made by ``iter(loader)``.
 
@@ -291,12 +287,22 @@ class NativePass(Iterator[Any]):
         self._process = os.getpid()
         self._given = 0
         ahead = loader._engine.depth is not None
-        self._feed: Feed = feed(batches_of(loader), gatherer.rows, gatherer, ahead=ahead, at_once=self._lead > 0)
+        self.progress, given = loader._state.begin(loader), given_generators(loader)
+        self._counts = True
+        self._feed: Feed = feed(
+            batches_of(loader),
+            gatherer.rows,
+            gatherer,
+            self.progress,
+            given=given,
+            ahead=ahead,
+            at_once=self._lead > 0,
+        )
         self._loader = loader
         self._batch_sampler: Any = batches_of(loader)
-        seed = next_seed(loader, drawn_seed)
-        gatherer.begin(seed)
-        if seed.epoch == 0 and self._lead:
+        drawn = loader._state.draw_base_seed(loader)
+        gatherer.begin(loader._state.seed(loader))
+        if drawn and self._lead:
             self._feed.start_again()  # a stock iterator that starts workers takes two iterators of its sampler
         if self._lead:
             self._feed.pull(self._lead, gatherer.depth)
@@ -320,6 +326,7 @@ class NativePass(Iterator[Any]):
         unplanned = self._feed.unplanned(self._given)
         batch = self._gathered() if unplanned is None else None
         self._given += 1
+        self.progress.delivered += self._counts
         if self._lead:
             self._ask()
         # What the dataset itself raises ends no pass, as it ends no stock iterator: the next batch follows.
@@ -332,6 +339,7 @@ class NativePass(Iterator[Any]):
             batch = self._gatherer.next(self._timeout)
             self._wall = time.perf_counter() - self._started
             if batch is None:
+                self.progress.finished = self._counts
                 raise StopIteration
         except TimeoutError as error:
             self.close()
@@ -344,6 +352,11 @@ class NativePass(Iterator[Any]):
     def _ask(self) -> None:
         self._asked += 1
         self._feed.pull(self._lead + self._asked, self._gatherer.depth)
+
+    def hand_over_counting(self) -> Progress:
+        """Return the progress of this pass for the caller to count in, who hands the batches on to the loop."""
+        self._counts = False
+        return self.progress
 
     def stats(self) -> LoaderStats:
         """Return the counters of this pass; of a pass that a parent process began, none."""
@@ -365,15 +378,6 @@ class NativePass(Iterator[Any]):
 
     def __del__(self) -> None:
         self.close()
-
-
-def next_seed(loader: FastLoader[Any], number: Callable[[torch.Generator | None], int]) -> PassSeed:
-    """Return the seed of the pass that begins, from a number that a stock iterator draws at this time."""
-    if loader._seed is not None and loader.persistent_workers:
-        loader._seed = loader._seed.next_epoch()  # persistent workers are seeded once
-    else:
-        loader._seed = PassSeed(number(loader.generator))
-    return loader._seed
 
 
 def _pins(loader: FastLoader[Any]) -> bool:

@@ -6,7 +6,7 @@ from collections import deque
 
 import numpy as np
 
-from memload.plan import Indices
+from memload.draws import Indices
 
 
 class PlannedRows:

@@ -38,10 +38,6 @@ class PassSeed:
     def __post_init__(self) -> None:
         object.__setattr__(self, "_key", _hashed(np.array([self.base, self.epoch], dtype=np.int64).tobytes(), 0))
 
-    def next_epoch(self) -> PassSeed:
-        """Return the seed of the next pass from the same number."""
-        return PassSeed(self.base, self.epoch + 1)
-
     def of_row(self, row: int) -> int:
         """Return the seed of a row, 64 bits: the same wherever in the pass, and in whichever batch, it comes."""
         return _hashed(row.to_bytes(8, "little", signed=True), self._key)
@@ -72,7 +68,7 @@ def _base_seed(generator: torch.Generator | None) -> int:
     return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
 
 
-class Draws(TorchFunctionMode):
+class Randomness(TorchFunctionMode):
     """The random numbers of whatever a thread is at. Entered by ``with``; for one thread at a time.
 
     Nothing is seeded before the first number is asked for, so a transform without randomness pays only for the look at
@@ -90,24 +86,24 @@ class Draws(TorchFunctionMode):
             self.for_torch = torch.compiler.disable(self.generator)  # type: ignore[no-untyped-call]
 
     @classmethod
-    def on_the_spot(cls) -> Draws:
+    def on_the_spot(cls) -> Randomness:
         """Return generators seeded by one draw from torch's default generator."""
-        draws, seed = cls(), drawn_seed(None)
-        draws.begin(lambda: seed)
-        return draws
+        random, seed = cls(), drawn_seed(None)
+        random.begin(lambda: seed)
+        return random
 
     @staticmethod
-    def here() -> Draws:
+    def here() -> Randomness:
         """Return those that this thread has entered; otherwise some that are seeded by torch's default generator."""
-        return getattr(_ENTERED, "draws", None) or Draws.on_the_spot()
+        return getattr(_ENTERED, "random", None) or Randomness.on_the_spot()
 
-    def __enter__(self) -> Draws:
+    def __enter__(self) -> Randomness:
         super().__enter__()  # type: ignore[no-untyped-call]
-        _ENTERED.draws = self
+        _ENTERED.random = self
         return self
 
     def __exit__(self, *raised: Any) -> None:
-        _ENTERED.draws = None
+        _ENTERED.random = None
         super().__exit__(*raised)  # type: ignore[no-untyped-call]
 
     def begin(self, seed: Callable[[], int]) -> None:
@@ -172,25 +168,25 @@ def _device_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device:
 # Functions without a generator of their own, as the functions beneath that have one. Torch's definitions.
 
 
-def _rand_like(draws: Draws, input: torch.Tensor, **like: Any) -> torch.Tensor:  # noqa: A002 - torch's name
+def _rand_like(random: Randomness, input: torch.Tensor, **like: Any) -> torch.Tensor:  # noqa: A002 - torch's name
     empty = torch.empty_like(input, **like)
-    return empty.uniform_(generator=draws.for_torch(empty.device))
+    return empty.uniform_(generator=random.for_torch(empty.device))
 
 
-def _randn_like(draws: Draws, input: torch.Tensor, **like: Any) -> torch.Tensor:  # noqa: A002
+def _randn_like(random: Randomness, input: torch.Tensor, **like: Any) -> torch.Tensor:  # noqa: A002
     empty = torch.empty_like(input, **like)
-    return empty.normal_(generator=draws.for_torch(empty.device))
+    return empty.normal_(generator=random.for_torch(empty.device))
 
 
-def _randint_like(draws: Draws, input: torch.Tensor, *bounds: int, **like: Any) -> torch.Tensor:  # noqa: A002
+def _randint_like(random: Randomness, input: torch.Tensor, *bounds: int, **like: Any) -> torch.Tensor:  # noqa: A002
     named = [like.pop(name) for name in ("low", "high") if name in like]
     low, high = (0, *bounds, *named)[-2:]
     empty = torch.empty_like(input, **like)
-    return empty.random_(int(low), int(high), generator=draws.for_torch(empty.device))
+    return empty.random_(int(low), int(high), generator=random.for_torch(empty.device))
 
 
 def _dropout(
-    draws: Draws,
+    random: Randomness,
     input: torch.Tensor,  # noqa: A002
     p: float = 0.5,
     training: bool = True,
@@ -198,7 +194,7 @@ def _dropout(
 ) -> torch.Tensor:
     if not training or p == 0:
         return input
-    kept = torch.empty_like(input).bernoulli_(1 - p, generator=draws.for_torch(input.device))
+    kept = torch.empty_like(input).bernoulli_(1 - p, generator=random.for_torch(input.device))
     if p < 1:
         kept.div_(1 - p)
     return input.mul_(kept) if inplace else input * kept
@@ -238,8 +234,8 @@ class Drawing:
         """Call the function."""
         if not self.wants:
             return self.fn(value)
-        draws = Draws.here()
-        return self.fn(value, **{name: getattr(draws, name)() for name in self.wants})
+        random = Randomness.here()
+        return self.fn(value, **{name: getattr(random, name)() for name in self.wants})
 
 
 def _wanted(fn: Any) -> Iterable[str]:

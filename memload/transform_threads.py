@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from memload.plan import Indices
+from memload.draws import Indices
 from memload.planned_rows import PlannedRows
-from memload.seeding import Draws, PassSeed
+from memload.seeding import PassSeed, Randomness
 from memload.stats import LoaderStats
 from memload.transforms import Outcome, Recipe
 
@@ -131,7 +131,8 @@ class Transforming:
         try:
             if made.error is not None:
                 raise made.error
-            return made.batch
+            outcome, made.batch = made.batch, None  # the thread that made it may still hold the box
+            return outcome
         finally:
             del made  # the traceback of an error holds this frame, which would hold the error
 
@@ -182,25 +183,25 @@ class Transforming:
     def _run(self) -> None:
         torch.set_num_threads(self._share)  # for this thread, as torch's own pinning thread does
         self._set_up.release()
-        draws = Draws()
+        random = Randomness()
         with torch.no_grad():
-            while self._one(draws):
+            while self._one(random):
                 pass
 
-    def _one(self, draws: Draws) -> bool:
+    def _one(self, random: Randomness) -> bool:
         """Make one batch; False: there is none left. A function of its own: when it returns, it holds no slot."""
         number, rows, made = self._take()
         if made is None:
             return False
         began = time.perf_counter()
         if made.error is None:
-            made.batch = self._transformed(made.batch, rows, draws)
+            made.batch = self._transformed(made.batch, rows, random)
         self._deliver(number, made, time.perf_counter() - began)
         return True
 
-    def _transformed(self, batch: Any, rows: Indices, draws: Draws) -> Outcome:
+    def _transformed(self, batch: Any, rows: Indices, random: Randomness) -> Outcome:
         try:
-            return Outcome(self._recipe.apply(batch, rows, self._seed, draws))
+            return Outcome(self._recipe.apply(batch, rows, self._seed, random))
         except BaseException as error:  # whatever it is, the loop raises it in its turn
             return Outcome(error=error)
 

@@ -11,9 +11,9 @@ from torch.utils.data import default_collate
 
 from memload.cast import Cast
 from memload.cast_batches import cast_batch
+from memload.draws import Indices
 from memload.native import Source
-from memload.plan import Indices
-from memload.seeding import Drawing, Draws, PassSeed
+from memload.seeding import Drawing, PassSeed, Randomness
 
 
 def checked_transform(transform: Any) -> Callable[..., Any] | None:
@@ -46,23 +46,23 @@ class Recipe:
         last = None if transform is None else Drawing(transform)
         return cls(tuple(map(Drawing, source.maps)), source.late_casts or {}, last)
 
-    def apply(self, batch: Any, rows: Indices, seed: PassSeed, draws: Draws) -> Any:
+    def apply(self, batch: Any, rows: Indices, seed: PassSeed, random: Randomness) -> Any:
         """Return what the loop gets for a gathered batch of these rows."""
         if self.maps:
-            batch = default_collate(self._mapped(batch, rows, seed, draws))
+            batch = default_collate(self._mapped(batch, rows, seed, random))
         if self.casts:
             batch = cast_batch(batch, self.casts)
         if self.transform is None:
             return batch
-        draws.begin(lambda: seed.of_batch(rows))
-        with draws:
+        random.begin(lambda: seed.of_batch(rows))
+        with random:
             return self.transform(batch)
 
-    def _mapped(self, batch: Any, rows: Indices, seed: PassSeed, draws: Draws) -> list[Any]:
+    def _mapped(self, batch: Any, rows: Indices, seed: PassSeed, random: Randomness) -> list[Any]:
         samples = []
-        with draws:
+        with random:
             for row, sample in zip(rows.tolist(), _samples(batch), strict=True):
-                draws.begin(lambda row=row: seed.of_row(row))  # type: ignore[misc]
+                random.begin(lambda row=row: seed.of_row(row))  # type: ignore[misc]
                 for fn in self.maps:
                     sample = fn(sample)
                 samples.append(sample)
@@ -102,25 +102,25 @@ class Outcome:
 
 def samples_here(dataset: Any, indices: Any, seed: PassSeed, number: int) -> Any:
     """Return what a dataset gives for the indices of a batch, with randomness as in the pass that they belong to."""
-    draws = Draws()
-    with draws:
+    random = Randomness()
+    with random:
         if getattr(dataset, "__getitems__", None):
-            draws.begin(lambda: seed.of_batch(number))
+            random.begin(lambda: seed.of_batch(number))
             return dataset.__getitems__(indices)
-        return [_sample_here(dataset, index, seed, draws) for index in indices]
+        return [_sample_here(dataset, index, seed, random) for index in indices]
 
 
-def _sample_here(dataset: Any, index: Any, seed: PassSeed, draws: Draws) -> Any:
-    draws.begin(lambda: seed.of_row(int(index) % len(dataset)))
+def _sample_here(dataset: Any, index: Any, seed: PassSeed, random: Randomness) -> Any:
+    random.begin(lambda: seed.of_row(int(index) % len(dataset)))
     return dataset[index]
 
 
 def transformed_here(transform: Callable[..., Any], batch: Any, seed: PassSeed, number: int) -> Any:
     """Return a transformed batch, made by the thread that asks, with randomness that follows from its number."""
-    draws = Draws()
-    draws.begin(lambda: seed.of_batch(number))
+    random = Randomness()
+    random.begin(lambda: seed.of_batch(number))
     try:
-        with torch.no_grad(), draws:
+        with torch.no_grad(), random:
             return Drawing(transform)(batch)
     except StopIteration as error:
         return Outcome(error=error).result()
@@ -133,11 +133,11 @@ class TransformedBatches(Iterator[Any]):
         batches: an iterator with a length.
         transform: the function of a batch.
         seed: what the randomness of the pass follows from, and with it the number of the batch.
+        number: of the first of these batches, counted from the beginning of the pass.
     """
 
-    def __init__(self, batches: Any, transform: Callable[..., Any], seed: PassSeed) -> None:
-        self._batches, self._transform, self._seed = batches, transform, seed
-        self._number = 0
+    def __init__(self, batches: Any, transform: Callable[..., Any], seed: PassSeed, number: int) -> None:
+        self._batches, self._transform, self._seed, self._number = batches, transform, seed, number
 
     def __len__(self) -> int:
         return len(self._batches)

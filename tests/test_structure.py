@@ -16,9 +16,11 @@ PACKAGE = Path(memload.__file__).parent
 # From the ground up. A module imports from lower floors only. `memload` itself, the face, stands on all of them.
 FLOORS = [
     {"_core", "_cuda"},
+    {"draws"},
+    {"pulls"},
     {"errors", "dtypes", "sizes", "progress", "stats", "plan", "collate_rules", "seeding"}
     | {"memory.budget", "sources.memory_maps"},
-    {"fields", "mapped", "planned_rows"},
+    {"fields", "state", "mapped", "planned_rows"},
     {"safetensors_header", "rows", "transport"},
     {"shard_index"},
     {"shards", "shard_file", "staging"} | {"sources.arrays", "sources.npy", "sources.raw", "sources.safetensors_file"},
@@ -26,12 +28,12 @@ FLOORS = [
     {"device", "gathered"},
     {"cast", "layout", "watches"},
     {"native", "cast_batches"},
-    {"door", "transforms"},
+    {"door", "cold", "transforms"},
     {"dataset", "unaltered", "transform_threads"},
     {"opening", "readers", "stock_only"},
     {"writing", "collation", "by_the_dataset"},
-    {"changes"},
-    {"engine"},
+    {"changes", "iterables"},
+    {"engine", "stock_passes"},
     {"loader"},
 ]
 # What runs from the command line stands on the face, like any user's program.

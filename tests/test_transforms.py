@@ -233,11 +233,8 @@ def test_no_function_is_called_further_ahead_of_the_loop_than_depth_and_threads(
 def test_slots_for_batches_under_way_are_counted_and_suffice():
     mapped = memload.FastLoader(images(), 4, depth=2, threads=3, batch_transform=lambda b: {**b, "x": b["stim"][1:]})
     assert mapped.nbytes == memload.FastLoader(images(), 4, depth=2 + 3).nbytes
-    previous = None  # views of slots are returned, and one batch is kept while the next is made
-    for batch in mapped:
+    for batch in mapped:  # views of slots, which are kept while the next batch is made
         assert batch["x"].shape[0] == batch["row"].shape[0] - 1
-        previous = batch
-    assert previous is not None
     assert mapped.stats().fresh_batches == 0
 
 
@@ -377,6 +374,27 @@ def test_persistent_workers_are_seeded_once_and_count_their_passes():
     loader = memload.FastLoader(images().map(noisy), 8, num_workers=1, persistent_workers=True, generator=own)
     passes = [sorted_by_row(list(loader)) for _ in range(3)]
     assert len({tuple(one.flatten().tolist()) for one in passes}) == 3
+
+
+@pytest.mark.parametrize("engine", ["native", "torch"])
+def test_after_a_resume_random_numbers_are_those_that_would_have_come(engine):
+    dataset = images().map(noisy) if engine == "native" else Function(images())
+
+    def make(threads):
+        own = torch.Generator().manual_seed(4)
+        transform = jittered if engine == "native" else lambda batch: (batch, torch.rand(3))
+        return memload.FastLoader(dataset, 4, shuffle=True, generator=own, batch_transform=transform, threads=threads)
+
+    first = make(2)
+    assert first.engine == engine
+    iterator = iter(first)
+    begun = [next(iterator) for _ in range(3)]
+    state = first.state_dict()
+    rest = list(iterator)
+    resumed = make(3)
+    resumed.load_state_dict(state)
+    assert equal(list(resumed), rest)
+    assert not equal(begun[0], rest[0])
 
 
 def test_behind_stock_machinery_a_batch_transform_draws_from_its_own_generator_too():
