@@ -32,6 +32,7 @@ FLOORS = [
     {"writing", "collation", "by_the_dataset"},
     {"engine"},
     {"loader"},
+    {"accelerated"},
 ]
 # What runs from the command line stands on the face, like any user's program.
 PROGRAMS = [{"measure"}, {"stock", "bench"}, {"demo", "doctor"}, {"cli"}, {"__main__"}]
