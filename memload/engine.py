@@ -19,9 +19,12 @@ from torch.utils.data import BatchSampler
 
 from memload import _core
 from memload.by_the_dataset import answer
+from memload.changes import UpToDate
+from memload.draws import Indices, Progress
 from memload.memory.budget import local_threads, memory
 from memload.native import Source
-from memload.plan import Feed, Indices, PlanSink, feed
+from memload.plan import Feed, PlanSink, feed
+from memload.state import given_generators
 from memload.stats import LoaderStats
 
 if TYPE_CHECKING:
@@ -74,6 +77,7 @@ class PassSettings:
         slot_rows: rows that a slot is made for: those of the largest batch as far as it is known beforehand. A batch
             sampler of an unknown kind may give larger ones; slots then grow to the largest seen.
         planned_rows: rows of the pass, 0 if its sampler does not say.
+        drop_last: whether a last batch of fewer rows is left out.
         depth: batches gathered ahead.
         threads: threads that gather.
     """
@@ -82,6 +86,7 @@ class PassSettings:
     batch_rows: int
     slot_rows: int
     planned_rows: int
+    drop_last: bool
     depth: int
     threads: int
 
@@ -95,7 +100,8 @@ class PassSettings:
             slot_rows = max(1, min(batch_rows, planned or batch_rows))
         slot = _core.Pipeline.ring_bytes(source.pipeline_fields(), slot_rows, depth=1) // 2
         planned = planned or _length(sampler) * batch_rows
-        return cls(source, batch_rows, slot_rows, planned, _depth(loader, slot), _threads(loader))
+        drop_last = bool(getattr(sampler, "drop_last", False))
+        return cls(source, batch_rows, slot_rows, planned, drop_last, _depth(loader, slot), _threads(loader))
 
     @property
     def ring_bytes(self) -> int:
@@ -110,7 +116,7 @@ class PassSettings:
             self.source.pipeline_fields(),
             batch_rows=self.batch_rows,
             slot_rows=self.slot_rows,
-            drop_last=bool(getattr(batches_of(loader), "drop_last", False)),
+            drop_last=self.drop_last,
             depth=self.depth,
             threads=self.threads,
             read_blocks=_reads_blocks(self.source, self.planned_rows),
@@ -121,7 +127,9 @@ class PassSettings:
 
     def gatherer(self, loader: FastLoader[Any], reuse: Gatherer | None) -> Gatherer:
         """Return what gathers the batches of one pass, on the slots of an earlier one if given."""
-        return WholeBatches(self, loader, reuse)
+        whole = WholeBatches(self, loader, reuse.gatherer if isinstance(reuse, UpToDate) else reuse)
+        watches = self.source.watches
+        return UpToDate(whole, watches, loader, self.batch_rows, self.drop_last) if watches else whole
 
 
 class Gatherer(PlanSink, Protocol):
@@ -255,10 +263,20 @@ class NativePass(Iterator[Any]):
         self._process = os.getpid()
         self._given = 0
         ahead = loader._engine.depth is not None
-        self._feed: Feed = feed(batches_of(loader), gatherer.rows, gatherer, ahead=ahead, at_once=self._lead > 0)
+        self.progress, given = loader._state.begin(loader), given_generators(loader)
+        self._counts = True
+        self._feed: Feed = feed(
+            batches_of(loader),
+            gatherer.rows,
+            gatherer,
+            self.progress,
+            given=given,
+            ahead=ahead,
+            at_once=self._lead > 0,
+        )
         self._loader = loader
         self._batch_sampler: Any = batches_of(loader)
-        if _draw_base_seed(loader) and self._lead:
+        if loader._state.draw_base_seed(loader) and self._lead:
             self._feed.start_again()  # a stock iterator that starts workers takes two iterators of its sampler
         if self._lead:
             self._feed.pull(self._lead, gatherer.depth)
@@ -282,6 +300,7 @@ class NativePass(Iterator[Any]):
         unplanned = self._feed.unplanned(self._given)
         batch = self._gathered() if unplanned is None else None
         self._given += 1
+        self.progress.delivered += self._counts
         if self._lead:
             self._ask()
         # What the dataset itself raises ends no pass, as it ends no stock iterator: the next batch follows.
@@ -292,6 +311,7 @@ class NativePass(Iterator[Any]):
             batch = self._gatherer.next(self._timeout)
             self._wall = time.perf_counter() - self._started
             if batch is None:
+                self.progress.finished = self._counts
                 raise StopIteration
         except TimeoutError as error:
             self.close()
@@ -304,6 +324,11 @@ class NativePass(Iterator[Any]):
     def _ask(self) -> None:
         self._asked += 1
         self._feed.pull(self._lead + self._asked, self._gatherer.depth)
+
+    def hand_over_counting(self) -> Progress:
+        """Return the progress of this pass for the caller to count in, who hands the batches on to the loop."""
+        self._counts = False
+        return self.progress
 
     def stats(self) -> LoaderStats:
         """Return the counters of this pass; of a pass that a parent process began, none."""
@@ -325,15 +350,6 @@ class NativePass(Iterator[Any]):
 
     def __del__(self) -> None:
         self.close()
-
-
-def _draw_base_seed(loader: FastLoader[Any]) -> bool:
-    """Draw the number with which a stock iterator seeds its workers; False where it has workers that are seeded."""
-    if loader._seeded and loader.persistent_workers:
-        return False
-    loader._seeded = True
-    torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
-    return True
 
 
 def _pins(loader: FastLoader[Any]) -> bool:

@@ -14,6 +14,7 @@ from memload.cast import Cast
 from memload.dtypes import code_of
 from memload.fields import Field
 from memload.layout import DictOf, Layout, ListOf, Only
+from memload.watches import Watch
 
 Key = str | int | tuple[str | int, ...]
 """Names a field of a batch: a name, a position, or, where containers lie in containers, the path of both."""
@@ -43,6 +44,7 @@ class Source:
         takes_lists: whether ``dataset[[3, 1]]`` is the batch of these rows.
         whole: whether a stock loader's collate function gets a batch, rather than a list of samples.
         collate: what is done to each batch, then; None: nothing.
+        watches: what shows whether what is read was changed meanwhile.
     """
 
     fields: Mapping[Key, Field]
@@ -51,6 +53,7 @@ class Source:
     takes_lists: bool = False
     whole: bool = False
     collate: Callable[[Any], Any] | None = None
+    watches: tuple[Watch, ...] = ()
 
     @property
     def rows(self) -> int:

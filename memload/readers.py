@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +23,7 @@ from memload.native import Key, NotNative, Source
 from memload.plan import as_indices, from_end
 from memload.sources.arrays import borrow_array
 from memload.unaltered import Unaltered
+from memload.watches import PartsWatch, Watch, watched_tensors
 
 _ITEMS = ("__getitem__", "__getitems__", "__len__")
 
@@ -89,7 +90,8 @@ def _of_offer(dataset: Any) -> Source:
 
 def _of_dataset(dataset: Dataset) -> Source:
     fields: dict[Key, Field] = dict(dataset.fields.items())
-    return Source(fields, flat(dataset.layout, list(dataset.fields)), {})
+    lent = [lender.tensor for field in dataset.fields.values() for lender in field.lenders]
+    return Source(fields, flat(dataset.layout, list(dataset.fields)), {}, watches=watched_tensors(lent))
 
 
 def _of_tensors(dataset: TensorDataset) -> Source:
@@ -99,7 +101,8 @@ def _of_tensors(dataset: TensorDataset) -> Source:
     for k, tensor in enumerate(dataset.tensors):
         fields[k] = _of_tensor(f"tensor {k} of the TensorDataset", tensor)
     _check_lengths("the tensors of the TensorDataset", [field.rows for field in fields.values()])
-    return Source(fields, ListOf((Only(),) * len(fields)), {}, takes_lists=True)
+    watches = (PartsWatch.of(lambda: dataset.tensors), *watched_tensors(dataset.tensors))
+    return Source(fields, ListOf((Only(),) * len(fields)), {}, takes_lists=True, watches=watches)
 
 
 def _of_tensor(what: str, tensor: Any) -> Field:
@@ -134,9 +137,7 @@ def _oddity(tensor: Any) -> str | None:
 
 
 def _of_stack(dataset: StackDataset[Any]) -> Source:
-    held, by_name = dataset.datasets, isinstance(dataset.datasets, dict)
-    members: dict[Any, Any] = dict(held) if isinstance(held, dict) else dict(enumerate(held))
-    sources = {name: resolve(member) for name, member in members.items()}
+    sources = {name: resolve(member) for name, member in _members(dataset).items()}
     _check_lengths("the members of the StackDataset", [len(dataset), *(source.rows for source in sources.values())])
     fields: dict[Key, Field] = {}
     casts: dict[Key, Any] = {}
@@ -145,9 +146,20 @@ def _of_stack(dataset: StackDataset[Any]) -> Source:
         fields.update(below.fields)
         casts.update(below.casts)
     layout: Layout = ListOf(tuple(source.layout for source in sources.values()))
-    if by_name:
+    if isinstance(dataset.datasets, dict):
         layout = DictOf(tuple((name, source.layout) for name, source in sources.items()))
-    return Source(fields, layout, casts, takes_lists=all(source.takes_lists for source in sources.values()))
+    watches = [PartsWatch.of(lambda: _members(dataset).values())]
+    takes_lists = all(source.takes_lists for source in sources.values())
+    return Source(fields, layout, casts, takes_lists, watches=_all_watches(sources.values(), watches))
+
+
+def _members(dataset: StackDataset[Any]) -> dict[Any, Any]:
+    held = dataset.datasets
+    return held if isinstance(held, dict) else dict(enumerate(held))
+
+
+def _all_watches(sources: Iterable[Source], more: Iterable[Watch]) -> tuple[Watch, ...]:
+    return (*more, *itertools.chain.from_iterable(source.watches for source in sources))
 
 
 def _of_subset(dataset: Subset[Any]) -> Source:
@@ -159,7 +171,8 @@ def _of_subset(dataset: Subset[Any]) -> Source:
         raise NotNative(f"The indices of the Subset are not row indices: {error}.") from error
     # A list of tensors, which is what a tensor of indices gives, indexes one dimension by each.
     as_lists = base.takes_lists and not (len(rows) and isinstance(dataset.indices[0], torch.Tensor))
-    return replace(base, fields=fields, takes_lists=as_lists)
+    own = (PartsWatch.of(lambda: (dataset.dataset, dataset.indices)), *watched_tensors([dataset.indices]))
+    return replace(base, fields=fields, takes_lists=as_lists, watches=_all_watches([base], own))
 
 
 def _row_indices(indices: Any) -> Any:
@@ -179,7 +192,8 @@ def _of_concat(dataset: ConcatDataset[Any]) -> Source:
     if [*itertools.accumulate(part.rows for part in parts)] != list(dataset.cumulative_sizes):
         raise NotNative("The ConcatDataset has parts whose length changed: make it anew.")
     fields = {key: Field.concat([part.fields[key] for part in parts]) for key in first.fields}
-    return replace(first, fields=fields, takes_lists=False, whole=False)
+    watches = _all_watches(parts, [PartsWatch.of(lambda: dataset.datasets)])
+    return replace(first, fields=fields, takes_lists=False, whole=False, watches=watches)
 
 
 def _signature(source: Source) -> Any:
@@ -198,7 +212,7 @@ def _of_view(view: Float32View) -> Source:
     if not isinstance(base.layout, DictOf) or any(member != Only() for _, member in base.layout.members):
         raise NotNative("A Float32View needs samples that are dicts of tensors; its base yields something else.")
     source = base.with_casts(view.rules({str(name): field for name, field in base.fields.items()}))
-    return replace(source, takes_lists=False)
+    return replace(source, takes_lists=False, watches=_all_watches([base], [PartsWatch.of(lambda: (view.base,))]))
 
 
 def _is_tensordict(dataset: Any) -> bool:
@@ -210,25 +224,31 @@ def _of_tensordict(dataset: Any) -> Source:
     if not dataset.batch_size:
         raise NotNative("The TensorDict has no batch size, so that it has no rows: give it batch_size=[rows].")
     fields: dict[Key, Field] = {}
-    layout = _tensordict_layout(dataset, (), fields)
-    return Source(fields, layout, {}, whole=True)
+    watches: list[Watch] = []
+    layout = _tensordict_layout(dataset, (), fields, watches)
+    return Source(fields, layout, {}, whole=True, watches=tuple(watches))
 
 
-def _tensordict_layout(node: Any, path: tuple[str, ...], fields: dict[Key, Field]) -> Layout:
-    """Return the layout of a TensorDict, and add its tensors to the fields."""
+def _tensordict_layout(
+    node: Any, path: tuple[str, ...], fields: dict[Key, Field], watches: list[Watch]
+) -> TensorDictOf:
+    """Return the layout of a TensorDict, and add its tensors to the fields, and what shows changes to the watches."""
     if any(node.names or ()):
         raise NotNative("The TensorDict has named dimensions: leave the names out.")
     members: list[tuple[str, Layout]] = []
     for name in node.keys():  # noqa: SIM118 - iterating a TensorDict gives its rows
         value, place = node.get(name), (*path, name)
         if _is_tensordict(value):
-            members.append((name, _tensordict_layout(value, place, fields)))
+            members.append((name, _tensordict_layout(value, place, fields, watches)))
             continue
         key = name if len(place) == 1 else place
-        fields[key] = _of_tensor(f"the entry {key!r} of the TensorDict", _plain(value))
+        tensor = _plain(value)
+        fields[key] = _of_tensor(f"the entry {key!r} of the TensorDict", tensor)
+        watches += watched_tensors([tensor])
         members.append((name, Only()))
     if not members:
         raise NotNative("The TensorDict, or one inside it, has no entries.")
+    watches.append(PartsWatch.of(node.values))
     return TensorDictOf(tuple(members), tuple(node.batch_size[1:]), node.device)
 
 

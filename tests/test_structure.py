@@ -16,21 +16,24 @@ PACKAGE = Path(memload.__file__).parent
 # From the ground up. A module imports from lower floors only. `memload` itself, the face, stands on all of them.
 FLOORS = [
     {"_core", "_cuda"},
+    {"draws"},
+    {"pulls"},
     {"errors", "dtypes", "sizes", "progress", "stats", "plan", "collate_rules"}
     | {"memory.budget", "sources.memory_maps"},
-    {"fields"},
+    {"fields", "state"},
     {"safetensors_header", "rows", "transport"},
     {"shard_index"},
     {"shards", "shard_file", "staging"} | {"sources.arrays", "sources.npy", "sources.raw", "sources.safetensors_file"},
     {"shard_writer"},
     {"device", "gathered"},
-    {"cast", "layout"},
+    {"cast", "layout", "watches"},
     {"native", "cast_batches"},
     {"door"},
     {"dataset", "unaltered"},
     {"opening", "readers", "stock_only"},
     {"writing", "collation", "by_the_dataset"},
-    {"engine"},
+    {"changes", "iterables"},
+    {"engine", "stock_passes"},
     {"loader"},
     {"accelerated"},
 ]
