@@ -20,8 +20,9 @@ from torch.utils.data import BatchSampler
 from memload import _core
 from memload.by_the_dataset import answer
 from memload.changes import UpToDate
+from memload.cold import reads_blocks, reads_directly
 from memload.draws import Indices, Progress
-from memload.memory.budget import local_threads, memory
+from memload.memory.budget import local_threads
 from memload.native import Source
 from memload.plan import Feed, PlanSink, feed
 from memload.state import given_generators
@@ -37,8 +38,6 @@ _STOCK_PREFETCH_FACTOR = 2  # what torch sets where the user gives none
 
 _MOST = 1024  # threads, or batches ahead
 
-_SMALL_ROW, _MOST_OF_A_FILE = 64 << 10, 0.1
-
 
 @dataclass(frozen=True)
 class EngineOptions:
@@ -49,12 +48,19 @@ class EngineOptions:
         depth: batches gathered ahead of the one in the loop; each costs the bytes of one batch.
         isa: instruction set, one of ``memload._core.isas()``; None: the best.
         streaming: whether batches are written past the cache; None: if the slots exceed 1.5 times the last level cache.
+        direct: whether rows of more than 64 KB that are not in the page cache are read past it (``O_DIRECT``), with at
+            least 8 threads and 2 MB for each while that lasts. True: up to twice as fast as through the page cache, but
+            the next pass finds nothing there. False: never. None: a pass reads directly unless half of what it wants
+            was read so before and its files fit into half of the free memory; then it goes through the page cache, and
+            later passes find the rows there. Files that this user neither owns nor may write are read directly with
+            True alone, since the kernel does not tell what of them is in the page cache.
     """
 
     threads: int | None = None
     depth: int | None = None
     isa: str | None = None
     streaming: bool | None = None
+    direct: bool | None = None
 
     def __post_init__(self) -> None:
         for name in ("threads", "depth"):
@@ -63,6 +69,8 @@ class EngineOptions:
                 raise ValueError(
                     f"{name} must be an int from 1 to {_MOST}, or None to let memload choose; got {value!r}"
                 )
+        if not (self.direct is None or isinstance(self.direct, bool)):
+            raise ValueError(f"direct must be True, False, or None to let memload choose; got {self.direct!r}")
         if self.isa is not None and self.isa not in _core.isas():
             raise ValueError(f"isa must be one of {_core.isas()} on this machine, got {self.isa!r}")
 
@@ -119,7 +127,8 @@ class PassSettings:
             drop_last=self.drop_last,
             depth=self.depth,
             threads=self.threads,
-            read_blocks=_reads_blocks(self.source, self.planned_rows),
+            read_blocks=reads_blocks(self.source, self.planned_rows),
+            direct=reads_directly(self.source, self.planned_rows, options.direct),
             isa=options.isa or "",
             streaming=options.streaming,
             reuse=reuse,
@@ -224,21 +233,6 @@ def _threads(loader: FastLoader[Any]) -> int:
     if loader.num_workers:
         return loader.num_workers
     return local_threads()
-
-
-def _reads_blocks(source: Source, planned_rows: int) -> bool:
-    """Whether rows that are not in the page cache are best read with the whole 2 MB block around them.
-
-    A disk gives small random reads at about a tenth of its rate for large ones. So where a pass reads a tenth of its
-    files or more in small rows, and the page cache can keep them, reading blocks soon has all of them.
-    """
-    mapped = [f.column for f in source.fields.values() if any(s.mapped for s in f.column.storages)]
-    if not mapped or max(column.row_bytes for column in mapped) > _SMALL_ROW:
-        return False
-    files = {storage.name: storage.nbytes for column in mapped for storage in column.storages}
-    total = sum(files.values())
-    wanted = planned_rows * sum(column.row_bytes for column in mapped)
-    return wanted >= total * _MOST_OF_A_FILE and total <= memory().free // 2
 
 
 class NativePass(Iterator[Any]):

@@ -27,6 +27,8 @@ class LoaderStats:
         helped_pieces: pieces of batches that the waiting loop gathered itself.
         major_faults: reads that had to wait for the disk; 0 when the data is in the page cache.
         advised_rows: rows that were asked for ahead, since reads went to the disk.
+        direct_bytes: bytes read past the page cache, those of batches that nobody took included; near ``bytes_in``: the
+            next pass finds nothing of them in memory.
         streaming: whether batches were written past the cache.
     """
 
@@ -42,6 +44,7 @@ class LoaderStats:
     helped_pieces: int = 0
     major_faults: int = 0
     advised_rows: int = 0
+    direct_bytes: int = 0
     streaming: bool = False
 
     def __add__(self, other: LoaderStats) -> LoaderStats:
@@ -65,7 +68,7 @@ class LoaderStats:
                 f"was full for {self.ring_full_seconds / wall:.0%} of it."
             )
         waited = f"The loop waited {self.consumer_wait_seconds / wall:.0%} of the time"
-        if self.major_faults or self.advised_rows:
+        if self.major_faults or self.advised_rows or self.direct_bytes:
             return (
                 f"{waited} for rows that come from the disk: a faster disk, or more memory for its cache, would help."
             )

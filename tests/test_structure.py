@@ -28,7 +28,7 @@ FLOORS = [
     {"device", "gathered"},
     {"cast", "layout", "watches"},
     {"native", "cast_batches"},
-    {"door"},
+    {"door", "cold"},
     {"dataset", "unaltered"},
     {"opening", "readers", "stock_only"},
     {"writing", "collation", "by_the_dataset"},
