@@ -11,6 +11,7 @@ except ModuleNotFoundError as error:
         "run `cmake --preset dev && cmake --build --preset dev`."
     ) from error
 
+from memload.accelerated import prepare
 from memload.cast import Cast, Float32View, cast_stim
 from memload.dataset import Dataset, concat, zip  # noqa: A004 - memload.zip is its public name
 from memload.engine import EngineOptions
@@ -56,6 +57,7 @@ __all__ = [
     "concat",
     "from_arrays",
     "open",
+    "prepare",
     "verify",
     "write",
     "zip",

@@ -35,6 +35,7 @@ FLOORS = [
     {"changes", "iterables"},
     {"engine", "stock_passes"},
     {"loader"},
+    {"accelerated"},
 ]
 # What runs from the command line stands on the face, like any user's program.
 PROGRAMS = [{"measure"}, {"stock", "bench"}, {"demo", "doctor"}, {"cli"}, {"__main__"}]
