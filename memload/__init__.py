@@ -11,6 +11,7 @@ except ModuleNotFoundError as error:
         "run `cmake --preset dev && cmake --build --preset dev`."
     ) from error
 
+from memload.accelerated import prepare
 from memload.cast import Cast, Float32View, cast_stim
 from memload.dataset import Dataset, zip  # noqa: A004 - memload.zip is its public name
 from memload.engine import EngineOptions
@@ -27,6 +28,7 @@ from memload.errors import (
 from memload.fields import Field
 from memload.groups import GroupedDataset, concat, group_collate
 from memload.loader import FastLoader
+from memload.mapped import MappedDataset
 from memload.opening import from_arrays, open  # noqa: A004 - memload.open is its public name
 from memload.samplers import MixingSampler, WeightedSampler
 from memload.shard_writer import ShardWriter
@@ -47,6 +49,7 @@ __all__ = [
     "FormatError",
     "GroupedDataset",
     "LoaderStats",
+    "MappedDataset",
     "MemloadError",
     "MixingSampler",
     "ShardFormatError",
@@ -60,6 +63,7 @@ __all__ = [
     "from_arrays",
     "group_collate",
     "open",
+    "prepare",
     "verify",
     "write",
     "zip",

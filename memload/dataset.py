@@ -17,6 +17,7 @@ from memload.door import Door
 from memload.dtypes import dtype_name
 from memload.fields import Field, check_equal_lengths, check_name, describe
 from memload.layout import flat
+from memload.mapped import MappedDataset
 from memload.native import Source
 from memload.plan import as_indices, from_end
 from memload.row_numbers import kind, row_number, row_numbers, rows_of_each, two_parts
@@ -192,6 +193,19 @@ class Dataset(torch.utils.data.Dataset[Any]):
         if not self.names:
             raise ValueError('only datasets that memload.concat({"name": dataset, ...}) joined have rows by name')
         return rows_of_each(self.fields[TAG].gather(np.arange(len(self))).numpy(), self.names)
+
+    def map(self, fn: Callable[..., Any], *, in_processes: bool = False) -> MappedDataset:
+        """Return a dataset whose samples are ``fn(sample)``, with sample ``i`` as ``self[i]`` gives it.
+
+        In a `FastLoader` rows are gathered natively and ``fn`` runs ahead of the loop in background threads; see
+        `MappedDataset`, which this makes, for its arguments.
+
+        Example:
+            >>> import memload, torch
+            >>> memload.from_arrays(x=torch.arange(4)).only("x").map(torch.neg)[3]
+            tensor(-3)
+        """
+        return MappedDataset(self, fn, in_processes=in_processes)
 
     def as_tuple(self, *names: str) -> Dataset:
         """Return the dataset of these fields, in this order, whose rows and batches are tuples; all if none is named.

@@ -12,15 +12,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
 from memload import _core
-from memload.changes import UpToDate
 from memload.draws import Indices
-from memload.engine import Gatherer, PassSettings
+from memload.engine import Gatherer, PassSettings, gathering
 from memload.grouped_source import GroupedSource, Share
 from memload.native import Source
+from memload.planned_rows import PlannedRows
+from memload.seeding import PassSeed
 from memload.stats import LoaderStats
 
 if TYPE_CHECKING:
@@ -70,10 +70,8 @@ class GroupSettings:
 
     def gatherer(self, loader: FastLoader[Any], reuse: Gatherer | None) -> Gatherer:
         """Return what gathers the batches of one pass, on the slots of an earlier one if given."""
-        groups = GroupedBatches(self, loader, reuse.gatherer if isinstance(reuse, UpToDate) else reuse)
         watches = [watch for one in self.source.sources for watch in one.watches]
-        first = self.each[0]
-        return UpToDate(groups, watches, loader, first.batch_rows, first.drop_last) if watches else groups
+        return self.each[0].around(GroupedBatches(self, loader, gathering(reuse)), loader, watches)
 
 
 class GroupedBatches:
@@ -93,27 +91,30 @@ class GroupedBatches:
             one.pipeline(loader, old) for one, old in zip(settings.each, kept, strict=True)
         ]
         self._unpack = [one.unpacker() for one in settings.source.sources]
-        self._cutter = _Cutter(settings.each[0].batch_rows, settings.each[0].drop_last)
+        self._plan = PlannedRows(settings.each[0].batch_rows, settings.each[0].drop_last)
         self._ahead: deque[list[Share] | Exception] = deque()
         self._failed = False
         self._batches = 0
 
+    def begin(self, seed: PassSeed) -> None:
+        """Nothing random happens here."""
+
     def extend(self, rows: Indices) -> None:
         """Take rows that follow those before."""
-        self._cutter.extend(rows)
+        self._plan.extend(rows)
 
     def push(self, rows: Indices) -> None:
         """Take rows that are one batch."""
-        self._place(rows)
+        self._plan.push(rows)
+        self._place_ahead()
 
     def finish(self) -> None:
         """Know that nothing follows."""
-        self._cutter.finished = True
+        self._plan.finish()
 
     def next(self, timeout: float) -> Any:
         """Return the next batch, None at the end."""
-        while len(self._ahead) <= self.depth and (rows := self._cutter.cut()) is not None:
-            self._place(rows)
+        self._place_ahead()
         if not self._ahead:
             return None
         shares = self._ahead.popleft()
@@ -134,9 +135,11 @@ class GroupedBatches:
         for pipeline in self._pipelines:
             pipeline.close(keep_slots=keep_slots)
 
+    def _place_ahead(self) -> None:
+        while len(self._ahead) <= self.depth and self._plan.ready and not self._failed:
+            self._place(self._plan.take())
+
     def _place(self, rows: Indices) -> None:
-        if self._failed:
-            return
         try:
             shares = self._source.shares(rows)
         except Exception as error:  # comes out in its turn: after the batches before it
@@ -152,39 +155,6 @@ class GroupedBatches:
         capsules = self._pipelines[share.source].next(patience)
         batch = self._unpack[share.source](capsules)
         return iter([batch]) if len(share.counts) == 1 else _parts(batch, share.counts)
-
-
-class _Cutter:
-    """A stream of rows, cut into batches."""
-
-    def __init__(self, batch_rows: int, drop_last: bool) -> None:
-        self.finished = False
-        self._batch_rows = batch_rows
-        self._drop_last = drop_last
-        self._stream: deque[Indices] = deque()
-        self._left = 0
-
-    def extend(self, rows: Indices) -> None:
-        """Take rows that follow those before."""
-        if len(rows):
-            self._stream.append(rows)
-            self._left += len(rows)
-
-    def cut(self) -> Indices | None:
-        """Return the rows of the next batch; None if there are not enough, or no more."""
-        whole = self._left >= self._batch_rows
-        wanted = self._batch_rows if whole else self._left if self.finished and not self._drop_last else 0
-        if not wanted:
-            return None
-        self._left -= wanted
-        parts = []
-        while wanted:
-            first = self._stream.popleft()
-            parts.append(first[:wanted])
-            if len(first) > wanted:
-                self._stream.appendleft(first[wanted:])
-            wanted -= len(parts[-1])
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def _parts(batch: Mapping[str, torch.Tensor], counts: Sequence[int]) -> Iterator[dict[str, torch.Tensor]]:

@@ -139,6 +139,11 @@ def _of_view(view: Float32View) -> GroupedSource:
 
 def _of_source(source: Source) -> GroupedSource:
     tag = source.fields.get(TAG)
+    if source.maps:
+        raise NotNative(
+            "group_collate of mapped samples needs the samples themselves: group the dataset before it is mapped, and "
+            "give batch_transform=, which is called with the groups."
+        )
     flat = isinstance(source.layout, DictOf) and all(member == Only() for _, member in source.layout.members)
     if not flat or tag is None or tag.shape or tag.dtype not in _TAG_DTYPES:
         raise NotNative(

@@ -214,6 +214,11 @@ def with_tag(dataset: Dataset, number: int) -> Dataset:
     return Dataset({**dataset.fields, TAG: tag})
 
 
+def with_int_tag(sample: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a sample that was cut from a batch as the joined dataset gives it: with its number as an int."""
+    return {**sample, TAG: int(sample[TAG])}
+
+
 def group_collate(samples: Sequence[Any]) -> list[Any]:
     """Return one collated batch for each dataset that occurs among the samples, in order of first appearance.
 

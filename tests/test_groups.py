@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import json
 import os
 import pickle
 import threading
@@ -408,3 +409,69 @@ def test_after_a_fork_the_child_loads_afresh(pick):
             os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert len(list(inherited)) == expected - 1
+
+
+def scaled(sample):
+    """A function that needs the number of the dataset as an int."""
+    return {"x": sample["x"] * {0: 1, 1: 10}[sample["dataset_idx"]], "dataset_idx": sample["dataset_idx"]}
+
+
+def test_functions_of_samples_and_batches_see_what_they_see_in_a_stock_loader():
+    both = memload.concat({"a": memload.from_arrays(x=torch.arange(9)), "b": memload.from_arrays(x=torch.arange(7))})
+    for dataset in (
+        both.map(scaled),
+        Subset(both, range(14, 1, -1)),
+        memload.Dataset.map(both.select(range(3, 12)), scaled),
+    ):
+        loader = memload.FastLoader(dataset, 4)
+        assert loader.engine == "native"
+        assert_equal_passes(loader, DataLoader(dataset, 4))
+
+    def count(groups):
+        return [len(group["dataset_idx"]) for group in groups]
+
+    for dataset in (both, memload.concat(small())):
+        loader = fast(dataset, 10, batch_transform=count)
+        assert loader.engine == "native"
+        assert list(loader) == [count(groups) for groups in DataLoader(dataset, 10, collate_fn=memload.group_collate)]
+    mapped = fast(both.map(scaled))
+    assert "batch_transform=" in mapped.why
+    assert_equal_passes(mapped, DataLoader(both.map(scaled), 8, collate_fn=memload.group_collate))
+
+
+def test_a_stock_loader_over_alike_datasets_gets_gathered_batches_and_ints():
+    both = memload.concat({"a": memload.from_arrays(x=torch.arange(9)), "b": memload.from_arrays(x=torch.arange(7))})
+    samples = both.__getitems__([1, 10, -1])
+    assert [type(sample["dataset_idx"]) for sample in samples] == [int, int, int]
+    assert [sample["dataset_idx"] for sample in samples] == [0, 1, 1]
+    before = both.stats().batches
+    batches = list(DataLoader(both, 4))
+    assert both.stats().batches == before + 4
+    assert batches[0]["dataset_idx"].dtype == torch.int64
+
+
+def test_what_is_written_to_an_array_meanwhile_shows_as_in_a_stock_loader():
+    def passed(kind):
+        arrays = {name: torch.zeros(16, size) for name, size in (("a", 2), ("b", 3))}
+        dataset = memload.concat({name: memload.from_arrays(x=array) for name, array in arrays.items()})
+        seen = []
+        for number, batch in enumerate(kind(dataset, 4, sampler=[*range(0, 32, 3)], collate_fn=memload.group_collate)):
+            seen.append(batch)
+            arrays["b"] += number + 1
+        return seen
+
+    assert_equal_passes(passed(memload.FastLoader), passed(DataLoader))
+
+
+def test_a_pass_by_groups_is_taken_up_where_it_stood():
+    def loader():
+        return fast(memload.concat(small()), 7, shuffle=True, generator=torch.Generator().manual_seed(4))
+
+    whole = list(loader())
+    stopped = loader()
+    batches = iter(stopped)
+    for _ in range(4):
+        next(batches)
+    again = loader()
+    again.load_state_dict(json.loads(json.dumps(stopped.state_dict())))
+    assert_equal_passes(again, whole[4:])

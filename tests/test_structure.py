@@ -19,9 +19,9 @@ FLOORS = [
     {"draws", "row_numbers"},
     {"pulls", "sampled_rows"},
     {"samplers"},
-    {"errors", "dtypes", "sizes", "progress", "stats", "plan", "collate_rules"}
+    {"errors", "dtypes", "sizes", "progress", "stats", "plan", "collate_rules", "seeding"}
     | {"memory.budget", "sources.memory_maps"},
-    {"fields", "state"},
+    {"fields", "state", "mapped", "planned_rows"},
     {"safetensors_header", "rows", "transport"},
     {"shard_index"},
     {"shards", "shard_file", "staging"} | {"sources.arrays", "sources.npy", "sources.raw", "sources.safetensors_file"},
@@ -29,8 +29,8 @@ FLOORS = [
     {"device", "gathered"},
     {"cast", "layout", "watches"},
     {"native", "cast_batches"},
-    {"door"},
-    {"dataset", "unaltered"},
+    {"door", "cold", "transforms"},
+    {"dataset", "unaltered", "transform_threads"},
     {"groups"},
     {"opening", "readers", "stock_only"},
     {"writing", "collation", "by_the_dataset", "grouped_source"},
@@ -38,6 +38,7 @@ FLOORS = [
     {"engine", "stock_passes"},
     {"grouped_batches"},
     {"loader"},
+    {"accelerated"},
 ]
 # What runs from the command line stands on the face, like any user's program.
 PROGRAMS = [{"measure"}, {"stock", "bench"}, {"demo", "doctor"}, {"cli"}, {"__main__"}]
