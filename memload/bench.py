@@ -24,7 +24,7 @@ from memload.dataset import Dataset
 from memload.loader import FastLoader
 from memload.measure import Epoch, Spread, in_turn, machine, ratio, run_epoch
 from memload.memory.budget import default_threads
-from memload.native import resolve
+from memload.readers import resolve
 
 Casts = Mapping[str, Cast]
 

@@ -18,6 +18,8 @@ from torch.utils.data import Dataset
 from memload import _core
 from memload.device import cuda_module, cuda_state, warn_of_fallback
 from memload.dtypes import code_of, dtype_name
+from memload.gathered import GatheredRows
+from memload.stats import LoaderStats
 
 _TARGETS = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 _KERNEL_TARGETS = (torch.bfloat16, torch.float16, torch.float32)
@@ -251,12 +253,43 @@ class Float32View(Dataset[dict[str, Any]]):
         self.float16 = float16
         self._stim = Cast(torch.bfloat16 if float16 else torch.float32, norm_removed)
         self._other = Cast(self._stim.dtype)
+        self._door: Any = None  # to batches that are converted while they are gathered, once somebody asks for one
 
     def __len__(self) -> int:
         return len(self.base)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        sample = self.base[index]
+        return self._converted(self.base[index], index)
+
+    def __getitems__(self, indices: Any) -> list[Any]:
+        """Return the samples of these rows; the conversion is part of the gather if the base is a memload dataset.
+
+        See `memload.Dataset.__getitems__`.
+        """
+        batched = getattr(self.base, "__getitems__", None)
+        if type(self).__getitem__ is not Float32View.__getitem__ or not callable(batched):
+            return [self[index] for index in indices]
+        samples = batched(indices)
+        if isinstance(samples, GatheredRows) and (door := self._behind(samples.door)) is not None:
+            return samples.through(door)
+        return [self._converted(sample, index) for sample, index in zip(samples, indices, strict=True)]
+
+    def stats(self) -> LoaderStats:
+        """Return the counters of the batches that other loaders took of this view; see `memload.Dataset.stats`."""
+        return LoaderStats() if self._door is None else self._door.stats()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_door": None}
+
+    def _behind(self, door: Any) -> Any:
+        """The door that converts what `door` gathers; None if samples have to be converted one by one."""
+        if door is None or not door.gives_dicts or door.source.casts:
+            return None
+        if self._door is None or self._door.source.fields is not door.source.fields:
+            self._door = door.with_casts(self.rules(door.source.fields))
+        return self._door
+
+    def _converted(self, sample: Any, index: int) -> dict[str, Any]:
         if not isinstance(sample, Mapping):
             raise TypeError(f"Float32View needs samples that are dicts; sample {index} is a {type(sample).__name__}")
         fields = {name: torch.as_tensor(sample[name]) for name in ("stim", "robs", "behavior") if name in sample}

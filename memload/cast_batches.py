@@ -34,27 +34,40 @@ class CastBatches(Iterator[Any]):
         batches: an iterator with a length.
         casts: by key of a mapping, or by position in a sequence.
         names: names of the positions, where the dataset has any.
+        grouped: whether a batch is a list of groups, each with the fields of its dataset.
     """
 
-    def __init__(self, batches: Any, casts: Mapping[Any, Cast], names: Sequence[str]) -> None:
+    def __init__(
+        self, batches: Any, casts: Mapping[Any, Cast], names: Sequence[str] = (), grouped: bool = False
+    ) -> None:
         self._batches = batches
         self._casts = casts
         self._names = list(names)
+        self._grouped = grouped
 
     def __len__(self) -> int:
         return len(self._batches)
 
     def __next__(self) -> Any:
-        return cast_batch(next(self._batches), self._casts, self._names)
+        return cast_batch(next(self._batches), self._casts, self._names, self._grouped)
 
 
-def cast_batch(batch: Any, casts: Mapping[Any, Cast], names: Sequence[str] = ()) -> Any:
-    """Return a batch like this one, with its fields cast.
+def cast_batch(batch: Any, casts: Mapping[Any, Cast], names: Sequence[str] = (), grouped: bool = False) -> Any:
+    """Return a batch like this one, with its fields cast; the arguments are those of `CastBatches`.
 
     Raises:
         KeyError: a cast is for a field that the batch does not have.
         TypeError: the batch has no fields.
     """
+    if grouped:  # not every dataset has every field
+        return [cast_batch(group, {key: casts[key] for key in casts if key in group}) for group in batch]
+    paths = [key for key in casts if isinstance(key, tuple)]
+    for path in paths:
+        batch = _inside(batch, path, casts[path])
+    if paths:
+        casts = {key: cast for key, cast in casts.items() if key not in paths}
+    if not casts:
+        return batch
     if isinstance(batch, Mapping):
         done: Any = copy.copy(batch)
         for key, cast in casts.items():
@@ -70,6 +83,19 @@ def cast_batch(batch: Any, casts: Mapping[Any, Cast], names: Sequence[str] = ())
         f"cast= needs batches with fields, that is dicts, lists or tuples; got {type(batch).__name__}. "
         "Cast in the loop instead, by memload.cast_stim"
     )
+
+
+def _inside(batch: Any, path: tuple[Any, ...], cast: Cast) -> Any:
+    """A batch like this one, with what lies at the end of the path cast."""
+    if len(path) == 1:
+        return cast_batch(batch, {path[0]: cast})
+    if isinstance(batch, Mapping) and path[0] in batch:
+        done: Any = copy.copy(batch)
+        done[path[0]] = _inside(batch[path[0]], path[1:], cast)
+        return done
+    if isinstance(batch, list) and isinstance(path[0], int) and 0 <= path[0] < len(batch):
+        return [_inside(value, path[1:], cast) if k == path[0] else value for k, value in enumerate(batch)]
+    raise KeyError(f"cast= names the field {path!r}; there is no {path[0]!r} in a batch of it")
 
 
 def _position(key: Any, names: Sequence[str], length: int) -> int:

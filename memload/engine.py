@@ -10,7 +10,7 @@ import os
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -19,10 +19,19 @@ from torch.utils.data import BatchSampler
 
 from memload import _core
 from memload.by_the_dataset import answer
-from memload.memory.budget import default_threads, memory
+from memload.changes import UpToDate
+from memload.cold import reads_blocks, reads_directly
+from memload.draws import Indices, Progress
+from memload.memory.budget import local_threads
 from memload.native import Source
-from memload.plan import Feed, Indices, PlanSink, feed
+from memload.plan import Feed, PlanSink, feed
+from memload.planned_rows import PlannedRows
+from memload.seeding import PassSeed
+from memload.state import given_generators
 from memload.stats import LoaderStats
+from memload.transform_threads import MOST_THREADS, Transforming
+from memload.transforms import Outcome, Recipe
+from memload.watches import Watch
 
 if TYPE_CHECKING:
     from memload.loader import FastLoader
@@ -34,8 +43,6 @@ _STOCK_PREFETCH_FACTOR = 2  # what torch sets where the user gives none
 
 _MOST = 1024  # threads, or batches ahead
 
-_SMALL_ROW, _MOST_OF_A_FILE = 64 << 10, 0.1
-
 
 @dataclass(frozen=True)
 class EngineOptions:
@@ -44,22 +51,34 @@ class EngineOptions:
     Attributes:
         threads: threads that gather; None: the CPUs that this process may use, divided by the processes of its node.
         depth: batches gathered ahead of the one in the loop; each costs the bytes of one batch.
+        transform_threads: threads that run ``map`` functions and ``batch_transform``; None: as many as gather, at most
+            8. Each adds a batch to those ahead.
         isa: instruction set, one of ``memload._core.isas()``; None: the best.
         streaming: whether batches are written past the cache; None: if the slots exceed 1.5 times the last level cache.
+        direct: whether rows of more than 64 KB that are not in the page cache are read past it (``O_DIRECT``), with at
+            least 8 threads and 2 MB for each while that lasts. True: up to twice as fast as through the page cache, but
+            the next pass finds nothing there. False: never. None: a pass reads directly unless half of what it wants
+            was read so before and its files fit into half of the free memory; then it goes through the page cache, and
+            later passes find the rows there. Files that this user neither owns nor may write are read directly with
+            True alone, since the kernel does not tell what of them is in the page cache.
     """
 
     threads: int | None = None
     depth: int | None = None
     isa: str | None = None
     streaming: bool | None = None
+    direct: bool | None = None
+    transform_threads: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("threads", "depth"):
+        for name in ("threads", "depth", "transform_threads"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= _MOST):
                 raise ValueError(
                     f"{name} must be an int from 1 to {_MOST}, or None to let memload choose; got {value!r}"
                 )
+        if not (self.direct is None or isinstance(self.direct, bool)):
+            raise ValueError(f"direct must be True, False, or None to let memload choose; got {self.direct!r}")
         if self.isa is not None and self.isa not in _core.isas():
             raise ValueError(f"isa must be one of {_core.isas()} on this machine, got {self.isa!r}")
 
@@ -74,28 +93,38 @@ class PassSettings:
         slot_rows: rows that a slot is made for: those of the largest batch as far as it is known beforehand. A batch
             sampler of an unknown kind may give larger ones; slots then grow to the largest seen.
         planned_rows: rows of the pass, 0 if its sampler does not say.
-        depth: batches gathered ahead.
+        drop_last: whether a last batch of fewer rows is left out.
+        depth: batches gathered ahead, those that threads transform included.
         threads: threads that gather.
+        recipe: what becomes of a gathered batch; None: the loop gets it as it is.
+        transform_threads: threads that do it, 0 if there is nothing to do.
     """
 
     source: Source
     batch_rows: int
     slot_rows: int
     planned_rows: int
+    drop_last: bool
     depth: int
     threads: int
+    recipe: Recipe | None
+    transform_threads: int
 
     @classmethod
     def of(cls, loader: FastLoader[Any], source: Source) -> PassSettings:
         """Work the settings out."""
-        sampler = loader.batch_sampler
-        planned = _length(loader.sampler if type(sampler) is BatchSampler else None)
+        sampler = batches_of(loader)
+        planned = _length(sampler.sampler if type(sampler) is BatchSampler else None)
         batch_rows = slot_rows = _batch_rows(sampler)
         if type(sampler) is BatchSampler:
             slot_rows = max(1, min(batch_rows, planned or batch_rows))
         slot = _core.Pipeline.ring_bytes(source.pipeline_fields(), slot_rows, depth=1) // 2
         planned = planned or _length(sampler) * batch_rows
-        return cls(source, batch_rows, slot_rows, planned, _depth(loader, slot), _threads(loader))
+        drop_last = bool(getattr(sampler, "drop_last", False))
+        threads, recipe = _threads(loader), Recipe.of(source, loader.batch_transform)
+        transforming = (loader._engine.transform_threads or min(threads, MOST_THREADS)) if recipe else 0
+        depth = _depth(loader, slot) + transforming
+        return cls(source, batch_rows, slot_rows, planned, drop_last, depth, threads, recipe, transforming)
 
     @property
     def ring_bytes(self) -> int:
@@ -110,10 +139,11 @@ class PassSettings:
             self.source.pipeline_fields(),
             batch_rows=self.batch_rows,
             slot_rows=self.slot_rows,
-            drop_last=bool(getattr(loader.batch_sampler, "drop_last", False)),
+            drop_last=self.drop_last,
             depth=self.depth,
             threads=self.threads,
-            read_blocks=_reads_blocks(self.source, self.planned_rows),
+            read_blocks=reads_blocks(self.source, self.planned_rows),
+            direct=reads_directly(self.source, self.planned_rows, options.direct),
             isa=options.isa or "",
             streaming=options.streaming,
             reuse=reuse,
@@ -121,7 +151,21 @@ class PassSettings:
 
     def gatherer(self, loader: FastLoader[Any], reuse: Gatherer | None) -> Gatherer:
         """Return what gathers the batches of one pass, on the slots of an earlier one if given."""
-        return WholeBatches(self, loader, reuse)
+        return self.around(WholeBatches(self, loader, gathering(reuse)), loader, self.source.watches)
+
+    def around(self, gatherer: Gatherer, loader: FastLoader[Any], watches: Sequence[Watch]) -> Gatherer:
+        """Return the gatherer with what transforms its batches, and notices changes of what it reads, around it."""
+        if self.recipe is not None:
+            ahead = PlannedRows(self.batch_rows, self.drop_last)
+            gatherer = Transforming(gatherer, self.recipe, ahead, self.transform_threads)
+        return UpToDate(gatherer, watches, loader, self.batch_rows, self.drop_last) if watches else gatherer
+
+
+def gathering(kept: Gatherer | None) -> Gatherer | None:
+    """Return what gathered in an earlier pass, without what was laid around it."""
+    while isinstance(kept, UpToDate | Transforming):
+        kept = kept.gatherer
+    return kept
 
 
 class Gatherer(PlanSink, Protocol):
@@ -132,8 +176,11 @@ class Gatherer(PlanSink, Protocol):
     depth: int
     """Batches gathered ahead."""
 
+    def begin(self, seed: PassSeed) -> None:
+        """Know what the randomness of the pass follows from; called once, before the first rows come."""
+
     def next(self, timeout: float) -> Any:
-        """Return the next batch, None at the end of the plan; waits up to ``timeout`` seconds, 0: for ever.
+        """Return the next batch or an `Outcome`, None at the end of the plan; waits ``timeout`` seconds, 0: for ever.
 
         Raises:
             TimeoutError: no batch was ready in time.
@@ -156,6 +203,9 @@ class WholeBatches:
         kept = reuse._pipeline if isinstance(reuse, WholeBatches) else None
         self._pipeline: _core.Pipeline = settings.pipeline(loader, kept)
         self._unpack = settings.source.unpacker()
+
+    def begin(self, seed: PassSeed) -> None:
+        """Nothing random happens here."""
 
     def extend(self, rows: Indices) -> None:
         """Take rows that follow those before."""
@@ -181,6 +231,11 @@ class WholeBatches:
     def close(self, keep_slots: bool) -> None:
         """Stop, and give memory and threads back, or keep the slots for a later pass."""
         self._pipeline.close(keep_slots=keep_slots)
+
+
+def batches_of(loader: FastLoader[Any]) -> Any:
+    """Return what gives the rows of each batch: without automatic batching that is the sampler."""
+    return loader.sampler if loader.batch_sampler is None else loader.batch_sampler
 
 
 def _length(sized: Any) -> int:
@@ -210,28 +265,7 @@ def _threads(loader: FastLoader[Any]) -> int:
         return loader._engine.threads
     if loader.num_workers:
         return loader.num_workers
-    processes = os.environ.get("LOCAL_WORLD_SIZE", "1")
-    if not processes.isdecimal() or int(processes) < 1:
-        raise ValueError(
-            f"the environment says LOCAL_WORLD_SIZE={processes!r}; it is the number of processes on this machine, as "
-            "torchrun sets it: unset it, or give threads="
-        )
-    return default_threads(int(processes))
-
-
-def _reads_blocks(source: Source, planned_rows: int) -> bool:
-    """Whether rows that are not in the page cache are best read with the whole 2 MB block around them.
-
-    A disk gives small random reads at about a tenth of its rate for large ones. So where a pass reads a tenth of its
-    files or more in small rows, and the page cache can keep them, reading blocks soon has all of them.
-    """
-    mapped = [f.column for f in source.fields.values() if any(s.mapped for s in f.column.storages)]
-    if not mapped or max(column.row_bytes for column in mapped) > _SMALL_ROW:
-        return False
-    files = {storage.name: storage.nbytes for column in mapped for storage in column.storages}
-    total = sum(files.values())
-    wanted = planned_rows * sum(column.row_bytes for column in mapped)
-    return wanted >= total * _MOST_OF_A_FILE and total <= memory().free // 2
+    return local_threads()
 
 
 class NativePass(Iterator[Any]):
@@ -256,10 +290,22 @@ class NativePass(Iterator[Any]):
         self._process = os.getpid()
         self._given = 0
         ahead = loader._engine.depth is not None
-        self._feed: Feed = feed(loader.batch_sampler, gatherer.rows, gatherer, ahead=ahead, at_once=self._lead > 0)
+        self.progress, given = loader._state.begin(loader), given_generators(loader)
+        self._counts = True
+        self._feed: Feed = feed(
+            batches_of(loader),
+            gatherer.rows,
+            gatherer,
+            self.progress,
+            given=given,
+            ahead=ahead,
+            at_once=self._lead > 0,
+        )
         self._loader = loader
-        self._batch_sampler: Any = loader.batch_sampler
-        if _draw_base_seed(loader) and self._lead:
+        self._batch_sampler: Any = batches_of(loader)
+        drawn = loader._state.draw_base_seed(loader)
+        gatherer.begin(loader._state.seed(loader))
+        if drawn and self._lead:
             self._feed.start_again()  # a stock iterator that starts workers takes two iterators of its sampler
         if self._lead:
             self._feed.pull(self._lead, gatherer.depth)
@@ -283,16 +329,20 @@ class NativePass(Iterator[Any]):
         unplanned = self._feed.unplanned(self._given)
         batch = self._gathered() if unplanned is None else None
         self._given += 1
+        self.progress.delivered += self._counts
         if self._lead:
             self._ask()
         # What the dataset itself raises ends no pass, as it ends no stock iterator: the next batch follows.
-        return batch if unplanned is None else answer(loader, unplanned)
+        if unplanned is not None:
+            return answer(loader, unplanned, self._given)
+        return batch.result() if isinstance(batch, Outcome) else batch
 
     def _gathered(self) -> Any:
         try:
             batch = self._gatherer.next(self._timeout)
             self._wall = time.perf_counter() - self._started
             if batch is None:
+                self.progress.finished = self._counts
                 raise StopIteration
         except TimeoutError as error:
             self.close()
@@ -305,6 +355,11 @@ class NativePass(Iterator[Any]):
     def _ask(self) -> None:
         self._asked += 1
         self._feed.pull(self._lead + self._asked, self._gatherer.depth)
+
+    def hand_over_counting(self) -> Progress:
+        """Return the progress of this pass for the caller to count in, who hands the batches on to the loop."""
+        self._counts = False
+        return self.progress
 
     def stats(self) -> LoaderStats:
         """Return the counters of this pass; of a pass that a parent process began, none."""
@@ -328,15 +383,6 @@ class NativePass(Iterator[Any]):
         self.close()
 
 
-def _draw_base_seed(loader: FastLoader[Any]) -> bool:
-    """Draw the number with which a stock iterator seeds its workers; False where it has workers that are seeded."""
-    if loader._seeded and loader.persistent_workers:
-        return False
-    loader._seeded = True
-    torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
-    return True
-
-
 def _pins(loader: FastLoader[Any]) -> bool:
     if not loader.pin_memory:
         return False
@@ -357,8 +403,8 @@ def _pins(loader: FastLoader[Any]) -> bool:
 
 def _pinned(batch: Any) -> Any:
     """Copy a batch into memory of torch's pinned allocator, since only that knows which copies are in flight."""
-    if isinstance(batch, torch.Tensor):
-        return batch.pin_memory()
     if isinstance(batch, dict):
         return {key: _pinned(value) for key, value in batch.items()}
-    return [_pinned(value) for value in batch]
+    if isinstance(batch, list):
+        return [_pinned(value) for value in batch]
+    return batch.pin_memory()

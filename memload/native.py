@@ -1,4 +1,4 @@
-"""Which datasets the native engine can read, and how: dataset -> fields, casts, and the shape of a batch."""
+"""What the native engine reads: fields, casts, and the structure of a batch. Which datasets give it: readers.py."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch.utils.data import ConcatDataset, Subset, TensorDataset
 from torch.utils.dlpack import from_dlpack
 
 from memload import _core
-from memload.cast import Cast, Float32View
-from memload.dataset import Dataset
+from memload.cast import Cast
 from memload.dtypes import code_of
 from memload.fields import Field
-from memload.plan import as_indices, from_end
-from memload.sources.arrays import borrow_array
+from memload.layout import DictOf, Layout, ListOf, Only
+from memload.watches import Watch
 
-Key = str | int
+Key = str | int | tuple[str | int, ...]
+"""Names a field of a batch: a name, a position, or, where containers lie in containers, the path of both."""
+
 PipelineField = tuple[_core.Column, tuple[str, str, bool] | None, int, int, list[int]]
 
 _CASTABLE = {"U8", "I8", "I16", "I32", "I64", "F16", "BF16", "F32", "F64"}
@@ -38,14 +38,28 @@ class Source:
     """A dataset as the engine sees it.
 
     Attributes:
-        fields: by key, in the order of a batch: field names, or positions in a tuple.
-        layout: ``"dict"``, ``"tuple"`` or ``"only"`` (one tensor); what a sample is.
+        fields: by key, in the order of a batch.
+        layout: the containers in which they lie there.
         casts: what becomes of a field on the way; fields without an entry stay as they are.
+        takes_lists: whether ``dataset[[3, 1]]`` is the batch of these rows.
+        whole: whether a stock loader's collate function gets a batch, rather than a list of samples.
+        collate: what is done to each batch, then; None: nothing.
+        watches: what shows whether what is read was changed meanwhile.
+        maps: functions that each sample goes through after the gather, in this order.
+        late_casts: what becomes of a field of the batches made of mapped samples.
+        tags: fields that are ints in a sample of the dataset.
     """
 
     fields: Mapping[Key, Field]
-    layout: str
+    layout: Layout
     casts: Mapping[Key, Cast]
+    takes_lists: bool = False
+    whole: bool = False
+    collate: Callable[[Any], Any] | None = None
+    watches: tuple[Watch, ...] = ()
+    maps: tuple[Callable[..., Any], ...] = ()
+    late_casts: Mapping[Any, Cast] | None = None
+    tags: tuple[Key, ...] = ()
 
     @property
     def rows(self) -> int:
@@ -69,6 +83,8 @@ class Source:
             KeyError: a cast names a field that is not there.
             ValueError: a field is cast already.
         """
+        if self.maps:  # which fields there are is for the functions to say
+            return replace(self, late_casts=dict(casts))
         for key in casts:
             if key not in self.fields:
                 raise KeyError(f"cast= names the field {key!r}; the dataset has {', '.join(map(repr, self.fields))}")
@@ -80,15 +96,29 @@ class Source:
         """Return the fields as the native pipeline takes them."""
         return [_pipeline_field(field, self._fused(key)) for key, field in self.fields.items()]
 
+    def below(self, name: str | int) -> Source:
+        """Return this source with the keys that its fields have as those of a member of that name."""
+        if self.layout == Only():
+            keys: dict[Key, Key] = dict.fromkeys(self.fields, name)
+        else:
+            keys = {key: (name, *key) if isinstance(key, tuple) else (name, key) for key in self.fields}
+        fields = {keys[key]: field for key, field in self.fields.items()}
+        return replace(self, fields=fields, casts={keys[key]: cast for key, cast in self.casts.items()})
+
     def unpacker(self) -> Callable[[list[Any]], Any]:
         """Return the function that makes a batch of the pipeline's capsules, as default_collate would shape it."""
-        tensors = self._tensors()
-        if self.layout == "dict":
-            keys = list(self.fields)
-            return lambda capsules: dict(zip(keys, tensors(capsules), strict=True))
-        if self.layout == "only":
+        if self.collate is not None:
+            collate, unpack = self.collate, replace(self, collate=None).unpacker()
+            return lambda capsules: collate(unpack(capsules))
+        tensors, layout = self._tensors(), self.layout
+        if layout == Only():
             return lambda capsules: tensors(capsules)[0]
-        return tensors
+        if layout == ListOf((Only(),) * len(self.fields)):
+            return tensors
+        if isinstance(layout, DictOf) and all(member == Only() for _, member in layout.members):
+            names = [name for name, _ in layout.members]
+            return lambda capsules: dict(zip(names, tensors(capsules), strict=True))
+        return lambda capsules: layout.build(iter(tensors(capsules)))
 
     def _tensors(self) -> Callable[[list[Any]], list[torch.Tensor]]:
         finish = [_finisher(field, self._fused(key), self.casts.get(key)) for key, field in self.fields.items()]
@@ -133,80 +163,3 @@ def _finisher(field: Field, fused: Cast | None, wanted: Cast | None) -> Callable
     if _dlpack_code(dtype) == _DLPACK_UINT and dtype != torch.uint8:
         return lambda x: x.view(dtype)
     return None
-
-
-def resolve(dataset: Any) -> Source:
-    """Find out how the engine reads ``dataset``: memload's own, TensorDataset, Subset, ConcatDataset, Float32View.
-
-    Only the exact types count, since a subclass may answer differently.
-
-    Raises:
-        NotNative: it cannot; the message says why.
-    """
-    reader = _READERS.get(type(dataset))
-    if reader is None:
-        raise NotNative(
-            f"{type(dataset).__name__} is not a dataset that memload reads natively: give it memload.open(...) or "
-            "memload.from_arrays(...), or a TensorDataset, Subset or ConcatDataset of these"
-        )
-    return reader(dataset)
-
-
-def _of_dataset(dataset: Dataset) -> Source:
-    fields: dict[Key, Field] = dict(dataset.fields.items())
-    return Source(fields, dataset.layout, {})
-
-
-def _of_tensors(dataset: TensorDataset) -> Source:
-    fields: dict[Key, Field] = {}
-    for k, tensor in enumerate(dataset.tensors):
-        if type(tensor) is not torch.Tensor or tensor.requires_grad or tensor.layout != torch.strided:
-            raise NotNative(f"tensor {k} of the TensorDataset is not a plain dense tensor without gradient")
-        if tensor.device.type != "cpu":
-            raise NotNative(f"tensor {k} of the TensorDataset lies on {tensor.device}: there is nothing left to load")
-        try:
-            fields[k] = borrow_array(str(k), tensor)
-        except (TypeError, ValueError) as error:
-            raise NotNative(f"tensor {k} of the TensorDataset: {error}") from error
-    return Source(fields, "tuple", {})
-
-
-def _of_subset(dataset: Subset[Any]) -> Source:
-    base = resolve(dataset.dataset)
-    try:
-        rows = from_end(as_indices(dataset.indices), base.rows)
-        fields = {key: replace(field, column=field.column.select(rows)) for key, field in base.fields.items()}
-    except (TypeError, ValueError, IndexError) as error:
-        raise NotNative(f"the indices of the Subset are not row indices: {error}") from error
-    return replace(base, fields=fields)
-
-
-def _of_concat(dataset: ConcatDataset[Any]) -> Source:
-    parts = [resolve(part) for part in dataset.datasets]
-    first = parts[0]
-    if any(_signature(part) != _signature(first) for part in parts):
-        raise NotNative("the parts of the ConcatDataset differ in fields, dtypes, shapes or casts")
-    fields = {key: Field.concat([part.fields[key] for part in parts]) for key in first.fields}
-    return replace(first, fields=fields)
-
-
-def _signature(source: Source) -> Any:
-    return source.layout, source.casts, [(key, f.dtype, f.shape) for key, f in source.fields.items()]
-
-
-def _of_view(view: Float32View) -> Source:
-    base = resolve(view.base)
-    if base.casts:
-        raise NotNative("a Float32View of a Float32View converts twice: one view, or cast=, is enough")
-    if base.layout != "dict":
-        raise NotNative("a Float32View needs samples that are dicts; its base yields something else")
-    return base.with_casts(view.rules({str(name): field for name, field in base.fields.items()}))
-
-
-_READERS: dict[type, Callable[[Any], Source]] = {
-    Dataset: _of_dataset,
-    TensorDataset: _of_tensors,
-    Subset: _of_subset,
-    ConcatDataset: _of_concat,
-    Float32View: _of_view,
-}

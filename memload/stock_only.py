@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-from torch.utils.data import ConcatDataset, DataLoader, Subset
-from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_fn_map
+from torch.utils.data import ConcatDataset, DataLoader, StackDataset, Subset
 
 from memload.cast import Float32View
+from memload.collate_rules import as_shipped
 from memload.dataset import Dataset
+from memload.groups import GroupedDataset
 
 
 def asks_for_stock(loader: DataLoader[Any]) -> str | None:
@@ -21,7 +21,7 @@ def asks_for_stock(loader: DataLoader[Any]) -> str | None:
         )
     if loader.num_workers > 0 and loader.prefetch_factor == 0:
         return "prefetch_factor=0 is refused by stock workers when the loop begins: leave it out."
-    if not _collates_as_shipped():
+    if not as_shipped():
         return "default_collate was changed for tensors, dicts or tuples: take that out of default_collate_fn_map."
     return None
 
@@ -32,20 +32,9 @@ def _is_memload(dataset: object) -> bool:
         return _is_memload(dataset.dataset)
     if type(dataset) is ConcatDataset:
         return all(map(_is_memload, dataset.datasets))
+    if type(dataset) is StackDataset:
+        members = dataset.datasets
+        return all(map(_is_memload, members.values() if isinstance(members, dict) else members))
     if type(dataset) is Float32View:
         return _is_memload(dataset.base)
-    return type(dataset) is Dataset
-
-
-def _collates_as_shipped() -> bool:
-    """Whether default_collate does to samples of tensors what it does in torch as it comes: users may add to its map.
-
-    The map is documented in `torch.utils.data.default_collate`, but only importable from where it lies.
-    """
-    if default_collate_fn_map.get(torch.Tensor) is not collate_tensor_fn:
-        return False
-    kinds = (kind for key in default_collate_fn_map for kind in (key if isinstance(key, tuple) else (key,)))
-    return not any(issubclass(sample, kind) for kind in kinds if kind is not torch.Tensor for sample in _SAMPLES)
-
-
-_SAMPLES = (dict, tuple, list, torch.Tensor)
+    return type(dataset) in (Dataset, GroupedDataset)

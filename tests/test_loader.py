@@ -251,7 +251,7 @@ def test_a_world_size_that_is_no_number_is_named(monkeypatch):
     ("dataset", "reason"),
     [
         (list(range(10)), "list is not a dataset that memload reads natively"),
-        (TensorDataset(torch.ones(4, requires_grad=True)), "without gradient"),
+        (TensorDataset(torch.ones(4, requires_grad=True)), "requires grad"),
         (TensorDataset(torch.ones(4, 6)[:, ::2]), "one contiguous run of bytes"),
         (ConcatDataset([TensorDataset(torch.ones(4)), TensorDataset(torch.ones(4).double())]), "differ in"),
         (Subset(TensorDataset(torch.ones(4)), ["a"]), "not row indices"),
@@ -356,7 +356,7 @@ def test_the_signature_is_the_stock_loaders_and_keyword_only_extras():
     assert list(fast)[: len(stock)] == list(stock)
     assert [p.default for p in fast.values()][2 : len(stock)] == [p.default for p in stock.values()][2:]
     extras = list(fast.values())[len(stock) :]
-    assert [p.name for p in extras] == ["threads", "depth", "cast", "options"]
+    assert [p.name for p in extras] == ["threads", "depth", "cast", "batch_transform", "options"]
     assert all(p.kind is p.KEYWORD_ONLY for p in extras)
 
 

@@ -16,19 +16,29 @@ PACKAGE = Path(memload.__file__).parent
 # From the ground up. A module imports from lower floors only. `memload` itself, the face, stands on all of them.
 FLOORS = [
     {"_core", "_cuda"},
-    {"errors", "dtypes", "sizes", "progress", "stats", "plan", "memory.budget", "sources.memory_maps"},
-    {"fields"},
+    {"draws", "row_numbers"},
+    {"pulls", "sampled_rows"},
+    {"samplers"},
+    {"errors", "dtypes", "sizes", "progress", "stats", "plan", "collate_rules", "seeding"}
+    | {"memory.budget", "sources.memory_maps"},
+    {"fields", "state", "mapped", "planned_rows"},
     {"safetensors_header", "rows", "transport"},
     {"shard_index"},
     {"shards", "shard_file", "staging"} | {"sources.arrays", "sources.npy", "sources.raw", "sources.safetensors_file"},
     {"shard_writer"},
-    {"dataset"},
-    {"device", "opening"},
-    {"cast", "writing"},
-    {"native", "cast_batches", "stock_only"},
-    {"by_the_dataset"},
-    {"engine"},
+    {"device", "gathered"},
+    {"cast", "layout", "watches"},
+    {"native", "cast_batches"},
+    {"door", "cold", "transforms"},
+    {"dataset", "unaltered", "transform_threads"},
+    {"groups"},
+    {"opening", "readers", "stock_only"},
+    {"writing", "collation", "by_the_dataset", "grouped_source"},
+    {"changes", "iterables"},
+    {"engine", "stock_passes"},
+    {"grouped_batches"},
     {"loader"},
+    {"accelerated"},
 ]
 # What runs from the command line stands on the face, like any user's program.
 PROGRAMS = [{"measure"}, {"stock", "bench"}, {"demo", "doctor"}, {"cli"}, {"__main__"}]

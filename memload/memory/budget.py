@@ -90,6 +90,21 @@ def default_threads(world_size: int = 1) -> int:
     return max(1, cpus().usable // world_size)
 
 
+def local_threads() -> int:
+    """Threads for this process, where the environment's LOCAL_WORLD_SIZE says how many share the machine.
+
+    Raises:
+        ValueError: LOCAL_WORLD_SIZE is no such number.
+    """
+    processes = os.environ.get("LOCAL_WORLD_SIZE", "1")
+    if not processes.isdecimal() or int(processes) < 1:
+        raise ValueError(
+            f"the environment says LOCAL_WORLD_SIZE={processes!r}; it is the number of processes on this machine, as "
+            "torchrun sets it: unset it, or give threads="
+        )
+    return default_threads(int(processes))
+
+
 def memory(root: Path = _ROOT) -> Memory:
     """Memory of the machine, and what the control groups of this process leave of it."""
     host = parse_meminfo(_read(root / "proc/meminfo") or "")

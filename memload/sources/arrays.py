@@ -69,9 +69,8 @@ def _borrow_tensor(name: str, tensor: torch.Tensor) -> Field:
 
 def _watched(name: str, field: Field, tensor: torch.Tensor) -> Field:
     """Return the field so that it notices when the tensor it borrows is moved; one that reads a file need not."""
-    if any(storage.mapped for storage in field.column.storages):
-        return field
-    return replace(field, lenders=(Lender(name, tensor, tensor.data_ptr()),))
+    mapped = any(storage.mapped for storage in field.column.storages)
+    return replace(field, lenders=(Lender(name, tensor, None if mapped else tensor.data_ptr()),))
 
 
 def _root(array: np.ndarray[Any, Any]) -> object:

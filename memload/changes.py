@@ -1,0 +1,99 @@
+"""A pass over data that is changed meanwhile: what was gathered ahead is put aside, and the dataset itself answers.
+
+plan -> UpToDate -> pipeline -> batch                 as long as nothing has changed
+           |
+           +-> rows of the next batch -> dataset -> collate -> batch     from the first change on
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from memload.by_the_dataset import answer
+from memload.plan import Indices, Unplanned
+from memload.planned_rows import PlannedRows
+from memload.seeding import PassSeed
+from memload.stats import LoaderStats
+from memload.watches import Watch
+
+if TYPE_CHECKING:
+    from memload.engine import Gatherer
+    from memload.loader import FastLoader
+
+
+class UpToDate:
+    """Gathers as another gatherer does until what it reads is changed; from then on, asks the dataset for each batch.
+
+    A stock loader without workers reads each batch when the loop asks for it, so that it shows what the loop has
+    written before. What was gathered ahead would not.
+
+    Args:
+        gatherer: what gathers.
+        watches: what it reads.
+        loader: whose dataset answers then.
+        batch_rows: rows of a batch that is cut from a stream.
+        drop_last: whether the last rows of a stream that make no batch are left out.
+    """
+
+    def __init__(
+        self, gatherer: Gatherer, watches: Sequence[Watch], loader: FastLoader[Any], batch_rows: int, drop_last: bool
+    ) -> None:
+        self.gatherer: Gatherer = gatherer
+        self.rows, self.depth = gatherer.rows, gatherer.depth
+        self._watches = watches
+        self._before = self._now()
+        self._changed = False
+        self._loader = weakref.ref(loader)  # which keeps this between passes if its workers are persistent
+        self._ahead = PlannedRows(batch_rows, drop_last)
+        self._given = 0
+
+    def extend(self, rows: Indices) -> None:
+        """Take rows that follow those before."""
+        self._ahead.extend(rows)
+        if not self._changed:
+            self.gatherer.extend(rows)
+
+    def push(self, rows: Indices) -> None:
+        """Take rows that are one batch."""
+        self._ahead.push(rows)
+        if not self._changed:
+            self.gatherer.push(rows)
+
+    def finish(self) -> None:
+        """Know that nothing follows."""
+        self._ahead.finish()
+        if not self._changed:
+            self.gatherer.finish()
+
+    def begin(self, seed: PassSeed) -> None:
+        """Begin the pass."""
+        self.gatherer.begin(seed)
+
+    def next(self, timeout: float) -> Any:
+        """Return the next batch, None at the end."""
+        self._given += 1
+        if not self._changed and self._now() != self._before:
+            self._changed = True
+            self.gatherer.close(keep_slots=True)
+        if not self._changed:
+            if self._ahead.ready:
+                self._ahead.take()
+            return self.gatherer.next(timeout)
+        loader = self._loader()
+        if loader is None or not self._ahead.ready:
+            return None
+        return answer(loader, Unplanned(self._ahead.take().tolist()), self._given)
+
+    def stats(self) -> LoaderStats:
+        """Return the counters of what was gathered."""
+        return self.gatherer.stats()
+
+    def close(self, keep_slots: bool) -> None:
+        """Stop, and give memory and threads back, or keep the slots for a later pass."""
+        self.gatherer.close(keep_slots)
+        self._watches, self._ahead = (), PlannedRows(1, drop_last=False)
+
+    def _now(self) -> list[Any]:
+        return [watch.state() for watch in self._watches]

@@ -1,0 +1,56 @@
+"""What a loader's collate function makes of a batch that was gathered as a whole: itself, or nothing native at all."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from torch.utils.data import BatchSampler, default_collate, default_convert
+
+from memload.collate_rules import default_collate_fn_map
+from memload.native import NotNative, Source
+
+if TYPE_CHECKING:
+    from torch.utils.data import DataLoader
+
+
+def collated(source: Source, loader: DataLoader[Any]) -> Source:
+    """Return the source whose batches are those that the loader's collate function makes.
+
+    Raises:
+        NotNative: that function needs samples, or the loader has no batches; the message says what to change.
+    """
+    if loader.batch_sampler is None:
+        return _as_lists(source, loader)
+    if loader.collate_fn is default_collate:
+        _check_default(source)
+        return source
+    if source.whole:
+        return replace(source, collate=loader.collate_fn)
+    raise NotNative("A collate_fn of your own is called with lists of samples: leave collate_fn out.")
+
+
+def _as_lists(source: Source, loader: DataLoader[Any]) -> Source:
+    """Without automatic batching, a BatchSampler as sampler makes the stock loader index the dataset with lists."""
+    if type(loader.sampler) is not BatchSampler:
+        raise NotNative("batch_size=None switches batching off: give a batch_size, or a BatchSampler as sampler.")
+    if not source.takes_lists:
+        raise NotNative(
+            "batch_size=None indexes the dataset with the lists of the BatchSampler, which this one does not take as "
+            "batches: give the BatchSampler as batch_sampler."
+        )
+    if loader.collate_fn is not default_convert:
+        raise NotNative("A collate_fn of your own is called with what the dataset gives: leave collate_fn out.")
+    return source
+
+
+def _check_default(source: Source) -> None:
+    """Raise NotNative where default_collate does not know what to do with a batch that is whole."""
+    if source.whole and not any(
+        issubclass(sys.modules["tensordict"].TensorDict, kinds) for kinds in default_collate_fn_map
+    ):
+        raise NotNative(
+            "This version of tensordict does not teach default_collate to batch TensorDicts: "
+            "give collate_fn=lambda batch: batch, or install a newer one."
+        )

@@ -1,0 +1,76 @@
+"""The structure of a batch: which containers its tensors lie in, as default_collate would give them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+
+class Layout(Protocol):
+    """A tree whose leaves are tensors. Layouts are equal where batches have the same structure."""
+
+    def build(self, tensors: Iterator[torch.Tensor]) -> Any:
+        """Return a batch of as many tensors as there are leaves, taken from left to right."""
+
+
+@dataclass(frozen=True)
+class Only:
+    """The tensor itself."""
+
+    def build(self, tensors: Iterator[torch.Tensor]) -> Any:
+        """Return the next tensor."""
+        return next(tensors)
+
+
+@dataclass(frozen=True)
+class DictOf:
+    """A dict; members by name."""
+
+    members: tuple[tuple[str, Layout], ...]
+
+    def build(self, tensors: Iterator[torch.Tensor]) -> Any:
+        """Return a dict."""
+        return {name: member.build(tensors) for name, member in self.members}
+
+
+@dataclass(frozen=True)
+class ListOf:
+    """A list, which is what default_collate makes of tuples."""
+
+    members: tuple[Layout, ...]
+
+    def build(self, tensors: Iterator[torch.Tensor]) -> Any:
+        """Return a list."""
+        return [member.build(tensors) for member in self.members]
+
+
+@dataclass(frozen=True)
+class TensorDictOf:
+    """A TensorDict.
+
+    Attributes:
+        members: its entries by name.
+        row_size: its batch size without the first axis.
+        device: its device, or None if it has none.
+    """
+
+    members: tuple[tuple[str, Layout], ...]
+    row_size: tuple[int, ...]
+    device: torch.device | None
+
+    def build(self, tensors: Iterator[torch.Tensor]) -> Any:
+        """Return a TensorDict."""
+        entries = {name: member.build(tensors) for name, member in self.members}
+        rows = len(next(iter(entries.values())))
+        return sys.modules["tensordict"].TensorDict(entries, batch_size=(rows, *self.row_size), device=self.device)
+
+
+def flat(kind: str, names: Iterator[str] | list[str]) -> Layout:
+    """Return the layout of a memload dataset with these fields: "dict", "tuple" or "only"."""
+    if kind == "dict":
+        return DictOf(tuple((name, Only()) for name in names))
+    return ListOf(tuple(Only() for _ in names)) if kind == "tuple" else Only()
