@@ -20,10 +20,17 @@ from torch.utils.data import BatchSampler
 from memload import _core
 from memload.by_the_dataset import answer
 from memload.changes import UpToDate
-from memload.memory.budget import local_threads, memory
+from memload.cold import reads_blocks, reads_directly
+from memload.draws import Indices, Progress
+from memload.memory.budget import local_threads
 from memload.native import Source
-from memload.plan import Feed, Indices, PlanSink, feed
+from memload.plan import Feed, PlanSink, feed
+from memload.planned_rows import PlannedRows
+from memload.seeding import PassSeed
+from memload.state import given_generators
 from memload.stats import LoaderStats
+from memload.transform_threads import MOST_THREADS, Transforming
+from memload.transforms import Outcome, Recipe
 
 if TYPE_CHECKING:
     from memload.loader import FastLoader
@@ -35,7 +42,10 @@ _STOCK_PREFETCH_FACTOR = 2  # what torch sets where the user gives none
 
 _MOST = 1024  # threads, or batches ahead
 
-_SMALL_ROW, _MOST_OF_A_FILE = 64 << 10, 0.1
+_FORKED = (
+    "this iterator was made before the process was forked, and its threads stayed with the parent; "
+    "call iter(loader) again in the child"
+)
 
 
 @dataclass(frozen=True)
@@ -45,22 +55,34 @@ class EngineOptions:
     Attributes:
         threads: threads that gather; None: the CPUs that this process may use, divided by the processes of its node.
         depth: batches gathered ahead of the one in the loop; each costs the bytes of one batch.
+        transform_threads: threads that run ``map`` functions and ``batch_transform``; None: as many as gather, at most
+            8. Each adds a batch to those ahead.
         isa: instruction set, one of ``memload._core.isas()``; None: the best.
         streaming: whether batches are written past the cache; None: if the slots exceed 1.5 times the last level cache.
+        direct: whether rows of more than 64 KB that are not in the page cache are read past it (``O_DIRECT``), with at
+            least 8 threads and 2 MB for each while that lasts. True: up to twice as fast as through the page cache, but
+            the next pass finds nothing there. False: never. None: a pass reads directly unless half of what it wants
+            was read so before and its files fit into half of the free memory; then it goes through the page cache, and
+            later passes find the rows there. Files that this user neither owns nor may write are read directly with
+            True alone, since the kernel does not tell what of them is in the page cache.
     """
 
     threads: int | None = None
     depth: int | None = None
     isa: str | None = None
     streaming: bool | None = None
+    direct: bool | None = None
+    transform_threads: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("threads", "depth"):
+        for name in ("threads", "depth", "transform_threads"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= _MOST):
                 raise ValueError(
                     f"{name} must be an int from 1 to {_MOST}, or None to let memload choose; got {value!r}"
                 )
+        if not (self.direct is None or isinstance(self.direct, bool)):
+            raise ValueError(f"direct must be True, False, or None to let memload choose; got {self.direct!r}")
         if self.isa is not None and self.isa not in _core.isas():
             raise ValueError(f"isa must be one of {_core.isas()} on this machine, got {self.isa!r}")
 
@@ -76,8 +98,10 @@ class PassSettings:
             sampler of an unknown kind may give larger ones; slots then grow to the largest seen.
         planned_rows: rows of the pass, 0 if its sampler does not say.
         drop_last: whether a last batch of fewer rows is left out.
-        depth: batches gathered ahead.
+        depth: batches gathered ahead, those that threads transform included.
         threads: threads that gather.
+        recipe: what becomes of a gathered batch; None: the loop gets it as it is.
+        transform_threads: threads that do it, 0 if there is nothing to do.
     """
 
     source: Source
@@ -87,6 +111,8 @@ class PassSettings:
     drop_last: bool
     depth: int
     threads: int
+    recipe: Recipe | None
+    transform_threads: int
 
     @classmethod
     def of(cls, loader: FastLoader[Any], source: Source) -> PassSettings:
@@ -99,7 +125,10 @@ class PassSettings:
         slot = _core.Pipeline.ring_bytes(source.pipeline_fields(), slot_rows, depth=1) // 2
         planned = planned or _length(sampler) * batch_rows
         drop_last = bool(getattr(sampler, "drop_last", False))
-        return cls(source, batch_rows, slot_rows, planned, drop_last, _depth(loader, slot), _threads(loader))
+        threads, recipe = _threads(loader), Recipe.of(source, loader.batch_transform)
+        transforming = (loader._engine.transform_threads or min(threads, MOST_THREADS)) if recipe else 0
+        depth = _depth(loader, slot) + transforming
+        return cls(source, batch_rows, slot_rows, planned, drop_last, depth, threads, recipe, transforming)
 
     @property
     def ring_bytes(self) -> int:
@@ -117,7 +146,8 @@ class PassSettings:
             drop_last=self.drop_last,
             depth=self.depth,
             threads=self.threads,
-            read_blocks=_reads_blocks(self.source, self.planned_rows),
+            read_blocks=reads_blocks(self.source, self.planned_rows),
+            direct=reads_directly(self.source, self.planned_rows, options.direct),
             isa=options.isa or "",
             streaming=options.streaming,
             reuse=reuse,
@@ -125,9 +155,19 @@ class PassSettings:
 
     def gatherer(self, loader: FastLoader[Any], reuse: Gatherer | None) -> Gatherer:
         """Return what gathers the batches of one pass, on the slots of an earlier one if given."""
-        whole = WholeBatches(self, loader, reuse.gatherer if isinstance(reuse, UpToDate) else reuse)
+        gatherer: Gatherer = WholeBatches(self, loader, _gathering(reuse))
+        if self.recipe is not None:
+            ahead = PlannedRows(self.batch_rows, self.drop_last)
+            gatherer = Transforming(gatherer, self.recipe, ahead, self.transform_threads)
         watches = self.source.watches
-        return UpToDate(whole, watches, loader, self.batch_rows, self.drop_last) if watches else whole
+        return UpToDate(gatherer, watches, loader, self.batch_rows, self.drop_last) if watches else gatherer
+
+
+def _gathering(kept: Gatherer | None) -> Gatherer | None:
+    """What gathered in an earlier pass, without what was laid around it."""
+    while isinstance(kept, UpToDate | Transforming):
+        kept = kept.gatherer
+    return kept
 
 
 class Gatherer(PlanSink, Protocol):
@@ -138,8 +178,11 @@ class Gatherer(PlanSink, Protocol):
     depth: int
     """Batches gathered ahead."""
 
+    def begin(self, seed: PassSeed) -> None:
+        """Know what the randomness of the pass follows from; called once, before the first rows come."""
+
     def next(self, timeout: float) -> Any:
-        """Return the next batch, None at the end of the plan; waits up to ``timeout`` seconds, 0: for ever.
+        """Return the next batch or an `Outcome`, None at the end of the plan; waits ``timeout`` seconds, 0: for ever.
 
         Raises:
             TimeoutError: no batch was ready in time.
@@ -162,6 +205,9 @@ class WholeBatches:
         kept = reuse._pipeline if isinstance(reuse, WholeBatches) else None
         self._pipeline: _core.Pipeline = settings.pipeline(loader, kept)
         self._unpack = settings.source.unpacker()
+
+    def begin(self, seed: PassSeed) -> None:
+        """Nothing random happens here."""
 
     def extend(self, rows: Indices) -> None:
         """Take rows that follow those before."""
@@ -224,21 +270,6 @@ def _threads(loader: FastLoader[Any]) -> int:
     return local_threads()
 
 
-def _reads_blocks(source: Source, planned_rows: int) -> bool:
-    """Whether rows that are not in the page cache are best read with the whole 2 MB block around them.
-
-    A disk gives small random reads at about a tenth of its rate for large ones. So where a pass reads a tenth of its
-    files or more in small rows, and the page cache can keep them, reading blocks soon has all of them.
-    """
-    mapped = [f.column for f in source.fields.values() if any(s.mapped for s in f.column.storages)]
-    if not mapped or max(column.row_bytes for column in mapped) > _SMALL_ROW:
-        return False
-    files = {storage.name: storage.nbytes for column in mapped for storage in column.storages}
-    total = sum(files.values())
-    wanted = planned_rows * sum(column.row_bytes for column in mapped)
-    return wanted >= total * _MOST_OF_A_FILE and total <= memory().free // 2
-
-
 class NativePass(Iterator[Any]):
     """One pass of the native engine over a loader. Made by ``iter(loader)``.
 
@@ -261,10 +292,22 @@ class NativePass(Iterator[Any]):
         self._process = os.getpid()
         self._given = 0
         ahead = loader._engine.depth is not None
-        self._feed: Feed = feed(batches_of(loader), gatherer.rows, gatherer, ahead=ahead, at_once=self._lead > 0)
+        self.progress, given = loader._state.begin(loader), given_generators(loader)
+        self._counts = True
+        self._feed: Feed = feed(
+            batches_of(loader),
+            gatherer.rows,
+            gatherer,
+            self.progress,
+            given=given,
+            ahead=ahead,
+            at_once=self._lead > 0,
+        )
         self._loader = loader
         self._batch_sampler: Any = batches_of(loader)
-        if _draw_base_seed(loader) and self._lead:
+        drawn = loader._state.draw_base_seed(loader)
+        gatherer.begin(loader._state.seed(loader))
+        if drawn and self._lead:
             self._feed.start_again()  # a stock iterator that starts workers takes two iterators of its sampler
         if self._lead:
             self._feed.pull(self._lead, gatherer.depth)
@@ -276,10 +319,16 @@ class NativePass(Iterator[Any]):
         return self
 
     def __next__(self) -> Any:
-        with self._turn:
+        if self._process != os.getpid():
+            raise RuntimeError(_FORKED)
+        if not self._turn.acquire(timeout=self._timeout or -1):
+            raise RuntimeError(f"DataLoader timed out after {self._timeout:g} seconds")
+        try:
             if self._loader is None:
                 raise StopIteration
             batch = self._next(self._loader)
+        finally:
+            self._turn.release()
         return _pinned(batch) if self._pin else batch
 
     def _next(self, loader: FastLoader[Any]) -> Any:
@@ -288,16 +337,20 @@ class NativePass(Iterator[Any]):
         unplanned = self._feed.unplanned(self._given)
         batch = self._gathered() if unplanned is None else None
         self._given += 1
+        self.progress.delivered += self._counts
         if self._lead:
             self._ask()
         # What the dataset itself raises ends no pass, as it ends no stock iterator: the next batch follows.
-        return batch if unplanned is None else answer(loader, unplanned)
+        if unplanned is not None:
+            return answer(loader, unplanned, self._given)
+        return batch.result() if isinstance(batch, Outcome) else batch
 
     def _gathered(self) -> Any:
         try:
             batch = self._gatherer.next(self._timeout)
             self._wall = time.perf_counter() - self._started
             if batch is None:
+                self.progress.finished = self._counts
                 raise StopIteration
         except TimeoutError as error:
             self.close()
@@ -310,6 +363,11 @@ class NativePass(Iterator[Any]):
     def _ask(self) -> None:
         self._asked += 1
         self._feed.pull(self._lead + self._asked, self._gatherer.depth)
+
+    def hand_over_counting(self) -> Progress:
+        """Return the progress of this pass for the caller to count in, who hands the batches on to the loop."""
+        self._counts = False
+        return self.progress
 
     def stats(self) -> LoaderStats:
         """Return the counters of this pass; of a pass that a parent process began, none."""
@@ -331,15 +389,6 @@ class NativePass(Iterator[Any]):
 
     def __del__(self) -> None:
         self.close()
-
-
-def _draw_base_seed(loader: FastLoader[Any]) -> bool:
-    """Draw the number with which a stock iterator seeds its workers; False where it has workers that are seeded."""
-    if loader._seeded and loader.persistent_workers:
-        return False
-    loader._seeded = True
-    torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
-    return True
 
 
 def _pins(loader: FastLoader[Any]) -> bool:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
+import xxhash
 from numpy.typing import NDArray
 
 from memload._core import Column
@@ -55,6 +56,8 @@ class Field:
     shape: tuple[int, ...]
     column: Column
     lenders: tuple[Lender, ...] = field(default=(), compare=False, repr=False)
+    digest: str = field(default="", compare=False, repr=False)
+    """What tells the files that were read from others of the same form, without reading them; "" if nothing does."""
 
     def __post_init__(self) -> None:
         expected = row_nbytes(self.dtype, self.shape)
@@ -112,7 +115,14 @@ class Field:
     def concat(fields: Sequence[Field]) -> Field:
         """Return the rows of the first field, then of the second, and so on; dtypes and shapes are equal."""
         lenders = dict.fromkeys(lender for one in fields for lender in one.lenders)
-        return replace(fields[0], column=Column.concat([one.column for one in fields]), lenders=tuple(lenders))
+        column = Column.concat([one.column for one in fields])
+        return replace(fields[0], column=column, lenders=tuple(lenders), digest=digest_of(one.digest for one in fields))
+
+
+def digest_of(texts: Iterable[str]) -> str:
+    """Return a short text that differs if one of these does; "" if all are empty."""
+    joined = "\n".join(texts)
+    return xxhash.xxh3_64_hexdigest(joined.encode()) if joined.strip() else ""
 
 
 def row_nbytes(dtype: torch.dtype, shape: Iterable[int]) -> int:

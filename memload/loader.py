@@ -22,8 +22,12 @@ from memload.engine import EngineOptions, Gatherer, NativePass, PassSettings, ba
 from memload.native import NotNative, Source
 from memload.plan import plan_bytes
 from memload.readers import resolve
+from memload.seeding import peeked_seed
+from memload.state import LoaderState
 from memload.stats import LoaderStats
 from memload.stock_only import asks_for_stock
+from memload.stock_passes import IndexSampler, index_sampler, stock_pass
+from memload.transforms import TransformedBatches, checked_transform
 
 T = TypeVar("T")
 
@@ -53,11 +57,16 @@ class FastLoader(DataLoader[T]):
         cast: for each named field a ``Cast``, done while gathering, such as
             ``{"stim": Cast(torch.bfloat16, norm_removed=True)}``. Keys are field names; for a TensorDataset positions.
             On the stock engine the same cast follows the collation.
+        batch_transform: a function of one batch, such as a torchvision v2 transform, an ``nn.Module`` or a compiled
+            pipeline; the loop gets what it returns. It follows the cast, runs ahead of the loop in background threads
+            under ``torch.no_grad()``, and draws random numbers that follow from (base seed, epoch, rows of the batch).
+            On the stock engine it runs inside ``next()``. ``ds.map(fn)`` is the same for single samples.
         options: an ``EngineOptions`` for all that is rarely touched; excludes ``threads`` and ``depth``.
 
     Raises:
         ValueError: an argument is out of range, or two exclude each other.
-        TypeError: ``dataset`` is a path, or ``cast`` holds something else than a ``Cast``.
+        TypeError: ``dataset`` is a path, ``cast`` holds something else than a ``Cast``, or ``batch_transform`` cannot
+            be called.
         KeyError: ``cast`` names a field that the dataset does not have.
 
     Example:
@@ -91,6 +100,7 @@ class FastLoader(DataLoader[T]):
         threads: int | None = None,
         depth: int | None = None,
         cast: Mapping[Any, Cast] | None = None,
+        batch_transform: Callable[..., Any] | None = None,
         options: EngineOptions | None = None,
     ) -> None:
         if isinstance(dataset, str | os.PathLike):
@@ -119,10 +129,13 @@ class FastLoader(DataLoader[T]):
         self.threads, self.depth, self.cast, self.options = threads, depth, cast, options
         self._engine = options or EngineOptions(threads=threads, depth=depth)
         self._casts = checked_casts(cast)
+        self.batch_transform = checked_transform(batch_transform)
         self._finished = LoaderStats()
         self._passes: weakref.WeakSet[NativePass] = weakref.WeakSet()
         self._kept: Gatherer | None = None
-        self._seeded = False
+        self._state = LoaderState()
+        self._indices: IndexSampler | None = None
+        self._inner: Any = None
         self._depth_given = prefetch_factor is not None
         source = self._resolved() if self._casts else None
         if isinstance(source, Source):
@@ -158,6 +171,42 @@ class FastLoader(DataLoader[T]):
         """Return where the time of the native passes went so far; printing it says what limits."""
         return sum((live.stats() for live in list(self._passes)), self._finished)
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the loop stands, as plain data that json or ``torch.save`` can keep, at any moment.
+
+        It counts the batches that the loop was handed, not those that were prefetched. Generators that were given to
+        the loader or its sampler are part of it; torch's global generator is not, see docs/checkpointing.md.
+
+        Raises:
+            RuntimeError: an iterable dataset has its state in worker processes, and torchdata is not installed.
+
+        Example:
+            >>> import memload, torch
+            >>> ds = memload.from_arrays(x=torch.arange(6)).only("x")
+            >>> loader = memload.FastLoader(ds, batch_size=2)
+            >>> first = next(iter(loader))
+            >>> stopped = loader.state_dict()
+            >>> loader = memload.FastLoader(ds, batch_size=2)
+            >>> loader.load_state_dict(stopped)
+            >>> list(loader)
+            [tensor([2, 3]), tensor([4, 5])]
+        """
+        return self._state.state_dict(self)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Let the next ``iter()`` go on where ``state_dict()`` was called; the passes after it are whole ones.
+
+        The number of threads, the depth and, for ``DistributedSampler``, the number of ranks may have changed since.
+
+        Args:
+            state_dict: what ``state_dict()`` returned; an empty dict: begin an epoch.
+
+        Raises:
+            ValueError: it is of another dataset, batch size, sampler or format version; the message names what differs.
+            TypeError: it is no dict.
+        """
+        self._state.load(self, state_dict)
+
     def __iter__(self) -> Any:
         source = self._resolved()
         if isinstance(source, Source):
@@ -167,18 +216,31 @@ class FastLoader(DataLoader[T]):
             one = NativePass(self, settings.gatherer(self, kept))
             self._passes.add(one)
             return one
-        batches = super().__iter__()
-        names = list(self.dataset.fields) if isinstance(self.dataset, Dataset) else []
-        return CastBatches(batches, self._casts, names) if self._casts else batches
+        peeked = peeked_seed(self.generator) if self.batch_transform else None
+        batches: Any = stock_pass(self, super().__iter__)
+        if self._casts:
+            names = list(self.dataset.fields) if isinstance(self.dataset, Dataset) else []
+            batches = CastBatches(batches, self._casts, names)
+        if self.batch_transform is None:
+            return batches
+        return TransformedBatches(batches, self.batch_transform, self._state.seed(self, peeked), self._state.delivered)
 
     def _get_iterator(self) -> Any:
         # Torch's own hook, for those who call it instead of iter().
         return iter(self) if isinstance(self._resolved(), Source) else super()._get_iterator()
 
+    @property
+    def _index_sampler(self) -> Any:
+        # What stock iterators iterate: torch's own hook, and the one place where a stopped pass can be taken up.
+        own = super()._index_sampler
+        if self._indices is None and not isinstance(self.dataset, IterableDataset):
+            self._indices = index_sampler(self, own)
+        return own if self._indices is None else self._indices
+
     def __getstate__(self) -> dict[str, Any]:
         # What belongs to this process's passes stays here: a copy in another process starts afresh.
-        fresh = {"_finished": LoaderStats(), "_passes": weakref.WeakSet(), "_kept": None}
-        return {**self.__dict__, **fresh, "_passes": None}
+        fresh = {"_finished": LoaderStats(), "_passes": None, "_kept": None, "_indices": None, "_inner": None}
+        return {**self.__dict__, **fresh}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _passes=weakref.WeakSet())

@@ -9,13 +9,12 @@ samplers are iterated.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch.utils.data import (
     BatchSampler,
     DistributedSampler,
@@ -25,7 +24,9 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-Indices = NDArray[np.int64]
+from memload.draws import DistributedRows, Draws, Position, Progress, RowStream, Stream
+from memload.draws import Indices as Indices
+from memload.pulls import BatchStream, Generators
 
 SEQUENTIAL_CHUNK = 1 << 16
 """Rows per array of a sequential plan: the plan of a long pass never lies in memory as a whole."""
@@ -44,31 +45,16 @@ class PlanSink(Protocol):
         """Know that nothing follows."""
 
 
-@dataclass(frozen=True)
-class Draws:
-    """A known sampler as arrays.
-
-    Attributes:
-        total: rows that the arrays add up to.
-        arrays: makes a fresh iterator of int64 arrays of shape ``(n,)``; each step makes the sampler's next draw.
-        paced: whether somebody can see when draws happen, so that each must wait for its time.
-        values: which indices may come: all lie in this range.
-    """
-
-    total: int
-    arrays: Iterator[Indices]
-    paced: bool
-    values: range
-
-
 def known(sampler: object) -> bool:
     """Whether this sampler's draws are known. Subclasses may draw differently, so only the exact types are."""
-    return type(sampler) in _DRAWS
+    return type(sampler) is DistributedSampler or type(sampler) in _DRAWS
 
 
-def draws(sampler: Any) -> Draws:
-    """Return the draws of one pass over a known sampler; nothing is drawn before the arrays are asked for."""
-    return _DRAWS[type(sampler)](sampler)
+def stream(sampler: Any, position: Position | None = None) -> RowStream:
+    """Return the rows of one pass over a known sampler, or of what a position leaves of it; nothing is drawn yet."""
+    if type(sampler) is DistributedSampler:
+        return DistributedRows(sampler, position)
+    return Stream(_DRAWS[type(sampler)](sampler), position)
 
 
 def plan_bytes(sampler: Any, ahead: int = 0) -> int:
@@ -94,62 +80,65 @@ def plan_bytes(sampler: Any, ahead: int = 0) -> int:
 def _sequential(sampler: SequentialSampler) -> Draws:
     total = len(sampler)
 
-    def arrays() -> Iterator[Indices]:
-        for begin in range(0, total, SEQUENTIAL_CHUNK):
-            yield np.arange(begin, min(begin + SEQUENTIAL_CHUNK, total), dtype=np.int64)
+    def chunk(number: int, _: torch.Generator | None) -> Indices:
+        begin = number * SEQUENTIAL_CHUNK
+        return np.arange(begin, min(begin + SEQUENTIAL_CHUNK, total), dtype=np.int64)
 
-    return Draws(total, arrays(), paced=False, values=range(total))
+    return Draws(range(total), total, SEQUENTIAL_CHUNK, -(-total // SEQUENTIAL_CHUNK), chunk)
 
 
 def _random(sampler: RandomSampler) -> Draws:
-    values = range(len(sampler.data_source))
-    return Draws(len(sampler), _random_arrays(sampler), paced=sampler.generator is not None, values=values)
+    n, total, shared = len(sampler.data_source), sampler.num_samples, sampler.generator is not None
+    # Drawn 32 at a time: one draw of many gives the same numbers, but a watched generator must not run ahead.
+    step = n if not sampler.replacement else 32 if shared else total
+
+    def permutation(number: int, generator: torch.Generator | None) -> Indices:
+        rows = torch.randperm(n, generator=generator).numpy()
+        return rows if number < total // n else rows[: total % n].copy()  # a view of a part would keep the whole
+
+    def chunk(number: int, generator: torch.Generator | None) -> Indices:
+        size = (min(step, total - number * step),)
+        return torch.randint(high=n, size=size, dtype=torch.int64, generator=generator).numpy()
+
+    make = chunk if sampler.replacement else permutation
+    count = -(-total // step) if sampler.replacement else total // n + 1  # the last is drawn even if nothing is used
+    return Draws(range(n), total, step, count, make, lambda: sampler.generator or _newly_seeded(), shared)
 
 
-def _random_arrays(sampler: RandomSampler) -> Iterator[Indices]:
-    n, total = len(sampler.data_source), sampler.num_samples
-    generator = sampler.generator
-    if generator is None:
-        generator = torch.Generator()
-        generator.manual_seed(int(torch.empty((), dtype=torch.int64).random_().item()))
-    if sampler.replacement:
-        # Drawn 32 at a time: one draw of many gives the same numbers, but a watched generator must not run ahead.
-        step = 32 if sampler.generator is not None else total
-        for begin in range(0, total, step):
-            size = (min(step, total - begin),)
-            yield torch.randint(high=n, size=size, dtype=torch.int64, generator=generator).numpy()
-        return
-    for _ in range(total // n):
-        yield torch.randperm(n, generator=generator).numpy()
-    # Drawn even where nothing of it is used. A copy: a view of a part would keep the whole.
-    yield torch.randperm(n, generator=generator).numpy()[: total % n].copy()
+def _newly_seeded() -> torch.Generator:
+    generator = torch.Generator()
+    generator.manual_seed(int(torch.empty((), dtype=torch.int64).random_().item()))
+    return generator
 
 
 def _subset_random(sampler: SubsetRandomSampler) -> Draws:
     indices = as_indices(sampler.indices)
     values = range(int(indices.min()), int(indices.max()) + 1) if indices.size else range(0)
 
-    def arrays(rows: list[Indices]) -> Iterator[Indices]:
-        # In one expression: a name for the permutation would keep it until the pass ends.
-        yield rows.pop()[torch.randperm(len(sampler.indices), generator=sampler.generator).numpy()]
+    total, ready = len(indices), [indices]
+    del indices
 
-    return Draws(len(sampler), arrays([indices]), paced=True, values=values)
+    def chosen(_: int, generator: torch.Generator | None) -> Indices:
+        # Taken out, and in one expression: a name for either would keep it until the pass ends.
+        rows = ready.pop() if ready else as_indices(sampler.indices)
+        chosen: Indices = rows[torch.randperm(total, generator=generator).numpy()]
+        return chosen
+
+    return Draws(values, total, max(1, total), 1, chosen, _given(sampler), shared=True)
 
 
 def _weighted(sampler: WeightedRandomSampler) -> Draws:
-    def arrays() -> Iterator[Indices]:
-        yield torch.multinomial(
-            sampler.weights, sampler.num_samples, sampler.replacement, generator=sampler.generator
-        ).numpy()
+    total = sampler.num_samples
 
-    return Draws(len(sampler), arrays(), paced=True, values=range(len(sampler.weights)))
+    def chosen(_: int, generator: torch.Generator | None) -> Indices:
+        rows: Indices = torch.multinomial(sampler.weights, total, sampler.replacement, generator=generator).numpy()
+        return rows
+
+    return Draws(range(len(sampler.weights)), total, total, 1, chosen, _given(sampler), shared=True)
 
 
-def _distributed(sampler: DistributedSampler[Any]) -> Draws:
-    def arrays() -> Iterator[Indices]:
-        yield np.fromiter(sampler, dtype=np.int64, count=len(sampler))  # draws from a generator of its own
-
-    return Draws(len(sampler), arrays(), paced=False, values=range(len(sampler.dataset)))  # type: ignore[arg-type]
+def _given(sampler: Any) -> Callable[[], torch.Generator]:
+    return lambda: sampler.generator or torch.default_generator
 
 
 _DRAWS: dict[type, Callable[[Any], Draws]] = {
@@ -157,7 +146,6 @@ _DRAWS: dict[type, Callable[[Any], Draws]] = {
     RandomSampler: _random,
     SubsetRandomSampler: _subset_random,
     WeightedRandomSampler: _weighted,
-    DistributedSampler: _distributed,
 }
 
 
@@ -199,7 +187,9 @@ class Unplanned:
 class StreamFeed:
     """Feeds a known sampler's arrays, from which the sink cuts batches."""
 
-    def __init__(self, source: Draws, batch_size: int, rows: int, sink: PlanSink) -> None:
+    def __init__(self, source: RowStream, batch_size: int, rows: int, sink: PlanSink, progress: Progress) -> None:
+        progress.follow(source, batch_size)
+        self._progress = progress
         self._source = source
         self._batch_size = batch_size
         self._rows = rows
@@ -230,7 +220,7 @@ class StreamFeed:
 
     def _draw(self) -> Indices | None:
         try:
-            return next(self._source.arrays, None)
+            return self._source.next(self._progress.seen)
         except Exception:
             self._finish()  # as a generator that raised, it has nothing more to give
             raise
@@ -245,17 +235,21 @@ class BatchFeed:
     """Feeds the batches of a sampler that is only known by iterating it.
 
     Args:
-        batch_sampler: gives the indices of one batch at a time.
+        batches: gives the indices of one batch at a time.
         rows: rows of the dataset.
         sink: takes what can be gathered.
+        progress: of the pass.
         ahead: whether batches may be pulled before their time, since nobody can see it.
         at_once: whether an error of the sampler is raised as soon as it is met, as by stock workers' iterators, or in
             its turn, after the batches before it.
     """
 
-    def __init__(self, batch_sampler: Iterable[Any], rows: int, sink: PlanSink, *, ahead: bool, at_once: bool) -> None:
-        self._sampler = batch_sampler
-        self._batches = iter(batch_sampler)
+    def __init__(
+        self, batches: BatchStream, rows: int, sink: PlanSink, progress: Progress, *, ahead: bool, at_once: bool
+    ) -> None:
+        progress.follow(batches)
+        self._progress = progress
+        self._batches = batches
         self._rows = rows
         self._sink = sink
         self._ahead = ahead
@@ -266,14 +260,14 @@ class BatchFeed:
 
     def start_again(self) -> None:
         """Ask the sampler for another iterator, and forget the first."""
-        self._batches = iter(self._sampler)
+        self._batches.start_again()
 
     def pull(self, batches: int, ahead: int) -> None:
         """Pull so many batches in all, and `ahead` more if nobody can see it."""
         wanted = batches + ahead if self._ahead else batches
         while not self._finished and self._pulled < wanted:
             try:
-                indices = next(self._batches)
+                indices = self._batches.next(self._progress.seen)
             except StopIteration:
                 self._finished = True
                 self._sink.finish()
@@ -316,28 +310,41 @@ def _rows_there(indices: Any, n: int) -> Indices | None:
 Feed = StreamFeed | BatchFeed
 
 
-def feed(batch_sampler: Any, rows: int, sink: PlanSink, *, ahead: bool = False, at_once: bool = False) -> Feed:
+def feed(
+    batch_sampler: Any,
+    rows: int,
+    sink: PlanSink,
+    progress: Progress | None = None,
+    *,
+    given: Generators | None = None,
+    ahead: bool = False,
+    at_once: bool = False,
+) -> Feed:
     """Choose how to feed one pass over ``batch_sampler`` on a dataset of ``rows`` rows into ``sink``.
 
     Args:
         batch_sampler: of the loader.
         rows: rows of the dataset.
         sink: takes the plan.
+        progress: of the pass, which begins where it says and follows what is fed.
+        given: the generators that the loader and its samplers were given, by name.
         ahead: whether samplers of an unknown kind, too, may be pulled before their time.
         at_once: whether their errors are raised when they are met, or in their turn.
     """
-    source = _drawn(batch_sampler, rows)
+    progress = progress or Progress()
+    source = _drawn(batch_sampler, rows, progress.resumed)
     if source is not None:
-        return StreamFeed(source, batch_sampler.batch_size, rows, sink)
-    return BatchFeed(batch_sampler, rows, sink, ahead=ahead or _lies_ready(batch_sampler), at_once=at_once)
+        return StreamFeed(source, batch_sampler.batch_size, rows, sink, progress)
+    batches = BatchStream(batch_sampler, given or {}, progress.resumed, progress.ended)
+    return BatchFeed(batches, rows, sink, progress, ahead=ahead or _lies_ready(batch_sampler), at_once=at_once)
 
 
-def _drawn(batch_sampler: Any, rows: int) -> Draws | None:
-    """The draws of a batch sampler, if its kind is known and all that it draws is there."""
+def _drawn(batch_sampler: Any, rows: int, position: Position | None) -> RowStream | None:
+    """The rows that a batch sampler batches, if its kind is known and all that it draws is there."""
     if type(batch_sampler) is not BatchSampler or not known(batch_sampler.sampler):
         return None
     try:
-        source = draws(batch_sampler.sampler)
+        source = stream(batch_sampler.sampler, position)
     except Exception:  # iterated, it fails with what it raises, and when it does so in a stock loader
         return None
     there = range(-rows, rows)

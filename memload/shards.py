@@ -10,7 +10,7 @@ import xxhash
 
 from memload._core import Column, Storage
 from memload.errors import ChecksumError, Damage, ShardFormatError
-from memload.fields import Field, describe
+from memload.fields import Field, describe, digest_of
 from memload.progress import Bar, byte_bar
 from memload.safetensors_header import ShardLayout, read_layout
 from memload.shard_index import FieldSpec, ShardIndex, ShardRecord, read_index
@@ -32,7 +32,12 @@ def open_shards(directory: Path) -> dict[str, Field]:
         for name, field in index.fields.items():
             segments[name].append((storage, layout.tensors[name].begin, shard.rows, field.row_bytes))
     return {
-        name: Field(field.dtype, field.shape, Column(field.row_bytes, segments[name]))
+        name: Field(
+            field.dtype,
+            field.shape,
+            Column(field.row_bytes, segments[name]),
+            digest=digest_of(digits for shard in index.shards for digits in shard.checksums[name]),
+        )
         for name, field in index.fields.items()
     }
 

@@ -1,0 +1,155 @@
+"""Passes of the stock machinery that can be taken up again: counted batches, and samplers that begin where told.
+
+Torch's iterators ask the loader for its index sampler. What they are given here yields what the loader's own sampler
+would yield, from where a state says on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch.utils.data import BatchSampler, IterableDataset, SubsetRandomSampler
+
+from memload.draws import Indices, Progress, RowStream
+from memload.iterables import iterable_pass
+from memload.plan import known, stream
+from memload.pulls import BatchStream, Generators, is_stateful
+from memload.state import CountedBatches, given_generators, put_back, standing
+
+if TYPE_CHECKING:
+    from memload.loader import FastLoader
+
+
+def stock_pass(loader: FastLoader[Any], make: Callable[[], Iterator[Any]]) -> Iterator[Any]:
+    """Begin a pass of the stock machinery, or take one up; `make` returns an iterator of torch's."""
+    progress = loader._state.begin(loader)
+    if isinstance(loader.dataset, IterableDataset):
+        return iterable_pass(loader, progress, make)
+    dataset: Any = loader.dataset
+    tells = loader.num_workers == 0 and is_stateful(dataset)
+    told = progress.resumed or progress.ended or {}
+    if tells and "dataset" in told:
+        dataset.load_state_dict(copy.deepcopy(told["dataset"]))
+    indices: IndexSampler = loader._index_sampler
+    indices.begin(progress, dataset if tells else None)
+    batches = make()
+    indices.undraw()
+    loader._state.base_seed = progress.base_seed
+    return CountedBatches(batches, progress)
+
+
+def index_sampler(loader: FastLoader[Any], own: Any) -> IndexSampler:
+    """Return what stock iterators are to iterate in place of a loader's own index sampler."""
+    return IndexSampler(own, {**given_generators(loader), "global": torch.default_generator})
+
+
+class IndexSampler:
+    """What a stock iterator iterates in place of a loader's batch sampler, or of its sampler where there is no other.
+
+    Args:
+        sampler: the loader's own.
+        generators: those that somebody else can see, by name; the global one is "global", the loader's own "loader".
+    """
+
+    def __init__(self, sampler: Any, generators: Generators) -> None:
+        self._sampler = sampler
+        self._generators = generators
+        self._undrawn: dict[str, str] = {}
+        self.begin(Progress(), None)
+
+    def begin(self, progress: Progress, dataset: Any) -> None:
+        """Let iterators begin where `progress` says, and tell the state of `dataset` beside the sampler's."""
+        self._progress = progress
+        self._dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self._sampler)
+
+    def __iter__(self) -> Iterator[Any]:
+        # A stock iterator takes an iterator, draws a base seed, and with workers takes another one.
+        self.undraw()
+        progress = self._progress
+        pulls = _pulls(self._sampler, progress, self._generators)
+        progress.follow(_Place(pulls, self._dataset))
+        if progress.base_seed is None:
+            progress.base_seed = _foretold(self._generators.get("loader", self._generators["global"]))
+        if progress.resumed is not None:
+            self._undrawn = standing(self._generators)
+        return _Indices(self, pulls, progress)
+
+    def undraw(self) -> None:
+        """Take back the base seed that a stock iterator drew for a pass which it takes up: it was drawn before."""
+        undrawn, self._undrawn = self._undrawn, {}
+        put_back(self._generators, undrawn)
+
+
+class _Indices(Iterator[Any]):
+    """The index batches of one pass."""
+
+    def __init__(self, sampler: IndexSampler, pulls: _RowBatches | BatchStream, progress: Progress) -> None:
+        self._sampler = sampler
+        self._pulls = pulls
+        self._progress = progress
+
+    def __next__(self) -> Any:
+        self._sampler.undraw()
+        return self._pulls.next(self._progress.seen)
+
+
+class _RowBatches:
+    """The batches of a known sampler, as lists of ints like BatchSampler's; without a batch size, single ints."""
+
+    def __init__(self, source: RowStream, batch_size: int | None, drop_last: bool) -> None:
+        self._source = source
+        self._rows = batch_size or 1
+        self._single = batch_size is None
+        self._drop_last = drop_last
+        self._ready: Indices = np.empty(0, dtype=np.int64)
+
+    def next(self, seen: int) -> Any:
+        """Return the next batch; the loop has seen so many. Raises StopIteration after the last."""
+        while len(self._ready) < self._rows and (drawn := self._source.next(seen * self._rows)) is not None:
+            self._ready = np.append(self._ready, drawn) if len(self._ready) else drawn
+        batch, self._ready = self._ready[: self._rows].tolist(), self._ready[self._rows :]
+        if not batch or (self._drop_last and len(batch) < self._rows):
+            raise StopIteration
+        return batch[0] if self._single else batch
+
+    def position(self, seen: int) -> dict[str, Any]:
+        """Return where the pass stands after so many batches."""
+        return self._source.position(seen * self._rows)
+
+
+class _Place:
+    """Where a pass stands: the sampler, and the dataset if it tells."""
+
+    def __init__(self, pulls: _RowBatches | BatchStream, dataset: Any) -> None:
+        self._pulls = pulls
+        self._dataset = dataset
+
+    def position(self, seen: int) -> dict[str, Any]:
+        """Return where the pass stands after so many batches."""
+        place = self._pulls.position(seen)
+        return place if self._dataset is None else {**place, "dataset": copy.deepcopy(self._dataset.state_dict())}
+
+
+def _pulls(sampler: Any, progress: Progress, generators: Mapping[str, torch.Generator]) -> _RowBatches | BatchStream:
+    batched = type(sampler) is BatchSampler
+    inner = sampler.sampler if batched else sampler
+    if known(inner) and type(inner) is not SubsetRandomSampler:  # whose indices may be anything that the dataset knows
+        with contextlib.suppress(Exception):  # iterated, it fails with what it raises, and when
+            source = stream(inner, progress.resumed)
+            return _RowBatches(source, sampler.batch_size if batched else None, batched and sampler.drop_last)
+    return BatchStream(sampler, generators, progress.resumed, progress.ended)
+
+
+def _foretold(generator: torch.Generator) -> int:
+    """The number that a stock iterator draws next for its workers."""
+    copied = torch.Generator()
+    copied.set_state(generator.get_state())
+    return int(torch.empty((), dtype=torch.int64).random_(generator=copied).item())
