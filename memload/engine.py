@@ -10,7 +10,7 @@ import os
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -31,6 +31,7 @@ from memload.state import given_generators
 from memload.stats import LoaderStats
 from memload.transform_threads import MOST_THREADS, Transforming
 from memload.transforms import Outcome, Recipe
+from memload.watches import Watch
 
 if TYPE_CHECKING:
     from memload.loader import FastLoader
@@ -155,16 +156,18 @@ class PassSettings:
 
     def gatherer(self, loader: FastLoader[Any], reuse: Gatherer | None) -> Gatherer:
         """Return what gathers the batches of one pass, on the slots of an earlier one if given."""
-        gatherer: Gatherer = WholeBatches(self, loader, _gathering(reuse))
+        return self.around(WholeBatches(self, loader, gathering(reuse)), loader, self.source.watches)
+
+    def around(self, gatherer: Gatherer, loader: FastLoader[Any], watches: Sequence[Watch]) -> Gatherer:
+        """Return the gatherer with what transforms its batches, and notices changes of what it reads, around it."""
         if self.recipe is not None:
             ahead = PlannedRows(self.batch_rows, self.drop_last)
             gatherer = Transforming(gatherer, self.recipe, ahead, self.transform_threads)
-        watches = self.source.watches
         return UpToDate(gatherer, watches, loader, self.batch_rows, self.drop_last) if watches else gatherer
 
 
-def _gathering(kept: Gatherer | None) -> Gatherer | None:
-    """What gathered in an earlier pass, without what was laid around it."""
+def gathering(kept: Gatherer | None) -> Gatherer | None:
+    """Return what gathered in an earlier pass, without what was laid around it."""
     while isinstance(kept, UpToDate | Transforming):
         kept = kept.gatherer
     return kept
