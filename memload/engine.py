@@ -10,7 +10,7 @@ import os
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -25,8 +25,13 @@ from memload.draws import Indices, Progress
 from memload.memory.budget import local_threads
 from memload.native import Source
 from memload.plan import Feed, PlanSink, feed
+from memload.planned_rows import PlannedRows
+from memload.seeding import PassSeed
 from memload.state import given_generators
 from memload.stats import LoaderStats
+from memload.transform_threads import MOST_THREADS, Transforming
+from memload.transforms import Outcome, Recipe
+from memload.watches import Watch
 
 if TYPE_CHECKING:
     from memload.loader import FastLoader
@@ -38,6 +43,11 @@ _STOCK_PREFETCH_FACTOR = 2  # what torch sets where the user gives none
 
 _MOST = 1024  # threads, or batches ahead
 
+_FORKED = (
+    "this iterator was made before the process was forked, and its threads stayed with the parent; "
+    "call iter(loader) again in the child"
+)
+
 
 @dataclass(frozen=True)
 class EngineOptions:
@@ -46,6 +56,8 @@ class EngineOptions:
     Attributes:
         threads: threads that gather; None: the CPUs that this process may use, divided by the processes of its node.
         depth: batches gathered ahead of the one in the loop; each costs the bytes of one batch.
+        transform_threads: threads that run ``map`` functions and ``batch_transform``; None: as many as gather, at most
+            8. Each adds a batch to those ahead.
         isa: instruction set, one of ``memload._core.isas()``; None: the best.
         streaming: whether batches are written past the cache; None: if the slots exceed 1.5 times the last level cache.
         direct: whether rows of more than 64 KB that are not in the page cache are read past it (``O_DIRECT``), with at
@@ -62,9 +74,10 @@ class EngineOptions:
     isa: str | None = None
     streaming: bool | None = None
     direct: bool | None = None
+    transform_threads: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("threads", "depth"):
+        for name in ("threads", "depth", "transform_threads"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= _MOST):
                 raise ValueError(
@@ -87,8 +100,10 @@ class PassSettings:
             sampler of an unknown kind may give larger ones; slots then grow to the largest seen.
         planned_rows: rows of the pass, 0 if its sampler does not say.
         drop_last: whether a last batch of fewer rows is left out.
-        depth: batches gathered ahead.
+        depth: batches gathered ahead, those that threads transform included.
         threads: threads that gather.
+        recipe: what becomes of a gathered batch; None: the loop gets it as it is.
+        transform_threads: threads that do it, 0 if there is nothing to do.
     """
 
     source: Source
@@ -98,6 +113,8 @@ class PassSettings:
     drop_last: bool
     depth: int
     threads: int
+    recipe: Recipe | None
+    transform_threads: int
 
     @classmethod
     def of(cls, loader: FastLoader[Any], source: Source) -> PassSettings:
@@ -110,7 +127,10 @@ class PassSettings:
         slot = _core.Pipeline.ring_bytes(source.pipeline_fields(), slot_rows, depth=1) // 2
         planned = planned or _length(sampler) * batch_rows
         drop_last = bool(getattr(sampler, "drop_last", False))
-        return cls(source, batch_rows, slot_rows, planned, drop_last, _depth(loader, slot), _threads(loader))
+        threads, recipe = _threads(loader), Recipe.of(source, loader.batch_transform)
+        transforming = (loader._engine.transform_threads or min(threads, MOST_THREADS)) if recipe else 0
+        depth = _depth(loader, slot) + transforming
+        return cls(source, batch_rows, slot_rows, planned, drop_last, depth, threads, recipe, transforming)
 
     @property
     def ring_bytes(self) -> int:
@@ -137,9 +157,21 @@ class PassSettings:
 
     def gatherer(self, loader: FastLoader[Any], reuse: Gatherer | None) -> Gatherer:
         """Return what gathers the batches of one pass, on the slots of an earlier one if given."""
-        whole = WholeBatches(self, loader, reuse.gatherer if isinstance(reuse, UpToDate) else reuse)
-        watches = self.source.watches
-        return UpToDate(whole, watches, loader, self.batch_rows, self.drop_last) if watches else whole
+        return self.around(WholeBatches(self, loader, gathering(reuse)), loader, self.source.watches)
+
+    def around(self, gatherer: Gatherer, loader: FastLoader[Any], watches: Sequence[Watch]) -> Gatherer:
+        """Return the gatherer with what transforms its batches, and notices changes of what it reads, around it."""
+        if self.recipe is not None:
+            ahead = PlannedRows(self.batch_rows, self.drop_last)
+            gatherer = Transforming(gatherer, self.recipe, ahead, self.transform_threads)
+        return UpToDate(gatherer, watches, loader, self.batch_rows, self.drop_last) if watches else gatherer
+
+
+def gathering(kept: Gatherer | None) -> Gatherer | None:
+    """Return what gathered in an earlier pass, without what was laid around it."""
+    while isinstance(kept, UpToDate | Transforming):
+        kept = kept.gatherer
+    return kept
 
 
 class Gatherer(PlanSink, Protocol):
@@ -150,8 +182,11 @@ class Gatherer(PlanSink, Protocol):
     depth: int
     """Batches gathered ahead."""
 
+    def begin(self, seed: PassSeed) -> None:
+        """Know what the randomness of the pass follows from; called once, before the first rows come."""
+
     def next(self, timeout: float) -> Any:
-        """Return the next batch, None at the end of the plan; waits up to ``timeout`` seconds, 0: for ever.
+        """Return the next batch or an `Outcome`, None at the end of the plan; waits ``timeout`` seconds, 0: for ever.
 
         Raises:
             TimeoutError: no batch was ready in time.
@@ -174,6 +209,9 @@ class WholeBatches:
         kept = reuse._pipeline if isinstance(reuse, WholeBatches) else None
         self._pipeline: _core.Pipeline = settings.pipeline(loader, kept)
         self._unpack = settings.source.unpacker()
+
+    def begin(self, seed: PassSeed) -> None:
+        """Nothing random happens here."""
 
     def extend(self, rows: Indices) -> None:
         """Take rows that follow those before."""
@@ -271,7 +309,9 @@ class NativePass(Iterator[Any]):
         )
         self._loader = loader
         self._batch_sampler: Any = batches_of(loader)
-        if loader._state.draw_base_seed(loader) and self._lead:
+        drawn = loader._state.draw_base_seed(loader)
+        gatherer.begin(loader._state.seed(loader))
+        if drawn and self._lead:
             self._feed.start_again()  # a stock iterator that starts workers takes two iterators of its sampler
         if self._lead:
             self._feed.pull(self._lead, gatherer.depth)
@@ -283,10 +323,16 @@ class NativePass(Iterator[Any]):
         return self
 
     def __next__(self) -> Any:
-        with self._turn:
+        if self._process != os.getpid():
+            raise RuntimeError(_FORKED)
+        if not self._turn.acquire(timeout=self._timeout or -1):
+            raise RuntimeError(f"DataLoader timed out after {self._timeout:g} seconds")
+        try:
             if self._loader is None:
                 raise StopIteration
             batch = self._next(self._loader)
+        finally:
+            self._turn.release()
         return _pinned(batch) if self._pin else batch
 
     def _next(self, loader: FastLoader[Any]) -> Any:
@@ -299,7 +345,9 @@ class NativePass(Iterator[Any]):
         if self._lead:
             self._ask()
         # What the dataset itself raises ends no pass, as it ends no stock iterator: the next batch follows.
-        return batch if unplanned is None else answer(loader, unplanned)
+        if unplanned is not None:
+            return answer(loader, unplanned, self._given)
+        return batch.result() if isinstance(batch, Outcome) else batch
 
     def _gathered(self) -> Any:
         try:

@@ -18,14 +18,19 @@ from memload.cast import Cast
 from memload.cast_batches import CastBatches, checked_casts
 from memload.collation import collated
 from memload.dataset import Dataset
-from memload.engine import EngineOptions, Gatherer, NativePass, PassSettings, batches_of
+from memload.engine import EngineOptions, Gatherer, NativePass, batches_of
+from memload.grouped_batches import settings_of
+from memload.grouped_source import GroupedSource, resolve_groups
+from memload.groups import GroupedDataset, group_collate
 from memload.native import NotNative, Source
 from memload.plan import plan_bytes
 from memload.readers import resolve
+from memload.seeding import peeked_seed
 from memload.state import LoaderState
 from memload.stats import LoaderStats
 from memload.stock_only import asks_for_stock
 from memload.stock_passes import IndexSampler, index_sampler, stock_pass
+from memload.transforms import TransformedBatches, checked_transform
 
 T = TypeVar("T")
 
@@ -55,11 +60,16 @@ class FastLoader(DataLoader[T]):
         cast: for each named field a ``Cast``, done while gathering, such as
             ``{"stim": Cast(torch.bfloat16, norm_removed=True)}``. Keys are field names; for a TensorDataset positions.
             On the stock engine the same cast follows the collation.
+        batch_transform: a function of one batch, such as a torchvision v2 transform, an ``nn.Module`` or a compiled
+            pipeline; the loop gets what it returns. It follows the cast, runs ahead of the loop in background threads
+            under ``torch.no_grad()``, and draws random numbers that follow from (base seed, epoch, rows of the batch).
+            On the stock engine it runs inside ``next()``. ``ds.map(fn)`` is the same for single samples.
         options: an ``EngineOptions`` for all that is rarely touched; excludes ``threads`` and ``depth``.
 
     Raises:
         ValueError: an argument is out of range, or two exclude each other.
-        TypeError: ``dataset`` is a path, or ``cast`` holds something else than a ``Cast``.
+        TypeError: ``dataset`` is a path, ``cast`` holds something else than a ``Cast``, or ``batch_transform`` cannot
+            be called.
         KeyError: ``cast`` names a field that the dataset does not have.
 
     Example:
@@ -93,6 +103,7 @@ class FastLoader(DataLoader[T]):
         threads: int | None = None,
         depth: int | None = None,
         cast: Mapping[Any, Cast] | None = None,
+        batch_transform: Callable[..., Any] | None = None,
         options: EngineOptions | None = None,
     ) -> None:
         if isinstance(dataset, str | os.PathLike):
@@ -121,6 +132,7 @@ class FastLoader(DataLoader[T]):
         self.threads, self.depth, self.cast, self.options = threads, depth, cast, options
         self._engine = options or EngineOptions(threads=threads, depth=depth)
         self._casts = checked_casts(cast)
+        self.batch_transform = checked_transform(batch_transform)
         self._finished = LoaderStats()
         self._passes: weakref.WeakSet[NativePass] = weakref.WeakSet()
         self._kept: Gatherer | None = None
@@ -128,20 +140,20 @@ class FastLoader(DataLoader[T]):
         self._indices: IndexSampler | None = None
         self._inner: Any = None
         self._depth_given = prefetch_factor is not None
-        source = self._resolved() if self._casts else None
-        if isinstance(source, Source):
+        source = self._resolved() if self._casts else "nothing to cast"
+        if not isinstance(source, str):
             source.with_casts(self._casts)  # a cast of a field that is not there fails here, not in the first pass
 
     @property
     def engine(self) -> str:
         """ "native" if memload's engine reads the dataset, "torch" if the stock machinery does."""
-        return "native" if isinstance(self._resolved(), Source) else "torch"
+        return "torch" if isinstance(self._resolved(), str) else "native"
 
     @property
     def why(self) -> str:
         """One sentence: why this loader runs on the engine it runs on."""
         resolved = self._resolved()
-        return f"The native engine reads {type(self.dataset).__name__}." if isinstance(resolved, Source) else resolved
+        return resolved if isinstance(resolved, str) else f"The native engine reads {type(self.dataset).__name__}."
 
     @property
     def nbytes(self) -> int:
@@ -152,10 +164,10 @@ class FastLoader(DataLoader[T]):
         buffers of 2 MB, nine as a rule, that a pass over a cold disk has while it reads past the page cache.
         """
         source = self._resolved()
-        if not isinstance(source, Source):
+        if isinstance(source, str):
             return 0
-        settings = PassSettings.of(self, source.with_casts(self._casts))
-        selections = 0 if isinstance(self.dataset, Dataset) else source.selection_bytes
+        settings = settings_of(self, source.with_casts(self._casts))
+        selections = 0 if isinstance(self.dataset, Dataset | GroupedDataset) else source.selection_bytes
         ahead = (settings.depth + 1) * settings.slot_rows
         return settings.ring_bytes + plan_bytes(getattr(batches_of(self), "sampler", None), ahead) + selections
 
@@ -201,20 +213,25 @@ class FastLoader(DataLoader[T]):
 
     def __iter__(self) -> Any:
         source = self._resolved()
-        if isinstance(source, Source):
+        if not isinstance(source, str):
             self.check_worker_number_rationality()
-            settings = PassSettings.of(self, source.with_casts(self._casts))
+            settings = settings_of(self, source.with_casts(self._casts))
             kept, self._kept = self._kept, None
             one = NativePass(self, settings.gatherer(self, kept))
             self._passes.add(one)
             return one
-        batches = stock_pass(self, super().__iter__)
-        names = list(self.dataset.fields) if isinstance(self.dataset, Dataset) else []
-        return CastBatches(batches, self._casts, names) if self._casts else batches
+        peeked = peeked_seed(self.generator) if self.batch_transform else None
+        batches: Any = stock_pass(self, super().__iter__)
+        if self._casts:
+            names = list(self.dataset.fields) if isinstance(self.dataset, Dataset) else []
+            batches = CastBatches(batches, self._casts, names, self.collate_fn is group_collate)
+        if self.batch_transform is None:
+            return batches
+        return TransformedBatches(batches, self.batch_transform, self._state.seed(self, peeked), self._state.delivered)
 
     def _get_iterator(self) -> Any:
         # Torch's own hook, for those who call it instead of iter().
-        return iter(self) if isinstance(self._resolved(), Source) else super()._get_iterator()
+        return super()._get_iterator() if isinstance(self._resolved(), str) else iter(self)
 
     @property
     def _index_sampler(self) -> Any:
@@ -232,13 +249,15 @@ class FastLoader(DataLoader[T]):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _passes=weakref.WeakSet())
 
-    def _resolved(self) -> Source | str:
+    def _resolved(self) -> Source | GroupedSource | str:
         """The source, or the first thing that keeps the loader from being native."""
         if isinstance(self.dataset, IterableDataset):
             return "An IterableDataset has no rows to plan: use a map-style dataset."
         if (reason := asks_for_stock(self)) is not None:
             return reason
         try:
+            if self.collate_fn is group_collate and self.batch_sampler is not None:
+                return resolve_groups(self.dataset)
             return collated(resolve(self.dataset), self)
         except NotNative as answer:
             return str(answer)

@@ -16,11 +16,13 @@ import torch
 from torch.utils.data import ConcatDataset, StackDataset, Subset, TensorDataset
 
 from memload.cast import Float32View
-from memload.dataset import Dataset
+from memload.dataset import TAG, Dataset
 from memload.fields import Field
+from memload.groups import GroupedDataset, with_int_tag
 from memload.layout import DictOf, Layout, ListOf, Only, TensorDictOf, flat
+from memload.mapped import MappedDataset
 from memload.native import Key, NotNative, Source
-from memload.plan import as_indices, from_end
+from memload.plan import Indices, as_indices, from_end
 from memload.sources.arrays import borrow_array
 from memload.unaltered import Unaltered
 from memload.watches import PartsWatch, Watch, watched_tensors
@@ -88,10 +90,26 @@ def _of_offer(dataset: Any) -> Source:
     return resolve(offered)
 
 
+def check_unaltered(dataset: Any) -> None:
+    """Raise NotNative if a subclass or a patch may make a dataset of a known kind answer differently."""
+    for cls in type(dataset).__mro__:
+        if cls in _READERS:
+            _check_unaltered(dataset, _READERS[cls][1])
+            return
+
+
+def _of_groups(dataset: GroupedDataset) -> Source:
+    raise NotNative(
+        f"The datasets {', '.join(map(repr, dataset.names))} differ in fields, dtypes or shapes, so that no batch can "
+        "hold rows of several: give collate_fn=memload.group_collate."
+    )
+
+
 def _of_dataset(dataset: Dataset) -> Source:
     fields: dict[Key, Field] = dict(dataset.fields.items())
     lent = [lender.tensor for field in dataset.fields.values() for lender in field.lenders]
-    return Source(fields, flat(dataset.layout, list(dataset.fields)), {}, watches=watched_tensors(lent))
+    tags = (TAG,) if dataset.names else ()
+    return Source(fields, flat(dataset.layout, list(dataset.fields)), {}, watches=watched_tensors(lent), tags=tags)
 
 
 def _of_tensors(dataset: TensorDataset) -> Source:
@@ -138,6 +156,8 @@ def _oddity(tensor: Any) -> str | None:
 
 def _of_stack(dataset: StackDataset[Any]) -> Source:
     sources = {name: resolve(member) for name, member in _members(dataset).items()}
+    if any(source.maps for source in sources.values()):
+        raise NotNative("A member of the StackDataset is mapped: map the StackDataset instead.")
     _check_lengths("the members of the StackDataset", [len(dataset), *(source.rows for source in sources.values())])
     fields: dict[Key, Field] = {}
     casts: dict[Key, Any] = {}
@@ -150,7 +170,8 @@ def _of_stack(dataset: StackDataset[Any]) -> Source:
         layout = DictOf(tuple((name, source.layout) for name, source in sources.items()))
     watches = [PartsWatch.of(lambda: _members(dataset).values())]
     takes_lists = all(source.takes_lists for source in sources.values())
-    return Source(fields, layout, casts, takes_lists, watches=_all_watches(sources.values(), watches))
+    tags = tuple((name, str(tag)) for name, source in sources.items() for tag in source.tags)
+    return Source(fields, layout, casts, takes_lists, watches=_all_watches(sources.values(), watches), tags=tags)
 
 
 def _members(dataset: StackDataset[Any]) -> dict[Any, Any]:
@@ -164,15 +185,28 @@ def _all_watches(sources: Iterable[Source], more: Iterable[Watch]) -> tuple[Watc
 
 def _of_subset(dataset: Subset[Any]) -> Source:
     base = resolve(dataset.dataset)
-    try:
-        rows = from_end(_row_indices(dataset.indices), base.rows)
-        fields = {key: replace(field, column=field.column.select(rows)) for key, field in base.fields.items()}
-    except (TypeError, ValueError, IndexError) as error:
-        raise NotNative(f"The indices of the Subset are not row indices: {error}.") from error
+    rows = rows_of_subset(dataset, base.rows)
+    fields = {key: replace(field, column=field.column.select(rows)) for key, field in base.fields.items()}
     # A list of tensors, which is what a tensor of indices gives, indexes one dimension by each.
     as_lists = base.takes_lists and not (len(rows) and isinstance(dataset.indices[0], torch.Tensor))
     own = (PartsWatch.of(lambda: (dataset.dataset, dataset.indices)), *watched_tensors([dataset.indices]))
     return replace(base, fields=fields, takes_lists=as_lists, watches=_all_watches([base], own))
+
+
+def rows_of_subset(dataset: Subset[Any], n: int) -> Indices:
+    """Return the rows of a Subset, as numbers in [0, n).
+
+    Raises:
+        NotNative: its indices are not all such rows, or negative ones that count from the end.
+    """
+    try:
+        rows = from_end(_row_indices(dataset.indices), n)
+    except (TypeError, ValueError) as error:
+        raise NotNative(f"The indices of the Subset are not row indices: {error}.") from error
+    bad = (rows < 0) | (rows >= n)
+    if bad.any():
+        raise NotNative(f"The indices of the Subset are not row indices: {rows[bad.argmax()]} is not below {n}.")
+    return rows
 
 
 def _row_indices(indices: Any) -> Any:
@@ -186,7 +220,7 @@ def _of_concat(dataset: ConcatDataset[Any]) -> Source:
     first = parts[0]
     if any(_signature(part) != _signature(first) for part in parts):
         raise NotNative(
-            "The parts of the ConcatDataset differ in fields, dtypes, shapes or casts: make them alike, "
+            "The parts of the ConcatDataset differ in fields, dtypes, shapes, casts or functions: make them alike, "
             "or load each by a loader of its own."
         )
     if [*itertools.accumulate(part.rows for part in parts)] != list(dataset.cumulative_sizes):
@@ -197,7 +231,13 @@ def _of_concat(dataset: ConcatDataset[Any]) -> Source:
 
 
 def _signature(source: Source) -> Any:
-    return source.layout, source.casts, [(key, f.dtype, f.shape) for key, f in source.fields.items()]
+    return (
+        source.layout,
+        source.casts,
+        source.maps,
+        source.tags,
+        [(key, f.dtype, f.shape) for key, f in source.fields.items()],
+    )
 
 
 def _check_lengths(what: str, lengths: Sequence[int]) -> None:
@@ -209,10 +249,26 @@ def _of_view(view: Float32View) -> Source:
     base = resolve(view.base)
     if base.casts:
         raise NotNative("A Float32View of a Float32View converts twice: one view, or cast=, is enough.")
+    if base.maps:
+        raise NotNative("A Float32View of mapped samples converts what a function returns: map the view instead.")
     if not isinstance(base.layout, DictOf) or any(member != Only() for _, member in base.layout.members):
         raise NotNative("A Float32View needs samples that are dicts of tensors; its base yields something else.")
     source = base.with_casts(view.rules({str(name): field for name, field in base.fields.items()}))
     return replace(source, takes_lists=False, watches=_all_watches([base], [PartsWatch.of(lambda: (view.base,))]))
+
+
+def _of_mapped(mapped: MappedDataset) -> Source:
+    if mapped.in_processes:
+        raise NotNative(
+            "map(..., in_processes=True) asks for the num_workers processes of the stock machinery: "
+            "leave it out to have the function called in threads."
+        )
+    base = resolve(mapped.base)
+    if base.tags not in ((), (TAG,)):
+        raise NotNative(f"A member of what is mapped has a {TAG!r} of its own: map that member alone.")
+    first = (with_int_tag,) if base.tags and not base.maps else ()
+    watches = _all_watches([base], [PartsWatch.of(lambda: (mapped.base, mapped.fn))])
+    return replace(base, maps=(*first, *base.maps, mapped.fn), takes_lists=False, whole=False, watches=watches)
 
 
 def _is_tensordict(dataset: Any) -> bool:
@@ -259,10 +315,12 @@ def _plain(value: Any) -> Any:
 
 
 _READERS: Mapping[type, tuple[Callable[[Any], Source], Unaltered]] = {
-    Dataset: (_of_dataset, Unaltered(Dataset, (*_ITEMS, "_row", "_arranged"))),
+    GroupedDataset: (_of_groups, Unaltered(GroupedDataset, (*_ITEMS, "locate"), ["members"])),
+    Dataset: (_of_dataset, Unaltered(Dataset, (*_ITEMS, "_arranged"))),
     TensorDataset: (_of_tensors, Unaltered(TensorDataset, _ITEMS, ["tensors"])),
     StackDataset: (_of_stack, Unaltered(StackDataset, _ITEMS, ["datasets"])),
     Subset: (_of_subset, Unaltered(Subset, _ITEMS, ["dataset", "indices"])),
     ConcatDataset: (_of_concat, Unaltered(ConcatDataset, _ITEMS, ["datasets", "cumulative_sizes"])),
     Float32View: (_of_view, Unaltered(Float32View, (*_ITEMS, "rules"), ["base", "norm_removed", "float16"])),
+    MappedDataset: (_of_mapped, Unaltered(MappedDataset, (*_ITEMS, "fn"), ["base", "in_processes"])),
 }

@@ -22,6 +22,8 @@ class LoaderStats:
             near 0: the loader is ahead, near ``wall_seconds``: the loop starves.
         ring_full_seconds: time in which nothing was gathered because every slot was filled or lent; near
             ``wall_seconds``: the loader could go faster, the loop is the limit.
+        transform_seconds: time that functions of the user's took in background threads, added up over threads.
+        transform_wait_seconds: time that these threads waited for gathered batches, one at a time.
         wall_seconds: time from the start of each pass to its last batch.
         fresh_batches: batches served from memory of their own, since the loop kept more batches than there are slots.
         helped_pieces: pieces of batches that the waiting loop gathered itself.
@@ -39,6 +41,8 @@ class LoaderStats:
     gather_seconds: float = 0.0
     consumer_wait_seconds: float = 0.0
     ring_full_seconds: float = 0.0
+    transform_seconds: float = 0.0
+    transform_wait_seconds: float = 0.0
     wall_seconds: float = 0.0
     fresh_batches: int = 0
     helped_pieces: int = 0
@@ -68,6 +72,11 @@ class LoaderStats:
                 f"was full for {self.ring_full_seconds / wall:.0%} of it."
             )
         waited = f"The loop waited {self.consumer_wait_seconds / wall:.0%} of the time"
+        if self.transform_seconds and self.transform_wait_seconds < self.consumer_wait_seconds / 2:
+            return (
+                f"{waited} for the transform, which took {self.transform_seconds / self.batches:.2g} s a batch in "
+                "background threads: make it cheaper; if it is heavy in pure Python, map(..., in_processes=True)."
+            )
         if self.major_faults or self.advised_rows or self.direct_bytes:
             return (
                 f"{waited} for rows that come from the disk: a faster disk, or more memory for its cache, would help."

@@ -16,11 +16,12 @@ PACKAGE = Path(memload.__file__).parent
 # From the ground up. A module imports from lower floors only. `memload` itself, the face, stands on all of them.
 FLOORS = [
     {"_core", "_cuda"},
-    {"draws"},
-    {"pulls"},
-    {"errors", "dtypes", "sizes", "progress", "stats", "plan", "collate_rules"}
+    {"draws", "row_numbers"},
+    {"pulls", "sampled_rows"},
+    {"samplers"},
+    {"errors", "dtypes", "sizes", "progress", "stats", "plan", "collate_rules", "seeding"}
     | {"memory.budget", "sources.memory_maps"},
-    {"fields", "state"},
+    {"fields", "state", "mapped", "planned_rows"},
     {"safetensors_header", "rows", "transport"},
     {"shard_index"},
     {"shards", "shard_file", "staging"} | {"sources.arrays", "sources.npy", "sources.raw", "sources.safetensors_file"},
@@ -28,13 +29,16 @@ FLOORS = [
     {"device", "gathered"},
     {"cast", "layout", "watches"},
     {"native", "cast_batches"},
-    {"door", "cold"},
-    {"dataset", "unaltered"},
+    {"door", "cold", "transforms"},
+    {"dataset", "unaltered", "transform_threads"},
+    {"groups"},
     {"opening", "readers", "stock_only"},
-    {"writing", "collation", "by_the_dataset"},
+    {"writing", "collation", "by_the_dataset", "grouped_source"},
     {"changes", "iterables"},
     {"engine", "stock_passes"},
+    {"grouped_batches"},
     {"loader"},
+    {"accelerated"},
 ]
 # What runs from the command line stands on the face, like any user's program.
 PROGRAMS = [{"measure"}, {"stock", "bench"}, {"demo", "doctor"}, {"cli"}, {"__main__"}]
