@@ -223,7 +223,7 @@ Pipeline::State::State(std::vector<FieldSpec> fields, const PipelineOptions& opt
   stats_.streaming = store == Store::streaming;
   const bool reusable = reuse != nullptr && !reuse->in_child() && reuse->pool_;
   pool_ = reusable ? std::move(reuse->pool_) : SlotPool::create(static_cast<std::size_t>(options.depth) + 1);
-  direct_ = options.direct && gather_->maps_large_rows();
+  direct_ = options.direct && !options.read_blocks && gather_->maps_large_rows();
   scratch_ = SlotPool::create(static_cast<std::size_t>(direct_threads()) + 1);  // the consumer helps
   crew_ = std::make_shared<Crew>(options.threads);
   workers_ = Workers::shared(options.threads);
