@@ -101,6 +101,16 @@ def test_accelerate_dispatches_batches_that_the_first_rank_alone_gathers(reports
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("way", ["accelerator.prepare", "memload.prepare"])
+def test_a_cast_survives_that_accelerate_builds_other_loaders(reports, way, ranks):
+    for rank in reports("accelerate_runs.py", ranks=ranks):
+        found = rank[way + ", cast"]
+        assert found["values"]
+        assert found["native_rows"] == found["rows"]
+        assert found["seen"][1] == found["seen"][0][2:]
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
 def test_accelerate_saves_and_loads_the_state_of_a_prepared_loader(reports, ranks):
     for rank in reports("accelerate_runs.py", ranks=ranks):
         found = rank["memload.prepare, save_state"]
