@@ -11,6 +11,7 @@ except ModuleNotFoundError as error:
         "run `cmake --preset dev && cmake --build --preset dev`."
     ) from error
 
+from memload.accelerated import prepare
 from memload.cast import Cast, Float32View, cast_stim
 from memload.dataset import Dataset, concat, zip  # noqa: A004 - memload.zip is its public name
 from memload.engine import EngineOptions
@@ -26,6 +27,7 @@ from memload.errors import (
 )
 from memload.fields import Field
 from memload.loader import FastLoader
+from memload.mapped import MappedDataset
 from memload.opening import from_arrays, open  # noqa: A004 - memload.open is its public name
 from memload.shard_writer import ShardWriter
 from memload.shards import verify
@@ -44,6 +46,7 @@ __all__ = [
     "Float32View",
     "FormatError",
     "LoaderStats",
+    "MappedDataset",
     "MemloadError",
     "ShardFormatError",
     "ShardReadError",
@@ -54,6 +57,7 @@ __all__ = [
     "concat",
     "from_arrays",
     "open",
+    "prepare",
     "verify",
     "write",
     "zip",

@@ -22,6 +22,16 @@ class Storage:
         Map a whole file read-only. Raises OSError.
         """
     @property
+    def direct_bytes(self) -> int:
+        """
+        Bytes read past the page cache so far.
+        """
+    @property
+    def knows_residency(self) -> bool:
+        """
+        Whether the kernel tells what of it is in the page cache.
+        """
+    @property
     def mapped(self) -> bool:
         """
         Whether it is a file, rather than memory.
@@ -88,7 +98,7 @@ class Pipeline:
         """
         Bytes that the slots of such a pipeline take.
         """
-    def __init__(self, fields: collections.abc.Sequence[tuple[Column, tuple[str, str, bool] | None, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]]], batch_rows: typing.SupportsInt | typing.SupportsIndex, slot_rows: typing.SupportsInt | typing.SupportsIndex, drop_last: bool, depth: typing.SupportsInt | typing.SupportsIndex, threads: typing.SupportsInt | typing.SupportsIndex, read_blocks: bool = False, isa: str = '', streaming: bool | None = None, reuse: Pipeline | None = None) -> None:
+    def __init__(self, fields: collections.abc.Sequence[tuple[Column, tuple[str, str, bool] | None, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]]], batch_rows: typing.SupportsInt | typing.SupportsIndex, slot_rows: typing.SupportsInt | typing.SupportsIndex, drop_last: bool, depth: typing.SupportsInt | typing.SupportsIndex, threads: typing.SupportsInt | typing.SupportsIndex, read_blocks: bool = False, direct: bool = False, isa: str = '', streaming: bool | None = None, reuse: Pipeline | None = None) -> None:
         """
         Fields are (column, None or (from, to, norm_removed), DLPack code, bits, shape of a row).
         """

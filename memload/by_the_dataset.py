@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 from memload.cast_batches import cast_batch
 from memload.dataset import Dataset
 from memload.plan import Unplanned
+from memload.transforms import samples_here, transformed_here
 
 if TYPE_CHECKING:
     from memload.loader import FastLoader
 
 
-def answer(loader: FastLoader[Any], batch: Unplanned) -> Any:
+def answer(loader: FastLoader[Any], batch: Unplanned, position: int) -> Any:
     """Return or raise what the stock loader returns or raises for these indices, mostly an error of the dataset's own.
 
     Raises:
@@ -23,10 +24,12 @@ def answer(loader: FastLoader[Any], batch: Unplanned) -> Any:
     dataset: Any = loader.dataset
     if loader.batch_sampler is None:
         samples = dataset[batch.indices]
-    elif getattr(dataset, "__getitems__", None):
-        samples = dataset.__getitems__(batch.indices)
     else:
-        samples = [dataset[index] for index in batch.indices]
+        samples = samples_here(dataset, batch.indices, loader._state.seed(loader), position)
     collated = loader.collate_fn(samples)
     names = list(dataset.fields) if isinstance(dataset, Dataset) else []
-    return cast_batch(collated, loader._casts, names) if loader._casts else collated
+    if loader._casts:
+        collated = cast_batch(collated, loader._casts, names)
+    if loader.batch_transform is None:
+        return collated
+    return transformed_here(loader.batch_transform, collated, loader._state.seed(loader), position)

@@ -8,14 +8,13 @@ plan -> UpToDate -> pipeline -> batch                 as long as nothing has cha
 from __future__ import annotations
 
 import weakref
-from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from memload.by_the_dataset import answer
 from memload.plan import Indices, Unplanned
+from memload.planned_rows import PlannedRows
+from memload.seeding import PassSeed
 from memload.stats import LoaderStats
 from memload.watches import Watch
 
@@ -48,6 +47,7 @@ class UpToDate:
         self._changed = False
         self._loader = weakref.ref(loader)  # which keeps this between passes if its workers are persistent
         self._ahead = PlannedRows(batch_rows, drop_last)
+        self._given = 0
 
     def extend(self, rows: Indices) -> None:
         """Take rows that follow those before."""
@@ -67,16 +67,24 @@ class UpToDate:
         if not self._changed:
             self.gatherer.finish()
 
+    def begin(self, seed: PassSeed) -> None:
+        """Begin the pass."""
+        self.gatherer.begin(seed)
+
     def next(self, timeout: float) -> Any:
         """Return the next batch, None at the end."""
+        self._given += 1
         if not self._changed and self._now() != self._before:
             self._changed = True
             self.gatherer.close(keep_slots=True)
         if not self._changed:
-            self._ahead.skip()
+            if self._ahead.ready:
+                self._ahead.take()
             return self.gatherer.next(timeout)
-        rows, loader = self._ahead.take(), self._loader()
-        return None if rows is None or loader is None else answer(loader, Unplanned(rows.tolist()))
+        loader = self._loader()
+        if loader is None or not self._ahead.ready:
+            return None
+        return answer(loader, Unplanned(self._ahead.take().tolist()), self._given)
 
     def stats(self) -> LoaderStats:
         """Return the counters of what was gathered."""
@@ -89,57 +97,3 @@ class UpToDate:
 
     def _now(self) -> list[Any]:
         return [watch.state() for watch in self._watches]
-
-
-class PlannedRows:
-    """The rows of the batches to come; arrays are kept as they are and let go when their last row is taken.
-
-    Args:
-        batch_rows: rows of a batch that is cut from a stream.
-        drop_last: whether the last rows of a stream that make no batch are left out.
-    """
-
-    def __init__(self, batch_rows: int, drop_last: bool) -> None:
-        self._batch_rows = batch_rows
-        self._drop_last = drop_last
-        self._arrays: deque[Indices] = deque()
-        self._whole = False
-        self._used = 0  # of the first array
-        self._finished = False
-
-    def extend(self, rows: Indices) -> None:
-        """Take rows that follow those before."""
-        self._arrays.append(rows)
-
-    def push(self, rows: Indices) -> None:
-        """Take rows that are one batch."""
-        self._whole = True
-        self._arrays.append(rows)
-
-    def finish(self) -> None:
-        """Know that nothing follows."""
-        self._finished = True
-
-    def skip(self) -> None:
-        """Pass by the next batch, if there is one."""
-        if self._whole:
-            if self._arrays:
-                self._arrays.popleft()
-            return
-        self._used += self._batch_rows
-        while self._arrays and self._used >= len(self._arrays[0]):
-            self._used -= len(self._arrays.popleft())
-
-    def take(self) -> Indices | None:
-        """Return the rows of the next batch, None if there is none."""
-        if self._whole:
-            return self._arrays.popleft() if self._arrays else None
-        parts, wanted, begin = [], self._batch_rows, self._used
-        for array in self._arrays:
-            parts.append(array[begin : begin + wanted])
-            wanted, begin = wanted - len(parts[-1]), 0
-            if not wanted:
-                break
-        rows = np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
-        self.skip()
-        return None if not len(rows) or (wanted and self._drop_last) else rows

@@ -19,6 +19,7 @@ from memload.door import Door
 from memload.dtypes import dtype_name
 from memload.fields import Field, check_equal_lengths, check_name, describe
 from memload.layout import flat
+from memload.mapped import MappedDataset
 from memload.native import Source
 from memload.plan import as_indices, from_end
 from memload.sizes import format_size
@@ -174,6 +175,19 @@ class Dataset(torch.utils.data.Dataset[Any]):
             _check_same_fields(self, _dataset(other, position), position)
         members = (self, *others)
         return Dataset({name: Field.concat([one.fields[name] for one in members]) for name in self.fields}, self.layout)
+
+    def map(self, fn: Callable[..., Any], *, in_processes: bool = False) -> MappedDataset:
+        """Return a dataset whose samples are ``fn(sample)``, with sample ``i`` as ``self[i]`` gives it.
+
+        In a `FastLoader` rows are gathered natively and ``fn`` runs ahead of the loop in background threads; see
+        `MappedDataset`, which this makes, for its arguments.
+
+        Example:
+            >>> import memload, torch
+            >>> memload.from_arrays(x=torch.arange(4)).only("x").map(torch.neg)[3]
+            tensor(-3)
+        """
+        return MappedDataset(self, fn, in_processes=in_processes)
 
     def as_tuple(self, *names: str) -> Dataset:
         """Return the dataset of these fields, in this order, whose rows and batches are tuples; all if none is named.

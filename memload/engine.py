@@ -20,12 +20,17 @@ from torch.utils.data import BatchSampler
 from memload import _core
 from memload.by_the_dataset import answer
 from memload.changes import UpToDate
+from memload.cold import reads_blocks, reads_directly
 from memload.draws import Indices, Progress
-from memload.memory.budget import local_threads, memory
+from memload.memory.budget import local_threads
 from memload.native import Source
 from memload.plan import Feed, PlanSink, feed
+from memload.planned_rows import PlannedRows
+from memload.seeding import PassSeed
 from memload.state import given_generators
 from memload.stats import LoaderStats
+from memload.transform_threads import MOST_THREADS, Transforming
+from memload.transforms import Outcome, Recipe
 
 if TYPE_CHECKING:
     from memload.loader import FastLoader
@@ -37,8 +42,6 @@ _STOCK_PREFETCH_FACTOR = 2  # what torch sets where the user gives none
 
 _MOST = 1024  # threads, or batches ahead
 
-_SMALL_ROW, _MOST_OF_A_FILE = 64 << 10, 0.1
-
 
 @dataclass(frozen=True)
 class EngineOptions:
@@ -47,22 +50,34 @@ class EngineOptions:
     Attributes:
         threads: threads that gather; None: the CPUs that this process may use, divided by the processes of its node.
         depth: batches gathered ahead of the one in the loop; each costs the bytes of one batch.
+        transform_threads: threads that run ``map`` functions and ``batch_transform``; None: as many as gather, at most
+            8. Each adds a batch to those ahead.
         isa: instruction set, one of ``memload._core.isas()``; None: the best.
         streaming: whether batches are written past the cache; None: if the slots exceed 1.5 times the last level cache.
+        direct: whether rows of more than 64 KB that are not in the page cache are read past it (``O_DIRECT``), with at
+            least 8 threads and 2 MB for each while that lasts. True: up to twice as fast as through the page cache, but
+            the next pass finds nothing there. False: never. None: a pass reads directly unless half of what it wants
+            was read so before and its files fit into half of the free memory; then it goes through the page cache, and
+            later passes find the rows there. Files that this user neither owns nor may write are read directly with
+            True alone, since the kernel does not tell what of them is in the page cache.
     """
 
     threads: int | None = None
     depth: int | None = None
     isa: str | None = None
     streaming: bool | None = None
+    direct: bool | None = None
+    transform_threads: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("threads", "depth"):
+        for name in ("threads", "depth", "transform_threads"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= _MOST):
                 raise ValueError(
                     f"{name} must be an int from 1 to {_MOST}, or None to let memload choose; got {value!r}"
                 )
+        if not (self.direct is None or isinstance(self.direct, bool)):
+            raise ValueError(f"direct must be True, False, or None to let memload choose; got {self.direct!r}")
         if self.isa is not None and self.isa not in _core.isas():
             raise ValueError(f"isa must be one of {_core.isas()} on this machine, got {self.isa!r}")
 
@@ -78,8 +93,10 @@ class PassSettings:
             sampler of an unknown kind may give larger ones; slots then grow to the largest seen.
         planned_rows: rows of the pass, 0 if its sampler does not say.
         drop_last: whether a last batch of fewer rows is left out.
-        depth: batches gathered ahead.
+        depth: batches gathered ahead, those that threads transform included.
         threads: threads that gather.
+        recipe: what becomes of a gathered batch; None: the loop gets it as it is.
+        transform_threads: threads that do it, 0 if there is nothing to do.
     """
 
     source: Source
@@ -89,6 +106,8 @@ class PassSettings:
     drop_last: bool
     depth: int
     threads: int
+    recipe: Recipe | None
+    transform_threads: int
 
     @classmethod
     def of(cls, loader: FastLoader[Any], source: Source) -> PassSettings:
@@ -101,7 +120,10 @@ class PassSettings:
         slot = _core.Pipeline.ring_bytes(source.pipeline_fields(), slot_rows, depth=1) // 2
         planned = planned or _length(sampler) * batch_rows
         drop_last = bool(getattr(sampler, "drop_last", False))
-        return cls(source, batch_rows, slot_rows, planned, drop_last, _depth(loader, slot), _threads(loader))
+        threads, recipe = _threads(loader), Recipe.of(source, loader.batch_transform)
+        transforming = (loader._engine.transform_threads or min(threads, MOST_THREADS)) if recipe else 0
+        depth = _depth(loader, slot) + transforming
+        return cls(source, batch_rows, slot_rows, planned, drop_last, depth, threads, recipe, transforming)
 
     @property
     def ring_bytes(self) -> int:
@@ -119,7 +141,8 @@ class PassSettings:
             drop_last=self.drop_last,
             depth=self.depth,
             threads=self.threads,
-            read_blocks=_reads_blocks(self.source, self.planned_rows),
+            read_blocks=reads_blocks(self.source, self.planned_rows),
+            direct=reads_directly(self.source, self.planned_rows, options.direct),
             isa=options.isa or "",
             streaming=options.streaming,
             reuse=reuse,
@@ -127,9 +150,19 @@ class PassSettings:
 
     def gatherer(self, loader: FastLoader[Any], reuse: Gatherer | None) -> Gatherer:
         """Return what gathers the batches of one pass, on the slots of an earlier one if given."""
-        whole = WholeBatches(self, loader, reuse.gatherer if isinstance(reuse, UpToDate) else reuse)
+        gatherer: Gatherer = WholeBatches(self, loader, _gathering(reuse))
+        if self.recipe is not None:
+            ahead = PlannedRows(self.batch_rows, self.drop_last)
+            gatherer = Transforming(gatherer, self.recipe, ahead, self.transform_threads)
         watches = self.source.watches
-        return UpToDate(whole, watches, loader, self.batch_rows, self.drop_last) if watches else whole
+        return UpToDate(gatherer, watches, loader, self.batch_rows, self.drop_last) if watches else gatherer
+
+
+def _gathering(kept: Gatherer | None) -> Gatherer | None:
+    """What gathered in an earlier pass, without what was laid around it."""
+    while isinstance(kept, UpToDate | Transforming):
+        kept = kept.gatherer
+    return kept
 
 
 class Gatherer(PlanSink, Protocol):
@@ -140,8 +173,11 @@ class Gatherer(PlanSink, Protocol):
     depth: int
     """Batches gathered ahead."""
 
+    def begin(self, seed: PassSeed) -> None:
+        """Know what the randomness of the pass follows from; called once, before the first rows come."""
+
     def next(self, timeout: float) -> Any:
-        """Return the next batch, None at the end of the plan; waits up to ``timeout`` seconds, 0: for ever.
+        """Return the next batch or an `Outcome`, None at the end of the plan; waits ``timeout`` seconds, 0: for ever.
 
         Raises:
             TimeoutError: no batch was ready in time.
@@ -164,6 +200,9 @@ class WholeBatches:
         kept = reuse._pipeline if isinstance(reuse, WholeBatches) else None
         self._pipeline: _core.Pipeline = settings.pipeline(loader, kept)
         self._unpack = settings.source.unpacker()
+
+    def begin(self, seed: PassSeed) -> None:
+        """Nothing random happens here."""
 
     def extend(self, rows: Indices) -> None:
         """Take rows that follow those before."""
@@ -226,21 +265,6 @@ def _threads(loader: FastLoader[Any]) -> int:
     return local_threads()
 
 
-def _reads_blocks(source: Source, planned_rows: int) -> bool:
-    """Whether rows that are not in the page cache are best read with the whole 2 MB block around them.
-
-    A disk gives small random reads at about a tenth of its rate for large ones. So where a pass reads a tenth of its
-    files or more in small rows, and the page cache can keep them, reading blocks soon has all of them.
-    """
-    mapped = [f.column for f in source.fields.values() if any(s.mapped for s in f.column.storages)]
-    if not mapped or max(column.row_bytes for column in mapped) > _SMALL_ROW:
-        return False
-    files = {storage.name: storage.nbytes for column in mapped for storage in column.storages}
-    total = sum(files.values())
-    wanted = planned_rows * sum(column.row_bytes for column in mapped)
-    return wanted >= total * _MOST_OF_A_FILE and total <= memory().free // 2
-
-
 class NativePass(Iterator[Any]):
     """One pass of the native engine over a loader. Made by ``iter(loader)``.
 
@@ -276,7 +300,9 @@ class NativePass(Iterator[Any]):
         )
         self._loader = loader
         self._batch_sampler: Any = batches_of(loader)
-        if loader._state.draw_base_seed(loader) and self._lead:
+        drawn = loader._state.draw_base_seed(loader)
+        gatherer.begin(loader._state.seed(loader))
+        if drawn and self._lead:
             self._feed.start_again()  # a stock iterator that starts workers takes two iterators of its sampler
         if self._lead:
             self._feed.pull(self._lead, gatherer.depth)
@@ -304,7 +330,9 @@ class NativePass(Iterator[Any]):
         if self._lead:
             self._ask()
         # What the dataset itself raises ends no pass, as it ends no stock iterator: the next batch follows.
-        return batch if unplanned is None else answer(loader, unplanned)
+        if unplanned is not None:
+            return answer(loader, unplanned, self._given)
+        return batch.result() if isinstance(batch, Outcome) else batch
 
     def _gathered(self) -> Any:
         try:

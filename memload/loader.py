@@ -22,10 +22,12 @@ from memload.engine import EngineOptions, Gatherer, NativePass, PassSettings, ba
 from memload.native import NotNative, Source
 from memload.plan import plan_bytes
 from memload.readers import resolve
+from memload.seeding import peeked_seed
 from memload.state import LoaderState
 from memload.stats import LoaderStats
 from memload.stock_only import asks_for_stock
 from memload.stock_passes import IndexSampler, index_sampler, stock_pass
+from memload.transforms import TransformedBatches, checked_transform
 
 T = TypeVar("T")
 
@@ -55,11 +57,16 @@ class FastLoader(DataLoader[T]):
         cast: for each named field a ``Cast``, done while gathering, such as
             ``{"stim": Cast(torch.bfloat16, norm_removed=True)}``. Keys are field names; for a TensorDataset positions.
             On the stock engine the same cast follows the collation.
+        batch_transform: a function of one batch, such as a torchvision v2 transform, an ``nn.Module`` or a compiled
+            pipeline; the loop gets what it returns. It follows the cast, runs ahead of the loop in background threads
+            under ``torch.no_grad()``, and draws random numbers that follow from (base seed, epoch, rows of the batch).
+            On the stock engine it runs inside ``next()``. ``ds.map(fn)`` is the same for single samples.
         options: an ``EngineOptions`` for all that is rarely touched; excludes ``threads`` and ``depth``.
 
     Raises:
         ValueError: an argument is out of range, or two exclude each other.
-        TypeError: ``dataset`` is a path, or ``cast`` holds something else than a ``Cast``.
+        TypeError: ``dataset`` is a path, ``cast`` holds something else than a ``Cast``, or ``batch_transform`` cannot
+            be called.
         KeyError: ``cast`` names a field that the dataset does not have.
 
     Example:
@@ -93,6 +100,7 @@ class FastLoader(DataLoader[T]):
         threads: int | None = None,
         depth: int | None = None,
         cast: Mapping[Any, Cast] | None = None,
+        batch_transform: Callable[..., Any] | None = None,
         options: EngineOptions | None = None,
     ) -> None:
         if isinstance(dataset, str | os.PathLike):
@@ -121,6 +129,7 @@ class FastLoader(DataLoader[T]):
         self.threads, self.depth, self.cast, self.options = threads, depth, cast, options
         self._engine = options or EngineOptions(threads=threads, depth=depth)
         self._casts = checked_casts(cast)
+        self.batch_transform = checked_transform(batch_transform)
         self._finished = LoaderStats()
         self._passes: weakref.WeakSet[NativePass] = weakref.WeakSet()
         self._kept: Gatherer | None = None
@@ -207,9 +216,14 @@ class FastLoader(DataLoader[T]):
             one = NativePass(self, settings.gatherer(self, kept))
             self._passes.add(one)
             return one
-        batches = stock_pass(self, super().__iter__)
-        names = list(self.dataset.fields) if isinstance(self.dataset, Dataset) else []
-        return CastBatches(batches, self._casts, names) if self._casts else batches
+        peeked = peeked_seed(self.generator) if self.batch_transform else None
+        batches: Any = stock_pass(self, super().__iter__)
+        if self._casts:
+            names = list(self.dataset.fields) if isinstance(self.dataset, Dataset) else []
+            batches = CastBatches(batches, self._casts, names)
+        if self.batch_transform is None:
+            return batches
+        return TransformedBatches(batches, self.batch_transform, self._state.seed(self, peeked), self._state.delivered)
 
     def _get_iterator(self) -> Any:
         # Torch's own hook, for those who call it instead of iter().

@@ -45,6 +45,8 @@ class Source:
         whole: whether a stock loader's collate function gets a batch, rather than a list of samples.
         collate: what is done to each batch, then; None: nothing.
         watches: what shows whether what is read was changed meanwhile.
+        maps: functions that each sample goes through after the gather, in this order.
+        late_casts: what becomes of a field of the batches made of mapped samples.
     """
 
     fields: Mapping[Key, Field]
@@ -54,6 +56,8 @@ class Source:
     whole: bool = False
     collate: Callable[[Any], Any] | None = None
     watches: tuple[Watch, ...] = ()
+    maps: tuple[Callable[..., Any], ...] = ()
+    late_casts: Mapping[Any, Cast] | None = None
 
     @property
     def rows(self) -> int:
@@ -77,6 +81,8 @@ class Source:
             KeyError: a cast names a field that is not there.
             ValueError: a field is cast already.
         """
+        if self.maps:  # which fields there are is for the functions to say
+            return replace(self, late_casts=dict(casts))
         for key in casts:
             if key not in self.fields:
                 raise KeyError(f"cast= names the field {key!r}; the dataset has {', '.join(map(repr, self.fields))}")

@@ -19,6 +19,7 @@ from memload.cast import Float32View
 from memload.dataset import Dataset
 from memload.fields import Field
 from memload.layout import DictOf, Layout, ListOf, Only, TensorDictOf, flat
+from memload.mapped import MappedDataset
 from memload.native import Key, NotNative, Source
 from memload.plan import as_indices, from_end
 from memload.sources.arrays import borrow_array
@@ -138,6 +139,8 @@ def _oddity(tensor: Any) -> str | None:
 
 def _of_stack(dataset: StackDataset[Any]) -> Source:
     sources = {name: resolve(member) for name, member in _members(dataset).items()}
+    if any(source.maps for source in sources.values()):
+        raise NotNative("A member of the StackDataset is mapped: map the StackDataset instead.")
     _check_lengths("the members of the StackDataset", [len(dataset), *(source.rows for source in sources.values())])
     fields: dict[Key, Field] = {}
     casts: dict[Key, Any] = {}
@@ -186,7 +189,7 @@ def _of_concat(dataset: ConcatDataset[Any]) -> Source:
     first = parts[0]
     if any(_signature(part) != _signature(first) for part in parts):
         raise NotNative(
-            "The parts of the ConcatDataset differ in fields, dtypes, shapes or casts: make them alike, "
+            "The parts of the ConcatDataset differ in fields, dtypes, shapes, casts or functions: make them alike, "
             "or load each by a loader of its own."
         )
     if [*itertools.accumulate(part.rows for part in parts)] != list(dataset.cumulative_sizes):
@@ -197,7 +200,7 @@ def _of_concat(dataset: ConcatDataset[Any]) -> Source:
 
 
 def _signature(source: Source) -> Any:
-    return source.layout, source.casts, [(key, f.dtype, f.shape) for key, f in source.fields.items()]
+    return source.layout, source.casts, source.maps, [(key, f.dtype, f.shape) for key, f in source.fields.items()]
 
 
 def _check_lengths(what: str, lengths: Sequence[int]) -> None:
@@ -209,10 +212,23 @@ def _of_view(view: Float32View) -> Source:
     base = resolve(view.base)
     if base.casts:
         raise NotNative("A Float32View of a Float32View converts twice: one view, or cast=, is enough.")
+    if base.maps:
+        raise NotNative("A Float32View of mapped samples converts what a function returns: map the view instead.")
     if not isinstance(base.layout, DictOf) or any(member != Only() for _, member in base.layout.members):
         raise NotNative("A Float32View needs samples that are dicts of tensors; its base yields something else.")
     source = base.with_casts(view.rules({str(name): field for name, field in base.fields.items()}))
     return replace(source, takes_lists=False, watches=_all_watches([base], [PartsWatch.of(lambda: (view.base,))]))
+
+
+def _of_mapped(mapped: MappedDataset) -> Source:
+    if mapped.in_processes:
+        raise NotNative(
+            "map(..., in_processes=True) asks for the num_workers processes of the stock machinery: "
+            "leave it out to have the function called in threads."
+        )
+    base = resolve(mapped.base)
+    watches = _all_watches([base], [PartsWatch.of(lambda: (mapped.base, mapped.fn))])
+    return replace(base, maps=(*base.maps, mapped.fn), takes_lists=False, whole=False, watches=watches)
 
 
 def _is_tensordict(dataset: Any) -> bool:
@@ -265,4 +281,5 @@ _READERS: Mapping[type, tuple[Callable[[Any], Source], Unaltered]] = {
     Subset: (_of_subset, Unaltered(Subset, _ITEMS, ["dataset", "indices"])),
     ConcatDataset: (_of_concat, Unaltered(ConcatDataset, _ITEMS, ["datasets", "cumulative_sizes"])),
     Float32View: (_of_view, Unaltered(Float32View, (*_ITEMS, "rules"), ["base", "norm_removed", "float16"])),
+    MappedDataset: (_of_mapped, Unaltered(MappedDataset, (*_ITEMS, "fn"), ["base", "in_processes"])),
 }

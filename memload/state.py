@@ -31,6 +31,7 @@ from torch.utils.data import (
 from memload.draws import Progress, decode, encode
 from memload.dtypes import dtype_name
 from memload.pulls import epoch_owner
+from memload.seeding import PassSeed
 
 if TYPE_CHECKING:
     from memload.loader import FastLoader
@@ -124,6 +125,23 @@ class LoaderState:
         self.base_seed = int(torch.empty((), dtype=torch.int64).random_(generator=loader.generator).item())
         progress.base_seed = self.base_seed
         return True
+
+    def seed(self, loader: FastLoader[Any], otherwise: int | None = None) -> PassSeed:
+        """Return what the randomness of the latest pass follows from.
+
+        Args:
+            loader: whose state this is.
+            otherwise: the base seed where none was drawn, as over an iterable dataset on the stock machinery.
+        """
+        progress = self._progress or Progress()
+        if progress.base_seed is None:
+            progress.base_seed = self.base_seed = otherwise
+        return PassSeed(progress.base_seed or 0, progress.number if loader.persistent_workers else 0)
+
+    @property
+    def delivered(self) -> int:
+        """Batches of the latest pass that the loop got, those of a pass that it takes up included."""
+        return self._progress.delivered if self._progress else 0
 
     def _identity(self, loader: FastLoader[Any]) -> dict[str, Any]:
         if self._dataset is None:

@@ -22,11 +22,15 @@ class LoaderStats:
             near 0: the loader is ahead, near ``wall_seconds``: the loop starves.
         ring_full_seconds: time in which nothing was gathered because every slot was filled or lent; near
             ``wall_seconds``: the loader could go faster, the loop is the limit.
+        transform_seconds: time that functions of the user's took in background threads, added up over threads.
+        transform_wait_seconds: time that these threads waited for gathered batches, one at a time.
         wall_seconds: time from the start of each pass to its last batch.
         fresh_batches: batches served from memory of their own, since the loop kept more batches than there are slots.
         helped_pieces: pieces of batches that the waiting loop gathered itself.
         major_faults: reads that had to wait for the disk; 0 when the data is in the page cache.
         advised_rows: rows that were asked for ahead, since reads went to the disk.
+        direct_bytes: bytes read past the page cache, those of batches that nobody took included; near ``bytes_in``: the
+            next pass finds nothing of them in memory.
         streaming: whether batches were written past the cache.
     """
 
@@ -37,11 +41,14 @@ class LoaderStats:
     gather_seconds: float = 0.0
     consumer_wait_seconds: float = 0.0
     ring_full_seconds: float = 0.0
+    transform_seconds: float = 0.0
+    transform_wait_seconds: float = 0.0
     wall_seconds: float = 0.0
     fresh_batches: int = 0
     helped_pieces: int = 0
     major_faults: int = 0
     advised_rows: int = 0
+    direct_bytes: int = 0
     streaming: bool = False
 
     def __add__(self, other: LoaderStats) -> LoaderStats:
@@ -65,7 +72,12 @@ class LoaderStats:
                 f"was full for {self.ring_full_seconds / wall:.0%} of it."
             )
         waited = f"The loop waited {self.consumer_wait_seconds / wall:.0%} of the time"
-        if self.major_faults or self.advised_rows:
+        if self.transform_seconds and self.transform_wait_seconds < self.consumer_wait_seconds / 2:
+            return (
+                f"{waited} for the transform, which took {self.transform_seconds / self.batches:.2g} s a batch in "
+                "background threads: make it cheaper; if it is heavy in pure Python, map(..., in_processes=True)."
+            )
+        if self.major_faults or self.advised_rows or self.direct_bytes:
             return (
                 f"{waited} for rows that come from the disk: a faster disk, or more memory for its cache, would help."
             )

@@ -18,9 +18,9 @@ FLOORS = [
     {"_core", "_cuda"},
     {"draws"},
     {"pulls"},
-    {"errors", "dtypes", "sizes", "progress", "stats", "plan", "collate_rules"}
+    {"errors", "dtypes", "sizes", "progress", "stats", "plan", "collate_rules", "seeding"}
     | {"memory.budget", "sources.memory_maps"},
-    {"fields", "state"},
+    {"fields", "state", "mapped", "planned_rows"},
     {"safetensors_header", "rows", "transport"},
     {"shard_index"},
     {"shards", "shard_file", "staging"} | {"sources.arrays", "sources.npy", "sources.raw", "sources.safetensors_file"},
@@ -28,13 +28,14 @@ FLOORS = [
     {"device", "gathered"},
     {"cast", "layout", "watches"},
     {"native", "cast_batches"},
-    {"door"},
-    {"dataset", "unaltered"},
+    {"door", "cold", "transforms"},
+    {"dataset", "unaltered", "transform_threads"},
     {"opening", "readers", "stock_only"},
     {"writing", "collation", "by_the_dataset"},
     {"changes", "iterables"},
     {"engine", "stock_passes"},
     {"loader"},
+    {"accelerated"},
 ]
 # What runs from the command line stands on the face, like any user's program.
 PROGRAMS = [{"measure"}, {"stock", "bench"}, {"demo", "doctor"}, {"cli"}, {"__main__"}]

@@ -27,14 +27,15 @@ void prefetch(const std::byte* at, std::size_t n) noexcept {
 class Gather::Part {
  public:
   Part(const Field& field, std::span<const std::int64_t> rows, std::byte* out, std::size_t begin, std::size_t end,
-       bool ask)
-      : field_(field), rows_(rows), out_(out), begin_(begin), end_(end), ask_(ask) {}
+       const ColdReads& cold, Filled& found)
+      : field_(field), rows_(rows), out_(out), begin_(begin), end_(end), cold_(cold), found_(found) {}
 
   // Runs under the fault guard: owns nothing, throws nothing.
   void copy() noexcept {
     const Column& column = *field_.column;
     const std::size_t row_bytes = field_.out_row_bytes;
     const bool small = column.row_bytes() <= kSmallRow;
+    const bool direct = field_.large() && !cold_.scratch.empty();
     std::size_t at = begin_;
     std::size_t inside = at % row_bytes;
     for (std::size_t i = at / row_bytes; at < end_; ++i) {
@@ -46,15 +47,15 @@ class Gather::Part {
       const Extent extent = column.at(rows_[i]);
       const std::byte* const src = extent.data + skipped;
       const Storage& storage = *extent.segment->storage;
-      if (!storage.enter(src, elements * field_.in_size)) in_cache_ = false;
-      if (ask_ && !small && !storage.resident(src)) storage.advise(src, elements * field_.in_size);
-      field_.kernel(src, out_ + at, elements);
+      if (direct && storage.mapped()) {
+        copy_directly(storage, src, out_ + at, elements);
+      } else {
+        copy_mapped(storage, src, out_ + at, elements);
+      }
       at += bytes;
       inside = 0;
     }
   }
-
-  [[nodiscard]] bool in_cache() const noexcept { return in_cache_; }
 
   [[noreturn]] void fail(const void* address) const {
     const Extent extent = field_.column->at(rows_[current_]);
@@ -67,14 +68,53 @@ class Gather::Part {
   }
 
  private:
+  void copy_mapped(const Storage& storage, const std::byte* src, std::byte* out, std::size_t elements) noexcept {
+    const std::size_t bytes = elements * field_.in_size;
+    if (!storage.enter(src, bytes)) found_.in_cache = false;
+    if (cold_.ask && field_.column->row_bytes() > kSmallRow && !storage.resident(src)) storage.advise(src, bytes);
+    field_.kernel(src, out, elements);
+  }
+
+  // As many elements at once as the scratch can hold.
+  void copy_directly(const Storage& storage, const std::byte* src, std::byte* out, std::size_t elements) noexcept {
+    const std::size_t most = (cold_.scratch.size() - kPage) / field_.in_size;
+    while (elements != 0) {
+      const std::size_t n = std::min(elements, most);
+      if (const std::byte* const read = read_directly(storage, src, n * field_.in_size)) {
+        field_.kernel(read, out, n);
+      } else {
+        copy_mapped(storage, src, out, n);
+      }
+      src += n * field_.in_size;
+      out += n * field_.out_size;
+      elements -= n;
+    }
+  }
+
+  // nullptr: the mapping is to be read.
+  const std::byte* read_directly(const Storage& storage, const std::byte* src, std::size_t bytes) noexcept {
+    if (storage.knows_residency() && storage.resident(src, bytes)) {
+      ++found_.resident_reads;
+      return nullptr;
+    }
+    const std::byte* const read = storage.read_direct(src, bytes, cold_.scratch);
+    if (read != nullptr) {
+      found_.direct_bytes += bytes;
+    } else {
+      found_.refused = found_.refused || !storage.reads_directly();
+      storage.advise(src, bytes);
+    }
+    return read;
+  }
+
   const Field& field_;
   std::span<const std::int64_t> rows_;
   std::byte* out_;
   std::size_t begin_;
   std::size_t end_;
-  bool ask_;
+  const ColdReads& cold_;
+  Filled& found_;
   volatile std::size_t current_ = 0;  // read after a jump out of copy()
-  volatile bool in_cache_ = true;
 };
 
 Gather::Gather(std::vector<FieldSpec> fields, Isa isa, Store store) : store_(store) {
@@ -102,6 +142,8 @@ Gather::Gather(std::vector<FieldSpec> fields, Isa isa, Store store) : store_(sto
     in_row_bytes_ += column.row_bytes();
     for (const Segment& segment : column.segments()) {
       maps_files_ = maps_files_ || segment.storage->mapped();
+      bool& maps_such_rows = field.large() ? maps_large_rows_ : maps_small_rows_;
+      maps_such_rows = maps_such_rows || segment.storage->mapped();
       knows_residency_ = knows_residency_ && segment.storage->knows_residency();
     }
     fields_.push_back(std::move(field));
@@ -121,26 +163,35 @@ BatchLayout Gather::layout(std::size_t rows) const {
   return layout;
 }
 
-bool Gather::fill(std::span<const std::int64_t> rows, const BatchLayout& layout, std::byte* slot, std::size_t begin,
-                  std::size_t end, bool ask) const {
-  bool in_cache = true;
+Filled Gather::fill(std::span<const std::int64_t> rows, const BatchLayout& layout, std::byte* slot, std::size_t begin,
+                    std::size_t end, const ColdReads& cold) const {
+  Filled found;
   for (std::size_t f = 0; f < fields_.size(); ++f) {
     const std::size_t start = layout.offsets[f];
     const std::size_t stop = start + rows.size() * fields_[f].out_row_bytes;
     const std::size_t from = std::max(begin, start);
     const std::size_t to = std::min(end, stop);
     if (from >= to) continue;
-    Part part(fields_[f], rows, slot + start, from - start, to - start, ask);
+    Part part(fields_[f], rows, slot + start, from - start, to - start, cold, found);
     const void* const fault = guarded([&part]() noexcept { part.copy(); });
     if (fault != nullptr) part.fail(fault);
-    in_cache = in_cache && part.in_cache();
   }
   if (store_ == Store::streaming) store_fence();
-  return in_cache;
+  return found;
 }
 
-void Gather::advise(std::span<const std::int64_t> rows) const noexcept {
+std::size_t Gather::row_edge(std::size_t rows, const BatchLayout& layout, std::size_t at) const noexcept {
+  const auto next = std::upper_bound(layout.offsets.begin(), layout.offsets.end(), at);
+  const auto f = static_cast<std::size_t>(next - layout.offsets.begin()) - 1;
+  const Field& field = fields_[f];
+  if (!field.large() || DirectFile::room_for(field.column->row_bytes()) > kScratch) return at;
+  const std::size_t nearest = (at - layout.offsets[f] + field.out_row_bytes / 2) / field.out_row_bytes;
+  return layout.offsets[f] + std::min(nearest, rows) * field.out_row_bytes;
+}
+
+void Gather::advise(std::span<const std::int64_t> rows, bool small_only) const noexcept {
   for (const Field& field : fields_) {
+    if (small_only && field.large()) continue;
     const Storage* storage = nullptr;
     const std::byte* begin = nullptr;
     const std::byte* end = nullptr;

@@ -10,6 +10,7 @@
 
 #include "cast/cast.h"
 #include "core/column.h"
+#include "core/memory.h"
 
 namespace memload {
 
@@ -27,10 +28,29 @@ struct BatchLayout {
   std::size_t bytes = 0;
 };
 
+// What fill() does about rows that are not in the page cache, beyond reading the mapping. Both cost a system call per
+// row and are for cold data.
+struct ColdReads {
+  bool ask = false;                // rows of a page or more are asked for as a whole
+  std::span<std::byte> scratch{};  // large rows are read into it, past the page cache: Gather::kScratch bytes, or none
+};
+
+// What fill() found.
+struct Filled {
+  bool in_cache = true;            // all was in the page cache, as far as it was looked at
+  std::size_t direct_bytes = 0;    // read past the page cache
+  std::size_t resident_reads = 0;  // reads that could be left out, since their bytes were in the page cache
+  bool refused = false;            // a file cannot be read past the page cache
+};
+
 // Immutable; any number of threads may fill parts of batches at once.
 class Gather {
  public:
   static constexpr std::size_t kAlign = 64;
+  // Rows above this size are large: a disk gives them at nearly its full rate one by one.
+  static constexpr std::size_t kLargeRow = std::size_t{64} << 10;
+  // What direct reads need. One huge page: in a single piece of memory, so that the disk's driver has little to do.
+  static constexpr std::size_t kScratch = kHugePage;
 
   // Throws std::invalid_argument if the columns differ in length, a cast has no implementation, or a row is not a whole
   // number of elements.
@@ -43,18 +63,24 @@ class Gather {
   // Throws std::length_error if such a batch could not be addressed.
   [[nodiscard]] BatchLayout layout(std::size_t rows) const;
   [[nodiscard]] bool maps_files() const noexcept { return maps_files_; }
+  // Whether files hold rows of more, or of at most, kLargeRow bytes.
+  [[nodiscard]] bool maps_large_rows() const noexcept { return maps_large_rows_; }
+  [[nodiscard]] bool maps_small_rows() const noexcept { return maps_small_rows_; }
   // Whether resident() tells the truth for all files.
   [[nodiscard]] bool knows_residency() const noexcept { return knows_residency_; }
 
-  // Writes bytes [begin, end) of the slot that will hold the batch of `rows`; begin and end are multiples of 64 or the
-  // layout's end. rows lie in [0, rows()). Returns whether all was found in the page cache, as far as it was looked at.
-  // With `ask`, each large row is looked at first, and asked for as a whole if it is not in the page cache.
-  // Throws ReadError if a file cannot be read.
-  bool fill(std::span<const std::int64_t> rows, const BatchLayout& layout, std::byte* slot, std::size_t begin,
-            std::size_t end, bool ask = false) const;
+  // Writes bytes [begin, end) of the slot that will hold the batch of `rows`; begin and end are multiples of 64, the
+  // layout's end, or what row_edge() gives. rows lie in [0, rows()). Throws ReadError if a file cannot be read.
+  Filled fill(std::span<const std::int64_t> rows, const BatchLayout& layout, std::byte* slot, std::size_t begin,
+              std::size_t end, const ColdReads& cold = {}) const;
 
-  // Asks for the bytes of these rows ahead of fill(), without waiting; neighbours are asked for together.
-  void advise(std::span<const std::int64_t> rows) const noexcept;
+  // Where to cut a batch of so many rows instead of at `at`, so that large rows which one read can give stay whole. A
+  // larger `at` gives no smaller edge.
+  [[nodiscard]] std::size_t row_edge(std::size_t rows, const BatchLayout& layout, std::size_t at) const noexcept;
+
+  // Asks for the bytes of these rows ahead of fill(), without waiting; neighbours are asked for together. small_only:
+  // but not for large rows.
+  void advise(std::span<const std::int64_t> rows, bool small_only = false) const noexcept;
 
   // Reads the 2 MB blocks that hold these rows, each at most once, and waits for them.
   void read_blocks(std::span<const std::int64_t> rows) const noexcept;
@@ -72,6 +98,8 @@ class Gather {
     std::size_t in_size;
     std::size_t out_size;  // bytes per element; 1 and 1 for a copy
     std::size_t out_row_bytes;
+
+    [[nodiscard]] bool large() const noexcept { return column->row_bytes() > kLargeRow; }
   };
   class Part;
 
@@ -79,6 +107,8 @@ class Gather {
   std::int64_t rows_ = 0;
   std::size_t in_row_bytes_ = 0;
   bool maps_files_ = false;
+  bool maps_large_rows_ = false;
+  bool maps_small_rows_ = false;
   bool knows_residency_ = true;
   Store store_;
 };

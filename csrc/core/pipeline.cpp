@@ -31,8 +31,11 @@ constexpr std::size_t kAdviseBytes = std::size_t{32} << 20;
 constexpr std::size_t kAdviseRows = 256;
 constexpr std::size_t kAdvisePiece = 16;  // rows
 constexpr std::size_t kBlockPiece = 2;    // rows whose blocks are waited for
-// So many rows in a row found in the page cache end the asking.
-constexpr int kWarmSamples = 64;
+// Reads past the page cache that are under way at once, each with a thread that waits for it. A disk reaches its rate
+// with 2 to 4 of 512 KB to 1 MB; the others are being copied meanwhile.
+constexpr int kDirectReads = 8;
+// So many rows in a row found in the page cache end the asking, and the direct reading.
+constexpr std::size_t kWarmSamples = 64;
 
 double seconds(Clock::duration d) { return std::chrono::duration<double>(d).count(); }
 
@@ -45,6 +48,13 @@ long major_faults_of_thread() {
 std::size_t piece_bytes(std::size_t batch_bytes, int threads) {
   const std::size_t share = batch_bytes / (static_cast<std::size_t>(threads) * 4);
   return round_up(std::clamp(share, kSmallestPiece, kLargestPiece), Gather::kAlign);
+}
+
+// The output of as many bytes of input as piece_bytes() would take: what matters to a disk is the size of the reads.
+std::size_t direct_piece_bytes(std::size_t batch_bytes, std::size_t bytes_in, int threads) {
+  const double widened = static_cast<double>(batch_bytes) / static_cast<double>(std::max<std::size_t>(1, bytes_in));
+  const auto piece = static_cast<std::size_t>(widened * static_cast<double>(piece_bytes(bytes_in, threads)));
+  return round_up(std::max<std::size_t>(1, piece), Gather::kAlign);
 }
 
 Store choose_store(const PipelineOptions& options, std::size_t ring_bytes) {
@@ -75,13 +85,18 @@ class Pipeline::State : public std::enable_shared_from_this<Pipeline::State> {
   void begin(std::shared_ptr<Filling> filling);
   void advise_ahead();
   void submit_advice(std::vector<std::int64_t> rows);
-  void turn_cold();
+  [[nodiscard]] bool direct() const { return cold_ && direct_; }
+  [[nodiscard]] int direct_threads() const { return std::max(options_.threads, kDirectReads); }
+  void turn_cold(std::vector<std::int64_t> next_rows = {});
+  void turn_warm();
+  void stop_direct_reads();
+  void count_warm(bool cold, std::size_t resident);
   void look_at_residency(const std::vector<std::int64_t>& rows);
   void hand_out(Batch& batch, std::deque<std::shared_ptr<Filling>>& dropped);
   void note_ring();
 
   // Called by workers without the mutex.
-  void piece_done(Filling& filling, Clock::duration spent, bool in_cache, long major_faults);
+  void piece_done(Filling& filling, Clock::duration spent, const Filled& found, long major_faults);
   void sampled(bool resident);
   SlotPool::Lease waking(SlotPool::Lease slot);
   // Called wherever a lease that was handed out ends, without the mutex.
@@ -90,7 +105,8 @@ class Pipeline::State : public std::enable_shared_from_this<Pipeline::State> {
   const PipelineOptions options_;
   const std::uint64_t born_ = fork_generation();
   std::unique_ptr<const Gather> gather_;
-  std::shared_ptr<SlotPool> pool_;  // null once another pass took it over
+  std::shared_ptr<SlotPool> pool_;     // null once another pass took it over
+  std::shared_ptr<SlotPool> scratch_;  // what direct reads are read into, one for each thread
   std::shared_ptr<Crew> crew_;
   std::shared_ptr<Workers> workers_;
 
@@ -101,8 +117,10 @@ class Pipeline::State : public std::enable_shared_from_this<Pipeline::State> {
   std::size_t unready_ = 0;                         // of those, still being gathered
   std::size_t advised_ = 0;                         // position in the plan up to which rows were asked for
   bool looked_ = false;
-  std::atomic<bool> cold_{false};  // written with mutex_, read without: an old value costs time only
-  int warm_samples_ = 0;
+  // These two are written with mutex_ and read without: an old value costs time only.
+  std::atomic<bool> cold_{false};
+  std::atomic<bool> direct_;  // large rows are read past the page cache while cold_
+  std::size_t warm_samples_ = 0;
   bool closed_ = false;
   std::optional<Clock::time_point> ring_full_since_;
   PipelineStats stats_;
@@ -118,22 +136,24 @@ class Pipeline::State::Filling : public Job {
         layout(std::move(layout)),
         remaining(pieces()),
         state_(state.shared_from_this()),
-        piece_(piece) {}
+        piece_(piece),
+        whole_rows_(state.direct()) {}
 
   void run(std::size_t index) noexcept override {
     const Clock::time_point start = Clock::now();
     const bool watch = state_->gather_->maps_files();
     const long faults = watch ? major_faults_of_thread() : 0;
-    bool in_cache = true;
+    Filled found;
     try {
-      const std::size_t begin = index * piece_;
-      const bool ask = state_->cold_ && !state_->options_.read_blocks;
-      in_cache = state_->gather_->fill(rows, layout, slot.get(), begin, std::min(begin + piece_, layout.bytes), ask);
+      const SlotPool::Lease scratch = state_->direct() ? state_->scratch_->try_acquire(Gather::kScratch) : nullptr;
+      ColdReads cold{state_->cold_ && !state_->options_.read_blocks};
+      if (scratch) cold.scratch = {scratch.get(), Gather::kScratch};
+      found = state_->gather_->fill(rows, layout, slot.get(), edge(index), edge(index + 1), cold);
     } catch (...) {
       const std::lock_guard lock(state_->mutex_);
       fail(std::current_exception());
     }
-    state_->piece_done(*this, Clock::now() - start, in_cache, watch ? major_faults_of_thread() - faults : 0);
+    state_->piece_done(*this, Clock::now() - start, found, watch ? major_faults_of_thread() - faults : 0);
   }
 
   // The first error stays. With the state's mutex held.
@@ -149,8 +169,15 @@ class Pipeline::State::Filling : public Job {
   bool fresh = false;
 
  private:
+  // Where the piece begins, and the one before it ends.
+  [[nodiscard]] std::size_t edge(std::size_t index) const {
+    const std::size_t at = std::min(index * piece_, layout.bytes);
+    return whole_rows_ ? state_->gather_->row_edge(rows.size(), layout, at) : at;
+  }
+
   std::shared_ptr<State> state_;
   std::size_t piece_;
+  bool whole_rows_;
 };
 
 // Rows to ask the kernel for.
@@ -169,7 +196,7 @@ class Pipeline::State::Advice : public Job {
     if (state_->options_.read_blocks) {
       state_->gather_->read_blocks(part);
     } else {
-      state_->gather_->advise(part);
+      state_->gather_->advise(part, /*small_only=*/state_->direct());
     }
   }
 
@@ -181,7 +208,7 @@ class Pipeline::State::Advice : public Job {
 };
 
 Pipeline::State::State(std::vector<FieldSpec> fields, const PipelineOptions& options, State* reuse)
-    : options_(options), plan_(options.batch_rows, options.drop_last) {
+    : options_(options), plan_(options.batch_rows, options.drop_last), direct_(false) {
   if (options.batch_rows == 0 || options.slot_rows == 0 || options.depth < 1 || options.threads < 1) {
     throw std::invalid_argument("batch_rows, slot_rows, depth and threads must be at least 1");
   }
@@ -193,6 +220,8 @@ Pipeline::State::State(std::vector<FieldSpec> fields, const PipelineOptions& opt
   stats_.streaming = store == Store::streaming;
   const bool reusable = reuse != nullptr && !reuse->in_child() && reuse->pool_;
   pool_ = reusable ? std::move(reuse->pool_) : SlotPool::create(static_cast<std::size_t>(options.depth) + 1);
+  direct_ = options.direct && gather_->maps_large_rows();
+  scratch_ = SlotPool::create(static_cast<std::size_t>(direct_threads()) + 1);  // the consumer helps
   crew_ = std::make_shared<Crew>(options.threads);
   workers_ = Workers::shared(options.threads);
 }
@@ -226,8 +255,11 @@ void Pipeline::State::pump() {
 }
 
 void Pipeline::State::start(SlotPool::Lease slot, std::vector<std::int64_t> rows) {
+  if (!looked_) look_at_residency(rows);
   BatchLayout layout = gather_->layout(rows.size());
-  const std::size_t piece = piece_bytes(layout.bytes, options_.threads);
+  const std::size_t piece =
+      direct() ? direct_piece_bytes(layout.bytes, rows.size() * gather_->in_row_bytes(), direct_threads())
+               : piece_bytes(layout.bytes, options_.threads);
   auto filling = std::make_shared<Filling>(*this, std::move(slot), std::move(rows), std::move(layout), piece);
   begin(std::move(filling));
 }
@@ -244,32 +276,49 @@ void Pipeline::State::begin(std::shared_ptr<Filling> filling) {
     plan_.finish();
     return;
   }
-  if (!looked_) look_at_residency(filling->rows);
   ++unready_;
   if (cold_) advise_ahead();
   workers_->submit(std::move(filling));
 }
 
+// Before the batch of these rows is cut into pieces, since cold ones are cut otherwise.
 void Pipeline::State::look_at_residency(const std::vector<std::int64_t>& rows) {
   looked_ = true;
   if (!gather_->maps_files()) return;
+  const auto there = [n = gather_->rows()](std::int64_t row) { return row >= 0 && row < n; };
+  if (!std::all_of(rows.begin(), rows.end(), there)) return;
   const std::size_t step = std::max<std::size_t>(1, rows.size() / 8);
   for (std::size_t i = 0; i < rows.size() && !cold_; i += step) {
-    if (!gather_->resident(rows[i])) turn_cold();
+    if (!gather_->resident(rows[i])) turn_cold(rows);
   }
 }
 
-void Pipeline::State::turn_cold() {
+// next_rows: of a batch that has been taken from the plan and not begun.
+void Pipeline::State::turn_cold(std::vector<std::int64_t> next_rows) {
   cold_ = true;
   warm_samples_ = 0;
   gather_->expect_random_reads(options_.read_blocks);
+  if (direct_ && workers_) workers_->set_limit(*crew_, direct_threads());
   std::vector<std::int64_t> rows;
   for (const auto& filling : in_flight_) {
     if (filling->remaining != 0) rows.insert(rows.end(), filling->rows.begin(), filling->rows.end());
   }
+  rows.insert(rows.end(), next_rows.begin(), next_rows.end());
   submit_advice(std::move(rows));
   advised_ = plan_.taken();
   advise_ahead();
+}
+
+void Pipeline::State::turn_warm() {
+  cold_ = false;
+  if (direct_ && workers_) workers_->set_limit(*crew_, options_.threads);
+}
+
+// The file system cannot, or a file was replaced: from here on this pass goes through the page cache.
+void Pipeline::State::stop_direct_reads() {
+  direct_ = false;
+  if (workers_) workers_->set_limit(*crew_, options_.threads);
+  turn_cold();
 }
 
 void Pipeline::State::advise_ahead() {
@@ -285,27 +334,38 @@ void Pipeline::State::advise_ahead() {
 }
 
 void Pipeline::State::submit_advice(std::vector<std::int64_t> rows) {
-  if (rows.empty() || !workers_) return;
+  if (rows.empty() || !workers_ || (direct() && !gather_->maps_small_rows())) return;
   stats_.advised_rows += rows.size();
   workers_->submit(std::make_shared<Advice>(*this, std::move(rows)), /*urgent=*/true);
 }
 
 void Pipeline::State::sampled(bool resident) {
   const std::lock_guard lock(mutex_);
-  warm_samples_ = resident ? warm_samples_ + 1 : 0;
-  if (warm_samples_ >= kWarmSamples) cold_ = false;
+  count_warm(!resident, resident ? 1 : 0);
 }
 
-void Pipeline::State::piece_done(Filling& filling, Clock::duration spent, bool in_cache, long major_faults) {
+void Pipeline::State::count_warm(bool cold, std::size_t resident) {
+  warm_samples_ = cold ? 0 : warm_samples_ + resident;
+  if (cold_ && warm_samples_ >= kWarmSamples) turn_warm();
+}
+
+void Pipeline::State::piece_done(Filling& filling, Clock::duration spent, const Filled& found, long major_faults) {
   const std::lock_guard lock(mutex_);
   stats_.gather_seconds += seconds(spent);
   stats_.major_faults += static_cast<std::uint64_t>(major_faults);
+  stats_.direct_bytes += found.direct_bytes;
   if (--filling.remaining == 0) {
     --unready_;
     note_ring();
     if (in_flight_.empty() || in_flight_.front().get() == &filling) ready_.notify_all();
   }
-  if (!closed_ && !cold_ && (!in_cache || major_faults > 0)) turn_cold();
+  if (closed_) return;
+  if (!cold_) {
+    if (!found.in_cache || major_faults > 0) turn_cold();
+  } else if (direct_) {
+    count_warm(found.direct_bytes > 0 || found.refused, found.resident_reads);
+    if (found.refused) stop_direct_reads();
+  }
 }
 
 void Pipeline::State::slot_came_back() noexcept {
@@ -414,6 +474,7 @@ void Pipeline::State::close(bool keep_slots) {
     dropped.swap(in_flight_);
   }
   dropped.clear();
+  scratch_->close();
   if (keep_slots) return;
   workers_.reset();
   if (pool_) pool_->close();

@@ -22,6 +22,7 @@ struct PipelineOptions {
   int threads = 1;  // that may gather for this pipeline at once
   Isa isa = Isa::scalar;
   bool read_blocks = false;  // cold rows are read with the 2 MB around them: for passes that need most of a file anyway
+  bool direct = false;  // cold rows above Gather::kLargeRow are read past the page cache, where the file system can
   std::optional<Store> store;  // unset: streaming if the ring is larger than 1.5 last level caches
 };
 
@@ -47,6 +48,7 @@ struct PipelineStats {
   std::uint64_t helped_pieces = 0;   // gathered by the waiting consumer itself
   std::uint64_t major_faults = 0;    // reads that went to the disk while gathering
   std::uint64_t advised_rows = 0;    // asked for ahead
+  std::uint64_t direct_bytes = 0;    // read past the page cache
   bool streaming = false;            // whether stores pass by the cache
 };
 

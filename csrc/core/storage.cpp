@@ -33,6 +33,12 @@ class Descriptor {
 // What is known of a block: nothing, that its pages were entered, that it was not wholly in the page cache.
 enum Block : std::uint8_t { kUnseen, kEntered, kAbsent };
 
+// Of what mincore() said of the pages that hold so many bytes.
+bool all_resident(const std::array<unsigned char, kHugePage / kPage>& in_cache, std::size_t bytes) {
+  const auto pages = static_cast<std::ptrdiff_t>(round_up(bytes, kPage) / kPage);
+  return std::all_of(in_cache.begin(), in_cache.begin() + pages, [](unsigned char c) { return (c & 1) != 0; });
+}
+
 // Maps the file so that its 2 MB blocks lie at multiples of 2 MB: only such can become huge pages.
 void* map_aligned(int file, std::size_t size) {
   const std::size_t span = round_up(size, kPage) + kHugePage;
@@ -55,15 +61,23 @@ void* map_aligned(int file, std::size_t size) {
 
 }  // namespace
 
-Storage::Storage(const std::byte* data, std::size_t size, std::string name, std::shared_ptr<void> owner, bool mapped,
-                 bool knows_residency)
+Storage::Storage(const std::byte* data, std::size_t size, std::string name, std::shared_ptr<void> owner)
     : data_(data),
       size_(size),
       name_(std::move(name)),
       owner_(std::move(owner)),
-      mapped_(mapped),
+      mapped_(false),
+      knows_residency_(true) {}
+
+Storage::Storage(const std::byte* data, std::size_t size, const std::string& path, bool knows_residency,
+                 std::unique_ptr<const DirectFile> direct)
+    : data_(data),
+      size_(size),
+      name_(path),
+      mapped_(true),
       knows_residency_(knows_residency),
-      seen_(mapped ? round_up(size, kHugePage) / kHugePage : 0) {}
+      seen_(round_up(size, kHugePage) / kHugePage),
+      direct_(std::move(direct)) {}
 
 std::shared_ptr<const Storage> Storage::map_file(const std::string& path) {
   const Descriptor file(path);
@@ -71,16 +85,18 @@ std::shared_ptr<const Storage> Storage::map_file(const std::string& path) {
   if (::fstat(file.get(), &info) != 0) throw_errno(path + ": cannot stat");
   const auto size = static_cast<std::size_t>(info.st_size);
   if (size == 0) return borrow(nullptr, 0, path, nullptr);
-  const bool knows = info.st_uid == ::geteuid() || ::access(path.c_str(), W_OK) == 0;
+  const bool knows =
+      info.st_uid == ::geteuid() || ::faccessat(AT_FDCWD, path.c_str(), W_OK, AT_EACCESS) == 0;  // as mincore() asks
+  auto direct = std::make_unique<const DirectFile>(path, info.st_dev, info.st_ino);
   void* data = map_aligned(file.get(), size);
   if (data == MAP_FAILED) throw_errno(path + ": cannot map " + std::to_string(size) + " bytes");
   return std::shared_ptr<const Storage>(
-      new Storage(static_cast<const std::byte*>(data), size, path, nullptr, true, knows));
+      new Storage(static_cast<const std::byte*>(data), size, path, knows, std::move(direct)));
 }
 
 std::shared_ptr<const Storage> Storage::borrow(const std::byte* data, std::size_t size, std::string name,
                                                std::shared_ptr<void> owner) {
-  return std::shared_ptr<const Storage>(new Storage(data, size, std::move(name), std::move(owner), false, true));
+  return std::shared_ptr<const Storage>(new Storage(data, size, std::move(name), std::move(owner)));
 }
 
 Storage::~Storage() {
@@ -103,12 +119,8 @@ std::pair<void*, std::size_t> Storage::block_pages(std::size_t block) const noex
 }
 
 bool Storage::enter_block(std::size_t block) const noexcept {
-  std::array<unsigned char, kHugePage / kPage> in_cache{};
   const auto [begin, bytes] = block_pages(block);
-  const auto pages = static_cast<std::ptrdiff_t>(round_up(bytes, kPage) / kPage);
-  const bool resident =
-      ::mincore(begin, bytes, in_cache.data()) != 0 ||
-      std::all_of(in_cache.begin(), in_cache.begin() + pages, [](unsigned char c) { return (c & 1) != 0; });
+  const bool resident = this->resident(static_cast<const std::byte*>(begin), bytes);
   seen_[block].store(resident ? kEntered : kAbsent, std::memory_order_relaxed);
   // Unknown before Linux 5.14: then pages are entered as they are read.
   if (resident) ::madvise(begin, bytes, MADV_POPULATE_READ);
@@ -138,11 +150,23 @@ void Storage::expect_random_reads(bool blocks) const noexcept {
   ::madvise(const_cast<std::byte*>(data_), size_, blocks ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
 }
 
-bool Storage::resident(const std::byte* at) const noexcept {
+bool Storage::resident(const std::byte* at, std::size_t n) const noexcept {
   if (!mapped_) return true;
-  unsigned char in_cache = 0;
-  const std::size_t page = static_cast<std::size_t>(at - data_) / kPage * kPage;
-  return ::mincore(const_cast<std::byte*>(data_) + page, 1, &in_cache) != 0 || (in_cache & 1) != 0;
+  std::array<unsigned char, kHugePage / kPage> in_cache{};
+  const auto end = static_cast<std::size_t>(at - data_) + n;
+  for (std::size_t begin = static_cast<std::size_t>(at - data_) / kPage * kPage; begin < end; begin += kHugePage) {
+    const std::size_t bytes = std::min(kHugePage, end - begin);
+    if (::mincore(const_cast<std::byte*>(data_) + begin, bytes, in_cache.data()) != 0) continue;
+    if (!all_resident(in_cache, bytes)) return false;
+  }
+  return true;
+}
+
+const std::byte* Storage::read_direct(const std::byte* at, std::size_t n, std::span<std::byte> scratch) const noexcept {
+  if (!direct_) return nullptr;
+  const std::byte* const read = direct_->read(static_cast<std::size_t>(at - data_), n, scratch);
+  if (read != nullptr) direct_bytes_.fetch_add(n, std::memory_order_relaxed);
+  return read;
 }
 
 }  // namespace memload

@@ -5,16 +5,20 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "core/direct_file.h"
+
 namespace memload {
 
-// Immutable apart from what it remembers of the page cache, which any thread may update. Shared by columns.
+// Immutable apart from what it remembers of its reads, which any thread may update. Shared by columns.
 class Storage {
  public:
-  // Maps the whole file read-only; its descriptor is closed again. Throws std::system_error naming the path.
+  // Maps the whole file read-only; its descriptor is closed again. Throws std::system_error naming the path, which
+  // should be absolute: read_direct() may open it once more.
   static std::shared_ptr<const Storage> map_file(const std::string& path);
   // Views memory that `owner` keeps alive. name is what errors call it.
   static std::shared_ptr<const Storage> borrow(const std::byte* data, std::size_t size, std::string name,
@@ -50,12 +54,25 @@ class Storage {
   // beforehand, that is waste: from this call on a fault reads one page, or with `blocks` one block.
   void expect_random_reads(bool blocks) const noexcept;
 
-  // Whether the page that holds `at` is in the page cache. True for borrowed memory, and where it is not known.
-  [[nodiscard]] bool resident(const std::byte* at) const noexcept;
+  // Whether the pages that hold [at, at + n) are all in the page cache. True for borrowed memory, and where it is not
+  // known.
+  [[nodiscard]] bool resident(const std::byte* at, std::size_t n = 1) const noexcept;
+
+  // Reads [at, at + n) past the page cache into `scratch`, which is aligned to 4096 and has DirectFile::room_for(n)
+  // bytes, and returns where its first byte lies. nullptr if that could not be: then the mapping is to be read.
+  [[nodiscard]] const std::byte* read_direct(const std::byte* at, std::size_t n,
+                                             std::span<std::byte> scratch) const noexcept;
+
+  // Whether read_direct() may work: not for borrowed memory, and never again once the file system has refused.
+  [[nodiscard]] bool reads_directly() const noexcept { return direct_ && direct_->usable(); }
+
+  // Bytes that read_direct() has read so far.
+  [[nodiscard]] std::uint64_t direct_bytes() const noexcept { return direct_bytes_.load(std::memory_order_relaxed); }
 
  private:
-  Storage(const std::byte* data, std::size_t size, std::string name, std::shared_ptr<void> owner, bool mapped,
-          bool knows_residency);
+  Storage(const std::byte* data, std::size_t size, std::string name, std::shared_ptr<void> owner);
+  Storage(const std::byte* data, std::size_t size, const std::string& path, bool knows_residency,
+          std::unique_ptr<const DirectFile> direct);
   [[nodiscard]] bool enter_block(std::size_t block) const noexcept;
   [[nodiscard]] std::pair<void*, std::size_t> block_pages(std::size_t block) const noexcept;
 
@@ -67,6 +84,8 @@ class Storage {
   bool knows_residency_;
   // One Block per 2 MB of a mapped file. Relaxed: two threads that see the same value merely both ask.
   mutable std::vector<std::atomic<std::uint8_t>> seen_;
+  std::unique_ptr<const DirectFile> direct_;  // null for borrowed memory
+  mutable std::atomic<std::uint64_t> direct_bytes_{0};
 };
 
 }  // namespace memload

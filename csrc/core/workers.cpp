@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <exception>
 #include <string>
 #include <utility>
 
@@ -117,19 +118,17 @@ void Workers::work(const std::stop_token& stop) {
 }
 
 void Workers::submit(std::shared_ptr<Job> job, bool urgent) {
-  const std::size_t pieces = job->pieces();
-  if (pieces == 0) return;
+  if (job->pieces() == 0) return;
+  std::size_t wanted = job->pieces();
   {
     const std::lock_guard lock(mutex_);
+    wanted = std::min(wanted, static_cast<std::size_t>(job->crew()->limit));
     auto place = queue_.end();
     if (urgent) place = std::find_if(queue_.begin(), queue_.end(), [](const Entry& e) { return !e.urgent; });
     queue_.insert(place, {std::move(job), urgent});
   }
-  if (pieces == 1) {
-    queued_.notify_one();
-  } else {
-    queued_.notify_all();
-  }
+  // Not all: another crew may have brought more threads into the pool than this one may use.
+  for (std::size_t i = 0; i < wanted; ++i) queued_.notify_one();
 }
 
 bool Workers::help(const Crew& crew) {
@@ -141,6 +140,18 @@ bool Workers::help(const Crew& crew) {
   if (!piece.job) return false;
   perform(std::move(piece));
   return true;
+}
+
+void Workers::set_limit(Crew& crew, int threads) noexcept {
+  try {
+    grow(threads);
+  } catch (const std::exception&) {  // no more threads to be had: those that there are do the work
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    crew.limit = threads;
+  }
+  queued_.notify_all();
 }
 
 void Workers::drain(const Crew& crew) {

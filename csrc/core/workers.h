@@ -16,7 +16,7 @@ namespace memload {
 // How many threads may work for one pipeline at once, and how many do. Guarded by the Workers' mutex.
 struct Crew {
   explicit Crew(int threads) : limit(threads) {}
-  const int limit;
+  int limit;
   int running = 0;
 };
 
@@ -50,6 +50,8 @@ class Workers {
   void submit(std::shared_ptr<Job> job, bool urgent = false);
   // Runs one queued piece of this crew on the calling thread, above the limit; false if there is none.
   bool help(const Crew& crew);
+  // From now on so many threads may work for the crew. The pool grows to as many, or as the system grants.
+  void set_limit(Crew& crew, int threads) noexcept;
   // Drops the crew's queued pieces and waits for those that run.
   void drain(const Crew& crew);
   [[nodiscard]] int threads() const;

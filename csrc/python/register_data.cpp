@@ -107,7 +107,10 @@ void register_data(py::module_& m) {
                   "View memory that `owner` keeps alive; errors call it `name`.")
       .def_property_readonly("nbytes", &Storage::size)
       .def_property_readonly("name", &Storage::name)
-      .def_property_readonly("mapped", &Storage::mapped, "Whether it is a file, rather than memory.");
+      .def_property_readonly("mapped", &Storage::mapped, "Whether it is a file, rather than memory.")
+      .def_property_readonly("knows_residency", &Storage::knows_residency,
+                             "Whether the kernel tells what of it is in the page cache.")
+      .def_property_readonly("direct_bytes", &Storage::direct_bytes, "Bytes read past the page cache so far.");
 
   py::class_<Column, std::shared_ptr<Column>>(m, "Column", "Where the rows of one field lie. Immutable.")
       .def(py::init(&make_column), py::arg("row_bytes"), py::arg("segments"),

@@ -137,6 +137,7 @@ class PyPipeline {
     d["helped_pieces"] = s.helped_pieces;
     d["major_faults"] = s.major_faults;
     d["advised_rows"] = s.advised_rows;
+    d["direct_bytes"] = s.direct_bytes;
     d["streaming"] = s.streaming;
     return d;
   }
@@ -166,9 +167,10 @@ class PyPipeline {
 
 std::unique_ptr<PyPipeline> make_pipeline(const std::vector<PyField>& fields, std::size_t batch_rows,
                                           std::size_t slot_rows, bool drop_last, int depth, int threads,
-                                          bool read_blocks, const std::string& isa, std::optional<bool> streaming,
-                                          std::optional<PyPipeline*> reuse) {
-  PipelineOptions options{batch_rows, slot_rows, drop_last, depth, threads, isa_named(isa), read_blocks, std::nullopt};
+                                          bool read_blocks, bool direct, const std::string& isa,
+                                          std::optional<bool> streaming, std::optional<PyPipeline*> reuse) {
+  PipelineOptions options{batch_rows,     slot_rows,   drop_last, depth,       threads,
+                          isa_named(isa), read_blocks, direct,    std::nullopt};
   if (streaming) options.store = *streaming ? Store::streaming : Store::cached;
   return std::make_unique<PyPipeline>(fields, options, reuse.value_or(nullptr));
 }
@@ -183,7 +185,8 @@ void register_pipeline(py::module_& m) {
   py::class_<PyPipeline>(m, "Pipeline", "One pass over a plan: rows gathered by native threads into reused slots.")
       .def(py::init(&make_pipeline), py::arg("fields"), py::arg("batch_rows"), py::arg("slot_rows"),
            py::arg("drop_last"), py::arg("depth"), py::arg("threads"), py::arg("read_blocks") = false,
-           py::arg("isa") = "", py::arg("streaming") = py::none(), py::arg("reuse") = py::none(),
+           py::arg("direct") = false, py::arg("isa") = "", py::arg("streaming") = py::none(),
+           py::arg("reuse") = py::none(),
            "Fields are (column, None or (from, to, norm_removed), DLPack code, bits, shape of a row).")
       .def("extend", &PyPipeline::extend, py::arg("rows"), "Plan rows, to be cut into batches of batch_rows.")
       .def("push", &PyPipeline::push, py::arg("rows"), "Plan one batch of exactly these rows.")

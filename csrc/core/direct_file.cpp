@@ -1,0 +1,76 @@
+#include "core/direct_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+namespace memload {
+namespace {
+
+// A data set may have more files than a process may have descriptors. Of the files beyond so many, each read opens its
+// own: some microseconds beside a read that takes hundreds.
+constexpr int kMostKept = 64;
+std::atomic<int> g_kept{0};
+
+ssize_t read_at(int fd, std::span<std::byte> to, std::size_t offset) noexcept {
+  while (true) {
+    const ssize_t got = ::pread(fd, to.data(), to.size(), static_cast<off_t>(offset));
+    if (got >= 0 || errno != EINTR) return got;
+  }
+}
+
+}  // namespace
+
+DirectFile::DirectFile(std::string path, dev_t device, ino_t inode) noexcept
+    : path_(std::move(path)), device_(device), inode_(inode) {}
+
+DirectFile::~DirectFile() {
+  const int fd = fd_.load(std::memory_order_relaxed);
+  if (fd < 0) return;
+  ::close(fd);
+  g_kept.fetch_sub(1, std::memory_order_relaxed);
+}
+
+const std::byte* DirectFile::read(std::size_t offset, std::size_t n, std::span<std::byte> scratch) const noexcept {
+  const std::size_t skipped = offset % kPage;
+  const std::size_t length = round_up(skipped + n, kPage);
+  if (length > scratch.size()) return nullptr;
+  const auto [fd, kept] = open();
+  if (fd < 0) return nullptr;
+  const ssize_t got = read_at(fd, scratch.first(length), offset - skipped);
+  if (got < 0 && (errno == EINVAL || errno == EOPNOTSUPP)) refused_.store(true, std::memory_order_relaxed);
+  if (!kept) ::close(fd);
+  // The file may end inside its last page. A file that was cut short says less than what is needed.
+  return got >= 0 && static_cast<std::size_t>(got) >= skipped + n ? scratch.data() + skipped : nullptr;
+}
+
+DirectFile::Opened DirectFile::open() const noexcept {
+  if (const int fd = fd_.load(std::memory_order_acquire); fd >= 0) return {fd, true};
+  if (!usable()) return {-1, false};
+  // Whatever lies at the path by now, opening it must not wait: hence O_NONBLOCK, which files do not heed.
+  const int fd = ::open(path_.c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC | O_NONBLOCK);
+  if (fd >= 0 && is_our_file(fd)) return keep(fd);
+  if (fd >= 0) ::close(fd);
+  refused_.store(true, std::memory_order_relaxed);
+  return {-1, false};
+}
+
+DirectFile::Opened DirectFile::keep(int fd) const noexcept {
+  int none = -1;
+  if (g_kept.fetch_add(1, std::memory_order_relaxed) < kMostKept &&
+      fd_.compare_exchange_strong(none, fd, std::memory_order_acq_rel)) {
+    return {fd, true};
+  }
+  g_kept.fetch_sub(1, std::memory_order_relaxed);
+  return {fd, false};
+}
+
+bool DirectFile::is_our_file(int fd) const noexcept {
+  struct stat info{};
+  return ::fstat(fd, &info) == 0 && S_ISREG(info.st_mode) && info.st_dev == device_ && info.st_ino == inode_;
+}
+
+}  // namespace memload

@@ -1,0 +1,56 @@
+// Reading a file past the page cache (O_DIRECT): at the disk's own rate, and nothing is kept of it.
+#pragma once
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <cstddef>
+#include <span>
+#include <string>
+
+#include "core/memory.h"
+
+namespace memload {
+
+// Opens its file at the first read, and never when it cannot be read so: where the file system has no O_DIRECT, or
+// where the path leads to another file by now. Any thread may read. A forked child shares the descriptor, which has no
+// position that anybody uses; nothing here takes a lock.
+class DirectFile {
+ public:
+  // The file with this device and inode, found at `path`.
+  DirectFile(std::string path, dev_t device, ino_t inode) noexcept;
+  ~DirectFile();
+  DirectFile(const DirectFile&) = delete;
+  DirectFile& operator=(const DirectFile&) = delete;
+
+  // Reads [offset, offset + n) by way of the whole pages that hold it, and returns where in `scratch` its first byte
+  // is:
+  //
+  //   file:     | page | page | page |          scratch: aligned to 4096, of at least room_for(n) bytes
+  //                 |<-- n -->|
+  //
+  // nullptr if not all of it could be read: then the mapping is asked, which knows how to fail.
+  [[nodiscard]] const std::byte* read(std::size_t offset, std::size_t n, std::span<std::byte> scratch) const noexcept;
+
+  // Whether the next read would be tried. Once false, it stays so.
+  [[nodiscard]] bool usable() const noexcept { return !refused_.load(std::memory_order_relaxed); }
+
+  [[nodiscard]] static constexpr std::size_t room_for(std::size_t n) noexcept { return round_up(n, kPage) + kPage; }
+
+ private:
+  struct Opened {
+    int fd;
+    bool kept;  // for later reads; else it is closed after this one
+  };
+  [[nodiscard]] Opened open() const noexcept;
+  [[nodiscard]] Opened keep(int fd) const noexcept;
+  [[nodiscard]] bool is_our_file(int fd) const noexcept;
+
+  std::string path_;
+  dev_t device_;
+  ino_t inode_;
+  mutable std::atomic<int> fd_{-1};
+  mutable std::atomic<bool> refused_{false};
+};
+
+}  // namespace memload

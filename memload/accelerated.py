@@ -1,0 +1,65 @@
+"""FastLoader under accelerate: its own preparation, with the native engine put back inside."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from torch.utils.data import DataLoader
+
+from memload.loader import FastLoader
+
+# Excluded by a batch_sampler, which is what accelerate shards.
+_EXCLUDED = ("batch_size", "shuffle", "sampler", "drop_last")
+
+
+def prepare(accelerator: Any, loader: Any) -> Any:
+    """Return the loader as ``accelerator.prepare(loader)`` does, on the whole native engine.
+
+    ``accelerator.prepare`` alone builds a stock DataLoader around the dataset. It gets natively gathered batches, too,
+    but one at a time, and without what FastLoader has beyond ``DataLoader``'s arguments. This puts a FastLoader with
+    all of its arguments in its place; sharding, placement on the device, ``even_batches``, the end of the data for
+    ``gather_for_metrics`` and the state of checkpoints stay accelerate's.
+
+    Args:
+        accelerator: an ``accelerate.Accelerator``.
+        loader: a FastLoader, or what accelerate made of one: ``skip_first_batches(prepared, n)`` is stock again inside.
+            Of that, only the engine is put back.
+
+    Raises:
+        TypeError: ``loader`` is neither.
+
+    Example:
+        >>> import accelerate, memload, torch
+        >>> ds = memload.from_arrays(x=torch.arange(6))
+        >>> loader = memload.prepare(accelerate.Accelerator(cpu=True), memload.FastLoader(ds, batch_size=4))
+        >>> [batch["x"] for batch in loader], loader.engine
+        ([tensor([0, 1, 2, 3]), tensor([4, 5])], 'native')
+    """
+    if isinstance(getattr(loader, "base_dataloader", None), DataLoader):
+        prepared = loader
+    elif isinstance(loader, FastLoader):
+        prepared = accelerator.prepare(loader)
+    else:
+        kind = type(loader).__name__
+        raise TypeError(f"memload.prepare takes a FastLoader, or what accelerate made of one; got a {kind}")
+    base = getattr(prepared, "base_dataloader", None)
+    if base is not None and not isinstance(base, FastLoader):
+        prepared.base_dataloader = _on_the_engine(base, loader)
+        if hasattr(prepared.base_dataloader, "state_dict"):
+            prepared.dl_state_dict = prepared.base_dataloader.state_dict()
+    return prepared
+
+
+def _on_the_engine(stock: DataLoader[Any], loader: Any) -> FastLoader[Any]:
+    """A FastLoader with the arguments of a stock loader, and with those that only a FastLoader has from `loader`."""
+    names = inspect.signature(FastLoader).parameters
+    arguments: dict[str, Any] = {
+        name: getattr(stock, name, getattr(loader, name, None)) for name in names if name != "shuffle"
+    }
+    if stock.batch_sampler is None:
+        del arguments["batch_sampler"]
+    elif stock.batch_size is None or "sampler" in arguments:
+        for name in _EXCLUDED:
+            arguments.pop(name, None)
+    return FastLoader(**arguments)

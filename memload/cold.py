@@ -1,0 +1,64 @@
+"""How a pass reads what is not in the page cache: by rows through it, by whole blocks, or past it."""
+
+from __future__ import annotations
+
+from memload._core import Column, Storage
+from memload.memory.budget import memory
+from memload.native import Source
+
+SMALL_ROW = 64 << 10  # bytes; Gather::kLargeRow: rows above it can be read past the page cache
+_MOST_OF_A_FILE = 0.1
+
+
+def reads_blocks(source: Source, planned_rows: int) -> bool:
+    """Whether rows that are not in the page cache are best read with the whole 2 MB block around them.
+
+    A disk gives small random reads at about a tenth of its rate for large ones. So where a pass reads a tenth of its
+    files or more in small rows, and the page cache can keep them, reading blocks soon has all of them.
+    """
+    mapped = _mapped(source)
+    if not mapped or max(column.row_bytes for column in mapped) > SMALL_ROW:
+        return False
+    total = _total(_files(mapped))
+    wanted = planned_rows * sum(column.row_bytes for column in mapped)
+    return wanted >= total * _MOST_OF_A_FILE and _fits(total)
+
+
+def reads_directly(source: Source, planned_rows: int, wish: bool | None) -> bool:
+    """Whether large rows that are not in the page cache are best read past it.
+
+    That is up to twice as fast, but leaves nothing behind for the next pass. So the cache gets what is wanted a second
+    time: once half of what a pass wants was read directly before, it goes through the cache, if the files fit there.
+
+    Args:
+        source: what is read.
+        planned_rows: rows of the pass, 0 if that is not known.
+        wish: the user's word, which decides; None leaves the choice to this function.
+    """
+    if wish is not None:
+        return wish
+    large = [column for column in _mapped(source) if column.row_bytes > SMALL_ROW]
+    files = _files(large)
+    if not files or not all(file.knows_residency for file in files):
+        return False
+    total = _total(files)
+    wanted = min(total, planned_rows * sum(column.row_bytes for column in large) or total)
+    return 2 * sum(file.direct_bytes for file in files) < wanted or not _fits(total)
+
+
+def _mapped(source: Source) -> list[Column]:
+    return [field.column for field in source.fields.values() if any(s.mapped for s in field.column.storages)]
+
+
+def _files(columns: list[Column]) -> list[Storage]:
+    """The files of these columns, each once for every time it was opened."""
+    return list({storage: None for column in columns for storage in column.storages if storage.mapped})
+
+
+def _total(files: list[Storage]) -> int:
+    return sum({file.name: file.nbytes for file in files}.values())
+
+
+def _fits(nbytes: int) -> bool:
+    """Whether the page cache can hold so many bytes, and leave as much to everybody else."""
+    return nbytes <= memory().free // 2

@@ -1,0 +1,86 @@
+"""A dataset whose samples go through a function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils.data import Dataset, Subset
+
+from memload.seeding import Drawing
+
+
+class MappedDataset(Dataset[Any]):
+    """A dataset whose sample ``i`` is ``fn(base[i])``. Made by ``ds.map(fn)``, or directly over any map-style dataset.
+
+    In a `FastLoader` whose base is read natively, rows are gathered natively and ``fn`` runs ahead of the loop in
+    background threads, under ``torch.no_grad()``. Anywhere else, a stock DataLoader included, ``ds[i]`` calls it on the
+    spot, under ``torch.no_grad()`` too, so that samples never carry an autograd graph.
+
+    If ``fn`` has a parameter named ``rng`` or ``generator``, it is given a numpy Generator or a torch.Generator, which
+    is its own during the call: in a `FastLoader` seeded from (base seed, epoch, row), elsewhere from torch's default
+    generator.
+
+    Args:
+        base: a map-style dataset.
+        fn: takes a sample as ``base[i]`` gives it, and may change it; returns what torch's default_collate takes.
+        in_processes: let the loader's ``num_workers`` processes call ``fn``, on the stock machinery: for functions that
+            are heavy in pure Python, of which one process runs only one at a time.
+
+    Raises:
+        TypeError: ``fn`` cannot be called, or ``base`` has no length or no rows.
+
+    Example:
+        >>> import memload, torch
+        >>> ds = memload.from_arrays(x=torch.arange(4)).map(lambda sample: sample["x"] * 2)
+        >>> [batch.tolist() for batch in memload.FastLoader(ds, batch_size=2)]
+        [[0, 2], [4, 6]]
+    """
+
+    def __init__(self, base: Any, fn: Callable[..., Any], *, in_processes: bool = False) -> None:
+        if not callable(fn):
+            raise TypeError(f"map takes a function of one sample, got {type(fn).__name__}")
+        if not hasattr(base, "__getitem__") or not hasattr(base, "__len__"):
+            raise TypeError(f"map needs a dataset with a length and rows, got {type(base).__name__}")
+        self.base, self.in_processes = base, in_processes
+        self._drawing = Drawing(fn)
+
+    @property
+    def fn(self) -> Callable[..., Any]:
+        """The function that each sample goes through."""
+        return self._drawing.fn
+
+    def __len__(self) -> int:
+        return len(self.base)
+
+    def __getitem__(self, index: Any) -> Any:
+        sample = self.base[index]
+        with torch.no_grad():
+            return self._drawing(sample)
+
+    def map(self, fn: Callable[..., Any], *, in_processes: bool = False) -> MappedDataset:
+        """Return the dataset whose samples go through ``fn`` as well, after what they went through so far."""
+        return MappedDataset(self, fn, in_processes=in_processes)
+
+    def select(self, rows: Any) -> MappedDataset:
+        """Return the mapped dataset of these rows of the base, in this order; see ``Dataset.select``."""
+        return self._over(self.base.select(rows) if hasattr(self.base, "select") else Subset(self.base, list(rows)))
+
+    def split(self, fraction: float, seed: int) -> tuple[MappedDataset, MappedDataset]:
+        """Return two shuffled parts of the base without a common row, both mapped; see ``Dataset.split``.
+
+        Raises:
+            TypeError: the base has no ``split`` of its own; use torch.utils.data.random_split.
+        """
+        if not hasattr(self.base, "split"):
+            raise TypeError(f"{type(self.base).__name__} has no split: use torch.utils.data.random_split")
+        first, second = self.base.split(fraction, seed)
+        return self._over(first), self._over(second)
+
+    def _over(self, base: Any) -> MappedDataset:
+        return MappedDataset(base, self.fn, in_processes=self.in_processes)
+
+    def __repr__(self) -> str:
+        name = getattr(self.fn, "__qualname__", None) or type(self.fn).__name__
+        return f"{self.base!r}\n  mapped by {name}{' in worker processes' if self.in_processes else ''}"

@@ -1,0 +1,73 @@
+"""Which rows the batches to come have: a plan, noted on its way to what gathers."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+
+from memload.draws import Indices
+
+
+class PlannedRows:
+    """The rows of each batch to come, cut from a plan as the pipeline cuts them. Not synchronised.
+
+    Arrays are kept as they are, and let go when their last row is taken.
+
+    Args:
+        batch_rows: rows of a full batch.
+        drop_last: whether a last batch with fewer rows is left out.
+    """
+
+    def __init__(self, batch_rows: int, drop_last: bool) -> None:
+        self._batch_rows, self._drop_last = batch_rows, drop_last
+        self._stream: deque[Indices] = deque()
+        self._whole: deque[Indices] = deque()
+        self._left = 0
+        self._finished = False
+
+    def extend(self, rows: Indices) -> None:
+        """Take rows that follow those before."""
+        self._stream.append(rows)
+        self._left += len(rows)
+
+    def push(self, rows: Indices) -> None:
+        """Take rows that are one batch."""
+        self._whole.append(rows)
+
+    def finish(self) -> None:
+        """Know that nothing follows."""
+        self._finished = True
+
+    @property
+    def ready(self) -> bool:
+        """Whether the next batch is known."""
+        return bool(self._whole) or self._next_rows > 0
+
+    @property
+    def ended(self) -> bool:
+        """Whether no batch is left and none will come."""
+        return self._finished and not self.ready
+
+    @property
+    def _next_rows(self) -> int:
+        if self._left >= self._batch_rows:
+            return self._batch_rows
+        return self._left if self._finished and not self._drop_last else 0
+
+    def take(self) -> Indices:
+        """Return the rows of the next batch. Raises IndexError if there is none now."""
+        if self._whole:
+            return self._whole.popleft()
+        wanted = self._next_rows
+        if not wanted:
+            raise IndexError("no batch is planned")
+        self._left -= wanted
+        parts = []
+        while wanted:
+            first = self._stream.popleft()
+            parts.append(first[:wanted])
+            if len(first) > wanted:
+                self._stream.appendleft(first[wanted:])
+            wanted -= len(parts[-1])
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)

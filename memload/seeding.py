@@ -1,0 +1,249 @@
+"""Random numbers of a pass: one stream for each row or batch, whichever thread comes to it, and whenever.
+
+Torch's default generator belongs to the process. Threads that drew from it would race each other and the loop, and
+would move the state that a script relies on. So while a transform runs, torch's random functions are handed a
+generator of their own, wherever the transform gave them none: a ``TorchFunctionMode``, which acts on its thread alone.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812 - torch's own name for it
+import xxhash
+from numpy.typing import NDArray
+from torch.overrides import TorchFunctionMode
+
+
+@dataclass(frozen=True)
+class PassSeed:
+    """What all randomness of one pass follows from.
+
+    Attributes:
+        base: the number that a stock iterator draws to seed its workers.
+        epoch: passes since that number was drawn; more than 0 only with ``persistent_workers``, which are seeded once.
+    """
+
+    base: int
+    epoch: int = 0
+    _key: int = field(init=False, repr=False, compare=False, default=0)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_key", _hashed(np.array([self.base, self.epoch], dtype=np.int64).tobytes(), 0))
+
+    def of_row(self, row: int) -> int:
+        """Return the seed of a row, 64 bits: the same wherever in the pass, and in whichever batch, it comes."""
+        return _hashed(row.to_bytes(8, "little", signed=True), self._key)
+
+    def of_batch(self, rows: NDArray[np.int64] | int) -> int:
+        """Return the seed of a batch, 64 bits: of the rows in it, or of its number where its rows are not known."""
+        if isinstance(rows, int):
+            rows = np.array([rows], dtype=np.int64)
+        return _hashed(b"batch" + rows.tobytes(), self._key)
+
+
+def _hashed(what: bytes, key: int) -> int:
+    return int(xxhash.xxh3_64_intdigest(what, seed=key))
+
+
+def peeked_seed(generator: torch.Generator | None) -> int:
+    """Return the number that would be drawn next as a base seed, without drawing it."""
+    source = torch.default_generator if generator is None else generator
+    return _base_seed(source.clone_state())
+
+
+def drawn_seed(generator: torch.Generator | None) -> int:
+    """Draw the number with which a stock iterator seeds its workers, so that generators go on as they would."""
+    return _base_seed(generator)
+
+
+def _base_seed(generator: torch.Generator | None) -> int:
+    return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
+
+
+class Randomness(TorchFunctionMode):
+    """The random numbers of whatever a thread is at. Entered by ``with``; for one thread at a time.
+
+    Nothing is seeded before the first number is asked for, so a transform without randomness pays only for the look at
+    each torch function that it calls, about a microsecond.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._seed: Callable[[], int] = lambda: 0
+        self._generators: dict[torch.device, torch.Generator] = {}
+        self._fresh: set[torch.device] = set()
+        self._rng: np.random.Generator | None = None
+        self.for_torch = self.generator
+        if "torch._dynamo" in sys.modules:  # a compiled function must not trace into this; to load it takes seconds
+            self.for_torch = torch.compiler.disable(self.generator)  # type: ignore[no-untyped-call]
+
+    @classmethod
+    def on_the_spot(cls) -> Randomness:
+        """Return generators seeded by one draw from torch's default generator."""
+        random, seed = cls(), drawn_seed(None)
+        random.begin(lambda: seed)
+        return random
+
+    @staticmethod
+    def here() -> Randomness:
+        """Return those that this thread has entered; otherwise some that are seeded by torch's default generator."""
+        return getattr(_ENTERED, "random", None) or Randomness.on_the_spot()
+
+    def __enter__(self) -> Randomness:
+        super().__enter__()  # type: ignore[no-untyped-call]
+        _ENTERED.random = self
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        _ENTERED.random = None
+        super().__exit__(*raised)  # type: ignore[no-untyped-call]
+
+    def begin(self, seed: Callable[[], int]) -> None:
+        """Turn to the next row or batch, whose seed this function gives."""
+        self._seed, self._rng = seed, None
+        self._fresh.clear()
+
+    def generator(self, device: torch.device | None = None) -> torch.Generator:
+        """Return the torch generator of this row or batch on a device, the CPU if not given."""
+        device = device or _CPU
+        found = self._generators.get(device)
+        if found is None:
+            found = self._generators[device] = torch.Generator(device)
+        if device not in self._fresh:
+            self._fresh.add(device)
+            found.manual_seed(self._seed())
+        return found
+
+    def rng(self) -> np.random.Generator:
+        """Return the numpy generator of this row or batch."""
+        if self._rng is None:
+            self._rng = np.random.default_rng(self._seed())
+        return self._rng
+
+    def __torch_function__(
+        self, func: Any, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Give a generator to the random functions of torch."""
+        kwargs = kwargs or {}
+        if func in _TAKES_GENERATOR and kwargs.get("generator") is None:
+            return func(*args, **{**kwargs, "generator": self.for_torch(_device_of(args, kwargs))})
+        if func in _REWRITTEN:
+            return _REWRITTEN[func](self, *args, **kwargs)
+        if func in _REFUSED and kwargs.get("training", True):
+            raise RuntimeError(
+                f"{func.__name__} draws from torch's process-wide generator and takes no other: a transform that runs "
+                "ahead of the loop cannot use it; draw what it needs by torch.rand, or call it in the loop"
+            )
+        return func(*args, **kwargs)
+
+
+_CPU = torch.device("cpu")
+_ENTERED = threading.local()
+
+_TAKES_GENERATOR = {
+    *(torch.rand, torch.randn, torch.randint, torch.randperm, torch.normal, torch.bernoulli, torch.multinomial),
+    *(torch.poisson, torch.binomial, torch._standard_gamma, torch._sample_dirichlet, torch.rrelu, torch.rrelu_),
+    *(torch.Tensor.bernoulli, torch.Tensor.bernoulli_, torch.Tensor.cauchy_, torch.Tensor.exponential_),
+    *(torch.Tensor.geometric_, torch.Tensor.log_normal_, torch.Tensor.multinomial, torch.Tensor.normal_),
+    *(torch.Tensor.random_, torch.Tensor.uniform_, torch.nn.init.uniform_, torch.nn.init.normal_),
+    *(torch.nn.init.kaiming_uniform_, torch.nn.init.kaiming_normal_),
+}
+
+
+def _device_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device:
+    if kwargs.get("device") is not None:
+        return torch.device(kwargs["device"])
+    tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)]
+    return tensors[0].device if tensors else _CPU
+
+
+# Functions without a generator of their own, as the functions beneath that have one. Torch's definitions.
+
+
+def _rand_like(random: Randomness, input: torch.Tensor, **like: Any) -> torch.Tensor:  # noqa: A002 - torch's name
+    empty = torch.empty_like(input, **like)
+    return empty.uniform_(generator=random.for_torch(empty.device))
+
+
+def _randn_like(random: Randomness, input: torch.Tensor, **like: Any) -> torch.Tensor:  # noqa: A002
+    empty = torch.empty_like(input, **like)
+    return empty.normal_(generator=random.for_torch(empty.device))
+
+
+def _randint_like(random: Randomness, input: torch.Tensor, *bounds: int, **like: Any) -> torch.Tensor:  # noqa: A002
+    named = [like.pop(name) for name in ("low", "high") if name in like]
+    low, high = (0, *bounds, *named)[-2:]
+    empty = torch.empty_like(input, **like)
+    return empty.random_(int(low), int(high), generator=random.for_torch(empty.device))
+
+
+def _dropout(
+    random: Randomness,
+    input: torch.Tensor,  # noqa: A002
+    p: float = 0.5,
+    training: bool = True,
+    inplace: bool = False,
+) -> torch.Tensor:
+    if not training or p == 0:
+        return input
+    kept = torch.empty_like(input).bernoulli_(1 - p, generator=random.for_torch(input.device))
+    if p < 1:
+        kept.div_(1 - p)
+    return input.mul_(kept) if inplace else input * kept
+
+
+_REWRITTEN: dict[Any, Callable[..., torch.Tensor]] = {
+    torch.rand_like: _rand_like,
+    torch.randn_like: _randn_like,
+    torch.randint_like: _randint_like,
+    F.dropout: _dropout,
+}
+
+_REFUSED = {
+    *(F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout, F.rrelu, F.gumbel_softmax),
+    *(F.fractional_max_pool2d, F.fractional_max_pool3d, torch.dropout, torch.dropout_, torch.alpha_dropout),
+    *(torch.alpha_dropout_, torch.feature_dropout, torch.feature_dropout_, torch.feature_alpha_dropout),
+    *(torch.feature_alpha_dropout_, torch.native_dropout),
+}
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A user's function, called with the generators that it asks for by the names of its parameters.
+
+    Attributes:
+        fn: takes a sample or a batch, and ``rng`` (a numpy Generator) or ``generator`` (a torch.Generator) if it has
+            parameters of these names without a default, or with None as default.
+    """
+
+    fn: Callable[..., Any]
+    wants: tuple[str, ...] = field(init=False, default=())
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "wants", tuple(_wanted(self.fn)))
+
+    def __call__(self, value: Any) -> Any:
+        """Call the function."""
+        if not self.wants:
+            return self.fn(value)
+        random = Randomness.here()
+        return self.fn(value, **{name: getattr(random, name)() for name in self.wants})
+
+
+def _wanted(fn: Any) -> Iterable[str]:
+    called = fn.forward if isinstance(fn, torch.nn.Module) else fn
+    try:
+        parameters = inspect.signature(called).parameters
+    except (TypeError, ValueError):  # functions written in C need not have a signature
+        return
+    for name in ("rng", "generator"):
+        if name in parameters and parameters[name].default in (inspect.Parameter.empty, None):
+            yield name

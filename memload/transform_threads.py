@@ -1,0 +1,247 @@
+"""Transforms ahead of the loop: threads between the native gather and ``next()``.
+
+plan of row indices -> gather (+ cast) -> slot -> cut, map, collate, batch_transform -> the loop
+plan.py                engine.Gatherer            background threads, in order
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from memload.draws import Indices
+from memload.planned_rows import PlannedRows
+from memload.seeding import PassSeed, Randomness
+from memload.stats import LoaderStats
+from memload.transforms import Outcome, Recipe
+
+if TYPE_CHECKING:
+    from memload.engine import Gatherer
+
+MOST_THREADS = 8
+"""Threads that transform, where the user does not say. Each holds a batch, and all of them share Python's lock."""
+
+_GLANCE = 0.1  # seconds after which a thread that waits for a batch looks whether the pass was closed
+_PATIENCE = 1.0  # seconds that the end of a pass waits for functions that are under way
+_LAST_PATIENCE = 5.0  # and the end of the process
+
+
+@dataclass
+class _Made:
+    batch: Any = None  # as it was gathered, then an Outcome
+    rows: int = 0
+    error: BaseException | None = None  # of the gather: nothing comes after it
+
+
+class Transforming:
+    """The batches of a gatherer, transformed by background threads, in order. A gatherer itself.
+
+    The plan is passed on and noted here, since randomness follows from the rows. Threads take planned batches in turn,
+    wait for the gathered memory and call the user's functions. No batch is taken that is ``depth`` or more ahead of
+    those handed out, so that with ``depth + 1`` slots there is one for each. One thread at a time may call ``next()``,
+    ``extend()``, ``push()`` and ``finish()``; ``close()`` may come from any, and twice.
+
+    Args:
+        gatherer: what gathers. Its depth is that of the whole, batches in the making included.
+        recipe: what becomes of a batch.
+        ahead: cuts the plan as the gatherer does.
+        threads: how many threads transform.
+    """
+
+    def __init__(self, gatherer: Gatherer, recipe: Recipe, ahead: PlannedRows, threads: int) -> None:
+        self.gatherer = gatherer
+        self.rows, self.depth = gatherer.rows, gatherer.depth
+        self._recipe, self._ahead = recipe, ahead
+        self._process = os.getpid()
+        # Reentrant, since the collector may end a pass in any thread at any time, those that hold them included.
+        self._turn = threading.RLock()  # held by the thread that takes the next batch from the gatherer
+        self._mutex = threading.RLock()  # guards what follows
+        self._may_take = threading.Condition(self._mutex)
+        self._may_hand_out = threading.Condition(self._mutex)
+        self._made: dict[int, _Made] = {}
+        self._taken = self._handed = self._handed_rows = 0
+        self._closed = self._broken = False
+        self._waited = self._transforming = 0.0
+        self._threads = [
+            threading.Thread(target=self._run, name=f"memload transform {k}", daemon=True) for k in range(threads)
+        ]
+
+    def begin(self, seed: PassSeed) -> None:
+        """Start the threads."""
+        self._seed = seed
+        intra_op = torch.get_num_threads()
+        self._share = max(1, intra_op // len(self._threads))
+        self._set_up = threading.Semaphore(0)
+        atexit.register(self._end_threads, _LAST_PATIENCE)
+        for thread in self._threads:
+            thread.start()
+        for _ in self._threads:
+            self._set_up.acquire()
+        torch.set_num_threads(intra_op)  # changes nothing here; what is set last is what later threads begin with
+
+    def extend(self, rows: Indices) -> None:
+        """Take rows that follow those before."""
+        self.gatherer.extend(rows)  # first: what is noted here can be gathered, and in a forked child this raises
+        with self._mutex:
+            self._ahead.extend(rows)
+            self._may_take.notify()
+
+    def push(self, rows: Indices) -> None:
+        """Take rows that are one batch."""
+        self.gatherer.push(rows)
+        with self._mutex:
+            self._ahead.push(rows)
+            self._may_take.notify()
+
+    def finish(self) -> None:
+        """Know that nothing follows."""
+        self.gatherer.finish()
+        with self._mutex:
+            self._ahead.finish()
+            self._may_take.notify()
+
+    def next(self, timeout: float) -> Any:
+        """Return the next `Outcome`; None at the end.
+
+        Raises:
+            TimeoutError: it was not there within ``timeout`` seconds, unless that is 0.
+            Exception: what the gatherer raised.
+        """
+        if self._process != os.getpid():
+            return self.gatherer.next(timeout)  # which raises, and says what to do
+        with self._mutex:
+            began = time.perf_counter()
+            known = self._may_hand_out.wait_for(self._next_is_known, timeout or None)
+            self._waited += time.perf_counter() - began
+            if not known:
+                raise TimeoutError("no batch was ready in time")
+            made = self._made.pop(self._handed, None)
+            if made is None:
+                return None
+            self._handed += 1
+            self._handed_rows += made.rows
+            self._may_take.notify()
+        try:
+            if made.error is not None:
+                raise made.error
+            outcome, made.batch = made.batch, None  # the thread that made it may still hold the box
+            return outcome
+        finally:
+            del made  # the traceback of an error holds this frame, which would hold the error
+
+    def stats(self) -> LoaderStats:
+        """Return the gatherer's counters, with those that mean something else behind threads, and those of threads."""
+        gathered = self.gatherer.stats()
+        with self._mutex:
+            return replace(
+                gathered,
+                batches=self._handed,
+                rows=self._handed_rows,
+                consumer_wait_seconds=self._waited,
+                transform_seconds=self._transforming,
+                transform_wait_seconds=gathered.consumer_wait_seconds,
+            )
+
+    def close(self, keep_slots: bool) -> None:
+        """End the threads, and then the gatherer. A function under way is waited for, but not for long."""
+        self._end_threads(_PATIENCE)
+        self.gatherer.close(keep_slots)
+
+    def _end_threads(self, patience: float) -> None:
+        """Let no thread ask for a batch any more, and wait so many seconds for those within a function to end."""
+        if self._process != os.getpid():
+            return
+        atexit.unregister(self._end_threads)
+        with self._mutex:
+            self._closed = True
+            left, self._made = self._made, {}
+            self._may_take.notify_all()
+            self._may_hand_out.notify_all()
+        del left  # without the lock: what a user's function made may end in any way
+        with self._turn:
+            pass
+        if threading.current_thread() in self._threads:
+            return
+        until = time.monotonic() + patience
+        for thread in self._threads:
+            if thread.ident is not None:
+                thread.join(max(0.0, until - time.monotonic()))
+
+    def _next_is_known(self) -> bool:
+        nothing_comes = self._closed or ((self._broken or self._ahead.ended) and self._handed == self._taken)
+        return self._handed in self._made or nothing_comes
+
+    # What threads do.
+
+    def _run(self) -> None:
+        torch.set_num_threads(self._share)  # for this thread, as torch's own pinning thread does
+        self._set_up.release()
+        random = Randomness()
+        with torch.no_grad():
+            while self._one(random):
+                pass
+
+    def _one(self, random: Randomness) -> bool:
+        """Make one batch; False: there is none left. A function of its own: when it returns, it holds no slot."""
+        number, rows, made = self._take()
+        if made is None:
+            return False
+        began = time.perf_counter()
+        if made.error is None:
+            made.batch = self._transformed(made.batch, rows, random)
+        self._deliver(number, made, time.perf_counter() - began)
+        return True
+
+    def _transformed(self, batch: Any, rows: Indices, random: Randomness) -> Outcome:
+        try:
+            return Outcome(self._recipe.apply(batch, rows, self._seed, random))
+        except BaseException as error:  # whatever it is, the loop raises it in its turn
+            return Outcome(error=error)
+
+    def _take(self) -> tuple[int, Indices, _Made | None]:
+        """The next batch as it was gathered, with its number and rows; None when there is nothing more to do."""
+        with self._turn:
+            with self._mutex:
+                self._may_take.wait_for(lambda: self._over() or self._within_depth())
+                if self._over():
+                    return self._taken, _NO_ROWS, None
+                number, rows = self._taken, self._ahead.take()
+                self._taken += 1
+            try:
+                return number, rows, self._gathered(len(rows))
+            except BaseException as error:
+                self._broken = True
+                return number, rows, _Made(error=error)
+
+    def _over(self) -> bool:
+        return self._closed or self._broken or self._ahead.ended
+
+    def _within_depth(self) -> bool:
+        return self._ahead.ready and self._taken < self._handed + self.depth
+
+    def _gathered(self, rows: int) -> _Made | None:
+        while not self._closed:
+            try:
+                batch = self.gatherer.next(_GLANCE)
+            except TimeoutError:
+                continue
+            return None if batch is None else _Made(batch, rows)
+        return None
+
+    def _deliver(self, number: int, made: _Made, spent: float) -> None:
+        with self._mutex:
+            self._transforming += spent
+            if not self._closed:
+                self._made[number] = made
+            if number == self._handed:
+                self._may_hand_out.notify()
+
+
+_NO_ROWS: Indices = np.empty(0, dtype=np.int64)

@@ -1,0 +1,148 @@
+"""What users do to samples and batches: the recipe, and its use behind the stock machinery."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils.data import default_collate
+
+from memload.cast import Cast
+from memload.cast_batches import cast_batch
+from memload.draws import Indices
+from memload.native import Source
+from memload.seeding import Drawing, PassSeed, Randomness
+
+
+def checked_transform(transform: Any) -> Callable[..., Any] | None:
+    """Return the ``batch_transform=`` of a loader. Raises TypeError if it cannot be called."""
+    if transform is not None and not callable(transform):
+        raise TypeError(f"batch_transform= takes a function of one batch, got {type(transform).__name__}")
+    found: Callable[..., Any] | None = transform
+    return found
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What becomes of a gathered batch.
+
+    Attributes:
+        maps: functions of one sample, applied one after the other; none: the batch stays whole.
+        casts: casts of a batch made of mapped samples; those of others are done while gathering.
+        transform: a function of the batch that comes last.
+    """
+
+    maps: tuple[Drawing, ...]
+    casts: Mapping[Any, Cast]
+    transform: Drawing | None
+
+    @classmethod
+    def of(cls, source: Source, transform: Callable[..., Any] | None) -> Recipe | None:
+        """Return what is to be done to the batches of a source; None: nothing."""
+        if not source.maps and transform is None:
+            return None
+        last = None if transform is None else Drawing(transform)
+        return cls(tuple(map(Drawing, source.maps)), source.late_casts or {}, last)
+
+    def apply(self, batch: Any, rows: Indices, seed: PassSeed, random: Randomness) -> Any:
+        """Return what the loop gets for a gathered batch of these rows."""
+        if self.maps:
+            batch = default_collate(self._mapped(batch, rows, seed, random))
+        if self.casts:
+            batch = cast_batch(batch, self.casts)
+        if self.transform is None:
+            return batch
+        random.begin(lambda: seed.of_batch(rows))
+        with random:
+            return self.transform(batch)
+
+    def _mapped(self, batch: Any, rows: Indices, seed: PassSeed, random: Randomness) -> list[Any]:
+        samples = []
+        with random:
+            for row, sample in zip(rows.tolist(), _samples(batch), strict=True):
+                random.begin(lambda row=row: seed.of_row(row))  # type: ignore[misc]
+                for fn in self.maps:
+                    sample = fn(sample)
+                samples.append(sample)
+        return samples
+
+
+def _samples(batch: Any) -> Iterable[Any]:
+    """Cut a batch, as it was gathered, into what the dataset would have given for each row."""
+    if isinstance(batch, dict):
+        return _dicts(batch)
+    if isinstance(batch, list):
+        return zip(*map(_samples, batch), strict=True)
+    rows: Iterable[Any] = batch.unbind(0)  # a tensor, or a TensorDict
+    return rows
+
+
+def _dicts(batch: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for values in zip(*map(_samples, batch.values()), strict=True):
+        yield dict(zip(batch, values, strict=True))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a batch: what the functions returned, or what one of them raised."""
+
+    batch: Any = None
+    error: BaseException | None = None
+
+    def result(self) -> Any:
+        """Return the batch, or raise the error with the traceback that it has."""
+        if self.error is None:
+            return self.batch
+        if isinstance(self.error, StopIteration):
+            raise RuntimeError("a transform raised StopIteration, which would end the loop unheard") from self.error
+        raise self.error
+
+
+def samples_here(dataset: Any, indices: Any, seed: PassSeed, number: int) -> Any:
+    """Return what a dataset gives for the indices of a batch, with randomness as in the pass that they belong to."""
+    random = Randomness()
+    with random:
+        if getattr(dataset, "__getitems__", None):
+            random.begin(lambda: seed.of_batch(number))
+            return dataset.__getitems__(indices)
+        return [_sample_here(dataset, index, seed, random) for index in indices]
+
+
+def _sample_here(dataset: Any, index: Any, seed: PassSeed, random: Randomness) -> Any:
+    random.begin(lambda: seed.of_row(int(index) % len(dataset)))
+    return dataset[index]
+
+
+def transformed_here(transform: Callable[..., Any], batch: Any, seed: PassSeed, number: int) -> Any:
+    """Return a transformed batch, made by the thread that asks, with randomness that follows from its number."""
+    random = Randomness()
+    random.begin(lambda: seed.of_batch(number))
+    try:
+        with torch.no_grad(), random:
+            return Drawing(transform)(batch)
+    except StopIteration as error:
+        return Outcome(error=error).result()
+
+
+class TransformedBatches(Iterator[Any]):
+    """The batches of the stock machinery, each transformed when the loop asks for it.
+
+    Args:
+        batches: an iterator with a length.
+        transform: the function of a batch.
+        seed: what the randomness of the pass follows from, and with it the number of the batch.
+        number: of the first of these batches, counted from the beginning of the pass.
+    """
+
+    def __init__(self, batches: Any, transform: Callable[..., Any], seed: PassSeed, number: int) -> None:
+        self._batches, self._transform, self._seed, self._number = batches, transform, seed, number
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __next__(self) -> Any:
+        batch = next(self._batches)
+        number, self._number = self._number, self._number + 1
+        return transformed_here(self._transform, batch, self._seed, number)

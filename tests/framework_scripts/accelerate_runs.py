@@ -1,0 +1,114 @@
+"""accelerate: its own preparation, which rebuilds a stock DataLoader, and memload.prepare."""
+
+import tempfile
+
+import torch
+from accelerate import Accelerator, skip_first_batches
+from accelerate.utils import DataLoaderConfiguration, set_seed
+from common import BATCH, Net, Noted, dataset, report, stock_loader
+
+import memload
+
+
+def accelerator(**configuration):
+    return Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(**configuration))
+
+
+def by_itself(helper, ds, **arguments):
+    return helper.prepare(memload.FastLoader(ds, **arguments))
+
+
+def by_memload(helper, ds, **arguments):
+    return memload.prepare(helper, memload.FastLoader(ds, **arguments))
+
+
+def stock(helper, ds, **arguments):
+    return helper.prepare(stock_loader(ds, **arguments))
+
+
+def trained(
+    prepared_of, *, shuffle=True, epochs=2, batch_size=BATCH, drop_last=False, skip=0, alone=False, **configuration
+):
+    set_seed(5)
+    ds = dataset()
+    helper = accelerator(**configuration)
+    loader = prepared_of(helper, ds, batch_size=batch_size, shuffle=shuffle, drop_last=drop_last)
+    length, prepared = len(loader), loader
+    model = helper.prepare(Net())
+    optimizer = helper.prepare(torch.optim.SGD(model.parameters(), lr=0.1))
+    noted, metrics, ends = Noted(ds), [], []
+    for epoch in range(epochs):
+        if hasattr(loader, "set_epoch"):
+            loader.set_epoch(epoch)
+        if skip and epoch == 1:
+            loader = skip_first_batches(prepared, skip)
+            loader = memload.prepare(helper, loader) if prepared_of is by_memload else loader
+        noted.begin()
+        metrics.append([])
+        for batch in loader:
+            noted.see(batch)
+            ends.append([helper.gradient_state.end_of_dataloader, helper.gradient_state.remainder])
+            if alone:
+                continue  # ranks have batches of different numbers and sizes: nothing that they would do together
+            optimizer.zero_grad()
+            helper.backward(model(batch["stim"]))
+            optimizer.step()
+            metrics[-1] += helper.gather_for_metrics(batch["id"]).tolist()
+    inner = prepared.base_dataloader
+    fast = isinstance(inner, memload.FastLoader)
+    stats = inner.stats() if fast else ds.stats()
+    if fast and loader is not prepared:
+        stats += loader.base_dataloader.stats()
+    return {
+        "epochs": noted.epochs,
+        "metrics": metrics,
+        "ends": ends,
+        "length": length,
+        "total": [getattr(prepared, name, None) for name in ("total_batch_size", "total_dataset_length")],
+        "native_rows": stats.rows,
+        "fresh": stats.fresh_batches,
+        "engine": getattr(inner, "engine", "stock"),
+    }
+
+
+def compared(ours, **arguments):
+    return {"ours": trained(ours, **arguments), "stock": trained(stock, **arguments)}
+
+
+def checkpointed(prepared_of):
+    """A prepared loader takes part in save_state and load_state."""
+    set_seed(5)
+    helper = accelerator()
+    ds = dataset()
+    loader = prepared_of(helper, ds, batch_size=BATCH, shuffle=True)
+    model = helper.prepare(Net())
+    with tempfile.TemporaryDirectory() as folder:
+        for batch in loader:
+            model(batch["stim"])
+        helper.wait_for_everyone()
+        folder = helper.gather_for_metrics([folder], use_gather_object=True)[0]
+        helper.save_state(folder)
+        helper.wait_for_everyone()
+        first = [batch["id"].tolist() for batch in loader]
+        helper.wait_for_everyone()
+        helper.load_state(folder)
+        helper.wait_for_everyone()
+    return {"first": first, "again": [batch["id"].tolist() for batch in loader]}
+
+
+scenarios = {}
+for name, ours in (("accelerator.prepare", by_itself), ("memload.prepare", by_memload)):
+    for what, arguments in {
+        "": {},
+        ", in order": {"shuffle": False},
+        ", drop_last": {"drop_last": True},
+        ", split_batches": {"split_batches": True},
+        ", uneven batches": {"even_batches": False, "alone": True},
+        ", dispatch_batches": {"dispatch_batches": True},
+        ", seedable sampler": {"use_seedable_sampler": True},
+        ", skip_first_batches": {"skip": 2},
+    }.items():
+        scenarios[name + what] = lambda ours=ours, arguments=arguments: compared(ours, **arguments)
+
+scenarios["memload.prepare, save_state"] = lambda: {"ours": checkpointed(by_memload), "stock": checkpointed(stock)}
+report(scenarios)

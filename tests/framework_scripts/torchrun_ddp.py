@@ -1,0 +1,46 @@
+"""A plain loop under torchrun, with DistributedSampler and DistributedDataParallel."""
+
+import torch
+import torch.distributed as dist
+from common import BATCH, Net, Noted, dataset, door_loader, report, stock_loader
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DistributedSampler
+
+import memload
+
+
+def trained(make_loader, *, drop_last=False, shuffle=True):
+    torch.manual_seed(7)
+    ds = dataset()
+    sampler = DistributedSampler(ds, shuffle=shuffle, seed=3, drop_last=drop_last)
+    loader = make_loader(ds, batch_size=BATCH, sampler=sampler)
+    model = DistributedDataParallel(Net())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    noted = Noted(ds)
+    for epoch in range(3):
+        sampler.set_epoch(epoch)
+        noted.begin()
+        for batch in loader:
+            noted.see(batch)
+            optimizer.zero_grad()
+            model(batch["stim"]).backward()
+            optimizer.step()
+    fast = isinstance(loader, memload.FastLoader)
+    stats = loader.stats() if fast else ds.stats()
+    weight = model.module.linear.weight.flatten().tolist()
+    return {"epochs": noted.epochs, "native_rows": stats.rows, "fresh": stats.fresh_batches, "weight": weight}
+
+
+def compared(make_loader, **arguments):
+    return {"ours": trained(make_loader, **arguments), "stock": trained(stock_loader, **arguments)}
+
+
+dist.init_process_group("gloo")
+report(
+    {
+        "FastLoader": lambda: compared(memload.FastLoader),
+        "FastLoader, drop_last": lambda: compared(memload.FastLoader, drop_last=True),
+        "FastLoader, in order": lambda: compared(memload.FastLoader, shuffle=False),
+        "the second door": lambda: compared(door_loader),
+    }
+)

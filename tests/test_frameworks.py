@@ -1,0 +1,108 @@
+"""Training loops of other libraries, the real ones, on one rank and two: samples as with the stock loader, natively.
+
+Each scenario of a script runs twice: for FastLoader or the second door, and for the stock loader over plain samples.
+Its results are compared batch by batch, and counters prove that the native gather made every batch.
+"""
+
+import pytest
+from framework_runs import run
+
+ROWS, BATCH = 103, 8
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory):
+    """The reports of all ranks of a script that runs once, by script and number of ranks."""
+    kept = {}
+
+    def reports_of(script, ranks=1, **how):
+        if (script, ranks) not in kept:
+            kept[script, ranks] = run(script, tmp_path_factory.mktemp("reports"), ranks=ranks, **how)
+        return kept[script, ranks]
+
+    return reports_of
+
+
+def rows_of(epochs):
+    return [[row for batch in epoch for row in batch] for epoch in epochs]
+
+
+def assert_as_stock(found, scenario):
+    """On every rank the batches are the stock loader's, and the native gather made each row of them."""
+    for rank in found:
+        ours, stock = rank[scenario]["ours"], rank[scenario]["stock"]
+        assert ours["epochs"] == stock["epochs"]
+        assert ours["native_rows"] == sum(map(len, rows_of(ours["epochs"])))
+        assert ours["fresh"] == 0
+    assert stock["native_rows"] == 0  # counts nothing but what memload gathers
+
+
+def assert_each_row_once(found, scenario, *, repeated=0):
+    """In every epoch the ranks together see each row once, and so many more to make their numbers even."""
+    for epoch in zip(*(rows_of(rank[scenario]["ours"]["epochs"]) for rank in found), strict=True):
+        rows = [row for rank in epoch for row in rank]
+        assert set(rows) == set(range(ROWS))
+        assert len(rows) == ROWS + repeated
+
+
+@pytest.mark.parametrize("scenario", ["FastLoader", "FastLoader, in order", "the second door"])
+def test_torchrun_ranks_share_the_rows_out_as_distributed_sampler_does(reports, scenario):
+    found = reports("torchrun_ddp.py", ranks=2)
+    assert_as_stock(found, scenario)
+    assert_each_row_once(found, scenario, repeated=1)
+    assert found[0][scenario]["ours"]["weight"] == found[0][scenario]["stock"]["weight"]
+    epochs = found[0][scenario]["ours"]["epochs"]
+    assert (epochs[0] != epochs[1]) == ("in order" not in scenario)  # set_epoch shuffles anew
+
+
+def test_torchrun_ranks_drop_the_same_rows_as_distributed_sampler_does(reports):
+    found = reports("torchrun_ddp.py", ranks=2)
+    assert_as_stock(found, "FastLoader, drop_last")
+    assert {len(rows) for rank in found for rows in rows_of(rank["FastLoader, drop_last"]["ours"]["epochs"])} == {51}
+
+
+ACCELERATE = ["", ", in order", ", drop_last", ", split_batches", ", uneven batches", ", seedable sampler"]
+
+
+def assert_like_stock_in_all_that_accelerate_says(found, scenario):
+    for rank in found:
+        ours, stock = rank[scenario]["ours"], rank[scenario]["stock"]
+        for name in ("metrics", "ends", "length", "total"):
+            assert ours[name] == stock[name], name
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("way", ["accelerator.prepare", "memload.prepare"])
+@pytest.mark.parametrize("what", [*ACCELERATE, ", skip_first_batches", ", dispatch_batches"])
+def test_accelerate_gets_what_it_gets_of_the_stock_loader(reports, way, what, ranks):
+    found, scenario = reports("accelerate_runs.py", ranks=ranks), way + what
+    assert_like_stock_in_all_that_accelerate_says(found, scenario)
+    if "dispatch" not in what:
+        assert_as_stock(found, scenario)
+    if ranks == 1 and what in ("", ", in order", ", split_batches", ", seedable sampler"):
+        assert_each_row_once(found, scenario)
+    assert {rank[scenario]["ours"]["engine"] for rank in found} == {"native" if "memload" in way else "stock"}
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("way", ["accelerator.prepare", "memload.prepare"])
+@pytest.mark.parametrize("what", ["", ", split_batches", ", seedable sampler", ", dispatch_batches"])
+def test_gather_for_metrics_sees_each_sample_once(reports, way, what, ranks):
+    for rank in reports("accelerate_runs.py", ranks=ranks):
+        assert [sorted(rows) for rows in rank[way + what]["ours"]["metrics"]] == [list(range(ROWS))] * 2
+
+
+@pytest.mark.parametrize("way", ["accelerator.prepare", "memload.prepare"])
+def test_accelerate_dispatches_batches_that_the_first_rank_alone_gathers(reports, way):
+    first, second = (rank[way + ", dispatch_batches"] for rank in reports("accelerate_runs.py", ranks=2))
+    assert (first["ours"]["native_rows"], second["ours"]["native_rows"]) == (2 * ROWS, 0)
+    for rank in (first, second):
+        assert rank["ours"]["epochs"] == rank["stock"]["epochs"]
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_accelerate_saves_and_loads_the_state_of_a_prepared_loader(reports, ranks):
+    for rank in reports("accelerate_runs.py", ranks=ranks):
+        found = rank["memload.prepare, save_state"]
+        assert found["ours"] == found["stock"]
+        assert ranks > 1 or found["ours"]["first"] == found["ours"]["again"]
