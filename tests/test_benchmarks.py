@@ -18,6 +18,7 @@ QUICK = {
     "cold.py": ["--workloads", "C4"],
     "first_batch.py": ["--workloads", "W4"],
     "overlap.py": ["--workloads", "W2", "--variants", "f32"],
+    "resume.py": [],
     "streaming.py": [],
     "throughput.py": ["--workloads", "W1", "W3", "--isas"],
     "versus_rival.py": ["--workloads", "W4"],

@@ -132,7 +132,7 @@ class Silent(IterableDataset):
 
 @pytest.mark.parametrize("kind", [Counting, ByIterator, Silent])
 @given(script=SCRIPT)
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=150)
 def test_scripts_see_the_same_of_an_iterable_dataset(kind, script):
     peer = played(script, lambda: StatefulDataLoader(kind(7), batch_size=2))
     assert played(script, lambda: memload.FastLoader(kind(7), batch_size=2)) == peer
@@ -174,7 +174,7 @@ class Map:
 
 
 @given(SCRIPT)
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=150)
 def test_the_state_of_a_map_style_dataset_is_kept_as_well(script):
     peer = played(script, lambda: StatefulDataLoader(Map(), batch_size=2))
     assert played(script, lambda: memload.FastLoader(Map(), batch_size=2)) == peer
