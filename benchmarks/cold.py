@@ -2,7 +2,8 @@
 
 The cache is dropped before every run, which only root may do (with --quick: that of the one file). The ceiling is the
 best of O_DIRECT and io_uring with several numbers of random reads of the same rows in flight; the stock loader reads
-the same mapped file.
+the same mapped file. FastLoader runs with its defaults (`fast`), which read large rows past the page cache when they
+are wanted for the first time, and told to go through it (`cached`), as it does when they are wanted again.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ from typing import Any
 import numpy as np
 import torch
 from harness import Bench, Case, arguments, rates, share
-from loops import SEED, fast_loader
+from loops import SEED
 from torch.utils.data import DataLoader, Subset
 
 from memload import _core
 from memload.bench import shuffled
+from memload.engine import EngineOptions
 from memload.loader import FastLoader
 from memload.measure import Epoch, Spread, in_turn, run_epoch
 from memload.stock import Items, map_shard
@@ -27,7 +29,7 @@ from memload.stock import Items, map_shard
 METHODS = (("direct", 4), ("direct", 8), ("io_uring", 8), ("io_uring", 32), ("io_uring", 128))
 ROWS = 20_000  # at most, of which the stock loader reads what it manages in STOCK_SECONDS
 STOCK_SECONDS = 5.0
-
+PASSES = ("first", "second", "third")
 
 DROP_CACHES = Path("/proc/sys/vm/drop_caches")
 
@@ -82,12 +84,17 @@ def stock_loader(case: Case, plan: np.ndarray) -> DataLoader[Any]:
     return DataLoader(rows, case.workload.batch_size, shuffle=True, drop_last=True)
 
 
-def cold_loader(case: Case, plan: np.ndarray) -> FastLoader[Any]:
-    """FastLoader over just the planned rows, which it shuffles once more."""
-    loader = fast_loader(case)
-    generator = torch.Generator().manual_seed(SEED)
-    rows = loader.dataset.select(plan)
-    return FastLoader(rows, case.workload.batch_size, shuffle=True, drop_last=True, generator=generator)
+def cold_loader(case: Case, plan: np.ndarray, direct: bool | None = None) -> FastLoader[Any]:
+    """FastLoader over just the planned rows of the file, mapped anew, which it shuffles once more."""
+    return FastLoader(
+        case.workload.open(case.folder).select(plan),
+        case.workload.batch_size,
+        shuffle=True,
+        drop_last=True,
+        generator=torch.Generator().manual_seed(SEED),
+        cast=case.workload.casts(case.variant),
+        options=EngineOptions(direct=direct),
+    )
 
 
 def loaders(bench: Bench, case: Case, plan: np.ndarray) -> dict[str, Callable[[], Epoch]]:
@@ -95,6 +102,7 @@ def loaders(bench: Bench, case: Case, plan: np.ndarray) -> dict[str, Callable[[]
     seconds = 0.2 if bench.args.quick else STOCK_SECONDS
     return {
         "fast": cold(bench, case, lambda: run_epoch(cold_loader(case, plan))),
+        "cached": cold(bench, case, lambda: run_epoch(cold_loader(case, plan, direct=False))),
         "stock": cold(bench, case, lambda: run_epoch(stock_loader(case, plan), seconds=seconds)),
     }
 
@@ -114,12 +122,13 @@ def measure(bench: Bench, case: Case) -> None:
     epochs = in_turn({**contestants, **loaders(bench, case, plan)}, bench.rounds)
     best = max(disk, key=lambda name: Spread.of(rates(epochs[name])).median)
     of_disk, of_stock = share(epochs["fast"], epochs[best]), share(epochs["fast"], epochs["stock"])
+    cached = share(epochs["cached"], epochs[best])
     rate = megabytes(epochs)[f"MB/s {best}"].median
     text = (
         f"{of_disk.median:.2f} ({of_disk.low:.2f} to {of_disk.high:.2f}) of {best} at {rate:,.0f} MB/s; "
-        f"{of_stock.median:.1f}x stock over a memmap"
+        f"{cached.median:.2f} through the page cache; {of_stock.median:.1f}x stock over a memmap"
     )
-    bench.add(case.name, text, of_disk=of_disk, of_stock=of_stock, best=best, **megabytes(epochs))
+    bench.add(case.name, text, of_disk=of_disk, cached=cached, of_stock=of_stock, best=best, **megabytes(epochs))
 
 
 def measure_whole(bench: Bench, case: Case) -> None:
@@ -128,6 +137,20 @@ def measure_whole(bench: Bench, case: Case) -> None:
     of_stock = share(epochs["fast"], epochs["stock"])
     text = f"whole file: {of_stock.median:.1f}x ({of_stock.low:.1f} to {of_stock.high:.1f}) stock over a memmap"
     bench.add(f"{case.name} whole", text, of_stock=of_stock, **megabytes(epochs))
+
+
+def measure_passes(bench: Bench, case: Case) -> None:
+    """One loader, several passes over all rows: what each finds in the page cache is what the one before left there."""
+    runs: dict[str, list[Epoch]] = {name: [] for name in PASSES}
+    for _ in range(bench.rounds):
+        evict(case.workload.shard(case.folder), everything=not bench.args.quick)
+        loader = cold_loader(case, shuffled(case.workload.rows, SEED))
+        for name in PASSES:
+            runs[name].append(run_epoch(loader))
+        del loader  # its mapping would keep the pages in the cache
+    rates_in_turn = megabytes(runs)
+    text = ", then ".join(f"{spread.median:,.0f} MB/s" for spread in rates_in_turn.values())
+    bench.add(f"{case.name} passes", text, **rates_in_turn)
 
 
 def main() -> None:
@@ -142,6 +165,7 @@ def main() -> None:
         for case in cases:
             measure(bench, case)
             measure_whole(bench, case)
+            measure_passes(bench, case)
 
 
 if __name__ == "__main__":

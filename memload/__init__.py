@@ -13,7 +13,7 @@ except ModuleNotFoundError as error:
 
 from memload.accelerated import prepare
 from memload.cast import Cast, Float32View, cast_stim
-from memload.dataset import Dataset, concat, zip  # noqa: A004 - memload.zip is its public name
+from memload.dataset import Dataset, zip  # noqa: A004 - memload.zip is its public name
 from memload.engine import EngineOptions
 from memload.errors import (
     ChecksumError,
@@ -26,9 +26,11 @@ from memload.errors import (
     WriterBusyError,
 )
 from memload.fields import Field
+from memload.groups import GroupedDataset, concat, group_collate
 from memload.loader import FastLoader
 from memload.mapped import MappedDataset
 from memload.opening import from_arrays, open  # noqa: A004 - memload.open is its public name
+from memload.samplers import MixingSampler, WeightedSampler
 from memload.shard_writer import ShardWriter
 from memload.shards import verify
 from memload.stats import LoaderStats
@@ -45,17 +47,21 @@ __all__ = [
     "Field",
     "Float32View",
     "FormatError",
+    "GroupedDataset",
     "LoaderStats",
     "MappedDataset",
     "MemloadError",
+    "MixingSampler",
     "ShardFormatError",
     "ShardReadError",
     "ShardWriter",
+    "WeightedSampler",
     "WriterBusyError",
     "__version__",
     "cast_stim",
     "concat",
     "from_arrays",
+    "group_collate",
     "open",
     "prepare",
     "verify",

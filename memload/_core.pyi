@@ -102,9 +102,9 @@ class Pipeline:
         """
         Fields are (column, None or (from, to, norm_removed), DLPack code, bits, shape of a row).
         """
-    def close(self, keep_slots: bool = False) -> None:
+    def close(self, keep_slots: bool = False) -> bool:
         """
-        Stop, and give memory and threads back.
+        Stop, and give memory and threads back. Returns whether all threads stopped: one whose read does not answer is left behind, at once after next() has timed out, else after two seconds.
         """
     def extend(self, rows: typing.Annotated[numpy.typing.ArrayLike, numpy.int64]) -> None:
         """

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from memload.cast_batches import cast_batch
 from memload.dataset import Dataset
+from memload.groups import group_collate
 from memload.plan import Unplanned
 from memload.transforms import samples_here, transformed_here
 
@@ -29,7 +30,7 @@ def answer(loader: FastLoader[Any], batch: Unplanned, position: int) -> Any:
     collated = loader.collate_fn(samples)
     names = list(dataset.fields) if isinstance(dataset, Dataset) else []
     if loader._casts:
-        collated = cast_batch(collated, loader._casts, names)
+        collated = cast_batch(collated, loader._casts, names, loader.collate_fn is group_collate)
     if loader.batch_transform is None:
         return collated
     return transformed_here(loader.batch_transform, collated, loader._state.seed(loader), position)

@@ -34,27 +34,33 @@ class CastBatches(Iterator[Any]):
         batches: an iterator with a length.
         casts: by key of a mapping, or by position in a sequence.
         names: names of the positions, where the dataset has any.
+        grouped: whether a batch is a list of groups, each with the fields of its dataset.
     """
 
-    def __init__(self, batches: Any, casts: Mapping[Any, Cast], names: Sequence[str]) -> None:
+    def __init__(
+        self, batches: Any, casts: Mapping[Any, Cast], names: Sequence[str] = (), grouped: bool = False
+    ) -> None:
         self._batches = batches
         self._casts = casts
         self._names = list(names)
+        self._grouped = grouped
 
     def __len__(self) -> int:
         return len(self._batches)
 
     def __next__(self) -> Any:
-        return cast_batch(next(self._batches), self._casts, self._names)
+        return cast_batch(next(self._batches), self._casts, self._names, self._grouped)
 
 
-def cast_batch(batch: Any, casts: Mapping[Any, Cast], names: Sequence[str] = ()) -> Any:
-    """Return a batch like this one, with its fields cast.
+def cast_batch(batch: Any, casts: Mapping[Any, Cast], names: Sequence[str] = (), grouped: bool = False) -> Any:
+    """Return a batch like this one, with its fields cast; the arguments are those of `CastBatches`.
 
     Raises:
         KeyError: a cast is for a field that the batch does not have.
         TypeError: the batch has no fields.
     """
+    if grouped:  # not every dataset has every field
+        return [cast_batch(group, {key: casts[key] for key in casts if key in group}) for group in batch]
     paths = [key for key in casts if isinstance(key, tuple)]
     for path in paths:
         batch = _inside(batch, path, casts[path])

@@ -27,8 +27,9 @@ def reads_blocks(source: Source, planned_rows: int) -> bool:
 def reads_directly(source: Source, planned_rows: int, wish: bool | None) -> bool:
     """Whether large rows that are not in the page cache are best read past it.
 
-    That is up to twice as fast, but leaves nothing behind for the next pass. So the cache gets what is wanted a second
-    time: once half of what a pass wants was read directly before, it goes through the cache, if the files fit there.
+    That is up to twice as fast, but leaves nothing behind for whoever reads them next. So the cache gets what is wanted
+    a second time, if the files fit there: by a pass of which half was read directly before, or which itself reads more
+    than one and a half times the bytes that the files have.
 
     Args:
         source: what is read.
@@ -37,13 +38,14 @@ def reads_directly(source: Source, planned_rows: int, wish: bool | None) -> bool
     """
     if wish is not None:
         return wish
-    large = [column for column in _mapped(source) if column.row_bytes > SMALL_ROW]
+    large = [field.column for field in source.fields.values() if field.column.row_bytes > SMALL_ROW]
     files = _files(large)
     if not files or not all(file.knows_residency for file in files):
         return False
     total = _total(files)
-    wanted = min(total, planned_rows * sum(column.row_bytes for column in large) or total)
-    return 2 * sum(file.direct_bytes for file in files) < wanted or not _fits(total)
+    wanted = planned_rows * sum(column.row_bytes for column in large) or total
+    repeats = wanted > 1.5 * total or 2 * sum(file.direct_bytes for file in files) >= min(wanted, total)
+    return not (repeats and _fits(total))
 
 
 def _mapped(source: Source) -> list[Column]:

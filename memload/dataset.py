@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import builtins
 import functools
-import numbers
-import operator
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Literal, SupportsIndex
 
@@ -22,11 +20,15 @@ from memload.layout import flat
 from memload.mapped import MappedDataset
 from memload.native import Source
 from memload.plan import as_indices, from_end
+from memload.row_numbers import kind, row_number, row_numbers, rows_of_each, two_parts
 from memload.sizes import format_size
 from memload.stats import LoaderStats
 from memload.transport import PackedColumns, pack_columns, unpack_columns
 
 Layout = Literal["dict", "tuple", "only"]
+
+TAG = "dataset_idx"
+"""The field that says which of several joined datasets a row comes from."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -40,6 +42,8 @@ class Dataset(torch.utils.data.Dataset[Any]):
     Args:
         fields: the fields in order, all of one length.
         layout: what `ds[i]` gives: "dict", "tuple", or "only" (of a single field).
+        names: of the datasets that `memload.concat({"name": dataset})` joined, by the number that each row then has as
+            `dataset_idx`; empty for others.
 
     Raises:
         ValueError: no fields, fields of different length, or a name that cannot be stored.
@@ -53,6 +57,7 @@ class Dataset(torch.utils.data.Dataset[Any]):
 
     fields: Mapping[str, Field]
     layout: Layout = "dict"
+    names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.fields:
@@ -63,6 +68,8 @@ class Dataset(torch.utils.data.Dataset[Any]):
             raise ValueError(f'layout must be "dict", "tuple" or "only", got {self.layout!r}')
         if self.layout == "only" and len(self.fields) != 1:
             raise ValueError(f'layout "only" is for a single field, got {list(self.fields)}')
+        if self.names and (self.layout != "dict" or TAG not in self.fields):
+            raise ValueError(f"names= is for datasets whose rows are dicts with a field {TAG!r}")
         check_equal_lengths({name: field.rows for name, field in self.fields.items()}, "the fields")
         object.__setattr__(self, "fields", MappingProxyType(dict(self.fields)))
 
@@ -70,8 +77,9 @@ class Dataset(torch.utils.data.Dataset[Any]):
         return next(iter(self.fields.values())).rows
 
     def __getitem__(self, index: SupportsIndex) -> Any:
-        row = np.array([self._row(index)], dtype=np.int64)
-        return self._arranged(lambda field: field.gather(row)[0])
+        row = np.array([row_number(index, len(self))], dtype=np.int64)
+        sample = self._arranged(lambda field: field.gather(row)[0])
+        return {**sample, TAG: int(sample[TAG])} if self.names else sample
 
     def __getitems__(self, indices: Any) -> list[Any]:
         """Return the samples of these rows, as a stock DataLoader asks for them; memload's threads gather them.
@@ -126,8 +134,8 @@ class Dataset(torch.utils.data.Dataset[Any]):
             >>> memload.from_arrays(x=torch.arange(5)).only("x").select([4, 0, 4])[2]
             tensor(4)
         """
-        numbers = _row_numbers(rows, len(self))
-        return Dataset({name: field.select(numbers) for name, field in self.fields.items()}, self.layout)
+        numbers = row_numbers(rows, len(self))
+        return replace(self, fields={name: field.select(numbers) for name, field in self.fields.items()})
 
     def split(self, fraction: float, seed: int) -> tuple[Dataset, Dataset]:
         """Return two shuffled parts without a common row, the first with round(fraction * len) of the rows.
@@ -146,17 +154,8 @@ class Dataset(torch.utils.data.Dataset[Any]):
             >>> len(train), len(valid)
             (8, 2)
         """
-        if not isinstance(fraction, numbers.Real):
-            raise TypeError(f"fraction must be one number, such as 0.8 for the first part, got {_kind(fraction)}")
-        if not 0 < fraction < 1:
-            raise ValueError(f"fraction must lie between 0 and 1, got {fraction}")
-        first = round(fraction * len(self))
-        if not 0 < first < len(self):
-            raise ValueError(
-                f"a fraction of {fraction} cuts {len(self)} rows into {first} and {len(self) - first}: a part is empty"
-            )
-        order = torch.randperm(len(self), generator=torch.Generator().manual_seed(seed)).numpy()
-        return self.select(order[:first]), self.select(order[first:])
+        first, second = two_parts(len(self), fraction, seed)
+        return self.select(first), self.select(second)
 
     def concat(self, *others: Dataset) -> Dataset:
         """Return the rows of this dataset and then those of the others; nothing is copied.
@@ -175,6 +174,25 @@ class Dataset(torch.utils.data.Dataset[Any]):
             _check_same_fields(self, _dataset(other, position), position)
         members = (self, *others)
         return Dataset({name: Field.concat([one.fields[name] for one in members]) for name in self.fields}, self.layout)
+
+    def rows_by_name(self) -> dict[str, range | NDArray[np.int64]]:
+        """Return where the rows of each dataset lie that `memload.concat({"name": dataset})` joined.
+
+        Returns:
+            Row numbers by name, in rising order: a range where they follow each other.
+
+        Raises:
+            ValueError: this dataset was not joined by names.
+
+        Example:
+            >>> import memload, torch
+            >>> a, b = memload.from_arrays(x=torch.zeros(3)), memload.from_arrays(x=torch.zeros(5))
+            >>> memload.concat({"a": a, "b": b}).rows_by_name()
+            {'a': range(0, 3), 'b': range(3, 8)}
+        """
+        if not self.names:
+            raise ValueError('only datasets that memload.concat({"name": dataset, ...}) joined have rows by name')
+        return rows_of_each(self.fields[TAG].gather(np.arange(len(self))).numpy(), self.names)
 
     def map(self, fn: Callable[..., Any], *, in_processes: bool = False) -> MappedDataset:
         """Return a dataset whose samples are ``fn(sample)``, with sample ``i`` as ``self[i]`` gives it.
@@ -236,35 +254,26 @@ class Dataset(torch.utils.data.Dataset[Any]):
             field.check_in_place()
         described = [(name, field.dtype, field.shape) for name, field in self.fields.items()]
         packed = pack_columns([field.column for field in self.fields.values()])
-        return _restore, (described, packed, self.layout)
+        return _restore, (described, packed, self.layout, self.names)
 
     @functools.cached_property
     def _door(self) -> Door:
         source = Source(dict(self.fields.items()), flat(self.layout, list(self.fields)), {})
-        return Door(source, tensors=self.layout == "only")
+        return Door(source, tensors=self.layout == "only", tag=TAG if self.names else None)
 
     def _rows_at(self, indices: Any) -> NDArray[np.int64]:
         try:
             rows = from_end(as_indices(indices), len(self))
         except (TypeError, ValueError):  # something among them is no index, or needs to be asked for its number
-            return np.array([self._row(index) for index in indices], dtype=np.int64)
+            return np.array([row_number(index, len(self)) for index in indices], dtype=np.int64)
         for position in np.flatnonzero((rows < 0) | (rows >= len(self)))[:1]:
-            self._row(indices[position])  # says what is wrong
+            row_number(indices[position], len(self))  # says what is wrong
         return rows
-
-    def _row(self, index: SupportsIndex) -> int:
-        try:
-            row = operator.index(index)
-        except TypeError:
-            raise TypeError(_not_an_index(index)) from None
-        if not -len(self) <= row < len(self):
-            raise IndexError(f"row {row} is not one of the {len(self):,} rows")
-        return row % len(self)
 
     def _field(self, name: str) -> Field:
         if not isinstance(name, str):
             raise TypeError(
-                f"a field is named by a str, got {_kind(name)}; give several names one by one, as in "
+                f"a field is named by a str, got {kind(name)}; give several names one by one, as in "
                 'as_tuple("stim", "robs")'
             )
         if name not in self.fields:
@@ -279,30 +288,6 @@ class Dataset(torch.utils.data.Dataset[Any]):
 
     def _rows_are(self) -> str:
         return {"dict": "", "tuple": ", rows are tuples", "only": ", rows are tensors"}[self.layout]
-
-
-def concat(*datasets: Dataset | Iterable[Dataset]) -> Dataset:
-    """Return the rows of the first dataset, then those of the second, and so on; nothing is copied.
-
-    Args:
-        datasets: at least one, as arguments or in one iterable, all with the same field names, dtypes and row shapes.
-            The first gives the order of fields and whether rows are dicts, tuples or tensors.
-
-    Raises:
-        ValueError: there is none, or they differ; the message names the first difference.
-        TypeError: one of them is no dataset.
-
-    Example:
-        >>> import memload, torch
-        >>> len(memload.concat(memload.from_arrays(x=torch.zeros(n)) for n in (2, 3)))
-        5
-    """
-    members: list[Any] = list(datasets)
-    if len(datasets) == 1 and isinstance(datasets[0], Iterable):
-        members = list(datasets[0])
-    if not members:
-        raise ValueError("concat needs at least one dataset")
-    return _dataset(members[0], 0).concat(*members[1:])
 
 
 def zip(*unnamed: Any, **members: Dataset) -> Dataset:  # noqa: A001 - users call it memload.zip, for what it does
@@ -329,7 +314,7 @@ def zip(*unnamed: Any, **members: Dataset) -> Dataset:  # noqa: A001 - users cal
     for label, member in members.items():
         if not isinstance(member, Dataset):
             raise TypeError(
-                f"{label} is {_kind(member)}, expected a dataset; memload.from_arrays({label}=...) makes one of arrays"
+                f"{label} is {kind(member)}, expected a dataset; memload.from_arrays({label}=...) makes one of arrays"
             )
     check_equal_lengths({label: len(member) for label, member in members.items()}, "datasets zipped together")
     fields: dict[str, Field] = {}
@@ -346,47 +331,10 @@ def zip(*unnamed: Any, **members: Dataset) -> Dataset:  # noqa: A001 - users cal
     return Dataset(fields)
 
 
-def _kind(value: object) -> str:
-    """Return what `value` is, for messages: "a list"."""
-    name = type(value).__name__
-    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
-
-
-def _not_an_index(index: Any) -> str:
-    if isinstance(index, str):
-        return f"a dataset is read row by row, got {index!r}; ds.only({index!r}) is the dataset of that field"
-    several = "select(range(start, stop))" if isinstance(index, slice) else "select([...])"
-    return f"a dataset is read row by row, by an integer, got {_kind(index)}; ds.{several} takes several rows at once"
-
-
-def _row_numbers(rows: Any, length: int) -> NDArray[np.int64]:
-    wanted = np.asarray(rows)
-    if wanted.ndim == 0:
-        raise TypeError(f"expected a sequence of row numbers, such as [3] or range(0, 3), got {_kind(rows)}")
-    if wanted.ndim != 1:
-        raise TypeError(f"expected row numbers in one dimension, got shape {wanted.shape}")
-    if wanted.dtype == np.bool_:
-        if len(wanted) != length:
-            raise IndexError(f"one bool for each of the {length:,} rows is expected, got {len(wanted):,}")
-        return np.flatnonzero(wanted)
-    if not len(wanted):
-        return np.empty(0, dtype=np.int64)
-    if wanted.dtype.kind not in "iu":
-        raise TypeError(f"row numbers must be integers, got dtype {wanted.dtype}")
-    bad = (wanted < 0) | (wanted >= length)
-    if bad.any():
-        position = int(bad.argmax())
-        raise IndexError(
-            f"row {wanted[position]} at position {position} is not one of the {length:,} rows, which count from 0"
-            + ("; negative numbers do not count from the end here" if wanted[position] < 0 else "")
-        )
-    return np.ascontiguousarray(wanted, dtype=np.int64)
-
-
 def _dataset(member: object, position: int) -> Dataset:
     if not isinstance(member, Dataset):
         raise TypeError(
-            f"dataset {position} is {_kind(member)}; expected one.concat(two, three), or memload.concat([one, two])"
+            f"dataset {position} is {kind(member)}; expected one.concat(two, three), or memload.concat([one, two])"
         )
     return member
 
@@ -415,7 +363,10 @@ def _origin(dataset: Dataset) -> str:
 
 
 def _restore(
-    described: list[tuple[str, torch.dtype, tuple[int, ...]]], packed: PackedColumns, layout: Layout
+    described: list[tuple[str, torch.dtype, tuple[int, ...]]],
+    packed: PackedColumns,
+    layout: Layout,
+    names: tuple[str, ...],
 ) -> Dataset:
     columns = unpack_columns(packed)
     return Dataset(
@@ -424,4 +375,5 @@ def _restore(
             for (name, dtype, shape), column in builtins.zip(described, columns, strict=True)
         },
         layout,
+        names,
     )

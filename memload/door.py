@@ -37,11 +37,13 @@ class Door:
     Args:
         source: what is gathered.
         tensors: whether samples are tensors, rather than dicts or tuples of these.
+        tag: the field of dict samples that is an int there, if any.
     """
 
-    def __init__(self, source: Source, *, tensors: bool = False) -> None:
+    def __init__(self, source: Source, *, tensors: bool = False, tag: str | None = None) -> None:
         self.source = source
         self._tensors = tensors
+        self._tag = tag
         self._unpack = source.unpacker()
         self._slots = _Slots(source)
 
@@ -52,11 +54,11 @@ class Door:
 
     def with_casts(self, casts: Mapping[Any, Cast]) -> Door:
         """Return another door to the same rows, which converts fields on the way."""
-        return Door(self.source.with_casts(casts), tensors=self._tensors)
+        return Door(self.source.with_casts(casts), tensors=self._tensors, tag=self._tag)
 
     def rows(self, rows: NDArray[np.int64]) -> GatheredRows[Door]:
         """Return the list of the samples of these rows; they are gathered when somebody looks."""
-        return GatheredRows(self, rows, tensors=self._tensors)
+        return GatheredRows(self, rows, tensors=self._tensors, tag=self._tag)
 
     def gather(self, rows: NDArray[np.int64]) -> Any:
         """Return the batch of these rows, as default_collate would shape it.

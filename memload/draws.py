@@ -23,6 +23,9 @@ Indices = NDArray[np.int64]
 Position = Mapping[str, Any]
 """Where the pass of a sampler stands, as plain data."""
 
+LOOKAHEAD = 1 << 16
+"""Rows that are fed ahead where nobody can see it: so rarely does the loop wait for draws."""
+
 _FEW_ROWS = 512  # of a draw that is remembered as rows: these are fewer bytes than a generator's state
 _MILESTONE_ROWS = 1 << 16  # from one remembered state of a private generator to the next, where draws are small
 
@@ -41,6 +44,10 @@ class RowStream(Protocol):
     @property
     def paced(self) -> bool:
         """Whether somebody can see when draws happen, so that each must wait for its time."""
+
+    @property
+    def lookahead(self) -> int:
+        """Rows that are fed ahead at least if nobody can see it, even if the loop does not need them yet."""
 
     def next(self, seen: int) -> Indices | None:
         """Make the next array, None after the last. The loop has seen `seen` rows: they need not be remembered."""
@@ -101,6 +108,8 @@ class Stream:
     A generator of the pass's own is put back to where it stood before the row, and goes on from there. A shared one
     is left alone: it has made those draws already, so a copy of it makes them again.
     """
+
+    lookahead = LOOKAHEAD
 
     def __init__(self, draws: Draws, position: Position | None = None) -> None:
         position = position or {"row": 0, "drawn": 0, "memories": []}
@@ -194,6 +203,7 @@ class DistributedRows:
     """
 
     paced = False  # the sampler draws from a generator of its own
+    lookahead = LOOKAHEAD
 
     def __init__(self, sampler: DistributedSampler[Any], position: Position | None = None) -> None:
         self._sampler = sampler

@@ -10,7 +10,7 @@ import os
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -31,6 +31,7 @@ from memload.state import given_generators
 from memload.stats import LoaderStats
 from memload.transform_threads import MOST_THREADS, Transforming
 from memload.transforms import Outcome, Recipe
+from memload.watches import Watch
 
 if TYPE_CHECKING:
     from memload.loader import FastLoader
@@ -41,6 +42,11 @@ _LEAST_DEPTH, _MOST_DEPTH, _AHEAD_BYTES = 2, 8, 2 << 20
 _STOCK_PREFETCH_FACTOR = 2  # what torch sets where the user gives none
 
 _MOST = 1024  # threads, or batches ahead
+
+_FORKED = (
+    "this iterator was made before the process was forked, and its threads stayed with the parent; "
+    "call iter(loader) again in the child"
+)
 
 
 @dataclass(frozen=True)
@@ -56,10 +62,11 @@ class EngineOptions:
         streaming: whether batches are written past the cache; None: if the slots exceed 1.5 times the last level cache.
         direct: whether rows of more than 64 KB that are not in the page cache are read past it (``O_DIRECT``), with at
             least 8 threads and 2 MB for each while that lasts. True: up to twice as fast as through the page cache, but
-            the next pass finds nothing there. False: never. None: a pass reads directly unless half of what it wants
-            was read so before and its files fit into half of the free memory; then it goes through the page cache, and
-            later passes find the rows there. Files that this user neither owns nor may write are read directly with
-            True alone, since the kernel does not tell what of them is in the page cache.
+            the next pass finds nothing there. False: never. None: a pass reads directly unless it wants again what was
+            read so before (half of its bytes, or more than 1.5 times what the files hold within the pass itself) and
+            the files fit into half of the free memory; then it goes through the page cache, and later passes find the
+            rows there. Files that this user neither owns nor may write are read directly with True alone, since the
+            kernel does not tell what of them is in the page cache.
     """
 
     threads: int | None = None
@@ -150,16 +157,18 @@ class PassSettings:
 
     def gatherer(self, loader: FastLoader[Any], reuse: Gatherer | None) -> Gatherer:
         """Return what gathers the batches of one pass, on the slots of an earlier one if given."""
-        gatherer: Gatherer = WholeBatches(self, loader, _gathering(reuse))
+        return self.around(WholeBatches(self, loader, gathering(reuse)), loader, self.source.watches)
+
+    def around(self, gatherer: Gatherer, loader: FastLoader[Any], watches: Sequence[Watch]) -> Gatherer:
+        """Return the gatherer with what transforms its batches, and notices changes of what it reads, around it."""
         if self.recipe is not None:
             ahead = PlannedRows(self.batch_rows, self.drop_last)
             gatherer = Transforming(gatherer, self.recipe, ahead, self.transform_threads)
-        watches = self.source.watches
         return UpToDate(gatherer, watches, loader, self.batch_rows, self.drop_last) if watches else gatherer
 
 
-def _gathering(kept: Gatherer | None) -> Gatherer | None:
-    """What gathered in an earlier pass, without what was laid around it."""
+def gathering(kept: Gatherer | None) -> Gatherer | None:
+    """Return what gathered in an earlier pass, without what was laid around it."""
     while isinstance(kept, UpToDate | Transforming):
         kept = kept.gatherer
     return kept
@@ -314,10 +323,16 @@ class NativePass(Iterator[Any]):
         return self
 
     def __next__(self) -> Any:
-        with self._turn:
+        if self._process != os.getpid():
+            raise RuntimeError(_FORKED)
+        if not self._turn.acquire(timeout=self._timeout or -1):
+            raise RuntimeError(f"DataLoader timed out after {self._timeout:g} seconds")
+        try:
             if self._loader is None:
                 raise StopIteration
             batch = self._next(self._loader)
+        finally:
+            self._turn.release()
         return _pinned(batch) if self._pin else batch
 
     def _next(self, loader: FastLoader[Any]) -> Any:

@@ -78,21 +78,23 @@ class GatheredRows(list[Any], Generic[GathersT_co]):
         rows: int64, each a row that is there.
         tensors: whether samples are tensors. They are gathered at once, since torch's own functions, such as
             `torch.stack`, read a list of tensors where no look is noticed.
+        tag: the field of dict samples that is an int there, if any.
     """
 
     _batch: Any = None  # once it is gathered, and until the samples are made of it
     _first: Any = None
 
-    def __init__(self, door: GathersT_co, rows: Indices, *, tensors: bool = False) -> None:
+    def __init__(self, door: GathersT_co, rows: Indices, *, tensors: bool = False, tag: str | None = None) -> None:
         super().__init__()
         self._door: GathersT_co | None = door
         self._rows = rows
+        self._tag = tag
         if tensors and len(rows):
             super().extend([self[0], *_others_in(self._batch)])
 
     def through(self, other: Gathers) -> GatheredRows[Any]:
         """Return the same rows, gathered by another door."""
-        return GatheredRows(other, self._rows)
+        return GatheredRows(other, self._rows, tag=self._tag)
 
     @property
     def door(self) -> GathersT_co | None:
@@ -117,7 +119,7 @@ class GatheredRows(list[Any], Generic[GathersT_co]):
             return super().__getitem__(index)
         if self._first is None:
             self._batch = self._door.gather(self._rows)
-            self._first = _first_of(self._batch)
+            self._first = _first_of(self._batch, self._tag)
         return self._first
 
     def __radd__(self, other: list[Any]) -> list[Any]:
@@ -130,7 +132,7 @@ class GatheredRows(list[Any], Generic[GathersT_co]):
         """Turn into an ordinary list, once."""
         if self._door is None:
             return
-        samples = [self[0], *_others_of(self._batch)] if len(self._rows) else []
+        samples = [self[0], *_others_of(self._batch, self._tag)] if len(self._rows) else []
         self._door = self._batch = None
         super().__setitem__(slice(None), samples)
 
@@ -153,10 +155,10 @@ for _name in (
     setattr(GatheredRows, _name, _samples_first(getattr(list, _name)))
 
 
-def _first_of(batch: Any) -> Any:
+def _first_of(batch: Any, tag: str | None) -> Any:
     """The first sample, in the memory of the batch. Detached, it is no view to autograd."""
     if isinstance(batch, Mapping):
-        return DictRow({name: values[0].detach() for name, values in batch.items()})
+        return DictRow({name: int(values[0]) if name == tag else values[0].detach() for name, values in batch.items()})
     if isinstance(batch, Sequence):
         return TupleRow(values[0].detach() for values in batch)
     return batch[0].detach().as_subclass(TensorRow)
@@ -167,10 +169,11 @@ def _others_in(batch: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return batch[1:].unbind(0)
 
 
-def _others_of(batch: Any) -> Iterator[Any]:
+def _others_of(batch: Any, tag: str | None = None) -> Iterator[Any]:
     """The other samples, each in memory of its own."""
     if isinstance(batch, Mapping):
-        return (dict(zip(batch, row, strict=True)) for row in _others_of(list(batch.values())))
+        columns = [iter(v[1:].tolist()) if name == tag else _others_of(v) for name, v in batch.items()]
+        return (dict(zip(batch, row, strict=True)) for row in zip(*columns, strict=True))
     if isinstance(batch, Sequence):
         return zip(*map(_others_of, batch), strict=True)
     return (row.clone() for row in _others_in(batch))
@@ -182,6 +185,8 @@ def _untouched(first: Any, batch: Any) -> bool:
         return list(first) == list(batch) and all(map(_untouched, first.values(), batch.values()))
     if isinstance(batch, Sequence):
         return all(map(_untouched, first, batch))
+    if type(first) is int:  # as default_collate makes a tensor of ints
+        return batch.dtype == torch.int64 and batch.ndim == 1 and first == int(batch[0])
     return isinstance(first, torch.Tensor) and not first.requires_grad and _place(first) == _place(batch[0])
 
 

@@ -18,7 +18,10 @@ from memload.cast import Cast
 from memload.cast_batches import CastBatches, checked_casts
 from memload.collation import collated
 from memload.dataset import Dataset
-from memload.engine import EngineOptions, Gatherer, NativePass, PassSettings, batches_of
+from memload.engine import EngineOptions, Gatherer, NativePass, batches_of
+from memload.grouped_batches import settings_of
+from memload.grouped_source import GroupedSource, resolve_groups
+from memload.groups import GroupedDataset, group_collate
 from memload.native import NotNative, Source
 from memload.plan import plan_bytes
 from memload.readers import resolve
@@ -137,33 +140,34 @@ class FastLoader(DataLoader[T]):
         self._indices: IndexSampler | None = None
         self._inner: Any = None
         self._depth_given = prefetch_factor is not None
-        source = self._resolved() if self._casts else None
-        if isinstance(source, Source):
+        source = self._resolved() if self._casts else "nothing to cast"
+        if not isinstance(source, str):
             source.with_casts(self._casts)  # a cast of a field that is not there fails here, not in the first pass
 
     @property
     def engine(self) -> str:
         """ "native" if memload's engine reads the dataset, "torch" if the stock machinery does."""
-        return "native" if isinstance(self._resolved(), Source) else "torch"
+        return "torch" if isinstance(self._resolved(), str) else "native"
 
     @property
     def why(self) -> str:
         """One sentence: why this loader runs on the engine it runs on."""
         resolved = self._resolved()
-        return f"The native engine reads {type(self.dataset).__name__}." if isinstance(resolved, Source) else resolved
+        return resolved if isinstance(resolved, str) else f"The native engine reads {type(self.dataset).__name__}."
 
     @property
     def nbytes(self) -> int:
         """Bytes that a pass of the native engine takes: slots, plan and row selections; 0 on the stock machinery.
 
         Where a batch sampler of an unknown kind does not say how many rows its batches have, slots count as one row
-        each here and grow to the largest batch. What a sampler takes for itself while it draws is not counted.
+        each here and grow to the largest batch. What a sampler takes for itself while it draws is not counted, nor the
+        buffers of 2 MB, nine as a rule, that a pass over a cold disk has while it reads past the page cache.
         """
         source = self._resolved()
-        if not isinstance(source, Source):
+        if isinstance(source, str):
             return 0
-        settings = PassSettings.of(self, source.with_casts(self._casts))
-        selections = 0 if isinstance(self.dataset, Dataset) else source.selection_bytes
+        settings = settings_of(self, source.with_casts(self._casts))
+        selections = 0 if isinstance(self.dataset, Dataset | GroupedDataset) else source.selection_bytes
         ahead = (settings.depth + 1) * settings.slot_rows
         return settings.ring_bytes + plan_bytes(getattr(batches_of(self), "sampler", None), ahead) + selections
 
@@ -209,9 +213,9 @@ class FastLoader(DataLoader[T]):
 
     def __iter__(self) -> Any:
         source = self._resolved()
-        if isinstance(source, Source):
+        if not isinstance(source, str):
             self.check_worker_number_rationality()
-            settings = PassSettings.of(self, source.with_casts(self._casts))
+            settings = settings_of(self, source.with_casts(self._casts))
             kept, self._kept = self._kept, None
             one = NativePass(self, settings.gatherer(self, kept))
             self._passes.add(one)
@@ -220,14 +224,14 @@ class FastLoader(DataLoader[T]):
         batches: Any = stock_pass(self, super().__iter__)
         if self._casts:
             names = list(self.dataset.fields) if isinstance(self.dataset, Dataset) else []
-            batches = CastBatches(batches, self._casts, names)
+            batches = CastBatches(batches, self._casts, names, self.collate_fn is group_collate)
         if self.batch_transform is None:
             return batches
         return TransformedBatches(batches, self.batch_transform, self._state.seed(self, peeked), self._state.delivered)
 
     def _get_iterator(self) -> Any:
         # Torch's own hook, for those who call it instead of iter().
-        return iter(self) if isinstance(self._resolved(), Source) else super()._get_iterator()
+        return super()._get_iterator() if isinstance(self._resolved(), str) else iter(self)
 
     @property
     def _index_sampler(self) -> Any:
@@ -245,13 +249,15 @@ class FastLoader(DataLoader[T]):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _passes=weakref.WeakSet())
 
-    def _resolved(self) -> Source | str:
+    def _resolved(self) -> Source | GroupedSource | str:
         """The source, or the first thing that keeps the loader from being native."""
         if isinstance(self.dataset, IterableDataset):
             return "An IterableDataset has no rows to plan: use a map-style dataset."
         if (reason := asks_for_stock(self)) is not None:
             return reason
         try:
+            if self.collate_fn is group_collate and self.batch_sampler is not None:
+                return resolve_groups(self.dataset)
             return collated(resolve(self.dataset), self)
         except NotNative as answer:
             return str(answer)

@@ -47,6 +47,7 @@ class Source:
         watches: what shows whether what is read was changed meanwhile.
         maps: functions that each sample goes through after the gather, in this order.
         late_casts: what becomes of a field of the batches made of mapped samples.
+        tags: fields that are ints in a sample of the dataset.
     """
 
     fields: Mapping[Key, Field]
@@ -58,6 +59,7 @@ class Source:
     watches: tuple[Watch, ...] = ()
     maps: tuple[Callable[..., Any], ...] = ()
     late_casts: Mapping[Any, Cast] | None = None
+    tags: tuple[Key, ...] = ()
 
     @property
     def rows(self) -> int:

@@ -24,11 +24,12 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from memload.draws import DistributedRows, Draws, Position, Progress, RowStream, Stream
+from memload.draws import LOOKAHEAD, DistributedRows, Draws, Position, Progress, RowStream, Stream
 from memload.draws import Indices as Indices
 from memload.pulls import BatchStream, Generators
+from memload.samplers import MixingSampler, WeightedSampler
 
-SEQUENTIAL_CHUNK = 1 << 16
+SEQUENTIAL_CHUNK = LOOKAHEAD
 """Rows per array of a sequential plan: the plan of a long pass never lies in memory as a whole."""
 
 
@@ -47,13 +48,13 @@ class PlanSink(Protocol):
 
 def known(sampler: object) -> bool:
     """Whether this sampler's draws are known. Subclasses may draw differently, so only the exact types are."""
-    return type(sampler) is DistributedSampler or type(sampler) in _DRAWS
+    return type(sampler) in _STREAMS or type(sampler) in _DRAWS
 
 
 def stream(sampler: Any, position: Position | None = None) -> RowStream:
     """Return the rows of one pass over a known sampler, or of what a position leaves of it; nothing is drawn yet."""
-    if type(sampler) is DistributedSampler:
-        return DistributedRows(sampler, position)
+    if type(sampler) in _STREAMS:
+        return _STREAMS[type(sampler)](sampler, position)
     return Stream(_DRAWS[type(sampler)](sampler), position)
 
 
@@ -70,6 +71,8 @@ def plan_bytes(sampler: Any, ahead: int = 0) -> int:
     if not known(sampler):
         return 0
     rows = len(sampler)
+    if isinstance(sampler, MixingSampler | WeightedSampler):
+        return sampler.nbytes + 8 * min(rows, ahead)
     if type(sampler) is SequentialSampler:
         rows = min(rows, SEQUENTIAL_CHUNK + max(SEQUENTIAL_CHUNK, ahead))
     elif type(sampler) is RandomSampler and not sampler.replacement:
@@ -147,6 +150,11 @@ _DRAWS: dict[type, Callable[[Any], Draws]] = {
     SubsetRandomSampler: _subset_random,
     WeightedRandomSampler: _weighted,
 }
+_STREAMS: dict[type, Callable[[Any, Position | None], RowStream]] = {
+    DistributedSampler: DistributedRows,
+    MixingSampler: MixingSampler.stream,
+    WeightedSampler: WeightedSampler.stream,
+}
 
 
 def as_indices(rows: Any) -> Indices:
@@ -206,7 +214,7 @@ class StreamFeed:
         if self._finished and not self._source.paced:
             return
         if not self._source.paced:
-            wanted = min(wanted + max(ahead * self._batch_size, SEQUENTIAL_CHUNK), self._source.total)
+            wanted = min(wanted + max(ahead * self._batch_size, self._source.lookahead), self._source.total)
         while self._fed < wanted and (rows := self._draw()) is not None:
             self._fed += len(rows)
             if len(rows):

@@ -16,12 +16,13 @@ import torch
 from torch.utils.data import ConcatDataset, StackDataset, Subset, TensorDataset
 
 from memload.cast import Float32View
-from memload.dataset import Dataset
+from memload.dataset import TAG, Dataset
 from memload.fields import Field
+from memload.groups import GroupedDataset, with_int_tag
 from memload.layout import DictOf, Layout, ListOf, Only, TensorDictOf, flat
 from memload.mapped import MappedDataset
 from memload.native import Key, NotNative, Source
-from memload.plan import as_indices, from_end
+from memload.plan import Indices, as_indices, from_end
 from memload.sources.arrays import borrow_array
 from memload.unaltered import Unaltered
 from memload.watches import PartsWatch, Watch, watched_tensors
@@ -89,10 +90,26 @@ def _of_offer(dataset: Any) -> Source:
     return resolve(offered)
 
 
+def check_unaltered(dataset: Any) -> None:
+    """Raise NotNative if a subclass or a patch may make a dataset of a known kind answer differently."""
+    for cls in type(dataset).__mro__:
+        if cls in _READERS:
+            _check_unaltered(dataset, _READERS[cls][1])
+            return
+
+
+def _of_groups(dataset: GroupedDataset) -> Source:
+    raise NotNative(
+        f"The datasets {', '.join(map(repr, dataset.names))} differ in fields, dtypes or shapes, so that no batch can "
+        "hold rows of several: give collate_fn=memload.group_collate."
+    )
+
+
 def _of_dataset(dataset: Dataset) -> Source:
     fields: dict[Key, Field] = dict(dataset.fields.items())
     lent = [lender.tensor for field in dataset.fields.values() for lender in field.lenders]
-    return Source(fields, flat(dataset.layout, list(dataset.fields)), {}, watches=watched_tensors(lent))
+    tags = (TAG,) if dataset.names else ()
+    return Source(fields, flat(dataset.layout, list(dataset.fields)), {}, watches=watched_tensors(lent), tags=tags)
 
 
 def _of_tensors(dataset: TensorDataset) -> Source:
@@ -153,7 +170,8 @@ def _of_stack(dataset: StackDataset[Any]) -> Source:
         layout = DictOf(tuple((name, source.layout) for name, source in sources.items()))
     watches = [PartsWatch.of(lambda: _members(dataset).values())]
     takes_lists = all(source.takes_lists for source in sources.values())
-    return Source(fields, layout, casts, takes_lists, watches=_all_watches(sources.values(), watches))
+    tags = tuple((name, str(tag)) for name, source in sources.items() for tag in source.tags)
+    return Source(fields, layout, casts, takes_lists, watches=_all_watches(sources.values(), watches), tags=tags)
 
 
 def _members(dataset: StackDataset[Any]) -> dict[Any, Any]:
@@ -167,15 +185,28 @@ def _all_watches(sources: Iterable[Source], more: Iterable[Watch]) -> tuple[Watc
 
 def _of_subset(dataset: Subset[Any]) -> Source:
     base = resolve(dataset.dataset)
-    try:
-        rows = from_end(_row_indices(dataset.indices), base.rows)
-        fields = {key: replace(field, column=field.column.select(rows)) for key, field in base.fields.items()}
-    except (TypeError, ValueError, IndexError) as error:
-        raise NotNative(f"The indices of the Subset are not row indices: {error}.") from error
+    rows = rows_of_subset(dataset, base.rows)
+    fields = {key: replace(field, column=field.column.select(rows)) for key, field in base.fields.items()}
     # A list of tensors, which is what a tensor of indices gives, indexes one dimension by each.
     as_lists = base.takes_lists and not (len(rows) and isinstance(dataset.indices[0], torch.Tensor))
     own = (PartsWatch.of(lambda: (dataset.dataset, dataset.indices)), *watched_tensors([dataset.indices]))
     return replace(base, fields=fields, takes_lists=as_lists, watches=_all_watches([base], own))
+
+
+def rows_of_subset(dataset: Subset[Any], n: int) -> Indices:
+    """Return the rows of a Subset, as numbers in [0, n).
+
+    Raises:
+        NotNative: its indices are not all such rows, or negative ones that count from the end.
+    """
+    try:
+        rows = from_end(_row_indices(dataset.indices), n)
+    except (TypeError, ValueError) as error:
+        raise NotNative(f"The indices of the Subset are not row indices: {error}.") from error
+    bad = (rows < 0) | (rows >= n)
+    if bad.any():
+        raise NotNative(f"The indices of the Subset are not row indices: {rows[bad.argmax()]} is not below {n}.")
+    return rows
 
 
 def _row_indices(indices: Any) -> Any:
@@ -200,7 +231,13 @@ def _of_concat(dataset: ConcatDataset[Any]) -> Source:
 
 
 def _signature(source: Source) -> Any:
-    return source.layout, source.casts, source.maps, [(key, f.dtype, f.shape) for key, f in source.fields.items()]
+    return (
+        source.layout,
+        source.casts,
+        source.maps,
+        source.tags,
+        [(key, f.dtype, f.shape) for key, f in source.fields.items()],
+    )
 
 
 def _check_lengths(what: str, lengths: Sequence[int]) -> None:
@@ -227,8 +264,11 @@ def _of_mapped(mapped: MappedDataset) -> Source:
             "leave it out to have the function called in threads."
         )
     base = resolve(mapped.base)
+    if base.tags not in ((), (TAG,)):
+        raise NotNative(f"A member of what is mapped has a {TAG!r} of its own: map that member alone.")
+    first = (with_int_tag,) if base.tags and not base.maps else ()
     watches = _all_watches([base], [PartsWatch.of(lambda: (mapped.base, mapped.fn))])
-    return replace(base, maps=(*base.maps, mapped.fn), takes_lists=False, whole=False, watches=watches)
+    return replace(base, maps=(*first, *base.maps, mapped.fn), takes_lists=False, whole=False, watches=watches)
 
 
 def _is_tensordict(dataset: Any) -> bool:
@@ -275,7 +315,8 @@ def _plain(value: Any) -> Any:
 
 
 _READERS: Mapping[type, tuple[Callable[[Any], Source], Unaltered]] = {
-    Dataset: (_of_dataset, Unaltered(Dataset, (*_ITEMS, "_row", "_arranged"))),
+    GroupedDataset: (_of_groups, Unaltered(GroupedDataset, (*_ITEMS, "locate"), ["members"])),
+    Dataset: (_of_dataset, Unaltered(Dataset, (*_ITEMS, "_arranged"))),
     TensorDataset: (_of_tensors, Unaltered(TensorDataset, _ITEMS, ["tensors"])),
     StackDataset: (_of_stack, Unaltered(StackDataset, _ITEMS, ["datasets"])),
     Subset: (_of_subset, Unaltered(Subset, _ITEMS, ["dataset", "indices"])),

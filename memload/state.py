@@ -32,6 +32,7 @@ from torch.utils.data import (
 from memload.draws import Progress, decode, encode
 from memload.dtypes import dtype_name
 from memload.pulls import epoch_owner, is_stateful
+from memload.samplers import MixingSampler, WeightedSampler
 from memload.seeding import PassSeed
 
 if TYPE_CHECKING:
@@ -47,6 +48,18 @@ _FACTS: dict[type, Callable[[Any], dict[str, Any]]] = {
     RandomSampler: lambda s: {"rows": len(s), "replacement": s.replacement, "generator": s.generator is not None},
     SubsetRandomSampler: lambda s: {"rows": len(s), "generator": s.generator is not None},
     WeightedRandomSampler: lambda s: {
+        "rows": len(s),
+        "weights": len(s.weights),
+        "replacement": s.replacement,
+        "generator": s.generator is not None,
+    },
+    MixingSampler: lambda s: {
+        "rows": len(s),
+        "weights": s.weights.tolist(),
+        "replacement": s.replacement,
+        "generator": s.generator is not None,
+    },
+    WeightedSampler: lambda s: {
         "rows": len(s),
         "weights": len(s.weights),
         "replacement": s.replacement,

@@ -9,6 +9,7 @@ from torch.utils.data import ConcatDataset, DataLoader, StackDataset, Subset
 from memload.cast import Float32View
 from memload.collate_rules import as_shipped
 from memload.dataset import Dataset
+from memload.groups import GroupedDataset
 
 
 def asks_for_stock(loader: DataLoader[Any]) -> str | None:
@@ -36,4 +37,4 @@ def _is_memload(dataset: object) -> bool:
         return all(map(_is_memload, members.values() if isinstance(members, dict) else members))
     if type(dataset) is Float32View:
         return _is_memload(dataset.base)
-    return type(dataset) is Dataset
+    return type(dataset) in (Dataset, GroupedDataset)

@@ -83,6 +83,11 @@ class _Packer:
         storage, offset, rows, stride = segment
         if storage.mapped:
             return self._file(storage), offset, rows, stride
+        if stride == 0:  # one row that stands for all
+            number, *_ = self._memory(
+                _gather(Column(row_bytes, [segment]), np.zeros(min(rows, 1), np.int64)), row_bytes
+            )
+            return number, 0, rows, 0
         return self._memory(_gather(Column(row_bytes, [segment]), np.arange(rows)), row_bytes)
 
     def _file(self, storage: Storage) -> int:

@@ -87,6 +87,14 @@ def test_a_pass_that_was_left_early_does_not_count_as_the_first(path):
     assert stats.direct_bytes > ROWS * ROW // 2
 
 
+def test_a_pass_that_reads_rows_several_times_goes_through_the_page_cache(path):
+    trials = np.random.default_rng(1).integers(0, ROWS, 3 * ROWS)
+    loader = memload.FastLoader(opened_cold(path).select(trials), batch_size=4)
+    (name,) = loader.dataset.fields
+    assert np.array_equal(torch.cat([batch[name] for batch in loader]).numpy(), DATA[trials])
+    assert loader.stats().direct_bytes == 0
+
+
 def test_rows_read_directly_are_cast_as_any_others(path):
     ds = opened_cold(path)
     (name,) = ds.fields

@@ -16,8 +16,9 @@ PACKAGE = Path(memload.__file__).parent
 # From the ground up. A module imports from lower floors only. `memload` itself, the face, stands on all of them.
 FLOORS = [
     {"_core", "_cuda"},
-    {"draws"},
-    {"pulls"},
+    {"draws", "row_numbers"},
+    {"pulls", "sampled_rows"},
+    {"samplers"},
     {"errors", "dtypes", "sizes", "progress", "stats", "plan", "collate_rules", "seeding"}
     | {"memory.budget", "sources.memory_maps"},
     {"fields", "state", "mapped", "planned_rows"},
@@ -30,10 +31,12 @@ FLOORS = [
     {"native", "cast_batches"},
     {"door", "cold", "transforms"},
     {"dataset", "unaltered", "transform_threads"},
+    {"groups"},
     {"opening", "readers", "stock_only"},
-    {"writing", "collation", "by_the_dataset"},
+    {"writing", "collation", "by_the_dataset", "grouped_source"},
     {"changes", "iterables"},
     {"engine", "stock_passes"},
+    {"grouped_batches"},
     {"loader"},
     {"accelerated"},
 ]

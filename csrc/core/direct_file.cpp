@@ -15,11 +15,17 @@ namespace {
 constexpr int kMostKept = 64;
 std::atomic<int> g_kept{0};
 
+// Bytes read: fewer than asked for where the file ends; -1 with errno after an error.
 ssize_t read_at(int fd, std::span<std::byte> to, std::size_t offset) noexcept {
-  while (true) {
-    const ssize_t got = ::pread(fd, to.data(), to.size(), static_cast<off_t>(offset));
-    if (got >= 0 || errno != EINTR) return got;
+  std::size_t done = 0;
+  while (done < to.size()) {
+    const ssize_t got = ::pread(fd, to.data() + done, to.size() - done, static_cast<off_t>(offset + done));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return -1;
+    done += static_cast<std::size_t>(got);
+    if (got == 0 || got % static_cast<ssize_t>(kPage) != 0) break;
   }
+  return static_cast<ssize_t>(done);
 }
 
 }  // namespace

@@ -70,14 +70,17 @@ class Pipeline::State : public std::enable_shared_from_this<Pipeline::State> {
 
   void plan(Rows rows, bool whole);
   void finish();
-  Step next(Batch& batch, std::chrono::milliseconds patience);
-  void close(bool keep_slots);
+  Step next(Batch& batch, std::chrono::milliseconds patience, bool help);
+  bool close(bool keep_slots, std::chrono::milliseconds patience);
+  void forsake(bool keep_slots);
   [[nodiscard]] PipelineStats stats() const;
   [[nodiscard]] bool in_child() const { return born_ != fork_generation(); }
 
  private:
   class Filling;
   class Advice;
+
+  void give_back(bool keep_slots);
 
   // All of these are called with mutex_ held.
   void pump();
@@ -220,7 +223,7 @@ Pipeline::State::State(std::vector<FieldSpec> fields, const PipelineOptions& opt
   stats_.streaming = store == Store::streaming;
   const bool reusable = reuse != nullptr && !reuse->in_child() && reuse->pool_;
   pool_ = reusable ? std::move(reuse->pool_) : SlotPool::create(static_cast<std::size_t>(options.depth) + 1);
-  direct_ = options.direct && gather_->maps_large_rows();
+  direct_ = options.direct && !options.read_blocks && gather_->maps_large_rows();
   scratch_ = SlotPool::create(static_cast<std::size_t>(direct_threads()) + 1);  // the consumer helps
   crew_ = std::make_shared<Crew>(options.threads);
   workers_ = Workers::shared(options.threads);
@@ -388,7 +391,7 @@ void Pipeline::State::note_ring() {
   }
 }
 
-Step Pipeline::State::next(Batch& batch, std::chrono::milliseconds patience) {
+Step Pipeline::State::next(Batch& batch, std::chrono::milliseconds patience, bool help) {
   const Clock::time_point start_time = Clock::now();
   const Clock::time_point deadline = start_time + patience;
   std::deque<std::shared_ptr<Filling>> dropped;  // a lease that ends takes the mutex: not before it is let go
@@ -411,7 +414,8 @@ Step Pipeline::State::next(Batch& batch, std::chrono::milliseconds patience) {
     } else {
       const std::shared_ptr<Workers> workers = workers_;
       lock.unlock();
-      const bool helped = workers->help(*crew_);
+      // Not where reads wait for a disk: the timeout, and Ctrl-C, would wait for it, too.
+      const bool helped = help && !cold_ && workers->help(*crew_);
       lock.lock();
       if (helped) {
         ++stats_.helped_pieces;
@@ -460,14 +464,25 @@ SlotPool::Lease Pipeline::State::waking(SlotPool::Lease slot) {
           }};
 }
 
-void Pipeline::State::close(bool keep_slots) {
+bool Pipeline::State::close(bool keep_slots, std::chrono::milliseconds patience) {
   {
     const std::lock_guard lock(mutex_);
     closed_ = true;
     note_ring();
     ready_.notify_all();
   }
-  if (workers_) workers_->drain(*crew_);
+  if (workers_ && !workers_->drain(*crew_, patience)) return false;
+  give_back(keep_slots);
+  return true;
+}
+
+void Pipeline::State::forsake(bool keep_slots) {
+  if (workers_) workers_->forsake();
+  workers_.reset();
+  give_back(keep_slots);
+}
+
+void Pipeline::State::give_back(bool keep_slots) {
   std::deque<std::shared_ptr<Filling>> dropped;  // their leases end without the mutex
   {
     const std::lock_guard lock(mutex_);
@@ -496,7 +511,7 @@ Pipeline::~Pipeline() {
     [[maybe_unused]] auto* left = new std::shared_ptr<State>(std::move(state_));
     return;
   }
-  state_->close(/*keep_slots=*/false);
+  if (!state_->close(/*keep_slots=*/false, kLongestClose)) state_->forsake(/*keep_slots=*/false);
 }
 
 Pipeline::State& Pipeline::here() const {
@@ -511,8 +526,11 @@ Pipeline::State& Pipeline::here() const {
 void Pipeline::extend(Rows rows) { here().plan(std::move(rows), /*whole=*/false); }
 void Pipeline::push(Rows rows) { here().plan(std::move(rows), /*whole=*/true); }
 void Pipeline::finish() { here().finish(); }
-Step Pipeline::next(Batch& batch, std::chrono::milliseconds patience) { return here().next(batch, patience); }
-void Pipeline::close(bool keep_slots) { here().close(keep_slots); }
+Step Pipeline::next(Batch& batch, std::chrono::milliseconds patience, bool help) {
+  return here().next(batch, patience, help);
+}
+bool Pipeline::close(bool keep_slots, std::chrono::milliseconds patience) { return here().close(keep_slots, patience); }
+void Pipeline::forsake(bool keep_slots) { here().forsake(keep_slots); }
 PipelineStats Pipeline::stats() const { return here().stats(); }
 
 std::size_t Pipeline::ring_bytes(const Gather& gather, std::size_t slot_rows, int depth) {

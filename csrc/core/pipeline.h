@@ -56,6 +56,9 @@ struct PipelineStats {
 // In a forked child every call but the destructor throws ForkedError.
 class Pipeline {
  public:
+  // Far beyond what one piece takes on any disk that works.
+  static constexpr std::chrono::milliseconds kLongestClose{2000};
+
   // Takes the slots over from `reuse` if given, which must have been closed with keep_slots.
   Pipeline(std::vector<FieldSpec> fields, const PipelineOptions& options, Pipeline* reuse = nullptr);
   ~Pipeline();
@@ -69,14 +72,19 @@ class Pipeline {
   // The plan is complete: what is left of the stream becomes the last batch, unless drop_last.
   void finish();
 
-  // The next batch in order. Waits up to `patience`, gathering meanwhile; `waiting` if it was not ready by then.
+  // The next batch in order. Waits up to `patience`; `waiting` if it was not ready by then. With `help` it gathers
+  // meanwhile, unless reads go to a disk; without, it is never held up by a read.
   // Throws the first error of the batch: ReadError, or
   // std::out_of_range for a row that is not there; what follows is then the end.
-  Step next(Batch& batch, std::chrono::milliseconds patience);
+  Step next(Batch& batch, std::chrono::milliseconds patience, bool help = true);
 
   // Stops, waits for pieces that are being gathered, and gives memory and threads back, unless keep_slots saves them
-  // for another pass. Batches that are lent stay valid. May be called twice.
-  void close(bool keep_slots = false);
+  // for another pass. Batches that are lent stay valid. May be called twice. Returns false if a piece has not ended
+  // within `patience`; then nothing was given back yet, and the next call is this one again, or forsake().
+  bool close(bool keep_slots = false, std::chrono::milliseconds patience = kLongestClose);
+  // Closes without waiting any longer for reads that do not answer: their threads are left behind, and what these hold.
+  // The destructor, too, does so after kLongestClose.
+  void forsake(bool keep_slots = false);
 
   [[nodiscard]] PipelineStats stats() const;
   // What the ring takes: slots x the mapped size of a batch of slot_rows.

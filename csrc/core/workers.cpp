@@ -36,6 +36,7 @@ class SignalsBlocked {
 struct Registry {
   std::mutex mutex;
   std::weak_ptr<Workers> workers;
+  std::vector<Workers*> forsaken;  // ended, but kept for threads that may come back
   std::uint64_t born = fork_generation();
 };
 
@@ -60,7 +61,7 @@ std::shared_ptr<Workers> Workers::shared(int threads) {
   if (!workers) {
     // In a forked child there is nobody to join: what was inherited is left as it is.
     workers.reset(new Workers, [born = fork_generation()](Workers* pool) {
-      if (born == fork_generation()) delete pool;
+      if (born == fork_generation()) end(pool);
     });
     here.workers = workers;
   }
@@ -70,6 +71,24 @@ std::shared_ptr<Workers> Workers::shared(int threads) {
 
 Workers::~Workers() {
   for (std::jthread& thread : threads_) thread.request_stop();
+}
+
+void Workers::forsake() {
+  Registry& here = registry();
+  const std::lock_guard lock(here.mutex);
+  if (here.workers.lock().get() == this) here.workers.reset();
+  if (!forsaken_.exchange(true)) here.forsaken.push_back(this);
+}
+
+void Workers::end(Workers* pool) {
+  if (!pool->forsaken_) {
+    delete pool;
+    return;
+  }
+  for (std::jthread& thread : pool->threads_) {
+    thread.request_stop();
+    thread.detach();
+  }
 }
 
 int Workers::threads() const {
@@ -154,7 +173,7 @@ void Workers::set_limit(Crew& crew, int threads) noexcept {
   queued_.notify_all();
 }
 
-void Workers::drain(const Crew& crew) {
+bool Workers::drain(const Crew& crew, std::chrono::milliseconds patience) {
   std::deque<Entry> dropped;  // destroyed after the lock is let go
   std::unique_lock lock(mutex_);
   for (auto it = queue_.begin(); it != queue_.end();) {
@@ -165,7 +184,7 @@ void Workers::drain(const Crew& crew) {
       ++it;
     }
   }
-  idle_.wait(lock, [&crew] { return crew.running == 0; });
+  return idle_.wait_for(lock, patience, [&crew] { return crew.running == 0; });
 }
 
 }  // namespace memload

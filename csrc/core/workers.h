@@ -1,6 +1,8 @@
 // A pool of threads that takes work in pieces. All pipelines of a process share one.
 #pragma once
 
+#include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -52,8 +54,12 @@ class Workers {
   bool help(const Crew& crew);
   // From now on so many threads may work for the crew. The pool grows to as many, or as the system grants.
   void set_limit(Crew& crew, int threads) noexcept;
-  // Drops the crew's queued pieces and waits for those that run.
-  void drain(const Crew& crew);
+  // Drops the crew's queued pieces and waits for those that run; returns whether they have ended within `patience`.
+  bool drain(const Crew& crew, std::chrono::milliseconds patience);
+  // A thread does not come back from its piece, since what it reads does not answer. Who asks for the process's pool
+  // from now on gets another; this one serves those who have it, and ends without waiting for its threads: each ends
+  // when it comes back, if ever.
+  void forsake();
   [[nodiscard]] int threads() const;
 
  private:
@@ -68,6 +74,7 @@ class Workers {
   };
 
   Workers() = default;
+  static void end(Workers* pool);
   void grow(int threads);
   void work(const std::stop_token& stop);
   // The first piece whose crew satisfies `may`; empty job if none. Counts it as running. Call with mutex_ held.
@@ -81,7 +88,8 @@ class Workers {
   std::condition_variable_any queued_;  // a piece may be there to take
   std::condition_variable idle_;        // a crew's last running piece ended
   std::deque<Entry> queue_;             // guarded by mutex_
-  std::vector<std::jthread> threads_;   // guarded by mutex_; last: they end before what they use
+  std::atomic<bool> forsaken_{false};
+  std::vector<std::jthread> threads_;  // guarded by mutex_; last: they end before what they use
 };
 
 }  // namespace memload

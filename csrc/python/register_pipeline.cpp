@@ -98,7 +98,7 @@ class PyPipeline {
     const auto start = std::chrono::steady_clock::now();
     Batch batch;
     while (true) {
-      switch (wait(batch)) {
+      switch (wait(batch, /*help=*/timeout <= 0)) {
         case Step::batch:
           return capsules(batch);
         case Step::end:
@@ -108,6 +108,7 @@ class PyPipeline {
         case Step::waiting:
           if (PyErr_CheckSignals() != 0) throw py::error_already_set();
           if (timeout > 0 && std::chrono::steady_clock::now() - start > std::chrono::duration<double>(timeout)) {
+            timed_out_ = true;
             PyErr_SetString(PyExc_TimeoutError, "no batch was ready in time");
             throw py::error_already_set();
           }
@@ -115,12 +116,26 @@ class PyPipeline {
     }
   }
 
-  void close(bool keep_slots) {
-    {
+  // Returns whether all threads have stopped. Reads that do not answer are left behind after a while, at once where
+  // they were waited for before.
+  bool close(bool keep_slots) {
+    const auto deadline = std::chrono::steady_clock::now() + (timed_out_ ? kPatience : Pipeline::kLongestClose);
+    bool stopped = false;
+    bool interrupted = false;
+    do {
+      {
+        const py::gil_scoped_release released;
+        stopped = pipeline_->close(keep_slots, kPatience);
+      }
+      interrupted = !stopped && PyErr_CheckSignals() != 0;
+    } while (!stopped && !interrupted && std::chrono::steady_clock::now() < deadline);
+    if (!stopped) {
       const py::gil_scoped_release released;
-      pipeline_->close(keep_slots);
+      pipeline_->forsake(keep_slots);
     }
     planned_.clear();
+    if (interrupted) throw py::error_already_set();
+    return stopped;
   }
 
   [[nodiscard]] py::dict stats() const {
@@ -143,9 +158,9 @@ class PyPipeline {
   }
 
  private:
-  Step wait(Batch& batch) {
+  Step wait(Batch& batch, bool help) {
     const py::gil_scoped_release released;
-    return pipeline_->next(batch, kPatience);
+    return pipeline_->next(batch, kPatience, help);
   }
 
   [[nodiscard]] py::list capsules(const Batch& batch) const {
@@ -163,6 +178,7 @@ class PyPipeline {
   std::vector<PyField> fields_;
   std::vector<Indices> planned_;  // outlive the pipeline's use of them: closed before they go
   std::unique_ptr<Pipeline> pipeline_;
+  bool timed_out_ = false;
 };
 
 std::unique_ptr<PyPipeline> make_pipeline(const std::vector<PyField>& fields, std::size_t batch_rows,
@@ -194,7 +210,10 @@ void register_pipeline(py::module_& m) {
       .def("next", &PyPipeline::next, py::arg("timeout") = 0.0,
            "The next batch as a list of DLPack capsules, None at the end. Raises TimeoutError, ShardReadError, "
            "IndexError.")
-      .def("close", &PyPipeline::close, py::arg("keep_slots") = false, "Stop, and give memory and threads back.")
+      .def("close", &PyPipeline::close, py::arg("keep_slots") = false,
+           "Stop, and give memory and threads back. Returns whether all threads stopped: one whose read does not "
+           "answer is "
+           "left behind, at once after next() has timed out, else after two seconds.")
       .def("stats", &PyPipeline::stats, "Counters of this pass.")
       .def_static("ring_bytes", &ring_bytes, py::arg("fields"), py::arg("slot_rows"), py::arg("depth"),
                   "Bytes that the slots of such a pipeline take.");

@@ -321,6 +321,39 @@ TEST(the_next_pass_takes_over_the_slots_that_were_kept) {
   CHECK(holds(batch, columns, plan, 0));
 }
 
+// A piece that ends when it is told to.
+class Blocked : public memload::Job {
+ public:
+  Blocked(std::shared_ptr<memload::Crew> crew, std::shared_ptr<std::atomic<bool>> until)
+      : Job(std::move(crew), 1), until_(std::move(until)) {}
+  void run(std::size_t) noexcept override { until_->wait(false); }
+
+ private:
+  std::shared_ptr<std::atomic<bool>> until_;
+};
+
+TEST(a_pool_whose_thread_does_not_come_back_is_left_behind_and_ends_when_it_does) {
+  using memload::Crew;
+  using memload::Workers;
+  const int before = threads_of_process();
+  const auto until = std::make_shared<std::atomic<bool>>(false);
+  const auto crew = std::make_shared<Crew>(1);
+  std::shared_ptr<Workers> pool = Workers::shared(2);
+  pool->submit(std::make_shared<Blocked>(crew, until));
+  while (pool->drain(*crew, 0ms)) pool->submit(std::make_shared<Blocked>(crew, until));  // until a thread has taken one
+  CHECK(!pool->drain(*crew, 10ms));
+  pool->forsake();
+  CHECK(Workers::shared(1) != pool);
+  const std::vector<ColumnPtr> columns = {numbered(100, 512)};
+  const Indices plan = shuffled(100, 14);
+  CHECK_EQ(read_all(*planned(columns, plan, options(10)), columns, plan), 100);
+  pool.reset();  // does not wait
+  until->store(true);
+  until->notify_all();
+  for (int i = 0; i < 2000 && threads_of_process() != before; ++i) std::this_thread::sleep_for(10ms);
+  CHECK_EQ(threads_of_process(), before);
+}
+
 TEST(options_that_make_no_ring_are_refused) {
   const ColumnPtr column = numbered(10, 8);
   CHECK_THROWS(std::invalid_argument, Pipeline({{column, {}}}, options(0)));

@@ -15,6 +15,9 @@ from torch.utils.data import DataLoader, Dataset
 
 import memload
 
+sys.path.append(str(Path(__file__).parents[1]))
+import vision  # noqa: F401 - Lightning imports torchvision if it is there, whether or not it suits this torch
+
 ROWS = 103  # a prime: no number of ranks divides it
 BATCH = 8
 WIDTH = 6
@@ -59,6 +62,8 @@ class Noted:
     def see(self, batch):
         rows = batch["id"].tolist()
         assert torch.equal(batch["stim"].to(torch.uint8).cpu(), self.truth[rows]), "values differ from those stored"
+        if not self.epochs:  # a run that goes on in the middle of an epoch
+            self.begin()
         self.epochs[-1].append(rows)
 
 

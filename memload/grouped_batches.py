@@ -1,0 +1,163 @@
+"""Batches as lists of groups, gathered natively: one pipeline for each dataset, or one for all where they are alike.
+
+plan -> batches of rows -> shares of each source -> gather (+ cast), native threads -> groups -> batch
+plan.py                    grouped_source.py        a _core.Pipeline for each source       the loop
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from memload import _core
+from memload.draws import Indices
+from memload.engine import Gatherer, PassSettings, gathering
+from memload.grouped_source import GroupedSource, Share
+from memload.native import Source
+from memload.planned_rows import PlannedRows
+from memload.seeding import PassSeed
+from memload.stats import LoaderStats
+
+if TYPE_CHECKING:
+    from memload.loader import FastLoader
+
+
+def settings_of(loader: FastLoader[Any], source: Source | GroupedSource) -> PassSettings | GroupSettings:
+    """Work out what a pass over a source is set to."""
+    return GroupSettings.of(loader, source) if isinstance(source, GroupedSource) else PassSettings.of(loader, source)
+
+
+@dataclass(frozen=True)
+class GroupSettings:
+    """What a pass by groups is set to.
+
+    Attributes:
+        source: the dataset as the engine reads it.
+        each: the settings of each source's pipeline, all of one depth.
+    """
+
+    source: GroupedSource
+    each: tuple[PassSettings, ...]
+
+    @classmethod
+    def of(cls, loader: FastLoader[Any], source: GroupedSource) -> GroupSettings:
+        """Work the settings out. Any batch may be wholly of one dataset, so each slot is made for a full batch."""
+        settings = [PassSettings.of(loader, one) for one in source.sources]
+        depth = min(one.depth for one in settings)
+        shares = [one.planned_rows * one.source.rows // max(1, source.rows) for one in settings]
+        each = [replace(one, depth=depth, planned_rows=n) for one, n in zip(settings, shares, strict=True)]
+        return cls(source, tuple(each))
+
+    @property
+    def depth(self) -> int:
+        """Batches gathered ahead."""
+        return self.each[0].depth
+
+    @property
+    def slot_rows(self) -> int:
+        """Rows of the largest batch, as far as it is known beforehand."""
+        return self.each[0].slot_rows
+
+    @property
+    def ring_bytes(self) -> int:
+        """Bytes of the slots of all sources, if each once gave whole batches; memory is taken as rows come."""
+        return sum(one.ring_bytes for one in self.each)
+
+    def gatherer(self, loader: FastLoader[Any], reuse: Gatherer | None) -> Gatherer:
+        """Return what gathers the batches of one pass, on the slots of an earlier one if given."""
+        watches = [watch for one in self.source.sources for watch in one.watches]
+        return self.each[0].around(GroupedBatches(self, loader, gathering(reuse)), loader, watches)
+
+
+class GroupedBatches:
+    """Gathers each batch as a list of groups; a `Gatherer`.
+
+    Batches are cut from the plan ``depth`` ahead of the loop. An error, such as a row that is not there, keeps its
+    place among the batches.
+    """
+
+    def __init__(self, settings: GroupSettings, loader: FastLoader[Any], reuse: Gatherer | None) -> None:
+        for one in settings.source.sources:
+            one.check_in_place()
+        self._source = settings.source
+        self.rows, self.depth = settings.source.rows, settings.depth
+        kept = reuse._pipelines if isinstance(reuse, GroupedBatches) else [None] * len(settings.each)
+        self._pipelines: list[_core.Pipeline] = [
+            one.pipeline(loader, old) for one, old in zip(settings.each, kept, strict=True)
+        ]
+        self._unpack = [one.unpacker() for one in settings.source.sources]
+        self._plan = PlannedRows(settings.each[0].batch_rows, settings.each[0].drop_last)
+        self._ahead: deque[list[Share] | Exception] = deque()
+        self._failed = False
+        self._batches = 0
+
+    def begin(self, seed: PassSeed) -> None:
+        """Nothing random happens here."""
+
+    def extend(self, rows: Indices) -> None:
+        """Take rows that follow those before."""
+        self._plan.extend(rows)
+
+    def push(self, rows: Indices) -> None:
+        """Take rows that are one batch."""
+        self._plan.push(rows)
+        self._place_ahead()
+
+    def finish(self) -> None:
+        """Know that nothing follows."""
+        self._plan.finish()
+
+    def next(self, timeout: float) -> Any:
+        """Return the next batch, None at the end."""
+        self._place_ahead()
+        if not self._ahead:
+            return None
+        shares = self._ahead.popleft()
+        if isinstance(shares, Exception):
+            raise shares
+        end = time.monotonic() + timeout if timeout else None
+        batch = [group for share in shares for group in self._groups(share, end)]
+        self._batches += 1
+        return batch
+
+    def stats(self) -> LoaderStats:
+        """Return the counters of all pipelines; batches are those handed to the loop."""
+        each = [LoaderStats(**pipeline.stats()) for pipeline in self._pipelines]
+        return replace(sum(each, LoaderStats()), batches=self._batches)
+
+    def close(self, keep_slots: bool) -> None:
+        """Stop, and give memory and threads back, or keep the slots for a later pass."""
+        for pipeline in self._pipelines:
+            pipeline.close(keep_slots=keep_slots)
+
+    def _place_ahead(self) -> None:
+        while len(self._ahead) <= self.depth and self._plan.ready and not self._failed:
+            self._place(self._plan.take())
+
+    def _place(self, rows: Indices) -> None:
+        try:
+            shares = self._source.shares(rows)
+        except Exception as error:  # comes out in its turn: after the batches before it
+            self._failed = True
+            self._ahead.append(error)
+            return
+        for share in shares:
+            self._pipelines[share.source].push(share.rows)
+        self._ahead.append(shares)
+
+    def _groups(self, share: Share, end: float | None) -> Iterator[Any]:
+        patience = 0.0 if end is None else max(end - time.monotonic(), 1e-3)
+        capsules = self._pipelines[share.source].next(patience)
+        batch = self._unpack[share.source](capsules)
+        return iter([batch]) if len(share.counts) == 1 else _parts(batch, share.counts)
+
+
+def _parts(batch: Mapping[str, torch.Tensor], counts: Sequence[int]) -> Iterator[dict[str, torch.Tensor]]:
+    """The groups of a batch whose rows follow each other group by group."""
+    split = {key: torch.split(value, list(counts)) for key, value in batch.items()}
+    return ({key: parts[k] for key, parts in split.items()} for k in range(len(counts)))

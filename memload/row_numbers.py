@@ -1,0 +1,101 @@
+"""Row numbers as users give them: checked, with messages that say which is wrong."""
+
+from __future__ import annotations
+
+import numbers
+import operator
+from collections.abc import Sequence
+from typing import Any, SupportsIndex
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+
+def kind(value: object) -> str:
+    """Return what `value` is, for messages: "a list"."""
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+
+
+def row_number(index: SupportsIndex, length: int) -> int:
+    """Return the row in [0, length) that `index` means; -1 is the last.
+
+    Raises:
+        TypeError: it is no integer.
+        IndexError: there is no such row.
+    """
+    try:
+        row = operator.index(index)
+    except TypeError:
+        raise TypeError(_not_an_index(index)) from None
+    if not -length <= row < length:
+        raise IndexError(f"row {row} is not one of the {length:,} rows")
+    return row % length
+
+
+def row_numbers(rows: Any, length: int) -> NDArray[np.int64]:
+    """Return rows, given as integers or as one bool per row, as int64 (n,), each in [0, length).
+
+    Raises:
+        TypeError: they are not integers.
+        IndexError: one is not there; negative ones never are.
+    """
+    wanted = np.asarray(rows)
+    if wanted.ndim == 0:
+        raise TypeError(f"expected a sequence of row numbers, such as [3] or range(0, 3), got {kind(rows)}")
+    if wanted.ndim != 1:
+        raise TypeError(f"expected row numbers in one dimension, got shape {wanted.shape}")
+    if wanted.dtype == np.bool_:
+        if len(wanted) != length:
+            raise IndexError(f"one bool for each of the {length:,} rows is expected, got {len(wanted):,}")
+        return np.flatnonzero(wanted)
+    if not len(wanted):
+        return np.empty(0, dtype=np.int64)
+    if wanted.dtype.kind not in "iu":
+        raise TypeError(f"row numbers must be integers, got dtype {wanted.dtype}")
+    bad = (wanted < 0) | (wanted >= length)
+    if bad.any():
+        position = int(bad.argmax())
+        raise IndexError(
+            f"row {wanted[position]} at position {position} is not one of the {length:,} rows, which count from 0"
+            + ("; negative numbers do not count from the end here" if wanted[position] < 0 else "")
+        )
+    return np.ascontiguousarray(wanted, dtype=np.int64)
+
+
+def two_parts(length: int, fraction: float, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return two shuffled parts of range(length), the first with round(fraction * length) of the rows.
+
+    Raises:
+        ValueError: a part would be empty.
+        TypeError: `fraction` is no number.
+    """
+    if not isinstance(fraction, numbers.Real):
+        raise TypeError(f"fraction must be one number, such as 0.8 for the first part, got {kind(fraction)}")
+    if not 0 < fraction < 1:
+        raise ValueError(f"fraction must lie between 0 and 1, got {fraction}")
+    first = round(fraction * length)
+    if not 0 < first < length:
+        raise ValueError(
+            f"a fraction of {fraction} cuts {length} rows into {first} and {length - first}: a part is empty"
+        )
+    order: NDArray[np.int64] = torch.randperm(length, generator=torch.Generator().manual_seed(seed)).numpy()
+    return order[:first], order[first:]
+
+
+def rows_of_each(tags: NDArray[np.int64], names: Sequence[str]) -> dict[str, range | NDArray[np.int64]]:
+    """Return the rows of each name, in rising order, where row i is of `names[tags[i]]`; a range where it is one."""
+    if (tags[1:] >= tags[:-1]).all():
+        bounds = np.searchsorted(tags, np.arange(len(names) + 1)).tolist()
+        return {name: range(bounds[k], bounds[k + 1]) for k, name in enumerate(names)}
+    order = np.argsort(tags, kind="stable")
+    parts = np.split(order, np.searchsorted(tags[order], np.arange(1, len(names))))
+    return dict(zip(names, parts, strict=True))
+
+
+def _not_an_index(index: Any) -> str:
+    if isinstance(index, str):
+        return f"a dataset is read row by row, got {index!r}; ds.only({index!r}) is the dataset of that field"
+    several = "select(range(start, stop))" if isinstance(index, slice) else "select([...])"
+    return f"a dataset is read row by row, by an integer, got {kind(index)}; ds.{several} takes several rows at once"
