@@ -17,6 +17,7 @@ QUICK = {
     "busy_core.py": ["--workloads", "W2", "--variants", "bf16"],
     "cold.py": ["--workloads", "C4"],
     "first_batch.py": ["--workloads", "W4"],
+    "many.py": ["--workloads", "W2", "--variants", "f32"],
     "overlap.py": ["--workloads", "W2", "--variants", "f32"],
     "resume.py": [],
     "streaming.py": [],
