@@ -12,7 +12,7 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import torch
 from torch.utils.data import BatchSampler
@@ -282,6 +282,7 @@ class NativePass(Iterator[Any]):
     """
 
     _loader: FastLoader[Any] | None = None  # until it is wholly made, there is nothing to close
+    _workers: Sequence[Any] = ()  # whoever looks for the processes of a stock iterator finds none
 
     def __init__(self, loader: FastLoader[Any], gatherer: Gatherer) -> None:
         self._gatherer = gatherer
@@ -367,6 +368,9 @@ class NativePass(Iterator[Any]):
     def _ask(self) -> None:
         self._asked += 1
         self._feed.pull(self._lead + self._asked, self._gatherer.depth)
+
+    def __getstate__(self) -> NoReturn:
+        raise NotImplementedError(f"{type(self).__name__} cannot be pickled: pickle the loader, before it is iterated")
 
     def hand_over_counting(self) -> Progress:
         """Return the progress of this pass for the caller to count in, who hands the batches on to the loop."""

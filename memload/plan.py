@@ -9,7 +9,7 @@ samplers are iterated.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -293,12 +293,6 @@ class BatchFeed:
         return self._unplanned.pop(position, None)
 
     def _plan(self, indices: Any) -> None:
-        try:
-            if not isinstance(indices, list | tuple | np.ndarray | torch.Tensor) and isinstance(indices, Iterable):
-                indices = list(indices)
-        except Exception as error:  # whatever a generator of indices raises comes out in its turn
-            self._unplanned[self._pulled] = Unplanned(error=error)
-            return
         rows = _rows_there(indices, self._rows)
         if rows is None:
             self._unplanned[self._pulled] = Unplanned(indices)
