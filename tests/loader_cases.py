@@ -570,4 +570,6 @@ def cases(draw, workers: bool = False) -> Case:
     ways = draw(passes)
     if arguments.get("persistent_workers"):  # a stock loader that keeps its workers has one iterator, which starts anew
         ways = [replace(one, twins=False) for one in ways]
+    if workers:  # which have their own copy of the data
+        ways = [replace(one, changes=False) for one in ways]
     return Case(dataset, order, arguments, draw(st.booleans()), ways, fast_only, draw(st.booleans()))
