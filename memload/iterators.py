@@ -46,6 +46,7 @@ def waiting(iterator: object) -> contextlib.AbstractContextManager[Any]:
 
     The name begins as that of stock iterators does, by which programs that read profiles know it.
     """
-    if not torch.autograd._profiler_enabled():  # the context costs several microseconds, even where nobody profiles
+    # The context would cost several microseconds a batch, even where nobody profiles.
+    if not torch.autograd._profiler_enabled():  # type: ignore[attr-defined]
         return _NOTHING
     return torch.autograd.profiler.record_function(f"enumerate(DataLoader)#{type(iterator).__name__}.__next__")
