@@ -213,9 +213,12 @@ def cpu_model() -> str:
 
 
 def _size_of(batch: Any) -> tuple[int, int]:
-    """Rows and bytes of a batch: a tensor, or a dict or sequence of them."""
+    """Rows and bytes of a batch: a tensor, a dict or sequence of them, or a list of dicts, one for each dataset."""
     if isinstance(batch, torch.Tensor):
         return batch.shape[0], batch.nbytes
+    if isinstance(batch, list) and isinstance(batch[0], Mapping):
+        rows, sizes = zip(*map(_size_of, batch), strict=True)
+        return sum(rows), sum(sizes)
     parts = list(batch.values()) if isinstance(batch, Mapping) else list(batch)
     return parts[0].shape[0], sum(part.nbytes for part in parts)
 
