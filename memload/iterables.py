@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from memload.carried import plain_collate
 from memload.draws import Position, Progress
 from memload.pulls import is_stateful
 from memload.state import CountedBatches, given_generators, put_back, standing
@@ -130,7 +131,7 @@ def _stateful_loader(loader: FastLoader[Any]) -> Any:
             loader.dataset,
             loader.batch_size,
             num_workers=loader.num_workers,
-            collate_fn=loader.collate_fn,
+            collate_fn=plain_collate(loader),
             pin_memory=loader.pin_memory,
             drop_last=loader.drop_last,
             timeout=loader.timeout,
