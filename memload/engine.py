@@ -24,6 +24,7 @@ from memload.cold import reads_blocks, reads_directly
 from memload.draws import Indices, Progress
 from memload.memory.budget import local_threads
 from memload.native import Source
+from memload.pinning import pinned
 from memload.plan import Feed, PlanSink, feed
 from memload.planned_rows import PlannedRows
 from memload.seeding import PassSeed
@@ -333,7 +334,7 @@ class NativePass(Iterator[Any]):
             batch = self._next(self._loader)
         finally:
             self._turn.release()
-        return _pinned(batch) if self._pin else batch
+        return pinned(batch) if self._pin else batch
 
     def _next(self, loader: FastLoader[Any]) -> Any:
         if not self._lead:
@@ -411,12 +412,3 @@ def _pins(loader: FastLoader[Any]) -> bool:
         stacklevel=4,
     )
     return False
-
-
-def _pinned(batch: Any) -> Any:
-    """Copy a batch into memory of torch's pinned allocator, since only that knows which copies are in flight."""
-    if isinstance(batch, dict):
-        return {key: _pinned(value) for key, value in batch.items()}
-    if isinstance(batch, list):
-        return [_pinned(value) for value in batch]
-    return batch.pin_memory()

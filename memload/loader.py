@@ -227,7 +227,9 @@ class FastLoader(DataLoader[T]):
             batches = CastBatches(batches, self._casts, names, self.collate_fn is group_collate)
         if self.batch_transform is None:
             return batches
-        return TransformedBatches(batches, self.batch_transform, self._state.seed(self, peeked), self._state.delivered)
+        seed, number = self._state.seed(self, peeked), self._state.delivered
+        pin = self.pin_memory and torch.accelerator.is_available()
+        return TransformedBatches(batches, self.batch_transform, seed, number, pin=pin)
 
     def _get_iterator(self) -> Any:
         # Torch's own hook, for those who call it instead of iter().

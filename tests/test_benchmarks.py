@@ -20,6 +20,7 @@ QUICK = {
     "many.py": ["--workloads", "W2", "--variants", "f32"],
     "overlap.py": ["--workloads", "W2", "--variants", "f32"],
     "streaming.py": [],
+    "transforms.py": ["--workloads", "W2"],
     "throughput.py": ["--workloads", "W1", "W3", "--isas"],
     "versus_rival.py": ["--workloads", "W4"],
     "versus_stock.py": ["--workloads", "W2", "W4"],
