@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 from memload.loader import FastLoader
 
@@ -57,9 +57,7 @@ def _on_the_engine(stock: DataLoader[Any], loader: Any) -> FastLoader[Any]:
     arguments: dict[str, Any] = {
         name: getattr(stock, name, getattr(loader, name, None)) for name in names if name != "shuffle"
     }
-    if stock.batch_sampler is None:
-        del arguments["batch_sampler"]
-    elif stock.batch_size is None or "sampler" in arguments:
-        for name in _EXCLUDED:
-            arguments.pop(name, None)
-    return FastLoader(**arguments)
+    excluded: tuple[str, ...] = _EXCLUDED if stock.batch_sampler is not None else ("batch_sampler",)
+    if isinstance(stock.dataset, IterableDataset):
+        excluded = ("sampler", "batch_sampler")
+    return FastLoader(**{name: value for name, value in arguments.items() if name not in excluded})

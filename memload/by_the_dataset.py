@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from memload.carried import plain_collate
 from memload.cast_batches import cast_batch
 from memload.dataset import Dataset
 from memload.groups import group_collate
@@ -27,10 +28,11 @@ def answer(loader: FastLoader[Any], batch: Unplanned, position: int) -> Any:
         samples = dataset[batch.indices]
     else:
         samples = samples_here(dataset, batch.indices, loader._state.seed(loader), position)
-    collated = loader.collate_fn(samples)
+    collate = plain_collate(loader)
+    collated = collate(samples)
     names = list(dataset.fields) if isinstance(dataset, Dataset) else []
     if loader._casts:
-        collated = cast_batch(collated, loader._casts, names, loader.collate_fn is group_collate)
+        collated = cast_batch(collated, loader._casts, names, collate is group_collate)
     if loader.batch_transform is None:
         return collated
     return transformed_here(loader.batch_transform, collated, loader._state.seed(loader), position)

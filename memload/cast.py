@@ -253,7 +253,7 @@ class Float32View(Dataset[dict[str, Any]]):
         self.float16 = float16
         self._stim = Cast(torch.bfloat16 if float16 else torch.float32, norm_removed)
         self._other = Cast(self._stim.dtype)
-        self._door: Any = None  # to batches that are converted while they are gathered, once somebody asks for one
+        self._door: Any = None  # to batches that are converted while they are gathered, once somebody asked for one
 
     def __len__(self) -> int:
         return len(self.base)
@@ -285,8 +285,7 @@ class Float32View(Dataset[dict[str, Any]]):
         """The door that converts what `door` gathers; None if samples have to be converted one by one."""
         if door is None or not door.gives_dicts or door.source.casts:
             return None
-        if self._door is None or self._door.source.fields is not door.source.fields:
-            self._door = door.with_casts(self.rules(door.source.fields))
+        self._door = door.with_casts(self.rules(door.source.fields))
         return self._door
 
     def _converted(self, sample: Any, index: int) -> dict[str, Any]:

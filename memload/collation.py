@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import BatchSampler, default_collate, default_convert
 
+from memload.carried import plain_collate
 from memload.collate_rules import default_collate_fn_map
 from memload.native import NotNative, Source
 
@@ -23,11 +24,12 @@ def collated(source: Source, loader: DataLoader[Any]) -> Source:
     """
     if loader.batch_sampler is None:
         return _as_lists(source, loader)
-    if loader.collate_fn is default_collate:
+    collate = plain_collate(loader)
+    if collate is default_collate:
         _check_default(source)
         return source
     if source.whole:
-        return replace(source, collate=loader.collate_fn)
+        return replace(source, collate=collate)
     raise NotNative("A collate_fn of your own is called with lists of samples: leave collate_fn out.")
 
 
@@ -40,7 +42,7 @@ def _as_lists(source: Source, loader: DataLoader[Any]) -> Source:
             "batch_size=None indexes the dataset with the lists of the BatchSampler, which this one does not take as "
             "batches: give the BatchSampler as batch_sampler."
         )
-    if loader.collate_fn is not default_convert:
+    if plain_collate(loader) is not default_convert:
         raise NotNative("A collate_fn of your own is called with what the dataset gives: leave collate_fn out.")
     return source
 

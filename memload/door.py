@@ -46,6 +46,7 @@ class Door:
         self._tag = tag
         self._unpack = source.unpacker()
         self._slots = _Slots(source)
+        self._casting: dict[frozenset[tuple[Any, Cast]], Door] = {}
 
     @property
     def gives_dicts(self) -> bool:
@@ -53,8 +54,15 @@ class Door:
         return isinstance(self.source.layout, DictOf)
 
     def with_casts(self, casts: Mapping[Any, Cast]) -> Door:
-        """Return another door to the same rows, which converts fields on the way."""
-        return Door(self.source.with_casts(casts), tensors=self._tensors, tag=self._tag)
+        """Return a door to the same rows that converts fields on the way; it counts for this one, too.
+
+        Raises:
+            KeyError, ValueError: as `Source.with_casts`.
+        """
+        key = frozenset(casts.items())
+        if key not in self._casting:
+            self._casting[key] = Door(self.source.with_casts(casts), tensors=self._tensors, tag=self._tag)
+        return self._casting[key]
 
     def rows(self, rows: NDArray[np.int64]) -> GatheredRows[Door]:
         """Return the list of the samples of these rows; they are gathered when somebody looks."""
@@ -72,7 +80,7 @@ class Door:
 
     def stats(self) -> LoaderStats:
         """Return the counters of all batches that this process gathered here."""
-        return self._here().stats()
+        return sum((door.stats() for door in self._casting.values()), self._here().stats())
 
     def _here(self) -> _Slots:
         if self._slots.process != os.getpid():

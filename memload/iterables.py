@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+import warnings
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from memload.carried import plain_collate
 from memload.draws import Position, Progress
 from memload.pulls import is_stateful
 from memload.state import CountedBatches, given_generators, put_back, standing
@@ -27,8 +29,10 @@ def iterable_pass(loader: FastLoader[Any], progress: Progress, make: Callable[[]
         return _through_torchdata(loader, progress)
     generators = {**given_generators(loader), "global": torch.default_generator}
     before = standing(generators)
-    told = progress.resumed or progress.ended
-    batches = make() if told is None else _taken_up(loader, told, make)
+    told = progress.resumed
+    if told is None and progress.ended is not None and "ended" in progress.ended:
+        told = progress.ended
+    batches = make() if told is None else _taken_up(told, make)
     if told is not None:
         put_back(generators, before)  # the pass that is taken up had drawn its base seed
     if told is not None and progress.resumed is None:
@@ -37,18 +41,20 @@ def iterable_pass(loader: FastLoader[Any], progress: Progress, make: Callable[[]
     return CountedBatches(batches, progress)
 
 
-def _taken_up(loader: FastLoader[Any], told: Position, make: Callable[[], Iterator[Any]]) -> Iterator[Any]:
-    dataset: Any = loader.dataset
-    if "dataset" in told:
-        dataset.load_state_dict(copy.deepcopy(told["dataset"]))
+def _taken_up(told: Position, make: Callable[[], Iterator[Any]]) -> Iterator[Any]:
+    if "batches" not in told or "torchdata" in told:
+        raise ValueError(
+            "the state was saved by torchdata with worker processes, which tell their states: load it with torchdata "
+            "installed and as many workers"
+        )
     batches = make()
-    if "iterator" in told:
-        _fetcher(batches).dataset_iter.load_state_dict(copy.deepcopy(told["iterator"]))
-    if "dataset" in told or "iterator" in told:
-        _fetcher(batches).ended = told["ended"]
-    else:
+    if "ended" not in told:  # nobody told more than how many batches there were
         for _ in range(told["batches"]):
             next(batches, None)
+        return batches
+    if "iterator" in told:
+        _fetcher(batches).dataset_iter.load_state_dict(copy.deepcopy(told["iterator"]))
+    _fetcher(batches).ended = told["ended"]
     return batches
 
 
@@ -76,11 +82,12 @@ class _Place:
                     "install torchdata (pip install 'memload[state]'), or use num_workers=0"
                 )
             return place
-        tellers = {"dataset": self._dataset, "iterator": self._fetcher.dataset_iter}
-        if tellers["iterator"] is self._dataset:
-            tellers.pop("dataset")
-        told = {name: copy.deepcopy(one.state_dict()) for name, one in tellers.items() if is_stateful(one)}
-        return {**place, **told, **({"ended": bool(self._fetcher.ended)} if told else {})}
+        iterator = self._fetcher.dataset_iter
+        if is_stateful(iterator):
+            place["iterator"] = copy.deepcopy(iterator.state_dict())
+        if is_stateful(iterator) or is_stateful(self._dataset):
+            place["ended"] = bool(self._fetcher.ended)
+        return place
 
 
 def _through_torchdata(loader: FastLoader[Any], progress: Progress) -> Iterator[Any]:
@@ -89,7 +96,8 @@ def _through_torchdata(loader: FastLoader[Any], progress: Progress) -> Iterator[
         loader._inner = _stateful_loader(loader)
     if told is not None and "torchdata" not in told:
         raise ValueError(
-            "the state was saved without torchdata: load it with num_workers=0, or in an environment without torchdata"
+            "the state was saved without worker processes or without torchdata, through which this loader asks its "
+            "workers: use num_workers=0, or the environment that saved the state"
         )
     generators = {**given_generators(loader), "global": torch.default_generator}
     before = standing(generators)
@@ -117,18 +125,20 @@ class _TorchdataPlace:
 def _stateful_loader(loader: FastLoader[Any]) -> Any:
     from torchdata.stateful_dataloader import StatefulDataLoader
 
-    return StatefulDataLoader(
-        loader.dataset,
-        loader.batch_size,
-        num_workers=loader.num_workers,
-        collate_fn=loader.collate_fn,
-        pin_memory=loader.pin_memory,
-        drop_last=loader.drop_last,
-        timeout=loader.timeout,
-        worker_init_fn=loader.worker_init_fn,
-        multiprocessing_context=loader.multiprocessing_context,
-        generator=loader.generator,
-        prefetch_factor=loader.prefetch_factor,
-        persistent_workers=loader.persistent_workers,
-        in_order=loader.in_order,
-    )
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="'set_vital' is deprecated")  # which torchdata calls all the same
+        return StatefulDataLoader(
+            loader.dataset,
+            loader.batch_size,
+            num_workers=loader.num_workers,
+            collate_fn=plain_collate(loader),
+            pin_memory=loader.pin_memory,
+            drop_last=loader.drop_last,
+            timeout=loader.timeout,
+            worker_init_fn=loader.worker_init_fn,
+            multiprocessing_context=loader.multiprocessing_context,
+            generator=loader.generator,
+            prefetch_factor=loader.prefetch_factor,
+            persistent_workers=loader.persistent_workers,
+            in_order=loader.in_order,
+        )

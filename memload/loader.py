@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
+from memload.carried import CarryingCollate, plain_collate, plainly, unpacked
 from memload.cast import Cast
 from memload.cast_batches import CastBatches, checked_casts
 from memload.collation import collated
@@ -108,6 +109,7 @@ class FastLoader(DataLoader[T]):
     ) -> None:
         if isinstance(dataset, str | os.PathLike):
             raise TypeError(f"{str(dataset)!r} is a path, not a dataset: give memload.open({str(dataset)!r})")
+        collate_fn, cast, batch_transform = unpacked(collate_fn, cast, batch_transform)
         super().__init__(
             dataset,
             batch_size,
@@ -140,6 +142,8 @@ class FastLoader(DataLoader[T]):
         self._indices: IndexSampler | None = None
         self._inner: Any = None
         self._depth_given = prefetch_factor is not None
+        if self._casts or self.batch_transform:
+            self.collate_fn = self._carrying()
         source = self._resolved() if self._casts else "nothing to cast"
         if not isinstance(source, str):
             source.with_casts(self._casts)  # a cast of a field that is not there fails here, not in the first pass
@@ -223,8 +227,8 @@ class FastLoader(DataLoader[T]):
         peeked = peeked_seed(self.generator) if self.batch_transform else None
         batches: Any = stock_pass(self, super().__iter__)
         if self._casts:
-            names = list(self.dataset.fields) if isinstance(self.dataset, Dataset) else []
-            batches = CastBatches(batches, self._casts, names, self.collate_fn is group_collate)
+            names = self._field_names()
+            batches = CastBatches(batches, self._casts, names, plain_collate(self) is group_collate)
         if self.batch_transform is None:
             return batches
         seed, number = self._state.seed(self, peeked), self._state.delivered
@@ -233,7 +237,10 @@ class FastLoader(DataLoader[T]):
 
     def _get_iterator(self) -> Any:
         # Torch's own hook, for those who call it instead of iter().
-        return super()._get_iterator() if isinstance(self._resolved(), str) else iter(self)
+        if not isinstance(self._resolved(), str):
+            return iter(self)
+        with plainly(self):
+            return super()._get_iterator()
 
     @property
     def _index_sampler(self) -> Any:
@@ -251,6 +258,15 @@ class FastLoader(DataLoader[T]):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _passes=weakref.WeakSet())
 
+    def _carrying(self) -> CarryingCollate:
+        grouped = self.collate_fn is group_collate
+        return CarryingCollate(
+            self.collate_fn, self._casts, self._field_names(), grouped=grouped, transform=self.batch_transform
+        )
+
+    def _field_names(self) -> list[str]:
+        return list(self.dataset.fields) if isinstance(self.dataset, Dataset) else []
+
     def _resolved(self) -> Source | GroupedSource | str:
         """The source, or the first thing that keeps the loader from being native."""
         if isinstance(self.dataset, IterableDataset):
@@ -258,7 +274,7 @@ class FastLoader(DataLoader[T]):
         if (reason := asks_for_stock(self)) is not None:
             return reason
         try:
-            if self.collate_fn is group_collate and self.batch_sampler is not None:
+            if plain_collate(self) is group_collate and self.batch_sampler is not None:
                 return resolve_groups(self.dataset)
             return collated(resolve(self.dataset), self)
         except NotNative as answer:

@@ -58,9 +58,7 @@ class BatchStream:
             self._replay(position)
         else:
             if ended is not None and "states" in ended:
-                self._restore(ended)
-                next(self._batches, None)  # it is at its end, and learns so
-                self._inner.ready = None
+                self._end(ended)
             self._begin = self._pulled = 0
             self.start_again()
         self._keep_state()
@@ -118,6 +116,14 @@ class BatchStream:
             self._inner.ready = iter(self._inner.sampler)
             self._inner.ready.load_state_dict(copy.deepcopy(states["iterator"]))
         self._open()
+
+    def _end(self, position: Position) -> None:
+        """Bring the sampler to where it stood at the end of a pass, from where the next one is iterated."""
+        with self._rewound({}):
+            self._restore(position)
+            if next(self._batches, None) is not None:
+                self._restore(position)  # what it told at the end is a beginning already
+        self._inner.ready = None
 
     def _replay(self, position: Position) -> None:
         """Iterate once more what was pulled before, with the generators as they were then."""

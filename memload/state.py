@@ -9,7 +9,8 @@ bytes. Only what samplers and datasets of the user's tell of themselves is taken
      "sampler": {"kind", ...},
      "passes", "delivered", "finished", "base_seed",   how far the loop is
      "position": {...},                                where the sampler stood for the batches that were delivered
-     "generators": {...}}                              those that were given, as they stood when the state was told
+     "generators": {...},                              those that were given, as they stood when the state was told
+     "dataset_state": {...}}                           only of a dataset that tells one, in the main process
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from torch.utils.data import (
 
 from memload.draws import Progress, decode, encode
 from memload.dtypes import dtype_name
-from memload.pulls import epoch_owner
+from memload.pulls import epoch_owner, is_stateful
 from memload.samplers import MixingSampler, WeightedSampler
 from memload.seeding import PassSeed
 
@@ -95,6 +96,7 @@ class LoaderState:
             "base_seed": self.base_seed,
             "position": progress.position() if progress else None,
             "generators": standing(given_generators(loader)),
+            **_dataset_state(loader),
         }
 
     def load(self, loader: FastLoader[Any], state: Mapping[str, Any]) -> None:
@@ -116,6 +118,8 @@ class LoaderState:
         if loaded is not None:
             self._passes, self.base_seed = loaded["passes"], loaded["base_seed"]
             put_back(given_generators(loader), loaded["generators"])
+            if "dataset_state" in loaded and _dataset_tells(loader):
+                loader.dataset.load_state_dict(loaded["dataset_state"])  # type: ignore[attr-defined]
         if loaded is None or loaded["finished"] or loaded["position"] is None:
             seed = self.base_seed if loader.persistent_workers else None  # persistent workers are seeded once
             ended = loaded["position"] if loaded else None
@@ -220,6 +224,17 @@ def _dataset(loader: FastLoader[Any]) -> dict[str, Any]:
     fields = {str(key): [dtype_name(field.dtype), *field.shape] for key, field in source.fields.items()}
     checksums = {str(key): field.digest for key, field in source.fields.items() if field.digest}
     return {"rows": source.rows, "fields": fields, **({"checksums": checksums} if checksums else {})}
+
+
+def _dataset_tells(loader: FastLoader[Any]) -> bool:
+    """Whether the dataset tells its state, and does so for the loop, not for a copy of it in each worker process."""
+    return loader.num_workers == 0 and is_stateful(loader.dataset)
+
+
+def _dataset_state(loader: FastLoader[Any]) -> dict[str, Any]:
+    if not _dataset_tells(loader):
+        return {}
+    return {"dataset_state": copy.deepcopy(loader.dataset.state_dict())}  # type: ignore[attr-defined]
 
 
 def _batching(loader: FastLoader[Any]) -> dict[str, Any]:

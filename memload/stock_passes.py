@@ -7,7 +7,6 @@ would yield, from where a state says on.
 from __future__ import annotations
 
 import contextlib
-import copy
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,7 @@ from torch.utils.data import BatchSampler, IterableDataset, SubsetRandomSampler
 from memload.draws import Indices, Progress, RowStream
 from memload.iterables import iterable_pass
 from memload.plan import known, stream
-from memload.pulls import BatchStream, Generators, is_stateful
+from memload.pulls import BatchStream, Generators
 from memload.state import CountedBatches, given_generators, put_back, standing
 
 if TYPE_CHECKING:
@@ -30,13 +29,8 @@ def stock_pass(loader: FastLoader[Any], make: Callable[[], Iterator[Any]]) -> It
     progress = loader._state.begin(loader)
     if isinstance(loader.dataset, IterableDataset):
         return iterable_pass(loader, progress, make)
-    dataset: Any = loader.dataset
-    tells = loader.num_workers == 0 and is_stateful(dataset)
-    told = progress.resumed or progress.ended or {}
-    if tells and "dataset" in told:
-        dataset.load_state_dict(copy.deepcopy(told["dataset"]))
     indices: IndexSampler = loader._index_sampler
-    indices.begin(progress, dataset if tells else None)
+    indices.progress = progress
     batches = make()
     indices.undraw()
     loader._state.base_seed = progress.base_seed
@@ -60,12 +54,7 @@ class IndexSampler:
         self._sampler = sampler
         self._generators = generators
         self._undrawn: dict[str, str] = {}
-        self.begin(Progress(), None)
-
-    def begin(self, progress: Progress, dataset: Any) -> None:
-        """Let iterators begin where `progress` says, and tell the state of `dataset` beside the sampler's."""
-        self._progress = progress
-        self._dataset = dataset
+        self.progress = Progress()  # of the pass to come: iterators begin where it says
 
     def __len__(self) -> int:
         return len(self._sampler)
@@ -73,9 +62,9 @@ class IndexSampler:
     def __iter__(self) -> Iterator[Any]:
         # A stock iterator takes an iterator, draws a base seed, and with workers takes another one.
         self.undraw()
-        progress = self._progress
+        progress = self.progress
         pulls = _pulls(self._sampler, progress, self._generators)
-        progress.follow(_Place(pulls, self._dataset))
+        progress.follow(pulls)
         if progress.base_seed is None:
             progress.base_seed = _foretold(self._generators.get("loader", self._generators["global"]))
         if progress.resumed is not None:
@@ -123,19 +112,6 @@ class _RowBatches:
     def position(self, seen: int) -> dict[str, Any]:
         """Return where the pass stands after so many batches."""
         return self._source.position(seen * self._rows)
-
-
-class _Place:
-    """Where a pass stands: the sampler, and the dataset if it tells."""
-
-    def __init__(self, pulls: _RowBatches | BatchStream, dataset: Any) -> None:
-        self._pulls = pulls
-        self._dataset = dataset
-
-    def position(self, seen: int) -> dict[str, Any]:
-        """Return where the pass stands after so many batches."""
-        place = self._pulls.position(seen)
-        return place if self._dataset is None else {**place, "dataset": copy.deepcopy(self._dataset.state_dict())}
 
 
 def _pulls(sampler: Any, progress: Progress, generators: Mapping[str, torch.Generator]) -> _RowBatches | BatchStream:

@@ -19,6 +19,7 @@ QUICK = {
     "first_batch.py": ["--workloads", "W4"],
     "many.py": ["--workloads", "W2", "--variants", "f32"],
     "overlap.py": ["--workloads", "W2", "--variants", "f32"],
+    "resume.py": [],
     "streaming.py": [],
     "transforms.py": ["--workloads", "W2"],
     "throughput.py": ["--workloads", "W1", "W3", "--isas"],

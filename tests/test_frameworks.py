@@ -101,8 +101,55 @@ def test_accelerate_dispatches_batches_that_the_first_rank_alone_gathers(reports
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("way", ["accelerator.prepare", "memload.prepare"])
+def test_a_cast_survives_that_accelerate_builds_other_loaders(reports, way, ranks):
+    for rank in reports("accelerate_runs.py", ranks=ranks):
+        found = rank[way + ", cast"]
+        assert found["values"]
+        assert found["native_rows"] == found["rows"]
+        assert found["seen"][1] == found["seen"][0][2:]
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
 def test_accelerate_saves_and_loads_the_state_of_a_prepared_loader(reports, ranks):
     for rank in reports("accelerate_runs.py", ranks=ranks):
         found = rank["memload.prepare, save_state"]
         assert found["ours"] == found["stock"]
         assert ranks > 1 or found["ours"]["first"] == found["ours"]["again"]
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("scenario", ["as it is", "default_collate", "FastLoader"])
+def test_the_trainer_of_transformers_trains_and_predicts_natively(reports, scenario, ranks):
+    found = reports("transformers_runs.py", ranks=ranks)
+    for rank in found:
+        ours, stock = rank[scenario]["ours"], rank[scenario]["stock"]
+        for name in ("train", "eval", "predicted", "weight"):
+            assert ours[name] == stock[name], name
+        assert ours["train_rows"] == len(rows_of([ours["train"]])[0])
+        fast = ours["train_rows"] if scenario == "FastLoader" else 0  # which counts for itself
+        assert ours["native_rows"] + fast == ours["train_rows"] + len(rows_of([ours["eval"]])[0])
+        assert ours["fresh"] == stock["native_rows"] == 0
+        assert ours["predicted"] == list(range(ROWS))
+    seen = sorted(row for rank in found for row in rows_of([rank[scenario]["ours"]["train"]])[0])
+    assert set(seen) == set(range(ROWS))
+    assert ranks > 1 or seen == sorted([*range(ROWS)] * 2)
+
+
+def test_the_trainer_of_transformers_goes_on_from_a_checkpoint(reports):
+    found = reports("transformers_runs.py")[0]["resume"]
+    assert found["ours"]["train"] == found["stock"]["train"]
+    assert len(found["ours"]["train"]) == 2 * 13 - 5
+    assert found["ours"]["train_rows"] == 2 * ROWS - 5 * BATCH
+
+
+def test_the_trainer_of_transformers_may_use_worker_processes(reports):
+    found = reports("transformers_runs.py")[0]["workers"]
+    assert found["ours"]["train"] == found["stock"]["train"]
+
+
+@pytest.mark.parametrize("scenario", ["dict", "tuple", "view"])
+def test_the_loader_of_pytorch_geometric_gets_native_rows(reports, scenario):
+    found = reports("geometric_runs.py")
+    assert_as_stock(found, scenario)
+    assert_each_row_once(found, scenario)

@@ -29,6 +29,7 @@ FLOORS = [
     {"device", "gathered"},
     {"cast", "layout", "watches"},
     {"native", "cast_batches"},
+    {"carried"},
     {"door", "cold", "transforms"},
     {"dataset", "unaltered", "transform_threads"},
     {"groups"},

@@ -22,6 +22,32 @@ def by_memload(helper, ds, **arguments):
     return memload.prepare(helper, memload.FastLoader(ds, **arguments))
 
 
+def with_casts(prepare):
+    """What only FastLoader has must survive that accelerate builds another loader, even twice."""
+    set_seed(5)
+    ds = dataset()
+    helper = accelerator()
+    cast = {"stim": memload.Cast(torch.float32, norm_removed=True)}
+    loader = prepare(helper, ds, batch_size=BATCH, cast=cast)
+    skipped = skip_first_batches(loader, 2)
+    skipped = memload.prepare(helper, skipped) if prepare is by_memload else skipped
+    seen = [[batch["id"].tolist() for batch in one] for one in (loader, skipped)]
+    values = [
+        torch.equal(batch["stim"], cast["stim"].apply(ds.fields["stim"].gather(batch["id"].numpy())))
+        for one in (loader, skipped)
+        for batch in one
+    ]
+    native = ds.stats().rows + sum(
+        one.base_dataloader.stats().rows for one in (loader, skipped) if prepare is by_memload
+    )
+    return {
+        "seen": seen,
+        "values": all(values),
+        "native_rows": native,
+        "rows": 2 * sum(len(b) for s in seen for b in s),
+    }
+
+
 def stock(helper, ds, **arguments):
     return helper.prepare(stock_loader(ds, **arguments))
 
@@ -110,5 +136,7 @@ for name, ours in (("accelerator.prepare", by_itself), ("memload.prepare", by_me
     }.items():
         scenarios[name + what] = lambda ours=ours, arguments=arguments: compared(ours, **arguments)
 
+scenarios["accelerator.prepare, cast"] = lambda: with_casts(by_itself)
+scenarios["memload.prepare, cast"] = lambda: with_casts(by_memload)
 scenarios["memload.prepare, save_state"] = lambda: {"ours": checkpointed(by_memload), "stock": checkpointed(stock)}
 report(scenarios)

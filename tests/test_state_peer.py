@@ -1,0 +1,180 @@
+"""What torchdata's StatefulDataLoader does in the same script, FastLoader does."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import IterableDataset
+from torchdata.stateful_dataloader import StatefulDataLoader
+from torchdata.stateful_dataloader.sampler import StatefulDistributedSampler
+
+import memload
+
+pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # torchdata's own, with newer torch
+
+SCRIPT = st.lists(
+    st.sampled_from(["iter", "next", "next", "next", "rest", "save", "save", "new", "load"]), min_size=4, max_size=25
+)
+
+
+def played(script, make):
+    """What a script sees: the batches, and how passes end. States are loaded from the latest saved."""
+    loader, iterator, state, seen = make(), None, None, []
+    for step in script:
+        if step == "new":
+            loader, iterator = make(), None
+        elif step == "save":
+            state = loader.state_dict()
+        elif step == "load" and state is not None:
+            loader.load_state_dict(state)
+            iterator = None
+        elif step == "iter":
+            iterator = iter(loader)
+        elif step == "next" and iterator is not None:
+            batch = next(iterator, None)
+            seen.append(None if batch is None else batch.tolist())
+        elif step == "rest" and iterator is not None:
+            seen.append([batch.tolist() for batch in iterator])
+    return seen
+
+
+def of_numbers(cls, native=False, **settings):
+    dataset = memload.from_arrays(x=torch.arange(7)).only("x") if native else list(range(7))
+    return cls(dataset, batch_size=2, **settings)
+
+
+@given(SCRIPT, st.booleans())
+@settings(deadline=None, max_examples=200)
+def test_scripts_see_the_same_of_a_map_style_dataset(script, native):
+    peer = played(script, lambda: of_numbers(StatefulDataLoader))
+    assert played(script, lambda: of_numbers(memload.FastLoader, native)) == peer
+
+
+def with_distributed(cls, native=False):
+    dataset = memload.from_arrays(x=torch.arange(11)).only("x") if native else list(range(11))
+    return cls(dataset, batch_size=2, sampler=StatefulDistributedSampler(dataset, 2, 1, seed=4))
+
+
+@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize("taken", [0, 1, 2])
+def test_a_sampler_of_torchdata_is_taken_up_by_its_own_state(native, taken):
+    def rest(cls, **how):
+        loader = with_distributed(cls, **how)
+        iterator = iter(loader)
+        for _ in range(taken):
+            next(iterator)
+        state = loader.state_dict()
+        again = with_distributed(cls, **how)
+        again.load_state_dict(state)
+        return [[batch.tolist() for batch in again] for _ in range(2)]
+
+    assert rest(memload.FastLoader, native=native) == rest(StatefulDataLoader)
+
+
+class Counting(IterableDataset):
+    """Tells its state itself; every worker has its share."""
+
+    def __init__(self, n):
+        self.n, self.at, self.begin = n, 0, 0
+
+    def __iter__(self):
+        worker = torch.utils.data.get_worker_info()
+        step, first = (1, 0) if worker is None else (worker.num_workers, worker.id)
+        self.at, self.begin = self.begin, 0
+        while self.at * step + first < self.n:
+            self.at += 1
+            yield (self.at - 1) * step + first
+
+    def state_dict(self):
+        return {"at": self.at}
+
+    def load_state_dict(self, state):
+        self.begin = state["at"]
+
+
+class CountingIterator:
+    """Tells its state in place of the dataset."""
+
+    def __init__(self, n):
+        self.n, self.at = n, 0
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if self.at == self.n:
+            raise StopIteration
+        self.at += 1
+        return self.at - 1
+
+    def state_dict(self):
+        return {"at": self.at}
+
+    def load_state_dict(self, state):
+        self.at = state["at"]
+
+
+class ByIterator(IterableDataset):
+    def __init__(self, n):
+        self.n = n
+
+    def __iter__(self):
+        return CountingIterator(self.n)
+
+
+class Silent(IterableDataset):
+    def __init__(self, n):
+        self.n = n
+
+    def __iter__(self):
+        return iter(range(self.n))
+
+
+@pytest.mark.parametrize("kind", [Counting, ByIterator, Silent])
+@given(script=SCRIPT)
+@settings(deadline=None, max_examples=150)
+def test_scripts_see_the_same_of_an_iterable_dataset(kind, script):
+    peer = played(script, lambda: StatefulDataLoader(kind(7), batch_size=2))
+    assert played(script, lambda: memload.FastLoader(kind(7), batch_size=2)) == peer
+
+
+@pytest.mark.parametrize("kind", [Counting, Silent])
+@pytest.mark.parametrize("script", [["iter", "next", "next", "save", "new", "load", "iter", "rest", "iter", "rest"]])
+def test_workers_of_an_iterable_dataset_are_taken_up_like_its(kind, script):
+    peer = played(script, lambda: StatefulDataLoader(kind(13), batch_size=2, num_workers=2))
+    assert played(script, lambda: memload.FastLoader(kind(13), batch_size=2, num_workers=2)) == peer
+
+
+def test_the_state_in_workers_needs_torchdata(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    loader = memload.FastLoader(Counting(8), batch_size=2, num_workers=1)
+    assert next(iter(loader)).tolist() == [0, 1]
+    with pytest.raises(RuntimeError, match=r"Counting has a state in each worker process.*install torchdata"):
+        loader.state_dict()
+
+
+class Map:
+    """A map-style dataset that tells how often it was read."""
+
+    def __init__(self):
+        self.reads = 0
+
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, index):
+        self.reads += 1
+        return 10 * self.reads + index
+
+    def state_dict(self):
+        return {"reads": self.reads}
+
+    def load_state_dict(self, state):
+        self.reads = state["reads"]
+
+
+@given(SCRIPT)
+@settings(deadline=None, max_examples=150)
+def test_the_state_of_a_map_style_dataset_is_kept_as_well(script):
+    peer = played(script, lambda: StatefulDataLoader(Map(), batch_size=2))
+    assert played(script, lambda: memload.FastLoader(Map(), batch_size=2)) == peer
