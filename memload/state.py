@@ -31,6 +31,7 @@ from torch.utils.data import (
 
 from memload.draws import Progress, decode, encode
 from memload.dtypes import dtype_name
+from memload.iterators import AroundBatches
 from memload.pulls import epoch_owner, is_stateful
 from memload.samplers import MixingSampler, WeightedSampler
 from memload.seeding import PassSeed
@@ -166,15 +167,12 @@ class LoaderState:
         return {"dataset": self._dataset, **_batching(loader)}
 
 
-class CountedBatches(Iterator[Any]):
+class CountedBatches(AroundBatches):
     """The batches of a stock iterator, counted as they are handed out."""
 
     def __init__(self, batches: Any, progress: Progress) -> None:
-        self._batches = batches
+        super().__init__(batches)
         self._progress = progress
-
-    def __len__(self) -> int:
-        return len(self._batches)
 
     def __next__(self) -> Any:
         try:

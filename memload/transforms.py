@@ -13,6 +13,7 @@ from memload.cast import Cast
 from memload.cast_batches import cast_batch
 from memload.collating import collate_as_made
 from memload.draws import Indices
+from memload.iterators import AroundBatches
 from memload.native import Source
 from memload.pinning import pinned
 from memload.seeding import Drawing, PassSeed, Randomness
@@ -126,7 +127,7 @@ def transformed_here(transform: Callable[..., Any], batch: Any, seed: PassSeed, 
         return Outcome(error=error).result()
 
 
-class TransformedBatches(Iterator[Any]):
+class TransformedBatches(AroundBatches):
     """The batches of the stock machinery, each transformed when the loop asks for it.
 
     Args:
@@ -140,11 +141,8 @@ class TransformedBatches(Iterator[Any]):
     def __init__(
         self, batches: Any, transform: Callable[..., Any], seed: PassSeed, number: int, *, pin: bool = False
     ) -> None:
-        self._batches, self._transform, self._seed, self._number = batches, transform, seed, number
-        self._pin = pin
-
-    def __len__(self) -> int:
-        return len(self._batches)
+        super().__init__(batches)
+        self._transform, self._seed, self._number, self._pin = transform, seed, number, pin
 
     def __next__(self) -> Any:
         batch = next(self._batches)

@@ -19,7 +19,7 @@ FLOORS = [
     {"draws", "row_numbers"},
     {"pulls", "sampled_rows"},
     {"samplers"},
-    {"errors", "dtypes", "sizes", "progress", "stats", "plan", "collate_rules", "pinning", "seeding"}
+    {"errors", "dtypes", "sizes", "progress", "stats", "plan", "collate_rules", "pinning", "seeding", "iterators"}
     | {"memory.budget", "sources.memory_maps"},
     {"fields", "state", "collating", "mapped", "planned_rows"},
     {"safetensors_header", "rows", "transport"},
