@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -170,7 +170,11 @@ class Stream:
         if self._generator is None:
             self._generator = self._draws.generator()
         before = self._generator.get_state() if self._generator is not None and self._remembers_state() else None
-        rows = self._draws.make(self._drawn, self._generator)
+        try:
+            rows = self._draws.make(self._drawn, self._generator)
+        except Exception:
+            self._draws = replace(self._draws, count=self._drawn)  # as a generator that raised: nothing follows
+            raise
         self._remember(before, rows, (self._begin + seen) // self._draws.step)
         self._drawn += 1
         return rows

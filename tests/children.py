@@ -1,5 +1,27 @@
 """What processes that tests start afresh run: they find this module by its name, which a test's own file has not."""
 
+import torch
+
+import memload
+
 
 def count_rows(loader, queue):
     queue.put(sum(len(batch["x"]) for batch in loader))
+
+
+def count_all(loaders, queue):
+    queue.put([sum(len(batch[0]) for batch in loader) for loader in loaders])
+
+
+class LoadsInside(torch.utils.data.Dataset):
+    """Each sample is made of a whole pass: of a loader from the parent, and of one made where it is used."""
+
+    def __init__(self, loader):
+        self.loader = loader
+
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, index):
+        fresh = memload.FastLoader(memload.from_arrays(x=torch.arange(10) + index), batch_size=3)
+        return sum(int(batch[0].sum()) for batch in self.loader) + sum(int(batch["x"].sum()) for batch in fresh)

@@ -1,5 +1,7 @@
 #include "python/convert.h"
 
+#include <unistd.h>
+
 namespace memload::python {
 namespace {
 
@@ -20,6 +22,13 @@ void let_go(void* object) {
 }
 
 }  // namespace
+
+WithoutGil::WithoutGil() : ending_(finalizing()), state_(PyEval_SaveThread()) {}
+
+WithoutGil::~WithoutGil() noexcept(false) {
+  while (!ending_ && finalizing()) ::pause();
+  PyEval_RestoreThread(state_);
+}
 
 std::shared_ptr<void> keep_alive(const pybind11::object& object) { return {object.inc_ref().ptr(), &let_go}; }
 

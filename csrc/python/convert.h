@@ -16,6 +16,21 @@ using Indices = pybind11::array_t<std::int64_t, pybind11::array::c_style>;
   return {rows.data(), static_cast<std::size_t>(rows.size())};
 }
 
+// Lets other Python threads run until its end. A daemon thread that comes back while the interpreter ends can no longer
+// have the GIL: CPython up to 3.13 then unwinds its stack, which C++ ends by std::terminate. So it stays here, until
+// the process's end takes it along.
+class WithoutGil {
+ public:
+  WithoutGil();
+  ~WithoutGil() noexcept(false);
+  WithoutGil(const WithoutGil&) = delete;
+  WithoutGil& operator=(const WithoutGil&) = delete;
+
+ private:
+  bool ending_;  // then this is the thread that ends the interpreter, since no other one can have held the GIL
+  PyThreadState* state_;
+};
+
 // Keeps a Python object alive from C++. May be let go on any thread, with or without the GIL, and after the
 // interpreter.
 [[nodiscard]] std::shared_ptr<void> keep_alive(const pybind11::object& object);

@@ -1,5 +1,6 @@
 #include "python/dlpack.h"
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 
@@ -50,7 +51,7 @@ pybind11::object to_capsule(const SlotPool::Lease& slot, std::byte* data, DlData
   std::int64_t step = 1;
   for (std::size_t i = lent->shape.size(); i-- > 0;) {
     lent->strides[i] = step;
-    step *= lent->shape[i];
+    step *= std::max<std::int64_t>(1, lent->shape[i]);  // as torch counts: an empty side takes one
   }
   lent->managed = {
       {data, {1, 0}, static_cast<std::int32_t>(lent->shape.size()), dtype, lent->shape.data(), lent->strides.data(), 0},

@@ -5,6 +5,7 @@
 
 #include "cast/cast.h"
 #include "cast/parallel.h"
+#include "python/convert.h"
 #include "python/names.h"
 #include "python/register.h"
 
@@ -20,14 +21,14 @@ void cast(std::uintptr_t src, std::uintptr_t dst, std::size_t n, const std::stri
   const CastRule rule{dtype_named(from), dtype_named(to), norm_removed};
   if (dst % size_of(rule.to) != 0) throw py::value_error("the destination is not aligned to elements of " + to);
   const Isa chosen = isa_named(isa);
-  const py::gil_scoped_release nogil;
+  const WithoutGil nogil;
   cast_parallel(rule, chosen, store_of(streaming), reinterpret_cast<const std::byte*>(src),
                 reinterpret_cast<std::byte*>(dst), n, threads);
 }
 
 void copy(std::uintptr_t src, std::uintptr_t dst, std::size_t nbytes, const std::string& isa, bool streaming) {
   const CopyFn function = find_copy(isa_named(isa), store_of(streaming));
-  const py::gil_scoped_release nogil;
+  const WithoutGil nogil;
   function(reinterpret_cast<const std::byte*>(src), reinterpret_cast<std::byte*>(dst), nbytes);
   store_fence();
 }

@@ -91,7 +91,7 @@ void gather(const std::shared_ptr<Column>& column, const Indices& rows, std::uin
     throw std::invalid_argument(std::to_string(indices.size()) + " rows of " + std::to_string(column->row_bytes()) +
                                 " bytes do not fill " + std::to_string(nbytes) + " bytes");
   }
-  const py::gil_scoped_release released;
+  const WithoutGil released;
   gather_rows(column, indices, reinterpret_cast<std::byte*>(address));
 }
 

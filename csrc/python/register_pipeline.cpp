@@ -61,7 +61,7 @@ class PyPipeline {
 
   ~PyPipeline() {
     // A worker that lets go of borrowed memory needs the GIL: closing waits for workers, so it must not hold it.
-    const py::gil_scoped_release released;
+    const WithoutGil released;
     pipeline_.reset();
   }
   PyPipeline(const PyPipeline&) = delete;
@@ -72,24 +72,24 @@ class PyPipeline {
   void extend(const Indices& rows) {
     if (rows.size() <= kSmallPlan) {
       const Rows copy = copied(rows);
-      const py::gil_scoped_release released;
+      const WithoutGil released;
       pipeline_->extend(copy);
       return;
     }
     planned_.push_back(rows);
     const std::span<const std::int64_t> indices = view(planned_.back());
-    const py::gil_scoped_release released;
+    const WithoutGil released;
     pipeline_->extend({nullptr, indices});
   }
 
   void push(const Indices& rows) {
     const Rows copy = copied(rows);
-    const py::gil_scoped_release released;
+    const WithoutGil released;
     pipeline_->push(copy);
   }
 
   void finish() {
-    const py::gil_scoped_release released;
+    const WithoutGil released;
     pipeline_->finish();
   }
 
@@ -124,13 +124,13 @@ class PyPipeline {
     bool interrupted = false;
     do {
       {
-        const py::gil_scoped_release released;
+        const WithoutGil released;
         stopped = pipeline_->close(keep_slots, kPatience);
       }
       interrupted = !stopped && PyErr_CheckSignals() != 0;
     } while (!stopped && !interrupted && std::chrono::steady_clock::now() < deadline);
     if (!stopped) {
-      const py::gil_scoped_release released;
+      const WithoutGil released;
       pipeline_->forsake(keep_slots);
     }
     planned_.clear();
@@ -159,7 +159,7 @@ class PyPipeline {
 
  private:
   Step wait(Batch& batch, bool help) {
-    const py::gil_scoped_release released;
+    const WithoutGil released;
     return pipeline_->next(batch, kPatience, help);
   }
 
