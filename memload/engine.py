@@ -10,7 +10,7 @@ import os
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -22,6 +22,7 @@ from memload.by_the_dataset import answer
 from memload.changes import UpToDate
 from memload.cold import reads_blocks, reads_directly
 from memload.draws import Indices, Progress
+from memload.iterators import BatchIterator, waiting
 from memload.memory.budget import local_threads
 from memload.native import Source
 from memload.plan import Feed, PlanSink, feed
@@ -274,7 +275,7 @@ def _threads(loader: FastLoader[Any]) -> int:
     return local_threads()
 
 
-class NativePass(Iterator[Any]):
+class NativePass(BatchIterator):
     """One pass of the native engine over a loader. Made by ``iter(loader)``.
 
     It draws from the generators what a stock iterator draws, when that draws it, and owns the pipeline: the end of the
@@ -282,6 +283,7 @@ class NativePass(Iterator[Any]):
     """
 
     _loader: FastLoader[Any] | None = None  # until it is wholly made, there is nothing to close
+    _workers: tuple[Any, ...] = ()  # processes, for whose end those wait who know stock iterators; here are none
 
     def __init__(self, loader: FastLoader[Any], gatherer: Gatherer) -> None:
         self._gatherer = gatherer
@@ -325,6 +327,10 @@ class NativePass(Iterator[Any]):
     def __next__(self) -> Any:
         if self._process != os.getpid():
             raise RuntimeError(_FORKED)
+        with waiting(self):
+            return self._in_turn()
+
+    def _in_turn(self) -> Any:
         if not self._turn.acquire(timeout=self._timeout or -1):
             raise RuntimeError(f"DataLoader timed out after {self._timeout:g} seconds")
         try:
@@ -402,13 +408,13 @@ def _pins(loader: FastLoader[Any]) -> bool:
         warnings.warn(
             "pin_memory_device is deprecated, the current accelerator will be used as the device,"
             f"ignore pin_memory_device='{loader.pin_memory_device}'.",
-            stacklevel=4,
+            stacklevel=5,
         )
     if torch.accelerator.is_available():
         return True
     warnings.warn(
         "'pin_memory' argument is set as true but no accelerator is found, then device pinned memory won't be used.",
-        stacklevel=4,
+        stacklevel=5,
     )
     return False
 

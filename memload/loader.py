@@ -218,12 +218,8 @@ class FastLoader(DataLoader[T]):
     def __iter__(self) -> Any:
         source = self._resolved()
         if not isinstance(source, str):
-            self.check_worker_number_rationality()
-            settings = settings_of(self, source.with_casts(self._casts))
-            kept, self._kept = self._kept, None
-            one = NativePass(self, settings.gatherer(self, kept))
-            self._passes.add(one)
-            return one
+            hooked = type(self)._get_iterator is not FastLoader._get_iterator
+            return self._get_iterator() if hooked else self._native_pass(source)
         peeked = peeked_seed(self.generator) if self.batch_transform else None
         batches: Any = stock_pass(self, super().__iter__)
         if self._casts:
@@ -234,11 +230,20 @@ class FastLoader(DataLoader[T]):
         return TransformedBatches(batches, self.batch_transform, self._state.seed(self, peeked), self._state.delivered)
 
     def _get_iterator(self) -> Any:
-        # Torch's own hook, for those who call it instead of iter().
-        if not isinstance(self._resolved(), str):
-            return iter(self)
+        # Torch's own hook, for those who call it instead of iter(), and for subclasses that override it.
+        source = self._resolved()
+        if not isinstance(source, str):
+            return self._native_pass(source)
         with plainly(self):
             return super()._get_iterator()
+
+    def _native_pass(self, source: Source | GroupedSource) -> NativePass:
+        self.check_worker_number_rationality()
+        settings = settings_of(self, source.with_casts(self._casts))
+        kept, self._kept = self._kept, None
+        one = NativePass(self, settings.gatherer(self, kept))
+        self._passes.add(one)
+        return one
 
     @property
     def _index_sampler(self) -> Any:

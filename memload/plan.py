@@ -47,8 +47,9 @@ class PlanSink(Protocol):
 
 
 def known(sampler: object) -> bool:
-    """Whether this sampler's draws are known. Subclasses may draw differently, so only the exact types are."""
-    return type(sampler) in _STREAMS or type(sampler) in _DRAWS
+    """Whether this sampler's draws are known. Subclasses and patches may draw differently: only exact types are."""
+    kind = type(sampler)
+    return kind in _ITERATED_BY and getattr(kind, "__iter__", None) is _ITERATED_BY[kind]
 
 
 def stream(sampler: Any, position: Position | None = None) -> RowStream:
@@ -155,6 +156,8 @@ _STREAMS: dict[type, Callable[[Any, Position | None], RowStream]] = {
     MixingSampler: MixingSampler.stream,
     WeightedSampler: WeightedSampler.stream,
 }
+_ITERATED_BY = {kind: getattr(kind, "__iter__", None) for kind in (*_DRAWS, *_STREAMS)}
+"""Their `__iter__` when memload was imported."""
 
 
 def as_indices(rows: Any) -> Indices:

@@ -102,8 +102,12 @@ class _RowBatches:
 
     def next(self, seen: int) -> Any:
         """Return the next batch; the loop has seen so many. Raises StopIteration after the last."""
-        while len(self._ready) < self._rows and (drawn := self._source.next(seen * self._rows)) is not None:
-            self._ready = np.append(self._ready, drawn) if len(self._ready) else drawn
+        parts, lacking = [self._ready], self._rows - len(self._ready)
+        while lacking > 0 and (drawn := self._source.next(seen * self._rows)) is not None:
+            parts.append(drawn)
+            lacking -= len(drawn)
+        if len(parts) > 1:
+            self._ready = np.concatenate(parts)
         batch, self._ready = self._ready[: self._rows].tolist(), self._ready[self._rows :]
         if not batch or (self._drop_last and len(batch) < self._rows):
             raise StopIteration

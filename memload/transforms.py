@@ -12,6 +12,7 @@ from torch.utils.data import default_collate
 from memload.cast import Cast
 from memload.cast_batches import cast_batch
 from memload.draws import Indices
+from memload.iterators import AroundBatches
 from memload.native import Source
 from memload.seeding import Drawing, PassSeed, Randomness
 
@@ -126,7 +127,7 @@ def transformed_here(transform: Callable[..., Any], batch: Any, seed: PassSeed, 
         return Outcome(error=error).result()
 
 
-class TransformedBatches(Iterator[Any]):
+class TransformedBatches(AroundBatches):
     """The batches of the stock machinery, each transformed when the loop asks for it.
 
     Args:
@@ -137,10 +138,8 @@ class TransformedBatches(Iterator[Any]):
     """
 
     def __init__(self, batches: Any, transform: Callable[..., Any], seed: PassSeed, number: int) -> None:
-        self._batches, self._transform, self._seed, self._number = batches, transform, seed, number
-
-    def __len__(self) -> int:
-        return len(self._batches)
+        super().__init__(batches)
+        self._transform, self._seed, self._number = transform, seed, number
 
     def __next__(self) -> Any:
         batch = next(self._batches)

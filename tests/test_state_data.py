@@ -47,6 +47,7 @@ def test_a_state_says_what_it_is_of_and_how_far_the_loop_is():
         "base_seed": base_seed,
         "position": {"row": 4, "drawn": 0, "memories": []},
         "generators": {},
+        "epoch": None,
     }
 
 

@@ -19,7 +19,7 @@ FLOORS = [
     {"draws", "row_numbers"},
     {"pulls", "sampled_rows"},
     {"samplers"},
-    {"errors", "dtypes", "sizes", "progress", "stats", "plan", "collate_rules", "seeding"}
+    {"errors", "dtypes", "sizes", "progress", "stats", "plan", "collate_rules", "seeding", "iterators"}
     | {"memory.budget", "sources.memory_maps"},
     {"fields", "state", "mapped", "planned_rows"},
     {"safetensors_header", "rows", "transport"},
