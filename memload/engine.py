@@ -62,8 +62,8 @@ class EngineOptions:
             8. Each adds a batch to those ahead.
         isa: instruction set, one of ``memload._core.isas()``; None: the best.
         streaming: whether batches are written past the cache; None: if the slots exceed 1.5 times the last level cache.
-        direct: whether rows of more than 64 KB that are not in the page cache are read past it (``O_DIRECT``), with at
-            least 8 threads and 2 MB for each while that lasts. True: up to twice as fast as through the page cache, but
+        direct: whether rows of more than 64 KB that are not in the page cache are read past it (``O_DIRECT``), with 12
+            threads or more and 2 MB for each while that lasts. True: up to twice as fast as through the page cache, but
             the next pass finds nothing there. False: never. None: a pass reads directly unless it wants again what was
             read so before (half of its bytes, or more than 1.5 times what the files hold within the pass itself) and
             the files fit into half of the free memory; then it goes through the page cache, and later passes find the

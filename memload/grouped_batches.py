@@ -104,6 +104,7 @@ class GroupedBatches:
     def extend(self, rows: Indices) -> None:
         """Take rows that follow those before."""
         self._plan.extend(rows)
+        self._place_ahead()
 
     def push(self, rows: Indices) -> None:
         """Take rows that are one batch."""
@@ -113,6 +114,7 @@ class GroupedBatches:
     def finish(self) -> None:
         """Know that nothing follows."""
         self._plan.finish()
+        self._place_ahead()
 
     def next(self, timeout: float) -> Any:
         """Return the next batch, None at the end."""
