@@ -425,4 +425,4 @@ def _pinned(batch: Any) -> Any:
         return {key: _pinned(value) for key, value in batch.items()}
     if isinstance(batch, list):
         return [_pinned(value) for value in batch]
-    return batch.pin_memory()
+    return batch.pin_memory() if hasattr(batch, "pin_memory") else batch  # a collate_fn may return anything
