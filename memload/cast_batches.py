@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
 from memload.cast import Cast
+from memload.iterators import AroundBatches
 
 
 def checked_casts(casts: Mapping[Any, Cast] | None) -> dict[Any, Cast]:
@@ -27,7 +28,7 @@ def checked_casts(casts: Mapping[Any, Cast] | None) -> dict[Any, Cast]:
     return dict(casts)
 
 
-class CastBatches(Iterator[Any]):
+class CastBatches(AroundBatches):
     """The batches of an iterator with some of their fields cast.
 
     Args:
@@ -40,13 +41,10 @@ class CastBatches(Iterator[Any]):
     def __init__(
         self, batches: Any, casts: Mapping[Any, Cast], names: Sequence[str] = (), grouped: bool = False
     ) -> None:
-        self._batches = batches
+        super().__init__(batches)
         self._casts = casts
         self._names = list(names)
         self._grouped = grouped
-
-    def __len__(self) -> int:
-        return len(self._batches)
 
     def __next__(self) -> Any:
         return cast_batch(next(self._batches), self._casts, self._names, self._grouped)

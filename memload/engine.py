@@ -10,9 +10,9 @@ import os
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch.utils.data import BatchSampler
@@ -22,8 +22,10 @@ from memload.by_the_dataset import answer
 from memload.changes import UpToDate
 from memload.cold import reads_blocks, reads_directly
 from memload.draws import Indices, Progress
+from memload.iterators import BatchIterator, waiting
 from memload.memory.budget import local_threads
 from memload.native import Source
+from memload.pinning import pinned
 from memload.plan import Feed, PlanSink, feed
 from memload.planned_rows import PlannedRows
 from memload.seeding import PassSeed
@@ -60,8 +62,8 @@ class EngineOptions:
             8. Each adds a batch to those ahead.
         isa: instruction set, one of ``memload._core.isas()``; None: the best.
         streaming: whether batches are written past the cache; None: if the slots exceed 1.5 times the last level cache.
-        direct: whether rows of more than 64 KB that are not in the page cache are read past it (``O_DIRECT``), with at
-            least 8 threads and 2 MB for each while that lasts. True: up to twice as fast as through the page cache, but
+        direct: whether rows of more than 64 KB that are not in the page cache are read past it (``O_DIRECT``), with 12
+            threads or more and 2 MB for each while that lasts. True: up to twice as fast as through the page cache, but
             the next pass finds nothing there. False: never. None: a pass reads directly unless it wants again what was
             read so before (half of its bytes, or more than 1.5 times what the files hold within the pass itself) and
             the files fit into half of the free memory; then it goes through the page cache, and later passes find the
@@ -274,7 +276,7 @@ def _threads(loader: FastLoader[Any]) -> int:
     return local_threads()
 
 
-class NativePass(Iterator[Any]):
+class NativePass(BatchIterator):
     """One pass of the native engine over a loader. Made by ``iter(loader)``.
 
     It draws from the generators what a stock iterator draws, when that draws it, and owns the pipeline: the end of the
@@ -282,7 +284,7 @@ class NativePass(Iterator[Any]):
     """
 
     _loader: FastLoader[Any] | None = None  # until it is wholly made, there is nothing to close
-    _workers: Sequence[Any] = ()  # whoever looks for the processes of a stock iterator finds none
+    _workers: tuple[Any, ...] = ()  # processes, for whose end those wait who know stock iterators; here are none
 
     def __init__(self, loader: FastLoader[Any], gatherer: Gatherer) -> None:
         self._gatherer = gatherer
@@ -327,6 +329,10 @@ class NativePass(Iterator[Any]):
     def __next__(self) -> Any:
         if self._process != os.getpid():
             raise RuntimeError(_FORKED)
+        with waiting(self):
+            return self._in_turn()
+
+    def _in_turn(self) -> Any:
         if not self._turn.acquire(timeout=self._timeout or -1):
             raise RuntimeError(f"DataLoader timed out after {self._timeout:g} seconds")
         try:
@@ -335,7 +341,7 @@ class NativePass(Iterator[Any]):
             batch = self._next(self._loader)
         finally:
             self._turn.release()
-        return _pinned(batch) if self._pin else batch
+        return pinned(batch) if self._pin else batch
 
     def _next(self, loader: FastLoader[Any]) -> Any:
         if not self._lead:
@@ -369,9 +375,6 @@ class NativePass(Iterator[Any]):
     def _ask(self) -> None:
         self._asked += 1
         self._feed.pull(self._lead + self._asked, self._gatherer.depth)
-
-    def __getstate__(self) -> NoReturn:
-        raise NotImplementedError(f"{type(self).__name__} cannot be pickled: pickle the loader, before it is iterated")
 
     def hand_over_counting(self) -> Progress:
         """Return the progress of this pass for the caller to count in, who hands the batches on to the loop."""
@@ -407,21 +410,12 @@ def _pins(loader: FastLoader[Any]) -> bool:
         warnings.warn(
             "pin_memory_device is deprecated, the current accelerator will be used as the device,"
             f"ignore pin_memory_device='{loader.pin_memory_device}'.",
-            stacklevel=4,
+            stacklevel=5,
         )
     if torch.accelerator.is_available():
         return True
     warnings.warn(
         "'pin_memory' argument is set as true but no accelerator is found, then device pinned memory won't be used.",
-        stacklevel=4,
+        stacklevel=5,
     )
     return False
-
-
-def _pinned(batch: Any) -> Any:
-    """Copy a batch into memory of torch's pinned allocator, since only that knows which copies are in flight."""
-    if isinstance(batch, dict):
-        return {key: _pinned(value) for key, value in batch.items()}
-    if isinstance(batch, list):
-        return [_pinned(value) for value in batch]
-    return batch.pin_memory()

@@ -21,6 +21,9 @@ from memload.collate_rules import as_shipped, collate, default_collate_fn_map
 
 Indices = NDArray[np.int64]
 
+# Fresh memory for a row of this size costs more than what is done with it: it is not copied out of the batch.
+_LARGE_ROW = 64 << 10  # bytes of one field
+
 
 class Gathers(Protocol):
     """What gathers rows natively."""
@@ -70,8 +73,9 @@ class GatheredRows(list[Any], Generic[GathersT_co]):
     """The samples of some rows. Nothing is read before somebody looks.
 
     To `default_collate` it gives the gathered batch as it is, without making samples. Whoever looks at more than the
-    first sample finds an ordinary list of ordinary samples, each in memory of its own, and `default_collate` then
-    stacks them as it stacks any. Only the first sample lies in the memory of the batch.
+    first sample finds an ordinary list of ordinary samples, and `default_collate` then stacks them as it stacks any.
+    Small samples have memory of their own, so that who keeps one does not keep the batch; the first, and large ones,
+    lie where they were gathered.
 
     Args:
         door: what gathers the rows.
@@ -170,13 +174,14 @@ def _others_in(batch: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 def _others_of(batch: Any, tag: str | None = None) -> Iterator[Any]:
-    """The other samples, each in memory of its own."""
+    """The other samples, small ones each in memory of its own."""
     if isinstance(batch, Mapping):
         columns = [iter(v[1:].tolist()) if name == tag else _others_of(v) for name, v in batch.items()]
         return (dict(zip(batch, row, strict=True)) for row in zip(*columns, strict=True))
     if isinstance(batch, Sequence):
         return zip(*map(_others_of, batch), strict=True)
-    return (row.clone() for row in _others_in(batch))
+    copied = batch[0].nbytes < _LARGE_ROW
+    return (row.clone() if copied else row.detach() for row in _others_in(batch))
 
 
 def _untouched(first: Any, batch: Any) -> bool:

@@ -30,7 +30,7 @@ from memload.seeding import peeked_seed
 from memload.state import LoaderState
 from memload.stats import LoaderStats
 from memload.stock_only import asks_for_stock
-from memload.stock_passes import IndexSampler, index_sampler, stock_pass
+from memload.stock_passes import IndexSampler, stock_pass
 from memload.transforms import TransformedBatches, checked_transform
 
 T = TypeVar("T")
@@ -165,7 +165,7 @@ class FastLoader(DataLoader[T]):
 
         Where a batch sampler of an unknown kind does not say how many rows its batches have, slots count as one row
         each here and grow to the largest batch. What a sampler takes for itself while it draws is not counted, nor the
-        buffers of 2 MB, nine as a rule, that a pass over a cold disk has while it reads past the page cache.
+        buffers of 2 MB, twelve as a rule, that a pass over a cold disk has while it reads past the page cache.
         """
         source = self._resolved()
         if isinstance(source, str):
@@ -218,12 +218,8 @@ class FastLoader(DataLoader[T]):
     def __iter__(self) -> Any:
         source = self._resolved()
         if not isinstance(source, str):
-            self.check_worker_number_rationality()
-            settings = settings_of(self, source.with_casts(self._casts))
-            kept, self._kept = self._kept, None
-            one = NativePass(self, settings.gatherer(self, kept))
-            self._passes.add(one)
-            return one
+            hooked = type(self)._get_iterator is not FastLoader._get_iterator
+            return self._get_iterator() if hooked else self._native_pass(source)
         peeked = peeked_seed(self.generator) if self.batch_transform else None
         batches: Any = stock_pass(self, super().__iter__)
         if self._casts:
@@ -231,22 +227,35 @@ class FastLoader(DataLoader[T]):
             batches = CastBatches(batches, self._casts, names, plain_collate(self) is group_collate)
         if self.batch_transform is None:
             return batches
-        return TransformedBatches(batches, self.batch_transform, self._state.seed(self, peeked), self._state.delivered)
+        seed, number = self._state.seed(self, peeked), self._state.delivered
+        pin = self.pin_memory and torch.accelerator.is_available()
+        return TransformedBatches(batches, self.batch_transform, seed, number, pin=pin)
 
     def _get_iterator(self) -> Any:
-        # Torch's own hook, for those who call it instead of iter().
-        if not isinstance(self._resolved(), str):
-            return iter(self)
+        # Torch's own hook, for those who call it instead of iter(), and for subclasses that override it.
+        source = self._resolved()
+        if not isinstance(source, str):
+            return self._native_pass(source)
         with plainly(self):
             return super()._get_iterator()
+
+    def _native_pass(self, source: Source | GroupedSource) -> NativePass:
+        self.check_worker_number_rationality()
+        settings = settings_of(self, source.with_casts(self._casts))
+        kept, self._kept = self._kept, None
+        one = NativePass(self, settings.gatherer(self, kept))
+        self._passes.add(one)
+        return one
 
     @property
     def _index_sampler(self) -> Any:
         # What stock iterators iterate: torch's own hook, and the one place where a stopped pass can be taken up.
         own = super()._index_sampler
-        if self._indices is None and not isinstance(self.dataset, IterableDataset):
-            self._indices = index_sampler(self, own)
-        return own if self._indices is None else self._indices
+        if isinstance(self.dataset, IterableDataset):
+            return own
+        if self._indices is None or self._indices.sampler is not own:
+            self._indices = IndexSampler(own)
+        return self._indices
 
     def __getstate__(self) -> dict[str, Any]:
         # What belongs to this process's passes stays here: a copy in another process starts afresh.

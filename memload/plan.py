@@ -47,8 +47,9 @@ class PlanSink(Protocol):
 
 
 def known(sampler: object) -> bool:
-    """Whether this sampler's draws are known. Subclasses may draw differently, so only the exact types are."""
-    return type(sampler) in _STREAMS or type(sampler) in _DRAWS
+    """Whether this sampler's draws are known. Subclasses and patches may draw differently: only exact types are."""
+    kind = type(sampler)
+    return kind in _ITERATED_BY and getattr(kind, "__iter__", None) is _ITERATED_BY[kind]
 
 
 def stream(sampler: Any, position: Position | None = None) -> RowStream:
@@ -56,6 +57,11 @@ def stream(sampler: Any, position: Position | None = None) -> RowStream:
     if type(sampler) in _STREAMS:
         return _STREAMS[type(sampler)](sampler, position)
     return Stream(_DRAWS[type(sampler)](sampler), position)
+
+
+def planned(position: Position | None) -> bool:
+    """Whether a position tells of rows, not of batches that were pulled from a sampler."""
+    return position is not None and "batches" not in position
 
 
 def plan_bytes(sampler: Any, ahead: int = 0) -> int:
@@ -155,6 +161,8 @@ _STREAMS: dict[type, Callable[[Any, Position | None], RowStream]] = {
     MixingSampler: MixingSampler.stream,
     WeightedSampler: WeightedSampler.stream,
 }
+_ITERATED_BY = {kind: getattr(kind, "__iter__", None) for kind in (*_DRAWS, *_STREAMS)}
+"""Their `__iter__` when memload was imported."""
 
 
 def as_indices(rows: Any) -> Indices:
@@ -250,7 +258,7 @@ class BatchFeed:
         ahead: whether batches may be pulled before their time, since nobody can see it.
         at_once: whether an error of the sampler is raised as soon as it is met, as by stock workers' iterators, or in
             its turn, after the batches before it.
-        as_index: whether the dataset is indexed by each batch as a whole, to which a list of tensors is not a list of rows.
+        as_index: whether the dataset is indexed by each batch as a whole, where tensors in a list are no rows.
     """
 
     def __init__(
@@ -361,8 +369,10 @@ def _drawn(batch_sampler: Any, rows: int, position: Position | None) -> RowStrea
         return None
     try:
         source = stream(batch_sampler.sampler, position)
-    except Exception:  # iterated, it fails with what it raises, and when it does so in a stock loader
-        return None
+    except Exception as error:
+        if planned(position):
+            raise ValueError(f"the state's position in the sampler is damaged: {error!r}") from error
+        return None  # iterated, it fails with what it raises, and when it does so in a stock loader
     there = range(-rows, rows)
     return source if not source.values or (source.values[0] in there and source.values[-1] in there) else None
 

@@ -18,6 +18,8 @@ from torch.utils.data import BatchSampler
 
 from memload.draws import Position, decode, encode
 
+_MOST_NESTED = 8
+
 Generators = Mapping[str, torch.Generator]
 
 
@@ -48,6 +50,7 @@ class BatchStream:
         self._begin: int = position["batches"] if position else 0
         self._epoch: int | None = position["epoch"] if position else None
         self._pulled = 0
+        self._over = False
         self._waiting: deque[Any] = deque()
         self._states: deque[tuple[int, dict[str, Any]]] = deque()
         self._made: dict[str, str] = {}
@@ -84,7 +87,7 @@ class BatchStream:
         known = [states for pulled, states in self._states if pulled <= batches]
         if known:
             return {**place, "states": copy.deepcopy(known[-1])}
-        return {**place, "pulled": self._pulled, "made": self._made, "first": self._first}
+        return {**place, "pulled": self._pulled, "over": self._over, "made": self._made, "first": self._first}
 
     def _open(self) -> None:
         inner, outer = self._inner, self._sampler
@@ -95,7 +98,11 @@ class BatchStream:
         if not self._pulled:
             self._first = self._standing()
             self._epoch = epoch_of(self._sampler)
-        batch = next(self._batches)
+        try:
+            batch = next(self._batches)
+        except StopIteration:
+            self._over = True  # which may have cost draws
+            raise
         self._pulled += 1
         self._keep_state()
         return batch
@@ -128,14 +135,18 @@ class BatchStream:
     def _replay(self, position: Position) -> None:
         """Iterate once more what was pulled before, with the generators as they were then."""
         self._made, pulled = dict(position["made"]), position["pulled"]
+        if self._epoch is not None:
+            epoch_owner(self._sampler).set_epoch(self._epoch)
         with self._rewound(self._made):
             self._open()
-            if pulled:
+            if position["first"]:
                 self._set(position["first"])
             for _ in range(pulled):
                 batch = self._pull()
                 if self._pulled > self._begin:
                     self._waiting.append(batch)
+            if position["over"]:
+                next(self._batches, None)
         self._first = dict(position["first"])
 
     def _standing(self) -> dict[str, str]:
@@ -174,15 +185,26 @@ def is_stateful(one: object) -> bool:
     return callable(getattr(one, "state_dict", None)) and callable(getattr(one, "load_state_dict", None))
 
 
-def epoch_of(sampler: Any) -> int | None:
-    """The epoch of a sampler, or of the one inside it, that has one which can be set; None if none has."""
-    owner = epoch_owner(sampler)
-    return None if owner is None else int(owner.epoch)
+def samplers_in(sampler: Any) -> list[Any]:
+    """Return a sampler and those that it is made of, from the outside in: its `batch_sampler`, its `sampler`."""
+    found = [sampler]
+    for one in found:
+        inner = [getattr(one, name, None) for name in ("batch_sampler", "sampler")]
+        found += [new for new in inner if new is not None and all(new is not known for known in found)]
+        if len(found) >= _MOST_NESTED:  # whatever gives another one each time that it is asked
+            break
+    return found
 
 
 def epoch_owner(sampler: Any) -> Any:
-    """The sampler, or the one inside it, with `set_epoch` and `epoch`; None if there is none."""
-    for one in (sampler, getattr(sampler, "sampler", None)):
+    """The outermost of a sampler and those in it that has an epoch which can be set; None if none has."""
+    for one in samplers_in(sampler):
         if callable(getattr(one, "set_epoch", None)) and isinstance(getattr(one, "epoch", None), int):
             return one
     return None
+
+
+def epoch_of(sampler: Any) -> int | None:
+    """The epoch of a sampler or of one in it; None if none has any."""
+    owner = epoch_owner(sampler)
+    return None if owner is None else int(owner.epoch)

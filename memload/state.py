@@ -10,6 +10,7 @@ bytes. Only what samplers and datasets of the user's tell of themselves is taken
      "passes", "delivered", "finished", "base_seed",   how far the loop is
      "position": {...},                                where the sampler stood for the batches that were delivered
      "generators": {...},                              those that were given, as they stood when the state was told
+     "epoch": 0,                                       of the sampler, as it was then; None where it has no epoch
      "dataset_state": {...}}                           only of a dataset that tells one, in the main process
 """
 
@@ -31,7 +32,8 @@ from torch.utils.data import (
 
 from memload.draws import Progress, decode, encode
 from memload.dtypes import dtype_name
-from memload.pulls import epoch_owner, is_stateful
+from memload.iterators import AroundBatches
+from memload.pulls import epoch_of, epoch_owner, is_stateful, samplers_in
 from memload.samplers import MixingSampler, WeightedSampler
 from memload.seeding import PassSeed
 
@@ -40,7 +42,8 @@ if TYPE_CHECKING:
 
 VERSION = 1
 
-_KEYS = ("dataset", "batches", "sampler", "passes", "delivered", "finished", "base_seed", "position", "generators")
+_PROGRESS = ("passes", "delivered", "finished", "base_seed", "position", "generators", "epoch")
+_KEYS = ("dataset", "batches", "sampler", *_PROGRESS)
 
 # What of a known sampler decides which rows come; the epoch and the number of ranks belong to the position.
 _FACTS: dict[type, Callable[[Any], dict[str, Any]]] = {
@@ -96,6 +99,7 @@ class LoaderState:
             "base_seed": self.base_seed,
             "position": progress.position() if progress else None,
             "generators": standing(given_generators(loader)),
+            "epoch": epoch_of(_outermost(loader)),
             **_dataset_state(loader),
         }
 
@@ -107,10 +111,9 @@ class LoaderState:
             return  # nothing to take up: the next pass begins at its beginning
         _compare(checked, self._identity(loader))
         self._loaded = copy.deepcopy(checked)
-        position = checked["position"] or {}
         owner = epoch_owner(_outermost(loader))
-        if owner is not None and position.get("epoch") is not None:
-            owner.set_epoch(position["epoch"])
+        if owner is not None and checked["epoch"] is not None:
+            owner.set_epoch(checked["epoch"])
 
     def begin(self, loader: FastLoader[Any]) -> Progress:
         """Begin a pass, or take one up if a state was loaded that was told in the middle of it."""
@@ -166,15 +169,12 @@ class LoaderState:
         return {"dataset": self._dataset, **_batching(loader)}
 
 
-class CountedBatches(Iterator[Any]):
+class CountedBatches(AroundBatches):
     """The batches of a stock iterator, counted as they are handed out."""
 
     def __init__(self, batches: Any, progress: Progress) -> None:
-        self._batches = batches
+        super().__init__(batches)
         self._progress = progress
-
-    def __len__(self) -> int:
-        return len(self._batches)
 
     def __next__(self) -> Any:
         try:
@@ -191,10 +191,9 @@ class CountedBatches(Iterator[Any]):
 
 def given_generators(loader: FastLoader[Any]) -> dict[str, torch.Generator]:
     """The generators that a loader and its samplers were given, by who has them, each once."""
-    outer = _outermost(loader)
-    owners = {"loader": loader, "batches": outer, "rows": getattr(outer, "sampler", None)}
+    samplers = {f"sampler {depth}": one for depth, one in enumerate(samplers_in(_outermost(loader)))}
     found: dict[str, torch.Generator] = {}
-    for name, owner in owners.items():
+    for name, owner in {"loader": loader, **samplers}.items():
         generator = getattr(owner, "generator", None)
         if isinstance(generator, torch.Generator) and all(generator is not other for other in found.values()):
             found[name] = generator

@@ -44,6 +44,38 @@ class ReadyBatches:
         return -(-self.n // 3)
 
 
+class Epochs(Sampler):
+    """Of no kind that memload knows: each pass has a seed of its own, and leaves that of the next behind."""
+
+    def __init__(self, n):
+        self.n, self.epoch = n, 0
+
+    def __iter__(self):
+        order = torch.randperm(self.n, generator=torch.Generator().manual_seed(self.epoch)).tolist()
+        yield from order
+        self.epoch += 1
+
+    def __len__(self):
+        return self.n
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+
+class Sharded:
+    """Batches of a batch sampler that is wrapped once more, as some frameworks do."""
+
+    def __init__(self, batch_sampler):
+        self.batch_sampler = batch_sampler
+        self.batch_size, self.drop_last = batch_sampler.batch_size, False
+
+    def __iter__(self):
+        return (batch for number, batch in enumerate(self.batch_sampler) if number % 2)
+
+    def __len__(self):
+        return len(self.batch_sampler) // 2
+
+
 class Telling(Sampler):
     """Tells its state, which runs ahead of the loop as far as it is pulled ahead; each pass has another order."""
 
@@ -69,6 +101,12 @@ class Telling(Sampler):
         self.begin, self.passes = state["at"] or None, state["passes"]
 
 
+def both(n):
+    """Two datasets with n rows in all."""
+    parts = {"a": n // 2, "b": n - n // 2}
+    return memload.concat({name: memload.from_arrays(x=torch.zeros(rows)) for name, rows in parts.items()})
+
+
 KNOWN = {
     "sequential": lambda ds, n, g: SequentialSampler(ds),
     "shuffled": lambda ds, n, g: RandomSampler(ds),
@@ -82,10 +120,15 @@ KNOWN = {
     "subset by a generator": lambda ds, n, g: SubsetRandomSampler(range(n // 2, n), generator=g),
     "weighted": lambda ds, n, g: WeightedRandomSampler(torch.arange(1.0, n + 1), n + 3),
     "weighted by a generator": lambda ds, n, g: WeightedRandomSampler(torch.arange(1.0, n + 1), n + 3, generator=g),
+    "mixed": lambda ds, n, g: memload.MixingSampler(both(n), {"a": 1, "b": 2}, generator=g),
+    "weighted as it goes": lambda ds, n, g: memload.WeightedSampler(torch.arange(1.0, n + 1), n + 3),
+    "weighted as it goes by a generator": lambda ds, n, g: memload.WeightedSampler(torch.ones(n), 300, generator=g),
     "distributed": lambda ds, n, g: DistributedSampler(ds, 3, 1, seed=5),
 }
 UNKNOWN = {
     "draws from the global generator": lambda ds, n, g: GlobalShuffle(n),
+    "an epoch of its own": lambda ds, n, g: Epochs(n),
+    "sharded": lambda ds, n, g: Sharded(BatchSampler(RandomSampler(ds, generator=g), 2, False)),
     "ready batches": lambda ds, n, g: ReadyBatches(n, g),
     "tells its state": lambda ds, n, g: Telling(n),
 }
@@ -97,7 +140,7 @@ def make(kind, n, *, native=True, seed=0, batch_size=4, drop_last=False, **setti
     dataset = memload.from_arrays(x=torch.arange(n)).only("x") if native else list(range(n))
     generator = torch.Generator().manual_seed(seed)
     sampler = SAMPLERS[kind](dataset, n, generator)
-    if not isinstance(sampler, ReadyBatches):
+    if not isinstance(sampler, ReadyBatches | Sharded):
         sampler = BatchSampler(sampler, batch_size, drop_last)
     loader = memload.FastLoader(dataset, batch_sampler=sampler, generator=generator, **settings)
     assert loader.engine == ("native" if native else "torch")

@@ -16,11 +16,13 @@ BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 QUICK = {
     "busy_core.py": ["--workloads", "W2", "--variants", "bf16"],
     "cold.py": ["--workloads", "C4"],
+    "door.py": ["--workloads", "W2", "--variants", "f32"],
     "first_batch.py": ["--workloads", "W4"],
     "many.py": ["--workloads", "W2", "--variants", "f32"],
     "overlap.py": ["--workloads", "W2", "--variants", "f32"],
     "resume.py": [],
     "streaming.py": [],
+    "transforms.py": ["--workloads", "W2"],
     "throughput.py": ["--workloads", "W1", "W3", "--isas"],
     "versus_rival.py": ["--workloads", "W4"],
     "versus_stock.py": ["--workloads", "W2", "W4"],

@@ -188,7 +188,7 @@ def test_of_a_data_set_of_many_files_only_some_are_kept_open(path):
     for i in range(ROWS):
         evict(folder / f"{i}.npy")
     assert read(ds).direct_bytes == ROWS * ROW
-    assert descriptors_of(folder) == 64
+    assert 0 < descriptors_of(folder) <= 64
 
 
 @pytest.mark.parametrize("direct", [None, True])

@@ -260,6 +260,15 @@ def test_a_sample_that_is_kept_keeps_its_own_bytes_only():
     assert {sample["stim"].untyped_storage().nbytes() for sample in kept} == {20}
 
 
+def test_large_samples_are_not_copied_once_more():
+    ds = memload.from_arrays(x=torch.arange(3 * 20_000).reshape(3, 20_000).float())
+    rows = list(ds.__getitems__([2, 0, 1]))
+    assert len({row["x"].untyped_storage().data_ptr() for row in rows}) == 1
+    assert same(default_collate(rows), default_collate([ds[2], ds[0], ds[1]]))
+    rows[1]["x"].requires_grad_().sum().backward()
+    assert not rows[2]["x"].requires_grad
+
+
 def test_rows_of_two_batches_collate_together():
     ds = dataset()
     one, two = ds.__getitems__([1, 2]), ds.__getitems__([3, 4])

@@ -153,3 +153,15 @@ def test_the_loader_of_pytorch_geometric_gets_native_rows(reports, scenario):
     found = reports("geometric_runs.py")
     assert_as_stock(found, scenario)
     assert_each_row_once(found, scenario)
+
+
+def test_the_programs_of_the_page_run(tmp_path):
+    headings = "Lightning", "accelerate", "transformers", "PyTorch Geometric"
+    (found,) = run("page.py", tmp_path, *headings)
+    assert {heading: one["programs"] for heading, one in found.items()} == dict(
+        zip(headings, (1, 1, 2, 1), strict=True)
+    )
+
+
+def test_the_program_of_the_page_for_torchrun_runs_on_two_ranks(tmp_path):
+    assert run("page.py", tmp_path, "torchrun", ranks=2) == [{"torchrun": {"programs": 1}}] * 2

@@ -2,6 +2,7 @@
 
 import copy
 import re
+import typing
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from torch.utils.data import (
 )
 
 import memload
+from memload import collate_rules
 
 N = 12
 
@@ -101,6 +103,15 @@ class WithTransform(Subset):
         return [self[i] for i in indices]
 
 
+class Reversed(list):
+    def __getitem__(self, index):
+        return super().__getitem__(-1 - index)
+
+
+class Withdrawn(Offering):
+    __memload__ = None
+
+
 class Tagged(torch.Tensor):
     """A tensor of somebody's own."""
 
@@ -174,12 +185,17 @@ STOCK = {
     "list": (lambda: list(range(N)), "list is not a dataset that memload reads natively"),
     "list of tuples in a subset": (lambda: Subset([(1, 2.0)] * N, [1, 2]), "list is not a dataset"),
     "subset by bools": (lambda: Subset(tensors(), [True, False, True]), "they are bools"),
+    "subset by an array of bools": (lambda: Subset(tensors(), np.array([True, False])), "they are bools"),
+    "subset by ints and bools": (lambda: Subset(tensors(), [3, True]), "they are bools"),
+    "subset by a mapping": (lambda: Subset(tensors(), {0: 3, 1: 2}), "what a dict gives for an index"),
+    "subset by a table": (lambda: Subset(tensors(), Reversed([1, 2, 3])), "what a Reversed gives for an index"),
     "subset by something": (lambda: Subset(tensors(), [None, None]), "are not row indices"),
     "grown part": (grown_part, "parts whose length changed"),
     "named stack of a list": (lambda: StackDataset(x=list(range(N)), y=tensors()), "list is not a dataset"),
     "text in a tensordict": (lambda: tensordict.TensorDict({"a": numbers(), "t": "text"}, [N]), "NonTensorData"),
     "named tensordict": (lambda: tensordicts(names=["n"]), "named dimensions"),
     "empty tensordict": (lambda: tensordict.TensorDict({}, [N]), "has no entries"),
+    "offer withdrawn": (Withdrawn, "Withdrawn is not a dataset that memload reads natively"),
     "offer not overridden": (type("Own", (Offering,), {"__getitem__": lambda s, i: i}), "Own overrides __getitem__"),
 }  # fmt: skip
 
@@ -284,3 +300,105 @@ def test_what_would_differ_runs_on_stock_machinery_and_says_why(kind):
     why = memload.FastLoader(make()).why
     assert re.search(reason, why), why
     assert why.endswith(".")
+
+
+def test_a_patched_class_answers_by_its_patch(monkeypatch):
+    dataset, original = tensors(), TensorDataset.__getitem__
+    loader = memload.FastLoader(dataset, batch_size=5)
+    assert loader.engine == "native"
+    with monkeypatch.context() as patch:
+        patch.setattr(TensorDataset, "__getitem__", lambda self, index: tuple(-x for x in original(self, index)))
+        assert loader.why.startswith("__getitem__ of this TensorDataset was replaced")
+        assert same(list(loader), list(DataLoader(dataset, batch_size=5)))
+    assert loader.engine == "native"
+
+
+def test_a_patched_sampler_is_iterated(monkeypatch):
+    monkeypatch.setattr(SequentialSampler, "__iter__", lambda self: iter([3, 1]))
+    loader = memload.FastLoader(tensors(), batch_size=2)
+    assert loader.engine == "native"
+    assert [batch[1].tolist() for batch in loader] == [[3, 1]]
+
+
+@pytest.mark.parametrize(
+    "offered", [None, TensorDataset(numbers()), {"stim": numbers()}], ids=lambda o: type(o).__name__
+)
+def test_an_offer_of_something_else_than_a_memload_dataset_is_a_type_error(offered):
+    class Offer(Offering):
+        def __memload__(self):
+            return offered
+
+    loader = memload.FastLoader(Subset(Offer(), [1, 2]), batch_size=2)
+    for use in (lambda: loader.engine, lambda: loader.why, lambda: iter(loader)):
+        with pytest.raises(
+            TypeError, match=rf"Offer.__memload__\(\) must return .* it returned {type(offered).__name__}"
+        ):
+            use()
+
+
+def test_an_offer_of_another_length_is_a_value_error():
+    loader = memload.FastLoader(Offering(dicts().select([0, 1])), batch_size=2)
+    with pytest.raises(ValueError, match=r"__memload__\(\) returned a dataset of 2 rows; len\(\) .* is 12"):
+        iter(loader)
+
+
+def test_the_batches_are_those_of_the_offered_dataset():
+    (batch,) = memload.FastLoader(Offering(dicts().select([*range(N)][::-1]).only("robs")), batch_size=N)
+    assert torch.equal(batch, numbers(4).flip(0))
+
+
+def test_a_collate_function_gets_a_tensordict_natively_as_the_stock_loader_gives_it():
+    for dataset in (tensordicts(), Subset(tensordicts(), [1, 0, 2])):
+        for collate in (lambda batch: batch, lambda batch: batch["a"].sum(), tensordict.TensorDict.to_dict):
+            got = memload.FastLoader(dataset, batch_size=2, collate_fn=collate)
+            assert got.engine == "native"
+            assert same(list(got), list(DataLoader(dataset, batch_size=2, collate_fn=collate)))
+
+
+def test_a_cast_follows_a_collate_function_of_ones_own_on_stock_machinery():
+    arguments = {"batch_size": 2, "collate_fn": lambda td: {"a": td["a"] + 1}}
+    loader = memload.FastLoader(tensordicts(), **arguments, cast={"a": memload.Cast(torch.float64)})
+    assert "cast= follows a collate_fn of your own" in loader.why
+    batches = [{"a": batch["a"].double()} for batch in DataLoader(tensordicts(), **arguments)]
+    assert same(list(loader), batches)
+
+
+def test_what_torch_knows_nothing_of_is_not_native_either(monkeypatch):
+    # An older tensordict does not teach default_collate about its class.
+    rules = {key: rule for key, rule in collate_rules.default_collate_fn_map.items() if "tensordict" not in str(key)}
+    monkeypatch.setattr("memload.collation.default_collate_fn_map", rules)
+    assert "does not teach default_collate" in memload.FastLoader(tensordicts()).why
+    assert memload.FastLoader(tensordicts(), collate_fn=lambda batch: batch).engine == "native"
+
+
+def test_a_loader_can_be_named_with_its_batches_type_in_annotations():
+    def count(loader: memload.FastLoader[int]) -> int:
+        return len(loader)
+
+    assert count(memload.FastLoader[int](tensors(), batch_size=5)) == 3
+    assert typing.get_args(memload.FastLoader[dict[str, torch.Tensor]]) == (dict[str, torch.Tensor],)
+
+
+ARGUMENTS = {
+    "own collate": ({"collate_fn": len}, "leave collate_fn out"),
+    "no batches": ({"batch_size": None}, "give a batch_size, or a BatchSampler as sampler"),
+    "lists": (
+        {"batch_size": None, "sampler": BatchSampler(range(4), 2, False)},
+        "give the BatchSampler as batch_sampler",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", ARGUMENTS)
+def test_arguments_that_keep_a_loader_from_being_native_say_what_to_do(what):
+    arguments, advice = ARGUMENTS[what]
+    loader = memload.FastLoader(dicts(), **arguments)
+    assert loader.engine == "torch"
+    assert advice in loader.why
+
+
+def test_lists_with_a_collate_function_of_ones_own_run_on_stock_machinery():
+    arguments = {"batch_size": None, "sampler": BatchSampler(range(N), 5, False), "collate_fn": len}
+    loader = memload.FastLoader(tensors(), **arguments)
+    assert "called with what the dataset gives" in loader.why
+    assert list(loader) == list(DataLoader(tensors(), **arguments)) == [2, 2, 2]

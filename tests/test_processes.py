@@ -98,7 +98,7 @@ except KeyboardInterrupt:
 ENDINGS = {
     # No torch operations in these: torch ends a process by std::terminate whose daemon threads run some at its end.
     "a daemon thread that waits for a batch": """
-large = memload.FastLoader(memload.from_arrays(x=torch.zeros(2, 1 << 28, dtype=torch.uint8)), batch_size=2, threads=1)
+large = memload.FastLoader(memload.from_arrays(x=torch.zeros(2, 1 << 27, dtype=torch.uint8)), batch_size=2, threads=1)
 threading.Thread(target=lambda: next(iter(large)), daemon=True).start()
 time.sleep(0.05)
 """,
@@ -115,6 +115,7 @@ sampler = iter(lambda: time.sleep(1000), 0)
 threading.Thread(target=lambda: next(iter(memload.FastLoader(loader.dataset, sampler=sampler))), daemon=True).start()
 time.sleep(0.3)
 """,
+    "nobody who wants tensordict": 'list(loader); sys.exit(1 if "tensordict" in sys.modules else 0)',
     "sys.exit in mid-epoch": "for batch in loader: sys.exit(0)",
     "os._exit in mid-epoch": "for batch in loader: os._exit(0)",
     "an exception in another thread": """

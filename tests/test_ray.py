@@ -26,3 +26,7 @@ def test_the_workers_of_ray_train_share_the_rows_out_natively(ranks, scenario):
         rows = [row for rank in epoch for batch in rank for row in batch]
         assert set(rows) == set(range(ROWS))
         assert len(rows) == ROWS + 1  # two ranks, an odd number of rows
+
+
+def test_the_program_of_the_page_runs(tmp_path):
+    assert run("page.py", tmp_path, "Ray Train", seconds=300) == [{"Ray Train": {"programs": 1}}]

@@ -50,9 +50,9 @@ def test_rows_to_come_are_seen_once_over_ranks_that_change_twice(
     settings = {"batch_size": batch_size, "shuffle": shuffle, "short": short, "drop_last": drop_last, "native": native}
     order = list(DistributedSampler(range(rows), 1, 0, shuffle=shuffle, seed=3))
     gone, state, seen = 0, None, []
-    for world, share in zip(worlds, [*shares, 1], strict=True):
+    for world, share in zip(worlds, [*shares, None], strict=True):
         expected = [dealt(order, gone, world, rank, batch_size, short, drop_last) for rank in range(world)]
-        steps = math.floor(share * len(expected[0])) if share < 1 else len(expected[0])
+        steps = len(expected[0]) if share is None else math.floor(share * len(expected[0]))
         loaders = [rank_loader(rows, world, rank, **settings) for rank in range(world)]
         for loader, batches in zip(loaders, expected, strict=True):
             if state is not None:
@@ -61,7 +61,7 @@ def test_rows_to_come_are_seen_once_over_ranks_that_change_twice(
             found = [next(iterator).tolist() for _ in range(steps)]
             assert found == batches[:steps]
             seen += [row for batch in found for row in batch]
-            if share == 1 and world == worlds[-1]:
+            if share is None:
                 assert next(iterator, None) is None
         gone = min(gone + steps * batch_size * world, rows)
         state = json.loads(json.dumps(loaders[teller % world].state_dict()))

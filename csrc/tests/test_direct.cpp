@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
@@ -485,6 +486,24 @@ TEST(a_pass_left_in_the_middle_of_direct_reads_ends) {
     if (i % 3 != 0) CHECK(pipeline->next(batch, kPatience) == Step::batch);
     if (i % 2 != 0) pipeline->close();
   }
+}
+
+TEST(several_passes_read_one_file_directly_at_once) {
+  constexpr std::size_t kRows = 120;
+  const Bytes bytes = pattern_bytes(kRows * kRow, 24);
+  const ColdFile cold(bytes);
+  std::atomic<std::size_t> right{0};
+  {
+    std::vector<std::jthread> consumers;
+    for (unsigned id = 0; id < 3; ++id) {
+      consumers.emplace_back([&, id] {
+        const Indices plan = shuffled(kRows, 100 + id);
+        right += read_all(*planned(dense(cold.storage, kRow), plan, options(4 + id)), bytes, plan);
+      });
+    }
+  }
+  CHECK_EQ(right.load(), 3 * kRows);
+  if (on_a_disk()) CHECK_EQ(cold.storage->direct_bytes(), 3 * kRows * kRow);
 }
 
 TEST(files_whose_residency_is_not_told_are_read_directly_when_that_is_asked_for) {

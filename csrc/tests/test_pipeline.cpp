@@ -449,6 +449,50 @@ TEST(many_pipelines_share_one_pool_of_threads) {
   CHECK_EQ(threads_of_process(), before + 2);
 }
 
+// Notes how many of its pieces run at once. Each waits for as many as are wanted, and a little for one more.
+class Together : public memload::Job {
+ public:
+  Together(std::shared_ptr<memload::Crew> crew, std::size_t pieces, int wanted)
+      : Job(std::move(crew), pieces), left(pieces), wanted_(wanted) {}
+
+  void run(std::size_t) noexcept override {
+    std::unique_lock lock(mutex_);
+    most = std::max(most, ++running_);
+    changed_.notify_all();
+    changed_.wait_for(lock, kPatience, [this] { return most >= wanted_; });
+    changed_.wait_for(lock, 5ms, [this] { return most > wanted_; });
+    --running_;
+    --left;
+    changed_.notify_all();
+  }
+  int most_at_once() {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, kPatience, [this] { return left == 0; });
+    return most;
+  }
+
+  std::size_t left;  // guarded by mutex_, as the next
+  int most = 0;
+
+ private:
+  int running_ = 0;
+  const int wanted_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+};
+
+TEST(a_crew_may_be_given_more_threads_and_then_fewer) {
+  const std::shared_ptr<memload::Workers> pool = memload::Workers::shared(2);
+  const auto crew = std::make_shared<memload::Crew>(2);
+  for (const int threads : {2, 5, 1, 3}) {
+    pool->set_limit(*crew, threads);
+    const auto job = std::make_shared<Together>(crew, 12, threads);
+    pool->submit(job);
+    CHECK_EQ(job->most_at_once(), threads);
+  }
+  CHECK_EQ(pool->threads(), 5);
+}
+
 TEST(patience_ends_a_wait_for_a_plan_that_does_not_go_on) {
   Pipeline pipeline({{numbered(10, 8), {}}}, options(4));
   pipeline.extend(rows_of({1, 2, 3}));

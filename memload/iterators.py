@@ -1,0 +1,52 @@
+"""What iterators of batches offer beside the batches, as torch's own do."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+_NOTHING = contextlib.nullcontext()
+
+
+class BatchIterator(Iterator[Any]):
+    """An iterator that belongs to the process and the loop in which it was begun."""
+
+    def __getstate__(self) -> Any:
+        # Also copy.copy asks for it.
+        raise NotImplementedError(
+            f"{type(self).__name__} cannot be pickled or copied: pickle the loader, and begin another pass with iter()"
+        )
+
+
+class AroundBatches(BatchIterator):
+    """A layer around an iterator of torch's, through which all else that this one offers shows.
+
+    Args:
+        batches: an iterator with a length.
+    """
+
+    def __init__(self, batches: Any) -> None:
+        self._batches = batches
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __getattr__(self, name: str) -> Any:
+        # Some loops look for the worker processes of a stock iterator, to wait for their end.
+        if name == "_batches":
+            raise AttributeError(name)  # not yet made
+        return getattr(self._batches, name)
+
+
+def waiting(iterator: object) -> contextlib.AbstractContextManager[Any]:
+    """Return a context that shows in torch's profiler, while it runs, as the wait for the next batch.
+
+    The name begins as that of stock iterators does, by which programs that read profiles know it.
+    """
+    # The context would cost several microseconds a batch, even where nobody profiles.
+    if not torch.autograd._profiler_enabled():  # type: ignore[attr-defined]
+        return _NOTHING
+    return torch.autograd.profiler.record_function(f"enumerate(DataLoader)#{type(iterator).__name__}.__next__")

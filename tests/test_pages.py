@@ -1,0 +1,18 @@
+"""The how-to pages run, from top to bottom."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).parents[1] / "docs"
+
+
+@pytest.mark.parametrize("page", ["checkpointing.md"])
+def test_the_snippets_of_a_page_run_one_after_the_other(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    snippets = re.findall(r"^```python\n(.*?)^```", (DOCS / page).read_text(), flags=re.MULTILINE | re.DOTALL)
+    assert snippets
+    names = {"__name__": "page"}
+    for snippet in snippets:
+        exec(compile(snippet, page, "exec"), names)
