@@ -311,7 +311,8 @@ class BatchFeed:
         return self._unplanned.pop(position, None)
 
     def _plan(self, indices: Any) -> None:
-        odd = self._as_index and any(isinstance(index, torch.Tensor) for index in indices)
+        kinds = set(map(type, indices)) if isinstance(indices, list | tuple) else set()
+        odd = bool in kinds or (self._as_index and torch.Tensor in kinds)  # which numpy would take for integers
         rows = None if odd else _rows_there(indices, self._rows)
         if rows is None:
             self._unplanned[self._pulled] = Unplanned(indices)
