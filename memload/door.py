@@ -31,8 +31,9 @@ _DEPTH = 3
 class Door:
     """Gathers batches of a source on demand, by native threads, into slots that their tensors lease.
 
-    The slots, at most four of the largest batch so far, live as long as the door. Several threads may gather, one at a
-    time. A forked child starts afresh. A process that loads data for another gathers with one thread, as torch has it.
+    The slots, at most four of the largest batch so far, live as long as the door, and so do the threads. Several
+    threads may gather, one at a time. A forked child starts afresh. A process that loads data for another gathers with
+    one thread, as torch has it.
 
     Args:
         source: what is gathered.
