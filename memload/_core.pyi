@@ -6,7 +6,7 @@ import collections.abc
 import numpy
 import numpy.typing
 import typing
-__all__: list[str] = ['Ceiling', 'Column', 'Pipeline', 'Storage', 'bench_disk', 'bench_memcpy', 'cast', 'copy', 'isas', 'version']
+__all__: list[str] = ['Ceiling', 'Column', 'Pipeline', 'Slots', 'Storage', 'bench_disk', 'bench_memcpy', 'cast', 'copy', 'isas', 'version']
 class Storage:
     """
     One readable run of bytes: a mapped file, or memory of somebody else's.
@@ -125,6 +125,18 @@ class Pipeline:
     def stats(self) -> dict[str, typing.Any]:
         """
         Counters of this pass.
+        """
+class Slots:
+    """
+    Memory that is lent to tensors, and again when the last of them is gone.
+    """
+    def __init__(self, count: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        At most so many are kept; more are lent, and then freed.
+        """
+    def take(self, nbytes: typing.SupportsInt | typing.SupportsIndex) -> typing.Any:
+        """
+        A DLPack capsule of so many bytes, uninitialised.
         """
 class Ceiling:
     """

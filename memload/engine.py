@@ -25,6 +25,7 @@ from memload.draws import Indices, Progress
 from memload.iterators import BatchIterator, waiting
 from memload.memory.budget import local_threads
 from memload.native import Source
+from memload.pinning import pinned
 from memload.plan import Feed, PlanSink, feed
 from memload.planned_rows import PlannedRows
 from memload.seeding import PassSeed
@@ -61,8 +62,8 @@ class EngineOptions:
             8. Each adds a batch to those ahead.
         isa: instruction set, one of ``memload._core.isas()``; None: the best.
         streaming: whether batches are written past the cache; None: if the slots exceed 1.5 times the last level cache.
-        direct: whether rows of more than 64 KB that are not in the page cache are read past it (``O_DIRECT``), with at
-            least 8 threads and 2 MB for each while that lasts. True: up to twice as fast as through the page cache, but
+        direct: whether rows of more than 64 KB that are not in the page cache are read past it (``O_DIRECT``), with 12
+            threads or more and 2 MB for each while that lasts. True: up to twice as fast as through the page cache, but
             the next pass finds nothing there. False: never. None: a pass reads directly unless it wants again what was
             read so before (half of its bytes, or more than 1.5 times what the files hold within the pass itself) and
             the files fit into half of the free memory; then it goes through the page cache, and later passes find the
@@ -339,7 +340,7 @@ class NativePass(BatchIterator):
             batch = self._next(self._loader)
         finally:
             self._turn.release()
-        return _pinned(batch) if self._pin else batch
+        return pinned(batch) if self._pin else batch
 
     def _next(self, loader: FastLoader[Any]) -> Any:
         if not self._lead:
@@ -417,12 +418,3 @@ def _pins(loader: FastLoader[Any]) -> bool:
         stacklevel=5,
     )
     return False
-
-
-def _pinned(batch: Any) -> Any:
-    """Copy a batch into memory of torch's pinned allocator, since only that knows which copies are in flight."""
-    if isinstance(batch, dict):
-        return {key: _pinned(value) for key, value in batch.items()}
-    if isinstance(batch, list):
-        return [_pinned(value) for value in batch]
-    return batch.pin_memory()

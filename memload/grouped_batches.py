@@ -6,6 +6,7 @@ plan.py                    grouped_source.py        a _core.Pipeline for each so
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -93,6 +94,7 @@ class GroupedBatches:
         self._unpack = [one.unpacker() for one in settings.source.sources]
         self._plan = PlannedRows(settings.each[0].batch_rows, settings.each[0].drop_last)
         self._ahead: deque[list[Share] | Exception] = deque()
+        self._gathered: list[Iterator[Any]] = []  # of the next batch
         self._failed = False
         self._batches = 0
 
@@ -102,6 +104,7 @@ class GroupedBatches:
     def extend(self, rows: Indices) -> None:
         """Take rows that follow those before."""
         self._plan.extend(rows)
+        self._place_ahead()
 
     def push(self, rows: Indices) -> None:
         """Take rows that are one batch."""
@@ -111,17 +114,23 @@ class GroupedBatches:
     def finish(self) -> None:
         """Know that nothing follows."""
         self._plan.finish()
+        self._place_ahead()
 
     def next(self, timeout: float) -> Any:
         """Return the next batch, None at the end."""
         self._place_ahead()
         if not self._ahead:
             return None
-        shares = self._ahead.popleft()
+        shares = self._ahead[0]
         if isinstance(shares, Exception):
+            self._ahead.popleft()
             raise shares
         end = time.monotonic() + timeout if timeout else None
-        batch = [group for share in shares for group in self._groups(share, end)]
+        while len(self._gathered) < len(shares):  # a batch that was not ready in time is gone on with
+            self._gathered.append(self._groups(shares[len(self._gathered)], end))
+        self._ahead.popleft()
+        batch = [*itertools.chain.from_iterable(self._gathered)]
+        self._gathered.clear()
         self._batches += 1
         return batch
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,6 +18,7 @@ from memload.layout import DictOf, Only
 from memload.native import Key, NotNative, Source
 from memload.plan import Indices
 from memload.readers import check_unaltered, resolve, rows_of_subset
+from memload.row_numbers import by_first_appearance
 
 _TAG_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
@@ -88,17 +88,6 @@ class GroupedSource:
                 raise KeyError(f"cast= names the field {key!r}; the datasets have {', '.join(map(repr, known))}")
         cast = [one.with_casts({key: casts[key] for key in casts if key in one.fields}) for one in self.sources]
         return replace(self, sources=tuple(cast))
-
-
-def by_first_appearance(tags: Indices) -> list[Indices]:
-    """Return the places of each tag, in rising order; the tag that comes first is the first. There is one at least."""
-    if tags.min() >= 0 and tags.max() < 1 << 15:
-        tags = tags.astype(np.int16)  # sorted by radix, five times as fast
-    order = np.argsort(tags, kind="stable")
-    ordered = tags[order]
-    ends = [0, *(np.flatnonzero(ordered[1:] != ordered[:-1]) + 1).tolist(), len(tags)]
-    groups = [order[begin:end] for begin, end in itertools.pairwise(ends)]
-    return sorted(groups, key=lambda group: int(group[0]))
 
 
 def resolve_groups(dataset: Any) -> GroupedSource:

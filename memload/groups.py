@@ -14,9 +14,11 @@ from numpy.typing import NDArray
 from torch.utils.data import default_collate
 
 from memload._core import Column, Storage
+from memload.collate_rules import as_shipped
 from memload.dataset import TAG, Dataset
 from memload.fields import Field, check_name
-from memload.row_numbers import kind, row_number, row_numbers, rows_of_each, two_parts
+from memload.gathered import GatheredRows
+from memload.row_numbers import by_first_appearance, kind, row_number, row_numbers, rows_of_each, two_parts
 from memload.sizes import format_size
 
 
@@ -30,7 +32,10 @@ class GroupedDataset(torch.utils.data.Dataset[dict[str, Any]]):
 
     Args:
         members: the datasets by name, whose rows are dicts.
-        rows: int64 (n,), which rows there are, counted over all members in turn; None: all.
+        rows: int64 (n,), which rows there are, counted over all members in turn, as `select` makes them; None: all.
+
+    Raises:
+        TypeError, ValueError: a member is no dataset, or none that can be joined; see `memload.concat`.
 
     Example:
         >>> import memload, torch
@@ -44,6 +49,8 @@ class GroupedDataset(torch.utils.data.Dataset[dict[str, Any]]):
     rows: NDArray[np.int64] | None = None
 
     def __post_init__(self) -> None:
+        for name, member in self.members.items():
+            _check_member(name, member)
         object.__setattr__(self, "members", MappingProxyType(dict(self.members)))
 
     @property
@@ -175,11 +182,10 @@ def concat(*datasets: Any) -> Any:
 def _concat_named(members: Mapping[str, Any]) -> Dataset | GroupedDataset:
     if not members:
         raise ValueError("concat needs at least one dataset")
-    for name, member in members.items():
-        _check_member(name, member)
+    grouped = GroupedDataset(members)
     first, *others = members.values()
     if any(_form(other) != _form(first) for other in others):
-        return GroupedDataset(members)
+        return grouped
     tagged = [with_tag(member, k) for k, member in enumerate(members.values())]
     return replace(tagged[0].concat(*tagged[1:]), names=tuple(members))
 
@@ -240,10 +246,21 @@ def group_collate(samples: Sequence[Any]) -> list[Any]:
         >>> [tuple(group["x"].shape) for group in next(iter(loader))]
         [(3, 8), (1, 9)]
     """
+    if (gathered := _gathered(samples)) is not None:
+        return gathered
     groups: dict[int, list[Any]] = {}
     for position, sample in enumerate(samples):
         groups.setdefault(_tag_of(sample, position), []).append(sample)
     return [default_collate(group) for group in groups.values()]
+
+
+def _gathered(samples: Sequence[Any]) -> list[Any] | None:
+    """The groups of samples that a memload dataset gathered as a whole; None if these are ordinary samples."""
+    batch = samples.whole() if isinstance(samples, GatheredRows) and len(samples) and as_shipped() else None
+    if not isinstance(batch, dict) or batch.get(TAG, torch.empty(0)).dtype != torch.int64 or batch[TAG].ndim != 1:
+        return None
+    places = map(torch.from_numpy, by_first_appearance(batch[TAG].numpy()))
+    return [{name: values[rows] for name, values in batch.items()} for rows in places]
 
 
 def _tag_of(sample: Any, position: int) -> int:

@@ -165,7 +165,7 @@ class FastLoader(DataLoader[T]):
 
         Where a batch sampler of an unknown kind does not say how many rows its batches have, slots count as one row
         each here and grow to the largest batch. What a sampler takes for itself while it draws is not counted, nor the
-        buffers of 2 MB, nine as a rule, that a pass over a cold disk has while it reads past the page cache.
+        buffers of 2 MB, twelve as a rule, that a pass over a cold disk has while it reads past the page cache.
         """
         source = self._resolved()
         if isinstance(source, str):
@@ -227,7 +227,9 @@ class FastLoader(DataLoader[T]):
             batches = CastBatches(batches, self._casts, names, plain_collate(self) is group_collate)
         if self.batch_transform is None:
             return batches
-        return TransformedBatches(batches, self.batch_transform, self._state.seed(self, peeked), self._state.delivered)
+        seed, number = self._state.seed(self, peeked), self._state.delivered
+        pin = self.pin_memory and torch.accelerator.is_available()
+        return TransformedBatches(batches, self.batch_transform, seed, number, pin=pin)
 
     def _get_iterator(self) -> Any:
         # Torch's own hook, for those who call it instead of iter(), and for subclasses that override it.

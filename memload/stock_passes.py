@@ -6,7 +6,6 @@ would yield, from where a state says on.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,7 @@ from torch.utils.data import BatchSampler, IterableDataset, SubsetRandomSampler
 
 from memload.draws import Indices, Progress, RowStream
 from memload.iterables import iterable_pass
-from memload.plan import known, stream
+from memload.plan import known, planned, stream
 from memload.pulls import BatchStream, Generators
 from memload.state import CountedBatches, given_generators, put_back, standing
 
@@ -65,10 +64,10 @@ class IndexSampler:
         progress = self.progress
         pulls = _pulls(self._sampler, progress, self._generators)
         progress.follow(pulls)
-        if progress.base_seed is None:
-            progress.base_seed = _foretold(self._generators.get("loader", self._generators["global"]))
-        if progress.resumed is not None:
+        if progress.base_seed is not None:  # drawn before, by the pass that is taken up or for workers that persist
             self._undrawn = standing(self._generators)
+        else:
+            progress.base_seed = _foretold(self._generators.get("loader", self._generators["global"]))
         return _Indices(self, pulls, progress)
 
     def undraw(self) -> None:
@@ -121,10 +120,15 @@ class _RowBatches:
 def _pulls(sampler: Any, progress: Progress, generators: Mapping[str, torch.Generator]) -> _RowBatches | BatchStream:
     batched = type(sampler) is BatchSampler
     inner = sampler.sampler if batched else sampler
-    if known(inner) and type(inner) is not SubsetRandomSampler:  # whose indices may be anything that the dataset knows
-        with contextlib.suppress(Exception):  # iterated, it fails with what it raises, and when
+    # The indices of a SubsetRandomSampler may be anything that the dataset knows.
+    if planned(progress.resumed) or (known(inner) and type(inner) is not SubsetRandomSampler):
+        try:
             source = stream(inner, progress.resumed)
             return _RowBatches(source, sampler.batch_size if batched else None, batched and sampler.drop_last)
+        except Exception as error:
+            if planned(progress.resumed):
+                raise ValueError(f"the state's position in the sampler is damaged: {error!r}") from error
+    # Iterated, a sampler fails with what it raises, and when.
     return BatchStream(sampler, generators, progress.resumed, progress.ended)
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from memload import _core
 from memload.draws import Indices
 from memload.planned_rows import PlannedRows
 from memload.seeding import PassSeed, Randomness
@@ -43,10 +44,11 @@ class _Made:
 class Transforming:
     """The batches of a gatherer, transformed by background threads, in order. A gatherer itself.
 
-    The plan is passed on and noted here, since randomness follows from the rows. Threads take planned batches in turn,
-    wait for the gathered memory and call the user's functions. No batch is taken that is ``depth`` or more ahead of
-    those handed out, so that with ``depth + 1`` slots there is one for each. One thread at a time may call ``next()``,
-    ``extend()``, ``push()`` and ``finish()``; ``close()`` may come from any, and twice.
+    The plan is noted here, since randomness follows from the rows. Threads take planned batches in turn. Who has the
+    turn passes the plan on and waits for the gathered memory, so that one thread at a time asks the gatherer; the
+    user's functions are called without it. No batch is taken that is ``depth`` or more ahead of those handed out, so
+    that with ``depth + 1`` slots there is one for each. One thread at a time may call ``next()``, ``extend()``,
+    ``push()`` and ``finish()``; ``close()`` may come from any, and twice.
 
     Args:
         gatherer: what gathers. Its depth is that of the whole, batches in the making included.
@@ -59,12 +61,14 @@ class Transforming:
         self.gatherer = gatherer
         self.rows, self.depth = gatherer.rows, gatherer.depth
         self._recipe, self._ahead = recipe, ahead
+        self._slots = _core.Slots(self.depth + 1)  # for what is collated of mapped samples
         self._process = os.getpid()
         # Reentrant, since the collector may end a pass in any thread at any time, those that hold them included.
         self._turn = threading.RLock()  # held by the thread that takes the next batch from the gatherer
         self._mutex = threading.RLock()  # guards what follows
         self._may_take = threading.Condition(self._mutex)
         self._may_hand_out = threading.Condition(self._mutex)
+        self._noted: list[tuple[str, tuple[Indices, ...]]] = []  # of the plan, for the gatherer
         self._made: dict[int, _Made] = {}
         self._taken = self._handed = self._handed_rows = 0
         self._closed = self._broken = False
@@ -88,24 +92,15 @@ class Transforming:
 
     def extend(self, rows: Indices) -> None:
         """Take rows that follow those before."""
-        self.gatherer.extend(rows)  # first: what is noted here can be gathered, and in a forked child this raises
-        with self._mutex:
-            self._ahead.extend(rows)
-            self._may_take.notify()
+        self._note("extend", rows)
 
     def push(self, rows: Indices) -> None:
         """Take rows that are one batch."""
-        self.gatherer.push(rows)
-        with self._mutex:
-            self._ahead.push(rows)
-            self._may_take.notify()
+        self._note("push", rows)
 
     def finish(self) -> None:
         """Know that nothing follows."""
-        self.gatherer.finish()
-        with self._mutex:
-            self._ahead.finish()
-            self._may_take.notify()
+        self._note("finish")
 
     def next(self, timeout: float) -> Any:
         """Return the next `Outcome`; None at the end.
@@ -174,6 +169,15 @@ class Transforming:
             if thread.ident is not None:
                 thread.join(max(0.0, until - time.monotonic()))
 
+    def _note(self, how: str, *rows: Indices) -> None:
+        if self._process != os.getpid():
+            getattr(self.gatherer, how)(*rows)  # which raises, and says what to do
+            return
+        with self._mutex:
+            getattr(self._ahead, how)(*rows)
+            self._noted.append((how, rows))
+            self._may_take.notify()
+
     def _next_is_known(self) -> bool:
         nothing_comes = self._closed or ((self._broken or self._ahead.ended) and self._handed == self._taken)
         return self._handed in self._made or nothing_comes
@@ -201,7 +205,7 @@ class Transforming:
 
     def _transformed(self, batch: Any, rows: Indices, random: Randomness) -> Outcome:
         try:
-            return Outcome(self._recipe.apply(batch, rows, self._seed, random))
+            return Outcome(self._recipe.apply(batch, rows, self._seed, random, self._slots))
         except BaseException as error:  # whatever it is, the loop raises it in its turn
             return Outcome(error=error)
 
@@ -214,7 +218,10 @@ class Transforming:
                     return self._taken, _NO_ROWS, None
                 number, rows = self._taken, self._ahead.take()
                 self._taken += 1
+                noted, self._noted = self._noted, []
             try:
+                for how, planned in noted:
+                    getattr(self.gatherer, how)(*planned)
                 return number, rows, self._gathered(len(rows))
             except BaseException as error:
                 self._broken = True

@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils.data import default_collate
 
+from memload import _core
 from memload.cast import Cast
 from memload.cast_batches import cast_batch
+from memload.collating import collate_as_made
 from memload.draws import Indices
 from memload.iterators import AroundBatches
 from memload.native import Source
+from memload.pinning import pinned
 from memload.seeding import Drawing, PassSeed, Randomness
 
 
@@ -47,10 +49,10 @@ class Recipe:
         last = None if transform is None else Drawing(transform)
         return cls(tuple(map(Drawing, source.maps)), source.late_casts or {}, last)
 
-    def apply(self, batch: Any, rows: Indices, seed: PassSeed, random: Randomness) -> Any:
-        """Return what the loop gets for a gathered batch of these rows."""
+    def apply(self, batch: Any, rows: Indices, seed: PassSeed, random: Randomness, slots: _core.Slots) -> Any:
+        """Return what the loop gets for a gathered batch of these rows; `slots` lend memory for what is collated."""
         if self.maps:
-            batch = default_collate(self._mapped(batch, rows, seed, random))
+            batch = collate_as_made(self._mapped(batch, rows, seed, random), len(rows), slots)
         if self.casts:
             batch = cast_batch(batch, self.casts)
         if self.transform is None:
@@ -59,15 +61,13 @@ class Recipe:
         with random:
             return self.transform(batch)
 
-    def _mapped(self, batch: Any, rows: Indices, seed: PassSeed, random: Randomness) -> list[Any]:
-        samples = []
-        with random:
-            for row, sample in zip(rows.tolist(), _samples(batch), strict=True):
-                random.begin(lambda row=row: seed.of_row(row))  # type: ignore[misc]
+    def _mapped(self, batch: Any, rows: Indices, seed: PassSeed, random: Randomness) -> Iterator[Any]:
+        for row, sample in zip(rows.tolist(), _samples(batch), strict=True):
+            random.begin(lambda row=row: seed.of_row(row))  # type: ignore[misc]
+            with random:
                 for fn in self.maps:
                     sample = fn(sample)
-                samples.append(sample)
-        return samples
+            yield sample
 
 
 def _samples(batch: Any) -> Iterable[Any]:
@@ -135,13 +135,17 @@ class TransformedBatches(AroundBatches):
         transform: the function of a batch.
         seed: what the randomness of the pass follows from, and with it the number of the batch.
         number: of the first of these batches, counted from the beginning of the pass.
+        pin: whether what the function returns is to lie in pinned memory, as what it was given does.
     """
 
-    def __init__(self, batches: Any, transform: Callable[..., Any], seed: PassSeed, number: int) -> None:
+    def __init__(
+        self, batches: Any, transform: Callable[..., Any], seed: PassSeed, number: int, *, pin: bool = False
+    ) -> None:
         super().__init__(batches)
-        self._transform, self._seed, self._number = transform, seed, number
+        self._transform, self._seed, self._number, self._pin = transform, seed, number, pin
 
     def __next__(self) -> Any:
         batch = next(self._batches)
         number, self._number = self._number, self._number + 1
-        return transformed_here(self._transform, batch, self._seed, number)
+        done = transformed_here(self._transform, batch, self._seed, number)
+        return pinned(done) if self._pin else done

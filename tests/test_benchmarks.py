@@ -22,6 +22,7 @@ QUICK = {
     "overlap.py": ["--workloads", "W2", "--variants", "f32"],
     "resume.py": [],
     "streaming.py": [],
+    "transforms.py": ["--workloads", "W2"],
     "throughput.py": ["--workloads", "W1", "W3", "--isas"],
     "versus_rival.py": ["--workloads", "W4"],
     "versus_stock.py": ["--workloads", "W2", "W4"],

@@ -450,6 +450,30 @@ def test_a_stock_loader_over_alike_datasets_gets_gathered_batches_and_ints():
     assert batches[0]["dataset_idx"].dtype == torch.int64
 
 
+@pytest.mark.parametrize("spoil", [False, True])
+def test_a_stock_loader_groups_batches_that_were_gathered_as_a_whole(spoil):
+    both = memload.concat({name: small()["mouse"] for name in ("a", "b")})
+
+    def collate(samples):
+        if spoil:  # then they are ordinary samples
+            samples[1]["robs"] = samples[1]["robs"] + 1
+        return memload.group_collate(samples)
+
+    plain = [Plain(both)[row] for row in (3, 50, 4, 41, 79)]
+    before = both.stats().batches
+    (batch,) = DataLoader(both, 5, sampler=[3, 50, 4, 41, 79], collate_fn=collate)
+    assert both.stats().batches == before + 1
+    assert equal(batch, collate(plain))
+
+
+def test_a_joined_dataset_is_written_and_grouped_after_it_was_opened_again(tmp_path):
+    both = memload.concat({name: small()["mouse"] for name in ("a", "b")})
+    memload.write(tmp_path / "joined", both)
+    again = memload.open(tmp_path / "joined")
+    assert fast(again).engine == "native"
+    assert_equal_passes(fast(again), fast(both))
+
+
 def test_what_is_written_to_an_array_meanwhile_shows_as_in_a_stock_loader():
     def passed(kind):
         arrays = {name: torch.zeros(16, size) for name, size in (("a", 2), ("b", 3))}

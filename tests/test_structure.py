@@ -19,9 +19,9 @@ FLOORS = [
     {"draws", "row_numbers"},
     {"pulls", "sampled_rows"},
     {"samplers"},
-    {"errors", "dtypes", "sizes", "progress", "stats", "plan", "collate_rules", "seeding", "iterators"}
+    {"errors", "dtypes", "sizes", "progress", "stats", "plan", "collate_rules", "pinning", "seeding", "iterators"}
     | {"memory.budget", "sources.memory_maps"},
-    {"fields", "state", "mapped", "planned_rows"},
+    {"fields", "state", "collating", "mapped", "planned_rows"},
     {"safetensors_header", "rows", "transport"},
     {"shard_index"},
     {"shards", "shard_file", "staging"} | {"sources.arrays", "sources.npy", "sources.raw", "sources.safetensors_file"},

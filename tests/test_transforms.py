@@ -1,14 +1,17 @@
 """Functions of samples and batches: the stock loader's results, ahead of the loop, in order, and ended in time."""
 
+import collections
 import gc
 import os
 import pickle
+import re
 import subprocess
 import sys
 import threading
 import time
 import traceback
 import weakref
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,6 +21,7 @@ from vision import v2
 
 import memload
 from memload.engine import EngineOptions
+from memload.pinning import pinned
 
 
 def images(n=40, seed=0):
@@ -253,6 +257,25 @@ def test_the_transform_runs_while_the_loop_works():
     next_batch = iter(loader)
     next(next_batch)
     assert done.wait(5)  # the second is made before anybody asks for it
+
+
+def test_whatever_a_transform_returns_is_pinned_as_far_as_it_can_be():
+    class Pins:
+        def pin_memory(self):
+            return "pinned"
+
+    Pair = collections.namedtuple("Pair", "a b")
+    given = {"x": [Pins(), 3], "y": (Pins(), "text"), "z": Pair(Pins(), None)}
+    assert pinned(given) == {"x": ["pinned", 3], "y": ("pinned", "text"), "z": Pair("pinned", None)}
+
+
+def test_groups_of_many_datasets_are_transformed_while_their_plan_goes_on():
+    ds = memload.concat({"a": images(30), "b": images(30, seed=1)})
+    how = {"batch_sampler": [[k, 30 + k, k] for k in range(30)], "collate_fn": memload.group_collate}
+    expected = list(memload.FastLoader(ds, **how))
+    loader = memload.FastLoader(ds, depth=2, threads=3, batch_transform=lambda batch: batch, **how)
+    assert loader.engine == "native"
+    assert equal(list(loader), expected)
 
 
 # Errors.
@@ -632,3 +655,12 @@ def test_transform_threads_are_as_many_as_gather_or_as_said():
     assert threads(num_workers=1) == 1
     assert threads(threads=30) == 8
     assert threads(options=EngineOptions(threads=1, transform_threads=4)) == 4
+
+
+def test_the_examples_of_the_page_run():
+    page = Path(__file__).parents[1] / "docs" / "transforms.md"
+    blocks = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    assert len(blocks) >= 2
+    scope = {}
+    for block in blocks:
+        exec(block, scope)

@@ -32,8 +32,8 @@ constexpr std::size_t kAdviseRows = 256;
 constexpr std::size_t kAdvisePiece = 16;  // rows
 constexpr std::size_t kBlockPiece = 2;    // rows whose blocks are waited for
 // Reads past the page cache that are under way at once, each with a thread that waits for it. A disk reaches its rate
-// with 2 to 4 of 512 KB to 1 MB; the others are being copied meanwhile.
-constexpr int kDirectReads = 8;
+// with 2 to 4 of 512 KB to 1 MB; the others are being copied meanwhile, or wait for a CPU that does other work as well.
+constexpr int kDirectReads = 12;
 // So many rows in a row found in the page cache end the asking, and the direct reading.
 constexpr std::size_t kWarmSamples = 64;
 
@@ -224,7 +224,7 @@ Pipeline::State::State(std::vector<FieldSpec> fields, const PipelineOptions& opt
   const bool reusable = reuse != nullptr && !reuse->in_child() && reuse->pool_;
   pool_ = reusable ? std::move(reuse->pool_) : SlotPool::create(static_cast<std::size_t>(options.depth) + 1);
   direct_ = options.direct && !options.read_blocks && gather_->maps_large_rows();
-  scratch_ = SlotPool::create(static_cast<std::size_t>(direct_threads()) + 1);  // the consumer helps
+  scratch_ = SlotPool::create(static_cast<std::size_t>(direct_threads()));
   crew_ = std::make_shared<Crew>(options.threads);
   workers_ = Workers::shared(options.threads);
 }
@@ -344,7 +344,7 @@ void Pipeline::State::submit_advice(std::vector<std::int64_t> rows) {
 
 void Pipeline::State::sampled(bool resident) {
   const std::lock_guard lock(mutex_);
-  count_warm(!resident, resident ? 1 : 0);
+  if (!closed_) count_warm(!resident, resident ? 1 : 0);
 }
 
 void Pipeline::State::count_warm(bool cold, std::size_t resident) {

@@ -6,5 +6,6 @@ PYBIND11_MODULE(_core, m) {
   memload::python::register_data(m);
   memload::python::register_cast(m);
   memload::python::register_pipeline(m);
+  memload::python::register_slots(m);
   memload::python::register_bench(m);
 }

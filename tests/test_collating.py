@@ -1,0 +1,132 @@
+"""What is collated as it is made equals what default_collate makes of the list."""
+
+import gc
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import default_collate
+
+from memload import _core
+from memload.collating import collate_as_made
+
+LARGE = (70, 80)  # 22 KB as float32
+
+
+def value(kind, row):
+    g = np.random.default_rng(row)
+    array = g.random(LARGE, dtype=np.float32)
+    return {
+        "array": lambda: array,
+        "tensor": lambda: torch.from_numpy(array),
+        "bf16": lambda: torch.from_numpy(array).bfloat16(),
+        "bytes": lambda: (array * 255).astype(np.uint8).repeat(4, 0),
+        "turned": lambda: torch.from_numpy(array).t(),
+        "sliced": lambda: array[:, ::2].repeat(2, 1)[:, :80][::-1],
+        "mostly": lambda: array.astype(np.float64) if row == 2 else array,
+        "odd tensor": lambda: torch.from_numpy(array)[None] if row == 3 else torch.from_numpy(array),
+        "small": lambda: torch.tensor([row]),
+        "int": lambda: row,
+        "text": lambda: str(row),
+        "nested": lambda: {"x": array, "n": [row, 1.5]},
+    }[kind]()
+
+
+KINDS = [
+    "array",
+    "tensor",
+    "bf16",
+    "bytes",
+    "turned",
+    "sliced",
+    "mostly",
+    "odd tensor",
+    "small",
+    "int",
+    "text",
+    "nested",
+]
+
+
+def equal(a, b):
+    if isinstance(a, torch.Tensor):
+        return type(a) is type(b) and a.dtype == b.dtype and a.stride() == b.stride() and torch.equal(a, b)
+    if isinstance(a, dict):
+        return type(a) is type(b) and list(a) == list(b) and all(equal(a[k], b[k]) for k in a)
+    if isinstance(a, list | tuple):
+        return type(a) is type(b) and len(a) == len(b) and all(map(equal, a, b))
+    return type(a) is type(b) and a == b
+
+
+def outcome(collate):
+    try:
+        return collate()
+    except (RuntimeError, TypeError, KeyError, ValueError) as error:
+        return type(error), str(error)
+
+
+@given(
+    st.sampled_from([dict, tuple, list, None]),
+    st.lists(st.sampled_from(KINDS), min_size=1, max_size=3),
+    st.integers(1, 6),
+)
+def test_any_samples_are_collated_as_default_collate_does(container, kinds, count):
+    def sample(row):
+        values = [value(kind, row) for kind in kinds]
+        if container is None:
+            return values[0]
+        return dict(zip("abc", values)) if container is dict else container(values)  # noqa: B905
+
+    made = outcome(lambda: collate_as_made(map(sample, range(count)), count, _core.Slots(2)))
+    assert equal(made, outcome(lambda: default_collate([sample(row) for row in range(count)])))
+
+
+@pytest.mark.parametrize(
+    "samples",
+    [
+        [{"x": np.ones(9000), "y": 1}, {"x": np.ones(9000)}],
+        [{"x": np.ones(9000)}, {"x": np.ones(9000), "y": 1}],
+        [(np.ones(9000), 1), (np.ones(9000),)],
+        [np.ones(9000), torch.ones(9000, dtype=torch.float64)],
+        [np.ones(9000), {"x": 1}],
+        [np.array(["a" * 20000])],
+        [torch.ones(9000, requires_grad=True)],
+        [torch.ones(9000, dtype=torch.complex64)],
+        [torch.nn.Parameter(torch.ones(9000))],
+    ],
+)
+def test_samples_that_are_not_alike_or_not_plain_give_what_default_collate_gives(samples):
+    made = outcome(lambda: collate_as_made(iter(samples), len(samples), _core.Slots(1)))
+    assert equal(made, outcome(lambda: default_collate(samples)))
+
+
+def test_a_sample_is_asked_for_when_the_one_before_lies_in_the_batch():
+    buffer = np.empty(LARGE, dtype=np.float32)
+
+    def reused():
+        for row in range(3):
+            buffer.fill(row)
+            yield buffer
+
+    batch = collate_as_made(reused(), 3, _core.Slots(1))
+    assert batch[:, 0, 0].tolist() == [0, 1, 2]
+
+
+def test_slots_are_lent_again_when_the_last_tensor_is_gone_and_never_before():
+    slots = _core.Slots(1)
+    first = torch.from_dlpack(slots.take(5000))
+    view, place = first[100:].numpy(), first.data_ptr()
+    del first
+    second = torch.from_dlpack(slots.take(5000))  # beyond the one slot
+    assert second.data_ptr() != place
+    del view, second
+    gc.collect()
+    third = torch.from_dlpack(slots.take(6000))
+    fourth = torch.from_dlpack(slots.take(0))
+    assert third.data_ptr() == place
+    assert (third.dtype, third.shape, fourth.shape) == (torch.uint8, (6000,), (0,))
+    del slots
+    third.fill_(3)  # outlives what lent it
+    assert third.sum() == 18000
