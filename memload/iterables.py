@@ -27,34 +27,32 @@ def iterable_pass(loader: FastLoader[Any], progress: Progress, make: Callable[[]
     """Begin a pass over an iterable dataset, or take one up; `make` returns an iterator of torch's."""
     if loader.num_workers and is_stateful(loader.dataset) and importlib.util.find_spec("torchdata") is not None:
         return _through_torchdata(loader, progress)
-    generators = {**given_generators(loader), "global": torch.default_generator}
-    before = standing(generators)
     told = progress.resumed
     if told is None and progress.ended is not None and "ended" in progress.ended:
         told = progress.ended
-    batches = make() if told is None else _taken_up(told, make)
-    if told is not None:
-        put_back(generators, before)  # the pass that is taken up had drawn its base seed
+    batches = make() if told is None else _taken_up(loader, told, make)
     if told is not None and progress.resumed is None:
         batches = make()  # the dataset has learnt that it was at its end
     progress.follow(_Place(loader, batches, progress.delivered))
     return CountedBatches(batches, progress)
 
 
-def _taken_up(told: Position, make: Callable[[], Iterator[Any]]) -> Iterator[Any]:
+def _taken_up(loader: FastLoader[Any], told: Position, make: Callable[[], Iterator[Any]]) -> Iterator[Any]:
     if "batches" not in told or "torchdata" in told:
         raise ValueError(
             "the state was saved by torchdata with worker processes, which tell their states: load it with torchdata "
             "installed and as many workers"
         )
+    generators = {**given_generators(loader), "global": torch.default_generator}
+    before = standing(generators)
     batches = make()
-    if "ended" not in told:  # nobody told more than how many batches there were
-        for _ in range(told["batches"]):
-            next(batches, None)
-        return batches
-    if "iterator" in told:
+    for _ in range(0 if "ended" in told else told["batches"]):  # nobody told more than how many batches there were
+        next(batches, None)
+    put_back(generators, before)  # the pass that is taken up had drawn its base seed
+    if "iterator" in told:  # which may keep the state of a generator, too: so after the others
         _fetcher(batches).dataset_iter.load_state_dict(copy.deepcopy(told["iterator"]))
-    _fetcher(batches).ended = told["ended"]
+    if "ended" in told:
+        _fetcher(batches).ended = told["ended"]
     return batches
 
 

@@ -59,6 +59,11 @@ def stream(sampler: Any, position: Position | None = None) -> RowStream:
     return Stream(_DRAWS[type(sampler)](sampler), position)
 
 
+def planned(position: Position | None) -> bool:
+    """Whether a position tells of rows, not of batches that were pulled from a sampler."""
+    return position is not None and "batches" not in position
+
+
 def plan_bytes(sampler: Any, ahead: int = 0) -> int:
     """Bytes that the plan of one pass takes: 8 for each row that is drawn at once.
 
@@ -356,8 +361,10 @@ def _drawn(batch_sampler: Any, rows: int, position: Position | None) -> RowStrea
         return None
     try:
         source = stream(batch_sampler.sampler, position)
-    except Exception:  # iterated, it fails with what it raises, and when it does so in a stock loader
-        return None
+    except Exception as error:
+        if planned(position):
+            raise ValueError(f"the state's position in the sampler is damaged: {error!r}") from error
+        return None  # iterated, it fails with what it raises, and when it does so in a stock loader
     there = range(-rows, rows)
     return source if not source.values or (source.values[0] in there and source.values[-1] in there) else None
 

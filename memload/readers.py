@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils.data import ConcatDataset, StackDataset, Subset, TensorDataset
 
@@ -41,7 +42,7 @@ def resolve(dataset: Any) -> Source:
         TypeError: ``__memload__`` returned something else than a memload dataset.
         ValueError: ``__memload__`` returned a dataset of another length.
     """
-    if hasattr(type(dataset), "__memload__"):
+    if getattr(type(dataset), "__memload__", None) is not None:
         return _of_offer(dataset)
     for cls in type(dataset).__mro__:
         if cls in _READERS:
@@ -209,8 +210,11 @@ def rows_of_subset(dataset: Subset[Any], n: int) -> Indices:
     return rows
 
 
-def _row_indices(indices: Any) -> Any:
-    if len(indices) and isinstance(indices[0], bool | torch.BoolTensor):
+def _row_indices(indices: Any) -> Indices:
+    if type(indices) not in _SEQUENCES:
+        raise TypeError(f"what a {type(indices).__name__} gives for an index is for itself to say; give list(indices)")
+    kinds = set(map(type, indices)) if isinstance(indices, list | tuple) else {getattr(indices, "dtype", int)}
+    if kinds & {bool, torch.bool, np.bool_, np.dtype(bool)}:
         raise TypeError("they are bools; give the numbers of the rows, such as mask.nonzero()[:, 0]")
     return as_indices(indices)
 
@@ -273,7 +277,7 @@ def _of_mapped(mapped: MappedDataset) -> Source:
 
 def _is_tensordict(dataset: Any) -> bool:
     module = sys.modules.get("tensordict")  # of somebody who has not imported it, there is none
-    return module is not None and type(dataset) is module.TensorDict
+    return type(dataset) is getattr(module, "TensorDict", ())
 
 
 def _of_tensordict(dataset: Any) -> Source:
@@ -313,6 +317,8 @@ def _plain(value: Any) -> Any:
     memory_mapped = type(value) is sys.modules["tensordict"].MemoryMappedTensor
     return value.as_subclass(torch.Tensor) if memory_mapped else value
 
+
+_SEQUENCES = (list, tuple, range, np.ndarray, torch.Tensor)
 
 _READERS: Mapping[type, tuple[Callable[[Any], Source], Unaltered]] = {
     GroupedDataset: (_of_groups, Unaltered(GroupedDataset, (*_ITEMS, "locate"), ["members"])),

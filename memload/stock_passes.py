@@ -6,7 +6,6 @@ would yield, from where a state says on.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,7 @@ from torch.utils.data import BatchSampler, IterableDataset, SubsetRandomSampler
 
 from memload.draws import Indices, Progress, RowStream
 from memload.iterables import iterable_pass
-from memload.plan import known, stream
+from memload.plan import known, planned, stream
 from memload.pulls import BatchStream, Generators
 from memload.state import CountedBatches, given_generators, put_back, standing
 
@@ -30,16 +29,11 @@ def stock_pass(loader: FastLoader[Any], make: Callable[[], Iterator[Any]]) -> It
     if isinstance(loader.dataset, IterableDataset):
         return iterable_pass(loader, progress, make)
     indices: IndexSampler = loader._index_sampler
-    indices.progress = progress
+    indices.begin(progress, {**given_generators(loader), "global": torch.default_generator})
     batches = make()
     indices.undraw()
     loader._state.base_seed = progress.base_seed
     return CountedBatches(batches, progress)
-
-
-def index_sampler(loader: FastLoader[Any], own: Any) -> IndexSampler:
-    """Return what stock iterators are to iterate in place of a loader's own index sampler."""
-    return IndexSampler(own, {**given_generators(loader), "global": torch.default_generator})
 
 
 class IndexSampler:
@@ -47,28 +41,36 @@ class IndexSampler:
 
     Args:
         sampler: the loader's own.
-        generators: those that somebody else can see, by name; the global one is "global", the loader's own "loader".
     """
 
-    def __init__(self, sampler: Any, generators: Generators) -> None:
-        self._sampler = sampler
-        self._generators = generators
+    def __init__(self, sampler: Any) -> None:
+        self.sampler = sampler
         self._undrawn: dict[str, str] = {}
-        self.progress = Progress()  # of the pass to come: iterators begin where it says
+        self.begin(Progress(), {"global": torch.default_generator})
+
+    def begin(self, progress: Progress, generators: Generators) -> None:
+        """Let iterators begin where a pass is.
+
+        Args:
+            progress: of the pass.
+            generators: those that somebody else can see; the global one is "global", the loader's own "loader".
+        """
+        self._progress = progress
+        self._generators = generators
 
     def __len__(self) -> int:
-        return len(self._sampler)
+        return len(self.sampler)
 
     def __iter__(self) -> Iterator[Any]:
         # A stock iterator takes an iterator, draws a base seed, and with workers takes another one.
         self.undraw()
-        progress = self.progress
-        pulls = _pulls(self._sampler, progress, self._generators)
+        progress = self._progress
+        pulls = _pulls(self.sampler, progress, self._generators)
         progress.follow(pulls)
-        if progress.base_seed is None:
-            progress.base_seed = _foretold(self._generators.get("loader", self._generators["global"]))
-        if progress.resumed is not None:
+        if progress.base_seed is not None:  # drawn before, by the pass that is taken up or for workers that persist
             self._undrawn = standing(self._generators)
+        else:
+            progress.base_seed = _foretold(self._generators.get("loader", self._generators["global"]))
         return _Indices(self, pulls, progress)
 
     def undraw(self) -> None:
@@ -121,10 +123,15 @@ class _RowBatches:
 def _pulls(sampler: Any, progress: Progress, generators: Mapping[str, torch.Generator]) -> _RowBatches | BatchStream:
     batched = type(sampler) is BatchSampler
     inner = sampler.sampler if batched else sampler
-    if known(inner) and type(inner) is not SubsetRandomSampler:  # whose indices may be anything that the dataset knows
-        with contextlib.suppress(Exception):  # iterated, it fails with what it raises, and when
+    # The indices of a SubsetRandomSampler may be anything that the dataset knows.
+    if planned(progress.resumed) or (known(inner) and type(inner) is not SubsetRandomSampler):
+        try:
             source = stream(inner, progress.resumed)
             return _RowBatches(source, sampler.batch_size if batched else None, batched and sampler.drop_last)
+        except Exception as error:
+            if planned(progress.resumed):
+                raise ValueError(f"the state's position in the sampler is damaged: {error!r}") from error
+    # Iterated, a sampler fails with what it raises, and when.
     return BatchStream(sampler, generators, progress.resumed, progress.ended)
 
 

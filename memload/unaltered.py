@@ -23,11 +23,11 @@ class Unaltered:
 
     def difference(self, instance: Any) -> str | None:
         """Return the name of the first thing by which this instance of the class may answer differently, or None."""
-        cls = type(instance)
+        cls, own = type(instance), getattr(instance, "__dict__", {})
         for name, method in self._methods.items():
-            if getattr(cls, name, None) is not method or self._is_patch(method) or name in vars(instance):
+            if getattr(cls, name, None) is not method or self._is_patch(method) or name in own:
                 return name
-        return next((name for name in self._attributes if hasattr(cls, name) or name not in vars(instance)), None)
+        return next((name for name in self._attributes if hasattr(cls, name) or name not in own), None)
 
     def _is_patch(self, method: Any) -> bool:
         """Whether the class had got this method from elsewhere before memload was imported."""

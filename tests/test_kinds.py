@@ -103,6 +103,15 @@ class WithTransform(Subset):
         return [self[i] for i in indices]
 
 
+class Reversed(list):
+    def __getitem__(self, index):
+        return super().__getitem__(-1 - index)
+
+
+class Withdrawn(Offering):
+    __memload__ = None
+
+
 class Tagged(torch.Tensor):
     """A tensor of somebody's own."""
 
@@ -176,12 +185,17 @@ STOCK = {
     "list": (lambda: list(range(N)), "list is not a dataset that memload reads natively"),
     "list of tuples in a subset": (lambda: Subset([(1, 2.0)] * N, [1, 2]), "list is not a dataset"),
     "subset by bools": (lambda: Subset(tensors(), [True, False, True]), "they are bools"),
+    "subset by an array of bools": (lambda: Subset(tensors(), np.array([True, False])), "they are bools"),
+    "subset by ints and bools": (lambda: Subset(tensors(), [3, True]), "they are bools"),
+    "subset by a mapping": (lambda: Subset(tensors(), {0: 3, 1: 2}), "what a dict gives for an index"),
+    "subset by a table": (lambda: Subset(tensors(), Reversed([1, 2, 3])), "what a Reversed gives for an index"),
     "subset by something": (lambda: Subset(tensors(), [None, None]), "are not row indices"),
     "grown part": (grown_part, "parts whose length changed"),
     "named stack of a list": (lambda: StackDataset(x=list(range(N)), y=tensors()), "list is not a dataset"),
     "text in a tensordict": (lambda: tensordict.TensorDict({"a": numbers(), "t": "text"}, [N]), "NonTensorData"),
     "named tensordict": (lambda: tensordicts(names=["n"]), "named dimensions"),
     "empty tensordict": (lambda: tensordict.TensorDict({}, [N]), "has no entries"),
+    "offer withdrawn": (Withdrawn, "Withdrawn is not a dataset that memload reads natively"),
     "offer not overridden": (type("Own", (Offering,), {"__getitem__": lambda s, i: i}), "Own overrides __getitem__"),
 }  # fmt: skip
 
@@ -339,6 +353,14 @@ def test_a_collate_function_gets_a_tensordict_natively_as_the_stock_loader_gives
             got = memload.FastLoader(dataset, batch_size=2, collate_fn=collate)
             assert got.engine == "native"
             assert same(list(got), list(DataLoader(dataset, batch_size=2, collate_fn=collate)))
+
+
+def test_a_cast_follows_a_collate_function_of_ones_own_on_stock_machinery():
+    arguments = {"batch_size": 2, "collate_fn": lambda td: {"a": td["a"] + 1}}
+    loader = memload.FastLoader(tensordicts(), **arguments, cast={"a": memload.Cast(torch.float64)})
+    assert "cast= follows a collate_fn of your own" in loader.why
+    batches = [{"a": batch["a"].double()} for batch in DataLoader(tensordicts(), **arguments)]
+    assert same(list(loader), batches)
 
 
 def test_what_torch_knows_nothing_of_is_not_native_either(monkeypatch):

@@ -1,10 +1,13 @@
 """A run that is stopped and taken up goes on as if it had never been stopped."""
 
+import pickle
+
 import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from stopping import KNOWN, SAMPLERS, events, make, stopped_and_taken_up
+from torch.utils.data import BatchSampler, RandomSampler, TensorDataset
 
 import memload
 
@@ -35,7 +38,7 @@ def check(make_loader, limits, stops, **how):
 
 
 @given(runs(), st.sampled_from([0, 2]), st.integers(1, 4))
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=120)
 @example(
     ({"kind": "shuffled by a generator", "n": 8, "batch_size": 4, "drop_last": False}, [None] * 3, [2, 3, 4]), 0, 2
 )
@@ -71,7 +74,7 @@ def test_threads_depth_order_and_engine_may_change_while_it_is_stopped(run, data
     leads = data.draw(st.booleans())  # with workers, stock iterators ask their sampler for two iterators
 
     def loader(number):
-        native = leads or arguments["kind"].startswith("subset") or data.draw(st.booleans())
+        native = leads or data.draw(st.booleans())
         workers = data.draw(st.integers(1, 2)) if leads else 0
         options = memload.EngineOptions(threads=data.draw(st.integers(1, 3)), depth=data.draw(st.integers(1, 5)))
         in_order = data.draw(st.booleans())
@@ -88,3 +91,71 @@ def test_threads_depth_order_and_engine_may_change_while_it_is_stopped(run, data
 def test_worker_processes_of_the_stock_engine_are_taken_up_too(kind):
     limits = [None, None, None] if kind == "tells its state" else [None, 2, None]
     check(lambda number: make(kind, 17, native=False, seed=number, num_workers=2), limits, [1, 6])
+
+
+@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize("kind", ["several permutations by a generator", "sharded"])
+def test_workers_that_persist_are_seeded_once_in_a_run_that_is_stopped_too(kind, native):
+    def loader(number):
+        return make(kind, 17, native=native, seed=number, num_workers=1, persistent_workers=True)
+
+    check(loader, [None, None, None], [2, 9, 16])
+
+
+def test_a_state_can_be_told_without_anything_being_drawn():
+    loader = make("shuffled by a generator", 20)
+    before = torch.get_rng_state(), loader.generator.get_state()
+    loader.state_dict()
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert torch.equal(loader.generator.get_state(), before[1])
+
+
+def test_of_two_iterators_the_state_is_that_of_the_later_one():
+    loader = make("sequential", 20)
+    earlier, later = iter(loader), iter(loader)
+    next(later)
+    for _ in range(3):
+        next(earlier)
+    assert loader.state_dict()["delivered"] == 1
+
+
+def test_a_loader_that_is_sent_to_another_process_takes_a_loaded_state_along():
+    stopped = make("shuffled", 20)
+    iterator = iter(stopped)
+    next(iterator)
+    loader = make("shuffled", 20)
+    loader.load_state_dict(stopped.state_dict())
+    sent = pickle.loads(pickle.dumps(loader))
+    assert [batch.tolist() for batch in sent] == [batch.tolist() for batch in iterator]
+
+
+def test_randomness_of_transforms_is_that_of_a_run_that_was_never_stopped():
+    def loader():
+        dataset = memload.from_arrays(x=torch.arange(30.0)).only("x")
+        return memload.FastLoader(dataset, 4, shuffle=True, batch_transform=lambda x: x + torch.rand(len(x)))
+
+    torch.manual_seed(1)
+    stopped = loader()
+    iterator = iter(stopped)
+    for _ in range(3):
+        next(iterator)
+    taken_up = loader()
+    taken_up.load_state_dict(stopped.state_dict())
+    torch.manual_seed(2)
+    assert [batch.tolist() for batch in taken_up] == [batch.tolist() for batch in iterator]
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_a_batch_sampler_without_automatic_batching_is_taken_up(native):
+    dataset = TensorDataset(torch.arange(9)) if native else torch.arange(9)
+    sampler = BatchSampler(RandomSampler(dataset, generator=torch.Generator().manual_seed(2)), 2, False)
+    loader = memload.FastLoader(dataset, None, sampler=sampler)
+    assert loader.engine == ("native" if native else "torch")
+    iterator = iter(loader)
+    for _ in range(2):
+        next(iterator)
+    state = loader.state_dict()
+    rest = [str(batch) for batch in iterator]
+    loader.load_state_dict(state)
+    assert [str(batch) for batch in loader] == rest
+    assert len(rest) == 3
