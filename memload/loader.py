@@ -30,7 +30,7 @@ from memload.seeding import peeked_seed
 from memload.state import LoaderState
 from memload.stats import LoaderStats
 from memload.stock_only import asks_for_stock
-from memload.stock_passes import IndexSampler, index_sampler, stock_pass
+from memload.stock_passes import IndexSampler, stock_pass
 from memload.transforms import TransformedBatches, checked_transform
 
 T = TypeVar("T")
@@ -251,9 +251,11 @@ class FastLoader(DataLoader[T]):
     def _index_sampler(self) -> Any:
         # What stock iterators iterate: torch's own hook, and the one place where a stopped pass can be taken up.
         own = super()._index_sampler
-        if self._indices is None and not isinstance(self.dataset, IterableDataset):
-            self._indices = index_sampler(self, own)
-        return own if self._indices is None else self._indices
+        if isinstance(self.dataset, IterableDataset):
+            return own
+        if self._indices is None or self._indices.sampler is not own:
+            self._indices = IndexSampler(own)
+        return self._indices
 
     def __getstate__(self) -> dict[str, Any]:
         # What belongs to this process's passes stays here: a copy in another process starts afresh.

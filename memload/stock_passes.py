@@ -29,16 +29,11 @@ def stock_pass(loader: FastLoader[Any], make: Callable[[], Iterator[Any]]) -> It
     if isinstance(loader.dataset, IterableDataset):
         return iterable_pass(loader, progress, make)
     indices: IndexSampler = loader._index_sampler
-    indices.progress = progress
+    indices.begin(progress, {**given_generators(loader), "global": torch.default_generator})
     batches = make()
     indices.undraw()
     loader._state.base_seed = progress.base_seed
     return CountedBatches(batches, progress)
-
-
-def index_sampler(loader: FastLoader[Any], own: Any) -> IndexSampler:
-    """Return what stock iterators are to iterate in place of a loader's own index sampler."""
-    return IndexSampler(own, {**given_generators(loader), "global": torch.default_generator})
 
 
 class IndexSampler:
@@ -46,23 +41,31 @@ class IndexSampler:
 
     Args:
         sampler: the loader's own.
-        generators: those that somebody else can see, by name; the global one is "global", the loader's own "loader".
     """
 
-    def __init__(self, sampler: Any, generators: Generators) -> None:
-        self._sampler = sampler
-        self._generators = generators
+    def __init__(self, sampler: Any) -> None:
+        self.sampler = sampler
         self._undrawn: dict[str, str] = {}
-        self.progress = Progress()  # of the pass to come: iterators begin where it says
+        self.begin(Progress(), {"global": torch.default_generator})
+
+    def begin(self, progress: Progress, generators: Generators) -> None:
+        """Let iterators begin where a pass is.
+
+        Args:
+            progress: of the pass.
+            generators: those that somebody else can see; the global one is "global", the loader's own "loader".
+        """
+        self._progress = progress
+        self._generators = generators
 
     def __len__(self) -> int:
-        return len(self._sampler)
+        return len(self.sampler)
 
     def __iter__(self) -> Iterator[Any]:
         # A stock iterator takes an iterator, draws a base seed, and with workers takes another one.
         self.undraw()
-        progress = self.progress
-        pulls = _pulls(self._sampler, progress, self._generators)
+        progress = self._progress
+        pulls = _pulls(self.sampler, progress, self._generators)
         progress.follow(pulls)
         if progress.base_seed is not None:  # drawn before, by the pass that is taken up or for workers that persist
             self._undrawn = standing(self._generators)
