@@ -180,6 +180,7 @@ def test_same_seed_same_batches():
     assert engines["torch"] >= 500, engines
 
 
+@pytest.mark.slow  # starts processes by the dozen, and waits a minute for what stock workers cannot send
 @settings(max_examples=15, derandomize=True, database=None, deadline=None, suppress_health_check=QUIET)
 @given(cases(workers=True))
 def test_same_seed_same_batches_beside_stock_workers(case):
