@@ -27,12 +27,16 @@ from memload.stats import LoaderStats
 # after next is asked for before the next is handed out, as accelerate does. The fourth is for whoever keeps one more.
 _DEPTH = 3
 
+# The slots of larger batches are given back with the batch: four of them might be more than anybody expects.
+_MOST_KEPT = 512 << 20  # bytes of a batch
+
 
 class Door:
     """Gathers batches of a source on demand, by native threads, into slots that their tensors lease.
 
-    The slots, at most four of the largest batch so far, live as long as the door. Several threads may gather, one at a
-    time. A forked child starts afresh. A process that loads data for another gathers with one thread, as torch has it.
+    The slots, at most four of the largest batch so far, live as long as the door, and so do the threads. Several
+    threads may gather, one at a time. A forked child starts afresh. A process that loads data for another gathers with
+    one thread, as torch has it.
 
     Args:
         source: what is gathered.
@@ -96,7 +100,7 @@ class _Slots:
         self._source = source
         self._turn = threading.Lock()
         self._pipeline: _core.Pipeline | None = None
-        self._slot_rows = 0
+        self._slot_rows = self._slot_bytes = 0
         self._past = LoaderStats()
         self._seconds = 0.0
 
@@ -111,6 +115,8 @@ class _Slots:
                 self._renew(self._slot_rows)  # what was planned and not taken would be taken for the next
                 raise
             self._seconds += time.perf_counter() - started
+            if self._slot_bytes > _MOST_KEPT:
+                self._let_go()
             return capsules
 
     def stats(self) -> LoaderStats:
@@ -124,15 +130,20 @@ class _Slots:
         capsules: list[Any] = self._pipeline.next()
         return capsules
 
-    def _renew(self, slot_rows: int) -> None:
-        """Make a pipeline for batches of up to so many rows, on the slots of the one before."""
-        former = self._pipeline
+    def _let_go(self, *, keep_slots: bool = False) -> _core.Pipeline | None:
+        former, self._pipeline = self._pipeline, None
         if former is not None:
             self._past += LoaderStats(**former.stats())
-            former.close(keep_slots=True)
+            former.close(keep_slots=keep_slots)
+        return former
+
+    def _renew(self, slot_rows: int) -> None:
+        """Make a pipeline for batches of up to so many rows, on the slots of the one before."""
+        former, fields = self._let_go(keep_slots=True), self._source.pipeline_fields()
         self._slot_rows = slot_rows
+        self._slot_bytes = _core.Pipeline.ring_bytes(fields, slot_rows, depth=1) // 2
         self._pipeline = _core.Pipeline(
-            self._source.pipeline_fields(),
+            fields,
             batch_rows=slot_rows,
             slot_rows=slot_rows,
             drop_last=False,

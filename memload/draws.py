@@ -125,7 +125,7 @@ class Stream:
             self._again = (one.again(draws.make) for one in tuple(self._memories))
         elif self._memories:
             self._drawn = first
-            self._generator = restored(self._memories.popleft().before)
+            self._generator = restored(self._memories[0].before)
 
     @property
     def values(self) -> range:

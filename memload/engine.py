@@ -309,6 +309,7 @@ class NativePass(BatchIterator):
             given=given,
             ahead=ahead,
             at_once=self._lead > 0,
+            as_index=loader.batch_sampler is None,
         )
         self._loader = loader
         self._batch_sampler: Any = batches_of(loader)

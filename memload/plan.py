@@ -9,7 +9,7 @@ samplers are iterated.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -258,11 +258,21 @@ class BatchFeed:
         ahead: whether batches may be pulled before their time, since nobody can see it.
         at_once: whether an error of the sampler is raised as soon as it is met, as by stock workers' iterators, or in
             its turn, after the batches before it.
+        as_index: whether the dataset is indexed by each batch as a whole, where tensors in a list are no rows.
     """
 
     def __init__(
-        self, batches: BatchStream, rows: int, sink: PlanSink, progress: Progress, *, ahead: bool, at_once: bool
+        self,
+        batches: BatchStream,
+        rows: int,
+        sink: PlanSink,
+        progress: Progress,
+        *,
+        ahead: bool,
+        at_once: bool,
+        as_index: bool = False,
     ) -> None:
+        self._as_index = as_index
         progress.follow(batches)
         self._progress = progress
         self._batches = batches
@@ -301,13 +311,9 @@ class BatchFeed:
         return self._unplanned.pop(position, None)
 
     def _plan(self, indices: Any) -> None:
-        try:
-            if not isinstance(indices, list | tuple | np.ndarray | torch.Tensor) and isinstance(indices, Iterable):
-                indices = list(indices)
-        except Exception as error:  # whatever a generator of indices raises comes out in its turn
-            self._unplanned[self._pulled] = Unplanned(error=error)
-            return
-        rows = _rows_there(indices, self._rows)
+        kinds = set(map(type, indices)) if isinstance(indices, list | tuple) else set()
+        odd = bool in kinds or (self._as_index and torch.Tensor in kinds)  # which numpy would take for integers
+        rows = None if odd else _rows_there(indices, self._rows)
         if rows is None:
             self._unplanned[self._pulled] = Unplanned(indices)
         else:
@@ -335,6 +341,7 @@ def feed(
     given: Generators | None = None,
     ahead: bool = False,
     at_once: bool = False,
+    as_index: bool = False,
 ) -> Feed:
     """Choose how to feed one pass over ``batch_sampler`` on a dataset of ``rows`` rows into ``sink``.
 
@@ -346,13 +353,15 @@ def feed(
         given: the generators that the loader and its samplers were given, by name.
         ahead: whether samplers of an unknown kind, too, may be pulled before their time.
         at_once: whether their errors are raised when they are met, or in their turn.
+        as_index: whether the dataset is indexed by each batch as a whole.
     """
     progress = progress or Progress()
     source = _drawn(batch_sampler, rows, progress.resumed)
     if source is not None:
         return StreamFeed(source, batch_sampler.batch_size, rows, sink, progress)
     batches = BatchStream(batch_sampler, given or {}, progress.resumed, progress.ended)
-    return BatchFeed(batches, rows, sink, progress, ahead=ahead or _lies_ready(batch_sampler), at_once=at_once)
+    ahead = ahead or _lies_ready(batch_sampler)
+    return BatchFeed(batches, rows, sink, progress, ahead=ahead, at_once=at_once, as_index=as_index)
 
 
 def _drawn(batch_sampler: Any, rows: int, position: Position | None) -> RowStream | None:

@@ -55,16 +55,18 @@ class BatchStream:
         self._states: deque[tuple[int, dict[str, Any]]] = deque()
         self._made: dict[str, str] = {}
         self._first: dict[str, str] = {}
-        if position is not None and "states" in position:
-            self._restore(position)
-        elif position is not None:
+        if position is not None and "states" not in position:
             self._replay(position)
+        elif position is not None and self._begin:
+            self._restore(position)
+            self._states.append((self._begin, position["states"]))  # asked now, it might not know them yet
         else:
-            if ended is not None and "states" in ended:
-                self._end(ended)
-            self._begin = self._pulled = 0
+            before = ended if position is None else position  # nothing was pulled: as at the end of the pass before
+            if before is not None and "states" in before:
+                self._end(before)
+            self._pulled = 0
             self.start_again()
-        self._keep_state()
+            self._keep_state()
 
     def start_again(self) -> None:
         """Ask the sampler for an iterator, or for another one, and forget the first."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from hypothesis import assume
 from hypothesis import strategies as st
 from strategies import DTYPES, random_tensor
 from torch.utils.data import (
@@ -52,6 +53,12 @@ class Recipe:
 
 def one_in(draw, n: int) -> bool:
     return draw(st.integers(1, n)) == n
+
+
+def numbers(draw, least: int, most: int, longest: int) -> list[int]:
+    """A list of integers, which is seldom short."""
+    count = draw(st.sampled_from([5, 7, 9, longest, longest, 3, 2, 1, 0]))
+    return draw(st.lists(st.integers(least, most), min_size=count, max_size=count))
 
 
 # Datasets ------------------------------------------------------------------------------------------------------------
@@ -101,6 +108,22 @@ class Noisy(Dataset):
         return torch.rand(2), random.random(), np.random.rand(1)  # noqa: NPY002 - the state that all share
 
 
+class Offers(Dataset):
+    """Samples of its own that memload can read from elsewhere."""
+
+    def __init__(self, base):
+        self.base = base
+
+    def __len__(self):
+        return len(self.base)
+
+    def __getitem__(self, index):
+        return self.base[index]
+
+    def __memload__(self):
+        return self.base
+
+
 class Doubled(TensorDataset):
     """Answers differently from the class it is made of."""
 
@@ -119,6 +142,20 @@ class Stream(IterableDataset):
 class SizedStream(Stream):
     def __len__(self):
         return self.said
+
+
+def noted(sample):
+    return {"of": sample, "is": type(sample).__name__}
+
+
+def changing(numbers, of_tensors):
+    """A dataset whose data the loop changes between batches."""
+    made = TensorDataset(numbers) if of_tensors else memload.from_arrays(x=numbers)
+    CHANGING[id(made)] = (made, numbers)
+    return made
+
+
+CHANGING: dict[int, Any] = {}  # the data of datasets that the loop changes, by the id of the dataset
 
 
 sample_leaves = st.sampled_from(
@@ -149,12 +186,13 @@ samples = st.recursive(
     ),
     max_leaves=4,
 )
-row_shapes = st.sampled_from([(), (3,), (2, 2), (0,), (2, 0, 1), (1, 5)])
+row_shapes = st.sampled_from([(3,), (), (2, 2), (1, 5), (4,), (2, 3), (2, 0, 1)])
+COMMON = [torch.float32, torch.uint8, torch.int64, torch.bool, torch.float64, torch.bfloat16]
 
 
 @st.composite
 def tensors(draw, n: int) -> torch.Tensor:
-    dtype, seed = draw(st.sampled_from(DTYPES)), draw(st.integers(0, 9))
+    dtype, seed = draw(st.one_of(st.sampled_from(COMMON), st.sampled_from(DTYPES))), draw(st.integers(0, 9))
     made = random_tensor(dtype, (n, *draw(row_shapes)), seed)
     odd = draw(st.integers(0, 15))
     if odd == 0 and made.is_complex():
@@ -181,7 +219,7 @@ def own(draw, n: int) -> Recipe:
     elif layout == "only":
         made = made.only("f0")
     if one_in(draw, 4) and n:
-        made = made.select(draw(st.lists(st.integers(0, n - 1), max_size=12)))
+        made = made.select(numbers(draw, 0, n - 1, 12))
     return Recipe(
         f"memload {layout} {[(str(f.dtype), f.shape) for f in made.fields.values()]} x {len(made)}", lambda: made
     )
@@ -197,10 +235,20 @@ def _borrowable(tensor: torch.Tensor) -> bool:
 
 @st.composite
 def leaves(draw) -> Recipe:
-    n = draw(st.sampled_from([4, 1, 2, 3, 5, 7, 8, 11, 16, 0]))
-    kind = draw(st.sampled_from(["own"] * 5 + ["tensors"] * 5 + ["samples", "odd", "view", "doubled"]))
+    n = draw(st.sampled_from([7, 11, 5, 16, 8, 4, 3, 10, 13, 2, 1, 0]))
+    kinds = ["own"] * 5 + ["tensors"] * 5 + ["samples", "odd", "view", "doubled", "offers", "mapped", "changing"]
+    kind = draw(st.sampled_from(kinds))
     if kind == "own":
         return draw(own(n))
+    if kind in ("offers", "mapped"):
+        base = draw(own(n))()
+        made = Offers(base) if kind == "offers" else base.map(noted)
+        return Recipe(f"{kind} {base}", lambda: made)
+    if kind == "changing":
+        numbers = torch.arange(n * 2.0).reshape(n, 2)
+        of_tensors = draw(st.booleans())
+        make = lambda: changing(numbers.clone(), of_tensors)  # noqa: E731
+        return Recipe(f"changing {'TensorDataset' if of_tensors else 'memload'} x {n}", make)
     if kind == "view":
         stim = random_tensor(torch.uint8, (n, 2, 3), 1)
         norm_removed = draw(st.booleans())
@@ -216,7 +264,8 @@ def leaves(draw) -> Recipe:
         return Recipe(f"{type(chosen).__name__} x {n}", lambda: chosen)
     columns = [draw(tensors(n)) for _ in range(draw(st.integers(1, 3)))]
     made = (Doubled if kind == "doubled" else TensorDataset)(*columns)
-    return Recipe(f"{type(made).__name__} {[(str(c.dtype), *c.shape) for c in columns]}", lambda: made)
+    told = [(str(c.dtype), *c.shape, *["requires grad"] * c.requires_grad) for c in columns]
+    return Recipe(f"{type(made).__name__} {told}", lambda: made)
 
 
 @st.composite
@@ -232,7 +281,7 @@ def _around(draw, base: Recipe) -> Recipe:
     kind = draw(st.sampled_from(["subset", "subset", "concat", "twice", "split", "stack"]))
     n = len(base())
     if kind == "subset":
-        rows = draw(st.lists(st.integers(-n, n - 1 if not one_in(draw, 12) else n), max_size=10)) if n else []
+        rows = numbers(draw, -n, n - 1 if not one_in(draw, 15) else n, 10) if n else []
         shape = draw(st.sampled_from([list, tuple, np.asarray, torch.tensor])) if rows else list
         return Recipe(f"Subset({base}, {shape.__name__} {rows})", lambda: Subset(base(), shape(rows)))
     if kind == "split" and n > 1:
@@ -240,6 +289,8 @@ def _around(draw, base: Recipe) -> Recipe:
         lengths = [first, n - first]
         made = lambda: random_split(base(), lengths, torch.Generator().manual_seed(7))[part]  # noqa: E731
         return Recipe(f"random_split({base}, {lengths})[{part}]", made)
+    if kind == "stack" and draw(st.booleans()):
+        return Recipe(f"StackDataset({base}, {base})", lambda: StackDataset(base(), base()))
     if kind == "stack":
         return Recipe(f"StackDataset(a={base}, b=range)", lambda: StackDataset(a=base(), b=range(n)))
     other = base if kind == "twice" else draw(leaves())
@@ -318,8 +369,8 @@ def indices(draw, n: int) -> list[Any]:
     """Mostly rows that are there; from the end, not there, or of odd types now and then."""
     if n == 0:
         return draw(st.sampled_from([[], [], [0]]))
-    rows = draw(st.lists(st.integers(-n, n - 1), max_size=14))
-    if rows and one_in(draw, 6):
+    rows = numbers(draw, -n, n - 1, 14)
+    if rows and one_in(draw, 8):
         odd = draw(st.sampled_from([n, n + 3, -n - 1, *ODD]))
         rows[draw(st.integers(0, len(rows) - 1))] = odd
     return rows
@@ -328,7 +379,8 @@ def indices(draw, n: int) -> list[Any]:
 @st.composite
 def samplers(draw, n: int) -> tuple[Recipe, bool]:
     """A recipe that takes the case's generator, and whether the sampler may be pulled ahead unseen."""
-    kind = draw(st.sampled_from(["sequential", "random", "subset", "weighted", "distributed", "container", "own"]))
+    kinds = ["own", "random", "subset", "own", "weighted", "container", "own", "distributed", "container", "sequential"]
+    kind = draw(st.sampled_from(kinds))
     size = n if not one_in(draw, 8) else draw(st.integers(0, n + 2))  # made for another dataset now and then
     if kind == "sequential":
         return Recipe(f"Sequential({size})", lambda g: SequentialSampler(range(size))), True
@@ -340,8 +392,9 @@ def samplers(draw, n: int) -> tuple[Recipe, bool]:
         rows = draw(indices(n))
         return Recipe(f"SubsetRandom({rows})", lambda g: SubsetRandomSampler(rows, g)), True
     if kind == "weighted":
-        count, replacement = draw(st.integers(1, 2 * n + 2)), draw(st.booleans())
-        weights = draw(st.lists(st.sampled_from([0.0, 0.5, 3.0]), min_size=size, max_size=size))
+        replacement = draw(st.booleans())
+        count = draw(st.integers(1, 2 * n + 2 if replacement or one_in(draw, 8) else max(1, size)))
+        weights = draw(st.lists(st.sampled_from([0.5, 1.0, 3.0, 0.0]), min_size=size, max_size=size))
         make = lambda g: WeightedRandomSampler(weights, count, replacement, g)  # noqa: E731
         return Recipe(f"Weighted({weights}, {count}, {replacement})", make), True
     if kind == "distributed":
@@ -395,6 +448,14 @@ def batch_samplers(draw, n: int, workers: bool) -> tuple[Recipe, bool]:
 # Arguments -----------------------------------------------------------------------------------------------------------
 
 
+@st.composite
+def grouped(draw) -> Recipe:
+    """Several memload datasets in one, whose rows are dicts with the number of their dataset."""
+    parts = {name: draw(own(draw(st.integers(1, 6)))) for name in "ab"[: draw(st.integers(1, 2))]}
+    members = {name: memload.Dataset(part().fields) for name, part in parts.items()}
+    return Recipe(f"concat({parts})", lambda: memload.concat(members))
+
+
 def as_list(samples):
     return samples
 
@@ -422,12 +483,14 @@ class Pass:
         twins: whether a second iterator takes turns with the first.
         draws: whether the loop draws random numbers.
         holds: whether the loop keeps its batches.
+        changes: whether the loop changes the data, where it can.
     """
 
     stop: int | None
     twins: bool
     draws: bool
     holds: bool
+    changes: bool
 
 
 @dataclass(frozen=True)
@@ -446,10 +509,11 @@ class Case:
 passes = st.lists(
     st.builds(
         Pass,
-        stop=st.sampled_from([None, None, None, 0, 1, 2, 4]),
+        stop=st.sampled_from([None, None, None, None, None, 3, 2, 1, 4, 0]),
         twins=st.sampled_from([False, False, False, True]),
         draws=st.booleans(),
         holds=st.booleans(),
+        changes=st.booleans(),
     ),
     min_size=1,
     max_size=3,
@@ -459,16 +523,16 @@ passes = st.lists(
 @st.composite
 def orders(draw, n: int, workers: bool) -> tuple[Recipe, dict[str, Any], bool]:
     """What decides on the order of rows: a recipe of arguments, others as they are, and whether pulls are unseen."""
-    sizes = st.sampled_from([1, 2, 3, 3, 4, 5, 8, n + 1, 10_000])
+    sizes = st.sampled_from([2, 3, 4, 1, 5, 8, n + 1, 10_000])
     rest = {"batch_size": draw(sizes), "drop_last": draw(st.booleans())}
-    if one_in(draw, 8):
+    if one_in(draw, 12):
         rest = {"batch_size": None}
-    kind = draw(st.sampled_from(["shuffle", "shuffle", "sampler", "sampler", "sampler", "batch_sampler"]))
+    kind = draw(st.sampled_from(["shuffle", "sampler", "sampler", "sampler", "batch_sampler"]))
     if kind == "shuffle":
         shuffle = draw(st.sampled_from([True, True, False, None]))
         return Recipe(f"shuffle={shuffle}", lambda g: {"shuffle": shuffle}), rest, True
     if kind == "sampler":
-        sampler, unseen = draw(samplers(n))
+        sampler, unseen = draw(batch_samplers(n, workers) if rest == {"batch_size": None} else samplers(n))
         return Recipe(f"sampler={sampler}", lambda g: {"sampler": sampler(g)}), rest, unseen
     batch_sampler, unseen = draw(batch_samplers(n, workers))
     return Recipe(f"batch_sampler={batch_sampler}", lambda g: {"batch_sampler": batch_sampler(g)}), {}, unseen
@@ -476,25 +540,29 @@ def orders(draw, n: int, workers: bool) -> tuple[Recipe, dict[str, Any], bool]:
 
 @st.composite
 def cases(draw, workers: bool = False) -> Case:
-    iterable = one_in(draw, 12)
-    dataset = draw(streams() if iterable else datasets())
+    iterable, many = one_in(draw, 12), one_in(draw, 12)
+    dataset = draw(streams() if iterable else grouped() if many else datasets())
     order, arguments, unseen = draw(orders(3 if iterable else len(dataset()), workers))
     if iterable and not one_in(draw, 8):
         order, unseen = Recipe("as it comes", lambda g: {}), True
-    if one_in(draw, 5):
+    if many and not iterable:
+        arguments["collate_fn"] = memload.group_collate
+    elif one_in(draw, 5):
         arguments["collate_fn"] = draw(st.sampled_from([as_list, counted, default_collate, len, str]))
     if one_in(draw, 10):
         arguments["pin_memory"] = True
         arguments["pin_memory_device"] = draw(st.sampled_from(["", "cuda"]))
     if one_in(draw, 10):
         arguments["in_order"] = False
-    if one_in(draw, 25):
+    if one_in(draw, 40):
         arguments = {**arguments, **draw(st.sampled_from(REFUSED))}
     elif workers:
         arguments["num_workers"] = draw(st.integers(1, 2))
         if draw(st.booleans()):
             arguments["prefetch_factor"] = draw(st.integers(1, 3))
         arguments["persistent_workers"] = draw(st.booleans())
+        arguments["timeout"] = 60
+        assume("requires grad" not in repr(dataset))  # workers cannot send it, and the stock loader waits for ever
         arguments.pop("in_order", None)
     fast_only: dict[str, Any] = {"threads": draw(st.integers(1, 3))}
     if unseen and draw(st.booleans()):
@@ -502,4 +570,6 @@ def cases(draw, workers: bool = False) -> Case:
     ways = draw(passes)
     if arguments.get("persistent_workers"):  # a stock loader that keeps its workers has one iterator, which starts anew
         ways = [replace(one, twins=False) for one in ways]
+    if workers:  # which have their own copy of the data
+        ways = [replace(one, changes=False) for one in ways]
     return Case(dataset, order, arguments, draw(st.booleans()), ways, fast_only, draw(st.booleans()))

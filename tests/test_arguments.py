@@ -1,7 +1,14 @@
 """The table of arguments is complete, and what it says of the native engine holds."""
 
+import gc
 import inspect
+import pickle
 from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset, get_worker_info
+from torch.utils.data._utils.collate import default_collate_fn_map
 
 import memload
 
@@ -20,3 +27,171 @@ def test_the_table_has_a_row_for_every_argument_in_their_order():
 
 def test_every_row_says_what_both_engines_do():
     assert [row[0] for row in rows() if len(row) != 3 or not all(row)] == []
+
+
+def native(n=8):
+    return memload.from_arrays(x=torch.arange(n))
+
+
+def of_tensors(n=8):
+    return TensorDataset(torch.arange(n))
+
+
+def shows_itself(worker_id):
+    raise LookupError(f"worker {worker_id} was asked")
+
+
+def test_a_worker_init_fn_keeps_memloads_datasets_native_and_is_called_for_all_others():
+    arguments = {"batch_size": 4, "num_workers": 1, "worker_init_fn": shows_itself}
+    for dataset in (native(), Subset(native(), [0, 1]), ConcatDataset([native(), native()])):
+        assert memload.FastLoader(dataset, **arguments).engine == "native"
+    loader = memload.FastLoader(of_tensors(), **arguments)
+    assert loader.engine == "torch"
+    assert "worker_init_fn" in loader.why
+    with pytest.raises(LookupError, match="worker 0 was asked"):
+        next(iter(loader))
+    assert memload.FastLoader(of_tensors(), worker_init_fn=shows_itself).engine == "native"  # no workers, no call
+
+
+def test_a_prefetch_factor_is_the_depth_and_depth_overrides_it():
+    ring = lambda **arguments: memload.FastLoader(native(), batch_size=2, **arguments).nbytes  # noqa: E731
+    for depth in (1, 2, 5):
+        assert ring(num_workers=1, prefetch_factor=depth) == ring(depth=depth)
+        assert ring(num_workers=1, prefetch_factor=3, depth=depth) == ring(depth=depth)
+    assert ring(num_workers=1) == ring()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # torch's iterator, half made
+def test_a_prefetch_factor_of_zero_is_refused_as_by_stock_workers():
+    errors = []
+    for kind in (DataLoader, memload.FastLoader):
+        with pytest.raises(AssertionError) as raised:
+            iter(kind(of_tensors(), num_workers=1, prefetch_factor=0))
+        errors.append(str(raised.value))
+        del raised
+        gc.collect()
+    assert errors[0] == errors[1]
+
+
+def test_a_sampler_of_ones_own_is_pulled_when_the_stock_loader_pulls_it():
+    class Counting:
+        def __init__(self):
+            self.pulled = 0
+
+        def __iter__(self):
+            for row in range(8):
+                self.pulled += 1
+                yield row
+
+        def __len__(self):
+            return 8
+
+    pulled = {}
+    for kind in (DataLoader, memload.FastLoader):
+        for workers in (0, 1):
+            sampler = Counting()
+            iterator = iter(kind(of_tensors(), 2, sampler=sampler, num_workers=workers))
+            pulled[kind, workers] = [sampler.pulled, *(sampler.pulled for _ in iterator)]
+    for workers in (0, 1):
+        assert pulled[DataLoader, workers] == pulled[memload.FastLoader, workers]
+    sampler = Counting()
+    next(iter(memload.FastLoader(of_tensors(), 2, sampler=sampler, depth=2)))
+    assert sampler.pulled == 6  # depth= allows it
+
+
+def test_a_row_that_is_not_there_is_the_datasets_own_error_and_the_next_batch_follows():
+    for kind in (DataLoader, memload.FastLoader):
+        iterator = iter(kind(of_tensors(), 2, sampler=[0, 1, 2, 8, 4, 5]))
+        assert next(iterator)[0].tolist() == [0, 1]
+        with pytest.raises(IndexError, match="index 8 is out of bounds for dimension 0 with size 8") as raised:
+            next(iterator)
+        assert "dataset.py" in [frame.path.name for frame in raised.traceback]  # where torch's TensorDataset raised it
+        assert next(iterator)[0].tolist() == [4, 5]
+
+
+def test_a_default_collation_that_was_changed_is_respected(monkeypatch):
+    monkeypatch.setitem(default_collate_fn_map, torch.Tensor, lambda batch, *, collate_fn_map=None: len(batch))
+    loader = memload.FastLoader(of_tensors(), 3)
+    assert loader.engine == "torch"
+    assert "default_collate" in loader.why
+    assert list(loader) == list(DataLoader(of_tensors(), 3)) == [[3], [3], [2]]
+
+
+def test_what_cannot_be_set_after_construction_is_refused_and_the_rest_takes_effect():
+    for kind in (DataLoader, memload.FastLoader):
+        loader = kind(of_tensors(), 3)
+        for name in ("batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers"):
+            with pytest.raises(ValueError, match=f"{name} attribute should not be set after {kind.__name__} is init"):
+                setattr(loader, name, None)
+        loader.collate_fn = len
+        assert list(loader) == [3, 3, 2]
+
+
+def test_every_argument_of_the_stock_loader_is_an_attribute_with_the_stock_value():
+    arguments = {"batch_size": 3, "num_workers": 1, "multiprocessing_context": "fork", "pin_memory_device": "cuda"}
+    stock, fast = DataLoader(of_tensors(), **arguments), memload.FastLoader(of_tensors(), **arguments)
+    for name in inspect.signature(DataLoader).parameters:
+        if name not in ("dataset", "sampler", "batch_sampler", "shuffle"):  # the last is no attribute of either
+            assert getattr(fast, name) == getattr(stock, name), name
+    assert type(fast.sampler) is type(stock.sampler)
+    assert type(fast.batch_sampler) is type(stock.batch_sampler)
+
+
+def test_a_subclass_and_a_subscript_work_as_with_the_stock_loader():
+    class Mine(memload.FastLoader[int]):
+        def __init__(self, dataset, **arguments):
+            self.early = True
+            super().__init__(dataset, **arguments)
+
+    def annotated() -> memload.FastLoader[int]:
+        return Mine(native(), batch_size=4)
+
+    assert [batch["x"].tolist() for batch in annotated()] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert next(annotated()._get_iterator())["x"].tolist() == [0, 1, 2, 3]
+    assert annotated().engine == "native"
+
+
+def test_an_iterator_has_the_length_of_its_sampler_and_cannot_be_pickled():
+    class Unsized:
+        def __iter__(self):
+            return iter([[0]])
+
+    for kind in (DataLoader, memload.FastLoader):
+        assert len(iter(kind(of_tensors(), 3))) == 3
+        with pytest.raises(TypeError, match=r"has no len\(\)"):
+            len(iter(kind(of_tensors(), batch_sampler=Unsized())))
+        with pytest.raises(NotImplementedError, match="cannot be pickled"):
+            pickle.dumps(iter(kind(of_tensors(), 3)))
+
+
+def test_more_threads_than_cpus_warn_as_workers_do():
+    for kind in (DataLoader, memload.FastLoader):
+        with pytest.warns(UserWarning, match="excessive worker creation might get DataLoader running slow"):
+            kind(native(), num_workers=1000)
+
+
+class AsksWhoReads(Dataset):
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        info = get_worker_info()
+        return -1 if info is None else 10 * info.id + info.num_workers
+
+
+def test_datasets_of_ones_own_see_stock_workers():
+    assert [batch.tolist() for batch in memload.FastLoader(AsksWhoReads(), 2)] == [[-1, -1], [-1, -1]]
+    assert [batch.tolist() for batch in memload.FastLoader(AsksWhoReads(), 2, num_workers=2)] == [[2, 2], [12, 12]]
+
+
+def test_an_error_in_a_worker_keeps_its_type_and_tells_the_original_traceback():
+    class Bad(AsksWhoReads):
+        def __getitem__(self, index):
+            raise FloatingPointError("of this row")
+
+    with pytest.raises(
+        FloatingPointError, match=r"(?s)in DataLoader worker process 0.*Original Traceback.*of this row"
+    ):
+        next(iter(memload.FastLoader(Bad(), 2, num_workers=1)))
+    with pytest.raises(FloatingPointError, match="of this row"):
+        next(iter(memload.FastLoader(Bad(), 2)))

@@ -16,6 +16,7 @@ from torch.utils.data import ConcatDataset, DataLoader, StackDataset, Subset, de
 from torch.utils.data._utils import collate as torch_collate
 
 import memload
+from memload import door
 from memload.gathered import DictRow, GatheredRows, TensorRow, TupleRow
 
 LAYOUTS = ["dict", "tuple", "only"]
@@ -407,6 +408,17 @@ def test_slots_end_with_the_dataset():
     del ds
     gc.collect()
     assert gone() is None
+
+
+def test_the_memory_of_very_large_batches_is_not_kept(monkeypatch):
+    monkeypatch.setattr(door, "_MOST_KEPT", 100_000)
+    ds = memload.from_arrays(x=torch.arange(90_000).reshape(9, 10_000))
+    batch = default_collate(ds.__getitems__(range(9)))
+    assert ds._door._slots._pipeline is None
+    assert ds.stats().rows == 9
+    assert torch.equal(default_collate(ds.__getitems__([3]))["x"], batch["x"][3:4])
+    assert ds._door._slots._pipeline is not None
+    assert ds.stats().rows == 10
 
 
 def test_batches_outlive_their_dataset():

@@ -119,6 +119,14 @@ def test_accelerate_saves_and_loads_the_state_of_a_prepared_loader(reports, rank
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
+def test_accelerate_takes_a_prepared_loader_up_in_the_middle_of_an_epoch(reports, ranks):
+    for rank in reports("accelerate_runs.py", ranks=ranks):
+        found = rank["memload.prepare, stateful"]
+        assert found["rest"] == found["whole"][3:]
+        assert len(found["next"]) == len(found["whole"])
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("scenario", ["as it is", "default_collate", "FastLoader"])
 def test_the_trainer_of_transformers_trains_and_predicts_natively(reports, scenario, ranks):
     found = reports("transformers_runs.py", ranks=ranks)

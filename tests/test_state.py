@@ -94,6 +94,40 @@ def test_worker_processes_of_the_stock_engine_are_taken_up_too(kind):
 
 
 @pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize("kind", SAMPLERS)
+def test_a_pass_that_was_taken_up_and_not_asked_for_anything_can_be_taken_up_again(kind, native):
+    stopped = make(kind, 40, native=native)
+    iterator = iter(stopped)
+    for _ in range(2):
+        next(iterator)
+    state = stopped.state_dict()
+    rest = [batch.tolist() for batch in iterator]
+    for seed in (1, 2):
+        loader = make(kind, 40, native=native, seed=seed)
+        loader.load_state_dict(state)
+        iterator = iter(loader)
+        state = loader.state_dict()
+    del iterator
+    loader = make(kind, 40, native=native, seed=3)
+    loader.load_state_dict(state)
+    assert [batch.tolist() for batch in loader] == rest
+
+
+@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize("kind", SAMPLERS)
+def test_a_pass_that_was_begun_and_not_asked_for_anything_can_be_taken_up(kind, native):
+    stopped = make(kind, 40, native=native)
+    list(stopped)
+    iterator = iter(stopped)
+    state, standing = stopped.state_dict(), torch.get_rng_state()
+    expected = [batch.tolist() for batch in iterator]
+    loader = make(kind, 40, native=native, seed=3)
+    loader.load_state_dict(state)
+    torch.set_rng_state(standing)
+    assert [batch.tolist() for batch in loader] == expected
+
+
+@pytest.mark.parametrize("native", [True, False])
 @pytest.mark.parametrize("kind", ["several permutations by a generator", "sharded"])
 def test_workers_that_persist_are_seeded_once_in_a_run_that_is_stopped_too(kind, native):
     def loader(number):

@@ -48,6 +48,31 @@ def with_casts(prepare):
     }
 
 
+def resumed():
+    """accelerate's checkpoints in the middle of an epoch, which it takes with `use_stateful_dataloader`."""
+
+    def begun():
+        helper = accelerator(use_stateful_dataloader=True)
+        return helper, by_memload(helper, dataset(), batch_size=BATCH, shuffle=True)
+
+    set_seed(5)
+    helper, loader = begun()
+    whole = []
+    with tempfile.TemporaryDirectory() as folder:
+        folder = helper.gather_for_metrics([folder], use_gather_object=True)[0]
+        for batch in loader:
+            whole.append(batch["id"].tolist())
+            if len(whole) == 3:
+                helper.wait_for_everyone()
+                helper.save_state(folder)
+        helper, loader = begun()
+        helper.wait_for_everyone()
+        helper.load_state(folder)
+        rest = [batch["id"].tolist() for batch in loader]
+        helper.wait_for_everyone()
+    return {"whole": whole, "rest": rest, "next": [batch["id"].tolist() for batch in loader]}
+
+
 def stock(helper, ds, **arguments):
     return helper.prepare(stock_loader(ds, **arguments))
 
@@ -139,4 +164,5 @@ for name, ours in (("accelerator.prepare", by_itself), ("memload.prepare", by_me
 scenarios["accelerator.prepare, cast"] = lambda: with_casts(by_itself)
 scenarios["memload.prepare, cast"] = lambda: with_casts(by_memload)
 scenarios["memload.prepare, save_state"] = lambda: {"ours": checkpointed(by_memload), "stock": checkpointed(stock)}
+scenarios["memload.prepare, stateful"] = resumed
 report(scenarios)
