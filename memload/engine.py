@@ -21,7 +21,7 @@ from memload import _core
 from memload.by_the_dataset import answer
 from memload.changes import UpToDate
 from memload.cold import reads_blocks, reads_directly
-from memload.draws import Indices, Progress
+from memload.draws import Indices
 from memload.iterators import BatchIterator, profiling, waiting
 from memload.memory.budget import local_threads
 from memload.native import Source
@@ -300,7 +300,6 @@ class NativePass(BatchIterator):
         self._given = 0
         ahead = loader._engine.depth is not None
         self.progress, given = loader._state.begin(loader), given_generators(loader)
-        self._counts = True
         self._feed: Feed = feed(
             batches_of(loader),
             gatherer.rows,
@@ -314,11 +313,13 @@ class NativePass(BatchIterator):
         self._loader = loader
         self._batch_sampler: Any = batches_of(loader)
         drawn = loader._state.draw_base_seed(loader)
-        gatherer.begin(loader._state.seed(loader))
+        self._seed = loader._state.seed(loader)
+        gatherer.begin(self._seed)
         if drawn and self._lead:
             self._feed.start_again()  # a stock iterator that starts workers takes two iterators of its sampler
         if self._lead:
             self._feed.pull(self._lead, gatherer.depth)
+        loader._state.begun()
 
     def __len__(self) -> int:
         return len(self._batch_sampler)
@@ -354,21 +355,24 @@ class NativePass(BatchIterator):
             self._ask()
         unplanned = self._feed.unplanned(self._given)
         batch = self._gathered() if unplanned is None else None
-        self._given += 1
-        self.progress.delivered += self._counts
+        number, self._given = self.progress.delivered, self._given + 1
+        self.progress.delivered += 1
         if self._lead:
             self._ask()
         # What the dataset itself raises ends no pass, as it ends no stock iterator: the next batch follows.
-        if unplanned is not None:
-            return answer(loader, unplanned, self._given)
-        return batch.result() if isinstance(batch, Outcome) else batch
+        try:
+            if unplanned is not None:
+                return answer(loader, unplanned, self._seed, number)
+            return batch.result() if isinstance(batch, Outcome) else batch
+        finally:
+            del unplanned, batch  # the traceback of an error holds this frame, which would hold the error
 
     def _gathered(self) -> Any:
         try:
             batch = self._gatherer.next(self._timeout)
             self._wall = time.perf_counter() - self._started
             if batch is None:
-                self.progress.finished = self._counts
+                self.progress.finished = True
                 raise StopIteration
         except TimeoutError as error:
             self.close()
@@ -381,11 +385,6 @@ class NativePass(BatchIterator):
     def _ask(self) -> None:
         self._asked += 1
         self._feed.pull(self._lead + self._asked, self._gatherer.depth)
-
-    def hand_over_counting(self) -> Progress:
-        """Return the progress of this pass for the caller to count in, who hands the batches on to the loop."""
-        self._counts = False
-        return self.progress
 
     def stats(self) -> LoaderStats:
         """Return the counters of this pass; of a pass that a parent process began, none."""

@@ -124,10 +124,16 @@ class GroupedBatches:
         shares = self._ahead[0]
         if isinstance(shares, Exception):
             self._ahead.popleft()
-            raise shares
+            try:
+                raise shares
+            finally:
+                del shares  # the traceback of an error holds this frame, which would hold the error
         end = time.monotonic() + timeout if timeout else None
         while len(self._gathered) < len(shares):  # a batch that was not ready in time is gone on with
-            self._gathered.append(self._groups(shares[len(self._gathered)], end))
+            groups = self._groups(shares[len(self._gathered)], end)
+            if groups is None:
+                return None
+            self._gathered.append(groups)
         self._ahead.popleft()
         batch = [*itertools.chain.from_iterable(self._gathered)]
         self._gathered.clear()
@@ -159,14 +165,21 @@ class GroupedBatches:
             self._pipelines[share.source].push(share.rows)
         self._ahead.append(shares)
 
-    def _groups(self, share: Share, end: float | None) -> Iterator[Any]:
+    def _groups(self, share: Share, end: float | None) -> Iterator[Any] | None:
+        """The groups of a share; None if the pass was closed meanwhile."""
         patience = 0.0 if end is None else max(end - time.monotonic(), 1e-3)
         capsules = self._pipelines[share.source].next(patience)
+        if capsules is None:
+            return None
         batch = self._unpack[share.source](capsules)
         return iter([batch]) if len(share.counts) == 1 else _parts(batch, share.counts)
 
 
 def _parts(batch: Mapping[str, torch.Tensor], counts: Sequence[int]) -> Iterator[dict[str, torch.Tensor]]:
-    """The groups of a batch whose rows follow each other group by group."""
-    split = {key: torch.split(value, list(counts)) for key, value in batch.items()}
+    """The groups of a batch whose rows follow each other group by group.
+
+    They share its memory and nothing else: as `.data`, each is a tensor of its own to autograd, so that what is written
+    to one of them does not count as a change of the others.
+    """
+    split = {key: [part.data for part in torch.split(value, list(counts))] for key, value in batch.items()}
     return ({key: parts[k] for key, parts in split.items()} for k in range(len(counts)))

@@ -6,6 +6,7 @@ plan.py                           engine.py, _core.Pipeline                  the
 
 from __future__ import annotations
 
+import copy
 import os
 import weakref
 from collections.abc import Callable, Mapping
@@ -144,8 +145,8 @@ class FastLoader(DataLoader[T]):
         self._depth_given = prefetch_factor is not None
         if self._casts or self.batch_transform:
             self.collate_fn = self._carrying()
-        source = self._resolved() if self._casts else "nothing to cast"
-        if not isinstance(source, str):
+        source = self._resolved() if self._casts else None
+        if isinstance(source, Source | GroupedSource):
             source.with_casts(self._casts)  # a cast of a field that is not there fails here, not in the first pass
 
     @property
@@ -260,7 +261,7 @@ class FastLoader(DataLoader[T]):
     def __getstate__(self) -> dict[str, Any]:
         # What belongs to this process's passes stays here: a copy in another process starts afresh.
         fresh = {"_finished": LoaderStats(), "_passes": None, "_kept": None, "_indices": None, "_inner": None}
-        return {**self.__dict__, **fresh}
+        return {**self.__dict__, **fresh, "_state": copy.copy(self._state)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _passes=weakref.WeakSet())

@@ -116,8 +116,12 @@ class LoaderState:
             owner.set_epoch(checked["epoch"])
 
     def begin(self, loader: FastLoader[Any]) -> Progress:
-        """Begin a pass, or take one up if a state was loaded that was told in the middle of it."""
-        loaded, self._loaded, self._dataset = self._loaded, None, None
+        """Begin a pass, or take one up if a state was loaded that was told in the middle of it.
+
+        The state stays loaded until the pass stands, which `begun` is to say: who mends what kept it from standing
+        finds the state still there.
+        """
+        loaded, self._dataset = self._loaded, None
         if loaded is not None:
             self._passes, self.base_seed = loaded["passes"], loaded["base_seed"]
             put_back(given_generators(loader), loaded["generators"])
@@ -136,6 +140,10 @@ class LoaderState:
                 resumed=loaded["position"],
             )
         return self._progress
+
+    def begun(self) -> None:
+        """Know that the pass stands, which was begun last."""
+        self._loaded = None
 
     def draw_base_seed(self, loader: FastLoader[Any]) -> bool:
         """Draw the number with which a stock iterator seeds its workers; False where it has workers that are seeded."""

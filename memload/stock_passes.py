@@ -27,13 +27,16 @@ def stock_pass(loader: FastLoader[Any], make: Callable[[], Iterator[Any]]) -> It
     """Begin a pass of the stock machinery, or take one up; `make` returns an iterator of torch's."""
     progress = loader._state.begin(loader)
     if isinstance(loader.dataset, IterableDataset):
-        return iterable_pass(loader, progress, make)
+        batches = iterable_pass(loader, progress, make)
+        loader._state.begun()
+        return batches
     indices: IndexSampler = loader._index_sampler
     indices.begin(progress, {**given_generators(loader), "global": torch.default_generator})
-    batches = make()
+    made = make()
     indices.undraw()
+    loader._state.begun()
     loader._state.base_seed = progress.base_seed
-    return CountedBatches(batches, progress)
+    return CountedBatches(made, progress)
 
 
 class IndexSampler:

@@ -1,6 +1,7 @@
 """Functions of samples and batches: the stock loader's results, ahead of the loop, in order, and ended in time."""
 
 import collections
+import contextlib
 import gc
 import os
 import pickle
@@ -664,3 +665,59 @@ def test_the_examples_of_the_page_run():
     scope = {}
     for block in blocks:
         exec(block, scope)
+
+
+class ShoutedError(RuntimeError):
+    """An error that can be looked at weakly."""
+
+
+def shouting(_):
+    raise ShoutedError("in a transform")
+
+
+def ending(_):
+    raise StopIteration
+
+
+def swapped_names(batch):
+    return dict(reversed(batch.items()))
+
+
+class Odd:
+    def __iter__(self):
+        yield [0, 1]
+        raise ShoutedError("in a sampler")
+
+    def __len__(self):
+        return 2
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: memload.FastLoader(images(), 4, batch_transform=shouting),
+        lambda: memload.FastLoader(images(), 4, batch_transform=ending),
+        lambda: memload.FastLoader(images().map(shouting), 4),
+        lambda: memload.FastLoader(images(), batch_sampler=[[0, 1], [99]], batch_transform=swapped_names),
+        lambda: memload.FastLoader(images(), batch_sampler=Odd(), batch_transform=swapped_names),
+        lambda: memload.FastLoader(
+            memload.concat({"a": images()}), batch_sampler=Odd(), collate_fn=memload.group_collate
+        ),
+    ],
+    ids=["batch", "stop", "sample", "row that is not there", "sampler", "sampler of groups"],
+)
+def test_an_error_that_was_caught_keeps_neither_pass_nor_threads_alive(make):
+    gc.collect()
+    gc.disable()
+    try:
+        loader = make()
+        iterator = iter(loader)
+        gone = weakref.ref(iterator)
+        with contextlib.suppress(Exception):
+            while True:
+                next(iterator)
+        del loader, iterator
+        assert gone() is None
+        assert not [t for t in threading.enumerate() if t.name.startswith("memload transform")]
+    finally:
+        gc.enable()
