@@ -29,7 +29,7 @@ from memload.pinning import pinned
 from memload.plan import Feed, PlanSink, feed
 from memload.planned_rows import PlannedRows
 from memload.seeding import PassSeed
-from memload.state import given_generators
+from memload.state import batches_of, given_generators
 from memload.stats import LoaderStats
 from memload.transform_threads import MOST_THREADS, Transforming
 from memload.transforms import Outcome, Recipe
@@ -239,11 +239,6 @@ class WholeBatches:
     def close(self, keep_slots: bool) -> None:
         """Stop, and give memory and threads back, or keep the slots for a later pass."""
         self._pipeline.close(keep_slots=keep_slots)
-
-
-def batches_of(loader: FastLoader[Any]) -> Any:
-    """Return what gives the rows of each batch: without automatic batching that is the sampler."""
-    return loader.sampler if loader.batch_sampler is None else loader.batch_sampler
 
 
 def _length(sized: Any) -> int:

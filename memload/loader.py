@@ -20,7 +20,7 @@ from memload.cast import Cast
 from memload.cast_batches import CastBatches, checked_casts
 from memload.collation import collated
 from memload.dataset import Dataset
-from memload.engine import EngineOptions, Gatherer, NativePass, batches_of
+from memload.engine import EngineOptions, Gatherer, NativePass
 from memload.grouped_batches import settings_of
 from memload.grouped_source import GroupedSource, resolve_groups
 from memload.groups import GroupedDataset, group_collate
@@ -28,7 +28,7 @@ from memload.native import NotNative, Source
 from memload.plan import plan_bytes
 from memload.readers import resolve
 from memload.seeding import peeked_seed
-from memload.state import LoaderState
+from memload.state import LoaderState, batches_of
 from memload.stats import LoaderStats
 from memload.stock_only import asks_for_stock
 from memload.stock_passes import IndexSampler, stock_pass

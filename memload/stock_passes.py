@@ -17,6 +17,7 @@ from memload.draws import Indices, Progress, RowStream
 from memload.iterables import iterable_pass
 from memload.plan import known, planned, stream
 from memload.pulls import BatchStream, Generators
+from memload.seeding import peeked_seed
 from memload.state import CountedBatches, given_generators, put_back, standing
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ class IndexSampler:
         if progress.base_seed is not None:  # drawn before, by the pass that is taken up or for workers that persist
             self._undrawn = standing(self._generators)
         else:
-            progress.base_seed = _foretold(self._generators.get("loader", self._generators["global"]))
+            progress.base_seed = peeked_seed(self._generators.get("loader", self._generators["global"]))
         return _Indices(self, pulls, progress)
 
     def undraw(self) -> None:
@@ -136,10 +137,3 @@ def _pulls(sampler: Any, progress: Progress, generators: Mapping[str, torch.Gene
                 raise ValueError(f"the state's position in the sampler is damaged: {error!r}") from error
     # Iterated, a sampler fails with what it raises, and when.
     return BatchStream(sampler, generators, progress.resumed, progress.ended)
-
-
-def _foretold(generator: torch.Generator) -> int:
-    """The number that a stock iterator draws next for its workers."""
-    copied = torch.Generator()
-    copied.set_state(generator.get_state())
-    return int(torch.empty((), dtype=torch.int64).random_(generator=copied).item())
