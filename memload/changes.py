@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from memload.engine import Gatherer
     from memload.loader import FastLoader
 
+_LET_GO = 64  # batches after which their rows are let go: each by itself would cost a microsecond
+
 
 class UpToDate:
     """Gathers as another gatherer does until what it reads is changed; from then on, asks the dataset for each batch.
@@ -47,6 +49,7 @@ class UpToDate:
         self._changed = False
         self._loader = weakref.ref(loader)  # which keeps this between passes if its workers are persistent
         self._ahead = PlannedRows(batch_rows, drop_last)
+        self._behind = 0  # batches of `_ahead` that were gathered
         self._given = 0
 
     def extend(self, rows: Indices) -> None:
@@ -76,15 +79,26 @@ class UpToDate:
         self._given += 1
         if not self._changed and self._now() != self._before:
             self._changed = True
+            self._let_go()
             self.gatherer.close(keep_slots=True)
         if not self._changed:
-            if self._ahead.ready:
-                self._ahead.take()
-            return self.gatherer.next(timeout)
+            return self._gathered(timeout)
         loader = self._loader()
         if loader is None or not self._ahead.ready:
             return None
         return answer(loader, Unplanned(self._ahead.take().tolist()), self._given)
+
+    def _gathered(self, timeout: float) -> Any:
+        batch = self.gatherer.next(timeout)
+        if batch is not None:
+            self._behind += 1
+            if self._behind == _LET_GO:
+                self._let_go()
+        return batch
+
+    def _let_go(self) -> None:
+        self._ahead.skip(self._behind)
+        self._behind = 0
 
     def stats(self) -> LoaderStats:
         """Return the counters of what was gathered."""

@@ -22,7 +22,7 @@ from memload.by_the_dataset import answer
 from memload.changes import UpToDate
 from memload.cold import reads_blocks, reads_directly
 from memload.draws import Indices, Progress
-from memload.iterators import BatchIterator, waiting
+from memload.iterators import BatchIterator, profiling, waiting
 from memload.memory.budget import local_threads
 from memload.native import Source
 from memload.pinning import pinned
@@ -327,14 +327,20 @@ class NativePass(BatchIterator):
         return self
 
     def __next__(self) -> Any:
-        if self._process != os.getpid():
-            raise RuntimeError(_FORKED)
+        if not profiling():
+            return self._in_turn()
         with waiting(self):
             return self._in_turn()
 
-    def _in_turn(self) -> Any:
+    def _wait_for_turn(self) -> None:
+        if self._process != os.getpid():
+            raise RuntimeError(_FORKED)
         if not self._turn.acquire(timeout=self._timeout or -1):
             raise RuntimeError(f"DataLoader timed out after {self._timeout:g} seconds")
+
+    def _in_turn(self) -> Any:
+        if not self._turn.acquire(blocking=False):
+            self._wait_for_turn()
         try:
             if self._loader is None:
                 raise StopIteration

@@ -8,8 +8,6 @@ from typing import Any
 
 import torch
 
-_NOTHING = contextlib.nullcontext()
-
 
 class BatchIterator(Iterator[Any]):
     """An iterator that belongs to the process and the loop in which it was begun."""
@@ -41,12 +39,15 @@ class AroundBatches(BatchIterator):
         return getattr(self._batches, name)
 
 
+def profiling() -> bool:
+    """Whether torch's profiler is on. To be asked first: `waiting` costs microseconds, even where nobody profiles."""
+    on: bool = torch.autograd._profiler_enabled()  # type: ignore[attr-defined]
+    return on
+
+
 def waiting(iterator: object) -> contextlib.AbstractContextManager[Any]:
     """Return a context that shows in torch's profiler, while it runs, as the wait for the next batch.
 
     The name begins as that of stock iterators does, by which programs that read profiles know it.
     """
-    # The context would cost several microseconds a batch, even where nobody profiles.
-    if not torch.autograd._profiler_enabled():  # type: ignore[attr-defined]
-        return _NOTHING
     return torch.autograd.profiler.record_function(f"enumerate(DataLoader)#{type(iterator).__name__}.__next__")

@@ -71,3 +71,17 @@ class PlannedRows:
                 self._stream.appendleft(first[wanted:])
             wanted -= len(parts[-1])
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def skip(self, batches: int) -> None:
+        """Let go of the rows of so many batches; there must be as many."""
+        if self._whole:
+            for _ in range(batches):
+                self._whole.popleft()
+            return
+        behind = min(batches * self._batch_rows, self._left)
+        self._left -= behind
+        while behind:
+            first = self._stream.popleft()
+            if len(first) > behind:
+                self._stream.appendleft(first[behind:])
+            behind -= min(behind, len(first))
