@@ -271,7 +271,7 @@ class Progress:
     def __post_init__(self) -> None:
         self._before = self.delivered
         self._unit = 1
-        self._source: RowStream | None = None
+        self._source: Any = None
 
     def follow(self, source: Any, unit: int = 1) -> None:
         """Take positions from `source`, which counts `unit` for every batch."""
@@ -285,6 +285,20 @@ class Progress:
     def position(self) -> dict[str, Any] | None:
         """Return where the sampler stands, as plain data; None before it was asked for anything."""
         return None if self._source is None else self._source.position(self.seen)
+
+    def settle(self) -> None:
+        """Keep the position as it is for good, and let go of what tells it."""
+        self._source = _Settled(self.position())
+
+
+class _Settled:
+    """Where a pass stood when it was left."""
+
+    def __init__(self, position: dict[str, Any] | None) -> None:
+        self._position = position
+
+    def position(self, seen: int) -> dict[str, Any] | None:  # noqa: ARG002 - as of every source
+        return self._position
 
 
 def encode(state: torch.Tensor | None) -> str:

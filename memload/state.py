@@ -11,7 +11,8 @@ bytes. Only what samplers and datasets of the user's tell of themselves is taken
      "position": {...},                                where the sampler stood for the batches that were delivered
      "generators": {...},                              those that were given, as they stood when the state was told
      "epoch": 0,                                       of the sampler, as it was then; None where it has no epoch
-     "dataset_state": {...}}                           only of a dataset that tells one, in the main process
+     "dataset_state": {...}}                           only of a dataset that tells one, in the main process; what
+                                                       workers tell is part of "position"
 """
 
 from __future__ import annotations
@@ -110,6 +111,11 @@ class LoaderState:
         if not checked:
             return  # nothing to take up: the next pass begins at its beginning
         _compare(checked, self._identity(loader))
+        if "overtaken" in (checked["position"] or {}) and loader.engine == "native":
+            raise ValueError(
+                "the state was saved on stock machinery with in_order=False, when some batches had overtaken others, "
+                "and this loader is native: load it on stock machinery, and save another at the epoch's end"
+            )
         self._loaded = copy.deepcopy(checked)
         owner = epoch_owner(_outermost(loader))
         if owner is not None and checked["epoch"] is not None:

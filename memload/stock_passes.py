@@ -1,7 +1,7 @@
 """Passes of the stock machinery that can be taken up again: counted batches, and samplers that begin where told.
 
 Torch's iterators ask the loader for its index sampler. What they are given here yields what the loader's own sampler
-would yield, from where a state says on.
+would yield, from where a state says on. Torchdata's iterators, which ask workers for states, are given the same.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ from torch.utils.data import BatchSampler, IterableDataset, SubsetRandomSampler
 
 from memload.draws import Indices, Progress, RowStream
 from memload.iterables import iterable_pass
+from memload.overtaking import Overtaking
 from memload.plan import known, planned, stream
 from memload.pulls import BatchStream, Generators
 from memload.state import CountedBatches, given_generators, put_back, standing
+from memload.worker_states import Untold, asks_workers, pass_of_workers, untold
 
 if TYPE_CHECKING:
     from memload.loader import FastLoader
@@ -30,9 +32,22 @@ def stock_pass(loader: FastLoader[Any], make: Callable[[], Iterator[Any]]) -> It
         return iterable_pass(loader, progress, make)
     indices: IndexSampler = loader._index_sampler
     indices.begin(progress, {**given_generators(loader), "global": torch.default_generator})
-    batches = make()
+    batches = _map_pass(loader, progress, indices, make)
     indices.undraw()
     loader._state.base_seed = progress.base_seed
+    return batches
+
+
+def _map_pass(
+    loader: FastLoader[Any], progress: Progress, indices: IndexSampler, make: Callable[[], Iterator[Any]]
+) -> CountedBatches:
+    if asks_workers(loader, progress):
+        return pass_of_workers(loader, progress, indices)
+    batches = make()
+    if not loader.in_order:
+        indices.pulls.watch(batches)
+    if untold(loader):
+        progress.follow(Untold(loader.dataset))
     return CountedBatches(batches, progress)
 
 
@@ -45,6 +60,7 @@ class IndexSampler:
 
     def __init__(self, sampler: Any) -> None:
         self.sampler = sampler
+        self.pulls: Overtaking  # of the latest iterator
         self._undrawn: dict[str, str] = {}
         self.begin(Progress(), {"global": torch.default_generator})
 
@@ -65,13 +81,13 @@ class IndexSampler:
         # A stock iterator takes an iterator, draws a base seed, and with workers takes another one.
         self.undraw()
         progress = self._progress
-        pulls = _pulls(self.sampler, progress, self._generators)
-        progress.follow(pulls)
+        self.pulls = Overtaking(_pulls(self.sampler, progress, self._generators), progress.resumed)
+        progress.follow(self.pulls)
         if progress.base_seed is not None:  # drawn before, by the pass that is taken up or for workers that persist
             self._undrawn = standing(self._generators)
         else:
             progress.base_seed = _foretold(self._generators.get("loader", self._generators["global"]))
-        return _Indices(self, pulls, progress)
+        return _Indices(self, self.pulls, progress)
 
     def undraw(self) -> None:
         """Take back the base seed that a stock iterator drew for a pass which it takes up: it was drawn before."""
@@ -82,7 +98,7 @@ class IndexSampler:
 class _Indices(Iterator[Any]):
     """The index batches of one pass."""
 
-    def __init__(self, sampler: IndexSampler, pulls: _RowBatches | BatchStream, progress: Progress) -> None:
+    def __init__(self, sampler: IndexSampler, pulls: Overtaking, progress: Progress) -> None:
         self._sampler = sampler
         self._pulls = pulls
         self._progress = progress

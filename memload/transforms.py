@@ -62,12 +62,12 @@ class Recipe:
             return self.transform(batch)
 
     def _mapped(self, batch: Any, rows: Indices, seed: PassSeed, random: Randomness) -> Iterator[Any]:
-        for row, sample in zip(rows.tolist(), _samples(batch), strict=True):
-            random.begin(lambda row=row: seed.of_row(row))  # type: ignore[misc]
-            with random:
+        with random:  # once: it costs 4 us to enter. The collation between the samples draws nothing.
+            for row, sample in zip(rows.tolist(), _samples(batch), strict=True):
+                random.begin(lambda row=row: seed.of_row(row))  # type: ignore[misc]
                 for fn in self.maps:
                     sample = fn(sample)
-            yield sample
+                yield sample
 
 
 def _samples(batch: Any) -> Iterable[Any]:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
-from torch.utils.data import IterableDataset
+from torch.utils.data import DataLoader, IterableDataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 from torchdata.stateful_dataloader.sampler import StatefulDistributedSampler
 
@@ -172,7 +172,7 @@ def test_an_iterator_that_keeps_the_global_generator_draws_what_it_would_have_dr
     assert [batch.tolist() for batch in again] == rest
 
 
-@pytest.mark.parametrize("kind", [Counting, Silent])
+@pytest.mark.parametrize("kind", [Counting, ByIterator, Silent])
 @pytest.mark.parametrize("script", [["iter", "next", "next", "save", "new", "load", "iter", "rest", "iter", "rest"]])
 def test_workers_of_an_iterable_dataset_are_taken_up_like_its(kind, script):
     peer = played(script, lambda: StatefulDataLoader(kind(13), batch_size=2, num_workers=2))
@@ -212,3 +212,90 @@ class Map:
 def test_the_state_of_a_map_style_dataset_is_kept_as_well(script):
     peer = played(script, lambda: StatefulDataLoader(Map(), batch_size=2))
     assert played(script, lambda: memload.FastLoader(Map(), batch_size=2)) == peer
+
+
+END = ["iter", "rest", "save", "new", "load", "iter", "next", "save", "new", "load", "iter", "rest", "iter", "rest"]
+
+
+@pytest.mark.parametrize("persistent", [True, False])
+def test_every_worker_keeps_its_state_of_a_map_style_dataset_as_torchdatas_does(persistent):
+    how = {"batch_size": 2, "num_workers": 2, "persistent_workers": persistent}
+    peer = played(END, lambda: StatefulDataLoader(Map(), **how))
+    assert played(END, lambda: memload.FastLoader(Map(), **how)) == peer
+
+
+class Noisy(Map):
+    """Draws while it is read, and keeps the state of what it draws from."""
+
+    def __getitem__(self, index):
+        return 1000 * int(torch.randint(1000, ())) + index
+
+    def state_dict(self):
+        return {"global": torch.get_rng_state()}
+
+    def load_state_dict(self, state):
+        torch.set_rng_state(state["global"])
+
+
+def shuffled(cls, dataset, **how):
+    return cls(dataset, 2, True, num_workers=2, generator=torch.Generator().manual_seed(3), **how)
+
+
+@pytest.mark.parametrize("persistent", [True, False])
+def test_seeds_batches_and_draws_stay_a_stock_loaders_where_workers_are_asked(persistent):
+    def epochs(cls):
+        torch.manual_seed(1)
+        loader, told = shuffled(cls, Noisy(), persistent_workers=persistent), []
+        for _ in range(2):
+            for batch in loader:
+                told.append((batch.tolist(), loader.generator.get_state().tolist(), torch.get_rng_state().tolist()))
+        return told
+
+    assert epochs(memload.FastLoader) == epochs(DataLoader)
+
+
+@pytest.mark.parametrize(("persistent", "taken"), [(True, 1), (True, 3), (False, 2), (False, 3)])
+def test_a_shuffled_pass_with_states_in_workers_goes_on_as_if_never_stopped(persistent, taken):
+    loader = shuffled(memload.FastLoader, Noisy(), persistent_workers=persistent)
+    batches = iter(loader)
+    for _ in range(taken):
+        next(batches)
+    if taken == 3:
+        assert next(batches, None) is None  # the epoch is over
+    state = loader.state_dict()
+    expected = [batch.tolist() for batch in batches] + [batch.tolist() for batch in loader]
+    again = shuffled(memload.FastLoader, Noisy(), persistent_workers=persistent)
+    again.load_state_dict(state)
+    found = [batch.tolist() for _ in range(1 if taken == 3 else 2) for batch in again]
+    assert found == expected
+
+
+def test_a_pass_that_breaks_off_ends_its_workers_and_still_tells_their_state():
+    loader = memload.FastLoader(Map(), batch_size=2, num_workers=1)
+    batches = iter(loader)
+    next(batches)
+    (worker,) = batches._workers
+    del batches
+    worker.join(20)
+    assert not worker.is_alive()
+    again = memload.FastLoader(Map(), batch_size=2, num_workers=1)
+    again.load_state_dict(loader.state_dict())
+    assert [batch.tolist() for batch in again] == [[32, 43], [54, 65]]
+
+
+def test_states_in_workers_need_as_many_workers_again():
+    loader = memload.FastLoader(Map(), batch_size=2, num_workers=1)
+    next(iter(loader))
+    for workers in (0, 2):
+        other = memload.FastLoader(Map(), batch_size=2, num_workers=workers)
+        other.load_state_dict(loader.state_dict())
+        with pytest.raises(ValueError, match=r"saved from 1 worker processes .* asks (none|2)"):
+            iter(other)
+
+
+def test_the_state_of_a_map_style_dataset_in_workers_needs_torchdata(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    loader = memload.FastLoader(Map(), batch_size=2, num_workers=1)
+    assert next(iter(loader)).tolist() == [10, 21]
+    with pytest.raises(RuntimeError, match=r"Map has a state in each worker process.*install torchdata"):
+        loader.state_dict()

@@ -17,7 +17,7 @@ PACKAGE = Path(memload.__file__).parent
 FLOORS = [
     {"_core", "_cuda"},
     {"draws", "row_numbers"},
-    {"pulls", "sampled_rows"},
+    {"pulls", "sampled_rows", "overtaking"},
     {"samplers"},
     {"errors", "dtypes", "sizes", "progress", "stats", "plan", "collate_rules", "pinning", "seeding", "iterators"}
     | {"memory.budget", "sources.memory_maps"},
@@ -33,7 +33,7 @@ FLOORS = [
     {"door", "cold", "transforms"},
     {"dataset", "unaltered", "transform_threads"},
     {"groups"},
-    {"opening", "readers", "stock_only"},
+    {"opening", "readers", "stock_only", "worker_states"},
     {"writing", "collation", "by_the_dataset", "grouped_source"},
     {"changes", "iterables"},
     {"engine", "stock_passes"},

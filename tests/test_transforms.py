@@ -574,6 +574,7 @@ def test_threads_that_torch_has_per_operation_are_as_before():
 
 ENDINGS = """
 import os, signal, sys, threading, time, memload, torch
+signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs in the background may have it ignored
 ds = memload.from_arrays(x=torch.arange(100))
 def blocks(batch):
     {block}
