@@ -104,9 +104,9 @@ class UpToDate:
         """Return the counters of what was gathered."""
         return self.gatherer.stats()
 
-    def close(self, keep_slots: bool) -> None:
+    def close(self, keep_slots: bool, at_once: bool = False) -> None:
         """Stop, and give memory and threads back, or keep the slots for a later pass."""
-        self.gatherer.close(keep_slots)
+        self.gatherer.close(keep_slots, at_once)
         self._watches, self._ahead = (), PlannedRows(1, drop_last=False)
 
     def _now(self) -> list[Any]:

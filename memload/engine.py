@@ -198,8 +198,18 @@ class Gatherer(PlanSink, Protocol):
     def stats(self) -> LoaderStats:
         """Return the counters of this pass; the wall time is its owner's to know."""
 
-    def close(self, keep_slots: bool) -> None:
-        """Stop, and give memory and threads back, or keep the slots for a later pass."""
+    def close(self, keep_slots: bool, at_once: bool = False) -> None:
+        """Stop, and give memory and threads back, or keep the slots for a later pass.
+
+        Args:
+            keep_slots: whether a later pass will have them.
+            at_once: whether a wait for a batch ran into the timeout, so that there is little to wait for.
+        """
+
+
+def longest_close(at_once: bool) -> float:
+    """Return for how many seconds the end of a pass waits for reads: after a timeout, they were waited for before."""
+    return 0.1 if at_once else 2.0
 
 
 class WholeBatches:
@@ -236,9 +246,9 @@ class WholeBatches:
         """Return the counters of this pass."""
         return LoaderStats(**self._pipeline.stats())
 
-    def close(self, keep_slots: bool) -> None:
+    def close(self, keep_slots: bool, at_once: bool = False) -> None:
         """Stop, and give memory and threads back, or keep the slots for a later pass."""
-        self._pipeline.close(keep_slots=keep_slots)
+        self._pipeline.close(keep_slots, longest_close(at_once))
 
 
 def _length(sized: Any) -> int:
@@ -370,7 +380,7 @@ class NativePass(BatchIterator):
                 self.progress.finished = True
                 raise StopIteration
         except TimeoutError as error:
-            self.close()
+            self._end(at_once=True)
             raise RuntimeError(f"DataLoader timed out after {self._timeout:g} seconds") from error
         except BaseException:
             self.close()
@@ -389,6 +399,9 @@ class NativePass(BatchIterator):
 
     def close(self) -> None:
         """End the pass: threads stop, memory goes back. Batches in the loop's hands stay valid. May be called twice."""
+        self._end()
+
+    def _end(self, *, at_once: bool = False) -> None:
         loader, self._loader = self._loader, None
         if loader is None:
             return
@@ -396,7 +409,7 @@ class NativePass(BatchIterator):
         if self._process != os.getpid():
             return  # its threads and their memory are the parent's
         loader._finished += self.stats()
-        self._gatherer.close(keep_slots=loader.persistent_workers)
+        self._gatherer.close(loader.persistent_workers, at_once)
         loader._kept = self._gatherer if loader.persistent_workers else None
 
     def __del__(self) -> None:

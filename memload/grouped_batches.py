@@ -6,6 +6,7 @@ plan.py                    grouped_source.py        a _core.Pipeline for each so
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import time
 from collections import deque
@@ -17,7 +18,7 @@ import torch
 
 from memload import _core
 from memload.draws import Indices
-from memload.engine import Gatherer, PassSettings, gathering
+from memload.engine import Gatherer, PassSettings, gathering, longest_close
 from memload.grouped_source import GroupedSource, Share
 from memload.native import Source
 from memload.planned_rows import PlannedRows
@@ -145,10 +146,12 @@ class GroupedBatches:
         each = [LoaderStats(**pipeline.stats()) for pipeline in self._pipelines]
         return replace(sum(each, LoaderStats()), batches=self._batches)
 
-    def close(self, keep_slots: bool) -> None:
+    def close(self, keep_slots: bool, at_once: bool = False) -> None:
         """Stop, and give memory and threads back, or keep the slots for a later pass."""
-        for pipeline in self._pipelines:
-            pipeline.close(keep_slots=keep_slots)
+        end = time.monotonic() + longest_close(at_once)  # of all together
+        with contextlib.ExitStack() as each:  # an interrupt while one is waited for keeps none from being closed
+            for pipeline in self._pipelines:
+                each.callback(_close, pipeline, keep_slots, end)
 
     def _place_ahead(self) -> None:
         while len(self._ahead) <= self.depth and self._plan.ready and not self._failed:
@@ -173,6 +176,10 @@ class GroupedBatches:
             return None
         batch = self._unpack[share.source](capsules)
         return iter([batch]) if len(share.counts) == 1 else _parts(batch, share.counts)
+
+
+def _close(pipeline: _core.Pipeline, keep_slots: bool, end: float) -> None:
+    pipeline.close(keep_slots, max(0.0, end - time.monotonic()))
 
 
 def _parts(batch: Mapping[str, torch.Tensor], counts: Sequence[int]) -> Iterator[dict[str, torch.Tensor]]:

@@ -144,10 +144,10 @@ class Transforming:
                 transform_wait_seconds=gathered.consumer_wait_seconds,
             )
 
-    def close(self, keep_slots: bool) -> None:
+    def close(self, keep_slots: bool, at_once: bool = False) -> None:
         """End the threads, and then the gatherer. A function under way is waited for, but not for long."""
-        self._end_threads(_PATIENCE)
-        self.gatherer.close(keep_slots)
+        self._end_threads(0.0 if at_once else _PATIENCE)
+        self.gatherer.close(keep_slots, at_once)
 
     def _end_threads(self, patience: float) -> None:
         """Let no thread ask for a batch any more, and wait so many seconds for those within a function to end."""

@@ -333,7 +333,7 @@ def test_a_function_that_never_returns_meets_the_timeout_and_the_end_of_the_pass
     began = time.monotonic()
     with pytest.raises(RuntimeError, match=r"timed out after 0\.2 seconds"):
         next(iter(loader))
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 1  # the end of the pass waits for no function then
     never.set()
     wait_until(lambda: not threads_of_transforms())
 
