@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import contextlib
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,7 +52,9 @@ class Recipe:
     def apply(self, batch: Any, rows: Indices, seed: PassSeed, random: Randomness, slots: FieldSlots) -> Any:
         """Return what the loop gets for a gathered batch of these rows; `slots` lend memory for what is collated."""
         if self.maps:
-            batch = collate_as_made(self._mapped(batch, rows, seed, random), len(rows), slots)
+            # Closed here, since an error keeps it, and another thread would leave the randomness that this one entered.
+            with contextlib.closing(self._mapped(batch, rows, seed, random)) as samples:
+                batch = collate_as_made(samples, len(rows), slots)
         if self.casts:
             batch = cast_batch(batch, self.casts)
         if self.transform is None:
@@ -60,7 +63,7 @@ class Recipe:
         with random:
             return self.transform(batch)
 
-    def _mapped(self, batch: Any, rows: Indices, seed: PassSeed, random: Randomness) -> Iterator[Any]:
+    def _mapped(self, batch: Any, rows: Indices, seed: PassSeed, random: Randomness) -> Generator[Any]:
         with random:  # once: it costs 4 us to enter. The collation between the samples draws nothing.
             for row, sample in zip(rows.tolist(), _samples(batch), strict=True):
                 random.begin(lambda row=row: seed.of_row(row))  # type: ignore[misc]

@@ -23,6 +23,9 @@ from vision import v2
 import memload
 from memload.engine import EngineOptions
 from memload.pinning import pinned
+from memload.readers import resolve
+from memload.seeding import PassSeed, Randomness
+from memload.transforms import Recipe
 
 
 def images(n=40, seed=0):
@@ -722,3 +725,23 @@ def test_an_error_that_was_caught_keeps_neither_pass_nor_threads_alive(make):
         assert not [t for t in threading.enumerate() if t.name.startswith("memload transform")]
     finally:
         gc.enable()
+
+
+def large(sample):
+    return torch.zeros(9000)
+
+
+class NoMemory:
+    def take(self, field, nbytes):
+        raise MemoryError(nbytes)
+
+
+def test_an_error_amid_the_samples_of_a_batch_leaves_the_thread_with_torchs_own_generator():
+    recipe = Recipe.of(resolve(images().map(large)), None)
+    batch = {"stim": torch.zeros(2, 3), "row": torch.arange(2)}
+    with pytest.raises(MemoryError) as kept:
+        recipe.apply(batch, np.arange(2), PassSeed(1), Randomness(), NoMemory())
+    torch.manual_seed(3)
+    first = torch.rand(4)
+    assert torch.equal(first, torch.rand(4, generator=torch.Generator().manual_seed(3)))
+    del kept
