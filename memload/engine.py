@@ -6,6 +6,7 @@ plan.py                _core.Pipeline                             the loop
 
 from __future__ import annotations
 
+import operator
 import os
 import threading
 import time
@@ -277,7 +278,7 @@ def _threads(loader: FastLoader[Any]) -> int:
     if loader._engine.threads is not None:
         return loader._engine.threads
     if loader.num_workers:
-        return loader.num_workers
+        return operator.index(loader.num_workers)
     return local_threads()
 
 

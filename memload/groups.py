@@ -192,6 +192,8 @@ def _concat_named(members: Mapping[str, Any]) -> Dataset | GroupedDataset:
 
 def _check_member(name: Any, member: Any) -> None:
     check_name(name)
+    if isinstance(member, GroupedDataset):
+        raise TypeError(f"dataset {name!r} is joined already: give the datasets one by one, {list(member.names)!r} too")
     if not isinstance(member, Dataset):
         raise TypeError(
             f"dataset {name!r} is {kind(member)}; expected a memload dataset, as memload.open and memload.from_arrays "

@@ -36,6 +36,8 @@ from memload.transforms import TransformedBatches, checked_transform
 
 T = TypeVar("T")
 
+_FIXED = ("threads", "depth", "cast", "options")
+
 
 class FastLoader(DataLoader[T]):
     """Yields the batches that ``torch.utils.data.DataLoader`` yields with the same arguments, faster.
@@ -257,6 +259,12 @@ class FastLoader(DataLoader[T]):
         if self._indices is None or self._indices.sampler is not own:
             self._indices = IndexSampler(own)
         return self._indices
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # As torch has it for batch_size and others: what was worked out of these at construction would not follow.
+        if name in _FIXED and "_engine" in self.__dict__:
+            raise ValueError(f"{name} attribute should not be set after {type(self).__name__} is initialized")
+        super().__setattr__(name, value)
 
     def __getstate__(self) -> dict[str, Any]:
         # What belongs to this process's passes stays here: a copy in another process starts afresh.

@@ -224,8 +224,8 @@ def _of_concat(dataset: ConcatDataset[Any]) -> Source:
     first = parts[0]
     if any(_signature(part) != _signature(first) for part in parts):
         raise NotNative(
-            "The parts of the ConcatDataset differ in fields, dtypes, shapes, casts or functions: make them alike, "
-            "or load each by a loader of its own."
+            "The parts of the ConcatDataset differ in fields, dtypes, shapes, casts or functions: make them alike, or "
+            "join memload datasets by memload.concat({...}) and give collate_fn=memload.group_collate."
         )
     if [*itertools.accumulate(part.rows for part in parts)] != list(dataset.cumulative_sizes):
         raise NotNative("The ConcatDataset has parts whose length changed: make it anew.")
@@ -266,6 +266,11 @@ def _of_mapped(mapped: MappedDataset) -> Source:
         raise NotNative(
             "map(..., in_processes=True) asks for the num_workers processes of the stock machinery: "
             "leave it out to have the function called in threads."
+        )
+    if isinstance(mapped.base, GroupedDataset):
+        raise NotNative(
+            "Datasets that differ in fields, dtypes or shapes are mapped row by row: leave the map out, and give "
+            "collate_fn=memload.group_collate and batch_transform=, whose function gets the list of groups."
         )
     base = resolve(mapped.base)
     if base.tags not in ((), (TAG,)):

@@ -45,6 +45,15 @@ VERSION = 1
 
 _PROGRESS = ("passes", "delivered", "finished", "base_seed", "position", "generators", "epoch")
 _KEYS = ("dataset", "batches", "sampler", *_PROGRESS)
+_KINDS: dict[str, tuple[type, ...]] = {
+    "dataset": (dict,),
+    "passes": (int,),
+    "delivered": (int,),
+    "finished": (bool,),
+    "base_seed": (int, type(None)),
+    "position": (dict, type(None)),
+    "generators": (dict,),
+}
 
 # What of a known sampler decides which rows come; the epoch and the number of ranks belong to the position.
 _FACTS: dict[type, Callable[[Any], dict[str, Any]]] = {
@@ -285,6 +294,12 @@ def _checked(state: Any) -> dict[str, Any]:
         )
     if missing := [key for key in _KEYS if key not in state]:
         raise ValueError(f"the state is incomplete: {', '.join(missing)} missing")
+    for key, kinds in _KINDS.items():
+        if not isinstance(state[key], kinds) or (isinstance(state[key], bool) and bool not in kinds):
+            expected = " or ".join(kind.__name__ for kind in kinds)
+            raise ValueError(f"the state is damaged: {key} is {state[key]!r:.80}, expected {expected}")
+    if state["position"] == {}:
+        raise ValueError("the state is damaged: its position in the sampler is empty")
     return dict(state)
 
 

@@ -205,3 +205,17 @@ def test_a_prefetch_factor_that_nobody_gave_sets_no_depth_when_a_stock_loader_is
         stock = DataLoader(dataset, batch_size=4, num_workers=1, prefetch_factor=loader.prefetch_factor)
         again = _on_the_engine(stock, loader)
         assert (again._depth_given, again.nbytes) == (own, loader.nbytes)
+
+
+@pytest.mark.parametrize("name", ["threads", "depth", "cast", "options"])
+def test_what_was_worked_out_at_construction_cannot_be_set_afterwards(name):
+    loader = memload.FastLoader(memload.from_arrays(x=torch.zeros(4)), batch_size=2)
+    with pytest.raises(ValueError, match=f"{name} attribute should not be set after FastLoader is initialized"):
+        setattr(loader, name, None)
+    loader.batch_transform = torch.nn.Identity()  # others take effect with the next pass
+    assert len(list(loader)) == 2
+
+
+def test_a_number_of_workers_that_is_no_integer_is_refused_as_by_torch():
+    with pytest.raises(TypeError, match="'float' object cannot be interpreted as an integer"):
+        list(memload.FastLoader(TensorDataset(torch.ones(4)), 2, num_workers=1.0))

@@ -222,3 +222,14 @@ def test_a_state_that_could_not_be_taken_up_is_still_there_for_the_next_attempt(
     assert loader.state_dict() == {**state, "position": {"drawn": 1}}
     loader.load_state_dict(state)
     assert [batch.tolist() for batch in loader] == rest
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("dataset", None), ("passes", "x"), ("delivered", True), ("finished", "no"), ("base_seed", "q"), ("position", {})],
+)
+def test_a_damaged_state_is_refused_with_what_is_wrong(key, value):
+    loader = memload.FastLoader(memload.from_arrays(x=torch.arange(8)), 2, shuffle=True)
+    next(iter(loader))
+    with pytest.raises(ValueError, match=f"the state is damaged: .*{key}"):
+        loader.load_state_dict({**loader.state_dict(), key: value})
