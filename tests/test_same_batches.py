@@ -79,7 +79,7 @@ class Account:
             except StopIteration:
                 outcome, value = "ends", None
             except Exception as error:
-                outcome, value = "fails", error
+                outcome, value = "fails", error.with_traceback(None)  # whose frames would keep iterators in cycles
         warned = [(one.category, without_addresses(one.message)) for one in caught]
         told = write(value) if outcome == "gives" else value
         self.steps.append((what, outcome, told, warned, states(self.generators)))
