@@ -102,9 +102,9 @@ class Pipeline:
         """
         Fields are (column, None or (from, to, norm_removed), DLPack code, bits, shape of a row).
         """
-    def close(self, keep_slots: bool = False) -> bool:
+    def close(self, keep_slots: bool = False, patience: typing.SupportsFloat | typing.SupportsIndex = 2.0) -> bool:
         """
-        Stop, and give memory and threads back. Returns whether all threads stopped: one whose read does not answer is left behind, at once after next() has timed out, else after two seconds.
+        Stop, and give memory and threads back. Returns whether all threads stopped: one whose read does not answer for so many seconds is left behind.
         """
     def extend(self, rows: typing.Annotated[numpy.typing.ArrayLike, numpy.int64]) -> None:
         """

@@ -60,4 +60,6 @@ def _on_the_engine(stock: DataLoader[Any], loader: Any) -> FastLoader[Any]:
     excluded: tuple[str, ...] = _EXCLUDED if stock.batch_sampler is not None else ("batch_sampler",)
     if isinstance(stock.dataset, IterableDataset):
         excluded = ("sampler", "batch_sampler")
+    if not getattr(loader, "_depth_given", stock.prefetch_factor != 2):
+        excluded += ("prefetch_factor",)  # torch's own 2, which is no wish for a depth
     return FastLoader(**{name: value for name, value in arguments.items() if name not in excluded})

@@ -7,27 +7,41 @@ from typing import TYPE_CHECKING, Any
 from memload.carried import plain_collate
 from memload.cast_batches import cast_batch
 from memload.dataset import Dataset
+from memload.draws import Indices
 from memload.groups import group_collate
 from memload.plan import Unplanned
+from memload.seeding import PassSeed
 from memload.transforms import samples_here, transformed_here
 
 if TYPE_CHECKING:
     from memload.loader import FastLoader
 
 
-def answer(loader: FastLoader[Any], batch: Unplanned, position: int) -> Any:
+def answer(loader: FastLoader[Any], batch: Unplanned, seed: PassSeed, number: int) -> Any:
     """Return or raise what the stock loader returns or raises for these indices, mostly an error of the dataset's own.
+
+    Args:
+        loader: whose dataset answers.
+        batch: what the sampler gave, or raised.
+        seed: what the randomness of the pass follows from.
+        number: of the batch, counted from the beginning of the pass. Randomness follows from it, since these indices
+            are no rows.
 
     Raises:
         Exception: whatever the sampler raised, or the dataset or the collation raises.
     """
     if batch.error is not None:
-        raise batch.error
+        try:
+            raise batch.error
+        finally:
+            del batch  # the traceback of the error holds this frame, which would hold the error
+    return answer_rows(loader, batch.indices, seed, number)
+
+
+def answer_rows(loader: FastLoader[Any], indices: Any, seed: PassSeed, batch: Indices | int) -> Any:
+    """Return the batch of these indices, with the randomness of these rows, or of the batch of this number."""
     dataset: Any = loader.dataset
-    if loader.batch_sampler is None:
-        samples = dataset[batch.indices]
-    else:
-        samples = samples_here(dataset, batch.indices, loader._state.seed(loader), position)
+    samples = dataset[indices] if loader.batch_sampler is None else samples_here(dataset, indices, seed, batch)
     collate = plain_collate(loader)
     collated = collate(samples)
     names = list(dataset.fields) if isinstance(dataset, Dataset) else []
@@ -35,4 +49,4 @@ def answer(loader: FastLoader[Any], batch: Unplanned, position: int) -> Any:
         collated = cast_batch(collated, loader._casts, names, collate is group_collate)
     if loader.batch_transform is None:
         return collated
-    return transformed_here(loader.batch_transform, collated, loader._state.seed(loader), position)
+    return transformed_here(loader.batch_transform, collated, seed, batch)

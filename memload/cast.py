@@ -32,7 +32,7 @@ _STREAMING_BYTES = 64 << 20
 class Cast:
     """What becomes of a field: each element converted to ``dtype``, and uint8 pixels normalised if asked.
 
-    Arguments:
+    Args:
         dtype: torch.bfloat16, torch.float16, torch.float32 or torch.float64. The first two halve what float32 takes in
             memory and time; (x - 127) / 255 in bfloat16 is exact to 1 part in 256, in float16 to 1 in 2048.
         norm_removed: a uint8 element x becomes (x - 127) / 255, between -0.498 and 0.502, each operation rounded to
@@ -82,7 +82,7 @@ def cast_stim(
     ``x`` (as torch operations, with one warning, where `memload.device.cuda_state` says so). Works inside
     ``torch.compile(fullgraph=True)``. A floating ``x`` is only converted, as by ``x.to(dtype)``, gradient included.
 
-    Arguments:
+    Args:
         x: pixels of any shape and strides, uint8; or floating, which is returned as it is if it has ``dtype`` already.
             Contiguous and other dense layouts (channels_last) are fast, others are copied first.
         norm_removed: uint8 pixels become (x - 127) / 255 instead of x.
@@ -240,7 +240,7 @@ class Float32View(Dataset[dict[str, Any]]):
     Inside a FastLoader over a memload dataset, the conversion is fused into the gather. Elsewhere samples are converted
     one at a time.
 
-    Arguments:
+    Args:
         base: any map-style dataset whose samples are dicts. ``stim`` must be among the fields, uint8 or floating;
             ``robs`` and ``behavior`` are converted where they are there; other fields stay as they are.
         norm_removed: a uint8 ``stim`` goes through `cast_stim`, and this says whether it becomes (x - 127) / 255. A
@@ -315,7 +315,7 @@ class Float32View(Dataset[dict[str, Any]]):
     def rules(self, fields: Mapping[str, HasDType]) -> dict[str, Cast]:
         """Return the cast of each field that this view converts, for samples with these fields.
 
-        Arguments:
+        Args:
             fields: by name, whatever has a ``dtype``: tensors, or the fields of a memload dataset.
 
         Raises:

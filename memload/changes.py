@@ -11,8 +11,8 @@ import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from memload.by_the_dataset import answer
-from memload.plan import Indices, Unplanned
+from memload.by_the_dataset import answer_rows
+from memload.plan import Indices
 from memload.planned_rows import PlannedRows
 from memload.seeding import PassSeed
 from memload.stats import LoaderStats
@@ -50,7 +50,6 @@ class UpToDate:
         self._loader = weakref.ref(loader)  # which keeps this between passes if its workers are persistent
         self._ahead = PlannedRows(batch_rows, drop_last)
         self._behind = 0  # batches of `_ahead` that were gathered
-        self._given = 0
 
     def extend(self, rows: Indices) -> None:
         """Take rows that follow those before."""
@@ -72,11 +71,11 @@ class UpToDate:
 
     def begin(self, seed: PassSeed) -> None:
         """Begin the pass."""
+        self._seed = seed
         self.gatherer.begin(seed)
 
     def next(self, timeout: float) -> Any:
         """Return the next batch, None at the end."""
-        self._given += 1
         if not self._changed and self._now() != self._before:
             self._changed = True
             self._let_go()
@@ -86,7 +85,8 @@ class UpToDate:
         loader = self._loader()
         if loader is None or not self._ahead.ready:
             return None
-        return answer(loader, Unplanned(self._ahead.take().tolist()), self._given)
+        rows = self._ahead.take()
+        return answer_rows(loader, rows.tolist(), self._seed, rows)
 
     def _gathered(self, timeout: float) -> Any:
         batch = self.gatherer.next(timeout)
@@ -104,9 +104,9 @@ class UpToDate:
         """Return the counters of what was gathered."""
         return self.gatherer.stats()
 
-    def close(self, keep_slots: bool) -> None:
+    def close(self, keep_slots: bool, at_once: bool = False) -> None:
         """Stop, and give memory and threads back, or keep the slots for a later pass."""
-        self.gatherer.close(keep_slots)
+        self.gatherer.close(keep_slots, at_once)
         self._watches, self._ahead = (), PlannedRows(1, drop_last=False)
 
     def _now(self) -> list[Any]:

@@ -38,7 +38,7 @@ def reads_directly(source: Source, planned_rows: int, wish: bool | None) -> bool
     """
     if wish is not None:
         return wish
-    large = [field.column for field in source.fields.values() if field.column.row_bytes > SMALL_ROW]
+    large = [column for column in _mapped(source) if column.row_bytes > SMALL_ROW]
     files = _files(large)
     if not files or not all(file.knows_residency for file in files):
         return False

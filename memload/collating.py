@@ -19,11 +19,30 @@ from memload import _core
 from memload.collate_rules import default_collate_fn_map
 
 _LARGE = 16 << 10  # bytes of a field that is worth a copy of its own
-_ALIGNED = 4096
 _ARRAYS_AS_SHIPPED = default_collate_fn_map.get(np.ndarray)
 
 
-def collate_as_made(samples: Iterable[Any], count: int, slots: _core.Slots) -> Any:
+class FieldSlots:
+    """Lends memory for the large fields of batches, to each field of its own, so that each is a storage of its own.
+
+    Several threads may ask.
+
+    Args:
+        batches: of so many, the memory is kept for later ones.
+    """
+
+    def __init__(self, batches: int) -> None:
+        self._batches = batches
+        self._of: dict[int, _core.Slots] = {}
+
+    def take(self, field: int, nbytes: int) -> torch.Tensor:
+        """Return so many uninitialised bytes for the field of this number, counted from 0."""
+        if field not in self._of:
+            self._of.setdefault(field, _core.Slots(self._batches))
+        return from_dlpack(self._of[field].take(nbytes))
+
+
+def collate_as_made(samples: Iterable[Any], count: int, slots: FieldSlots) -> Any:
     """Return ``default_collate([*samples])``.
 
     Args:
@@ -80,13 +99,12 @@ def _collated(small: list[dict[Any, Any]], container: type) -> dict[Any, Any]:
     return dict(zip(small[0], default_collate([container(part.values()) for part in small]), strict=True))
 
 
-def _columns(large: dict[Any, Any], count: int, slots: _core.Slots) -> dict[Any, _Column]:
-    sizes = [-(-value.nbytes * count // _ALIGNED) * _ALIGNED for value in large.values()]
-    memory = from_dlpack(slots.take(sum(sizes)))
+def _columns(large: dict[Any, Any], count: int, slots: FieldSlots) -> dict[Any, _Column]:
     columns = {}
-    for (name, value), part in zip(large.items(), torch.split(memory, sizes), strict=True):
+    for number, (name, value) in enumerate(large.items()):
+        memory = slots.take(number, value.nbytes * count)
         dtype = value.dtype if type(value) is torch.Tensor else torch.from_numpy(np.empty(0, value.dtype)).dtype
-        columns[name] = _Column(value, part[: value.nbytes * count].view(dtype).view(count, *value.shape))
+        columns[name] = _Column(value, memory.view(dtype).view(count, *value.shape).data)  # to autograd no view
     return columns
 
 

@@ -21,7 +21,7 @@ from memload import _core
 from memload.by_the_dataset import answer
 from memload.changes import UpToDate
 from memload.cold import reads_blocks, reads_directly
-from memload.draws import Indices, Progress
+from memload.draws import Indices
 from memload.iterators import BatchIterator, profiling, waiting
 from memload.memory.budget import local_threads
 from memload.native import Source
@@ -29,7 +29,7 @@ from memload.pinning import pinned
 from memload.plan import Feed, PlanSink, feed
 from memload.planned_rows import PlannedRows
 from memload.seeding import PassSeed
-from memload.state import given_generators
+from memload.state import batches_of, given_generators
 from memload.stats import LoaderStats
 from memload.transform_threads import MOST_THREADS, Transforming
 from memload.transforms import Outcome, Recipe
@@ -198,8 +198,18 @@ class Gatherer(PlanSink, Protocol):
     def stats(self) -> LoaderStats:
         """Return the counters of this pass; the wall time is its owner's to know."""
 
-    def close(self, keep_slots: bool) -> None:
-        """Stop, and give memory and threads back, or keep the slots for a later pass."""
+    def close(self, keep_slots: bool, at_once: bool = False) -> None:
+        """Stop, and give memory and threads back, or keep the slots for a later pass.
+
+        Args:
+            keep_slots: whether a later pass will have them.
+            at_once: whether a wait for a batch ran into the timeout, so that there is little to wait for.
+        """
+
+
+def longest_close(at_once: bool) -> float:
+    """Return for how many seconds the end of a pass waits for reads: after a timeout, they were waited for before."""
+    return 0.1 if at_once else 2.0
 
 
 class WholeBatches:
@@ -236,14 +246,9 @@ class WholeBatches:
         """Return the counters of this pass."""
         return LoaderStats(**self._pipeline.stats())
 
-    def close(self, keep_slots: bool) -> None:
+    def close(self, keep_slots: bool, at_once: bool = False) -> None:
         """Stop, and give memory and threads back, or keep the slots for a later pass."""
-        self._pipeline.close(keep_slots=keep_slots)
-
-
-def batches_of(loader: FastLoader[Any]) -> Any:
-    """Return what gives the rows of each batch: without automatic batching that is the sampler."""
-    return loader.sampler if loader.batch_sampler is None else loader.batch_sampler
+        self._pipeline.close(keep_slots, longest_close(at_once))
 
 
 def _length(sized: Any) -> int:
@@ -300,7 +305,6 @@ class NativePass(BatchIterator):
         self._given = 0
         ahead = loader._engine.depth is not None
         self.progress, given = loader._state.begin(loader), given_generators(loader)
-        self._counts = True
         self._feed: Feed = feed(
             batches_of(loader),
             gatherer.rows,
@@ -314,9 +318,11 @@ class NativePass(BatchIterator):
         self._loader = loader
         self._batch_sampler: Any = batches_of(loader)
         drawn = loader._state.draw_base_seed(loader)
-        gatherer.begin(loader._state.seed(loader))
+        self._seed = loader._state.seed(loader)
+        gatherer.begin(self._seed)
         if self._lead:
             self._start(loader, drawn)
+        loader._state.begun()
 
     def _start(self, loader: FastLoader[Any], anew: bool) -> None:
         """Pull what stock workers are given when they start, or when they go on to another pass."""
@@ -363,24 +369,27 @@ class NativePass(BatchIterator):
             self._ask()
         unplanned = self._feed.unplanned(self._given)
         batch = self._gathered() if unplanned is None else None
-        self._given += 1
-        self.progress.delivered += self._counts
+        number, self._given = self.progress.delivered, self._given + 1
+        self.progress.delivered += 1
         if self._lead:
             self._ask()
         # What the dataset itself raises ends no pass, as it ends no stock iterator: the next batch follows.
-        if unplanned is not None:
-            return answer(loader, unplanned, self._given)
-        return batch.result() if isinstance(batch, Outcome) else batch
+        try:
+            if unplanned is not None:
+                return answer(loader, unplanned, self._seed, number)
+            return batch.result() if isinstance(batch, Outcome) else batch
+        finally:
+            del unplanned, batch  # the traceback of an error holds this frame, which would hold the error
 
     def _gathered(self) -> Any:
         try:
             batch = self._gatherer.next(self._timeout)
             self._wall = time.perf_counter() - self._started
             if batch is None:
-                self.progress.finished = self._counts
+                self.progress.finished = True
                 raise StopIteration
         except TimeoutError as error:
-            self.close()
+            self._end(at_once=True)
             raise RuntimeError(f"DataLoader timed out after {self._timeout:g} seconds") from error
         except BaseException:
             self.close()
@@ -391,11 +400,6 @@ class NativePass(BatchIterator):
         self._asked += 1
         self._feed.pull(self._lead + self._asked, self._gatherer.depth)
 
-    def hand_over_counting(self) -> Progress:
-        """Return the progress of this pass for the caller to count in, who hands the batches on to the loop."""
-        self._counts = False
-        return self.progress
-
     def stats(self) -> LoaderStats:
         """Return the counters of this pass; of a pass that a parent process began, none."""
         if self._process != os.getpid():
@@ -404,6 +408,9 @@ class NativePass(BatchIterator):
 
     def close(self) -> None:
         """End the pass: threads stop, memory goes back. Batches in the loop's hands stay valid. May be called twice."""
+        self._end()
+
+    def _end(self, *, at_once: bool = False) -> None:
         loader, self._loader = self._loader, None
         if loader is None:
             return
@@ -411,7 +418,7 @@ class NativePass(BatchIterator):
         if self._process != os.getpid():
             return  # its threads and their memory are the parent's
         loader._finished += self.stats()
-        self._gatherer.close(keep_slots=loader.persistent_workers)
+        self._gatherer.close(loader.persistent_workers, at_once)
         loader._kept = self._gatherer if loader.persistent_workers else None
 
     def __del__(self) -> None:

@@ -6,6 +6,7 @@ plan.py                    grouped_source.py        a _core.Pipeline for each so
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import time
 from collections import deque
@@ -17,7 +18,7 @@ import torch
 
 from memload import _core
 from memload.draws import Indices
-from memload.engine import Gatherer, PassSettings, gathering
+from memload.engine import Gatherer, PassSettings, gathering, longest_close
 from memload.grouped_source import GroupedSource, Share
 from memload.native import Source
 from memload.planned_rows import PlannedRows
@@ -124,10 +125,16 @@ class GroupedBatches:
         shares = self._ahead[0]
         if isinstance(shares, Exception):
             self._ahead.popleft()
-            raise shares
+            try:
+                raise shares
+            finally:
+                del shares  # the traceback of an error holds this frame, which would hold the error
         end = time.monotonic() + timeout if timeout else None
         while len(self._gathered) < len(shares):  # a batch that was not ready in time is gone on with
-            self._gathered.append(self._groups(shares[len(self._gathered)], end))
+            groups = self._groups(shares[len(self._gathered)], end)
+            if groups is None:
+                return None
+            self._gathered.append(groups)
         self._ahead.popleft()
         batch = [*itertools.chain.from_iterable(self._gathered)]
         self._gathered.clear()
@@ -139,10 +146,12 @@ class GroupedBatches:
         each = [LoaderStats(**pipeline.stats()) for pipeline in self._pipelines]
         return replace(sum(each, LoaderStats()), batches=self._batches)
 
-    def close(self, keep_slots: bool) -> None:
+    def close(self, keep_slots: bool, at_once: bool = False) -> None:
         """Stop, and give memory and threads back, or keep the slots for a later pass."""
-        for pipeline in self._pipelines:
-            pipeline.close(keep_slots=keep_slots)
+        end = time.monotonic() + longest_close(at_once)  # of all together
+        with contextlib.ExitStack() as each:  # an interrupt while one is waited for keeps none from being closed
+            for pipeline in self._pipelines:
+                each.callback(_close, pipeline, keep_slots, end)
 
     def _place_ahead(self) -> None:
         while len(self._ahead) <= self.depth and self._plan.ready and not self._failed:
@@ -159,14 +168,25 @@ class GroupedBatches:
             self._pipelines[share.source].push(share.rows)
         self._ahead.append(shares)
 
-    def _groups(self, share: Share, end: float | None) -> Iterator[Any]:
+    def _groups(self, share: Share, end: float | None) -> Iterator[Any] | None:
+        """The groups of a share; None if the pass was closed meanwhile."""
         patience = 0.0 if end is None else max(end - time.monotonic(), 1e-3)
         capsules = self._pipelines[share.source].next(patience)
+        if capsules is None:
+            return None
         batch = self._unpack[share.source](capsules)
         return iter([batch]) if len(share.counts) == 1 else _parts(batch, share.counts)
 
 
+def _close(pipeline: _core.Pipeline, keep_slots: bool, end: float) -> None:
+    pipeline.close(keep_slots, max(0.0, end - time.monotonic()))
+
+
 def _parts(batch: Mapping[str, torch.Tensor], counts: Sequence[int]) -> Iterator[dict[str, torch.Tensor]]:
-    """The groups of a batch whose rows follow each other group by group."""
-    split = {key: torch.split(value, list(counts)) for key, value in batch.items()}
+    """The groups of a batch whose rows follow each other group by group.
+
+    They share its memory and nothing else: as `.data`, each is a tensor of its own to autograd, so that what is written
+    to one of them does not count as a change of the others.
+    """
+    split = {key: [part.data for part in torch.split(value, list(counts))] for key, value in batch.items()}
     return ({key: parts[k] for key, parts in split.items()} for k in range(len(counts)))

@@ -6,6 +6,7 @@ plan.py                           engine.py, _core.Pipeline                  the
 
 from __future__ import annotations
 
+import copy
 import os
 import weakref
 from collections.abc import Callable, Mapping
@@ -19,7 +20,7 @@ from memload.cast import Cast
 from memload.cast_batches import CastBatches, checked_casts
 from memload.collation import collated
 from memload.dataset import Dataset
-from memload.engine import EngineOptions, Gatherer, NativePass, batches_of
+from memload.engine import EngineOptions, Gatherer, NativePass
 from memload.grouped_batches import settings_of
 from memload.grouped_source import GroupedSource, resolve_groups
 from memload.groups import GroupedDataset, group_collate
@@ -27,7 +28,7 @@ from memload.native import NotNative, Source
 from memload.plan import plan_bytes
 from memload.readers import resolve
 from memload.seeding import peeked_seed
-from memload.state import LoaderState
+from memload.state import LoaderState, batches_of
 from memload.stats import LoaderStats
 from memload.stock_only import asks_for_stock
 from memload.stock_passes import IndexSampler, stock_pass
@@ -144,8 +145,8 @@ class FastLoader(DataLoader[T]):
         self._depth_given = prefetch_factor is not None
         if self._casts or self.batch_transform:
             self.collate_fn = self._carrying()
-        source = self._resolved() if self._casts else "nothing to cast"
-        if not isinstance(source, str):
+        source = self._resolved() if self._casts else None
+        if isinstance(source, Source | GroupedSource):
             source.with_casts(self._casts)  # a cast of a field that is not there fails here, not in the first pass
 
     @property
@@ -260,7 +261,7 @@ class FastLoader(DataLoader[T]):
     def __getstate__(self) -> dict[str, Any]:
         # What belongs to this process's passes stays here: a copy in another process starts afresh.
         fresh = {"_finished": LoaderStats(), "_passes": None, "_kept": None, "_indices": None, "_inner": None}
-        return {**self.__dict__, **fresh}
+        return {**self.__dict__, **fresh, "_state": copy.copy(self._state)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _passes=weakref.WeakSet())

@@ -32,7 +32,7 @@ class MixingSampler(Sampler[int]):
     which no row comes twice before each has come once; then it is shuffled anew. A pass over the sampler begins with
     fresh orders. FastLoader plans the rows as arrays, tens of millions a second.
 
-    Arguments:
+    Args:
         dataset: what ``memload.concat({"name": dataset, ...})`` gave, or its ``select`` or ``split``; or torch's
             ConcatDataset, whose parts have no names.
         weights: for each dataset, by name or in order; they need not add up to one, and 0 leaves a dataset out.
@@ -104,7 +104,7 @@ class WeightedSampler(Sampler[int]):
     Without replacement, a pass and every change within it put all rows in order once: 40 bytes a row meanwhile, and a
     tenth of a microsecond or two.
 
-    Arguments:
+    Args:
         weights: one for each row, in any sequence, array or tensor; they need not add up to one. Copied.
         num_samples: rows of one pass; default: one for each weight.
         replacement: whether a row may come several times in a pass.

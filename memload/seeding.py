@@ -167,7 +167,7 @@ def _device_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device:
     if kwargs.get("device") is not None:
         return torch.device(kwargs["device"])
     tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)]
-    return tensors[0].device if tensors else _CPU
+    return tensors[0].device if tensors else torch.get_default_device()
 
 
 # Functions without a generator of their own, as the functions beneath that have one. Torch's definitions.

@@ -36,7 +36,7 @@ from memload.dtypes import dtype_name
 from memload.iterators import AroundBatches
 from memload.pulls import epoch_of, epoch_owner, is_stateful, samplers_in
 from memload.samplers import MixingSampler, WeightedSampler
-from memload.seeding import PassSeed
+from memload.seeding import PassSeed, drawn_seed
 
 if TYPE_CHECKING:
     from memload.loader import FastLoader
@@ -100,7 +100,7 @@ class LoaderState:
             "base_seed": self.base_seed,
             "position": progress.position() if progress else None,
             "generators": standing(given_generators(loader)),
-            "epoch": epoch_of(_outermost(loader)),
+            "epoch": epoch_of(batches_of(loader)),
             **_dataset_state(loader),
         }
 
@@ -117,13 +117,17 @@ class LoaderState:
                 "and this loader is native: load it on stock machinery, and save another at the epoch's end"
             )
         self._loaded = copy.deepcopy(checked)
-        owner = epoch_owner(_outermost(loader))
+        owner = epoch_owner(batches_of(loader))
         if owner is not None and checked["epoch"] is not None:
             owner.set_epoch(checked["epoch"])
 
     def begin(self, loader: FastLoader[Any]) -> Progress:
-        """Begin a pass, or take one up if a state was loaded that was told in the middle of it."""
-        loaded, self._loaded, self._dataset = self._loaded, None, None
+        """Begin a pass, or take one up if a state was loaded that was told in the middle of it.
+
+        The state stays loaded until the pass stands, which `begun` is to say: who mends what kept it from standing
+        finds the state still there.
+        """
+        loaded, self._dataset = self._loaded, None
         if loaded is not None:
             self._passes, self.base_seed = loaded["passes"], loaded["base_seed"]
             put_back(given_generators(loader), loaded["generators"])
@@ -143,12 +147,16 @@ class LoaderState:
             )
         return self._progress
 
+    def begun(self) -> None:
+        """Know that the pass stands, which was begun last."""
+        self._loaded = None
+
     def draw_base_seed(self, loader: FastLoader[Any]) -> bool:
         """Draw the number with which a stock iterator seeds its workers; False where it has workers that are seeded."""
         progress = self._progress
         if progress is None or progress.base_seed is not None:
             return False
-        self.base_seed = int(torch.empty((), dtype=torch.int64).random_(generator=loader.generator).item())
+        self.base_seed = drawn_seed(loader.generator)
         progress.base_seed = self.base_seed
         return True
 
@@ -195,9 +203,14 @@ class CountedBatches(AroundBatches):
         return batch
 
 
+def batches_of(loader: FastLoader[Any]) -> Any:
+    """Return what gives the rows of each batch: without automatic batching that is the sampler."""
+    return loader.sampler if loader.batch_sampler is None else loader.batch_sampler
+
+
 def given_generators(loader: FastLoader[Any]) -> dict[str, torch.Generator]:
     """The generators that a loader and its samplers were given, by who has them, each once."""
-    samplers = {f"sampler {depth}": one for depth, one in enumerate(samplers_in(_outermost(loader)))}
+    samplers = {f"sampler {depth}": one for depth, one in enumerate(samplers_in(batches_of(loader)))}
     found: dict[str, torch.Generator] = {}
     for name, owner in {"loader": loader, **samplers}.items():
         generator = getattr(owner, "generator", None)
@@ -243,14 +256,10 @@ def _dataset_state(loader: FastLoader[Any]) -> dict[str, Any]:
 
 
 def _batching(loader: FastLoader[Any]) -> dict[str, Any]:
-    outer: Any = _outermost(loader)
+    outer: Any = batches_of(loader)
     size = getattr(outer, "batch_size", None)
     batches = {"size": size if isinstance(size, int) else None, "drop_last": bool(getattr(outer, "drop_last", False))}
     return {"batches": batches, "sampler": _sampler(outer.sampler if type(outer) is BatchSampler else outer)}
-
-
-def _outermost(loader: FastLoader[Any]) -> Any:
-    return loader.sampler if loader.batch_sampler is None else loader.batch_sampler
 
 
 def _sampler(sampler: Any) -> dict[str, Any]:

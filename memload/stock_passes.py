@@ -18,6 +18,7 @@ from memload.iterables import iterable_pass
 from memload.overtaking import Overtaking
 from memload.plan import known, planned, stream
 from memload.pulls import BatchStream, Generators
+from memload.seeding import peeked_seed
 from memload.state import CountedBatches, given_generators, put_back, standing
 from memload.worker_states import Untold, asks_workers, pass_of_workers, untold
 
@@ -29,11 +30,14 @@ def stock_pass(loader: FastLoader[Any], make: Callable[[], Iterator[Any]]) -> It
     """Begin a pass of the stock machinery, or take one up; `make` returns an iterator of torch's."""
     progress = loader._state.begin(loader)
     if isinstance(loader.dataset, IterableDataset):
-        return iterable_pass(loader, progress, make)
+        iterated = iterable_pass(loader, progress, make)
+        loader._state.begun()
+        return iterated
     indices: IndexSampler = loader._index_sampler
     indices.begin(progress, {**given_generators(loader), "global": torch.default_generator})
     batches = _map_pass(loader, progress, indices, make)
     indices.undraw()
+    loader._state.begun()
     loader._state.base_seed = progress.base_seed
     return batches
 
@@ -86,7 +90,7 @@ class IndexSampler:
         if progress.base_seed is not None:  # drawn before, by the pass that is taken up or for workers that persist
             self._undrawn = standing(self._generators)
         else:
-            progress.base_seed = _foretold(self._generators.get("loader", self._generators["global"]))
+            progress.base_seed = peeked_seed(self._generators.get("loader", self._generators["global"]))
         return _Indices(self, self.pulls, progress)
 
     def undraw(self) -> None:
@@ -149,10 +153,3 @@ def _pulls(sampler: Any, progress: Progress, generators: Mapping[str, torch.Gene
                 raise ValueError(f"the state's position in the sampler is damaged: {error!r}") from error
     # Iterated, a sampler fails with what it raises, and when.
     return BatchStream(sampler, generators, progress.resumed, progress.ended)
-
-
-def _foretold(generator: torch.Generator) -> int:
-    """The number that a stock iterator draws next for its workers."""
-    copied = torch.Generator()
-    copied.set_state(generator.get_state())
-    return int(torch.empty((), dtype=torch.int64).random_(generator=copied).item())

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from memload import _core
+from memload.collating import FieldSlots
 from memload.draws import Indices
 from memload.planned_rows import PlannedRows
 from memload.seeding import PassSeed, Randomness
@@ -61,7 +61,7 @@ class Transforming:
         self.gatherer = gatherer
         self.rows, self.depth = gatherer.rows, gatherer.depth
         self._recipe, self._ahead = recipe, ahead
-        self._slots = _core.Slots(self.depth + 1)  # for what is collated of mapped samples
+        self._slots = FieldSlots(self.depth + 1)  # for what is collated of mapped samples
         self._process = os.getpid()
         # Reentrant, since the collector may end a pass in any thread at any time, those that hold them included.
         self._turn = threading.RLock()  # held by the thread that takes the next batch from the gatherer
@@ -144,10 +144,10 @@ class Transforming:
                 transform_wait_seconds=gathered.consumer_wait_seconds,
             )
 
-    def close(self, keep_slots: bool) -> None:
+    def close(self, keep_slots: bool, at_once: bool = False) -> None:
         """End the threads, and then the gatherer. A function under way is waited for, but not for long."""
-        self._end_threads(_PATIENCE)
-        self.gatherer.close(keep_slots)
+        self._end_threads(0.0 if at_once else _PATIENCE)
+        self.gatherer.close(keep_slots, at_once)
 
     def _end_threads(self, patience: float) -> None:
         """Let no thread ask for a batch any more, and wait so many seconds for those within a function to end."""

@@ -11,6 +11,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorD
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 import memload
+from memload.accelerated import _on_the_engine
 
 TABLE = Path(__file__).parent.parent / "docs" / "dataloader-arguments.md"
 
@@ -195,3 +196,12 @@ def test_an_error_in_a_worker_keeps_its_type_and_tells_the_original_traceback():
         next(iter(memload.FastLoader(Bad(), 2, num_workers=1)))
     with pytest.raises(FloatingPointError, match="of this row"):
         next(iter(memload.FastLoader(Bad(), 2)))
+
+
+def test_a_prefetch_factor_that_nobody_gave_sets_no_depth_when_a_stock_loader_is_put_back_on_the_engine():
+    dataset = memload.from_arrays(x=torch.arange(40))
+    for given, own in (({}, False), ({"prefetch_factor": 2}, True), ({"prefetch_factor": 3}, True)):
+        loader = memload.FastLoader(dataset, batch_size=4, num_workers=1, **given)
+        stock = DataLoader(dataset, batch_size=4, num_workers=1, prefetch_factor=loader.prefetch_factor)
+        again = _on_the_engine(stock, loader)
+        assert (again._depth_given, again.nbytes) == (own, loader.nbytes)

@@ -209,3 +209,43 @@ def test_torch_still_counts_what_is_written_to_a_tensor():
     before = x._version
     x[1:].add_(1)
     assert x._version > before
+
+
+def noisy(batch):
+    return batch[0] + torch.rand(len(batch[0]))
+
+
+def test_random_numbers_of_batches_that_the_dataset_answers_are_those_of_a_run_that_was_never_stopped():
+    def loader(x):
+        return memload.FastLoader(TensorDataset(x), 4, shuffle=True, batch_transform=noisy)
+
+    x = torch.zeros(24)
+    torch.manual_seed(1)
+    stopped = loader(x)
+    iterator = iter(stopped)
+    for _ in range(2):
+        next(iterator)
+    state = stopped.state_dict()
+    x += 1
+    rest = [batch.tolist() for batch in iterator]
+    for kept_native in (True, False):
+        torch.manual_seed(2)
+        taken_up = loader(x)
+        taken_up.load_state_dict(state)
+        iterator = iter(taken_up)
+        if not kept_native:
+            x += 0
+        assert [batch.tolist() for batch in iterator] == rest
+
+
+def test_random_numbers_of_a_changed_pass_are_its_own_though_another_pass_has_begun():
+    x = torch.zeros(12)
+    torch.manual_seed(1)
+    loader = memload.FastLoader(TensorDataset(x), 4, batch_transform=noisy)
+    whole = [batch.tolist() for batch in loader]
+    torch.manual_seed(1)
+    loader = memload.FastLoader(TensorDataset(x), 4, batch_transform=noisy)
+    first = iter(loader)
+    iter(loader)
+    x += 0
+    assert [batch.tolist() for batch in first] == whole

@@ -226,6 +226,15 @@ def test_memory_is_no_reason_to_read_directly():
     assert not reads_directly(source, ROWS, None)
 
 
+def test_fields_in_memory_do_not_count_among_what_a_pass_wants_of_its_files(tmp_path):
+    path = tmp_path / "x.npy"
+    np.save(path, DATA)
+    files = memload.open(path)
+    alone = reads_directly(resolve(files), ROWS, None)
+    beside = memload.zip(x=files, y=memload.from_arrays(y=np.zeros((ROWS, 2 * ROW), np.uint8)))
+    assert reads_directly(resolve(beside), ROWS, None) == alone
+
+
 def test_a_loop_that_waits_for_direct_reads_is_told_so():
     stats = LoaderStats(batches=9, wall_seconds=1.0, consumer_wait_seconds=0.9, direct_bytes=1 << 30)
     assert "disk" in stats.limit

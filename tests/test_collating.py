@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch.utils.data import default_collate
 
 from memload import _core
-from memload.collating import collate_as_made
+from memload.collating import FieldSlots, collate_as_made
 
 LARGE = (70, 80)  # 22 KB as float32
 
@@ -79,7 +79,7 @@ def test_any_samples_are_collated_as_default_collate_does(container, kinds, coun
             return values[0]
         return dict(zip("abc", values)) if container is dict else container(values)  # noqa: B905
 
-    made = outcome(lambda: collate_as_made(map(sample, range(count)), count, _core.Slots(2)))
+    made = outcome(lambda: collate_as_made(map(sample, range(count)), count, FieldSlots(2)))
     assert equal(made, outcome(lambda: default_collate([sample(row) for row in range(count)])))
 
 
@@ -98,7 +98,7 @@ def test_any_samples_are_collated_as_default_collate_does(container, kinds, coun
     ],
 )
 def test_samples_that_are_not_alike_or_not_plain_give_what_default_collate_gives(samples):
-    made = outcome(lambda: collate_as_made(iter(samples), len(samples), _core.Slots(1)))
+    made = outcome(lambda: collate_as_made(iter(samples), len(samples), FieldSlots(1)))
     assert equal(made, outcome(lambda: default_collate(samples)))
 
 
@@ -110,7 +110,7 @@ def test_a_sample_is_asked_for_when_the_one_before_lies_in_the_batch():
             buffer.fill(row)
             yield buffer
 
-    batch = collate_as_made(reused(), 3, _core.Slots(1))
+    batch = collate_as_made(reused(), 3, FieldSlots(1))
     assert batch[:, 0, 0].tolist() == [0, 1, 2]
 
 
@@ -130,3 +130,24 @@ def test_slots_are_lent_again_when_the_last_tensor_is_gone_and_never_before():
     del slots
     third.fill_(3)  # outlives what lent it
     assert third.sum() == 18000
+
+
+def test_each_field_of_a_batch_has_a_storage_and_a_count_of_changes_of_its_own():
+    made = ({"a": np.zeros(LARGE, np.float32), "b": torch.ones(9000)} for _ in range(3))
+    batch = collate_as_made(made, 3, FieldSlots(1))
+    for field in batch.values():
+        assert field.untyped_storage().nbytes() == field.nbytes
+        assert not field._is_view()
+    before = batch["b"]._version
+    batch["a"].add_(1)
+    assert batch["b"]._version == before
+
+
+def test_the_memory_of_each_field_is_lent_again():
+    slots = FieldSlots(1)
+
+    def places():
+        batch = collate_as_made(({"a": torch.zeros(9000), "b": torch.ones(5000)} for _ in range(3)), 3, slots)
+        return {name: field.data_ptr() for name, field in batch.items()}
+
+    assert places() == places()

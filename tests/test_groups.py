@@ -499,3 +499,14 @@ def test_a_pass_by_groups_is_taken_up_where_it_stood():
     again = loader()
     again.load_state_dict(json.loads(json.dumps(stopped.state_dict())))
     assert_equal_passes(again, whole[4:])
+
+
+@pytest.mark.parametrize("loader", [DataLoader, memload.FastLoader])
+def test_what_is_written_to_one_group_is_no_change_of_another_to_autograd(loader):
+    dataset = memload.concat({name: memload.from_arrays(x=torch.ones(4, 2)) for name in "ab"})
+    first, second = next(iter(loader(dataset, batch_size=8, collate_fn=memload.group_collate)))
+    weight = torch.ones(2, requires_grad=True)
+    loss = (first["x"] * weight).sum()
+    second["x"].sub_(1)
+    loss.backward()
+    assert weight.grad.tolist() == [4, 4]

@@ -68,6 +68,25 @@ del iterator
 gc.collect()
 print(time.perf_counter() - start < 20)
 """,
+    "slow": """
+memory = Blocked(1 << 20)
+iterator = iter(loader_of(memory.array, num_workers=1, batch_transform=lambda batch: batch))
+time.sleep(0.5)  # the thread that wants the batch has asked again and again
+released = threading.Event()
+threading.Timer(0.7, lambda: (released.set(), memory.release())).start()
+iterator.close()
+print(released.is_set())
+""",
+    "many": """
+memories = [Blocked(1 << 18) for _ in range(3)]
+parts = {str(k): memload.from_arrays(x=m.array.reshape(-1, 1024 << k)) for k, m in enumerate(memories)}
+arguments = {"collate_fn": memload.group_collate, "threads": 3, "num_workers": 1}
+iterator = iter(memload.FastLoader(memload.concat(parts), 1 << 9, **arguments))
+time.sleep(0.3)  # a thread is held up by each
+start = time.perf_counter()
+iterator.close()
+print(1.5 < time.perf_counter() - start < 4)
+""",
     "ended": """
 memory = Blocked(1 << 20)
 iterator = iter(loader_of(memory.array, num_workers=1))
@@ -155,6 +174,12 @@ def test_ctrl_c_and_close_and_exit_do_not_wait_for_a_read_that_does_not_answer(p
     assert printed(programs["interrupted"]) == ["interrupted True", "True"]
     assert printed(programs["dropped"]) == ["True"]
     assert printed(programs["ended"]) == ["ends"]
+
+
+@needs_blocked_memory
+def test_close_waits_for_a_slow_read_under_transforms_and_once_for_many_datasets_that_do_not_answer(programs):
+    assert printed(programs["slow"]) == ["True"]
+    assert printed(programs["many"]) == ["True"]
 
 
 def test_on_stock_machinery_a_dataset_that_does_not_answer_ends_by_timeout_and_by_ctrl_c(programs):

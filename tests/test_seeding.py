@@ -5,7 +5,7 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from memload.seeding import _REFUSED, _REWRITTEN, _TAKES_GENERATOR, PassSeed, Randomness
+from memload.seeding import _REFUSED, _REWRITTEN, _TAKES_GENERATOR, PassSeed, Randomness, _device_of
 
 x = torch.rand(40)
 
@@ -133,3 +133,10 @@ def test_seeds_differ_for_bases_epochs_rows_and_batches():
     assert len({*rows, *batches}) == 1200
     assert all(0 <= seed < 2**64 for seed in rows)
     assert PassSeed(0).of_batch(np.array([1, 2])) != PassSeed(0).of_batch(np.array([2, 1]))
+
+
+def test_what_names_no_device_draws_on_torchs_default_device():
+    assert _device_of((3,), {}) == torch.device("cpu")
+    with torch.device("meta"):
+        assert _device_of((3,), {}) == torch.device("meta")
+        assert _device_of((torch.zeros(1, device="cpu"),), {}) == torch.device("cpu")

@@ -1,5 +1,6 @@
 """A run that is stopped and taken up goes on as if it had never been stopped."""
 
+import copy
 import pickle
 
 import pytest
@@ -193,3 +194,31 @@ def test_a_batch_sampler_without_automatic_batching_is_taken_up(native):
     loader.load_state_dict(state)
     assert [str(batch) for batch in loader] == rest
     assert len(rest) == 3
+
+
+def test_a_copy_of_a_loader_has_a_state_of_its_own():
+    loader = make("sequential", 20)
+    iterator = iter(loader)
+    next(iterator)
+    copied = copy.copy(loader)
+    list(copied)
+    next(iterator)
+    assert loader.state_dict()["delivered"] == 2
+    assert not loader.state_dict()["finished"]
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_a_state_that_could_not_be_taken_up_is_still_there_for_the_next_attempt(native):
+    stopped = make("shuffled by a generator", 20, native=native)
+    iterator = iter(stopped)
+    next(iterator)
+    state = stopped.state_dict()
+    rest = [batch.tolist() for batch in iterator]
+    loader = make("shuffled by a generator", 20, native=native)
+    loader.load_state_dict({**state, "position": {"drawn": 1}})
+    for _ in range(2):
+        with pytest.raises(ValueError, match="position in the sampler is damaged"):
+            iter(loader)
+    assert loader.state_dict() == {**state, "position": {"drawn": 1}}
+    loader.load_state_dict(state)
+    assert [batch.tolist() for batch in loader] == rest

@@ -221,8 +221,10 @@ Pipeline::State::State(std::vector<FieldSpec> fields, const PipelineOptions& opt
   gather_ =
       store == Store::cached ? std::move(sized) : std::make_unique<const Gather>(std::move(fields), options.isa, store);
   stats_.streaming = store == Store::streaming;
-  const bool reusable = reuse != nullptr && !reuse->in_child() && reuse->pool_;
-  pool_ = reusable ? std::move(reuse->pool_) : SlotPool::create(static_cast<std::size_t>(options.depth) + 1);
+  const auto slots = static_cast<std::size_t>(options.depth) + 1;
+  const bool kept = reuse != nullptr && !reuse->in_child() && reuse->pool_;
+  if (kept && reuse->pool_->slots() != slots) reuse->pool_->close();
+  pool_ = kept && reuse->pool_->slots() == slots ? std::move(reuse->pool_) : SlotPool::create(slots);
   direct_ = options.direct && !options.read_blocks && gather_->maps_large_rows();
   scratch_ = SlotPool::create(static_cast<std::size_t>(direct_threads()));
   crew_ = std::make_shared<Crew>(options.threads);
@@ -477,7 +479,7 @@ bool Pipeline::State::close(bool keep_slots, std::chrono::milliseconds patience)
 }
 
 void Pipeline::State::forsake(bool keep_slots) {
-  if (workers_) workers_->forsake();
+  if (workers_) workers_->forsake(*crew_);
   workers_.reset();
   give_back(keep_slots);
 }

@@ -59,7 +59,8 @@ class Pipeline {
   // Far beyond what one piece takes on any disk that works.
   static constexpr std::chrono::milliseconds kLongestClose{2000};
 
-  // Takes the slots over from `reuse` if given, which must have been closed with keep_slots.
+  // Takes the slots over from `reuse` if given, which must have been closed with keep_slots; those of a ring of another
+  // depth are given back.
   Pipeline(std::vector<FieldSpec> fields, const PipelineOptions& options, Pipeline* reuse = nullptr);
   ~Pipeline();
   Pipeline(const Pipeline&) = delete;

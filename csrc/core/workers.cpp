@@ -73,11 +73,19 @@ Workers::~Workers() {
   for (std::jthread& thread : threads_) thread.request_stop();
 }
 
-void Workers::forsake() {
-  Registry& here = registry();
-  const std::lock_guard lock(here.mutex);
-  if (here.workers.lock().get() == this) here.workers.reset();
-  if (!forsaken_.exchange(true)) here.forsaken.push_back(this);
+void Workers::forsake(const Crew& crew) {
+  {
+    Registry& here = registry();
+    const std::lock_guard lock(here.mutex);
+    if (here.workers.lock().get() == this) here.workers.reset();
+    if (!forsaken_.exchange(true)) here.forsaken.push_back(this);
+  }
+  int wanted = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    wanted = static_cast<int>(threads_.size()) + crew.running;
+  }
+  try_to_grow(wanted);
 }
 
 void Workers::end(Workers* pool) {
@@ -103,6 +111,13 @@ void Workers::grow(int threads) {
     threads_.emplace_back([this](const std::stop_token& stop) { work(stop); });
     const std::string name = "memload-" + std::to_string(threads_.size());
     ::pthread_setname_np(threads_.back().native_handle(), name.c_str());
+  }
+}
+
+void Workers::try_to_grow(int threads) noexcept {
+  try {
+    grow(threads);
+  } catch (const std::exception&) {  // no more threads to be had: those that there are do the work
   }
 }
 
@@ -162,10 +177,7 @@ bool Workers::help(const Crew& crew) {
 }
 
 void Workers::set_limit(Crew& crew, int threads) noexcept {
-  try {
-    grow(threads);
-  } catch (const std::exception&) {  // no more threads to be had: those that there are do the work
-  }
+  try_to_grow(threads);
   {
     const std::lock_guard lock(mutex_);
     crew.limit = threads;

@@ -57,9 +57,9 @@ class Workers {
   // Drops the crew's queued pieces and waits for those that run; returns whether they have ended within `patience`.
   bool drain(const Crew& crew, std::chrono::milliseconds patience);
   // A thread does not come back from its piece, since what it reads does not answer. Who asks for the process's pool
-  // from now on gets another; this one serves those who have it, and ends without waiting for its threads: each ends
-  // when it comes back, if ever.
-  void forsake();
+  // from now on gets another; this one serves those who have it, with new threads for those at work for the crew, and
+  // ends without waiting for its threads: each ends when it comes back, if ever.
+  void forsake(const Crew& crew);
   [[nodiscard]] int threads() const;
 
  private:
@@ -76,6 +76,7 @@ class Workers {
   Workers() = default;
   static void end(Workers* pool);
   void grow(int threads);
+  void try_to_grow(int threads) noexcept;
   void work(const std::stop_token& stop);
   // The first piece whose crew satisfies `may`; empty job if none. Counts it as running. Call with mutex_ held.
   template <class Predicate>

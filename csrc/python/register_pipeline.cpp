@@ -1,6 +1,7 @@
 // The pipeline, as Python's loader drives it.
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <optional>
@@ -23,6 +24,13 @@ using namespace std::chrono_literals;
 
 // How long a wait may hold up Ctrl-C and the timeout: after each such span, Python's signal handlers get their turn.
 constexpr auto kPatience = 100ms;
+
+using Seconds = std::chrono::duration<double>;
+
+// Such a span, or what is left if that is less.
+std::chrono::milliseconds span_of(Seconds left) {
+  return std::chrono::ceil<std::chrono::milliseconds>(std::clamp<Seconds>(left, 0ms, kPatience));
+}
 
 // (column, cast or None as (from, to, norm_removed), DLPack code, bits, shape of a row)
 using PyCast = std::optional<std::tuple<std::string, std::string, bool>>;
@@ -96,9 +104,10 @@ class PyPipeline {
   // One capsule per field; None at the end.
   py::object next(double timeout) {
     const auto start = std::chrono::steady_clock::now();
+    const auto left = [&] { return start + Seconds(timeout) - std::chrono::steady_clock::now(); };
     Batch batch;
     while (true) {
-      switch (wait(batch, /*help=*/timeout <= 0)) {
+      switch (timeout > 0 ? wait(batch, span_of(left()), /*help=*/false) : wait(batch, kPatience, /*help=*/true)) {
         case Step::batch:
           return capsules(batch);
         case Step::end:
@@ -107,8 +116,7 @@ class PyPipeline {
           throw std::logic_error("the plan holds no further batch: extend, push or finish it first");
         case Step::waiting:
           if (PyErr_CheckSignals() != 0) throw py::error_already_set();
-          if (timeout > 0 && std::chrono::steady_clock::now() - start > std::chrono::duration<double>(timeout)) {
-            timed_out_ = true;
+          if (timeout > 0 && left() <= Seconds::zero()) {
             PyErr_SetString(PyExc_TimeoutError, "no batch was ready in time");
             throw py::error_already_set();
           }
@@ -116,16 +124,15 @@ class PyPipeline {
     }
   }
 
-  // Returns whether all threads have stopped. Reads that do not answer are left behind after a while, at once where
-  // they were waited for before.
-  bool close(bool keep_slots) {
-    const auto deadline = std::chrono::steady_clock::now() + (timed_out_ ? kPatience : Pipeline::kLongestClose);
+  // Returns whether all threads have stopped. Reads that do not answer for `patience` seconds are left behind.
+  bool close(bool keep_slots, double patience) {
+    const auto deadline = std::chrono::steady_clock::now() + Seconds(patience);
     bool stopped = false;
     bool interrupted = false;
     do {
       {
         const WithoutGil released;
-        stopped = pipeline_->close(keep_slots, kPatience);
+        stopped = pipeline_->close(keep_slots, span_of(deadline - std::chrono::steady_clock::now()));
       }
       interrupted = !stopped && PyErr_CheckSignals() != 0;
     } while (!stopped && !interrupted && std::chrono::steady_clock::now() < deadline);
@@ -158,9 +165,9 @@ class PyPipeline {
   }
 
  private:
-  Step wait(Batch& batch, bool help) {
+  Step wait(Batch& batch, std::chrono::milliseconds span, bool help) {
     const WithoutGil released;
-    return pipeline_->next(batch, kPatience, help);
+    return pipeline_->next(batch, span, help);
   }
 
   [[nodiscard]] py::list capsules(const Batch& batch) const {
@@ -178,7 +185,6 @@ class PyPipeline {
   std::vector<PyField> fields_;
   std::vector<Indices> planned_;  // outlive the pipeline's use of them: closed before they go
   std::unique_ptr<Pipeline> pipeline_;
-  bool timed_out_ = false;
 };
 
 std::unique_ptr<PyPipeline> make_pipeline(const std::vector<PyField>& fields, std::size_t batch_rows,
@@ -211,9 +217,9 @@ void register_pipeline(py::module_& m) {
            "The next batch as a list of DLPack capsules, None at the end. Raises TimeoutError, ShardReadError, "
            "IndexError.")
       .def("close", &PyPipeline::close, py::arg("keep_slots") = false,
+           py::arg("patience") = Seconds(Pipeline::kLongestClose).count(),
            "Stop, and give memory and threads back. Returns whether all threads stopped: one whose read does not "
-           "answer is "
-           "left behind, at once after next() has timed out, else after two seconds.")
+           "answer for so many seconds is left behind.")
       .def("stats", &PyPipeline::stats, "Counters of this pass.")
       .def_static("ring_bytes", &ring_bytes, py::arg("fields"), py::arg("slot_rows"), py::arg("depth"),
                   "Bytes that the slots of such a pipeline take.");

@@ -6,6 +6,7 @@
 
 #include "core/fork.h"
 #include "core/slot_pool.h"
+#include "python/convert.h"
 #include "python/dlpack.h"
 #include "python/register.h"
 
@@ -28,7 +29,7 @@ class Slots {
   [[nodiscard]] py::object take(std::size_t nbytes) const {
     SlotPool::Lease slot;
     {
-      const py::gil_scoped_release released;
+      const WithoutGil released;
       const std::size_t mapped = std::max<std::size_t>(1, nbytes);
       slot = pool_->try_acquire(mapped);
       if (!slot) slot = pool_->fresh(mapped);

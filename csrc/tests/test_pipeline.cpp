@@ -321,12 +321,28 @@ TEST(the_next_pass_takes_over_the_slots_that_were_kept) {
   CHECK(holds(batch, columns, plan, 0));
 }
 
+TEST(a_pass_of_another_depth_gets_slots_for_it) {
+  const std::vector<ColumnPtr> columns = {numbered(100, 512)};
+  const Indices plan = shuffled(100, 16);
+  auto shallow = planned(columns, plan, options(25, 1));
+  CHECK_EQ(read_all(*shallow, columns, plan), 100);
+  shallow->close(/*keep_slots=*/true);
+  const auto deep = planned(columns, plan, options(25, 3), shallow.get());
+  std::deque<Batch> kept(4);
+  for (Batch& batch : kept) CHECK(deep->next(batch, kPatience) == Step::batch);
+  CHECK_EQ(deep->stats().fresh_batches, 0u);
+}
+
 // A piece that ends when it is told to.
 class Blocked : public memload::Job {
  public:
   Blocked(std::shared_ptr<memload::Crew> crew, std::shared_ptr<std::atomic<bool>> until)
       : Job(std::move(crew), 1), until_(std::move(until)) {}
-  void run(std::size_t) noexcept override { until_->wait(false); }
+  void run(std::size_t) noexcept override {
+    ++begun;
+    until_->wait(false);
+  }
+  static inline std::atomic<int> begun{0};
 
  private:
   std::shared_ptr<std::atomic<bool>> until_;
@@ -342,7 +358,7 @@ TEST(a_pool_whose_thread_does_not_come_back_is_left_behind_and_ends_when_it_does
   pool->submit(std::make_shared<Blocked>(crew, until));
   while (pool->drain(*crew, 0ms)) pool->submit(std::make_shared<Blocked>(crew, until));  // until a thread has taken one
   CHECK(!pool->drain(*crew, 10ms));
-  pool->forsake();
+  pool->forsake(*crew);
   CHECK(Workers::shared(1) != pool);
   const std::vector<ColumnPtr> columns = {numbered(100, 512)};
   const Indices plan = shuffled(100, 14);
@@ -350,6 +366,38 @@ TEST(a_pool_whose_thread_does_not_come_back_is_left_behind_and_ends_when_it_does
   pool.reset();  // does not wait
   until->store(true);
   until->notify_all();
+  for (int i = 0; i < 2000 && threads_of_process() != before; ++i) std::this_thread::sleep_for(10ms);
+  CHECK_EQ(threads_of_process(), before);
+}
+
+TEST(who_still_has_a_pool_that_was_left_behind_goes_on_with_new_threads_in_it) {
+  using memload::Crew;
+  using memload::Workers;
+  const int before = threads_of_process();
+  const auto until = std::make_shared<std::atomic<bool>>(false);
+  const int begun = Blocked::begun;
+  const auto stuck = std::make_shared<Crew>(2);
+  std::shared_ptr<Workers> pool = Workers::shared(2);
+  const std::vector<ColumnPtr> columns = {numbered(100, 512)};
+  const Indices plan = shuffled(100, 15);
+  Pipeline live({{columns[0], {}}}, options(10, 2, 1));
+  for (int i = 0; i < 2; ++i) pool->submit(std::make_shared<Blocked>(stuck, until));
+  while (Blocked::begun < begun + 2) std::this_thread::sleep_for(1ms);
+  live.extend(rows_of(plan));
+  live.finish();
+  Batch batch;
+  CHECK(live.next(batch, 50ms, /*help=*/false) == Step::waiting);
+  pool->forsake(*stuck);
+  std::size_t seen = 0;
+  while (live.next(batch, kPatience, /*help=*/false) == Step::batch && holds(batch, columns, plan, seen)) {
+    seen += batch.rows;
+  }
+  CHECK_EQ(seen, 100u);
+  until->store(true);
+  until->notify_all();
+  CHECK(pool->drain(*stuck, kPatience));
+  live.close();
+  pool.reset();
   for (int i = 0; i < 2000 && threads_of_process() != before; ++i) std::this_thread::sleep_for(10ms);
   CHECK_EQ(threads_of_process(), before);
 }
