@@ -127,9 +127,7 @@ def _cast_into(out: torch.Tensor, x: torch.Tensor, rule: Cast) -> torch.Tensor:
 
 @torch.library.custom_op("memload::cast_stim", mutates_args=())
 def _cast_stim(x: torch.Tensor, norm_removed: bool, dtype: torch.dtype) -> torch.Tensor:
-    out = _empty_as_converted(x, dtype)
-    _fill(out, x, norm_removed)
-    return out
+    return _cast_anew(x, norm_removed, dtype)
 
 
 @_cast_stim.register_fake
@@ -150,6 +148,19 @@ def _cast_stim_out(x: torch.Tensor, norm_removed: bool, out: torch.Tensor) -> No
 @_cast_stim_out.register_fake
 def _(x: torch.Tensor, norm_removed: bool, out: torch.Tensor) -> None:
     pass
+
+
+def _cast_anew(x: torch.Tensor, norm_removed: bool, dtype: torch.dtype) -> torch.Tensor:
+    out = _empty_as_converted(x, dtype)
+    _fill(out, x, norm_removed)
+    return out
+
+
+def _cast_sample(x: torch.Tensor, rule: Cast) -> torch.Tensor:
+    """As `cast_stim`, whose operator imports torch's compiler when it first runs: seconds in each worker process."""
+    if type(x) is torch.Tensor and x.dtype == torch.uint8 and x.layout == torch.strided:
+        return _cast_anew(x, rule.norm_removed, rule.dtype)
+    return cast_stim(x, rule.norm_removed, rule.dtype)
 
 
 def _empty_as_converted(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -293,7 +304,7 @@ class Float32View(Dataset[dict[str, Any]]):
             raise TypeError(f"Float32View needs samples that are dicts; sample {index} is a {type(sample).__name__}")
         fields = {name: torch.as_tensor(sample[name]) for name in ("stim", "robs", "behavior") if name in sample}
         converted = {
-            name: cast_stim(fields[name], rule.norm_removed, rule.dtype) if name == "stim" else rule.apply(fields[name])
+            name: _cast_sample(fields[name], rule) if name == "stim" else rule.apply(fields[name])
             for name, rule in self.rules(fields).items()
         }
         return {**sample, **converted}

@@ -321,11 +321,20 @@ class NativePass(BatchIterator):
         drawn = loader._state.draw_base_seed(loader)
         self._seed = loader._state.seed(loader)
         gatherer.begin(self._seed)
-        if drawn and self._lead:
-            self._feed.start_again()  # a stock iterator that starts workers takes two iterators of its sampler
         if self._lead:
-            self._feed.pull(self._lead, gatherer.depth)
+            self._start(loader, drawn)
         loader._state.begun()
+
+    def _start(self, loader: FastLoader[Any], anew: bool) -> None:
+        """Pull what stock workers are given when they start, or when they go on to another pass."""
+        try:
+            if anew:
+                self._feed.start_again()  # a stock iterator that starts workers takes two iterators of its sampler
+            self._feed.pull(self._lead, self._gatherer.depth)
+        except Exception:
+            if anew:
+                loader._state.base_seed = None  # nor would workers that never came to be keep theirs
+            raise
 
     def __len__(self) -> int:
         return len(self._batch_sampler)
@@ -420,6 +429,8 @@ class NativePass(BatchIterator):
 def _pins(loader: FastLoader[Any]) -> bool:
     if not loader.pin_memory:
         return False
+    if loader.persistent_workers and loader._state.base_seed is not None:
+        return torch.accelerator.is_available()  # a stock iterator that goes on to another pass has warned before
     if loader.pin_memory_device:
         warnings.warn(
             "pin_memory_device is deprecated, the current accelerator will be used as the device,"

@@ -561,7 +561,7 @@ def cases(draw, workers: bool = False) -> Case:
         if draw(st.booleans()):
             arguments["prefetch_factor"] = draw(st.integers(1, 3))
         arguments["persistent_workers"] = draw(st.booleans())
-        arguments["timeout"] = 60
+        arguments["timeout"] = 30
         assume("requires grad" not in repr(dataset))  # workers cannot send it, and the stock loader waits for ever
         arguments.pop("in_order", None)
     fast_only: dict[str, Any] = {"threads": draw(st.integers(1, 3))}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -381,3 +383,16 @@ def test_the_view_says_what_is_wrong_with_a_sample() -> None:
         Float32View([a_sample(torch.int16)], norm_removed=True)[0]
     with pytest.raises(TypeError, match="float16 is True or False"):
         Float32View([], norm_removed=True, float16=1)  # type: ignore[arg-type]
+
+
+SAMPLE_OF_A_VIEW = """
+import sys, torch, memload
+view = memload.Float32View([{"stim": torch.full((2, 3), 254, dtype=torch.uint8)}], norm_removed=True)
+print(view[0]["stim"].dtype, "torch._dynamo" in sys.modules)
+"""
+
+
+def test_a_sample_of_the_view_does_not_import_the_compiler_of_torch() -> None:
+    # It would take each worker process seconds.
+    done = subprocess.run([sys.executable, "-c", SAMPLE_OF_A_VIEW], capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == ["torch.float32", "False"], done.stderr

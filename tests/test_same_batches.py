@@ -79,7 +79,7 @@ class Account:
             except StopIteration:
                 outcome, value = "ends", None
             except Exception as error:
-                outcome, value = "fails", error
+                outcome, value = "fails", error.with_traceback(None)  # whose frames would keep iterators in cycles
         warned = [(one.category, without_addresses(one.message)) for one in caught]
         told = write(value) if outcome == "gives" else value
         self.steps.append((what, outcome, told, warned, states(self.generators)))
@@ -180,22 +180,15 @@ def test_same_seed_same_batches():
     assert engines["torch"] >= 500, engines
 
 
-@pytest.mark.slow  # starts processes by the dozen, and waits a minute for what stock workers cannot send
-@settings(max_examples=15, derandomize=True, database=None, deadline=None, suppress_health_check=QUIET)
-@given(cases(workers=True))
-def test_same_seed_same_batches_beside_stock_workers(case):
-    assert_same(case)
-
-
 @pytest.mark.slow
-@settings(max_examples=40_000, database=None, deadline=None, suppress_health_check=QUIET)
+@settings(max_examples=10_000, database=None, deadline=None, suppress_health_check=QUIET)
 @given(cases())
 def test_same_seed_same_batches_for_long(case):
     assert_same(case)
 
 
 @pytest.mark.slow
-@settings(max_examples=1_000, database=None, deadline=None, suppress_health_check=QUIET)
+@settings(max_examples=400, database=None, deadline=None, suppress_health_check=QUIET)
 @given(cases(workers=True))
 def test_same_seed_same_batches_beside_stock_workers_for_long(case):
     assert_same(case)
