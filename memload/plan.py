@@ -308,6 +308,10 @@ class BatchFeed:
 
     def unplanned(self, position: int) -> Unplanned | None:
         """Return the batch at this position, counted from 0, if it is not for the engine. Call once for each."""
+        if self._at_once and position >= self._pulled and not self._finished:
+            # After an error of the sampler, a stock iterator ends once it has received all that it has sent for.
+            self._finished = True
+            self._sink.finish()
         return self._unplanned.pop(position, None)
 
     def _plan(self, indices: Any) -> None:

@@ -109,3 +109,34 @@ def test_a_warning_of_pinning_without_an_accelerator_names_the_line_that_began_t
             warnings.simplefilter("always")
             begin(loader)
         assert [warning.filename for warning in caught] == [__file__]
+
+
+def rows_until_it_fails():
+    yield from (0, 1, 2)
+    raise LookupError("no more of this")
+
+
+def handed_out(loader):
+    """What each of four calls of next() gives: the rows of a batch, or the type of what is raised."""
+    iterator, seen = iter(loader), []
+    for _ in range(4):
+        try:
+            seen.append(len(next(iterator)))
+        except (LookupError, StopIteration) as error:
+            seen.append(type(error))
+    return seen
+
+
+class OnceFailing(torch.utils.data.Sampler):
+    def __iter__(self):
+        return rows_until_it_fails()
+
+
+def test_with_workers_a_pass_whose_sampler_fails_ends_as_a_stock_iterator_does():
+    loaders = [
+        kind(native(), batch_size=2, sampler=OnceFailing(), num_workers=1, prefetch_factor=1)
+        for kind in (DataLoader, FastLoader)
+    ]
+    assert (
+        handed_out(loaders[0]) == handed_out(loaders[1]) == [LookupError, StopIteration, StopIteration, StopIteration]
+    )
