@@ -17,8 +17,9 @@ PACKAGE = Path(memload.__file__).parent
 FLOORS = [
     {"_core", "_cuda"},
     {"draws", "row_numbers"},
-    {"pulls", "sampled_rows", "overtaking"},
-    {"samplers"},
+    {"pulls", "sampled_rows", "overtaking", "budget_filling"},
+    {"samplers", "budget_batches"},
+    {"batch_streams"},
     {"errors", "dtypes", "sizes", "progress", "stats", "plan", "collate_rules", "pinning", "seeding", "iterators"}
     | {"memory.budget", "sources.memory_maps"},
     {"fields", "state", "collating", "mapped", "planned_rows"},
