@@ -23,10 +23,11 @@ FLOORS = [
     {"errors", "dtypes", "sizes", "progress", "stats", "plan", "collate_rules", "pinning", "seeding", "iterators"}
     | {"memory.budget", "sources.memory_maps"},
     {"fields", "state", "collating", "mapped", "planned_rows"},
-    {"safetensors_header", "rows", "transport"},
+    {"safetensors_header", "rows", "transport", "sources.members"},
     {"shard_index"},
     {"shards", "shard_file", "staging"} | {"sources.arrays", "sources.npy", "sources.raw", "sources.safetensors_file"},
-    {"shard_writer"},
+    {"shard_writer"} | {"sources.npz", "sources.torch_file"},
+    {"formats"},
     {"device", "gathered"},
     {"cast", "layout", "watches"},
     {"native", "cast_batches"},
