@@ -18,6 +18,7 @@ from memload.engine import EngineOptions
 from memload.errors import (
     ChecksumError,
     Damage,
+    DecodeError,
     DiskSpaceError,
     FormatError,
     MemloadError,
@@ -41,6 +42,7 @@ __all__ = [
     "ChecksumError",
     "Damage",
     "Dataset",
+    "DecodeError",
     "DiskSpaceError",
     "EngineOptions",
     "FastLoader",
