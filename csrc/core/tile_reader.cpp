@@ -168,9 +168,8 @@ class TileReader::Share {
     const StoredTile& tile = grid.tile(number);
     for (const Wanted& row : wanted) ask_for(grid.storage(tile), needed(grid, number, row.row));
     const TileBlock block = grid.block(number);
-    read(grid.storage(tile), [&]() noexcept {
-      move(block, grid.array().item_bytes, grid.stored(tile).data(), wanted);
-    });
+    read(grid.storage(tile),
+         [&]() noexcept { move(block, grid.array().item_bytes, grid.stored(tile).data(), wanted); });
   }
 
   void decode(const TileGrid& grid, std::size_t number, std::span<const Wanted> wanted) {

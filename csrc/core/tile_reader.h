@@ -31,7 +31,9 @@ class TileReader final : public FieldReader {
  private:
   class Share;
 
-  [[nodiscard]] std::size_t item_out(std::size_t item_bytes) const noexcept { return item_bytes / in_size_ * out_size_; }
+  [[nodiscard]] std::size_t item_out(std::size_t item_bytes) const noexcept {
+    return item_bytes / in_size_ * out_size_;
+  }
 
   std::shared_ptr<const Tiles> tiles_;
   bool casts_;

@@ -33,7 +33,10 @@ class Tiles {
   [[nodiscard]] std::int64_t rows() const noexcept { return selection_.rows(); }
   [[nodiscard]] std::size_t row_bytes() const noexcept { return row_bytes_; }
   [[nodiscard]] const std::vector<Part>& parts() const noexcept { return parts_; }
-  [[nodiscard]] const Selection& selection() const noexcept { return selection_; }
+  // The stored rows in order; nullptr stands for all of them as they lie. Valid as long as the column.
+  [[nodiscard]] const std::vector<std::int64_t>* selection() const noexcept { return selection_.chosen(); }
+  // Bytes held by the selection, if any.
+  [[nodiscard]] std::size_t selection_bytes() const noexcept { return selection_.bytes(); }
 
   // The rows given, in that order; repeats allowed. Throws std::out_of_range naming the first bad position.
   [[nodiscard]] Tiles select(std::span<const std::int64_t> rows) const;

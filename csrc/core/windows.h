@@ -68,6 +68,7 @@ class WindowReader final : public FieldReader {
     return windows_->steps().size() * frames_->row_bytes();
   }
   [[nodiscard]] Files files() const noexcept override { return frames_->files(); }
+  [[nodiscard]] std::size_t workspace_bytes() const noexcept override { return frames_->workspace_bytes(); }
   [[nodiscard]] std::size_t bound(std::size_t rows) const override;
   [[nodiscard]] std::unique_ptr<const FieldPlan> plan(std::span<const std::int64_t> rows) const override;
   void fill(const FieldPlan& plan, std::byte* out, std::size_t begin, std::size_t end, const ColdReads& cold,

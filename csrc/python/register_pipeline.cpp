@@ -155,6 +155,7 @@ class PyPipeline {
     d["bytes_in"] = s.bytes_in;
     d["bytes_out"] = s.bytes_out;
     d["gather_seconds"] = s.gather_seconds;
+    d["decode_seconds"] = s.decode_seconds;
     d["consumer_wait_seconds"] = s.consumer_wait_seconds;
     d["ring_full_seconds"] = s.ring_full_seconds;
     d["fresh_batches"] = s.fresh_batches;

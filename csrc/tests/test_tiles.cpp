@@ -198,7 +198,9 @@ Bytes gathered(const AnyColumn& column, const std::vector<std::int64_t>& rows) {
 
 std::vector<std::int64_t> drawn(std::mt19937& random, std::size_t n, std::size_t rows) {
   std::vector<std::int64_t> result(rows == 0 ? 0 : n);
-  for (auto& row : result) row = std::uniform_int_distribution<std::int64_t>(0, static_cast<std::int64_t>(rows) - 1)(random);
+  for (auto& row : result) {
+    row = std::uniform_int_distribution<std::int64_t>(0, static_cast<std::int64_t>(rows) - 1)(random);
+  }
   return result;
 }
 
@@ -314,7 +316,7 @@ TEST(selections_and_joins_with_rows_that_lie_in_place_give_what_index_arithmetic
 
   const auto& tiles = *std::get<std::shared_ptr<const Tiles>>(joined);
   const auto chosen = std::make_shared<const Tiles>(tiles.select(rows));
-  CHECK_EQ(chosen->selection().bytes(), 60 * sizeof(std::int64_t));
+  CHECK_EQ(chosen->selection_bytes(), 60 * sizeof(std::int64_t));
   const auto again = drawn(random, 30, 60);
   std::vector<std::int64_t> through;
   for (const std::int64_t row : again) through.push_back(rows[static_cast<std::size_t>(row)]);
@@ -426,9 +428,9 @@ TEST(a_pipeline_gives_decoded_rows_beside_plain_ones_and_counts_what_it_read) {
     options.batch_rows = options.slot_rows = 16;
     options.threads = threads;
     options.isa = best_isa();
-    Pipeline pipeline({{column_of(disk.tiled), CastRule{DType::u8, DType::f32}},
-                       {dense(in_memory(numbers), 12), std::nullopt}},
-                      options);
+    Pipeline pipeline(
+        {{column_of(disk.tiled), CastRule{DType::u8, DType::f32}}, {dense(in_memory(numbers), 12), std::nullopt}},
+        options);
     pipeline.extend({nullptr, order});
     pipeline.finish();
     std::size_t at = 0;
