@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,20 +13,23 @@ from memload.errors import FormatError
 from memload.fields import Field, check_name
 from memload.shards import open_shards
 from memload.sources.arrays import borrow_array
+from memload.sources.hdf5 import Keys, is_hdf5, open_hdf5
 from memload.sources.npy import MAGIC, open_npy
+from memload.sources.paths import PathLike, paths_of
 from memload.sources.raw import open_raw
 from memload.sources.safetensors_file import open_safetensors
 
 _KNOWN = (
-    "a directory that memload.write made, a .npy file, a .safetensors file, "
+    "a directory that memload.write made, a .npy file, a .safetensors file, an HDF5 file, "
     "or a file of bare rows with dtype= and shape= stated"
 )
 
 
 def open(  # noqa: A001 - users call it memload.open
-    path: str | os.PathLike[str],
+    path: PathLike | Sequence[PathLike],
     *,
     field: str | None = None,
+    key: Keys = None,
     dtype: Any = None,
     shape: Sequence[int] | int | None = None,
     offset: int | None = None,
@@ -35,18 +37,24 @@ def open(  # noqa: A001 - users call it memload.open
     """Return the dataset at `path`; headers are checked, and rows are mapped, not read.
 
     Args:
-        path: a directory of shards, a .npy file, a .safetensors file whose tensors have one length, or, with `dtype`
-            and `shape`, a file of bare rows.
+        path: a directory of shards, a .npy file, a .safetensors file whose tensors have one length, an HDF5 file (see
+            docs/hdf5.md), or, with `dtype` and `shape`, a file of bare rows. Several paths in a list, or those that
+            match a pattern such as "betas_session*.hdf5", are one dataset, with the rows of one after those of another;
+            numbers in names that match are sorted as numbers.
         field: the name for the one field of a .npy file or of bare rows; "data" if not given.
+        key: of an HDF5 file: the dataset that is meant, which names the field; several of equal length; or a mapping
+            from names of fields to keys. All datasets of the file if not given.
         dtype: of bare rows: a torch or numpy dtype, or a name such as "bfloat16".
         shape: of one bare row, such as (425, 425, 3), or 100, or () for a single number.
         offset: bytes before the first bare row; 0 if not given.
 
     Raises:
         FileNotFoundError, PermissionError: the path is missing or cannot be read.
-        FormatError: it is empty, cut short, malformed or of no known format.
+        FormatError: it is empty, cut short, malformed, of no known format, or has no such key.
         ShardFormatError: a directory of shards or a safetensors header is malformed; it is a FormatError.
         TypeError: an argument is given that this format states itself.
+        ValueError: several paths differ in fields, dtypes or shapes.
+        ModuleNotFoundError: what the format needs is not installed; the message says how to.
 
     Example:
         >>> import memload, numpy, tempfile
@@ -55,16 +63,37 @@ def open(  # noqa: A001 - users call it memload.open
         >>> memload.open(path, field="stim")[3]["stim"]
         tensor([ 9., 10., 11.], dtype=torch.float64)
     """
-    place = Path(path)
-    stated = {"field": field, "dtype": dtype, "shape": shape, "offset": offset}
+    stated = {"field": field, "key": key, "dtype": dtype, "shape": shape, "offset": offset}
+    places = paths_of(path)
+    return _one_after_the_other(places, [_open_one(place, stated) for place in places])
+
+
+def _open_one(place: Path, stated: dict[str, Any]) -> Dataset:
+    field, dtype, shape = stated["field"], stated["dtype"], stated["shape"]
     if dtype is not None or shape is not None:
-        return Dataset(_open_stated(place, field, dtype, shape, offset or 0))
+        _refuse(place, stated, "key")
+        return Dataset(_open_stated(place, field, dtype, shape, stated["offset"] or 0))
     kind = _kind(place)
+    if kind == "hdf5":
+        _refuse(place, stated, "field", "offset")
+        return Dataset(open_hdf5(place, stated["key"]))
     if kind == "npy":
-        _refuse(place, stated, "dtype", "shape", "offset")
+        _refuse(place, stated, "key", "dtype", "shape", "offset")
         return Dataset(open_npy(place, _name(field)))
-    _refuse(place, stated, "field", "dtype", "shape", "offset")
+    _refuse(place, stated, "field", "key", "dtype", "shape", "offset")
     return Dataset(open_shards(place) if kind == "shards" else open_safetensors(place))
+
+
+def _one_after_the_other(places: Sequence[Path], parts: Sequence[Dataset]) -> Dataset:
+    first, *others = parts
+    try:
+        return first.concat(*others) if others else first
+    except ValueError as error:
+        listed = ", ".join(f"{number}: {place}" for number, place in enumerate(places[:_MOST_LISTED]))
+        raise ValueError(f"these are no one dataset: {error} ({listed})") from None
+
+
+_MOST_LISTED = 100
 
 
 def from_arrays(arrays: Mapping[str, Any] | None = None, /, **fields: Any) -> Dataset:
@@ -109,6 +138,8 @@ def _kind(path: Path) -> str:
         return "npy"
     if path.suffix == ".safetensors":
         return "safetensors"
+    if is_hdf5(path):
+        return "hdf5"
     hint = f"; to open a set of shards, give its directory, {path.parent}" if path.name == "index.json" else ""
     raise FormatError(f"{path}: no format that memload knows; expected {_KNOWN}{hint}")
 

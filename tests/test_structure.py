@@ -20,11 +20,13 @@ FLOORS = [
     {"pulls", "sampled_rows", "overtaking"},
     {"samplers"},
     {"errors", "dtypes", "sizes", "progress", "stats", "plan", "collate_rules", "pinning", "seeding", "iterators"}
-    | {"memory.budget", "sources.memory_maps"},
+    | {"memory.budget", "sources.memory_maps", "sources.paths"},
     {"fields", "state", "collating", "mapped", "planned_rows"},
-    {"safetensors_header", "rows", "transport"},
-    {"shard_index"},
-    {"shards", "shard_file", "staging"} | {"sources.arrays", "sources.npy", "sources.raw", "sources.safetensors_file"},
+    {"safetensors_header", "rows", "transport", "sources.hdf5_filters"},
+    {"shard_index", "sources.hdf5_layout"},
+    {"shards", "shard_file", "staging"}
+    | {"sources.arrays", "sources.npy", "sources.raw", "sources.safetensors_file"}
+    | {"sources.hdf5"},
     {"shard_writer"},
     {"device", "gathered"},
     {"cast", "layout", "watches"},
