@@ -17,17 +17,17 @@ PACKAGE = Path(memload.__file__).parent
 FLOORS = [
     {"_core", "_cuda"},
     {"draws", "row_numbers"},
-    {"pulls", "sampled_rows", "overtaking"},
-    {"samplers"},
+    {"pulls", "sampled_rows", "overtaking", "budget_filling"},
+    {"samplers", "budget_batches"},
+    {"batch_streams"},
     {"errors", "dtypes", "sizes", "progress", "stats", "plan", "collate_rules", "pinning", "seeding", "iterators"}
-    | {"memory.budget", "sources.memory_maps", "sources.paths"},
+    | {"memory.budget", "sources.memory_maps", "sources.packages", "sources.paths"},
     {"fields", "state", "collating", "mapped", "planned_rows"},
-    {"safetensors_header", "rows", "transport", "sources.hdf5_filters"},
+    {"safetensors_header", "rows", "transport", "sources.members", "sources.hdf5_filters"},
     {"shard_index", "sources.hdf5_layout"},
-    {"shards", "shard_file", "staging"}
-    | {"sources.arrays", "sources.npy", "sources.raw", "sources.safetensors_file"}
-    | {"sources.hdf5"},
-    {"shard_writer"},
+    {"shards", "shard_file", "staging"} | {"sources.arrays", "sources.npy", "sources.raw", "sources.safetensors_file"},
+    {"shard_writer"} | {"sources.npz", "sources.torch_file", "sources.hdf5"},
+    {"formats"},
     {"device", "gathered"},
     {"cast", "layout", "watches"},
     {"native", "cast_batches"},

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 from memload._core import Column, Storage
 from memload.dtypes import from_numpy_dtype
 from memload.errors import FormatError
-from memload.fields import Field, check_name, check_size, digest_of
+from memload.fields import Field, check_size, digest_of
 from memload.sources.hdf5_layout import NEVER_WRITTEN, Chunks, Stored, read_layout
+from memload.sources.members import Key, check_lengths, choose
+from memload.sources.packages import package
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
-
-Keys = str | Sequence[str] | Mapping[str, str] | None
 
 
 def is_hdf5(path: Path) -> bool:
@@ -41,99 +41,102 @@ def is_hdf5(path: Path) -> bool:
     return False
 
 
-def open_hdf5(path: Path, key: Keys = None) -> dict[str, Field]:
+def open_hdf5(path: Path, key: Key = None, field: str | None = None) -> dict[str, Field]:
     """Return datasets of an HDF5 file as fields; h5py is at work only meanwhile, and reads no rows.
 
     Args:
         path: the file.
-        key: of one dataset, which also names the field; several; keys by names of fields; or None for all datasets.
+        key: as in `choose`; links are followed, into other files too.
+        field: another name for a single dataset.
 
     Raises:
-        FormatError: the file is malformed; a dataset is stored in a way that memload does not read, or is not there; or
-            all are meant, and their lengths differ. The message lists those that there are.
-        ValueError, TypeError: `key` names none, one twice, or by something else than a text.
-        ModuleNotFoundError: h5py is not installed.
+        FormatError: the file is malformed; a link leads nowhere; or a dataset is stored in a way that memload does not
+            read.
+        KeyError, TypeError, ValueError: as `choose`; lengths differ.
+        ImportError: h5py is not installed.
     """
-    named = None if key is None else _by_field(path, key)
-    with _opened(path) as file:
-        keys = _all_keys(path, file) if named is None else named
-        layouts = {name: read_layout(_dataset(path, file, one)) for name, one in keys.items()}
-    storages: dict[Path, Storage] = {}
-    for stored in layouts.values():
-        storages.setdefault(stored.path, Storage.map_file(str(stored.path)))
+    h5py = package("h5py", "hdf5", str(path))
+    with _as_format_errors(path):
+        file = h5py.File(path, "r", locking="best-effort")
+    with file:
+        with _as_format_errors(path):
+            found = _datasets(path, file, key)
+        chosen = choose(path, found, key, field)
+        if key is None and len({dataset.shape[:1] if dataset.shape else None for dataset in chosen.values()}) > 1:
+            raise ValueError(f"{path}: its datasets differ in length; say which are meant by key=:\n{_listing(chosen)}")
+        with _as_format_errors(path):
+            layouts = {name: read_layout(dataset) for name, dataset in chosen.items()}
+    check_lengths(path, {name: stored.shape[0] for name, stored in layouts.items()}, key)
+    storages = {place: Storage.map_file(str(place)) for place in {stored.path for stored in layouts.values()}}
     return {name: _field(stored, storages[stored.path]) for name, stored in layouts.items()}
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Any]:
-    """Open the file in h5py, and tell its errors as ours."""
+def _as_format_errors(path: Path) -> Iterator[None]:
+    """Tell what HDF5 and h5py raise as ours; what that is depends on what they stumble over."""
     try:
-        import h5py
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError('HDF5 files are opened by h5py: pip install "memload[hdf5]"') from error
-    try:
-        with h5py.File(path, "r", locking="best-effort") as file:
-            yield file
+        yield
     except (FormatError, FileNotFoundError, PermissionError):
         raise
     except BlockingIOError as error:
         raise FormatError(f"{path}: open for writing in another process; close it there first") from error
-    except Exception as error:  # what HDF5 and h5py raise depends on what they stumble over
+    except Exception as error:
         raise FormatError(f"{path}: HDF5 cannot read it ({error})") from error
 
 
-def _by_field(path: Path, key: str | Sequence[str] | Mapping[str, str]) -> dict[str, str]:
-    if isinstance(key, Mapping):
-        keys = dict(key)
-    else:
-        named = [key] if isinstance(key, str) else list(key)
-        keys = {str(one).strip("/"): one for one in named}
-        if len(keys) != len(named):
-            raise ValueError(f"{path}: each key can be given once, got {named}")
-    if not keys:
-        raise ValueError(f"{path}: key= names no dataset")
-    for name, one in keys.items():
-        check_name(name)
-        if not isinstance(one, str):
-            raise TypeError(f"{path}: a key is the name of a dataset in the file, got {type(one).__name__}")
-    return keys
-
-
-def _all_keys(path: Path, file: Any) -> dict[str, str]:
-    found = _datasets(file)
-    if not found:
-        raise FormatError(f"{path}: there is no dataset in this file")
-    lengths = {shape[0] if shape else None for shape, _ in found.values()}
-    if len(lengths) > 1 or None in lengths:
-        raise FormatError(
-            f"{path}: its datasets do not all have rows of one number; say which by key=:\n{_listing(found)}"
-        )
-    return {key: key for key in found}
-
-
-def _datasets(file: Any) -> dict[str, tuple[Any, Any]]:
-    """Shape and dtype of each dataset below the root, by key."""
-    import h5py
-
-    found: dict[str, tuple[Any, Any]] = {}
-
-    def see(key: str, member: Any) -> None:
-        if isinstance(member, h5py.Dataset):
-            found[key] = (member.shape, _dtype_words(member))
-
-    file.visititems(see)
+def _datasets(path: Path, file: Any, key: Key) -> dict[str, Any]:
+    """The datasets of a file by their paths, and those to which the keys lead by links."""
+    found = _below(file)
+    keys = key.values() if isinstance(key, Mapping) else [key] if isinstance(key, str) else key or ()
+    for one in keys:
+        if isinstance(one, str) and one.strip("/") and one.strip("/") not in found:
+            name = one.strip("/")
+            found.update(_linked(path, file, name))
     return found
 
 
-def _dtype_words(dataset: Any) -> str:
-    try:
-        return str(dataset.dtype)
-    except (TypeError, ValueError):
-        return "of a type that h5py does not know"
+def _below(group: Any) -> dict[str, Any]:
+    import h5py
+
+    found: dict[str, Any] = {}
+
+    def see(name: str, member: Any) -> None:
+        if isinstance(member, h5py.Dataset):
+            found[name] = member
+
+    group.visititems(see)
+    return found
 
 
-def _listing(found: Mapping[str, tuple[Any, Any]]) -> str:
-    shown = [f"  {key!r}  {dtype} {shape}" for key, (shape, dtype) in list(found.items())[:_MOST_LISTED]]
+def _linked(path: Path, file: Any, name: str) -> dict[str, Any]:
+    """What a path leads to that has links in it: nothing, if there is no such path."""
+    import h5py
+
+    parts = name.split("/")
+    for at in ("/".join(parts[: k + 1]) for k in range(len(parts))):
+        link = file.get(at, getlink=True)
+        if link is None:
+            return {}
+        try:
+            member = file[at]
+        except (KeyError, OSError) as error:
+            raise FormatError(f"{path}: {at!r} {_leads(path, link)}") from error
+        if at != name and isinstance(member, h5py.Dataset):
+            return {}
+    return {name: member} if isinstance(member, h5py.Dataset) else {f"{name}/{k}": v for k, v in _below(member).items()}
+
+
+def _leads(path: Path, link: Any) -> str:
+    if not hasattr(link, "filename"):
+        return f"is a link to {getattr(link, 'path', '?')!r}, which is not there"
+    return (
+        f"is a link to {link.path!r} in {link.filename!r}, which is not there; such paths count from the folder of "
+        f"{path.name}: put that file there, or open it itself"
+    )
+
+
+def _listing(found: Mapping[str, Any]) -> str:
+    shown = [f"  {name!r}  {_dtype(dataset)} {dataset.shape}" for name, dataset in list(found.items())[:_MOST_LISTED]]
     more = len(found) - len(shown)
     return "\n".join([*shown, *([f"  and {more} more"] if more > 0 else [])])
 
@@ -141,42 +144,11 @@ def _listing(found: Mapping[str, tuple[Any, Any]]) -> str:
 _MOST_LISTED = 40
 
 
-def _dataset(path: Path, file: Any, key: str) -> Any:
-    import h5py
-
+def _dtype(dataset: Any) -> str:
     try:
-        member = file[key]
-    except (KeyError, ValueError) as error:
-        raise FormatError(_missing(path, file, key)) from error
-    if not isinstance(member, h5py.Dataset):
-        raise FormatError(f"{path}: {key!r} is no dataset; there are:\n{_listing(_datasets(file))}")
-    return member
-
-
-def _missing(path: Path, file: Any, key: str) -> str:
-    import h5py
-
-    parts = key.strip("/").split("/")
-    for at in ("/".join(parts[: k + 1]) for k in range(len(parts))):
-        link = file.get(at, getlink=True)
-        if isinstance(link, h5py.ExternalLink) and not _leads_somewhere(file, at):
-            return (
-                f"{path}: {at!r} is a link to {link.path!r} in {link.filename!r}, which is not there; such paths count "
-                f"from the folder of {path.name}: put that file there, or open it itself"
-            )
-        if isinstance(link, h5py.SoftLink) and not _leads_somewhere(file, at):
-            return f"{path}: {at!r} is a link to {link.path!r}, which is not there"
-        if link is None:
-            break
-    return f"{path}: no dataset {key!r}; there are:\n{_listing(_datasets(file))}"
-
-
-def _leads_somewhere(file: Any, key: str) -> bool:
-    try:
-        file[key]
-    except (KeyError, OSError):
-        return False
-    return True
+        return str(dataset.dtype)
+    except (TypeError, ValueError):
+        return "of a type that h5py does not know"
 
 
 def _field(stored: Stored, storage: Storage) -> Field:

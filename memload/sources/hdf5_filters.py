@@ -26,7 +26,7 @@ def _native(where: str, number: int, values: tuple[int, ...], name: str, item_by
     if number not in _NATIVE:
         raise FormatError(
             f"{where}: its chunks went through HDF5's filter {number} ({_KNOWN.get(number) or name or 'unknown'}), "
-            f"which memload does not decode; rewrite it with one that it does ({_DECODED}), as by h5repack -f GZIP=4 OLD NEW"
+            f"which memload does not decode; rewrite it with one that it does ({_DECODED}): h5repack -f GZIP=4 OLD NEW"
         )
     return _NATIVE[number](where, values, item_bytes)
 
