@@ -122,7 +122,7 @@ class TileGrid:
         The table has a row for each tile, in C order of the grid: (number of its storage, or -1 if it was never written; offset; bytes; bits of the filters that it did without). fill: one element, b'' for zeros. cut: tiles at the far edges are stored without what lies beyond. order: a tile's axes, from the slowest to the fastest, if not as they come.
         """
     @property
-    def chain(self) -> Chain:
+    def chain(self) -> Chain | None:
         ...
     @property
     def cut(self) -> bool:
@@ -269,6 +269,11 @@ class Pipeline:
     def ring_bytes(fields: collections.abc.Sequence[tuple[Column | Tiles | Windows, tuple[str, str, bool] | None, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]]], slot_rows: typing.SupportsInt | typing.SupportsIndex, depth: typing.SupportsInt | typing.SupportsIndex) -> int:
         """
         Bytes that the slots of such a pipeline take.
+        """
+    @staticmethod
+    def workspace_bytes(fields: collections.abc.Sequence[tuple[Column | Tiles | Windows, tuple[str, str, bool] | None, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]]], threads: typing.SupportsInt | typing.SupportsIndex) -> int:
+        """
+        Bytes that so many threads take to decode in, and a consumer that helps.
         """
     def __init__(self, fields: collections.abc.Sequence[tuple[Column | Tiles | Windows, tuple[str, str, bool] | None, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]]], batch_rows: typing.SupportsInt | typing.SupportsIndex, slot_rows: typing.SupportsInt | typing.SupportsIndex, drop_last: bool, depth: typing.SupportsInt | typing.SupportsIndex, threads: typing.SupportsInt | typing.SupportsIndex, read_blocks: bool = False, direct: bool = False, isa: str = '', streaming: bool | None = None, reuse: Pipeline | None = None) -> None:
         """

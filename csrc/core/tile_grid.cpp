@@ -41,7 +41,7 @@ TileGrid::TileGrid(TiledArray array) : array_(std::move(array)) {
   check_shapes();
   constexpr std::size_t kMostBytes = std::numeric_limits<std::int64_t>::max();
   row_bytes_ = product(array_.row_shape, array_.item_bytes, kMostBytes, "a row");
-  tile_bytes_ = product(array_.tile_shape, array_.item_bytes, kLargestTile, "a tile");
+  tile_bytes_ = product(array_.tile_shape, array_.item_bytes, kLargestTile, "a chunk");
   bands_ = ratio_up(static_cast<std::size_t>(array_.rows), band_rows());
   for (std::size_t axis = 1; axis < array_.tile_shape.size(); ++axis) {
     across_ *= ratio_up(extent(axis), array_.tile_shape[axis]);  // no more than the row has elements
@@ -49,8 +49,8 @@ TileGrid::TileGrid(TiledArray array) : array_(std::move(array)) {
   std::size_t tiles = 0;
   if (__builtin_mul_overflow(bands_, across_, &tiles) || tiles != array_.tiles.size()) {
     throw std::invalid_argument(std::to_string(array_.rows) + " rows of " + text_of(array_.row_shape) +
-                                " in tiles of " + text_of(array_.tile_shape) + " are " + std::to_string(bands_) +
-                                " x " + std::to_string(across_) + " tiles, got " + std::to_string(array_.tiles.size()));
+                                " in chunks of " + text_of(array_.tile_shape) + " are " + std::to_string(bands_) +
+                                " x " + std::to_string(across_) + " chunks, got " + std::to_string(array_.tiles.size()));
   }
   for (std::size_t number = 0; number < tiles; ++number) check_tile(number);
 }
@@ -63,7 +63,7 @@ void TileGrid::check_shapes() const {
                                 std::to_string(TileBlock::kMostAxes));
   }
   if (array_.tile_shape.size() != axes || std::ranges::count(array_.tile_shape, 0U) != 0) {
-    throw std::invalid_argument("a tile of " + text_of(array_.tile_shape) + " elements; expected " +
+    throw std::invalid_argument("a chunk of " + text_of(array_.tile_shape) + " elements; expected " +
                                 std::to_string(axes) + " sides, each at least 1");
   }
   if (array_.item_bytes == 0 || array_.fill.size() != array_.item_bytes) {
@@ -80,12 +80,12 @@ void TileGrid::check_tile(std::size_t number) {
   const StoredTile& tile = array_.tiles[number];
   if (tile.storage == StoredTile::kAbsent) return;
   if (tile.storage >= array_.storages.size()) {
-    throw std::invalid_argument("tile " + place(number) + " lies in storage " + std::to_string(tile.storage) + " of " +
+    throw std::invalid_argument("chunk " + place(number) + " lies in storage " + std::to_string(tile.storage) + " of " +
                                 std::to_string(array_.storages.size()));
   }
   const std::size_t size = storage(tile).size();
   const auto complain = [&](const std::string& what) {
-    throw std::invalid_argument(storage(tile).name() + ": tile " + place(number) + " has " +
+    throw std::invalid_argument(storage(tile).name() + ": chunk " + place(number) + " has " +
                                 std::to_string(tile.bytes) + " bytes at offset " + std::to_string(tile.offset) + what);
   };
   if (tile.offset > size || tile.bytes > size - tile.offset) complain(", but there are " + std::to_string(size));

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -26,7 +27,7 @@ constexpr std::int64_t kNever = -1;
 
 std::vector<StoredTile> tiles_of(const Table& table) {
   if (table.ndim() != 2 || table.shape(1) != kTableColumns) {
-    throw std::invalid_argument("the table of tiles has rows of (storage or -1, offset, bytes, skipped filters)");
+    throw std::invalid_argument("the table of chunks has rows of (storage or -1, offset, bytes, skipped filters)");
   }
   const auto rows = table.unchecked<2>();
   std::vector<StoredTile> tiles(static_cast<std::size_t>(rows.shape(0)));
@@ -34,7 +35,7 @@ std::vector<StoredTile> tiles_of(const Table& table) {
     if (rows(i, 0) == kNever) continue;
     const bool fits = rows(i, 0) >= 0 && rows(i, 0) < StoredTile::kAbsent && rows(i, 1) >= 0 && rows(i, 2) >= 0 &&
                       rows(i, 3) >= 0 && rows(i, 3) <= 0xFFFFFFFF;
-    if (!fits) throw std::invalid_argument("row " + std::to_string(i) + " of the table of tiles is out of range");
+    if (!fits) throw std::invalid_argument("row " + std::to_string(i) + " of the table of chunks is out of range");
     tiles[static_cast<std::size_t>(i)] = {
         static_cast<std::uint32_t>(rows(i, 0)), static_cast<std::uint32_t>(rows(i, 3)),
         static_cast<std::uint64_t>(rows(i, 1)), static_cast<std::uint64_t>(rows(i, 2))};
@@ -134,7 +135,11 @@ void register_tiles(py::module_& m) {
                                return storages;
                              })
       .def_property_readonly("table", &table_of, "A copy, as it was given.")
-      .def_property_readonly("chain", [](const TileGrid& g) { return shown(g.array().chain); })
+      .def_property_readonly("chain",
+                             [](const TileGrid& g) -> std::optional<std::shared_ptr<Chain>> {
+                               if (!g.array().chain) return std::nullopt;
+                               return shown(g.array().chain);
+                             })
       .def_property_readonly("fill",
                              [](const TileGrid& g) {
                                const std::vector<std::byte>& fill = g.array().fill;
