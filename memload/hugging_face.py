@@ -64,7 +64,7 @@ def source_of(dataset: Any) -> Source:
         if made != field.dtype:
             casts[name] = Conversion(made)
     watch = PartsWatch.of(lambda: parts_of(dataset))
-    return Source({**fields}, flat("dict", list(fields)), casts, watches=(watch,))
+    return Source(dict(fields.items()), flat("dict", list(fields)), casts, watches=(watch,))
 
 
 def _reason(error: Exception) -> str:
