@@ -14,6 +14,7 @@ from memload.fields import Field, check_name
 from memload.shards import open_shards
 from memload.sources.arrow_file import FILE_MAGIC as ARROW_MAGIC
 from memload.sources.arrow_file import SPLITS, STATE, open_arrow, open_saved
+from memload.sources.hdf5 import is_hdf5, open_hdf5
 from memload.sources.members import Key
 from memload.sources.npy import MAGIC as NPY_MAGIC
 from memload.sources.npy import open_npy
@@ -169,5 +170,11 @@ FILES = (
         "an Arrow file", ("field", "key"), _is_arrow, lambda path, stated: open_arrow(path, stated.key, stated.field)
     ),
     Format("a Parquet file", (), lambda _path, start: start.startswith(b"PAR1"), _refuse_parquet),
+    Format(
+        "an HDF5 file",
+        ("field", "key"),
+        lambda path, _: is_hdf5(path),
+        lambda path, stated: open_hdf5(path, stated.key, stated.field),
+    ),
     Format("a file of torch.save", ("field", "key", "trust"), _is_torch, _open_torch),
 )
