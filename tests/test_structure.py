@@ -23,7 +23,7 @@ FLOORS = [
     {"errors", "dtypes", "sizes", "progress", "stats", "plan", "collate_rules", "pinning", "seeding", "iterators"}
     | {"memory.budget", "sources.memory_maps"},
     {"fields", "state", "collating", "mapped", "planned_rows"},
-    {"safetensors_header", "rows", "transport", "sources.members"},
+    {"safetensors_header", "rows", "transport", "windows", "sources.members"},
     {"shard_index"},
     {"shards", "shard_file", "staging"} | {"sources.arrays", "sources.npy", "sources.raw", "sources.safetensors_file"},
     {"shard_writer"} | {"sources.npz", "sources.torch_file"},
@@ -34,7 +34,7 @@ FLOORS = [
     {"carried"},
     {"door", "cold", "transforms"},
     {"dataset", "unaltered", "transform_threads"},
-    {"groups"},
+    {"groups", "zipping"},
     {"opening", "readers", "stock_only", "worker_states"},
     {"writing", "collation", "by_the_dataset", "grouped_source"},
     {"changes", "iterables"},
