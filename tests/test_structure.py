@@ -23,7 +23,7 @@ FLOORS = [
     {"errors", "dtypes", "sizes", "progress", "stats", "plan", "collate_rules", "pinning", "seeding", "iterators"}
     | {"memory.budget", "sources.memory_maps", "sources.packages", "sources.paths"},
     {"fields", "state", "collating", "mapped", "planned_rows"},
-    {"safetensors_header", "rows", "transport", "sources.members", "sources.hdf5_filters"},
+    {"safetensors_header", "rows", "transport", "windows", "sources.members", "sources.hdf5_filters"},
     {"shard_index", "sources.hdf5_layout"},
     {"shards", "shard_file", "staging"} | {"sources.arrays", "sources.npy", "sources.raw", "sources.safetensors_file"},
     {"shard_writer"} | {"sources.npz", "sources.torch_file", "sources.arrow", "sources.hdf5"},
@@ -36,7 +36,7 @@ FLOORS = [
     {"carried"},
     {"door", "cold", "transforms"},
     {"dataset", "unaltered", "transform_threads"},
-    {"groups", "hugging_face"},
+    {"groups", "hugging_face", "zipping"},
     {"opening", "readers", "stock_only", "worker_states"},
     {"writing", "collation", "by_the_dataset", "grouped_source"},
     {"changes", "iterables"},
