@@ -3,6 +3,7 @@
 import functools
 import gc
 import os
+import pickle
 import threading
 import zlib
 from pathlib import Path
@@ -149,6 +150,70 @@ def test_files_that_are_stored_differently_are_one_column(tmp_path):
     order = np.random.default_rng(1).permutation(30)
     batches = memload.FastLoader(ds.select(order), batch_size=7)
     assert np.array_equal(torch.cat([batch["x"] for batch in batches]).numpy(), array[order])
+
+
+def test_joined_datasets_may_be_stored_differently_and_say_how(tmp_path):
+    array = images(30)
+    tiled = dataset(array[:10], stored(array[:10], (8, 24, 5, 3), [shuffle(array), DEFLATE], tmp_path / "x"))
+    plain = memload.from_arrays(x=array[10:])
+    joined = plain.concat(tiled)
+    order = np.random.default_rng(1).permutation(30)
+    assert np.array_equal(
+        joined.select(order).fields["x"].gather(np.arange(30)).numpy(), np.concatenate([array[10:], array[:10]])[order]
+    )
+    how = tiled.fields["x"].stored
+    assert str(how) == "decoded: shuffle+deflate, 8 rows a chunk, 4 chunks a row"
+    assert how.decoded_bytes == 8 * array[0].nbytes
+    assert how.read_bytes * 2 == pytest.approx((tmp_path / "x").stat().st_size, abs=1)
+    assert str(joined.fields["x"].stored) == f"{how} or in place"
+    assert joined.fields["x"].stored.read_bytes == array[0].nbytes
+
+
+def test_windows_over_chunks_decode_each_chunk_once(tmp_path):
+    array = images(40)
+    grid = stored(array, (8, 24, 20, 3), [DEFLATE], tmp_path / "x")
+    lagged = dataset(array, grid).with_lags(x=range(4))
+    loader = memload.FastLoader(lagged, batch_size=37)
+    (batch,) = loader
+    rows = np.arange(3, 40)[:, None] - np.arange(4)
+    assert np.array_equal(batch["x"].numpy(), array[rows])
+    assert loader.stats().bytes_in == grid.table[:, 2].sum()
+    assert lagged.fields["x"].stored.decoded_bytes == 4 * 8 * array[0].nbytes
+
+
+@pytest.mark.parametrize("where", ["file", "memory"])
+def test_what_is_pickled_reads_the_same_rows(tmp_path, where):
+    array = images(30).astype(np.int16)
+    grid = stored(
+        array,
+        (4, 10, 20, 3),
+        [shuffle(array), DEFLATE],
+        tmp_path / "x" if where == "file" else None,
+        cut=True,
+        absent={2},
+        skipping={3},
+    )
+    plain = memload.from_arrays(x=array[:5])
+    ds = plain.concat(dataset(array, grid)).select(np.arange(34, -1, -1))
+    packed = pickle.dumps(ds)
+    again = pickle.loads(packed)
+    rows = np.arange(35)
+    assert torch.equal(again.fields["x"].gather(rows), ds.fields["x"].gather(rows))
+    assert (again.fields["x"].stored, again.fields["x"].column.storages[-1].mapped) == (
+        ds.fields["x"].stored,
+        where == "file",
+    )
+    empty = pickle.loads(pickle.dumps(dataset(array[:0], stored(array[:0], (4, 10, 20, 3), [DEFLATE]))))
+    assert len(empty) == 0
+
+
+def test_spawned_and_forked_workers_read_chunks(tmp_path):
+    array = images(30)
+    ds = dataset(array, stored(array, (4, 24, 20, 3), [DEFLATE], tmp_path / "x"))
+    next(iter(memload.FastLoader(ds, batch_size=8)))  # threads that a forked child must do without
+    for context in ("fork", "spawn"):
+        workers = DataLoader(ds, batch_size=8, num_workers=1, multiprocessing_context=context)
+        assert np.array_equal(torch.cat([batch["x"] for batch in workers]).numpy(), array)
 
 
 def test_what_threads_decode_in_is_counted_and_given_back(tmp_path):

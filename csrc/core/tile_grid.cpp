@@ -50,7 +50,8 @@ TileGrid::TileGrid(TiledArray array) : array_(std::move(array)) {
   if (__builtin_mul_overflow(bands_, across_, &tiles) || tiles != array_.tiles.size()) {
     throw std::invalid_argument(std::to_string(array_.rows) + " rows of " + text_of(array_.row_shape) +
                                 " in chunks of " + text_of(array_.tile_shape) + " are " + std::to_string(bands_) +
-                                " x " + std::to_string(across_) + " chunks, got " + std::to_string(array_.tiles.size()));
+                                " x " + std::to_string(across_) + " chunks, got " +
+                                std::to_string(array_.tiles.size()));
   }
   for (std::size_t number = 0; number < tiles; ++number) check_tile(number);
 }

@@ -31,8 +31,6 @@ Tiles::Tiles(const Column& column) : Tiles(column.row_bytes(), selection_of(colu
 }
 
 void Tiles::add(Part part) {
-  const std::int64_t rows = rows_of(part);
-  if (rows == 0) return;
   starts_.push_back(parts_.empty() ? 0 : starts_.back() + rows_of(parts_.back()));
   parts_.push_back(std::move(part));
 }

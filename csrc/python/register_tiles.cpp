@@ -108,6 +108,7 @@ std::vector<PyPart> parts_of(const Tiles& tiles) {
       parts.emplace_back(shown(std::get<std::shared_ptr<const TileGrid>>(part)));
     }
   }
+  if (parts.empty()) parts.emplace_back(std::make_shared<Column>(tiles.row_bytes(), std::vector<Segment>{}));
   return parts;
 }
 
