@@ -54,6 +54,7 @@ class CutBatch:
     def __init__(self, batch: Any) -> None:
         self.fields = {name: value for name, value in _parts(batch) if type(value) is torch.Tensor}
         """Its tensors by their name or position in a sample; of a batch that is a tensor, the field 0."""
+        self._holders = {name: _holders(field) for name, field in self.fields.items()}
         self.rows = {name: field.unbind(0) for name, field in self.fields.items()}
         """Of each of these the rows, which the samples hold."""
         self.samples = iter(_samples(batch, self.rows))
@@ -64,9 +65,13 @@ class CutBatch:
 
     def is_unseen(self, name: Any) -> bool:
         """Whether nobody holds what was cut of a field, after ``let_go()``."""
-        storage = self.fields[name].untyped_storage()
-        count = getattr(torch._C, "_storage_Use_Count", None)  # torch has no public way to know
-        return count is not None and bool(count(storage._cdata) == 2)  # the field and this
+        return 0 < _holders(self.fields[name]) <= self._holders[name]
+
+
+def _holders(tensor: torch.Tensor) -> int:
+    """How many tensors and the like lie on the memory of this one; 0: not known. Torch has no public way to it."""
+    count = getattr(torch._C, "_storage_Use_Count", None)
+    return 0 if count is None else int(count(tensor.untyped_storage()._cdata))
 
 
 def _samples(batch: Any, rows: Mapping[Any, Sequence[Any]]) -> Iterable[Any]:

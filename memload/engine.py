@@ -26,6 +26,7 @@ from memload.draws import Indices
 from memload.iterators import BatchIterator, profiling, waiting
 from memload.memory.budget import local_threads
 from memload.native import Source
+from memload.pace import paced
 from memload.pinning import pinned
 from memload.plan import Feed, PlanSink, feed
 from memload.planned_rows import PlannedRows
@@ -59,8 +60,9 @@ class EngineOptions:
     Attributes:
         threads: threads that gather; None: the CPUs that this process may use, divided by the processes of its node.
         depth: batches gathered ahead of the one in the loop; each costs the bytes of one batch.
-        transform_threads: threads that run ``map`` functions and ``batch_transform``; None: as many as gather, at most
-            8. Each adds a batch to those ahead.
+        transform_threads: threads that run ``map`` functions and ``batch_transform``; each adds a batch to those ahead.
+            None: as many as gather, at most 8, of which so many work at once as together are fastest, which is found
+            by trying: functions that hold Python's lock are faster in one thread.
         isa: instruction set, one of ``memload._core.isas()``; None: the best.
         streaming: whether batches are written past the cache; None: if the slots exceed 1.5 times the last level cache.
         direct: whether rows of more than 64 KB that are not in the page cache are read past it (``O_DIRECT``), with 12
@@ -166,7 +168,10 @@ class PassSettings:
         """Return the gatherer with what transforms its batches, and notices changes of what it reads, around it."""
         if self.recipe is not None:
             ahead = PlannedRows(self.batch_rows, self.drop_last)
-            gatherer = Transforming(gatherer, self.recipe, ahead, self.transform_threads)
+            loader._pace = paced(
+                loader._pace, self.transform_threads, fixed=loader._engine.transform_threads is not None
+            )
+            gatherer = Transforming(gatherer, self.recipe, ahead, loader._pace)
         return UpToDate(gatherer, watches, loader, self.batch_rows, self.drop_last) if watches else gatherer
 
 

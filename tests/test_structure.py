@@ -19,7 +19,19 @@ FLOORS = [
     {"draws", "row_numbers"},
     {"pulls", "sampled_rows", "overtaking"},
     {"samplers"},
-    {"errors", "dtypes", "sizes", "progress", "stats", "plan", "collate_rules", "pinning", "seeding", "iterators"}
+    {
+        "errors",
+        "dtypes",
+        "sizes",
+        "progress",
+        "stats",
+        "plan",
+        "collate_rules",
+        "pinning",
+        "seeding",
+        "iterators",
+        "pace",
+    }
     | {"memory.budget", "sources.memory_maps"},
     {"fields", "state", "collating", "mapped", "planned_rows"},
     {"safetensors_header", "rows", "transport"},
