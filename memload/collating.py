@@ -8,6 +8,7 @@ was given it is not copied at all: the gathered field is the batch's.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -146,7 +147,7 @@ class _Batch:
 
     def put(self, row: int, samples: list[Any]) -> bool:
         """Take samples from this row on; False if one of them is not like the first."""
-        if not all(map(self._is_like, samples)):
+        if not self._are_alike(samples):
             return False
         whole = self._kind not in _CONTAINERS
         for name, column in self.columns.items():
@@ -156,12 +157,12 @@ class _Batch:
             self._rest += [{name: sample[name] for name in self._left} for sample in samples]
         return True
 
-    def _is_like(self, sample: Any) -> bool:
-        if type(sample) is not self._kind:
+    def _are_alike(self, samples: list[Any]) -> bool:
+        if set(map(type, samples)) != {self._kind}:
             return False
         if self._kind is dict:
-            return bool(sample.keys() == self._names)
-        return self._kind not in _CONTAINERS or len(sample) == len(self._names)
+            return all(sample.keys() == self._names for sample in samples)
+        return self._kind not in _CONTAINERS or set(map(len, samples)) == {len(self._names)}
 
     def samples(self, count: int) -> list[Any]:
         """Return the first so many samples as they were."""
@@ -226,25 +227,24 @@ class _Column:
             if self._hands_on(self._cut, row, values):
                 return True
             self._begin_copying(self._cut, row)
-        if set(map(type, values)) != {self._kind}:
-            return False
-        if any(value.dtype != self._dtype or value.shape != self._shape for value in values):
+        if set(map(type, values)) != {self._kind} or not self._are_alike(values):
             return False
         if self._rows is None:
             self._begin()
         rows = self._rows[row : row + len(values)]
         return _stack(values, rows) if self._kind is torch.Tensor else _join(values, rows)
 
+    def _are_alike(self, values: list[Any]) -> bool:
+        dtype, shape = self._dtype, self._shape
+        return all(value.dtype == dtype and value.shape == shape for value in values)
+
     def _hands_on(self, cut: CutBatch, row: int, values: list[Any]) -> bool:
-        place = cut.fields[self._gathered].data_ptr() + row * self.row_bytes
-        for value, gathered in zip(values, cut.rows[self._gathered][row : row + len(values)], strict=True):
-            # What was turned, squeezed or set in place is another value in the same object.
-            if value is not gathered or value.data_ptr() != place or value.shape != self._shape:
-                return False
-            if value.dtype != self._dtype or not value.is_contiguous():
-                return False
-            place += self.row_bytes
-        return True
+        if not all(map(operator.is_, values, cut.rows[self._gathered][row : row + len(values)])):
+            return False
+        # What was turned, squeezed or set in place is another value in the same object.
+        first, step = cut.fields[self._gathered].data_ptr() + row * self.row_bytes, self.row_bytes
+        in_place = [*map(torch.Tensor.data_ptr, values)] == [*range(first, first + len(values) * step, step)]
+        return in_place and all(map(torch.Tensor.is_contiguous, values)) and self._are_alike(values)
 
     def _begin_copying(self, cut: CutBatch, rows: int) -> None:
         self._begin()

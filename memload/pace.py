@@ -34,7 +34,9 @@ class Pace:
         self._round = False  # whether trials follow one another
         self._rest, self._next_rest = 0, _FIRST_REST
         self._working, self._since = 0, 0.0
-        self._start_trial()
+        # The trial under way: seconds in which somebody worked, and of what count what; pieces begun before it.
+        self._busy = self._processor = 0.0
+        self._pieces = self._work = self._settling = 0
 
     def for_next_pass(self) -> Pace:
         """Return one that begins with what this one found out."""
@@ -67,7 +69,7 @@ class Pace:
             self._busy *= bool(self._settling)
             return False
         self._pieces, self._work, self._processor = self._pieces + 1, self._work + work, self._processor + processor
-        if self._pieces <= self.allowed or self._busy < _LEAST_SECONDS:
+        if self._pieces < 2 * self.allowed or self._busy < _LEAST_SECONDS:
             return False
         before, self.allowed = self.allowed, self._after_trial()
         self._start_trial()
