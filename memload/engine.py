@@ -168,10 +168,7 @@ class PassSettings:
         """Return the gatherer with what transforms its batches, and notices changes of what it reads, around it."""
         if self.recipe is not None:
             ahead = PlannedRows(self.batch_rows, self.drop_last)
-            loader._pace = paced(
-                loader._pace, self.transform_threads, fixed=loader._engine.transform_threads is not None
-            )
-            gatherer = Transforming(gatherer, self.recipe, ahead, loader._pace)
+            gatherer = Transforming(gatherer, self.recipe, ahead, paced(loader, self.transform_threads))
         return UpToDate(gatherer, watches, loader, self.batch_rows, self.drop_last) if watches else gatherer
 
 

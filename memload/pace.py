@@ -6,6 +6,11 @@ run Python take its lock from each other, which makes several slower than one. N
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from memload.loader import FastLoader
+
 _LEAST_SECONDS = 0.01  # of work that a trial lasts: two of the interpreter's switch intervals
 _LEAST_WORTH = 0.95  # of the time that fewer threads take, who leave more to the loop: what more of them must come to
 _FIRST_REST, _LONGEST_REST = 16, 512  # lengths of a trial between two rounds of them; each rest is twice the last
@@ -106,6 +111,9 @@ class Pace:
         return min(threads for threads, cost in self._cost.items() if cost <= worth)
 
 
-def paced(last: Pace | None, threads: int, *, fixed: bool) -> Pace:
-    """Return the pace of a pass with so many threads, which goes on as the last one's ended."""
-    return last.for_next_pass() if last is not None and last.most == threads else Pace(threads, fixed=fixed)
+def paced(loader: FastLoader[Any], threads: int) -> Pace:
+    """Return the pace of a pass with so many threads, which goes on as the loader's last one ended."""
+    last = loader._pace
+    fixed = loader._engine.transform_threads is not None
+    loader._pace = last.for_next_pass() if last is not None and last.most == threads else Pace(threads, fixed=fixed)
+    return loader._pace

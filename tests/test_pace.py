@@ -8,7 +8,7 @@ import torch
 
 import memload
 from memload.engine import EngineOptions
-from memload.pace import Pace, paced
+from memload.pace import Pace
 
 
 def run(pace, seconds, processor, pieces=400):
@@ -66,9 +66,8 @@ def test_a_fixed_number_stays():
 def test_the_next_pass_begins_with_what_was_found_out():
     found = Pace(2)
     run(found, lambda threads: 0.013 * threads, 0.01)
-    assert paced(found, 2, fixed=False).allowed == 1
-    assert paced(found, 3, fixed=False).allowed == 3
-    assert paced(None, 2, fixed=False).allowed == 2
+    assert found.for_next_pass().allowed == 1
+    assert Pace(2).for_next_pass().allowed == 2
 
 
 def loaded(fn, **options):
