@@ -79,6 +79,7 @@ class Randomness(TorchFunctionMode):
         super().__init__()
         self._seed: Callable[..., int] = int
         self._of: tuple[Any, ...] = ()
+        self._reseeded: int | None = None
         self._generators: dict[torch.device, torch.Generator] = {}
         self._fresh: set[torch.device] = set()
         # One generator, set to where one with the key of the row would begin: a sixth of the cost of making it.
@@ -97,9 +98,14 @@ class Randomness(TorchFunctionMode):
         return random
 
     @staticmethod
+    def entered() -> Randomness | None:
+        """Return those that this thread has entered."""
+        return getattr(_ENTERED, "random", None)
+
+    @staticmethod
     def here() -> Randomness:
         """Return those that this thread has entered; otherwise some that are seeded by torch's default generator."""
-        return getattr(_ENTERED, "random", None) or Randomness.on_the_spot()
+        return Randomness.entered() or Randomness.on_the_spot()
 
     def __enter__(self) -> Randomness:
         super().__enter__()  # type: ignore[no-untyped-call]
@@ -112,9 +118,15 @@ class Randomness(TorchFunctionMode):
 
     def begin(self, seed: Callable[..., int], *of: Any) -> None:
         """Turn to the next row or batch, whose seed ``seed(*of)`` is."""
-        self._seed, self._of, self._rng_seeded = seed, of, False
+        self._seed, self._of, self._rng_seeded, self._reseeded = seed, of, False, None
         if self._fresh:
             self._fresh.clear()
+
+    def reseed(self, seed: int) -> torch.Generator:
+        """Seed torch's generators of this row or batch, on all devices, by a number of the user's own."""
+        self._reseeded = int(seed)
+        self._fresh.clear()
+        return self.generator()
 
     def generator(self, device: torch.device | None = None) -> torch.Generator:
         """Return the torch generator of this row or batch on a device, the CPU if not given."""
@@ -124,7 +136,7 @@ class Randomness(TorchFunctionMode):
             found = self._generators[device] = torch.Generator(device)
         if device not in self._fresh:
             self._fresh.add(device)
-            found.manual_seed(self._seed(*self._of))
+            found.manual_seed(self._seed(*self._of) if self._reseeded is None else self._reseeded)
         return found
 
     def rng(self) -> np.random.Generator:

@@ -20,6 +20,7 @@ from memload.collating import FieldSlots
 from memload.draws import Indices
 from memload.pace import Pace
 from memload.planned_rows import PlannedRows
+from memload.reseeding import Watch
 from memload.seeding import PassSeed, Randomness
 from memload.stats import LoaderStats
 from memload.transforms import Outcome, Recipe
@@ -64,6 +65,7 @@ class Transforming:
         self._recipe, self._ahead, self._pace = recipe, ahead, pace
         self._slots = FieldSlots(self.depth + 1)  # for what is collated of mapped samples
         self._process = os.getpid()
+        self._watch = Watch()
         # Reentrant, since the collector may end a pass in any thread at any time, those that hold them included.
         self._turn = threading.RLock()  # held by the thread that takes the next batch from the gatherer
         self._mutex = threading.RLock()  # guards what follows
@@ -82,6 +84,7 @@ class Transforming:
     def begin(self, seed: PassSeed) -> None:
         """Start the threads."""
         self._seed = seed
+        self._watch.__enter__()
         intra_op = torch.get_num_threads()
         self._share = max(1, intra_op // len(self._threads))
         self._set_up = threading.Semaphore(0)
@@ -156,6 +159,7 @@ class Transforming:
         if self._process != os.getpid():
             return
         atexit.unregister(self._end_threads)
+        self._watch.close()
         with self._mutex:
             self._closed = True
             left, self._made = self._made, {}

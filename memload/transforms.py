@@ -16,6 +16,7 @@ from memload.draws import Indices
 from memload.iterators import AroundBatches
 from memload.native import Source
 from memload.pinning import pinned
+from memload.reseeding import Watch
 from memload.seeding import Drawing, PassSeed, Randomness
 
 
@@ -108,7 +109,7 @@ def samples_here(dataset: Any, indices: Any, seed: PassSeed, batch: Indices | in
         batch: its rows, or where they are not known its number.
     """
     random = Randomness()
-    with random:
+    with Watch(), random:
         if getattr(dataset, "__getitems__", None):
             random.begin(seed.of_batch, batch)
             return dataset.__getitems__(indices)
@@ -125,7 +126,7 @@ def transformed_here(transform: Callable[..., Any], batch: Any, seed: PassSeed, 
     random = Randomness()
     random.begin(seed.of_batch, rows)
     try:
-        with torch.no_grad(), random:
+        with torch.no_grad(), Watch(), random:
             return Drawing(transform)(batch)
     except StopIteration as error:
         return Outcome(error=error).result()

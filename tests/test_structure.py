@@ -33,7 +33,7 @@ FLOORS = [
         "pace",
     }
     | {"memory.budget", "sources.memory_maps"},
-    {"fields", "state", "collating", "mapped", "planned_rows"},
+    {"fields", "state", "collating", "reseeding", "mapped", "planned_rows"},
     {"safetensors_header", "rows", "transport"},
     {"shard_index"},
     {"shards", "shard_file", "staging"} | {"sources.arrays", "sources.npy", "sources.raw", "sources.safetensors_file"},
