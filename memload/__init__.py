@@ -12,6 +12,7 @@ except ModuleNotFoundError as error:
     ) from error
 
 from memload.accelerated import prepare
+from memload.budget_batches import BudgetBatchSampler
 from memload.cast import Cast, Float32View, cast_stim
 from memload.dataset import Dataset, zip  # noqa: A004 - memload.zip is its public name
 from memload.engine import EngineOptions
@@ -37,6 +38,7 @@ from memload.stats import LoaderStats
 from memload.writing import write
 
 __all__ = [
+    "BudgetBatchSampler",
     "Cast",
     "ChecksumError",
     "Damage",

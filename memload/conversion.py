@@ -57,7 +57,7 @@ class Conversion:
             return rows
         values = torch.from_numpy(rows.data.reshape(-1)).view(rows.dtype)
         if self.factor is not None:
-            values = values.to(self._computes_in(rows.dtype)) * self.factor
+            values = values.to(self._computes_in(rows.dtype), copy=True).mul_(self.factor)
         if self.cast is not None:
             values = self.cast.apply(values)
         data = values.view(torch.uint8).numpy().reshape(len(rows), row_nbytes(values.dtype, rows.shape))

@@ -19,8 +19,6 @@ from memload.shards import damages_of
 from memload.sizes import format_size
 from memload.staging import Staging, fsync_directory, write_durably
 
-_WORTH = 20  # times the size of the file must have been written before it is written anew
-
 
 @dataclass(frozen=True)
 class Unfinished:
@@ -32,7 +30,7 @@ class Unfinished:
 
 
 class Journal:
-    """Keeps the file true to what is complete, at a cost that stays small beside that of the shards.
+    """Keeps the file true to what is complete; no more bytes are written for that than for the shards.
 
     Args:
         path: of the file.
@@ -70,7 +68,7 @@ class Journal:
     def record(self, index: ShardIndex, *, all_of_it: bool = False) -> None:
         """Tell of the shards that are complete now, if there is enough to tell, or if all of it is to be told."""
         nbytes = sum(shard.nbytes for shard in index.shards)
-        if nbytes - self._told < _WORTH * self._size and not all_of_it:
+        if nbytes - self._told < self._size and not all_of_it:
             return
         content = json.loads(dump_index(index)) | {"plan": self._plan, "left_out": list(self.left_out)}
         raw = json.dumps(content, ensure_ascii=False).encode()

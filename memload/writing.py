@@ -35,9 +35,9 @@ def write(
 ) -> Dataset:
     """Write a directory of shards and return it opened; what is interrupted leaves nothing that opens.
 
-    Rows are selected, masked, scaled and cast in this order. Memory in use is about 16 MiB for the rows as they come,
-    and as much for each step of their conversion, or one row if that is larger; for sources whose layout has one
-    element of many rows together, 128 MiB more, and a file beside the set with such rows until they are whole.
+    Rows are selected, masked, scaled and cast in this order. Memory in use stays below 128 MiB, or below eight rows
+    where one has more than 16 MiB. Sources that have one element of many rows together take 256 MiB more, and a file
+    beside the set with these rows, until they are whole.
 
     Args:
         path: the directory to make.

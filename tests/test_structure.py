@@ -17,16 +17,18 @@ PACKAGE = Path(memload.__file__).parent
 FLOORS = [
     {"_core", "_cuda"},
     {"draws", "row_numbers", "blocks"},
-    {"pulls", "sampled_rows", "overtaking"},
-    {"samplers"},
+    {"pulls", "sampled_rows", "overtaking", "budget_filling"},
+    {"samplers", "budget_batches"},
+    {"batch_streams"},
     {"errors", "dtypes", "sizes", "progress", "stats", "plan", "collate_rules", "pinning", "seeding", "iterators"}
     | {"memory.budget", "sources.memory_maps"},
     {"fields", "state", "collating", "mapped", "planned_rows"},
-    {"safetensors_header", "rows", "transport"},
+    {"safetensors_header", "rows", "transport", "sources.members"},
     {"shard_index"},
     {"shards", "shard_file", "staging"} | {"sources.arrays", "sources.npy", "sources.raw", "sources.safetensors_file"},
     {"unfinished"},
-    {"shard_writer"},
+    {"shard_writer"} | {"sources.npz", "sources.torch_file"},
+    {"formats"},
     {"device", "gathered"},
     {"cast", "layout", "watches"},
     {"native", "cast_batches", "conversion"},
@@ -43,7 +45,7 @@ FLOORS = [
     {"accelerated"},
 ]
 # What runs from the command line stands on the face, like any user's program.
-PROGRAMS = [{"measure"}, {"stock", "bench"}, {"demo", "doctor"}, {"cli"}, {"__main__"}]
+PROGRAMS = [{"measure"}, {"stock", "bench"}, {"demo", "doctor", "write_command"}, {"cli"}, {"__main__"}]
 HOUSE = [*FLOORS, {""}, *PROGRAMS]
 
 
