@@ -14,11 +14,12 @@ except ModuleNotFoundError as error:
 from memload.accelerated import prepare
 from memload.budget_batches import BudgetBatchSampler
 from memload.cast import Cast, Float32View, cast_stim
-from memload.dataset import Dataset, zip  # noqa: A004 - memload.zip is its public name
+from memload.dataset import Dataset
 from memload.engine import EngineOptions
 from memload.errors import (
     ChecksumError,
     Damage,
+    DecodeError,
     DiskSpaceError,
     FormatError,
     MemloadError,
@@ -36,6 +37,7 @@ from memload.shard_writer import ShardWriter
 from memload.shards import verify
 from memload.stats import LoaderStats
 from memload.writing import write
+from memload.zipping import zip  # noqa: A004 - memload.zip is its public name
 
 __all__ = [
     "BudgetBatchSampler",
@@ -43,6 +45,7 @@ __all__ = [
     "ChecksumError",
     "Damage",
     "Dataset",
+    "DecodeError",
     "DiskSpaceError",
     "EngineOptions",
     "FastLoader",

@@ -9,17 +9,16 @@ from typing import Any
 import torch
 from torch.utils.dlpack import from_dlpack
 
-from memload import _core
 from memload.cast import Cast
 from memload.dtypes import code_of
-from memload.fields import Field
+from memload.fields import AnyColumn, Field
 from memload.layout import DictOf, Layout, ListOf, Only
 from memload.watches import Watch
 
 Key = str | int | tuple[str | int, ...]
 """Names a field of a batch: a name, a position, or, where containers lie in containers, the path of both."""
 
-PipelineField = tuple[_core.Column, tuple[str, str, bool] | None, int, int, list[int]]
+PipelineField = tuple[AnyColumn, tuple[str, str, bool] | None, int, int, list[int]]
 
 _CASTABLE = {"U8", "I8", "I16", "I32", "I64", "F16", "BF16", "F32", "F64"}
 _CAST_TARGETS = {"F16", "BF16", "F32", "F64"}

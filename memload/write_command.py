@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 
 from memload.cast import Cast
-from memload.dataset import Dataset, zip  # noqa: A004 - memload's own
+from memload.dataset import Dataset
 from memload.dtypes import as_torch_dtype
 from memload.groups import concat
 from memload.opening import open  # noqa: A004 - memload's own
 from memload.writing import write
+from memload.zipping import zip  # noqa: A004 - memload's own
 
 HELP = "Convert files into a set of shards"
 

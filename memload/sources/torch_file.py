@@ -87,6 +87,7 @@ class TorchFile:
         offset = self.offset(plain) if isinstance(plain, torch.Tensor) else None
         if offset is None:
             return field
+        assert isinstance(field.column, Column)
         ((_, _, rows, stride),) = field.column.segments
         return Field(field.dtype, field.shape, Column(field.row_bytes, [(self.storage, offset, rows, stride)]))
 
