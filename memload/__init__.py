@@ -29,6 +29,7 @@ from memload.errors import (
 )
 from memload.fields import Field
 from memload.groups import GroupedDataset, concat, group_collate
+from memload.hugging_face import from_hf
 from memload.loader import FastLoader
 from memload.mapped import MappedDataset
 from memload.opening import from_arrays, open  # noqa: A004 - memload.open is its public name
@@ -66,6 +67,7 @@ __all__ = [
     "cast_stim",
     "concat",
     "from_arrays",
+    "from_hf",
     "group_collate",
     "open",
     "prepare",
