@@ -12,12 +12,14 @@ except ModuleNotFoundError as error:
     ) from error
 
 from memload.accelerated import prepare
+from memload.budget_batches import BudgetBatchSampler
 from memload.cast import Cast, Float32View, cast_stim
-from memload.dataset import Dataset, zip  # noqa: A004 - memload.zip is its public name
+from memload.dataset import Dataset
 from memload.engine import EngineOptions
 from memload.errors import (
     ChecksumError,
     Damage,
+    DecodeError,
     DiskSpaceError,
     FormatError,
     MemloadError,
@@ -27,6 +29,7 @@ from memload.errors import (
 )
 from memload.fields import Field
 from memload.groups import GroupedDataset, concat, group_collate
+from memload.hugging_face import from_hf
 from memload.loader import FastLoader
 from memload.mapped import MappedDataset
 from memload.opening import from_arrays, open  # noqa: A004 - memload.open is its public name
@@ -35,12 +38,15 @@ from memload.shard_writer import ShardWriter
 from memload.shards import verify
 from memload.stats import LoaderStats
 from memload.writing import write
+from memload.zipping import zip  # noqa: A004 - memload.zip is its public name
 
 __all__ = [
+    "BudgetBatchSampler",
     "Cast",
     "ChecksumError",
     "Damage",
     "Dataset",
+    "DecodeError",
     "DiskSpaceError",
     "EngineOptions",
     "FastLoader",
@@ -61,6 +67,7 @@ __all__ = [
     "cast_stim",
     "concat",
     "from_arrays",
+    "from_hf",
     "group_collate",
     "open",
     "prepare",

@@ -6,7 +6,8 @@ import collections.abc
 import numpy
 import numpy.typing
 import typing
-__all__: list[str] = ['Ceiling', 'Column', 'Pipeline', 'Slots', 'Storage', 'bench_disk', 'bench_memcpy', 'cast', 'copy', 'isas', 'version']
+import typing_extensions
+__all__: list[str] = ['Ceiling', 'Chain', 'Column', 'Pipeline', 'Slots', 'Storage', 'Windows', 'bench_decode', 'bench_disk', 'bench_memcpy', 'cast', 'copy', 'isas', 'version']
 class Storage:
     """
     One readable run of bytes: a mapped file, or memory of somebody else's.
@@ -87,20 +88,96 @@ class Column:
     @property
     def storages(self) -> list[Storage]:
         """
-        The storage of each segment, in order.
+        What is read, each storage once.
+        """
+class Chain:
+    """
+    Filters in the order in which the writer applied them.
+    """
+    def __init__(self, filters: collections.abc.Sequence[tuple[str, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]]) -> None:
+        """
+        Of (name, bytes of an element, elements in a block); zeros where the filter has none.
+        """
+    def decode(self, src: typing_extensions.Buffer, nbytes: typing.SupportsInt | typing.SupportsIndex, skipped: typing.SupportsInt | typing.SupportsIndex = 0) -> bytes:
+        """
+        Undo the filters, but for those whose bit is set in `skipped`. Raises DecodeError.
+        """
+    def encode(self, src: typing_extensions.Buffer, level: typing.SupportsInt | typing.SupportsIndex = 1, inner: str = 'zstd', shuffle: str = 'none') -> bytes:
+        """
+        Apply the filters. `inner` and `shuffle` are for blosc.
+        """
+    def scratch_bytes(self, nbytes: typing.SupportsInt | typing.SupportsIndex) -> int:
+        """
+        The memory that decoding so many bytes takes besides them.
+        """
+    @property
+    def filters(self) -> list[tuple[str, int, int]]:
+        ...
+class Windows:
+    """
+    Rows that are windows of frames; each frame is stored once. Immutable.
+    """
+    @staticmethod
+    def concat(columns: collections.abc.Sequence[Windows]) -> Windows:
+        """
+        All rows of the first, then of the second, and so on.
+        """
+    def __init__(self, frames: Column | Windows, steps: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], runs: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]]) -> None:
+        """
+        A row beginning at the frame b is the frames b + step for each step; runs are (first frame, rows, hop).
+        """
+    def gather(self, rows: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], address: typing.SupportsInt | typing.SupportsIndex, nbytes: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        Copy rows to memory, one after the other. Raises IndexError and ShardReadError.
+        """
+    def select(self, rows: typing.Annotated[numpy.typing.ArrayLike, numpy.int64]) -> Windows:
+        """
+        These rows in this order. Raises IndexError at the first that is not there.
+        """
+    @property
+    def frames(self) -> Column | Windows:
+        ...
+    @property
+    def row_bytes(self) -> int:
+        ...
+    @property
+    def rows(self) -> int:
+        ...
+    @property
+    def runs(self) -> list[tuple[int, int, int]]:
+        """
+        (first frame, rows, hop) of each run of windows, in order.
+        """
+    @property
+    def selection(self) -> numpy.typing.NDArray[numpy.int64] | None:
+        """
+        A copy of the stored rows in order; None if all, as they lie.
+        """
+    @property
+    def selection_bytes(self) -> int:
+        """
+        Memory taken by the row selection, if any.
+        """
+    @property
+    def steps(self) -> list[int]:
+        ...
+    @property
+    def storages(self) -> list[Storage]:
+        """
+        What is read, each storage once.
         """
 class Pipeline:
     """
     One pass over a plan: rows gathered by native threads into reused slots.
     """
     @staticmethod
-    def ring_bytes(fields: collections.abc.Sequence[tuple[Column, tuple[str, str, bool] | None, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]]], slot_rows: typing.SupportsInt | typing.SupportsIndex, depth: typing.SupportsInt | typing.SupportsIndex) -> int:
+    def ring_bytes(fields: collections.abc.Sequence[tuple[Column | Windows, tuple[str, str, bool] | None, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]]], slot_rows: typing.SupportsInt | typing.SupportsIndex, depth: typing.SupportsInt | typing.SupportsIndex) -> int:
         """
         Bytes that the slots of such a pipeline take.
         """
-    def __init__(self, fields: collections.abc.Sequence[tuple[Column, tuple[str, str, bool] | None, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]]], batch_rows: typing.SupportsInt | typing.SupportsIndex, slot_rows: typing.SupportsInt | typing.SupportsIndex, drop_last: bool, depth: typing.SupportsInt | typing.SupportsIndex, threads: typing.SupportsInt | typing.SupportsIndex, read_blocks: bool = False, direct: bool = False, isa: str = '', streaming: bool | None = None, reuse: Pipeline | None = None) -> None:
+    def __init__(self, fields: collections.abc.Sequence[tuple[Column | Windows, tuple[str, str, bool] | None, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]]], batch_rows: typing.SupportsInt | typing.SupportsIndex, slot_rows: typing.SupportsInt | typing.SupportsIndex, drop_last: bool, depth: typing.SupportsInt | typing.SupportsIndex, threads: typing.SupportsInt | typing.SupportsIndex, read_blocks: bool = False, direct: bool = False, isa: str = '', streaming: bool | None = None, reuse: Pipeline | None = None) -> None:
         """
-        Fields are (column, None or (from, to, norm_removed), DLPack code, bits, shape of a row).
+        Fields are (column, None or (from, to, norm_removed), DLPack code, bits, shape of what follows the first axis).
         """
     def close(self, keep_slots: bool = False, patience: typing.SupportsFloat | typing.SupportsIndex = 2.0) -> bool:
         """
@@ -162,6 +239,10 @@ class Ceiling:
     @property
     def batches_in_plan(self) -> int:
         ...
+def bench_decode(storages: collections.abc.Sequence[Storage], table: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], threads: typing.SupportsInt | typing.SupportsIndex, seconds: typing.SupportsFloat | typing.SupportsIndex, chain: Chain | None = None) -> dict[str, typing.Any]:
+    """
+    Decodes parts over and over, and says how long it took: seconds, cpu_seconds, parts, bytes. The table has a row for each: (number of its storage, offset, stored bytes, decoded bytes). Without a chain, they are zlib or gzip streams, and it is zlib-ng itself that is measured.
+    """
 def bench_disk(path: str, offsets: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], nbytes: typing.SupportsInt | typing.SupportsIndex, in_flight: typing.SupportsInt | typing.SupportsIndex, method: str) -> dict[str, typing.Any]:
     """
     Reads rows past the page cache: seconds, cpu_seconds, reads, bytes.

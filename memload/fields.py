@@ -13,12 +13,17 @@ import torch
 import xxhash
 from numpy.typing import NDArray
 
-from memload._core import Column
+from memload._core import Column, Windows
+from memload.blocks import Blocks, join_blocks, select_blocks
 from memload.dtypes import dtype_name
 
 RESERVED_NAME = "__metadata__"  # of the safetensors format
 MOST_ROWS = 2**53
 MOST_BYTES = 2**63
+
+
+AnyColumn = Column | Windows
+"""Rows as they lie: each one run of bytes, or a window of frames."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,10 +59,12 @@ class Field:
 
     dtype: torch.dtype
     shape: tuple[int, ...]
-    column: Column
+    column: AnyColumn
     lenders: tuple[Lender, ...] = field(default=(), compare=False, repr=False)
     digest: str = field(default="", compare=False, repr=False)
     """What tells the files that were read from others of the same form, without reading them; "" if nothing does."""
+    blocks: Blocks | None = field(default=None, compare=False, repr=False)
+    """What reads all rows faster than row by row, where what is stored together is one element of many rows."""
 
     def __post_init__(self) -> None:
         expected = row_nbytes(self.dtype, self.shape)
@@ -109,14 +116,25 @@ class Field:
 
     def select(self, rows: NDArray[np.int64]) -> Field:
         """Return the field of these rows, in this order. Raises IndexError at the first that is not there."""
-        return replace(self, column=self.column.select(rows))
+        return replace(self, column=self.column.select(rows), blocks=select_blocks(self.blocks, rows))
 
     @staticmethod
     def concat(fields: Sequence[Field]) -> Field:
         """Return the rows of the first field, then of the second, and so on; dtypes and shapes are equal."""
         lenders = dict.fromkeys(lender for one in fields for lender in one.lenders)
-        column = Column.concat([one.column for one in fields])
-        return replace(fields[0], column=column, lenders=tuple(lenders), digest=digest_of(one.digest for one in fields))
+        column = _concat([one.column for one in fields])
+        digest, blocks = digest_of(one.digest for one in fields), join_blocks([one.blocks for one in fields])
+        return replace(fields[0], column=column, lenders=tuple(lenders), digest=digest, blocks=blocks)
+
+
+def _concat(columns: Sequence[AnyColumn]) -> AnyColumn:
+    kinds = {type(column).__name__ for column in columns}
+    if len(kinds) > 1:
+        raise ValueError(
+            f"rows that are stored in different ways ({', '.join(sorted(kinds))}) cannot be one field: write them as "
+            "shards by memload.write first"
+        )
+    return type(columns[0]).concat(columns)  # type: ignore[arg-type]  # all of one kind
 
 
 def digest_of(texts: Iterable[str]) -> str:

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from memload._core import Column, Storage
+from memload._core import Column, Storage, Windows
 from memload.errors import FormatError
+from memload.fields import AnyColumn
 
 Segment = tuple[Storage, int, int, int]  # storage, offset of the first row, rows, bytes from row to row
 
@@ -36,21 +37,31 @@ class PackedColumn:
 
 
 @dataclass(frozen=True)
+class PackedWindows:
+    """Windows of frames; `selection` is None or the stored rows in order."""
+
+    frames: PackedColumn | PackedWindows
+    steps: tuple[int, ...]
+    runs: tuple[tuple[int, int, int], ...]
+    selection: NDArray[np.int64] | None
+
+
+@dataclass(frozen=True)
 class PackedColumns:
     """Columns and the storages they share."""
 
     storages: tuple[PackedFile | NDArray[np.uint8], ...]
-    columns: tuple[PackedColumn, ...]
+    columns: tuple[PackedColumn | PackedWindows, ...]
 
 
-def pack_columns(columns: Sequence[Column]) -> PackedColumns:
+def pack_columns(columns: Sequence[AnyColumn]) -> PackedColumns:
     """Return the columns in a form that can be pickled; of borrowed memory only the rows in use are copied."""
     packer = _Packer()
-    packed = tuple(packer.column(column) for column in columns)
+    packed = tuple(packer.any(column) for column in columns)
     return PackedColumns(tuple(packer.packed), packed)
 
 
-def unpack_columns(packed: PackedColumns) -> list[Column]:
+def unpack_columns(packed: PackedColumns) -> list[AnyColumn]:
     """Return the columns, each file mapped once.
 
     Raises:
@@ -58,7 +69,7 @@ def unpack_columns(packed: PackedColumns) -> list[Column]:
         OSError: a file cannot be mapped.
     """
     storages = [_unpack_storage(storage) for storage in packed.storages]
-    return [_unpack_column(column, storages) for column in packed.columns]
+    return [_unpack(column, storages) for column in packed.columns]
 
 
 class _Packer:
@@ -67,6 +78,11 @@ class _Packer:
     def __init__(self) -> None:
         self.packed: list[PackedFile | NDArray[np.uint8]] = []
         self._numbers: dict[str, int] = {}  # of files, by path
+
+    def any(self, column: AnyColumn) -> PackedColumn | PackedWindows:
+        if isinstance(column, Column):
+            return self.column(column)
+        return PackedWindows(self.any(column.frames), tuple(column.steps), tuple(column.runs), column.selection)
 
     def column(self, column: Column) -> PackedColumn:
         selection = column.selection
@@ -88,6 +104,10 @@ class _Packer:
                 _gather(Column(row_bytes, [segment]), np.zeros(min(rows, 1), np.int64)), row_bytes
             )
             return number, 0, rows, 0
+        if stride < row_bytes:  # rows that overlap
+            span = stride * (rows - 1) + row_bytes
+            number, *_ = self._memory(_gather(Column(span, [(storage, offset, 1, span)]), np.zeros(1, np.int64)), span)
+            return number, 0, rows, stride
         return self._memory(_gather(Column(row_bytes, [segment]), np.arange(rows)), row_bytes)
 
     def _file(self, storage: Storage) -> int:
@@ -117,6 +137,13 @@ def _unpack_storage(packed: PackedFile | NDArray[np.uint8]) -> Storage:
             f"{packed.path}: had {packed.nbytes} bytes when the dataset was made, now it has {storage.nbytes}"
         )
     return storage
+
+
+def _unpack(packed: PackedColumn | PackedWindows, storages: Sequence[Storage]) -> AnyColumn:
+    if isinstance(packed, PackedColumn):
+        return _unpack_column(packed, storages)
+    windows = Windows(_unpack(packed.frames, storages), list(packed.steps), list(packed.runs))
+    return windows if packed.selection is None else windows.select(packed.selection)
 
 
 def _unpack_column(packed: PackedColumn, storages: Sequence[Storage]) -> Column:
