@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from memload._core import TileGrid, Tiles, Windows
-from memload.errors import LayoutWarning
+from memload.errors import LayoutWarning, ShardReadError
 from memload.fields import Field
 from memload.sizes import format_size
 from memload.sources.members import Key
@@ -87,7 +87,10 @@ def _across(grid: TileGrid) -> int:
 
 
 def seconds_of(field: Field) -> float | None:
-    """Return about how long one thread takes for a row, found by decoding a few tiles; None if that would take long."""
+    """Return about how long one thread takes for a row, found by decoding a few tiles.
+
+    None if that would take long, or they cannot be decoded.
+    """
     grids = _grids(field)
     if not grids or grids[0].cut:
         return None
@@ -110,7 +113,10 @@ def seconds_of(field: Field) -> float | None:
     )
     row = np.empty(part.row_bytes, np.uint8)
     begin = time.perf_counter()
-    Tiles([part]).gather(np.zeros(1, np.int64), row.ctypes.data, row.nbytes)
+    try:
+        Tiles([part]).gather(np.zeros(1, np.int64), row.ctypes.data, row.nbytes)
+    except ShardReadError:  # which is to be told when the row is wanted
+        return None
     return (time.perf_counter() - begin) * _across(grid) / count
 
 

@@ -102,9 +102,9 @@ def _below(group: Any) -> dict[str, Any]:
 
     found: dict[str, Any] = {}
 
-    def see(name: str, member: Any) -> None:
-        if isinstance(member, h5py.Dataset):
-            found[name] = member
+    def see(name: str | bytes, member: Any) -> None:
+        if isinstance(member, h5py.Dataset):  # names that are no UTF-8 come as bytes
+            found[name if isinstance(name, str) else name.decode(errors="replace")] = member
 
     group.visititems(see)
     return found
