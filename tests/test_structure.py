@@ -22,7 +22,7 @@ FLOORS = [
     {"batch_streams"},
     {"errors", "dtypes", "sizes", "progress", "stats", "plan", "collate_rules", "pinning", "seeding", "iterators"}
     | {"stored", "memory.budget", "sources.memory_maps", "sources.packages", "sources.paths"},
-    {"fields", "state", "collating", "mapped", "planned_rows"},
+    {"fields", "state", "collating", "mapped", "planned_rows"} | {"pace", "reseeding"},
     {"safetensors_header", "rows", "transport", "windows", "sources.members", "sources.hdf5_filters"},
     {"shard_index", "sources.hdf5_layout"},
     {"shards", "shard_file", "staging"} | {"sources.arrays", "sources.npy", "sources.raw", "sources.safetensors_file"},
