@@ -7,34 +7,7 @@ import numpy
 import numpy.typing
 import typing
 import typing_extensions
-<<<<<<< HEAD
-__all__: list[str] = ['Ceiling', 'Chain', 'Column', 'Pipeline', 'Slots', 'Storage', 'Windows', 'bench_decode', 'bench_disk', 'bench_memcpy', 'cast', 'copy', 'isas', 'version']
-=======
-__all__: list[str] = ['Ceiling', 'Chain', 'Column', 'Pipeline', 'Slots', 'Storage', 'TileGrid', 'Tiles', 'Windows', 'bench_disk', 'bench_memcpy', 'cast', 'copy', 'isas', 'version']
-class Chain:
-    """
-    Filters in the order in which the writer applied them.
-    """
-    def __init__(self, filters: collections.abc.Sequence[tuple[str, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]]) -> None:
-        """
-        Of (name, bytes of an element, elements in a block); zeros where the filter has none.
-        """
-    def decode(self, src: typing_extensions.Buffer, nbytes: typing.SupportsInt | typing.SupportsIndex, skipped: typing.SupportsInt | typing.SupportsIndex = 0) -> bytes:
-        """
-        Undo the filters, but for those whose bit is set in `skipped`. Raises DecodeError.
-        """
-    def encode(self, src: typing_extensions.Buffer, level: typing.SupportsInt | typing.SupportsIndex = 1, inner: str = 'zstd', shuffle: str = 'none') -> bytes:
-        """
-        Apply the filters. `inner` and `shuffle` are for blosc.
-        """
-    def scratch_bytes(self, nbytes: typing.SupportsInt | typing.SupportsIndex) -> int:
-        """
-        The memory that decoding so many bytes takes besides them.
-        """
-    @property
-    def filters(self) -> list[tuple[str, int, int]]:
-        ...
->>>>>>> tiles
+__all__: list[str] = ['Ceiling', 'Chain', 'Column', 'Pipeline', 'Slots', 'Storage', 'TileGrid', 'Tiles', 'Windows', 'bench_decode', 'bench_disk', 'bench_memcpy', 'cast', 'copy', 'isas', 'version']
 class Storage:
     """
     One readable run of bytes: a mapped file, or memory of somebody else's.
@@ -117,7 +90,6 @@ class Column:
         """
         What is read, each storage once.
         """
-<<<<<<< HEAD
 class Chain:
     """
     Filters in the order in which the writer applied them.
@@ -141,7 +113,6 @@ class Chain:
     @property
     def filters(self) -> list[tuple[str, int, int]]:
         ...
-=======
 class TileGrid:
     """
     An array of rows that is stored in tiles: where each lies, and what it went through. Immutable.
@@ -237,7 +208,6 @@ class Tiles:
         """
         What is read, each storage once.
         """
->>>>>>> tiles
 class Windows:
     """
     Rows that are windows of frames; each frame is stored once. Immutable.

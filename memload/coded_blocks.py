@@ -17,6 +17,7 @@ from memload.shard_index import FieldSpec
 _AT_ONCE = 2**24  # bytes of rows that are encoded before anything of them is written
 _COPY_BYTES = 2**24
 
+
 class CodedRun:
     """The encoded blocks of one field while a shard is written, in a file without a name on the same disk.
 

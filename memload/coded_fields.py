@@ -32,7 +32,9 @@ def check_names(fields: Mapping[str, FieldSpec]) -> None:
     """Raise ValueError if a field has the name that another one's offsets have."""
     for name, field in fields.items():
         if field.codec is not None and offsets_name(name) in fields:
-            raise ValueError(f"field {offsets_name(name)!r}: the offsets of the compressed field {name!r} need this name")
+            raise ValueError(
+                f"field {offsets_name(name)!r}: the offsets of the compressed field {name!r} need this name"
+            )
 
 
 def fixed_tensors(fields: Mapping[str, FieldSpec], rows: int) -> dict[str, Form]:

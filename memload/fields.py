@@ -13,12 +13,8 @@ import torch
 import xxhash
 from numpy.typing import NDArray
 
-<<<<<<< HEAD
-from memload._core import Column, Windows
-from memload.blocks import Blocks, join_blocks, select_blocks
-=======
 from memload._core import Column, Tiles, Windows
->>>>>>> tiles
+from memload.blocks import Blocks, join_blocks, select_blocks
 from memload.dtypes import dtype_name
 from memload.stored import Stored, stored_as
 

@@ -182,7 +182,9 @@ def _field(name: str, entry: object, coded: bool) -> FieldSpec:
 
 def _codec(where: str, entry: object, row_bytes: int, block_rows: int) -> Codec:
     if not isinstance(entry, dict) or set(entry) != {"name", "level", "shuffle", "rows"} or None in entry.values():
-        raise ShardFormatError(f"{where}: codec: expected an object of name, level, shuffle and rows, got {entry!r:.80}")
+        raise ShardFormatError(
+            f"{where}: codec: expected an object of name, level, shuffle and rows, got {entry!r:.80}"
+        )
     try:
         codec = Codec(**entry)
     except (TypeError, ValueError) as error:

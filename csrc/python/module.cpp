@@ -4,11 +4,8 @@ PYBIND11_MODULE(_core, m) {
   m.doc() = "memload's native core: mapped storage, gather, cast and the pipeline of reused slots.";
   m.attr("version") = MEMLOAD_VERSION;
   memload::python::register_data(m);
-<<<<<<< HEAD
   memload::python::register_codec(m);
-=======
   memload::python::register_tiles(m);
->>>>>>> tiles
   memload::python::register_windows(m);
   memload::python::register_cast(m);
   memload::python::register_pipeline(m);
