@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from memload.errors import DiskSpaceError
 from memload.codec_by_field import Codecs, check_same, coded_specs, parse_codecs, words_of
+from memload.errors import DiskSpaceError
 from memload.fields import check_equal_lengths, describe
 from memload.progress import note
 from memload.rows import Rows, as_row, as_rows
@@ -42,9 +42,9 @@ class ShardWriter:
             Small shards move and verify piece by piece; each costs an open file while it is mapped.
         append: add shards to the set if it exists; fields must match. Readers see the old set until the end.
         rows: how many rows will come, if known; the space on the disk is then checked at the first of them.
-        codec: how to compress: a `Codec`, or its text such as "zstd:9", for all fields whose rows have at least 256 bytes;
-            or a dict of these by field, for those it names. None: rows lie as they are, which loads fastest from memory.
-            A set that is extended keeps its codecs.
+        codec: how to compress: a `Codec`, or its text such as "zstd:9", for all fields whose rows have at least 256
+            bytes; or a dict of these by field, for those it names. None: rows lie as they are, which loads fastest
+            from memory. A set that is extended keeps its codecs.
         resume: what is being written, in words by name, so that equal words mean equal rows; plain text only. Then a
             writer that is interrupted leaves its complete shards in a hidden directory beside the set, and the next
             one with an equal `resume` (and `shard_bytes`) verifies them and goes on: the first `rows_there` rows are

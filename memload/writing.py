@@ -56,8 +56,8 @@ def write(
             their values (0 to 255), and `Cast(dtype, norm_removed=True)` stores (x - 127) / 255.
         shard_bytes: about how large a shard file may grow, in bytes or as "512MB".
         append: add shards to the set if it exists; fields must match.
-        codec: how to compress: a `Codec`, or its text such as "zstd" or "lz4:9", for all fields whose rows have at least
-            256 bytes; or a dict of these by field, for those it names. None: rows lie as they are, which loads
+        codec: how to compress: a `Codec`, or its text such as "zstd" or "lz4:9", for all fields whose rows have at
+            least 256 bytes; or a dict of these by field, for those it names. None: rows lie as they are, which loads
             fastest from memory. docs/compression.md tells what it gains and costs.
         resume: go on where an earlier call was interrupted, if all its rows were in files and it is the same: of the
             same files, unchanged, with the same options. What is complete is verified first. A call that is
