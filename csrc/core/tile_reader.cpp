@@ -350,6 +350,7 @@ std::unique_ptr<const FieldPlan> TileReader::plan(std::span<const std::int64_t> 
 
 void TileReader::fill(const FieldPlan& plan, std::byte* out, std::size_t begin, std::size_t end, const ColdReads& cold,
                       Filled& found) const {
+  if (cold.workspace.size() < workspace_bytes_) throw std::invalid_argument("too little memory to decode in");
   Share(*this, static_cast<const TilePlan&>(plan), out, cold, found).run(begin, end);
 }
 
