@@ -1,4 +1,4 @@
-"""The blocks of a compressed field while a shard is written: rows come in pieces of any length, bytes leave in blocks."""
+"""The blocks of a compressed field while a shard is written: rows come in any number, bytes leave block by block."""
 
 from __future__ import annotations
 

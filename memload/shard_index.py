@@ -192,7 +192,7 @@ def _codec(where: str, entry: object, row_bytes: int, block_rows: int) -> Codec:
     rows = codec.rows or 1
     if row_bytes == 0 or rows * row_bytes > LARGEST_BLOCK or block_rows % rows:
         raise ShardFormatError(
-            f"{where}: codec: blocks of {rows} rows of {row_bytes} bytes, under checksums of {block_rows} rows, cannot be"
+            f"{where}: codec: blocks of {rows} rows of {row_bytes} bytes cannot be, with checksums of {block_rows} rows"
         )
     return codec
 
