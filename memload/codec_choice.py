@@ -71,8 +71,8 @@ def choose_codec(
 ) -> dict[str, Choice]:
     """Return for each field the codec with which its rows arrive soonest from a disk, measured on a sample.
 
-    A few megabytes of each field are read from sixteen places, compressed by each codec with each shuffle that may help,
-    and decoded, which takes a second or two for each field. Data that stays in memory is best left as it is.
+    A few megabytes of each field are read from sixteen places, compressed by each codec with each shuffle that may
+    help, and decoded, which takes a second or two for each field. Data that stays in memory is best left as it is.
 
     Args:
         fields: such as `dataset.fields`.
@@ -106,7 +106,7 @@ def _choice(field: Field, disk_rate: int, threads: int) -> Choice:
     alike = [trial for trial in worth if trial.gain * _ALIKE >= best]
     chosen = max(alike, key=lambda trial: (trial.ratio, trial.decode_rate), default=None)
     trials.sort(key=lambda trial: -trial.ratio)
-    return Choice(chosen and chosen.codec, tuple(trials), sampled, disk_rate, threads)
+    return Choice(chosen.codec if chosen else None, tuple(trials), sampled, disk_rate, threads)
 
 
 def _candidates(field: Field) -> Iterator[Codec]:
