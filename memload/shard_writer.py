@@ -11,14 +11,17 @@ from types import TracebackType
 from typing import Any
 
 import numpy as np
+import xxhash
 
 from memload.errors import DiskSpaceError
 from memload.fields import check_equal_lengths, describe
+from memload.progress import note
 from memload.rows import Rows, as_row, as_rows
 from memload.shard_file import ShardFile
 from memload.shard_index import INDEX_NAME, FieldSpec, ShardIndex, ShardRecord, dump_index, read_index
 from memload.sizes import format_size, parse_size
 from memload.staging import Staging
+from memload.unfinished import Journal
 
 SPACE_MARGIN = 1.2  # of the bytes to be written, wanted free on the target's file system
 _BUFFER_BYTES = 2**22  # of single rows, before they are written
@@ -38,6 +41,11 @@ class ShardWriter:
             Small shards move and verify piece by piece; each costs an open file while it is mapped.
         append: add shards to the set if it exists; fields must match. Readers see the old set until the end.
         rows: how many rows will come, if known; the space on the disk is then checked at the first of them.
+        resume: what is being written, in words by name, so that equal words mean equal rows; plain text only. Then a
+            writer that is interrupted leaves its complete shards in a hidden directory beside the set, and the next
+            one with an equal `resume` (and `shard_bytes`) verifies them and goes on: the first `rows_there` rows are
+            written already. One with other words clears them. None: what is interrupted is removed.
+        progress: whether to show a bar while what is there is verified; None shows it on a terminal.
 
     Raises:
         FileExistsError: `path` exists, and `append` is not set.
@@ -55,7 +63,14 @@ class ShardWriter:
     """
 
     def __init__(
-        self, path: str | Path, *, shard_bytes: int | str = "512MB", append: bool = False, rows: int | None = None
+        self,
+        path: str | Path,
+        *,
+        shard_bytes: int | str = "512MB",
+        append: bool = False,
+        rows: int | None = None,
+        resume: Mapping[str, str] | None = None,
+        progress: bool | None = None,
     ) -> None:
         self._target = Path(path).absolute()
         self._shard_bytes = parse_size(shard_bytes)
@@ -66,6 +81,8 @@ class ShardWriter:
         self._written = 0
         self._file: ShardFile | None = None
         self._buffer: _RowBuffer | None = None
+        self._journal: Journal | None = None
+        self._progress = progress
         extends = append and self._target.exists()
         if not extends:
             _check_absent(self._target)
@@ -74,12 +91,46 @@ class ShardWriter:
             raise FileExistsError(f"{self._target}: a file, not a set of shards that could be extended")
         else:
             read_index(self._target)
-        self._staging: Staging | None = Staging(self._target, extends)
+        self._staging: Staging | None = Staging(self._target, extends, keep=resume is not None)
         with self._cleaning_up():
             if extends:
                 self._take_over()
             else:
                 _check_absent(self._target)  # another writer may have finished just before the lock was taken
+            self._extended = len(self._shards)  # shards that are not ours
+            if resume is not None:
+                self._follow(resume)
+
+    @property
+    def rows_there(self) -> int:
+        """Rows of this writing whose shards are complete; at the beginning, those that need not come again."""
+        return self._own_index().rows
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """The names that `leave_out` was given, by this writer and by those that it follows."""
+        return self._journal.left_out if self._journal else ()
+
+    def leave_out(self, name: str) -> None:
+        """Remember that this of the source is no row, for a writer that follows this one; see `resume`."""
+        if self._journal:
+            self._journal.left_out += (name,)
+
+    def scratch(self, nbytes: int) -> Path:
+        """Return a file of so many bytes, on the disk of the set, for the caller to write to until the next such call.
+
+        Raises:
+            DiskSpaceError: they are not free; what was written is removed.
+        """
+        with self._cleaning_up():
+            if self._staging is None:
+                raise ValueError(f"{self._target}: this writer is closed")
+            self._staging.scratch.mkdir(exist_ok=True)
+            path = self._staging.scratch / "rows"
+            path.unlink(missing_ok=True)
+            with path.open("xb") as file:
+                os.posix_fallocate(file.fileno(), 0, max(1, nbytes))  # a full disk shows here, not as a signal later
+            return path
 
     def append(self, /, **row: Any) -> None:
         """Add one row, each field a tensor, an array or a number of the shape of one row.
@@ -156,11 +207,37 @@ class ShardWriter:
         if kind is None:
             self.close()
         else:
-            self.abort()
+            self._interrupted()
 
     def __del__(self) -> None:
         if hasattr(self, "_staging"):
+            self._interrupted()
+
+    def _interrupted(self) -> None:
+        """Leave the complete shards to a writer that follows, or nothing."""
+        if self._staging is None or not self._staging.mine or self._journal is None or not self.rows_there:
             self.abort()
+            return
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        self._journal.record(self._own_index(), all_of_it=True)
+        self._staging.leave()
+        self._staging = None
+        what = f"{self.rows_there:,} rows are complete and kept; the same writing goes on there"
+        note(f"{self._target}: interrupted; {what}", self._progress)
+
+    def _follow(self, plan: Mapping[str, str]) -> None:
+        """Take up what a writer with the same plan has left, or clear what there is."""
+        assert self._staging is not None
+        base = dump_index(ShardIndex(self._fields, tuple(self._shards)))
+        plan = {**plan, "shard_bytes": str(self._shard_bytes), "after": xxhash.xxh3_64_hexdigest(base)}
+        self._journal = Journal(self._staging.unfinished, plan)
+        found = self._journal.follow(self._staging, self._target, self._progress)
+        if found is not None:
+            self._fields = dict(found.fields)
+            self._shards += found.shards
+            self._written = self.rows_there
 
     def _take_over(self) -> None:
         index = read_index(self._target)
@@ -223,12 +300,17 @@ class ShardWriter:
         if self._file is not None:
             self._shards.append(self._file.finish())
             self._file = None
+            if self._journal is not None:
+                self._journal.record(self._own_index())
+
+    def _own_index(self) -> ShardIndex:
+        return ShardIndex(self._fields, tuple(self._shards[self._extended :]))
 
     def _check_space(self) -> None:
         if self._expected is None or self._space_checked:
             return
         self._space_checked = True
-        need = self._expected * sum(field.row_bytes for field in self._fields.values())
+        need = (self._expected - self._written) * sum(field.row_bytes for field in self._fields.values())
         free = free_bytes(self._file_system())
         if free < need * SPACE_MARGIN:
             raise DiskSpaceError(
@@ -243,12 +325,15 @@ class ShardWriter:
 
     @contextlib.contextmanager
     def _cleaning_up(self) -> Iterator[None]:
-        """Abort on any exception, and tell a full disk by its own type."""
+        """Stop at any exception, and tell a full disk by its own type."""
         try:
             yield
         except OSError as error:
+            if error.errno not in _NO_SPACE:
+                self._interrupted()
+                raise
             self.abort()
-            if error.errno not in _NO_SPACE or isinstance(error, DiskSpaceError):
+            if isinstance(error, DiskSpaceError):
                 raise
             free = free_bytes(self._file_system())
             raise DiskSpaceError(
@@ -257,7 +342,7 @@ class ShardWriter:
                 free=free,
             ) from error
         except BaseException:
-            self.abort()
+            self._interrupted()
             raise
 
 

@@ -16,7 +16,7 @@ PACKAGE = Path(memload.__file__).parent
 # From the ground up. A module imports from lower floors only. `memload` itself, the face, stands on all of them.
 FLOORS = [
     {"_core", "_cuda"},
-    {"draws", "row_numbers"},
+    {"draws", "row_numbers", "blocks"},
     {"pulls", "sampled_rows", "overtaking", "budget_filling"},
     {"samplers", "budget_batches"},
     {"batch_streams"},
@@ -26,6 +26,7 @@ FLOORS = [
     {"safetensors_header", "rows", "transport", "windows", "sources.members", "sources.hdf5_filters"},
     {"shard_index", "sources.hdf5_layout"},
     {"shards", "shard_file", "staging"} | {"sources.arrays", "sources.npy", "sources.raw", "sources.safetensors_file"},
+    {"unfinished"},
     {"shard_writer"} | {"sources.npz", "sources.torch_file", "sources.arrow", "sources.hdf5"},
     {"sources.arrow_file"},
     {"sources.hugging_face"},
@@ -33,10 +34,13 @@ FLOORS = [
     {"device", "gathered"},
     {"cast", "layout", "watches"},
     {"native", "cast_batches"},
+    {"conversion"},
     {"carried"},
     {"door", "cold", "transforms"},
     {"dataset", "unaltered", "transform_threads"},
     {"groups", "hugging_face", "zipping"},
+    {"transposing", "same_source"},
+    {"supplies"},
     {"opening", "readers", "stock_only", "worker_states"},
     {"writing", "collation", "by_the_dataset", "grouped_source"},
     {"changes", "iterables"},
@@ -46,7 +50,7 @@ FLOORS = [
     {"accelerated"},
 ]
 # What runs from the command line stands on the face, like any user's program.
-PROGRAMS = [{"measure"}, {"stock", "bench"}, {"demo", "doctor"}, {"cli"}, {"__main__"}]
+PROGRAMS = [{"measure"}, {"stock", "bench"}, {"demo", "doctor", "write_command"}, {"cli"}, {"__main__"}]
 HOUSE = [*FLOORS, {""}, *PROGRAMS]
 
 
