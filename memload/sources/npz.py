@@ -55,7 +55,7 @@ def _stored(path: Path, file: BinaryIO, info: zipfile.ZipInfo) -> NpyArray:
     if info.compress_type != zipfile.ZIP_STORED:
         raise FormatError(
             f"{path}: {name} is compressed as a whole, so that no row can be read without all before it; save it by "
-            "numpy.savez instead of savez_compressed, or convert it once: memload write DIRECTORY " + str(path)
+            f"numpy.savez instead of savez_compressed, or convert it: memload.write(directory, dict(numpy.load({str(path)!r})))"
         )
     if info.flag_bits & 1:
         raise FormatError(f"{path}: {name} is encrypted")

@@ -71,8 +71,9 @@ def _arrays(path: Path) -> dict[str, Any]:
     zarr = package("zarr", "zarr", str(path))
     try:
         store = zarr.storage.LocalStore(path, read_only=True) if path.is_dir() else zarr.storage.ZipStore(path)
-        found = zarr.open(store, mode="r")
-        members = {"": found} if isinstance(found, zarr.Array) else dict(found.members(max_depth=None))
+        with store:
+            found = zarr.open(store, mode="r")
+            members = {"": found} if isinstance(found, zarr.Array) else dict(found.members(max_depth=None))
         return {name: one for name, one in members.items() if isinstance(one, zarr.Array)}
     except Exception as error:  # what zarr raises depends on what is wrong with the metadata
         raise FormatError(f"{path}: zarr cannot read it: {first_line(error)}") from error
@@ -175,8 +176,8 @@ class _Listing:
     def below(self, folder: str) -> dict[str, Place]:
         """Return the places of all keys below a folder, by keys relative to it."""
         if self.members is None:
-            base = self.path / folder
-            return {os.path.relpath(place.path, base): place for place in _walk(str(base))}
+            base = str(self.path / folder)
+            return {place.path[len(base) + 1 :]: place for place in _walk(base)}
         prefix = f"{folder}/" if folder else ""
         return {name.removeprefix(prefix): one for name, one in self.members.items() if name.startswith(prefix)}
 
