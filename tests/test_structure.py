@@ -22,8 +22,9 @@ FLOORS = [
     {"batch_streams"},
     {"errors", "dtypes", "sizes", "progress", "stats", "plan", "collate_rules", "pinning", "seeding", "iterators"}
     | {"memory.budget", "sources.memory_maps", "sources.packages", "sources.paths"},
-    {"fields", "state", "collating", "mapped", "planned_rows"},
-    {"safetensors_header", "rows", "transport", "windows", "sources.members", "sources.hdf5_filters", "sources.zarr_layout"},
+    {"fields", "state", "collating", "mapped", "planned_rows"} | {"pace", "reseeding"},
+    {"safetensors_header", "rows", "transport", "windows", "sources.members", "sources.hdf5_filters"}
+    | {"sources.zarr_layout"},
     {"shard_index", "sources.hdf5_layout"},
     {"shards", "shard_file", "staging"} | {"sources.arrays", "sources.npy", "sources.raw", "sources.safetensors_file"},
     {"unfinished"},
