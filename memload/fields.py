@@ -13,17 +13,18 @@ import torch
 import xxhash
 from numpy.typing import NDArray
 
-from memload._core import Column, Windows
+from memload._core import Column, Tiles, Windows
 from memload.blocks import Blocks, join_blocks, select_blocks
 from memload.dtypes import dtype_name
+from memload.stored import Stored, stored_as
 
 RESERVED_NAME = "__metadata__"  # of the safetensors format
 MOST_ROWS = 2**53
 MOST_BYTES = 2**63
 
 
-AnyColumn = Column | Windows
-"""Rows as they lie: each one run of bytes, or a window of frames."""
+AnyColumn = Column | Tiles | Windows
+"""Rows as they lie: each one run of bytes, inside chunks that are decoded, or a window of frames."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,6 +90,11 @@ class Field:
         """Bytes of all rows, as they would be gathered."""
         return self.rows * self.row_bytes
 
+    @property
+    def stored(self) -> Stored:
+        """How the rows are stored, in words, and what reading one costs."""
+        return stored_as(self.column)
+
     def gather(self, rows: NDArray[np.int64]) -> torch.Tensor:
         """Return a fresh tensor (len(rows), *shape) with a copy of these rows.
 
@@ -128,6 +134,8 @@ class Field:
 
 
 def _concat(columns: Sequence[AnyColumn]) -> AnyColumn:
+    if any(isinstance(column, Tiles) for column in columns):
+        columns = [Tiles([column]) if isinstance(column, Column) else column for column in columns]
     kinds = {type(column).__name__ for column in columns}
     if len(kinds) > 1:
         raise ValueError(

@@ -21,7 +21,7 @@ FLOORS = [
     {"samplers", "budget_batches"},
     {"batch_streams"},
     {"errors", "dtypes", "sizes", "progress", "stats", "plan", "collate_rules", "pinning", "seeding", "iterators"}
-    | {"memory.budget", "sources.memory_maps", "sources.packages", "sources.paths"},
+    | {"stored", "memory.budget", "sources.memory_maps", "sources.packages", "sources.paths"},
     {"fields", "state", "collating", "mapped", "planned_rows"} | {"pace", "reseeding"},
     {"safetensors_header", "rows", "transport", "windows", "sources.members", "sources.hdf5_filters"}
     | {"sources.zarr_layout"},

@@ -155,6 +155,7 @@ class PyPipeline {
     d["bytes_in"] = s.bytes_in;
     d["bytes_out"] = s.bytes_out;
     d["gather_seconds"] = s.gather_seconds;
+    d["decode_seconds"] = s.decode_seconds;
     d["consumer_wait_seconds"] = s.consumer_wait_seconds;
     d["ring_full_seconds"] = s.ring_full_seconds;
     d["fresh_batches"] = s.fresh_batches;
@@ -205,6 +206,10 @@ std::unique_ptr<PyPipeline> make_pipeline(const std::vector<PyField>& fields, st
   return std::make_unique<PyPipeline>(fields, options, reuse.value_or(nullptr));
 }
 
+std::size_t workspace_bytes(const std::vector<PyField>& fields, int threads) {
+  return Pipeline::workspace_bytes(Gather(specs_of(fields), Isa::scalar, Store::cached), threads);
+}
+
 std::size_t ring_bytes(const std::vector<PyField>& fields, std::size_t slot_rows, int depth) {
   return Pipeline::ring_bytes(Gather(specs_of(fields), Isa::scalar, Store::cached), slot_rows, depth);
 }
@@ -231,7 +236,9 @@ void register_pipeline(py::module_& m) {
            "answer for so many seconds is left behind.")
       .def("stats", &PyPipeline::stats, "Counters of this pass.")
       .def_static("ring_bytes", &ring_bytes, py::arg("fields"), py::arg("slot_rows"), py::arg("depth"),
-                  "Bytes that the slots of such a pipeline take.");
+                  "Bytes that the slots of such a pipeline take.")
+      .def_static("workspace_bytes", &workspace_bytes, py::arg("fields"), py::arg("threads"),
+                  "Bytes that so many threads take to decode in, and a consumer that helps.");
 }
 
 }  // namespace memload::python
