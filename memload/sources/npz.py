@@ -55,7 +55,8 @@ def _stored(path: Path, file: BinaryIO, info: zipfile.ZipInfo) -> NpyArray:
     if info.compress_type != zipfile.ZIP_STORED:
         raise FormatError(
             f"{path}: {name} is compressed as a whole, so that no row can be read without all before it; save it by "
-            f"numpy.savez instead of savez_compressed, or convert it: memload.write(directory, dict(numpy.load({str(path)!r})))"
+            "numpy.savez instead of savez_compressed, or convert it: "
+            f"memload.write(directory, dict(numpy.load({str(path)!r})))"
         )
     if info.flag_bits & 1:
         raise FormatError(f"{path}: {name} is encrypted")

@@ -139,7 +139,9 @@ def _keys(metadata: Any) -> Callable[[tuple[int, ...]], str]:
     return lambda coordinates: str(metadata.encode_chunk_key(coordinates))
 
 
-def _shard(files: tuple[int, ...], codecs: Sequence[Mapping[str, Any]]) -> tuple[tuple[int, ...], list[Any], ShardIndex]:
+def _shard(
+    files: tuple[int, ...], codecs: Sequence[Mapping[str, Any]]
+) -> tuple[tuple[int, ...], list[Any], ShardIndex]:
     if len(codecs) > 1:
         raise FormatError(f"its shards are stored behind other codecs: {[codec['name'] for codec in codecs]}")
     stated = codecs[0]["configuration"]
@@ -182,7 +184,9 @@ def _named(name: str, options: Mapping[str, Any]) -> Filter:
     if name == "crc32c" and "location" in options:  # numcodecs' own, at the beginning by default
         raise FormatError("its checksum is the one of numcodecs, which memload does not read")
     if name not in _PLAIN:
-        raise FormatError(f"its codec {name!r} is not one that memload reads, {', '.join(sorted((*_PLAIN, 'shuffle')))}")
+        raise FormatError(
+            f"its codec {name!r} is not one that memload reads, {', '.join(sorted((*_PLAIN, 'shuffle')))}"
+        )
     return (_PLAIN[name], 0, 0)
 
 

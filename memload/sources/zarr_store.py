@@ -112,7 +112,8 @@ def _column(layout: Layout, found: Mapping[tuple[int, ...], Place], path: Path) 
         else:
             _enter_shard(layout, table, at, place, numbers[place.path])
     mapped = len(numbers) <= MOST_MAPPED
-    storages = [Storage.map_file(one) for one in numbers]
+    ends = {place.path: place.offset + place.nbytes for place in found.values()}
+    storages = [Storage.map_file(one) if mapped else Storage.name_file(one, ends[one]) for one in numbers]
     whole_rows = not layout.filters and not layout.order and layout.tile_shape[1:] == layout.shape[1:]
     if whole_rows and mapped and (table[..., 0] >= 0).all():
         return Column(row_bytes, [*_segments(layout, table.reshape(-1, 4), storages, row_bytes)])
@@ -123,7 +124,7 @@ def _column(layout: Layout, found: Mapping[tuple[int, ...], Place], path: Path) 
         list(layout.tile_shape),
         storages,
         table.reshape(-1, 4),
-        Chain(list(layout.filters)) if layout.filters else None,
+        Chain(list(layout.filters)) if layout.filters or not mapped else None,
         layout.fill,
         order=list(layout.order),
     )
@@ -140,9 +141,7 @@ def _segments(
         yield storages[number], offset, min(step, layout.shape[0] - band * step), row_bytes
 
 
-def _enter_shard(
-    layout: Layout, table: NDArray[np.int64], at: tuple[int, ...], place: Place, number: int
-) -> None:
+def _enter_shard(layout: Layout, table: NDArray[np.int64], at: tuple[int, ...], place: Place, number: int) -> None:
     """Enter the chunks of a shard into the table of chunks."""
     index = layout.shard
     assert index is not None
