@@ -139,13 +139,9 @@ class PassSettings:
 
     @property
     def ring_bytes(self) -> int:
-        """Bytes of the slots, one for each batch ahead and one for the loop's, and of the row numbers of each.
-
-        Where rows lie in chunks that are decoded, what threads decode them in is among them.
-        """
-        fields = self.source.pipeline_fields()
-        slots = _core.Pipeline.ring_bytes(fields, self.slot_rows, self.depth)
-        return slots + (self.depth + 1) * self.slot_rows * 8 + _core.Pipeline.workspace_bytes(fields, self.threads)
+        """Bytes of the slots, one for each batch ahead and one for the loop's, of their row numbers, and to decode in."""
+        slots = _core.Pipeline.ring_bytes(self.source.pipeline_fields(), self.slot_rows, self.depth, self.threads)
+        return slots + (self.depth + 1) * self.slot_rows * 8
 
     def pipeline(self, loader: FastLoader[Any], reuse: _core.Pipeline | None) -> _core.Pipeline:
         """Return a pipeline for one pass, on the slots of an earlier one if given."""

@@ -195,7 +195,7 @@ def test_the_loader_gives_the_rows_of_zarr_and_travels_to_processes(tmp_path):
 def test_a_damaged_index_of_a_shard_is_named(tmp_path):
     array = zarr.create_array(tmp_path / "x.zarr", shape=(8, 6), chunks=(4, 3), shards=(8, 6), dtype="i4")
     array[:] = values((8, 6), "i4", 0)
-    (shard,) = (tmp_path / "x.zarr" / "c").rglob("0")
+    shard = tmp_path / "x.zarr" / "c" / "0" / "0"
     sound = shard.read_bytes()
     shard.write_bytes(sound[:-1] + bytes([sound[-1] ^ 1]))
     with pytest.raises(memload.FormatError, match=r"c/0/0: the index of its chunks is damaged"):

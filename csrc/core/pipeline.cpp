@@ -576,7 +576,7 @@ std::size_t Pipeline::ring_bytes(const Gather& gather, std::size_t slot_rows, in
 
 std::size_t Pipeline::workspace_bytes(const Gather& gather, int threads) {
   const std::size_t bytes = gather.workspace_bytes();
-  return bytes == 0 ? 0 : (static_cast<std::size_t>(threads) + 1) * mapped_bytes(bytes);
+  return bytes == 0 || threads == 0 ? 0 : (static_cast<std::size_t>(threads) + 1) * mapped_bytes(bytes);
 }
 
 }  // namespace memload

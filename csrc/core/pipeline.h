@@ -93,7 +93,7 @@ class Pipeline {
   [[nodiscard]] PipelineStats stats() const;
   // What the ring takes: slots x the mapped size of a batch of slot_rows.
   [[nodiscard]] static std::size_t ring_bytes(const Gather& gather, std::size_t slot_rows, int depth);
-  // What so many threads, and a consumer that helps, take to decode in.
+  // What so many threads, and a consumer that helps them, take to decode in; 0 for no threads.
   [[nodiscard]] static std::size_t workspace_bytes(const Gather& gather, int threads);
 
  private:
