@@ -19,6 +19,8 @@ from zarr import codecs as v3
 import memload
 from memload.sources import zarr_store
 
+pytestmark = pytest.mark.filterwarnings("ignore::memload.LayoutWarning")
+
 DTYPES = ["bool", "u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "f2", "f4", "f8", "c8"]
 V3_COMPRESSORS = [
     [],

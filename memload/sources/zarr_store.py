@@ -23,6 +23,7 @@ from memload.fields import Field, check_size
 from memload.sources.members import Key, check_lengths, choose
 from memload.sources.npz import data_offset
 from memload.sources.packages import package
+from memload.sources.tile_blocks import blocks_of
 from memload.sources.zarr_layout import ABSENT, Layout, read_layout
 
 NAMES = ("zarr.json", ".zarray", ".zgroup")
@@ -91,7 +92,7 @@ def _field(path: Path, name: str, array: Any, listed: _Listing) -> Field:
         raise FormatError(f"{path}: array {name!r}: {error}") from None
     except (TypeError, ValueError, KeyError, OverflowError) as error:
         raise FormatError(f"{path}: array {name!r}: {first_line(error)}") from error
-    return Field(dtype, layout.shape[1:], column)
+    return Field(dtype, layout.shape[1:], column, blocks=blocks_of(column, layout.dtype.itemsize))
 
 
 def _found(layout: Layout, keys: Mapping[str, Place]) -> dict[tuple[int, ...], Place]:
