@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from memload.codec import LARGEST_BLOCK, Codec
 from memload.dtypes import code_of
 from memload.errors import ShardFormatError
 from memload.fields import check_name, row_nbytes
@@ -17,23 +18,33 @@ from memload.safetensors_header import check_counts, is_count, parse_dtype, pars
 
 INDEX_NAME = "index.json"
 FORMAT_NAME = "memload-shards"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 CHECK_BLOCK = 2**22  # bytes under one checksum, or one row where a row is larger
 _DIGITS = 16  # hexadecimal digits of one checksum
 
 
 @dataclass(frozen=True)
 class FieldSpec:
-    """What the index says of a field: the dtype and shape of one row, and how many rows share a checksum."""
+    """What the index says of a field: the dtype and shape of one row, how many rows share a checksum, and the codec.
+
+    A codec is one with all choices made; it stands for its blocks, of which a checksum covers whole ones.
+    """
 
     dtype: torch.dtype
     shape: tuple[int, ...]
     block_rows: int
+    codec: Codec | None = None
 
     @classmethod
-    def of_rows(cls, dtype: torch.dtype, shape: tuple[int, ...]) -> FieldSpec:
-        """Return the field with as many rows to a checksum as fit into 4 MiB, at least one."""
-        return cls(dtype, shape, max(1, CHECK_BLOCK // max(1, row_nbytes(dtype, shape))))
+    def of_rows(cls, dtype: torch.dtype, shape: tuple[int, ...], codec: Codec | None = None) -> FieldSpec:
+        """Return the field with as many rows to a checksum as fit into 4 MiB, at least one, or one block of the codec.
+
+        Rows without bytes are not compressed.
+        """
+        row_bytes = row_nbytes(dtype, shape)
+        codec = codec.of(dtype, shape) if codec and row_bytes else None
+        unit = codec.rows or 1 if codec else 1
+        return cls(dtype, shape, max(1, CHECK_BLOCK // max(1, row_bytes) // unit) * unit, codec)
 
     @property
     def row_bytes(self) -> int:
@@ -70,14 +81,12 @@ class ShardIndex:
 
 def dump_index(index: ShardIndex) -> bytes:
     """Return the bytes of index.json."""
+    compressed = any(field.codec for field in index.fields.values())
     content = {
         "format": FORMAT_NAME,
-        "version": FORMAT_VERSION,
+        "version": FORMAT_VERSION if compressed else 1,  # what older memloads read as well, they shall
         "rows": index.rows,
-        "fields": {
-            name: {"dtype": code_of(field.dtype), "shape": list(field.shape), "block_rows": field.block_rows}
-            for name, field in index.fields.items()
-        },
+        "fields": {name: _field_entry(field) for name, field in index.fields.items()},
         "shards": [
             {
                 "file": shard.file,
@@ -89,6 +98,11 @@ def dump_index(index: ShardIndex) -> bytes:
         ],
     }
     return json.dumps(content, indent=1, ensure_ascii=False).encode() + b"\n"
+
+
+def _field_entry(field: FieldSpec) -> dict[str, Any]:
+    entry = {"dtype": code_of(field.dtype), "shape": list(field.shape), "block_rows": field.block_rows}
+    return entry if field.codec is None else {**entry, "codec": asdict(field.codec)}
 
 
 def read_index(directory: Path) -> ShardIndex:
@@ -120,7 +134,8 @@ def parse_index(raw: bytes) -> ShardIndex:
     except (ValueError, RecursionError) as error:
         raise ShardFormatError(f"not JSON in UTF-8 ({error}); restore the file, or write the shards again") from error
     _check_version(content)
-    fields = {name: _field(name, entry) for name, entry in _members(content, "fields", dict).items()}
+    coded = content["version"] > 1
+    fields = {name: _field(name, entry, coded) for name, entry in _members(content, "fields", dict).items()}
     if not fields:
         raise ShardFormatError("fields: there must be at least one")
     shards = tuple(_shard(k, entry, fields) for k, entry in enumerate(_members(content, "shards", list)))
@@ -148,7 +163,7 @@ def _members(content: Mapping[str, Any], name: str, kind: type) -> Any:
     return value
 
 
-def _field(name: str, entry: object) -> FieldSpec:
+def _field(name: str, entry: object, coded: bool) -> FieldSpec:
     where = f"field {name!r}"
     try:
         check_name(name)
@@ -161,7 +176,25 @@ def _field(name: str, entry: object) -> FieldSpec:
         raise ShardFormatError(f"{where}: block_rows must be at least 1, got {block_rows!r:.80}")
     dtype, shape = parse_dtype(entry.get("dtype"), where), parse_shape(entry.get("shape"), where)
     check_counts(dtype, shape, 1, where)
-    return FieldSpec(dtype, shape, block_rows)
+    codec = _codec(where, entry["codec"], row_nbytes(dtype, shape), block_rows) if coded and "codec" in entry else None
+    return FieldSpec(dtype, shape, block_rows, codec)
+
+
+def _codec(where: str, entry: object, row_bytes: int, block_rows: int) -> Codec:
+    if not isinstance(entry, dict) or set(entry) != {"name", "level", "shuffle", "rows"} or None in entry.values():
+        raise ShardFormatError(
+            f"{where}: codec: expected an object of name, level, shuffle and rows, got {entry!r:.80}"
+        )
+    try:
+        codec = Codec(**entry)
+    except (TypeError, ValueError) as error:
+        raise ShardFormatError(f"{where}: codec: {error}") from error
+    rows = codec.rows or 1
+    if row_bytes == 0 or rows * row_bytes > LARGEST_BLOCK or block_rows % rows:
+        raise ShardFormatError(
+            f"{where}: codec: blocks of {rows} rows of {row_bytes} bytes cannot be, with checksums of {block_rows} rows"
+        )
+    return codec
 
 
 def _shard(position: int, entry: object, fields: Mapping[str, FieldSpec]) -> ShardRecord:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import xxhash
 
+from memload.codec_by_field import Codecs, check_same, coded_specs, parse_codecs, words_of
 from memload.errors import DiskSpaceError
 from memload.fields import check_equal_lengths, describe
 from memload.progress import note
@@ -41,6 +42,9 @@ class ShardWriter:
             Small shards move and verify piece by piece; each costs an open file while it is mapped.
         append: add shards to the set if it exists; fields must match. Readers see the old set until the end.
         rows: how many rows will come, if known; the space on the disk is then checked at the first of them.
+        codec: how to compress: a `Codec`, or its text such as "zstd:9", for all fields whose rows have at least 256
+            bytes; or a dict of these by field, for those it names. None: rows lie as they are, which loads fastest
+            from memory. A set that is extended keeps its codecs.
         resume: what is being written, in words by name, so that equal words mean equal rows; plain text only. Then a
             writer that is interrupted leaves its complete shards in a hidden directory beside the set, and the next
             one with an equal `resume` (and `shard_bytes`) verifies them and goes on: the first `rows_there` rows are
@@ -51,6 +55,7 @@ class ShardWriter:
         FileExistsError: `path` exists, and `append` is not set.
         WriterBusyError: another writer is at work on `path`.
         ShardFormatError: the set to be extended is malformed.
+        ValueError: `codec` is none, or not that of the set to be extended.
 
     Example:
         >>> import memload, tempfile, torch
@@ -69,12 +74,14 @@ class ShardWriter:
         shard_bytes: int | str = "512MB",
         append: bool = False,
         rows: int | None = None,
+        codec: Codecs = None,
         resume: Mapping[str, str] | None = None,
         progress: bool | None = None,
     ) -> None:
         self._target = Path(path).absolute()
         self._shard_bytes = parse_size(shard_bytes)
         self._expected = rows
+        self._codecs = parse_codecs(codec)
         self._space_checked = False
         self._fields: dict[str, FieldSpec] = {}
         self._shards: list[ShardRecord] = []
@@ -232,6 +239,7 @@ class ShardWriter:
         assert self._staging is not None
         base = dump_index(ShardIndex(self._fields, tuple(self._shards)))
         plan = {**plan, "shard_bytes": str(self._shard_bytes), "after": xxhash.xxh3_64_hexdigest(base)}
+        plan["codec"] = words_of(self._codecs)
         self._journal = Journal(self._staging.unfinished, plan)
         found = self._journal.follow(self._staging, self._target, self._progress)
         if found is not None:
@@ -241,6 +249,7 @@ class ShardWriter:
 
     def _take_over(self) -> None:
         index = read_index(self._target)
+        check_same(index.fields, self._codecs)
         self._fields = dict(index.fields)
         self._shards = list(index.shards)
         listed = {shard.file for shard in index.shards}
@@ -255,7 +264,7 @@ class ShardWriter:
         if not rows:
             raise ValueError("a row needs at least one field")
         if not self._fields:
-            self._fields = {name: FieldSpec.of_rows(value.dtype, value.shape) for name, value in rows.items()}
+            self._fields = coded_specs({name: (value.dtype, value.shape) for name, value in rows.items()}, self._codecs)
         number = self._written + (len(self._buffer) if self._buffer else 0)
         if set(rows) != set(self._fields):
             raise ValueError(f"row {number} has the fields {sorted(rows)}, expected {sorted(self._fields)}")
@@ -310,7 +319,8 @@ class ShardWriter:
         if self._expected is None or self._space_checked:
             return
         self._space_checked = True
-        need = (self._expected - self._written) * sum(field.row_bytes for field in self._fields.values())
+        plain = [field for field in self._fields.values() if field.codec is None]  # nobody knows what others will need
+        need = (self._expected - self._written) * sum(field.row_bytes for field in plain)
         free = free_bytes(self._file_system())
         if free < need * SPACE_MARGIN:
             raise DiskSpaceError(

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+import numpy as np
+import torch
 import xxhash
 
-from memload._core import Column, Storage
+from memload._core import Column, Storage, TileGrid, Tiles
+from memload.coded_blocks import BlockSums
+from memload.coded_fields import fixed_tensors, grid_of, read_offsets
 from memload.errors import ChecksumError, Damage, ShardFormatError
 from memload.fields import Field, describe, digest_of
 from memload.progress import Bar, byte_bar
@@ -26,16 +30,21 @@ def open_shards(directory: Path) -> dict[str, Field]:
     """
     index = read_index(directory)
     segments: dict[str, list[tuple[Storage, int, int, int]]] = {name: [] for name in index.fields}
+    grids: dict[str, list[TileGrid]] = {name: [] for name in index.fields}
     for shard in index.shards:
         layout = check_shard(directory, shard, index.fields)
-        storage = Storage.map_file(str(directory.absolute() / shard.file))
+        path = directory.absolute() / shard.file
+        storage = Storage.map_file(str(path))
         for name, field in index.fields.items():
-            segments[name].append((storage, layout.tensors[name].begin, shard.rows, field.row_bytes))
+            if field.codec is None:
+                segments[name].append((storage, layout.tensors[name].begin, shard.rows, field.row_bytes))
+            else:
+                grids[name].append(grid_of(storage, path, name, field, shard.rows, layout.tensors))
     return {
         name: Field(
             field.dtype,
             field.shape,
-            Column(field.row_bytes, segments[name]),
+            Column(field.row_bytes, segments[name]) if field.codec is None else Tiles([*grids[name]]),
             digest=digest_of(digits for shard in index.shards for digits in shard.checksums[name]),
         )
         for name, field in index.fields.items()
@@ -65,13 +74,17 @@ def check_shard(directory: Path, shard: ShardRecord, fields: Mapping[str, FieldS
 
 
 def _check_tensors(path: Path, layout: ShardLayout, shard: ShardRecord, fields: Mapping[str, FieldSpec]) -> None:
-    if set(layout.tensors) != set(fields):
-        raise ShardFormatError(f"{path}: the index tells of {sorted(fields)}, the header of {sorted(layout.tensors)}")
-    for name, field in fields.items():
-        entry = layout.tensors[name]
-        if entry.dtype != field.dtype or entry.shape != (shard.rows, *field.shape):
+    coded = {name for name, field in fields.items() if field.codec is not None}
+    expected = fixed_tensors(fields, shard.rows)
+    if set(layout.tensors) != {*expected, *coded}:
+        raise ShardFormatError(
+            f"{path}: the index tells of {sorted({*expected, *coded})}, the header of {sorted(layout.tensors)}"
+        )
+    for name, entry in layout.tensors.items():
+        dtype, shape = expected.get(name, (torch.uint8, entry.shape[:1]))  # blocks have as many bytes as they have
+        if entry.dtype != dtype or entry.shape != shape or (name in coded and not shape):
             raise ShardFormatError(
-                f"{path}: field {name!r} should be {describe(field.dtype, (shard.rows, *field.shape))} by the index, "
+                f"{path}: field {name!r} should be {describe(dtype, shape)} by the index, "
                 f"but is {describe(entry.dtype, entry.shape)} by the header"
             )
 
@@ -96,7 +109,7 @@ def verify(path: str | Path, *, progress: bool | None = None) -> int:
     """
     directory = Path(path)
     index = read_index(directory)
-    total = sum(field.row_bytes for field in index.fields.values()) * index.rows
+    total = sum(shard.nbytes for shard in index.shards)
     with byte_bar("verify", total, progress) as bar:
         check = _Verification(directory, index, bar).run()
     if check.damages:
@@ -132,31 +145,38 @@ class _Verification:
             with (self._directory / shard.file).open("rb", buffering=0) as file:
                 for name, field in self._index.fields.items():
                     file.seek(layout.tensors[name].begin)
-                    bad = self._bad_blocks(file, field, shard, shard.checksums[name])
-                    self._report(shard, name, field, bad)
+                    sums = self._sums(file, field, shard, layout, name)
+                    found = zip(sums, shard.checksums[name], strict=True)
+                    self._report(shard, name, field, (k for k, (got, want) in enumerate(found) if got != want))
         except (ShardFormatError, OSError) as error:
             self.damages.append(Damage(shard.file, str(error)))
         self._first_row += shard.rows
 
-    def _bad_blocks(
-        self, file: io.FileIO, field: FieldSpec, shard: ShardRecord, expected: Sequence[str]
-    ) -> Iterator[int]:
-        for block, digits in enumerate(expected):
-            rows = min(field.block_rows, shard.rows - block * field.block_rows)
-            if self._hash(file, rows * field.row_bytes) != digits:
-                yield block
+    def _sums(
+        self, file: io.FileIO, field: FieldSpec, shard: ShardRecord, layout: ShardLayout, name: str
+    ) -> Iterator[str]:
+        if field.codec is not None:
+            offsets = read_offsets(self._directory / shard.file, name, layout.tensors)
+            sums = BlockSums(field.block_rows // (field.codec.rows or 1))
+            for nbytes in np.diff(offsets).tolist():
+                sums.add(b"".join(self._pieces(file, nbytes)))
+            yield from sums.finish()
+            return
+        for first in range(0, shard.rows, field.block_rows):
+            hasher = xxhash.xxh3_64()
+            for piece in self._pieces(file, min(field.block_rows, shard.rows - first) * field.row_bytes):
+                hasher.update(piece)
+            yield hasher.hexdigest()
 
-    def _hash(self, file: io.FileIO, nbytes: int) -> str:
-        hasher = xxhash.xxh3_64()
+    def _pieces(self, file: io.FileIO, nbytes: int) -> Iterator[bytes]:
         while nbytes:
             piece = file.read(min(nbytes, _READ_BYTES))
             if not piece:
                 raise ShardFormatError("the file was cut short while it was read")
-            hasher.update(piece)
             nbytes -= len(piece)
             self.nbytes += len(piece)
             self._bar.update(len(piece))
-        return hasher.hexdigest()
+            yield piece
 
     def _report(self, shard: ShardRecord, name: str, field: FieldSpec, bad: Iterable[int]) -> None:
         for first, last in _runs(bad):

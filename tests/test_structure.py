@@ -23,8 +23,12 @@ FLOORS = [
     {"errors", "dtypes", "sizes", "progress", "stats", "plan", "collate_rules", "pinning", "seeding", "iterators"}
     | {"stored", "memory.budget", "sources.memory_maps", "sources.packages", "sources.paths"},
     {"fields", "state", "collating", "mapped", "planned_rows"} | {"pace", "reseeding"},
-    {"safetensors_header", "rows", "transport", "windows", "sources.members", "sources.hdf5_filters"},
-    {"shard_index", "sources.hdf5_layout"},
+    {"safetensors_header", "rows", "transport", "windows", "sources.members", "sources.hdf5_filters"}
+    | {"sources.tile_blocks"},
+    {"codec"},
+    {"shard_index", "row_costs", "sources.hdf5_layout"},
+    {"coded_blocks", "coded_fields"},
+    {"codec_by_field"},
     {"shards", "shard_file", "staging"} | {"sources.arrays", "sources.npy", "sources.raw", "sources.safetensors_file"},
     {"unfinished"},
     {"shard_writer"} | {"sources.npz", "sources.torch_file", "sources.arrow", "sources.hdf5"},
@@ -50,7 +54,7 @@ FLOORS = [
     {"accelerated"},
 ]
 # What runs from the command line stands on the face, like any user's program.
-PROGRAMS = [{"measure"}, {"stock", "bench"}, {"demo", "doctor", "write_command"}, {"cli"}, {"__main__"}]
+PROGRAMS = [{"measure"}, {"stock", "bench"}, {"demo", "doctor", "write_command", "info_command"}, {"cli"}, {"__main__"}]
 HOUSE = [*FLOORS, {""}, *PROGRAMS]
 
 
