@@ -24,7 +24,7 @@ FLOORS = [
     | {"stored", "memory.budget", "sources.memory_maps", "sources.packages", "sources.paths"},
     {"fields", "state", "collating", "mapped", "planned_rows"} | {"pace", "reseeding"},
     {"safetensors_header", "rows", "transport", "windows", "sources.members", "sources.hdf5_filters"}
-    | {"sources.tile_blocks"},
+    | {"sources.tile_blocks", "sources.zarr_layout"},
     {"codec"},
     {"shard_index", "row_costs", "sources.hdf5_layout"},
     {"coded_blocks", "coded_fields"},
@@ -33,7 +33,7 @@ FLOORS = [
     {"shards", "shard_file", "staging"} | {"sources.arrays", "sources.npy", "sources.raw", "sources.safetensors_file"},
     {"unfinished"},
     {"shard_writer"} | {"sources.npz", "sources.torch_file", "sources.arrow", "sources.hdf5"},
-    {"sources.arrow_file"},
+    {"sources.arrow_file", "sources.zarr_store"},
     {"sources.hugging_face"},
     {"formats"},
     {"device", "gathered"},
