@@ -13,8 +13,8 @@ from memload.dtypes import as_torch_dtype
 from memload.errors import FormatError
 from memload.fields import Field, check_name
 from memload.shards import open_shards
-from memload.sources.arrays import borrow_array
 from memload.sources.npy import MAGIC, open_npy
+from memload.sources.ragged_arrays import field_of
 from memload.sources.raw import open_raw
 from memload.sources.safetensors_file import open_safetensors
 
@@ -95,7 +95,7 @@ def from_arrays(arrays: Mapping[str, Any] | None = None, /, **fields: Any) -> Da
     twice = named.keys() & fields.keys()
     if twice:
         raise TypeError(f"both the mapping and the keywords bring {sorted(twice)}")
-    return Dataset({name: borrow_array(name, array) for name, array in {**named, **fields}.items()})
+    return Dataset({name: field_of(name, array) for name, array in {**named, **fields}.items()})
 
 
 def _kind(path: Path) -> str:
