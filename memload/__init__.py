@@ -12,12 +12,14 @@ except ModuleNotFoundError as error:
     ) from error
 
 from memload.accelerated import prepare
+from memload.budget_batches import BudgetBatchSampler
 from memload.cast import Cast, Float32View, cast_stim
 from memload.dataset import Dataset, zip  # noqa: A004 - memload.zip is its public name
 from memload.engine import EngineOptions
 from memload.errors import (
     ChecksumError,
     Damage,
+    DecodeError,
     DiskSpaceError,
     FormatError,
     MemloadError,
@@ -39,10 +41,12 @@ from memload.stats import LoaderStats
 from memload.writing import write
 
 __all__ = [
+    "BudgetBatchSampler",
     "Cast",
     "ChecksumError",
     "Damage",
     "Dataset",
+    "DecodeError",
     "DiskSpaceError",
     "EngineOptions",
     "FastLoader",

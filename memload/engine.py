@@ -19,6 +19,7 @@ import torch
 from torch.utils.data import BatchSampler
 
 from memload import _core
+from memload.batch_streams import batches_known
 from memload.by_the_dataset import answer
 from memload.changes import UpToDate
 from memload.cold import reads_blocks, reads_directly
@@ -128,7 +129,7 @@ class PassSettings:
         if type(sampler) is BatchSampler:
             slot_rows = max(1, min(batch_rows, planned or batch_rows))
         slot = _core.Pipeline.ring_bytes(source.pipeline_fields(), slot_rows, depth=1) // 2
-        planned = planned or _length(sampler) * batch_rows
+        planned = planned or (sampler.rows if batches_known(sampler) else _length(sampler) * batch_rows)
         drop_last = bool(getattr(sampler, "drop_last", False))
         threads, recipe = _threads(loader), Recipe.of(source, loader.batch_transform)
         transforming = (loader._engine.transform_threads or min(threads, MOST_THREADS)) if recipe else 0
@@ -260,6 +261,8 @@ def _length(sized: Any) -> int:
 
 
 def _batch_rows(batch_sampler: Any) -> int:
+    if batches_known(batch_sampler):
+        return int(batch_sampler.largest)
     if isinstance(batch_sampler, list | tuple):
         return max(1, *map(_length, batch_sampler)) if batch_sampler else 1
     rows = getattr(batch_sampler, "batch_size", None)

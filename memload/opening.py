@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,41 +9,47 @@ from typing import Any
 from memload.dataset import Dataset
 from memload.dtypes import as_torch_dtype
 from memload.errors import FormatError
-from memload.fields import Field, check_name
-from memload.shards import open_shards
-from memload.sources.npy import MAGIC, open_npy
+from memload.fields import Field
+from memload.formats import Stated, is_directory, open_fields
+from memload.sources.members import Key
+from memload.sources.paths import PathLike, paths_of
 from memload.sources.ragged_arrays import field_of
 from memload.sources.raw import open_raw
-from memload.sources.safetensors_file import open_safetensors
-
-_KNOWN = (
-    "a directory that memload.write made, a .npy file, a .safetensors file, "
-    "or a file of bare rows with dtype= and shape= stated"
-)
 
 
 def open(  # noqa: A001 - users call it memload.open
-    path: str | os.PathLike[str],
+    path: PathLike | Sequence[PathLike],
     *,
     field: str | None = None,
+    key: Key = None,
+    trust: bool | None = None,
     dtype: Any = None,
     shape: Sequence[int] | int | None = None,
     offset: int | None = None,
 ) -> Dataset:
-    """Return the dataset at `path`; headers are checked, and rows are mapped, not read.
+    """Return the dataset at `path`; headers are checked, and rows are mapped, not read. See docs/sources.md.
 
     Args:
-        path: a directory of shards, a .npy file, a .safetensors file whose tensors have one length, or, with `dtype`
-            and `shape`, a file of bare rows.
-        field: the name for the one field of a .npy file or of bare rows; "data" if not given.
+        path: a directory of shards, a .npy or .npz file, a .safetensors file, a file of torch.save, an HDF5 file, or,
+            with `dtype` and `shape`, a file of bare rows. Several paths in a list, or all that match a pattern such as
+            "betas_session*.hdf5", are one dataset, the rows of one after those of another; numbers in names that match
+            are sorted as numbers.
+        field: the name for the one field of a .npy file or of bare rows, "data" if not given; or another name for the
+            one array that `key` picks.
+        key: which arrays of a file of several become fields: a name such as "stim" or "train/stim", a list of names, or
+            a mapping from names of fields to these. All if not given; they must have the same number of rows.
+        trust: of a file of torch.save: unpickle any class, which runs whatever code the file names.
         dtype: of bare rows: a torch or numpy dtype, or a name such as "bfloat16".
         shape: of one bare row, such as (425, 425, 3), or 100, or () for a single number.
         offset: bytes before the first bare row; 0 if not given.
 
     Raises:
         FileNotFoundError, PermissionError: the path is missing or cannot be read.
-        FormatError: it is empty, cut short, malformed or of no known format.
+        FormatError: it is empty, cut short, malformed or of no known format, or its rows cannot be read in place.
         ShardFormatError: a directory of shards or a safetensors header is malformed; it is a FormatError.
+        KeyError: `key` names nothing that is there.
+        ValueError: the arrays differ in their number of rows, or several paths in fields, dtypes or shapes.
+        ImportError: the package that reads the format is not installed; the message says how to install it.
         TypeError: an argument is given that this format states itself.
 
     Example:
@@ -55,16 +59,22 @@ def open(  # noqa: A001 - users call it memload.open
         >>> memload.open(path, field="stim")[3]["stim"]
         tensor([ 9., 10., 11.], dtype=torch.float64)
     """
-    place = Path(path)
-    stated = {"field": field, "dtype": dtype, "shape": shape, "offset": offset}
-    if dtype is not None or shape is not None:
-        return Dataset(_open_stated(place, field, dtype, shape, offset or 0))
-    kind = _kind(place)
-    if kind == "npy":
-        _refuse(place, stated, "dtype", "shape", "offset")
-        return Dataset(open_npy(place, _name(field)))
-    _refuse(place, stated, "field", "dtype", "shape", "offset")
-    return Dataset(open_shards(place) if kind == "shards" else open_safetensors(place))
+    stated = Stated(field, key, trust, dtype, shape, offset)
+    open_one = open_fields if dtype is None and shape is None else _open_stated
+    places = paths_of(path)
+    return _one_after_the_other(places, [Dataset(open_one(place, stated)) for place in places])
+
+
+def _one_after_the_other(places: Sequence[Path], parts: Sequence[Dataset]) -> Dataset:
+    first, *others = parts
+    try:
+        return first.concat(*others) if others else first
+    except ValueError as error:
+        listed = ", ".join(f"{number}: {place}" for number, place in enumerate(places[:_MOST_LISTED]))
+        raise ValueError(f"these are no one dataset: {error} ({listed})") from None
+
+
+_MOST_LISTED = 100
 
 
 def from_arrays(arrays: Mapping[str, Any] | None = None, /, **fields: Any) -> Dataset:
@@ -98,53 +108,17 @@ def from_arrays(arrays: Mapping[str, Any] | None = None, /, **fields: Any) -> Da
     return Dataset({name: field_of(name, array) for name, array in {**named, **fields}.items()})
 
 
-def _kind(path: Path) -> str:
-    if _is_directory(path):
-        return "shards"
-    with path.open("rb") as file:
-        start = file.read(len(MAGIC))
-    if not start:
-        raise FormatError(f"{path}: an empty file; expected {_KNOWN}")
-    if start == MAGIC or path.suffix == ".npy":
-        return "npy"
-    if path.suffix == ".safetensors":
-        return "safetensors"
-    hint = f"; to open a set of shards, give its directory, {path.parent}" if path.name == "index.json" else ""
-    raise FormatError(f"{path}: no format that memload knows; expected {_KNOWN}{hint}")
-
-
-def _is_directory(path: Path) -> bool:
-    try:
-        mode = path.stat().st_mode
-    except FileNotFoundError:
-        raise FileNotFoundError(f"{path}: there is nothing at this path; expected {_KNOWN}") from None
-    if not stat.S_ISDIR(mode) and not stat.S_ISREG(mode):
-        raise FormatError(f"{path}: neither a file nor a directory; expected {_KNOWN}")
-    return stat.S_ISDIR(mode)
-
-
-def _open_stated(
-    path: Path, field: str | None, dtype: Any, shape: Sequence[int] | int | None, offset: int
-) -> dict[str, Field]:
-    if dtype is None or shape is None:
+def _open_stated(path: Path, stated: Stated) -> dict[str, Field]:
+    shape, offset = stated.shape, stated.offset or 0
+    if stated.dtype is None or shape is None:
         raise TypeError(f"{path}: bare rows need both dtype= and shape=, the shape of one row")
     sides = tuple(shape) if isinstance(shape, Sequence) else (shape,)
     if not all(isinstance(side, int) and side >= 0 for side in sides) or offset < 0:
         raise ValueError(f"{path}: shape and offset must be counts, got {sides} and {offset}")
-    if _is_directory(path):
+    if stated.key is not None or stated.trust is not None:
+        raise TypeError(f"{path}: bare rows have no names and no classes; leave out key= and trust=")
+    if is_directory(path):
         raise FormatError(f"{path}: a directory; dtype= and shape= are for a file of bare rows")
     if path.stat().st_size == 0:
         raise FormatError(f"{path}: an empty file; expected rows of {sides}")
-    return open_raw(path, _name(field), as_torch_dtype(dtype), sides, offset)
-
-
-def _name(field: str | None) -> str:
-    name = "data" if field is None else field
-    check_name(name)
-    return name
-
-
-def _refuse(path: Path, stated: dict[str, Any], *names: str) -> None:
-    given = [f"{name}=" for name in names if stated[name] is not None]
-    if given:
-        raise TypeError(f"{path}: its format states names, dtypes and shapes itself; leave out {', '.join(given)}")
+    return open_raw(path, stated.name, as_torch_dtype(stated.dtype), sides, offset)

@@ -24,6 +24,8 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
+from memload.batch_streams import KnownBatches, RowBatches, batch_stream, batches_known
+from memload.budget_batches import BudgetBatchSampler
 from memload.draws import LOOKAHEAD, DistributedRows, Draws, Position, Progress, RowStream, Stream
 from memload.draws import Indices as Indices
 from memload.pulls import BatchStream, Generators
@@ -74,6 +76,8 @@ def plan_bytes(sampler: Any, ahead: int = 0) -> int:
         sampler: the sampler of the rows.
         ahead: rows that are asked for ahead of the loop.
     """
+    if isinstance(sampler, BudgetBatchSampler):
+        return sampler.nbytes
     if not known(sampler):
         return 0
     rows = len(sampler)
@@ -333,7 +337,7 @@ def _rows_there(indices: Any, n: int) -> Indices | None:
     return rows if rows.size and rows.min() >= 0 and rows.max() < n else None
 
 
-Feed = StreamFeed | BatchFeed
+Feed = StreamFeed | KnownBatches | BatchFeed
 
 
 def feed(
@@ -360,6 +364,8 @@ def feed(
         as_index: whether the dataset is indexed by each batch as a whole.
     """
     progress = progress or Progress()
+    if (known_batches := _known_batches(batch_sampler, rows, progress.resumed)) is not None:
+        return KnownBatches(known_batches, sink, progress)
     source = _drawn(batch_sampler, rows, progress.resumed)
     if source is not None:
         return StreamFeed(source, batch_sampler.batch_size, rows, sink, progress)
@@ -380,6 +386,13 @@ def _drawn(batch_sampler: Any, rows: int, position: Position | None) -> RowStrea
         return None  # iterated, it fails with what it raises, and when it does so in a stock loader
     there = range(-rows, rows)
     return source if not source.values or (source.values[0] in there and source.values[-1] in there) else None
+
+
+def _known_batches(batch_sampler: Any, rows: int, position: Position | None) -> RowBatches | None:
+    if not batches_known(batch_sampler):
+        return None
+    source = batch_stream(batch_sampler, position)
+    return source if source.values.stop <= rows else None
 
 
 def _lies_ready(batch_sampler: Any) -> bool:

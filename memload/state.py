@@ -31,6 +31,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
+from memload.budget_batches import BudgetBatchSampler
 from memload.draws import Progress, decode, encode
 from memload.dtypes import dtype_name
 from memload.iterators import AroundBatches
@@ -78,6 +79,7 @@ _FACTS: dict[type, Callable[[Any], dict[str, Any]]] = {
         "replacement": s.replacement,
         "generator": s.generator is not None,
     },
+    BudgetBatchSampler: BudgetBatchSampler.facts,
     DistributedSampler: lambda s: {"shuffle": s.shuffle, "seed": s.seed, "drop_last": s.drop_last},
 }
 

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch.utils.data import BatchSampler, IterableDataset, SubsetRandomSampler
 
+from memload.batch_streams import RowBatches, batch_stream, batches_known
 from memload.draws import Indices, Progress, RowStream
 from memload.iterables import iterable_pass
 from memload.overtaking import Overtaking
@@ -140,7 +141,27 @@ class _RowBatches:
         return self._source.position(seen * self._rows)
 
 
-def _pulls(sampler: Any, progress: Progress, generators: Mapping[str, torch.Generator]) -> _RowBatches | BatchStream:
+class _KnownBatches:
+    """The batches of a sampler that knows them, as lists of ints."""
+
+    def __init__(self, source: RowBatches) -> None:
+        self._source = source
+        self.position = source.position
+
+    def next(self, seen: int) -> list[int]:
+        """Return the next batch; the loop has seen so many. Raises StopIteration after the last."""
+        rows = self._source.next(seen)
+        if rows is None:
+            raise StopIteration
+        batch: list[int] = rows.tolist()
+        return batch
+
+
+def _pulls(
+    sampler: Any, progress: Progress, generators: Mapping[str, torch.Generator]
+) -> _RowBatches | _KnownBatches | BatchStream:
+    if batches_known(sampler):
+        return _KnownBatches(batch_stream(sampler, progress.resumed))
     batched = type(sampler) is BatchSampler
     inner = sampler.sampler if batched else sampler
     # The indices of a SubsetRandomSampler may be anything that the dataset knows.

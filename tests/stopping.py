@@ -107,6 +107,12 @@ def both(n):
     return memload.concat({name: memload.from_arrays(x=torch.zeros(rows)) for name, rows in parts.items()})
 
 
+def by_budget(n):
+    """Batches of two or three buckets, for one of two ranks."""
+    how = {"seed": 5, "buckets": 2, "num_replicas": 2, "rank": 1}
+    return memload.BudgetBatchSampler(torch.arange(1, n + 1) % 7, 12, **how)
+
+
 KNOWN = {
     "sequential": lambda ds, n, g: SequentialSampler(ds),
     "shuffled": lambda ds, n, g: RandomSampler(ds),
@@ -124,6 +130,7 @@ KNOWN = {
     "weighted as it goes": lambda ds, n, g: memload.WeightedSampler(torch.arange(1.0, n + 1), n + 3),
     "weighted as it goes by a generator": lambda ds, n, g: memload.WeightedSampler(torch.ones(n), 300, generator=g),
     "distributed": lambda ds, n, g: DistributedSampler(ds, 3, 1, seed=5),
+    "by budget": lambda ds, n, g: by_budget(n),
 }
 UNKNOWN = {
     "draws from the global generator": lambda ds, n, g: GlobalShuffle(n),
@@ -140,7 +147,7 @@ def make(kind, n, *, native=True, seed=0, batch_size=4, drop_last=False, **setti
     dataset = memload.from_arrays(x=torch.arange(n)).only("x") if native else list(range(n))
     generator = torch.Generator().manual_seed(seed)
     sampler = SAMPLERS[kind](dataset, n, generator)
-    if not isinstance(sampler, ReadyBatches | Sharded):
+    if not isinstance(sampler, ReadyBatches | Sharded | memload.BudgetBatchSampler):
         sampler = BatchSampler(sampler, batch_size, drop_last)
     loader = memload.FastLoader(dataset, batch_sampler=sampler, generator=generator, **settings)
     assert loader.engine == ("native" if native else "torch")

@@ -8,10 +8,53 @@ from __future__ import annotations
 import os
 import re
 import stat
+from dataclasses import dataclass
 from pathlib import Path
 
 # address range, permissions, offset, device, inode, path; see proc_pid_maps(5)
 _LINE = re.compile(r"([0-9a-f]+)-([0-9a-f]+) (\S{4}) ([0-9a-f]+) ([0-9a-f]+):([0-9a-f]+) (\d+) +(/.*)")
+
+
+@dataclass(frozen=True)
+class Mapping:
+    """One line of /proc/self/maps that names a file.
+
+    Attributes:
+        begin, end: its addresses.
+        offset: of the byte of the file that lies at `begin`.
+        shows_file: whether its bytes are the file's for sure: writable private mappings may differ from it.
+        path, device, inode: of the file, as it was mapped.
+    """
+
+    begin: int
+    end: int
+    offset: int
+    shows_file: bool
+    path: str
+    device: int
+    inode: int
+
+    def shows(self, path: Path) -> bool:
+        """Whether `path` leads to the file that is mapped: it is there, and was not replaced."""
+        try:
+            found = path.stat()
+        except OSError:
+            return False
+        return (found.st_dev, found.st_ino) == (self.device, self.inode) and stat.S_ISREG(found.st_mode)
+
+
+def mapping_of(address: int) -> Mapping | None:
+    """Return the mapping of a file that holds this address; None if there is none."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        match = _LINE.fullmatch(line)
+        if match is None:
+            continue
+        begin, end, offset = (int(match[group], 16) for group in (1, 2, 4))
+        if begin <= address < end:
+            device = os.makedev(int(match[5], 16), int(match[6], 16))
+            shows_file = match[3][3] == "s" or match[3][1] == "-"
+            return Mapping(begin, end, offset, shows_file, match[8], device, int(match[7]))
+    return None
 
 
 def mapped_file(address: int, nbytes: int) -> tuple[str, int] | None:
@@ -20,23 +63,9 @@ def mapped_file(address: int, nbytes: int) -> tuple[str, int] | None:
     Writable private mappings do not count, since their bytes may differ from the file's; nor do files that have been
     removed or replaced, or lie in /dev/shm, where they come and go with their users.
     """
-    for line in Path("/proc/self/maps").read_text().splitlines():
-        match = _LINE.fullmatch(line)
-        if match is None:
-            continue
-        start, end, offset = (int(match[group], 16) for group in (1, 2, 4))
-        if start <= address and address + nbytes <= end:
-            device = os.makedev(int(match[5], 16), int(match[6], 16))
-            shows_file = match[3][3] == "s" or match[3][1] == "-"
-            path = match[8]
-            return (path, offset + address - start) if shows_file and _is_file(path, device, int(match[7])) else None
-    return None
-
-
-def _is_file(path: str, device: int, inode: int) -> bool:
-    try:
-        found = Path(path).stat()
-    except OSError:
-        return False
-    same = (found.st_dev, found.st_ino) == (device, inode)
-    return same and stat.S_ISREG(found.st_mode) and not path.startswith("/dev/shm/")
+    mapping = mapping_of(address)
+    if mapping is None or address + nbytes > mapping.end or not mapping.shows_file:
+        return None
+    if mapping.path.startswith("/dev/shm/") or not mapping.shows(Path(mapping.path)):
+        return None
+    return mapping.path, mapping.offset + address - mapping.begin

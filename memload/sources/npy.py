@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+import torch
 
 from memload._core import Column, Storage
 from memload.dtypes import from_numpy_dtype
@@ -14,6 +16,26 @@ from memload.errors import FormatError
 from memload.fields import Field, check_size
 
 MAGIC = b"\x93NUMPY"
+
+
+@dataclass(frozen=True)
+class NpyArray:
+    """An array in .npy format somewhere in a file; `rows` is None for a single number."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    offset: int
+
+    @property
+    def rows(self) -> int | None:
+        """The length of the first axis."""
+        return self.shape[0] if self.shape else None
+
+    def field(self, storage: Storage) -> Field:
+        """Return the field whose rows lie in the mapped file; there is a first axis."""
+        rows, *row_shape = self.shape
+        row_bytes = math.prod(row_shape) * self.dtype.itemsize
+        return Field(self.dtype, tuple(row_shape), Column(row_bytes, [(storage, self.offset, rows, row_bytes)]))
 
 
 def open_npy(path: Path, name: str) -> dict[str, Field]:
@@ -24,31 +46,41 @@ def open_npy(path: Path, name: str) -> dict[str, Field]:
             in torch, or the file's length does not fit.
     """
     with path.open("rb") as file:
-        shape, fortran, dtype = _read_header(path, file)
-        offset = file.tell()
+        array = read_npy(str(path), file, path.stat().st_size)
+    if array.rows is None:
+        raise FormatError(f"{path}: a single number; expected an array whose first axis counts the rows")
+    return {name: array.field(Storage.map_file(str(path.absolute())))}
+
+
+def read_npy(what: str, file: BinaryIO, end: int) -> NpyArray:
+    """Return the array whose header `file` stands at, and whose bytes reach up to `end`.
+
+    Raises:
+        FormatError: the header is malformed, the array is in Fortran order, its dtype has no equal in torch, or its
+            bytes do not fit; the message begins with `what`.
+    """
+    begin = file.tell()
+    shape, fortran, dtype = _read_header(what, file)
+    offset = file.tell()
     try:
         torch_dtype = from_numpy_dtype(dtype)
     except TypeError as error:
-        raise FormatError(f"{path}: {error}") from None
-    if not shape:
-        raise FormatError(f"{path}: a single number; expected an array whose first axis counts the rows")
+        raise FormatError(f"{what}: {error}") from None
     if fortran and len(shape) > 1:
         raise FormatError(
-            f"{path}: saved in Fortran order, so a row is not one run of bytes; "
+            f"{what}: saved in Fortran order, so a row is not one run of bytes; "
             "save it again with numpy.save(path, numpy.ascontiguousarray(array))"
         )
-    rows, *row_shape = shape
+    rows, *row_shape = shape or (1,)
     try:
         check_size(torch_dtype, row_shape, rows)
     except ValueError as error:
-        raise FormatError(f"{path}: {error}") from None
-    row_bytes = math.prod(row_shape) * dtype.itemsize
-    _check_length(path, offset, rows, row_bytes)
-    storage = Storage.map_file(str(path.absolute()))
-    return {name: Field(torch_dtype, tuple(row_shape), Column(row_bytes, [(storage, offset, rows, row_bytes)]))}
+        raise FormatError(f"{what}: {error}") from None
+    _check_length(what, offset - begin, rows, math.prod(row_shape) * dtype.itemsize, end - begin)
+    return NpyArray(torch_dtype, shape, offset)
 
 
-def _read_header(path: Path, file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+def _read_header(what: str, file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     header: Any = np.lib.format  # untyped before numpy 2.2
     try:
         version = header.read_magic(file)
@@ -57,22 +89,21 @@ def _read_header(path: Path, file: BinaryIO) -> tuple[tuple[int, ...], bool, np.
         elif version == (2, 0):
             shape, fortran, dtype = header.read_array_header_2_0(file)
         else:
-            raise FormatError(f"{path}: .npy format version {version}; versions 1.0 and 2.0 can hold plain arrays")
+            raise FormatError(f"{what}: .npy format version {version}; versions 1.0 and 2.0 can hold plain arrays")
     except FormatError:
         raise
     except Exception as error:  # numpy evaluates the header as Python text: what that raises depends on the garbage
-        raise FormatError(f"{path}: not a .npy file with a sound header ({error})") from error
+        raise FormatError(f"{what}: not a .npy file with a sound header ({error})") from error
     if not all(type(side) is int and 0 <= side < 2**63 for side in shape):
-        raise FormatError(f"{path}: the header states the shape {shape}")
+        raise FormatError(f"{what}: the header states the shape {shape}")
     return shape, fortran, dtype
 
 
-def _check_length(path: Path, offset: int, rows: int, row_bytes: int) -> None:
-    expected = offset + rows * row_bytes
-    found = path.stat().st_size
+def _check_length(what: str, header: int, rows: int, row_bytes: int, found: int) -> None:
+    expected = header + rows * row_bytes
     if found != expected:
         kind = "cut short" if found < expected else "longer than its header says (several arrays in one file?)"
         raise FormatError(
-            f"{path}: {kind}: {rows} rows of {row_bytes} bytes after a header of {offset} make {expected} bytes, "
+            f"{what}: {kind}: {rows} rows of {row_bytes} bytes after a header of {header} make {expected} bytes, "
             f"but the file has {found}"
         )

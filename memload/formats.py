@@ -1,0 +1,153 @@
+"""Which format a path holds, and who opens it: a table with one line for each format."""
+
+from __future__ import annotations
+
+import stat
+import zipfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from memload.errors import FormatError
+from memload.fields import Field, check_name
+from memload.shards import open_shards
+from memload.sources.hdf5 import is_hdf5, open_hdf5
+from memload.sources.members import Key
+from memload.sources.npy import MAGIC as NPY_MAGIC
+from memload.sources.npy import open_npy
+from memload.sources.npz import open_npz
+from memload.sources.safetensors_file import open_safetensors
+from memload.sources.torch_file import LEGACY_MAGIC, open_torch
+
+_START = 16  # bytes that tell formats apart
+
+
+@dataclass(frozen=True)
+class Stated:
+    """What the caller of `memload.open` states beside the path; None: nothing. `memload.open` says what each means."""
+
+    field: str | None = None
+    key: Key = None
+    trust: bool | None = None
+    dtype: Any = None
+    shape: Sequence[int] | int | None = None
+    offset: int | None = None
+
+    @property
+    def name(self) -> str:
+        """The name for a single field."""
+        name = "data" if self.field is None else self.field
+        check_name(name)
+        return name
+
+    def refuse_all_but(self, path: Path, takes: Sequence[str]) -> None:
+        """Raise TypeError if something is stated that the format states itself."""
+        given = [
+            f"{one.name}=" for one in fields(self) if getattr(self, one.name) is not None and one.name not in takes
+        ]
+        if given:
+            raise TypeError(f"{path}: its format states names, dtypes and shapes itself; leave out {', '.join(given)}")
+
+
+class Format(NamedTuple):
+    """A format: its name in messages, the arguments it takes, whether a path holds it, and what opens it."""
+
+    name: str
+    takes: Sequence[str]
+    is_one: Callable[[Path, bytes], bool]
+    open: Callable[[Path, Stated], dict[str, Field]]
+
+
+def open_fields(path: Path, stated: Stated) -> dict[str, Field]:
+    """Return the fields at `path`.
+
+    Raises:
+        FileNotFoundError, PermissionError: the path is missing or cannot be read.
+        FormatError: it is empty, damaged or of no known format.
+        TypeError: something is stated that its format states itself.
+    """
+    table, start = (DIRECTORIES, b"") if is_directory(path) else (FILES, _start(path))
+    for one in table:
+        if one.is_one(path, start):
+            stated.refuse_all_but(path, one.takes)
+            return one.open(path, stated)
+    hint = f"; to open a set of shards, give its directory, {path.parent}" if path.name == "index.json" else ""
+    raise FormatError(f"{path}: no format that memload knows; expected {known()}{hint}")
+
+
+def known() -> str:
+    """Return the names of all formats, for messages."""
+    return (
+        f"{', '.join(one.name for one in (*DIRECTORIES, *FILES))}, or a file of bare rows with dtype= and shape= stated"
+    )
+
+
+def is_directory(path: Path) -> bool:
+    """Whether the path is a directory.
+
+    Raises:
+        FileNotFoundError: there is nothing.
+        FormatError: it is neither a file nor a directory.
+    """
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{path}: there is nothing at this path; expected {known()}") from None
+    if not stat.S_ISDIR(mode) and not stat.S_ISREG(mode):
+        raise FormatError(f"{path}: neither a file nor a directory; expected {known()}")
+    return stat.S_ISDIR(mode)
+
+
+def _start(path: Path) -> bytes:
+    with path.open("rb") as file:
+        start = file.read(_START)
+    if not start:
+        raise FormatError(f"{path}: an empty file; expected {known()}")
+    return start
+
+
+def _is_npz(path: Path, start: bytes) -> bool:
+    return path.suffix == ".npz" or any(name.endswith(".npy") for name in _members(path, start))
+
+
+def _is_torch(path: Path, start: bytes) -> bool:
+    named = path.suffix in (".pt", ".pth") or start.startswith(LEGACY_MAGIC)
+    return named or any(name.endswith("/data.pkl") for name in _members(path, start))
+
+
+def _members(path: Path, start: bytes) -> list[str]:
+    """The names in a zip file; none if it is no sound one."""
+    if not start.startswith(b"PK"):
+        return []
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return archive.namelist()
+    except (zipfile.BadZipFile, EOFError, NotImplementedError, ValueError):
+        return []
+
+
+def _open_torch(path: Path, stated: Stated) -> dict[str, Field]:
+    return open_torch(path, stated.key, stated.field, trust=bool(stated.trust))
+
+
+DIRECTORIES = (
+    Format("a directory that memload.write made", (), lambda _path, _: True, lambda path, _: open_shards(path)),
+)
+FILES = (
+    Format(
+        "a .npy file",
+        ("field",),
+        lambda path, start: start.startswith(NPY_MAGIC) or path.suffix == ".npy",
+        lambda path, stated: open_npy(path, stated.name),
+    ),
+    Format("a .npz file", ("field", "key"), _is_npz, lambda path, stated: open_npz(path, stated.key, stated.field)),
+    Format("a .safetensors file", (), lambda path, _: path.suffix == ".safetensors", lambda p, _: open_safetensors(p)),
+    Format(
+        "an HDF5 file",
+        ("field", "key"),
+        lambda path, _: is_hdf5(path),
+        lambda path, stated: open_hdf5(path, stated.key, stated.field),
+    ),
+    Format("a file of torch.save", ("field", "key", "trust"), _is_torch, _open_torch),
+)
