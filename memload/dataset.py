@@ -379,8 +379,8 @@ def in_form(dataset: Any, forms: Any) -> Dataset:
     """
     if not isinstance(dataset, Dataset):
         raise TypeError(
-            f"ragged= is for memload datasets; the dataset is {kind(dataset)}: use ds.with_ragged(...) where the memload "
-            "dataset goes into it"
+            f"ragged= is for memload datasets; the dataset is {kind(dataset)}: use ds.with_ragged(...) where the "
+            "memload dataset goes into it"
         )
     return replace(dataset, fields=with_forms([*dataset.fields.items()], forms))
 

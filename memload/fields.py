@@ -54,7 +54,7 @@ class Field:
     """
 
     dtype: torch.dtype
-    shape: tuple[int, ...]
+    shape: tuple[Any, ...]
     column: Column
     lenders: tuple[Lender, ...] = field(default=(), compare=False, repr=False)
     digest: str = field(default="", compare=False, repr=False)
@@ -129,8 +129,13 @@ class Field:
         """Return a fresh copy of one row, whose number is the only one in `row`; otherwise as `gather`."""
         return self.gather(row)[0]
 
-    def assembled(self, values: torch.Tensor, more: Iterator[torch.Tensor]) -> Any:
-        """Return what a batch has of this field: what the pipeline made of it, further outputs being taken of `more`."""
+    def assembled(self, values: torch.Tensor, more: Iterator[torch.Tensor]) -> Any:  # noqa: ARG002 - for other kinds
+        """Return what a batch has of this field.
+
+        Args:
+            values: what the pipeline made of it.
+            more: gives its further outputs, if a field of this kind has any.
+        """
         return values
 
     def recipe(self) -> dict[str, Any]:
