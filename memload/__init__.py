@@ -14,7 +14,7 @@ except ModuleNotFoundError as error:
 from memload.accelerated import prepare
 from memload.budget_batches import BudgetBatchSampler
 from memload.cast import Cast, Float32View, cast_stim
-from memload.dataset import Dataset, zip  # noqa: A004 - memload.zip is its public name
+from memload.dataset import Dataset
 from memload.engine import EngineOptions
 from memload.errors import (
     ChecksumError,
@@ -29,6 +29,7 @@ from memload.errors import (
 )
 from memload.fields import Field
 from memload.groups import GroupedDataset, concat, group_collate
+from memload.hugging_face import from_hf
 from memload.loader import FastLoader
 from memload.mapped import MappedDataset
 from memload.opening import from_arrays, open  # noqa: A004 - memload.open is its public name
@@ -39,6 +40,7 @@ from memload.shards import verify
 from memload.sources.ragged_arrays import ragged
 from memload.stats import LoaderStats
 from memload.writing import write
+from memload.zipping import zip  # noqa: A004 - memload.zip is its public name
 
 __all__ = [
     "BudgetBatchSampler",
@@ -69,6 +71,7 @@ __all__ = [
     "cast_stim",
     "concat",
     "from_arrays",
+    "from_hf",
     "group_collate",
     "open",
     "prepare",

@@ -7,30 +7,7 @@ import numpy
 import numpy.typing
 import typing
 import typing_extensions
-__all__: list[str] = ['Ceiling', 'Chain', 'Column', 'Pipeline', 'Ragged', 'Slots', 'Storage', 'Windows', 'bench_disk', 'bench_memcpy', 'cast', 'copy', 'isas', 'version']
-class Chain:
-    """
-    Filters in the order in which the writer applied them.
-    """
-    def __init__(self, filters: collections.abc.Sequence[tuple[str, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]]) -> None:
-        """
-        Of (name, bytes of an element, elements in a block); zeros where the filter has none.
-        """
-    def decode(self, src: typing_extensions.Buffer, nbytes: typing.SupportsInt | typing.SupportsIndex, skipped: typing.SupportsInt | typing.SupportsIndex = 0) -> bytes:
-        """
-        Undo the filters, but for those whose bit is set in `skipped`. Raises DecodeError.
-        """
-    def encode(self, src: typing_extensions.Buffer, level: typing.SupportsInt | typing.SupportsIndex = 1, inner: str = 'zstd', shuffle: str = 'none') -> bytes:
-        """
-        Apply the filters. `inner` and `shuffle` are for blosc.
-        """
-    def scratch_bytes(self, nbytes: typing.SupportsInt | typing.SupportsIndex) -> int:
-        """
-        The memory that decoding so many bytes takes besides them.
-        """
-    @property
-    def filters(self) -> list[tuple[str, int, int]]:
-        ...
+__all__: list[str] = ['Ceiling', 'Chain', 'Column', 'Pipeline', 'Slots', 'Storage', 'Windows', 'bench_decode', 'bench_disk', 'bench_memcpy', 'cast', 'copy', 'isas', 'version']
 class Storage:
     """
     One readable run of bytes: a mapped file, or memory of somebody else's.
@@ -113,87 +90,29 @@ class Column:
         """
         What is read, each storage once.
         """
-class Ragged:
+class Chain:
     """
-    Where the rows of a field lie that differ in length: runs of items, found by offsets. Immutable. `row_bytes` is their average; `gather` copies the items of rows, one row after the other, plane by plane, or padded.
+    Filters in the order in which the writer applied them.
     """
-    @staticmethod
-    def concat(columns: collections.abc.Sequence[Ragged]) -> Ragged:
+    def __init__(self, filters: collections.abc.Sequence[tuple[str, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]]) -> None:
         """
-        All rows of the first, then of the second, and so on.
+        Of (name, bytes of an element, elements in a block); zeros where the filter has none.
         """
-    def __init__(self, item_bytes: typing.SupportsInt | typing.SupportsIndex, planes: typing.SupportsInt | typing.SupportsIndex, segments: collections.abc.Sequence[tuple[Storage, typing.SupportsInt | typing.SupportsIndex, Storage, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]]) -> None:
+    def decode(self, src: typing_extensions.Buffer, nbytes: typing.SupportsInt | typing.SupportsIndex, skipped: typing.SupportsInt | typing.SupportsIndex = 0) -> bytes:
         """
-        Segments are (storage of the offsets, where they begin, storage of the values, where they begin, rows, items of a plane, bytes from one plane to the next). The int64 offsets, rows + 1 of them, are read and checked. Raises ValueError and ShardReadError.
+        Undo the filters, but for those whose bit is set in `skipped`. Raises DecodeError.
         """
-    def counted_by(self, counts: Ragged) -> Ragged:
+    def encode(self, src: typing_extensions.Buffer, level: typing.SupportsInt | typing.SupportsIndex = 1, inner: str = 'zstd', shuffle: str = 'none') -> bytes:
         """
-        The same rows of int32 or int64, by their size, each item of which is increased in a batch by the items that `counts` has in the rows before: the node numbers of graphs that become one.
+        Apply the filters. `inner` and `shuffle` are for blosc.
         """
-    def gather(self, rows: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], address: typing.SupportsInt | typing.SupportsIndex, nbytes: typing.SupportsInt | typing.SupportsIndex) -> None:
+    def scratch_bytes(self, nbytes: typing.SupportsInt | typing.SupportsIndex) -> int:
         """
-        Copy rows to memory, one after the other. Raises IndexError and ShardReadError.
-        """
-    def lengths(self, rows: typing.Annotated[numpy.typing.ArrayLike, numpy.int64]) -> numpy.typing.NDArray[numpy.int64]:
-        """
-        Items of each of these rows. Raises IndexError and ShardReadError.
-        """
-    def longest(self, rows: typing.SupportsInt | typing.SupportsIndex) -> int:
-        """
-        Items of so many of the longest rows.
-        """
-    def padded(self) -> Ragged:
-        """
-        The same rows, padded with zeros in a batch to the length of its longest.
-        """
-    def select(self, rows: typing.Annotated[numpy.typing.ArrayLike, numpy.int64]) -> Ragged:
-        """
-        These rows in this order. Raises IndexError at the first that is not there.
+        The memory that decoding so many bytes takes besides them.
         """
     @property
-    def item_bytes(self) -> int:
+    def filters(self) -> list[tuple[str, int, int]]:
         ...
-    @property
-    def items(self) -> int:
-        """
-        Items of one plane, of all rows.
-        """
-    @property
-    def pads(self) -> bool:
-        """
-        Whether rows of a batch are padded to the longest.
-        """
-    @property
-    def planes(self) -> int:
-        """
-        How many runs of items a row has, one behind the other.
-        """
-    @property
-    def row_bytes(self) -> int:
-        ...
-    @property
-    def rows(self) -> int:
-        ...
-    @property
-    def segments(self) -> list[tuple[Storage, int, Storage, int, int, int, int]]:
-        """
-        What the column was made of.
-        """
-    @property
-    def selection(self) -> numpy.typing.NDArray[numpy.int64] | None:
-        """
-        A copy of the stored rows in order; None if all, as they lie.
-        """
-    @property
-    def selection_bytes(self) -> int:
-        """
-        Memory taken by the row selection, if any.
-        """
-    @property
-    def storages(self) -> list[Storage]:
-        """
-        What is read, each storage once.
-        """
 class Windows:
     """
     Rows that are windows of frames; each frame is stored once. Immutable.
@@ -203,7 +122,7 @@ class Windows:
         """
         All rows of the first, then of the second, and so on.
         """
-    def __init__(self, frames: Column | Windows | Ragged, steps: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], runs: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]]) -> None:
+    def __init__(self, frames: Column | Windows, steps: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], runs: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]]) -> None:
         """
         A row beginning at the frame b is the frames b + step for each step; runs are (first frame, rows, hop).
         """
@@ -216,7 +135,7 @@ class Windows:
         These rows in this order. Raises IndexError at the first that is not there.
         """
     @property
-    def frames(self) -> Column | Windows | Ragged:
+    def frames(self) -> Column | Windows:
         ...
     @property
     def row_bytes(self) -> int:
@@ -252,11 +171,11 @@ class Pipeline:
     One pass over a plan: rows gathered by native threads into reused slots.
     """
     @staticmethod
-    def ring_bytes(fields: collections.abc.Sequence[tuple[Column | Windows | Ragged, tuple[str, str, bool] | None, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]]], slot_rows: typing.SupportsInt | typing.SupportsIndex, depth: typing.SupportsInt | typing.SupportsIndex) -> int:
+    def ring_bytes(fields: collections.abc.Sequence[tuple[Column | Windows, tuple[str, str, bool] | None, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]]], slot_rows: typing.SupportsInt | typing.SupportsIndex, depth: typing.SupportsInt | typing.SupportsIndex) -> int:
         """
         Bytes that the slots of such a pipeline take.
         """
-    def __init__(self, fields: collections.abc.Sequence[tuple[Column | Windows | Ragged, tuple[str, str, bool] | None, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]]], batch_rows: typing.SupportsInt | typing.SupportsIndex, slot_rows: typing.SupportsInt | typing.SupportsIndex, drop_last: bool, depth: typing.SupportsInt | typing.SupportsIndex, threads: typing.SupportsInt | typing.SupportsIndex, read_blocks: bool = False, direct: bool = False, isa: str = '', streaming: bool | None = None, reuse: Pipeline | None = None) -> None:
+    def __init__(self, fields: collections.abc.Sequence[tuple[Column | Windows, tuple[str, str, bool] | None, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]]], batch_rows: typing.SupportsInt | typing.SupportsIndex, slot_rows: typing.SupportsInt | typing.SupportsIndex, drop_last: bool, depth: typing.SupportsInt | typing.SupportsIndex, threads: typing.SupportsInt | typing.SupportsIndex, read_blocks: bool = False, direct: bool = False, isa: str = '', streaming: bool | None = None, reuse: Pipeline | None = None) -> None:
         """
         Fields are (column, None or (from, to, norm_removed), DLPack code, bits, shape of what follows the first axis).
         """
@@ -320,6 +239,10 @@ class Ceiling:
     @property
     def batches_in_plan(self) -> int:
         ...
+def bench_decode(storages: collections.abc.Sequence[Storage], table: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], threads: typing.SupportsInt | typing.SupportsIndex, seconds: typing.SupportsFloat | typing.SupportsIndex, chain: Chain | None = None) -> dict[str, typing.Any]:
+    """
+    Decodes parts over and over, and says how long it took: seconds, cpu_seconds, parts, bytes. The table has a row for each: (number of its storage, offset, stored bytes, decoded bytes). Without a chain, they are zlib or gzip streams, and it is zlib-ng itself that is measured.
+    """
 def bench_disk(path: str, offsets: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], nbytes: typing.SupportsInt | typing.SupportsIndex, in_flight: typing.SupportsInt | typing.SupportsIndex, method: str) -> dict[str, typing.Any]:
     """
     Reads rows past the page cache: seconds, cpu_seconds, reads, bytes.

@@ -14,12 +14,16 @@ import torch
 import xxhash
 from numpy.typing import NDArray
 
-from memload._core import Column
+from memload._core import Column, Ragged, Windows
 from memload.dtypes import dtype_name
 
 RESERVED_NAME = "__metadata__"  # of the safetensors format
 MOST_ROWS = 2**53
 MOST_BYTES = 2**63
+
+
+AnyColumn = Column | Windows | Ragged
+"""Rows as they lie: each one run of bytes, a window of frames, or a run of items."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +59,7 @@ class Field:
 
     dtype: torch.dtype
     shape: tuple[Any, ...]
-    column: Column
+    column: AnyColumn
     lenders: tuple[Lender, ...] = field(default=(), compare=False, repr=False)
     digest: str = field(default="", compare=False, repr=False)
     """What tells the files that were read from others of the same form, without reading them; "" if nothing does."""
@@ -158,8 +162,18 @@ class Field:
     def concat(fields: Sequence[Field]) -> Field:
         """Return the rows of the first field, then of the second, and so on; dtypes and shapes are equal."""
         lenders = dict.fromkeys(lender for one in fields for lender in one.lenders)
-        column = type(fields[0].column).concat([one.column for one in fields])
+        column = _concat([one.column for one in fields])
         return replace(fields[0], column=column, lenders=tuple(lenders), digest=digest_of(one.digest for one in fields))
+
+
+def _concat(columns: Sequence[AnyColumn]) -> AnyColumn:
+    kinds = {type(column).__name__ for column in columns}
+    if len(kinds) > 1:
+        raise ValueError(
+            f"rows that are stored in different ways ({', '.join(sorted(kinds))}) cannot be one field: write them as "
+            "shards by memload.write first"
+        )
+    return type(columns[0]).concat(columns)  # type: ignore[arg-type]  # all of one kind
 
 
 def digest_of(texts: Iterable[str]) -> str:
