@@ -35,7 +35,7 @@ class RaggedField(Field):
         ValueError: shape and column do not fit, or there are no such batches.
     """
 
-    column: _core.Ragged  # type: ignore[assignment]  # a kind of its own
+    column: _core.Ragged
     form: Form = "offsets"
     text: bool = False
 
