@@ -21,11 +21,11 @@ FLOORS = [
     {"samplers", "budget_batches"},
     {"batch_streams"},
     {"errors", "dtypes", "sizes", "progress", "stats", "plan", "collate_rules", "pinning", "seeding", "iterators"}
-    | {"memory.budget", "sources.memory_maps", "sources.packages", "sources.paths"},
+    | {"stored", "memory.budget", "sources.memory_maps", "sources.packages", "sources.paths"},
     {"fields", "state", "mapped", "planned_rows", "ragged_samples"} | {"pace", "reseeding"},
     {"collating", "safetensors_header", "rows", "windows", "ragged_transport", "sources.members"}
-    | {"sources.hdf5_filters"},
-    {"transport", "ragged_spec", "sources.hdf5_layout"},
+    | {"sources.hdf5_filters", "sources.tile_blocks"},
+    {"transport", "ragged_spec", "row_costs", "sources.hdf5_layout"},
     {"shard_index"},
     {"ragged_fields"},
     {"ragged_shards", "shard_file", "staging"}
@@ -54,7 +54,7 @@ FLOORS = [
     {"accelerated"},
 ]
 # What runs from the command line stands on the face, like any user's program.
-PROGRAMS = [{"measure"}, {"stock", "bench"}, {"demo", "doctor", "write_command"}, {"cli"}, {"__main__"}]
+PROGRAMS = [{"measure"}, {"stock", "bench"}, {"demo", "doctor", "write_command", "info_command"}, {"cli"}, {"__main__"}]
 HOUSE = [*FLOORS, {""}, *PROGRAMS]
 
 
