@@ -124,7 +124,8 @@ def measure(bench: Bench, path: Path, name: str, form: str) -> None:
         return run_epoch(loop, seconds=0.5).rate
 
     loops = {workers: by_hand(path, form, workers) for workers in ((0,) if bench.args.quick else (0, 1, 2))}
-    workers = max(loops, key=lambda count: trial(loops[count]))
+    found = {workers: trial(loop) for workers, loop in loops.items()}
+    workers = max(found, key=lambda count: found[count])
     theirs = loops[workers]
     del loops  # and with it the workers of the others
     contestants: dict[str, Callable[[], Epoch]] = {

@@ -14,6 +14,7 @@ except ModuleNotFoundError as error:
 from memload.accelerated import prepare
 from memload.budget_batches import BudgetBatchSampler
 from memload.cast import Cast, Float32View, cast_stim
+from memload.codec import Codec
 from memload.dataset import Dataset
 from memload.engine import EngineOptions
 from memload.errors import (
@@ -47,6 +48,7 @@ __all__ = [
     "BudgetBatchSampler",
     "Cast",
     "ChecksumError",
+    "Codec",
     "Damage",
     "Dataset",
     "DecodeError",

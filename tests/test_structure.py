@@ -25,9 +25,10 @@ FLOORS = [
     {"fields", "state", "mapped", "planned_rows", "ragged_samples"} | {"pace", "reseeding"},
     {"collating", "safetensors_header", "rows", "windows", "ragged_transport", "sources.members"}
     | {"sources.hdf5_filters", "sources.tile_blocks"},
-    {"transport", "ragged_spec", "row_costs", "sources.hdf5_layout"},
+    {"transport", "codec", "ragged_spec", "row_costs", "sources.hdf5_layout"},
     {"shard_index"},
-    {"ragged_fields"},
+    {"ragged_fields", "coded_blocks", "coded_fields"},
+    {"codec_by_field"},
     {"ragged_shards", "shard_file", "staging"}
     | {"sources.arrays", "sources.npy", "sources.raw", "sources.safetensors_file"},
     {"shards"} | {"sources.npz", "sources.torch_file", "sources.arrow", "sources.hdf5", "sources.ragged_arrays"},
