@@ -14,6 +14,7 @@ except ModuleNotFoundError as error:
 from memload.accelerated import prepare
 from memload.budget_batches import BudgetBatchSampler
 from memload.cast import Cast, Float32View, cast_stim
+from memload.codec import Codec
 from memload.dataset import Dataset
 from memload.engine import EngineOptions
 from memload.errors import (
@@ -34,9 +35,11 @@ from memload.hugging_face import from_hf
 from memload.loader import FastLoader
 from memload.mapped import MappedDataset
 from memload.opening import from_arrays, open  # noqa: A004 - memload.open is its public name
+from memload.ragged_rows import Padded, Ragged
 from memload.samplers import MixingSampler, WeightedSampler
 from memload.shard_writer import ShardWriter
 from memload.shards import verify
+from memload.sources.ragged_arrays import ragged
 from memload.stats import LoaderStats
 from memload.writing import write
 from memload.zipping import zip  # noqa: A004 - memload.zip is its public name
@@ -45,6 +48,7 @@ __all__ = [
     "BudgetBatchSampler",
     "Cast",
     "ChecksumError",
+    "Codec",
     "Damage",
     "Dataset",
     "DecodeError",
@@ -60,6 +64,8 @@ __all__ = [
     "MappedDataset",
     "MemloadError",
     "MixingSampler",
+    "Padded",
+    "Ragged",
     "ShardFormatError",
     "ShardReadError",
     "ShardWriter",
@@ -73,6 +79,7 @@ __all__ = [
     "group_collate",
     "open",
     "prepare",
+    "ragged",
     "verify",
     "write",
     "zip",
