@@ -21,7 +21,7 @@ FLOORS = [
     {"samplers", "budget_batches"},
     {"batch_streams"},
     {"errors", "dtypes", "sizes", "progress", "stats", "plan", "collate_rules", "pinning", "seeding", "iterators"}
-    | {"stored", "memory.budget", "sources.memory_maps", "sources.packages", "sources.paths"},
+    | {"memory.budget", "sources.memory_maps", "sources.packages", "sources.paths"},
     {"fields", "state", "mapped", "planned_rows", "ragged_samples"} | {"pace", "reseeding"},
     {"collating", "safetensors_header", "rows", "windows", "ragged_transport", "sources.members"}
     | {"sources.hdf5_filters", "sources.tile_blocks", "sources.zarr_layout"},

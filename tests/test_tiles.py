@@ -152,7 +152,7 @@ def test_files_that_are_stored_differently_are_one_column(tmp_path):
     assert np.array_equal(torch.cat([batch["x"] for batch in batches]).numpy(), array[order])
 
 
-def test_joined_datasets_may_be_stored_differently_and_say_how(tmp_path):
+def test_joined_datasets_may_be_stored_differently(tmp_path):
     array = images(30)
     tiled = dataset(array[:10], stored(array[:10], (8, 24, 5, 3), [shuffle(array), DEFLATE], tmp_path / "x"))
     plain = memload.from_arrays(x=array[10:])
@@ -161,12 +161,6 @@ def test_joined_datasets_may_be_stored_differently_and_say_how(tmp_path):
     assert np.array_equal(
         joined.select(order).fields["x"].gather(np.arange(30)).numpy(), np.concatenate([array[10:], array[:10]])[order]
     )
-    how = tiled.fields["x"].stored
-    assert str(how) == "decoded: shuffle+deflate, 8 rows a chunk, 4 chunks a row"
-    assert how.decoded_bytes == 8 * array[0].nbytes
-    assert how.read_bytes * 2 == pytest.approx((tmp_path / "x").stat().st_size, abs=1)
-    assert str(joined.fields["x"].stored) == f"{how} or in place"
-    assert joined.fields["x"].stored.read_bytes == array[0].nbytes
 
 
 def test_windows_over_chunks_decode_each_chunk_once(tmp_path):
@@ -178,7 +172,6 @@ def test_windows_over_chunks_decode_each_chunk_once(tmp_path):
     rows = np.arange(3, 40)[:, None] - np.arange(4)
     assert np.array_equal(batch["x"].numpy(), array[rows])
     assert loader.stats().bytes_in == grid.table[:, 2].sum()
-    assert lagged.fields["x"].stored.decoded_bytes == 4 * 8 * array[0].nbytes
 
 
 @pytest.mark.parametrize("where", ["file", "memory"])
@@ -199,10 +192,7 @@ def test_what_is_pickled_reads_the_same_rows(tmp_path, where):
     again = pickle.loads(packed)
     rows = np.arange(35)
     assert torch.equal(again.fields["x"].gather(rows), ds.fields["x"].gather(rows))
-    assert (again.fields["x"].stored, again.fields["x"].column.storages[-1].mapped) == (
-        ds.fields["x"].stored,
-        where == "file",
-    )
+    assert again.fields["x"].column.storages[-1].mapped == (where == "file")
     empty = pickle.loads(pickle.dumps(dataset(array[:0], stored(array[:0], (4, 10, 20, 3), [DEFLATE]))))
     assert len(empty) == 0
 
@@ -266,7 +256,7 @@ def test_damaged_bytes_give_rows_or_an_error_that_names_the_chunk(names, data):
     storage = Storage.borrow(bytes_of, bytes_of.ctypes.data, bytes_of.nbytes, "damaged")
     grid = TileGrid(8, 1, (24, 20, 3), (3, 24, 11, 3), [storage], table, sound.chain)
     try:
-        said = f"chunk {dataset(array, grid).fields['x'].gather(np.arange(8)).shape}"
+        said = f"chunk {tuple(dataset(array, grid).fields['x'].gather(np.arange(8)).shape)}"
     except memload.ShardReadError as error:
         said = str(error)
     assert "chunk (" in said

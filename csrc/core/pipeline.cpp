@@ -241,7 +241,7 @@ Pipeline::State::State(const std::vector<FieldSpec>& fields, const PipelineOptio
   pool_ = kept && reuse->pool_->slots() == slots ? std::move(reuse->pool_) : SlotPool::create(slots);
   direct_ = options.direct && !options.read_blocks && gather_->files().large_rows;
   scratch_ = SlotPool::create(static_cast<std::size_t>(direct_threads()));
-  workspaces_ = SlotPool::create(static_cast<std::size_t>(options.threads) + 1);
+  workspaces_ = SlotPool::create(static_cast<std::size_t>(direct_threads()) + 1);
   crew_ = std::make_shared<Crew>(options.threads);
   workers_ = Workers::shared(options.threads);
 }
