@@ -35,6 +35,7 @@ from memload.hugging_face import from_hf
 from memload.loader import FastLoader
 from memload.mapped import MappedDataset
 from memload.opening import from_arrays, open  # noqa: A004 - memload.open is its public name
+from memload.pictures import write_images
 from memload.samplers import MixingSampler, WeightedSampler
 from memload.shard_writer import ShardWriter
 from memload.shards import verify
@@ -77,5 +78,6 @@ __all__ = [
     "prepare",
     "verify",
     "write",
+    "write_images",
     "zip",
 ]
