@@ -60,7 +60,7 @@ def write_images(
 
     Fields: `image`, uint8 (channels, height, width), or uint16 if 16-bit; `mask`, uint8 or uint16 (height, width);
     those of `labels`; and `file`, the path of the image below its folder, as text. Rows are in the order of these
-    paths. Pictures are turned as their EXIF says. Memory in use is that of three decoded pictures for each thread, and
+    paths. Pictures are turned as their EXIF says. Memory in use is that of eight decoded pictures for each thread, and
     about 32 MiB.
 
     Args:
