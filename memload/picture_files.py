@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from memload.errors import FormatError
+from memload.progress import bar
 from memload.sources.packages import package
 
 SUFFIXES = (".jpg", ".jpeg", ".png")
 FORMATS = ("JPEG", "PNG")
 _MOST_LISTED = 10
+_AT_ONCE = 64  # headers that a thread reads in a row
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,7 @@ class Picture:
     Args:
         path: of the file.
         name: its path below the folder, with "/" between parts.
-        format: "JPEG" or "PNG".
+        format: Pillow's name of it: "PNG", or "JPEG" and its variants.
         mode: Pillow's name of how its pixels are stored, such as "RGB", "P" or "I;16".
         alpha: whether some of its pixels may be transparent.
         size: height and width as it is to be seen.
@@ -89,6 +91,11 @@ def find(folder: str | os.PathLike[str]) -> tuple[dict[str, Path], list[str]]:
         kind = NotADirectoryError if place.exists() else FileNotFoundError
         raise kind(f"{place}: expected a folder of pictures")
     names = sorted(path.relative_to(place).as_posix() for path in _files(place))
+    unspeakable = [name for name in names if not _is_utf8(name)]
+    if unspeakable:
+        raise ValueError(
+            f"{place}: names that are not UTF-8 cannot be kept as text: {listed(list(map(ascii, unspeakable)))}"
+        )
     pictures = [name for name in names if name.lower().endswith(SUFFIXES)]
     others = [name for name in names if not name.lower().endswith(SUFFIXES)]
     if not pictures:
@@ -101,17 +108,20 @@ def find(folder: str | os.PathLike[str]) -> tuple[dict[str, Path], list[str]]:
 
 
 def read_headers(
-    folder: str | os.PathLike[str], files: Mapping[str, Path], threads: int
+    folder: str | os.PathLike[str], files: Mapping[str, Path], threads: int, progress: bool | None
 ) -> tuple[dict[str, Picture], list[Damaged]]:
     """Return what the headers say, by stem, and what could not be read; no pixels are decoded."""
-    place = Path(folder)
-    image = pillow()
+    place, paths, image = Path(folder), list(files.values()), pillow()
+    read: list[Picture | Damaged] = []
 
-    def read(path: Path) -> Picture | Damaged:
-        return _header(image, path, path.relative_to(place).as_posix())
+    def headers(start: int) -> list[Picture | Damaged]:
+        return [_header(image, path, path.relative_to(place).as_posix()) for path in paths[start : start + _AT_ONCE]]
 
-    with ThreadPoolExecutor(threads) as pool:
-        found = dict(zip(files, pool.map(read, files.values()), strict=True))
+    with ThreadPoolExecutor(threads) as pool, bar(f"look at {place}", len(paths), progress, unit=" files") as shown:
+        for some in pool.map(headers, range(0, len(paths), _AT_ONCE)):
+            read += some
+            shown.update(len(some))
+    found = dict(zip(files, read, strict=True))
     damaged = [one for one in found.values() if isinstance(one, Damaged)]
     return {stem: one for stem, one in found.items() if isinstance(one, Picture)}, damaged
 
@@ -153,7 +163,7 @@ def one_size(pairs: Sequence[Pair]) -> tuple[int, int]:
 def check_masks(pairs: Iterable[Pair]) -> None:
     """Raise ValueError, with a list, if a mask has another size than its image, or cannot have exact values."""
     known = [(pair.image, pair.mask) for pair in pairs if pair.mask is not None]
-    lossy = [mask.name for _, mask in known if mask.format == "JPEG"]
+    lossy = [mask.name for _, mask in known if mask.format != "PNG"]
     if lossy:
         raise ValueError(
             "masks are numbers, and JPEG changes numbers: save them as PNG, from where they come if possible: "
@@ -203,24 +213,35 @@ def in_turn(
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _files(place: Path) -> Iterator[Path]:
-    """Files below a folder, but for hidden ones."""
-    for directory, below, files in os.walk(place, onerror=_raise, followlinks=True):
-        below[:] = sorted(name for name in below if not name.startswith("."))
-        yield from (Path(directory, name) for name in files if not name.startswith("."))
+def _files(place: Path, above: tuple[tuple[int, int], ...] = ()) -> Iterator[Path]:
+    """Files in a folder and below, but for hidden ones; links are followed, but not into a circle."""
+    found = place.stat()
+    here = (found.st_dev, found.st_ino)
+    if here in above:
+        return
+    for entry in place.iterdir():
+        if entry.name.startswith("."):
+            continue
+        if entry.is_dir():
+            yield from _files(entry, (*above, here))
+        else:
+            yield entry
 
 
-def _raise(error: OSError) -> None:
-    raise error
+def _is_utf8(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _header(image: Any, path: Path, name: str) -> Picture | Damaged:
     try:
         found = path.stat()
         with image.open(path, formats=FORMATS) as opened:
-            turn = image.Image.getexif(opened).get(0x0112, 1)  # without the pixels, which PNG's own would read
+            turn = _orientation(image, opened)
             width, height = opened.size
-            turn = turn if turn in range(1, 9) else 1
             size = (width, height) if turn >= 5 else (height, width)
             return Picture(
                 path,
@@ -234,6 +255,15 @@ def _header(image: Any, path: Path, name: str) -> Picture | Damaged:
             )
     except Exception as error:  # Pillow's, of many types
         return Damaged(name, reason_of(error))
+
+
+def _orientation(image: Any, opened: Any) -> int:
+    """Return what EXIF says, 1 if it says nothing that can be understood; without the pixels."""
+    try:
+        turn = image.Image.getexif(opened).get(0x0112, 1)  # PNG's own method would read the whole file
+    except Exception:  # of many types, for EXIF that is malformed
+        return 1
+    return turn if turn in range(1, 9) else 1
 
 
 def reason_of(error: Exception) -> str:

@@ -144,8 +144,8 @@ def _album(
             note(f"{folder}: {len(others)} files are neither JPEG nor PNG and stay out: {listed(others)}", progress)
     if masks is not None:
         pair_up(found[images][0], found[masks][0])
-    headers, damaged = read_headers(images, found[images][0], threads)
-    mask_headers, damaged_masks = ({}, []) if masks is None else read_headers(masks, found[masks][0], threads)
+    headers, damaged = read_headers(images, found[images][0], threads, progress)
+    mask_headers, damaged_masks = ({}, []) if masks is None else read_headers(masks, found[masks][0], threads, progress)
     damaged += damaged_masks
     if damaged and not skip_damaged:
         raise FormatError(

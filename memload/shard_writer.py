@@ -228,7 +228,8 @@ class ShardWriter:
         if self._file is not None:
             self._file.close()
             self._file = None
-        self._journal.record(self._own_index(), all_of_it=True)
+        with contextlib.suppress(OSError):  # then it tells of fewer
+            self._journal.record(self._own_index(), all_of_it=True)
         self._staging.leave()
         self._staging = None
         what = f"{self.rows_there:,} rows are complete and kept; the same writing goes on there"

@@ -18,7 +18,7 @@ from memload.supplies import ArraySupply, DatasetSupply, Supply
 from memload.transposing import Transposer
 
 _BLOCK_BYTES = 2**24  # of rows at once, where they are largest
-_TRANSPOSED_BYTES = 2**27  # of blocks of many rows, where the source has these
+_TRANSPOSED_BYTES = 2**26  # of blocks of many rows, where the source has these
 
 
 def write(
