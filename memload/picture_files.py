@@ -154,9 +154,10 @@ def one_size(pairs: Sequence[Pair]) -> tuple[int, int]:
     height, width = counts.most_common(1)[0][0]
     raise ValueError(
         f"the pictures have {len(counts)} sizes, and the rows of a set have one. Height x width: {sizes}{more}. "
-        f"Choose: size={min(height, width)} (--size {min(height, width)}) makes squares of all, size=({height}, {width}) "
-        f'(--size {height}x{width}) makes all as most are; fit="stretch" (as it is) changes their proportions, '
-        'fit="crop" cuts off what does not fit; or put each size into a folder, and write a set of each'
+        f"Choose: size={min(height, width)} (--size {min(height, width)}) makes squares of all, "
+        f'size=({height}, {width}) (--size {height}x{width}) makes all as most are; fit="stretch" changes '
+        'their proportions, fit="crop" cuts off what does not fit; or put each size into a folder, and write a set '
+        "of each"
     )
 
 

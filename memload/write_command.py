@@ -148,8 +148,7 @@ def _write_sources(options: argparse.Namespace) -> Dataset:
         raise ValueError(f"{', '.join(given)}: for pictures, which are given by --images DIR")
     *sources, target = options.paths or [""]
     if not sources:
-        raise ValueError(f"expected what to convert and the directory to make:
-       {_USAGE}")
+        raise ValueError(f"expected what to convert and the directory to make:\n       {_USAGE}")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LayoutWarning)  # which would advise to do what is done here
         dataset = _open_sources(sources, _stated(options))
