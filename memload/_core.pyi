@@ -149,6 +149,11 @@ class TileGrid:
     def storages(self) -> list[Storage]:
         ...
     @property
+    def stored_bytes(self) -> int:
+        """
+        Bytes of all tiles as they are stored.
+        """
+    @property
     def table(self) -> numpy.typing.NDArray[numpy.int64]:
         """
         A copy, as it was given.

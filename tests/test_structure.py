@@ -29,6 +29,7 @@ FLOORS = [
     {"shard_index", "row_costs", "sources.hdf5_layout"},
     {"coded_blocks", "coded_fields"},
     {"codec_by_field"},
+    {"codec_choice"},
     {"shards", "shard_file", "staging"} | {"sources.arrays", "sources.npy", "sources.raw", "sources.safetensors_file"},
     {"unfinished"},
     {"shard_writer"} | {"sources.npz", "sources.torch_file", "sources.arrow", "sources.hdf5"},

@@ -94,6 +94,7 @@ void TileGrid::check_tile(std::size_t number) {
   if (!array_.chain && tile.bytes != tile_bytes(number)) {
     complain("; without filters it has " + std::to_string(tile_bytes(number)));
   }
+  stored_bytes_ += tile.bytes;
   most_stored_ = std::max<std::size_t>(most_stored_, tile.bytes);
 }
 

@@ -18,7 +18,7 @@ class TileReader final : public FieldReader {
   TileReader(std::shared_ptr<const Tiles> tiles, const std::optional<CastRule>& cast, Isa isa, Store store);
 
   [[nodiscard]] std::int64_t rows() const noexcept override { return tiles_->rows(); }
-  [[nodiscard]] std::size_t row_bytes() const noexcept override { return tiles_->row_bytes(); }
+  [[nodiscard]] std::size_t row_bytes() const noexcept override { return read_bytes_; }
   [[nodiscard]] Files files() const noexcept override;
   [[nodiscard]] std::size_t workspace_bytes() const noexcept override { return workspace_bytes_; }
   [[nodiscard]] std::size_t bound(std::size_t rows) const override { return batch_bytes(rows, out_row_bytes_); }
@@ -41,6 +41,8 @@ class TileReader final : public FieldReader {
   CopyFn short_kernel_;  // the same for runs that streaming stores are too short for
   std::size_t in_size_ = 1;
   std::size_t out_size_ = 1;  // bytes per element; 1 and 1 for a copy
+  std::size_t row_bytes_;     // once it is decoded
+  std::size_t read_bytes_;    // stored bytes of the tiles that hold it, on average
   std::size_t out_row_bytes_;
   std::size_t workspace_bytes_ = 0;
 };
