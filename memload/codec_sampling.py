@@ -14,6 +14,7 @@ from memload.progress import note
 from memload.rows import Rows
 from memload.sources.arrays import borrow_array
 
+AUTO = "auto"
 _SAMPLE_BYTES = 2**24
 _RUNS = 16  # places from which it is taken
 

@@ -113,6 +113,13 @@ def _add_pictures(group: Any) -> None:
 
 def _add_target_options(group: Any) -> None:
     group.add_argument("--shard-bytes", default="512MB", help="how large a shard may grow (default: %(default)s)")
+    group.add_argument(
+        "--codec",
+        action="append",
+        metavar="[NAME=]CODEC",
+        help="compress: lz4, zstd or blosc2, with options as in zstd:9,shuffle=bit; auto takes a sample, and states "
+        "ratio, decode rate and choice",
+    )
     group.add_argument("--append", action="store_true", help="add shards to the set if it exists")
     group.add_argument("--anew", action="store_true", help="do not go on where the same command was interrupted")
     group.add_argument("--quiet", action="store_true", help="show no progress bar")
@@ -167,6 +174,7 @@ def _of_target(options: argparse.Namespace) -> dict[str, Any]:
     return {
         "shard_bytes": options.shard_bytes,
         "append": options.append,
+        "codec": _named("--codec", options.codec, str, _codec_of_field),
         "resume": not options.anew,
         "progress": False if options.quiet else None,
     }
@@ -198,11 +206,21 @@ def _name_and_value(text: str) -> tuple[str, str]:
     return (name, value) if equals and not Path(text).exists() else ("", text)
 
 
-def _named(option: str, given: Sequence[str] | None, read: Callable[[str], Any]) -> Any:
+def _codec_of_field(text: str) -> tuple[str, str]:
+    """Split NAME=CODEC, of which CODEC may have a `=` behind its colon."""
+    return ("", text) if ":" in text.partition("=")[0] else _name_and_value(text)
+
+
+def _named(
+    option: str,
+    given: Sequence[str] | None,
+    read: Callable[[str], Any],
+    split: Callable[[str], tuple[str, str]] = _name_and_value,
+) -> Any:
     """Return what an option says: of all fields, or by field."""
     if given is None:
         return None
-    pairs = [_name_and_value(text) for text in given]
+    pairs = [split(text) for text in given]
     if len(pairs) == 1 and not pairs[0][0]:
         return read(pairs[0][1])
     if not all(name for name, _ in pairs):

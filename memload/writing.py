@@ -6,7 +6,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from memload.codec import Codec
 from memload.codec_by_field import Codecs
+from memload.codec_sampling import AUTO, sampled_codecs
 from memload.conversion import Conversion, Conversions, words_of
 from memload.dataset import Dataset
 from memload.fields import row_nbytes
@@ -57,8 +59,9 @@ def write(
         shard_bytes: about how large a shard file may grow, in bytes or as "512MB".
         append: add shards to the set if it exists; fields must match.
         codec: how to compress: a `Codec`, or its text such as "zstd" or "lz4:9", for all fields whose rows have at
-            least 256 bytes; or a dict of these by field, for those it names. None: rows lie as they are, which loads
-            fastest from memory. docs/compression.md tells what it gains and costs.
+            least 256 bytes; or a dict of these by field, for those it names. "auto" takes for each field the one with
+            which a sample of its rows arrives soonest from a disk, and says why. None: rows lie as they are, which
+            loads fastest from memory. docs/compression.md tells what it gains and costs.
         resume: go on where an earlier call was interrupted, if all its rows were in files and it is the same: of the
             same files, unchanged, with the same options. What is complete is verified first. A call that is
             not the same, or resume=False, begins anew.
@@ -87,6 +90,10 @@ def write(
     conversions = Conversions(mask, scale, cast)
     supply = _supply(data, rows)
     if supply is None:
+        if codec == AUTO:
+            raise TypeError(
+                'codec="auto" takes a sample of a dataset or of arrays; rows that come one by one have none'
+            )
         _write_stream(path, data, conversions, progress, shard_bytes=shard_bytes, append=append, codec=codec)
         return open_dataset(path)
     if supply.rows == 0:
@@ -94,9 +101,19 @@ def write(
     chosen = conversions.of(supply.forms)
     identity = supply.identity() if resume else None
     plan = None if identity is None else {"source": identity, **words_of(chosen)}
+    if codec == AUTO and plan is not None:
+        plan["codec"] = AUTO
     with ShardWriter(
-        path, shard_bytes=shard_bytes, append=append, rows=supply.rows, codec=codec, resume=plan, progress=progress
+        path,
+        shard_bytes=shard_bytes,
+        append=append,
+        rows=supply.rows,
+        codec=None if codec == AUTO else codec,
+        resume=plan,
+        progress=progress,
     ) as writer:
+        if codec == AUTO and not writer.has_fields:
+            writer.compress(_by_sample(supply, chosen, progress))
         _write_supply(writer, supply, chosen, progress)
     return open_dataset(path)
 
@@ -111,9 +128,20 @@ def _supply(data: Any, rows: Any) -> Supply | None:
     return None
 
 
-def _write_supply(writer: ShardWriter, supply: Supply, chosen: Mapping[str, Conversion], progress: bool | None) -> None:
+def _by_sample(supply: Supply, chosen: Mapping[str, Conversion], progress: bool | None) -> dict[str, Codec]:
+    return sampled_codecs(
+        lambda numbers: supply.sample(chosen, numbers), supply.rows, _row_bytes(supply, chosen), progress
+    )
+
+
+def _row_bytes(supply: Supply, chosen: Mapping[str, Conversion]) -> int:
+    """Return the bytes of one converted row."""
     forms = {name: chosen[name].form(*form) if name in chosen else form for name, form in supply.forms.items()}
-    row_bytes = sum(row_nbytes(*form) for form in forms.values())
+    return sum(row_nbytes(*form) for form in forms.values())
+
+
+def _write_supply(writer: ShardWriter, supply: Supply, chosen: Mapping[str, Conversion], progress: bool | None) -> None:
+    row_bytes = _row_bytes(supply, chosen)
     largest = sum(chosen.get(name, Conversion()).working_bytes(*form) for name, form in supply.forms.items())
     step = max(1, min(supply.rows, _BLOCK_BYTES // max(1, largest)))
     total = row_bytes * supply.rows + supply.transposed_bytes

@@ -402,6 +402,37 @@ def test_boxes_outside_the_mask_are_not_read(tmp_path):
     assert across.boxes_read == 1
 
 
+# Codecs
+
+
+def test_a_codec_by_sample_is_stated_and_kept_where_a_run_is_taken_up(tmp_path, capfd):
+    x = np.repeat(np.arange(60, dtype=np.int16)[:, None], 3000, axis=1)
+    np.save(tmp_path / "betas.npy", x)
+    options = {"codec": "auto", "cast": None, "shard_bytes": 60_000}
+    assert write_killed(tmp_path / "betas.npy", tmp_path / "s", 2, **options) == -signal.SIGKILL
+    assert "betas: " in (said := capfd.readouterr().err)
+    assert "times smaller, decoded at" in said
+    ds = write_again(tmp_path / "betas.npy", tmp_path / "s", **options)
+    said = capfd.readouterr().err
+    assert "taken up where it was interrupted" in said
+    assert "times smaller" not in said
+    assert torch.equal(all_rows(ds, "betas"), torch.from_numpy(x))
+    assert sum(one.stat().st_size for one in (tmp_path / "s").glob("*.safetensors")) < x.nbytes / 2
+
+
+def test_a_sample_is_taken_of_what_will_be_written(tmp_path, capfd):
+    noise = torch.randint(0, 256, (64, 4096), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    memload.write(tmp_path / "s", {"x": noise}, codec="auto")
+    assert "x: not compressed" in capfd.readouterr().err
+    even = np.arange(4096) % 2 == 0
+    noise[:, torch.from_numpy(even)] = 7
+    memload.write(tmp_path / "t", {"x": noise}, codec="auto", mask=even)
+    assert "times the rows per second" in (said := capfd.readouterr().err)
+    assert "not compressed" not in said
+    with pytest.raises(TypeError, match="rows that come one by one have none"):
+        memload.write(tmp_path / "u", [{"x": 1}], codec="auto")
+
+
 # The command line
 
 
@@ -454,6 +485,16 @@ def test_bare_rows_are_converted_where_they_are_described(tmp_path):
     assert main([*command, "--cast", "data=float32,norm_removed"]) == 0
     cast = memload.Cast(torch.float32, norm_removed=True)
     assert torch.equal(all_rows(memload.open(tmp_path / "s"), "data"), cast.apply(x))
+
+
+def test_codecs_are_named_on_the_command_line(tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros((40, 1000), np.float32))
+    for k, codecs in enumerate((["zstd:level=9,shuffle=bit"], ["data=lz4:3"], ["auto"])):
+        more = [word for codec in codecs for word in ("--codec", codec)]
+        assert main(["write", str(tmp_path / "x.npy"), str(tmp_path / f"s{k}"), "--quiet", *more]) == 0
+        (shard,) = (tmp_path / f"s{k}").glob("*.safetensors")
+        assert shard.stat().st_size < 20_000
+        assert not all_rows(memload.open(tmp_path / f"s{k}"), "data").any()
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,7 @@ FLOORS = [
     {"dataset", "unaltered", "transform_threads"},
     {"groups", "hugging_face", "zipping"},
     {"transposing", "same_source"},
+    {"codec_sampling"},
     {"supplies"},
     {"opening", "readers", "stock_only", "worker_states"},
     {"picture_files"},
