@@ -36,9 +36,11 @@ from memload.loader import FastLoader
 from memload.mapped import MappedDataset
 from memload.opening import from_arrays, open  # noqa: A004 - memload.open is its public name
 from memload.pictures import write_images
+from memload.ragged_rows import Padded, Ragged
 from memload.samplers import MixingSampler, WeightedSampler
 from memload.shard_writer import ShardWriter
 from memload.shards import verify
+from memload.sources.ragged_arrays import ragged
 from memload.stats import LoaderStats
 from memload.writing import write
 from memload.zipping import zip  # noqa: A004 - memload.zip is its public name
@@ -63,6 +65,8 @@ __all__ = [
     "MappedDataset",
     "MemloadError",
     "MixingSampler",
+    "Padded",
+    "Ragged",
     "ShardFormatError",
     "ShardReadError",
     "ShardWriter",
@@ -76,6 +80,7 @@ __all__ = [
     "group_collate",
     "open",
     "prepare",
+    "ragged",
     "verify",
     "write",
     "write_images",

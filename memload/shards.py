@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
 import xxhash
 
-from memload._core import Column, Storage, TileGrid, Tiles
+from memload._core import Column, Storage, Tiles
 from memload.coded_blocks import BlockSums
 from memload.coded_fields import fixed_tensors, grid_of, read_offsets
 from memload.errors import ChecksumError, Damage, ShardFormatError
 from memload.fields import Field, describe, digest_of
 from memload.progress import Bar, byte_bar
+from memload.ragged_shards import MappedShard, checked_blocks, open_ragged, rows_of_blocks
+from memload.ragged_spec import RaggedSpec
 from memload.safetensors_header import ShardLayout, read_layout
-from memload.shard_index import FieldSpec, ShardIndex, ShardRecord, read_index
+from memload.shard_index import AnySpec, FieldSpec, ShardIndex, ShardRecord, read_index, tensors_of
 
 _READ_BYTES = 2**22
 
@@ -29,29 +31,36 @@ def open_shards(directory: Path) -> dict[str, Field]:
         ShardFormatError: the index, a shard's name, length or header is wrong.
     """
     index = read_index(directory)
-    segments: dict[str, list[tuple[Storage, int, int, int]]] = {name: [] for name in index.fields}
-    grids: dict[str, list[TileGrid]] = {name: [] for name in index.fields}
+    mapped: list[MappedShard] = []
     for shard in index.shards:
         layout = check_shard(directory, shard, index.fields)
-        path = directory.absolute() / shard.file
-        storage = Storage.map_file(str(path))
-        for name, field in index.fields.items():
-            if field.codec is None:
-                segments[name].append((storage, layout.tensors[name].begin, shard.rows, field.row_bytes))
-            else:
-                grids[name].append(grid_of(storage, path, name, field, shard.rows, layout.tensors))
-    return {
-        name: Field(
-            field.dtype,
-            field.shape,
-            Column(field.row_bytes, segments[name]) if field.codec is None else Tiles([*grids[name]]),
-            digest=digest_of(digits for shard in index.shards for digits in shard.checksums[name]),
+        mapped.append((Storage.map_file(str(directory.absolute() / shard.file)), layout, shard))
+    return {name: _open_field(name, field, mapped) for name, field in index.fields.items()}
+
+
+def _open_field(name: str, field: AnySpec, shards: Sequence[MappedShard]) -> Field:
+    if isinstance(field, RaggedSpec):
+        return open_ragged(name, field, shards)
+    digest = digest_of(digits for *_, shard in shards for digits in shard.checksums[name])
+    column: Column | Tiles
+    if field.codec is None:
+        begins = [layout.tensors[name].begin for _, layout, _ in shards]
+        places = [
+            (storage, begin, shard.rows, field.row_bytes)
+            for (storage, _, shard), begin in zip(shards, begins, strict=True)
+        ]
+        column = Column(field.row_bytes, places)
+    else:
+        column = Tiles(
+            [
+                grid_of(storage, Path(storage.name), name, field, shard.rows, layout.tensors)
+                for storage, layout, shard in shards
+            ]
         )
-        for name, field in index.fields.items()
-    }
+    return Field(field.dtype, field.shape, column, digest=digest)
 
 
-def check_shard(directory: Path, shard: ShardRecord, fields: Mapping[str, FieldSpec]) -> ShardLayout:
+def check_shard(directory: Path, shard: ShardRecord, fields: Mapping[str, AnySpec]) -> ShardLayout:
     """Return the layout of a shard that is where and what the index says; its data is not read.
 
     Raises:
@@ -73,9 +82,11 @@ def check_shard(directory: Path, shard: ShardRecord, fields: Mapping[str, FieldS
     return layout
 
 
-def _check_tensors(path: Path, layout: ShardLayout, shard: ShardRecord, fields: Mapping[str, FieldSpec]) -> None:
+def _check_tensors(path: Path, layout: ShardLayout, shard: ShardRecord, fields: Mapping[str, AnySpec]) -> None:
+    plain = {name: field for name, field in fields.items() if isinstance(field, FieldSpec)}
     coded = {name for name, field in fields.items() if field.codec is not None}
-    expected = fixed_tensors(fields, shard.rows)
+    whole = len(plain) == len(fields)
+    expected = fixed_tensors(plain, shard.rows) if whole else tensors_of(fields, shard.rows, shard.items)
     if set(layout.tensors) != {*expected, *coded}:
         raise ShardFormatError(
             f"{path}: the index tells of {sorted({*expected, *coded})}, the header of {sorted(layout.tensors)}"
@@ -144,6 +155,9 @@ class _Verification:
             layout = check_shard(self._directory, shard, self._index.fields)
             with (self._directory / shard.file).open("rb", buffering=0) as file:
                 for name, field in self._index.fields.items():
+                    if isinstance(field, RaggedSpec):
+                        self._ragged(file, name, field, shard, layout)
+                        continue
                     file.seek(layout.tensors[name].begin)
                     sums = self._sums(file, field, shard, layout, name)
                     found = zip(sums, shard.checksums[name], strict=True)
@@ -151,6 +165,16 @@ class _Verification:
         except (ShardFormatError, OSError) as error:
             self.damages.append(Damage(shard.file, str(error)))
         self._first_row += shard.rows
+
+    def _ragged(self, file: io.FileIO, name: str, field: RaggedSpec, shard: ShardRecord, layout: ShardLayout) -> None:
+        for tensor, blocks in checked_blocks(name, field, shard):
+            file.seek(layout.tensors[tensor].begin)
+            bad = [k for k, (nbytes, digits) in enumerate(blocks) if self._digits(file, nbytes) != digits]
+            if bad:
+                what = f"the checksum differs, of {len(bad)} of {len(blocks)} blocks"
+                rows = rows_of_blocks(file, tensor, field, shard, layout, bad)
+                places = range(self._first_row + rows.start, self._first_row + rows.stop)
+                self.damages.append(Damage(shard.file, what, name, places))
 
     def _sums(
         self, file: io.FileIO, field: FieldSpec, shard: ShardRecord, layout: ShardLayout, name: str
@@ -163,10 +187,13 @@ class _Verification:
             yield from sums.finish()
             return
         for first in range(0, shard.rows, field.block_rows):
-            hasher = xxhash.xxh3_64()
-            for piece in self._pieces(file, min(field.block_rows, shard.rows - first) * field.row_bytes):
-                hasher.update(piece)
-            yield hasher.hexdigest()
+            yield self._digits(file, min(field.block_rows, shard.rows - first) * field.row_bytes)
+
+    def _digits(self, file: io.FileIO, nbytes: int) -> str:
+        hasher = xxhash.xxh3_64()
+        for piece in self._pieces(file, nbytes):
+            hasher.update(piece)
+        return hasher.hexdigest()
 
     def _pieces(self, file: io.FileIO, nbytes: int) -> Iterator[bytes]:
         while nbytes:

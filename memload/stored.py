@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from memload._core import Column, TileGrid, Tiles, Windows
+from memload._core import Column, Ragged, TileGrid, Tiles, Windows
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Stored:
         return self.how
 
 
-def stored_as(column: Column | Tiles | Windows) -> Stored:
+def stored_as(column: Column | Tiles | Windows | Ragged) -> Stored:
     """Return how the rows of a column are stored; of several parts the largest part's costs."""
     if isinstance(column, Windows):
         frame, frames = stored_as(column.frames), len(column.steps)

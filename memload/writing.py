@@ -14,8 +14,10 @@ from memload.dataset import Dataset
 from memload.fields import row_nbytes
 from memload.opening import open as open_dataset
 from memload.progress import Bar, byte_bar
-from memload.rows import as_row
+from memload.ragged_supply import RaggedSupply, converted, holds_ragged
+from memload.ragged_writing import is_ragged_data
 from memload.shard_writer import ShardWriter
+from memload.sources.ragged_arrays import field_of
 from memload.supplies import ArraySupply, DatasetSupply, Supply
 from memload.transposing import Transposer
 
@@ -36,6 +38,7 @@ def write(
     codec: Codecs = None,
     resume: bool = True,
     progress: bool | None = None,
+    ragged: Iterable[str] | Mapping[str, int] = (),
 ) -> Dataset:
     """Write a directory of shards and return it opened; what is interrupted leaves nothing that opens.
 
@@ -46,7 +49,8 @@ def write(
     Args:
         path: the directory to make.
         data: a dataset; or arrays or tensors (rows, *shape) of equal length by name; or an iterable of rows, each a
-            mapping from names to tensors, arrays or numbers.
+            mapping from names to tensors, arrays, numbers or texts. Arrays of rows that differ in length are
+            `memload.ragged`; texts are a list of str.
         rows: which rows to take, in which order: integers, or one bool per row, as `Dataset.select` takes them.
         mask: bool, of the shape with which rows begin (all of it, or the first axes), or a .npy file of it. Its true
             elements are kept, in C order, as one axis. It is for every field whose rows begin with this shape; a dict
@@ -67,6 +71,7 @@ def write(
             not the same, or resume=False, begins anew.
         progress: whether to show a bar once it takes longer than a second; None shows it on a terminal. False also
             silences the line that says whether an interrupted call was taken up.
+        ragged: of an iterable of rows, the fields whose rows may differ in length; as in `memload.ShardWriter`.
 
     Raises:
         FileExistsError: `path` exists, and `append` is not set.
@@ -94,7 +99,8 @@ def write(
             raise TypeError(
                 'codec="auto" takes a sample of a dataset or of arrays; rows that come one by one have none'
             )
-        _write_stream(path, data, conversions, progress, shard_bytes=shard_bytes, append=append, codec=codec)
+        how = {"shard_bytes": shard_bytes, "append": append, "codec": codec, "ragged": ragged}
+        _write_stream(path, data, conversions, progress, **how)
         return open_dataset(path)
     if supply.rows == 0:
         raise ValueError(f"{path}: the data has 0 rows, so there is nothing to make a set of")
@@ -111,6 +117,7 @@ def write(
         codec=None if codec == AUTO else codec,
         resume=plan,
         progress=progress,
+        nbytes=supply.nbytes if isinstance(supply, RaggedSupply) else None,
     ) as writer:
         if codec == AUTO and not writer.has_fields:
             writer.compress(_by_sample(supply, chosen, progress))
@@ -118,9 +125,11 @@ def write(
     return open_dataset(path)
 
 
-def _supply(data: Any, rows: Any) -> Supply | None:
+def _supply(data: Any, rows: Any) -> Supply | RaggedSupply | None:
+    if isinstance(data, Mapping) and any(map(is_ragged_data, data.values())):
+        data = Dataset({name: field_of(name, values) for name, values in data.items()})
     if isinstance(data, Dataset):
-        return DatasetSupply(data, rows)
+        return RaggedSupply(data, rows) if holds_ragged(data) else DatasetSupply(data, rows)
     if isinstance(data, Mapping):
         return ArraySupply(data, rows)
     if rows is not None:
@@ -128,10 +137,11 @@ def _supply(data: Any, rows: Any) -> Supply | None:
     return None
 
 
-def _by_sample(supply: Supply, chosen: Mapping[str, Conversion], progress: bool | None) -> dict[str, Codec]:
-    return sampled_codecs(
-        lambda numbers: supply.sample(chosen, numbers), supply.rows, _row_bytes(supply, chosen), progress
-    )
+def _by_sample(
+    supply: Supply | RaggedSupply, chosen: Mapping[str, Conversion], progress: bool | None
+) -> dict[str, Codec]:
+    row_bytes = supply.nbytes // supply.rows if isinstance(supply, RaggedSupply) else _row_bytes(supply, chosen)
+    return sampled_codecs(lambda numbers: supply.sample(chosen, numbers), supply.rows, row_bytes, progress)
 
 
 def _row_bytes(supply: Supply, chosen: Mapping[str, Conversion]) -> int:
@@ -140,7 +150,17 @@ def _row_bytes(supply: Supply, chosen: Mapping[str, Conversion]) -> int:
     return sum(row_nbytes(*form) for form in forms.values())
 
 
-def _write_supply(writer: ShardWriter, supply: Supply, chosen: Mapping[str, Conversion], progress: bool | None) -> None:
+def _write_supply(
+    writer: ShardWriter, supply: Supply | RaggedSupply, chosen: Mapping[str, Conversion], progress: bool | None
+) -> None:
+    if isinstance(supply, RaggedSupply):
+        total = supply.nbytes + supply.transposed_bytes
+        with byte_bar("write", total, progress, done=supply.bytes_before(writer.rows_there)) as bar:
+            transposer = Transposer(writer.scratch, _TRANSPOSED_BYTES, bar)
+            for ragged_block, nbytes in supply.blocks(chosen, writer.rows_there, _BLOCK_BYTES, transposer):
+                writer.extend_rows(ragged_block)
+                bar.update(nbytes)
+        return
     row_bytes = _row_bytes(supply, chosen)
     largest = sum(chosen.get(name, Conversion()).working_bytes(*form) for name, form in supply.forms.items())
     step = max(1, min(supply.rows, _BLOCK_BYTES // max(1, largest)))
@@ -178,9 +198,9 @@ def _write_rows(writer: ShardWriter, rows: Iterable[Mapping[str, Any]], conversi
     for number, row in enumerate(rows):
         if not isinstance(row, Mapping):
             raise TypeError(f"row {number} is a {type(row).__name__}; expected a mapping from field names to values")
-        encoded = {name: as_row(name, value) for name, value in row.items()}
+        encoded = writer.encoded(row)
         if chosen is None:
             chosen = conversions.of({name: (value.dtype, value.shape) for name, value in encoded.items()})
-        encoded.update({name: one.apply(encoded[name]) for name, one in chosen.items() if name in encoded})
+        encoded.update({name: converted(encoded[name], one) for name, one in chosen.items() if name in encoded})
         writer.append_rows(encoded)
-        bar.update(sum(value.data.nbytes for value in encoded.values()))
+        bar.update(sum(value.nbytes for value in encoded.values()))

@@ -21,6 +21,7 @@ QUICK = {
     "hdf5.py": ["--layouts", "contiguous", "gzip-4"],
     "many.py": ["--workloads", "W2", "--variants", "f32"],
     "overlap.py": ["--workloads", "W2", "--variants", "f32"],
+    "ragged.py": [],
     "resume.py": [],
     "streaming.py": [],
     "transforms.py": ["--workloads", "W2"],

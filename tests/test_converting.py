@@ -384,6 +384,10 @@ def test_rows_that_are_stored_across_are_written_as_rows(tmp_path_factory, data)
     mask = mask if mask.any() else None
     path = tmp_path_factory.mktemp("across") / "s"
     with_trial = memload.zip(betas=ds, trial=memload.from_arrays(trial=numbers))
+    if data.draw(st.booleans()):
+        with_trial = memload.zip(
+            all=with_trial, prompt=memload.from_arrays(prompt=[f"trial {k}" for k in numbers.tolist()])
+        )
     written = memload.write(
         path, with_trial, mask=None if mask is None else {"betas": mask}, scale={"betas": 0.5}, shard_bytes=99
     )
