@@ -22,6 +22,16 @@ class Storage:
         """
         Map a whole file read-only. Raises OSError.
         """
+    @staticmethod
+    def name_file(path: str, nbytes: typing.SupportsInt | typing.SupportsIndex) -> Storage:
+        """
+        A file that is opened, read and closed whenever a chunk of it is wanted: for tiles with a chain.
+        """
+    @property
+    def closed(self) -> bool:
+        """
+        Whether it is a file that is opened for each read.
+        """
     @property
     def direct_bytes(self) -> int:
         """

@@ -155,11 +155,15 @@ class TileReader::Share {
     found_.decoding += Clock::now() - start;
   }
 
-  // The stored bytes, copied out of the mapping: what decodes them could not be left in the middle.
+  // The stored bytes, copied out of the mapping, or read: what decodes them could not be left in the middle.
   std::span<const std::byte> fetch(const TileGrid& grid, const StoredTile& tile, std::byte* to,
                                    const WantedRow& first) {
-    const std::span<const std::byte> stored = grid.stored(tile);
     const Storage& storage = grid.storage(tile);
+    if (storage.closed()) {
+      storage.read(tile.offset, {to, tile.bytes}, first_row_ + static_cast<std::int64_t>(first.row));
+      return {to, tile.bytes};
+    }
+    const std::span<const std::byte> stored = grid.stored(tile);
     if (!storage.mapped()) return stored;
     ask_for(storage, stored);
     read(storage, [&]() noexcept {
@@ -295,7 +299,7 @@ void TileReader::visit(std::span<const std::int64_t> rows, const Stored& each) c
     const TileGrid& grid = *std::get<Grid>(tiles_->parts()[part]);
     for (std::size_t column = 0; column < grid.across(); ++column) {
       const std::size_t number = grid.number(band, column);
-      if (is_absent(grid.tile(number))) continue;
+      if (is_absent(grid.tile(number)) || grid.storage(grid.tile(number)).closed()) continue;
       const std::span<const std::byte> bytes = needed(grid, number, wanted.row);
       each(grid.storage(grid.tile(number)), bytes.data(), bytes.size());
     }
