@@ -7,6 +7,7 @@ import sys
 import warnings
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 import strategies
@@ -404,6 +405,20 @@ def test_boxes_outside_the_mask_are_not_read(tmp_path):
     mask = np.arange(8) == 5
     assert torch.equal(all_rows(memload.write(tmp_path / "s", ds, mask=mask), "betas"), x[:, 5:6])
     assert across.boxes_read == 1
+
+
+def test_chunks_of_hdf5_that_hold_one_voxel_of_many_trials_become_rows(tmp_path, capfd):
+    x = np.random.default_rng(0).integers(-3000, 3000, (40, 6, 5, 4)).astype(">i2")
+    for k in (1, 2):
+        with h5py.File(tmp_path / f"session{k}.hdf5", "w") as file:
+            file.create_dataset("betas", data=x[20 * k - 20 : 20 * k], chunks=(20, 1, 1, 4), compression="gzip")
+    roi = np.random.default_rng(1).random((6, 5, 4)) > 0.7
+    np.save(tmp_path / "roi.npy", roi)
+    sessions = [str(tmp_path / f"session{k}.hdf5") for k in (1, 2)]
+    more = ["--key", "betas", "--mask", str(tmp_path / "roi.npy"), "--scale", "1/300", "--rows", "5:35", "--quiet"]
+    assert main(["write", *sessions, str(tmp_path / "s"), *more]) == 0
+    expected = torch.from_numpy(x.astype(np.int16)[5:35][:, roi]).float() * (1 / 300)
+    assert torch.equal(all_rows(memload.open(tmp_path / "s"), "betas"), expected)
 
 
 # Codecs
