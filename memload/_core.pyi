@@ -6,7 +6,7 @@ import collections.abc
 import numpy
 import numpy.typing
 import typing
-__all__: list[str] = ['Ceiling', 'Column', 'Pipeline', 'Slots', 'Storage', 'bench_disk', 'bench_memcpy', 'cast', 'copy', 'isas', 'version']
+__all__: list[str] = ['Ceiling', 'Column', 'Pipeline', 'Slots', 'Storage', 'Windows', 'bench_disk', 'bench_memcpy', 'cast', 'copy', 'isas', 'version']
 class Storage:
     """
     One readable run of bytes: a mapped file, or memory of somebody else's.
@@ -87,20 +87,73 @@ class Column:
     @property
     def storages(self) -> list[Storage]:
         """
-        The storage of each segment, in order.
+        What is read, each storage once.
+        """
+class Windows:
+    """
+    Rows that are windows of frames; each frame is stored once. Immutable.
+    """
+    @staticmethod
+    def concat(columns: collections.abc.Sequence[Windows]) -> Windows:
+        """
+        All rows of the first, then of the second, and so on.
+        """
+    def __init__(self, frames: Column | Windows, steps: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], runs: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]]) -> None:
+        """
+        A row beginning at the frame b is the frames b + step for each step; runs are (first frame, rows, hop).
+        """
+    def gather(self, rows: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], address: typing.SupportsInt | typing.SupportsIndex, nbytes: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        Copy rows to memory, one after the other. Raises IndexError and ShardReadError.
+        """
+    def select(self, rows: typing.Annotated[numpy.typing.ArrayLike, numpy.int64]) -> Windows:
+        """
+        These rows in this order. Raises IndexError at the first that is not there.
+        """
+    @property
+    def frames(self) -> Column | Windows:
+        ...
+    @property
+    def row_bytes(self) -> int:
+        ...
+    @property
+    def rows(self) -> int:
+        ...
+    @property
+    def runs(self) -> list[tuple[int, int, int]]:
+        """
+        (first frame, rows, hop) of each run of windows, in order.
+        """
+    @property
+    def selection(self) -> numpy.typing.NDArray[numpy.int64] | None:
+        """
+        A copy of the stored rows in order; None if all, as they lie.
+        """
+    @property
+    def selection_bytes(self) -> int:
+        """
+        Memory taken by the row selection, if any.
+        """
+    @property
+    def steps(self) -> list[int]:
+        ...
+    @property
+    def storages(self) -> list[Storage]:
+        """
+        What is read, each storage once.
         """
 class Pipeline:
     """
     One pass over a plan: rows gathered by native threads into reused slots.
     """
     @staticmethod
-    def ring_bytes(fields: collections.abc.Sequence[tuple[Column, tuple[str, str, bool] | None, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]]], slot_rows: typing.SupportsInt | typing.SupportsIndex, depth: typing.SupportsInt | typing.SupportsIndex) -> int:
+    def ring_bytes(fields: collections.abc.Sequence[tuple[Column | Windows, tuple[str, str, bool] | None, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]]], slot_rows: typing.SupportsInt | typing.SupportsIndex, depth: typing.SupportsInt | typing.SupportsIndex) -> int:
         """
         Bytes that the slots of such a pipeline take.
         """
-    def __init__(self, fields: collections.abc.Sequence[tuple[Column, tuple[str, str, bool] | None, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]]], batch_rows: typing.SupportsInt | typing.SupportsIndex, slot_rows: typing.SupportsInt | typing.SupportsIndex, drop_last: bool, depth: typing.SupportsInt | typing.SupportsIndex, threads: typing.SupportsInt | typing.SupportsIndex, read_blocks: bool = False, direct: bool = False, isa: str = '', streaming: bool | None = None, reuse: Pipeline | None = None) -> None:
+    def __init__(self, fields: collections.abc.Sequence[tuple[Column | Windows, tuple[str, str, bool] | None, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]]], batch_rows: typing.SupportsInt | typing.SupportsIndex, slot_rows: typing.SupportsInt | typing.SupportsIndex, drop_last: bool, depth: typing.SupportsInt | typing.SupportsIndex, threads: typing.SupportsInt | typing.SupportsIndex, read_blocks: bool = False, direct: bool = False, isa: str = '', streaming: bool | None = None, reuse: Pipeline | None = None) -> None:
         """
-        Fields are (column, None or (from, to, norm_removed), DLPack code, bits, shape of a row).
+        Fields are (column, None or (from, to, norm_removed), DLPack code, bits, shape of what follows the first axis).
         """
     def close(self, keep_slots: bool = False, patience: typing.SupportsFloat | typing.SupportsIndex = 2.0) -> bool:
         """

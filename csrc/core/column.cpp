@@ -54,29 +54,34 @@ std::size_t Column::segment_of(std::int64_t stored) const noexcept {
   return static_cast<std::size_t>(std::upper_bound(starts_.begin(), starts_.end(), stored) - starts_.begin()) - 1;
 }
 
-Column Column::select(std::span<const std::int64_t> rows) const {
+std::shared_ptr<const std::vector<std::int64_t>> selected(std::span<const std::int64_t> rows, std::int64_t count,
+                                                          const std::vector<std::int64_t>* selection) {
   auto stored = std::make_shared<std::vector<std::int64_t>>(rows.begin(), rows.end());
   for (std::size_t i = 0; i < stored->size(); ++i) {
     std::int64_t& row = (*stored)[i];
-    if (row < 0 || row >= rows_) {
+    if (row < 0 || row >= count) {
       throw std::out_of_range("row " + std::to_string(row) + " at position " + std::to_string(i) +
-                              " is not one of the " + std::to_string(rows_) + " rows (0 to " +
-                              std::to_string(rows_ - 1) + ")");
+                              " is not one of the " + std::to_string(count) + " rows (0 to " +
+                              std::to_string(count - 1) + ")");
     }
-    if (selection_) row = (*selection_)[static_cast<std::size_t>(row)];
+    if (selection != nullptr) row = (*selection)[static_cast<std::size_t>(row)];
   }
+  return stored;
+}
+
+Column Column::select(std::span<const std::int64_t> rows) const {
   Column chosen = *this;
-  chosen.rows_ = static_cast<std::int64_t>(stored->size());
-  chosen.selection_ = std::move(stored);
+  chosen.selection_ = selected(rows, rows_, selection_.get());
+  chosen.rows_ = static_cast<std::int64_t>(rows.size());
   return chosen;
 }
 
-Column Column::concat(const std::vector<const Column*>& columns) {
+Column Column::concat(std::span<const std::shared_ptr<const Column>> columns) {
   if (columns.empty()) throw std::invalid_argument("concat needs at least one column");
   std::vector<Segment> segments;
   bool selected = false;
   std::int64_t rows = 0;
-  for (const Column* column : columns) {
+  for (const auto& column : columns) {
     if (column->row_bytes_ != columns.front()->row_bytes_) {
       throw std::invalid_argument("columns of " + std::to_string(columns.front()->row_bytes_) + " and " +
                                   std::to_string(column->row_bytes_) + " bytes a row cannot be one column");
@@ -91,7 +96,7 @@ Column Column::concat(const std::vector<const Column*>& columns) {
   auto stored = std::make_shared<std::vector<std::int64_t>>();
   stored->reserve(static_cast<std::size_t>(rows));
   std::int64_t first = 0;  // of this column's stored rows in the joined column's
-  for (const Column* column : columns) {
+  for (const auto& column : columns) {
     for (std::int64_t row = 0; row < column->rows_; ++row) {
       stored->push_back(first + (column->selection_ ? (*column->selection_)[static_cast<std::size_t>(row)] : row));
     }

@@ -29,6 +29,12 @@ struct Extent {
   std::int64_t row_in_segment;
 };
 
+// The stored rows that `rows` of a column with so many rows and this selection (nullptr: all as they lie) stand for.
+// Throws std::out_of_range naming the first bad position.
+[[nodiscard]] std::shared_ptr<const std::vector<std::int64_t>> selected(std::span<const std::int64_t> rows,
+                                                                        std::int64_t count,
+                                                                        const std::vector<std::int64_t>* selection);
+
 // Immutable, cheap to copy; any thread may read it. A selection is one array of stored rows, shared by copies.
 class Column {
  public:
@@ -47,7 +53,7 @@ class Column {
   [[nodiscard]] Column select(std::span<const std::int64_t> rows) const;
   // All rows of the first, then of the second, and so on. Throws std::invalid_argument if row_bytes differ, or if
   // they are 2^63 rows or more.
-  [[nodiscard]] static Column concat(const std::vector<const Column*>& columns);
+  [[nodiscard]] static Column concat(std::span<const std::shared_ptr<const Column>> columns);
 
   // row must lie in [0, rows()).
   [[nodiscard]] Extent at(std::int64_t row) const noexcept {

@@ -4,116 +4,92 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 #include <vector>
 
-#include "cast/cast.h"
-#include "core/column.h"
+#include "core/field_reader.h"
 #include "core/memory.h"
 
 namespace memload {
 
-// One field of a batch: where its rows lie and what becomes of their elements. Without a cast, bytes are copied.
-struct FieldSpec {
-  std::shared_ptr<const Column> column;
-  std::optional<CastRule> cast;
-};
-
-// Where the fields of a batch of `rows` rows lie in a slot, each at a multiple of 64:
+// A batch, field by field: where each lies in the slot, each at a multiple of 64, and which share of the work it is.
 //
-//   slot: | field 0: rows x out_row_bytes | pad | field 1: ... | pad | ...
+//   slot: | field 0: plan->bytes | pad | field 1: ... | pad | ...
+//   work: | field 0: plan->work  | pad | field 1: ... | pad | ...
 struct BatchLayout {
-  std::vector<std::size_t> offsets;
+  struct Share {
+    std::unique_ptr<const FieldPlan> plan;
+    std::size_t offset;  // in the slot
+    std::size_t work;    // where the field's work begins
+  };
+  std::vector<Share> shares;
   std::size_t bytes = 0;
-};
-
-// What fill() does about rows that are not in the page cache, beyond reading the mapping. Both cost a system call per
-// row and are for cold data.
-struct ColdReads {
-  bool ask = false;                // rows of a page or more are asked for as a whole
-  std::span<std::byte> scratch{};  // large rows are read into it, past the page cache: Gather::kScratch bytes, or none
-};
-
-// What fill() found.
-struct Filled {
-  bool in_cache = true;            // all was in the page cache, as far as it was looked at
-  std::size_t direct_bytes = 0;    // read past the page cache
-  std::size_t resident_reads = 0;  // reads that could be left out, since their bytes were in the page cache
-  bool refused = false;            // a file cannot be read past the page cache
+  std::size_t work = 0;
 };
 
 // Immutable; any number of threads may fill parts of batches at once.
 class Gather {
  public:
-  static constexpr std::size_t kAlign = 64;
-  // Rows above this size are large: a disk gives them at nearly its full rate one by one.
-  static constexpr std::size_t kLargeRow = std::size_t{64} << 10;
+  static constexpr std::size_t kAlign = FieldReader::kAlign;
+  static constexpr std::size_t kLargeRow = FieldReader::kLargeRow;
   // What direct reads need. One huge page: in a single piece of memory, so that the disk's driver has little to do.
   static constexpr std::size_t kScratch = kHugePage;
 
   // Throws std::invalid_argument if the columns differ in length, a cast has no implementation, or a row is not a whole
   // number of elements.
-  Gather(std::vector<FieldSpec> fields, Isa isa, Store store);
+  Gather(const std::vector<FieldSpec>& fields, Isa isa, Store store);
 
   [[nodiscard]] std::size_t fields() const noexcept { return fields_.size(); }
-  [[nodiscard]] std::int64_t rows() const noexcept { return rows_; }
-  [[nodiscard]] std::size_t in_row_bytes() const noexcept { return in_row_bytes_; }  // read per row, all fields
-  [[nodiscard]] std::size_t out_row_bytes(std::size_t field) const noexcept { return fields_[field].out_row_bytes; }
-  // Throws std::length_error if such a batch could not be addressed.
-  [[nodiscard]] BatchLayout layout(std::size_t rows) const;
-  [[nodiscard]] bool maps_files() const noexcept { return maps_files_; }
-  // Whether files hold rows of more, or of at most, kLargeRow bytes.
-  [[nodiscard]] bool maps_large_rows() const noexcept { return maps_large_rows_; }
-  [[nodiscard]] bool maps_small_rows() const noexcept { return maps_small_rows_; }
-  // Whether resident() tells the truth for all files.
-  [[nodiscard]] bool knows_residency() const noexcept { return knows_residency_; }
+  // How many arrays the field puts into the slot.
+  [[nodiscard]] std::size_t outputs(std::size_t field) const noexcept { return fields_[field].reader->outputs(); }
+  [[nodiscard]] std::int64_t rows() const noexcept { return fields_.front().reader->rows(); }
+  [[nodiscard]] std::size_t row_bytes() const noexcept { return row_bytes_; }  // read per row on average, all fields
+  // What the pipeline has to know of the files behind all fields.
+  [[nodiscard]] const FieldReader::Files& files() const noexcept { return files_; }
 
-  // Writes bytes [begin, end) of the slot that will hold the batch of `rows`; begin and end are multiples of 64, the
-  // layout's end, or what row_edge() gives. rows lie in [0, rows()). Throws ReadError if a file cannot be read.
-  Filled fill(std::span<const std::int64_t> rows, const BatchLayout& layout, std::byte* slot, std::size_t begin,
-              std::size_t end, const ColdReads& cold = {}) const;
+  // The most bytes that a batch of so many rows takes. Throws std::length_error if such a batch could not be addressed.
+  [[nodiscard]] std::size_t slot_bytes(std::size_t rows) const;
+  // The batch of these rows, which lie in [0, rows()) and outlive the layout. Throws as slot_bytes() does.
+  [[nodiscard]] BatchLayout layout(std::span<const std::int64_t> rows) const;
 
-  // Where to cut a batch of so many rows instead of at `at`, so that large rows which one read can give stay whole. A
-  // larger `at` gives no smaller edge.
-  [[nodiscard]] std::size_t row_edge(std::size_t rows, const BatchLayout& layout, std::size_t at) const noexcept;
+  // The arrays of a batch, field by field; their offsets are those in the slot.
+  [[nodiscard]] std::vector<Output> outputs(const BatchLayout& layout) const;
+
+  // Does the share [begin, end) of the work for a batch in this slot; begin and end are multiples of 64, the end of
+  // the work, or what row_edge() gives. Throws ReadError if a file cannot be read.
+  Filled fill(const BatchLayout& layout, std::byte* slot, std::size_t begin, std::size_t end,
+              const ColdReads& cold = {}) const;
+
+  // Where to cut the work instead of at `at`, so that large rows which one read can give stay whole. A larger `at`
+  // gives no smaller edge.
+  [[nodiscard]] std::size_t row_edge(const BatchLayout& layout, std::size_t at) const noexcept;
 
   // Asks for the bytes of these rows ahead of fill(), without waiting; neighbours are asked for together. small_only:
   // but not for large rows.
-  void advise(std::span<const std::int64_t> rows, bool small_only = false) const noexcept;
+  void advise(std::span<const std::int64_t> rows, bool small_only = false) const;
 
   // Reads the 2 MB blocks that hold these rows, each at most once, and waits for them.
-  void read_blocks(std::span<const std::int64_t> rows) const noexcept;
+  void read_blocks(std::span<const std::int64_t> rows) const;
 
   // Prepares all files for advise(), or with `blocks` for read_blocks().
-  void expect_random_reads(bool blocks) const noexcept;
+  void expect_random_reads(bool blocks) const;
 
   // Whether the first byte of this row's every field is in the page cache.
-  [[nodiscard]] bool resident(std::int64_t row) const noexcept;
+  [[nodiscard]] bool resident(std::int64_t row) const;
 
  private:
   struct Field {
-    std::shared_ptr<const Column> column;
-    CopyFn kernel;  // copies bytes or casts elements: both have the signature (src, dst, n)
-    std::size_t in_size;
-    std::size_t out_size;  // bytes per element; 1 and 1 for a copy
-    std::size_t out_row_bytes;
-
-    [[nodiscard]] bool large() const noexcept { return column->row_bytes() > kLargeRow; }
+    std::unique_ptr<const FieldReader> reader;
+    FieldReader::Files files;
   };
-  class Part;
-
   std::vector<Field> fields_;
-  std::int64_t rows_ = 0;
-  std::size_t in_row_bytes_ = 0;
-  bool maps_files_ = false;
-  bool maps_large_rows_ = false;
-  bool maps_small_rows_ = false;
-  bool knows_residency_ = true;
+  std::size_t row_bytes_ = 0;
+  FieldReader::Files files_;
   Store store_;
 };
 
-// Copies these rows to `out`, one after the other, on the calling thread. Throws std::out_of_range and ReadError.
-void gather_rows(const std::shared_ptr<const Column>& column, std::span<const std::int64_t> rows, std::byte* out);
+// Copies these rows to `out`, one after the other, on the calling thread. Throws std::out_of_range, ReadError, and
+// std::invalid_argument if they do not just fill it.
+void gather_rows(const AnyColumn& column, std::span<const std::int64_t> rows, std::span<std::byte> out);
 
 }  // namespace memload

@@ -57,6 +57,12 @@ std::size_t direct_piece_bytes(std::size_t batch_bytes, std::size_t bytes_in, in
   return round_up(std::max<std::size_t>(1, piece), Gather::kAlign);
 }
 
+std::size_t bytes_in(const BatchLayout& layout) {
+  std::size_t bytes = 0;
+  for (const BatchLayout::Share& share : layout.shares) bytes += share.plan->bytes_in;
+  return bytes;
+}
+
 Store choose_store(const PipelineOptions& options, std::size_t ring_bytes) {
   if (options.store) return *options.store;
   return 2 * ring_bytes > 3 * last_level_cache() ? Store::streaming : Store::cached;
@@ -66,7 +72,7 @@ Store choose_store(const PipelineOptions& options, std::size_t ring_bytes) {
 
 class Pipeline::State : public std::enable_shared_from_this<Pipeline::State> {
  public:
-  State(std::vector<FieldSpec> fields, const PipelineOptions& options, State* reuse);
+  State(const std::vector<FieldSpec>& fields, const PipelineOptions& options, State* reuse);
 
   void plan(Rows rows, bool whole);
   void finish();
@@ -74,6 +80,7 @@ class Pipeline::State : public std::enable_shared_from_this<Pipeline::State> {
   bool close(bool keep_slots, std::chrono::milliseconds patience);
   void forsake(bool keep_slots);
   [[nodiscard]] PipelineStats stats() const;
+  [[nodiscard]] std::size_t outputs(std::size_t field) const { return gather_->outputs(field); }
   [[nodiscard]] bool in_child() const { return born_ != fork_generation(); }
 
  private:
@@ -84,8 +91,10 @@ class Pipeline::State : public std::enable_shared_from_this<Pipeline::State> {
 
   // All of these are called with mutex_ held.
   void pump();
+  [[nodiscard]] std::size_t next_slot_bytes() const;
+  [[nodiscard]] std::optional<std::int64_t> first_bad(const std::vector<std::int64_t>& rows) const;
   void start(SlotPool::Lease slot, std::vector<std::int64_t> rows);
-  void begin(std::shared_ptr<Filling> filling);
+  void fail_batch(SlotPool::Lease slot, std::int64_t row);
   void advise_ahead();
   void submit_advice(std::vector<std::int64_t> rows);
   [[nodiscard]] bool direct() const { return cold_ && direct_; }
@@ -108,6 +117,7 @@ class Pipeline::State : public std::enable_shared_from_this<Pipeline::State> {
   const PipelineOptions options_;
   const std::uint64_t born_ = fork_generation();
   std::unique_ptr<const Gather> gather_;
+  std::size_t slot_bytes_ = 0;         // of a batch of slot_rows
   std::shared_ptr<SlotPool> pool_;     // null once another pass took it over
   std::shared_ptr<SlotPool> scratch_;  // what direct reads are read into, one for each thread
   std::shared_ptr<Crew> crew_;
@@ -132,8 +142,9 @@ class Pipeline::State : public std::enable_shared_from_this<Pipeline::State> {
 // A batch being gathered. What it holds is written before its pieces are queued, and read by many.
 class Pipeline::State::Filling : public Job {
  public:
+  // rows is what the layout was made of.
   Filling(State& state, SlotPool::Lease slot, std::vector<std::int64_t> rows, BatchLayout layout, std::size_t piece)
-      : Job(state.crew_, std::max<std::size_t>(1, (layout.bytes + piece - 1) / piece)),
+      : Job(state.crew_, std::max<std::size_t>(1, (layout.work + piece - 1) / piece)),
         slot(std::move(slot)),
         rows(std::move(rows)),
         layout(std::move(layout)),
@@ -144,14 +155,14 @@ class Pipeline::State::Filling : public Job {
 
   void run(std::size_t index) noexcept override {
     const Clock::time_point start = Clock::now();
-    const bool watch = state_->gather_->maps_files();
+    const bool watch = state_->gather_->files().mapped;
     const long faults = watch ? major_faults_of_thread() : 0;
     Filled found;
     try {
       const SlotPool::Lease scratch = state_->direct() ? state_->scratch_->try_acquire(Gather::kScratch) : nullptr;
       ColdReads cold{state_->cold_ && !state_->options_.read_blocks};
       if (scratch) cold.scratch = {scratch.get(), Gather::kScratch};
-      found = state_->gather_->fill(rows, layout, slot.get(), edge(index), edge(index + 1), cold);
+      found = state_->gather_->fill(layout, slot.get(), edge(index), edge(index + 1), cold);
     } catch (...) {
       const std::lock_guard lock(state_->mutex_);
       fail(std::current_exception());
@@ -174,8 +185,8 @@ class Pipeline::State::Filling : public Job {
  private:
   // Where the piece begins, and the one before it ends.
   [[nodiscard]] std::size_t edge(std::size_t index) const {
-    const std::size_t at = std::min(index * piece_, layout.bytes);
-    return whole_rows_ ? state_->gather_->row_edge(rows.size(), layout, at) : at;
+    const std::size_t at = std::min(index * piece_, layout.work);
+    return whole_rows_ ? state_->gather_->row_edge(layout, at) : at;
   }
 
   std::shared_ptr<State> state_;
@@ -195,7 +206,7 @@ class Pipeline::State::Advice : public Job {
     const std::size_t rows = piece_rows(*state_);
     const std::size_t begin = index * rows;
     const auto part = std::span<const std::int64_t>(rows_).subspan(begin, std::min(rows, rows_.size() - begin));
-    if (state_->gather_->knows_residency()) state_->sampled(state_->gather_->resident(part.front()));
+    if (state_->gather_->files().knows_residency) state_->sampled(state_->gather_->resident(part.front()));
     if (state_->options_.read_blocks) {
       state_->gather_->read_blocks(part);
     } else {
@@ -210,7 +221,7 @@ class Pipeline::State::Advice : public Job {
   std::vector<std::int64_t> rows_;
 };
 
-Pipeline::State::State(std::vector<FieldSpec> fields, const PipelineOptions& options, State* reuse)
+Pipeline::State::State(const std::vector<FieldSpec>& fields, const PipelineOptions& options, State* reuse)
     : options_(options), plan_(options.batch_rows, options.drop_last), direct_(false) {
   if (options.batch_rows == 0 || options.slot_rows == 0 || options.depth < 1 || options.threads < 1) {
     throw std::invalid_argument("batch_rows, slot_rows, depth and threads must be at least 1");
@@ -218,14 +229,14 @@ Pipeline::State::State(std::vector<FieldSpec> fields, const PipelineOptions& opt
   install_fault_handler();
   auto sized = std::make_unique<const Gather>(fields, options.isa, Store::cached);
   const Store store = choose_store(options, Pipeline::ring_bytes(*sized, options.slot_rows, options.depth));
-  gather_ =
-      store == Store::cached ? std::move(sized) : std::make_unique<const Gather>(std::move(fields), options.isa, store);
+  gather_ = store == Store::cached ? std::move(sized) : std::make_unique<const Gather>(fields, options.isa, store);
+  slot_bytes_ = gather_->slot_bytes(options.slot_rows);
   stats_.streaming = store == Store::streaming;
   const auto slots = static_cast<std::size_t>(options.depth) + 1;
   const bool kept = reuse != nullptr && !reuse->in_child() && reuse->pool_;
   if (kept && reuse->pool_->slots() != slots) reuse->pool_->close();
   pool_ = kept && reuse->pool_->slots() == slots ? std::move(reuse->pool_) : SlotPool::create(slots);
-  direct_ = options.direct && !options.read_blocks && gather_->maps_large_rows();
+  direct_ = options.direct && !options.read_blocks && gather_->files().large_rows;
   scratch_ = SlotPool::create(static_cast<std::size_t>(direct_threads()));
   crew_ = std::make_shared<Crew>(options.threads);
   workers_ = Workers::shared(options.threads);
@@ -250,48 +261,57 @@ void Pipeline::State::finish() {
 
 void Pipeline::State::pump() {
   while (!closed_ && plan_.ready() && in_flight_.size() < static_cast<std::size_t>(options_.depth)) {
-    // A batch that is larger than was known beforehand gets a larger slot, which stays so.
-    const std::size_t rows = std::max(options_.slot_rows, plan_.next_rows());
-    SlotPool::Lease slot = pool_->try_acquire(gather_->layout(rows).bytes);
+    SlotPool::Lease slot = pool_->try_acquire(next_slot_bytes());
     if (!slot) break;
     start(std::move(slot), plan_.take());
   }
   note_ring();
 }
 
-void Pipeline::State::start(SlotPool::Lease slot, std::vector<std::int64_t> rows) {
-  if (!looked_) look_at_residency(rows);
-  BatchLayout layout = gather_->layout(rows.size());
-  const std::size_t piece =
-      direct() ? direct_piece_bytes(layout.bytes, rows.size() * gather_->in_row_bytes(), direct_threads())
-               : piece_bytes(layout.bytes, options_.threads);
-  auto filling = std::make_shared<Filling>(*this, std::move(slot), std::move(rows), std::move(layout), piece);
-  begin(std::move(filling));
+// A batch that is larger than was known beforehand gets a larger slot, which stays so.
+std::size_t Pipeline::State::next_slot_bytes() const {
+  const std::size_t rows = plan_.next_rows();
+  if (rows <= options_.slot_rows) return slot_bytes_;
+  const std::vector<std::int64_t> next = plan_.peek(plan_.taken(), rows);
+  return first_bad(next) ? slot_bytes_ : std::max(slot_bytes_, gather_->layout(next).bytes);
 }
 
-void Pipeline::State::begin(std::shared_ptr<Filling> filling) {
-  in_flight_.push_back(filling);
-  const auto bad = std::find_if(filling->rows.begin(), filling->rows.end(),
-                                [n = gather_->rows()](std::int64_t row) { return row < 0 || row >= n; });
-  if (bad != filling->rows.end()) {
-    filling->fail(
-        std::make_exception_ptr(std::out_of_range("row " + std::to_string(*bad) + " is not one of the " +
-                                                  std::to_string(gather_->rows()) + " rows of the data set")));
-    filling->remaining = 0;
-    plan_.finish();
+std::optional<std::int64_t> Pipeline::State::first_bad(const std::vector<std::int64_t>& rows) const {
+  const auto bad =
+      std::find_if(rows.begin(), rows.end(), [n = gather_->rows()](std::int64_t row) { return row < 0 || row >= n; });
+  return bad == rows.end() ? std::nullopt : std::optional(*bad);
+}
+
+void Pipeline::State::start(SlotPool::Lease slot, std::vector<std::int64_t> rows) {
+  if (const std::optional<std::int64_t> bad = first_bad(rows)) {
+    fail_batch(std::move(slot), *bad);
     return;
   }
+  if (!looked_) look_at_residency(rows);
+  BatchLayout layout = gather_->layout(rows);
+  const std::size_t piece = direct() ? direct_piece_bytes(layout.work, bytes_in(layout), direct_threads())
+                                     : piece_bytes(layout.work, options_.threads);
+  auto filling = std::make_shared<Filling>(*this, std::move(slot), std::move(rows), std::move(layout), piece);
+  in_flight_.push_back(filling);
   ++unready_;
   if (cold_) advise_ahead();
   workers_->submit(std::move(filling));
 }
 
+// The batch is the last one.
+void Pipeline::State::fail_batch(SlotPool::Lease slot, std::int64_t row) {
+  auto failed = std::make_shared<Filling>(*this, std::move(slot), std::vector<std::int64_t>{}, BatchLayout{}, 1);
+  failed->fail(std::make_exception_ptr(std::out_of_range("row " + std::to_string(row) + " is not one of the " +
+                                                         std::to_string(gather_->rows()) + " rows of the data set")));
+  failed->remaining = 0;
+  in_flight_.push_back(std::move(failed));
+  plan_.finish();
+}
+
 // Before the batch of these rows is cut into pieces, since cold ones are cut otherwise.
 void Pipeline::State::look_at_residency(const std::vector<std::int64_t>& rows) {
   looked_ = true;
-  if (!gather_->maps_files()) return;
-  const auto there = [n = gather_->rows()](std::int64_t row) { return row >= 0 && row < n; };
-  if (!std::all_of(rows.begin(), rows.end(), there)) return;
+  if (!gather_->files().mapped) return;
   const std::size_t step = std::max<std::size_t>(1, rows.size() / 8);
   for (std::size_t i = 0; i < rows.size() && !cold_; i += step) {
     if (!gather_->resident(rows[i])) turn_cold(rows);
@@ -327,7 +347,7 @@ void Pipeline::State::stop_direct_reads() {
 }
 
 void Pipeline::State::advise_ahead() {
-  const std::size_t row_bytes = std::max<std::size_t>(1, gather_->in_row_bytes());
+  const std::size_t row_bytes = std::max<std::size_t>(1, gather_->row_bytes());
   const std::size_t window = std::max(options_.slot_rows, std::min(kAdviseBytes / row_bytes, kAdviseRows));
   advised_ = std::max(advised_, plan_.taken());
   const std::size_t until = plan_.taken() + window;
@@ -339,7 +359,7 @@ void Pipeline::State::advise_ahead() {
 }
 
 void Pipeline::State::submit_advice(std::vector<std::int64_t> rows) {
-  if (rows.empty() || !workers_ || (direct() && !gather_->maps_small_rows())) return;
+  if (rows.empty() || !workers_ || (direct() && !gather_->files().small_rows)) return;
   stats_.advised_rows += rows.size();
   workers_->submit(std::make_shared<Advice>(*this, std::move(rows)), /*urgent=*/true);
 }
@@ -405,9 +425,8 @@ Step Pipeline::State::next(Batch& batch, std::chrono::milliseconds patience, boo
     if (closed_ || (in_flight_.empty() && plan_.ended())) {
       step = Step::end;
     } else if (in_flight_.empty() && plan_.ready()) {  // every slot is lent: this batch gets memory of its own
-      std::vector<std::int64_t> rows = plan_.take();
-      SlotPool::Lease slot = pool_->fresh(gather_->layout(rows.size()).bytes);
-      start(std::move(slot), std::move(rows));
+      SlotPool::Lease slot = pool_->fresh(next_slot_bytes());
+      start(std::move(slot), plan_.take());
       in_flight_.back()->fresh = true;
     } else if (in_flight_.empty()) {
       step = Step::unplanned;
@@ -448,11 +467,11 @@ void Pipeline::State::hand_out(Batch& batch, std::deque<std::shared_ptr<Filling>
   }
   batch.slot.swap(done->slot);  // what the caller's batch held before ends with the dropped
   batch.rows = done->rows.size();
-  batch.offsets = std::move(done->layout.offsets);
+  batch.outputs = gather_->outputs(done->layout);
   ++stats_.batches;
   stats_.rows += batch.rows;
-  stats_.bytes_in += batch.rows * gather_->in_row_bytes();
-  for (std::size_t f = 0; f < gather_->fields(); ++f) stats_.bytes_out += batch.rows * gather_->out_row_bytes(f);
+  stats_.bytes_in += bytes_in(done->layout);
+  for (const BatchLayout::Share& share : done->layout.shares) stats_.bytes_out += share.plan->bytes;
   if (done->fresh) ++stats_.fresh_batches;
 }
 
@@ -504,8 +523,8 @@ PipelineStats Pipeline::State::stats() const {
   return copy;
 }
 
-Pipeline::Pipeline(std::vector<FieldSpec> fields, const PipelineOptions& options, Pipeline* reuse)
-    : state_(std::make_shared<State>(std::move(fields), options, reuse == nullptr ? nullptr : reuse->state_.get())) {}
+Pipeline::Pipeline(const std::vector<FieldSpec>& fields, const PipelineOptions& options, Pipeline* reuse)
+    : state_(std::make_shared<State>(fields, options, reuse == nullptr ? nullptr : reuse->state_.get())) {}
 
 Pipeline::~Pipeline() {
   if (state_->in_child()) {
@@ -533,10 +552,11 @@ Step Pipeline::next(Batch& batch, std::chrono::milliseconds patience, bool help)
 }
 bool Pipeline::close(bool keep_slots, std::chrono::milliseconds patience) { return here().close(keep_slots, patience); }
 void Pipeline::forsake(bool keep_slots) { here().forsake(keep_slots); }
+std::size_t Pipeline::outputs(std::size_t field) const { return state_->outputs(field); }
 PipelineStats Pipeline::stats() const { return here().stats(); }
 
 std::size_t Pipeline::ring_bytes(const Gather& gather, std::size_t slot_rows, int depth) {
-  return (static_cast<std::size_t>(depth) + 1) * mapped_bytes(gather.layout(slot_rows).bytes);
+  return (static_cast<std::size_t>(depth) + 1) * mapped_bytes(gather.slot_bytes(slot_rows));
 }
 
 }  // namespace memload

@@ -30,7 +30,7 @@ struct PipelineOptions {
 struct Batch {
   SlotPool::Lease slot;
   std::size_t rows = 0;
-  std::vector<std::size_t> offsets;  // of each field in the slot
+  std::vector<Output> outputs;  // of the fields in their order; their offsets are those in the slot
 };
 
 // unplanned: the plan is not finished and holds no further batch.
@@ -61,7 +61,7 @@ class Pipeline {
 
   // Takes the slots over from `reuse` if given, which must have been closed with keep_slots; those of a ring of another
   // depth are given back.
-  Pipeline(std::vector<FieldSpec> fields, const PipelineOptions& options, Pipeline* reuse = nullptr);
+  Pipeline(const std::vector<FieldSpec>& fields, const PipelineOptions& options, Pipeline* reuse = nullptr);
   ~Pipeline();
   Pipeline(const Pipeline&) = delete;
   Pipeline& operator=(const Pipeline&) = delete;
@@ -87,6 +87,8 @@ class Pipeline {
   // The destructor, too, does so after kLongestClose.
   void forsake(bool keep_slots = false);
 
+  // How many arrays a field puts into a batch.
+  [[nodiscard]] std::size_t outputs(std::size_t field) const;
   [[nodiscard]] PipelineStats stats() const;
   // What the ring takes: slots x the mapped size of a batch of slot_rows.
   [[nodiscard]] static std::size_t ring_bytes(const Gather& gather, std::size_t slot_rows, int depth);

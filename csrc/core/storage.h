@@ -15,7 +15,7 @@
 namespace memload {
 
 // Immutable apart from what it remembers of its reads, which any thread may update. Shared by columns.
-class Storage {
+class Storage : public std::enable_shared_from_this<Storage> {
  public:
   // Maps the whole file read-only; its descriptor is closed again. Throws std::system_error naming the path, which
   // should be absolute: read_direct() may open it once more.

@@ -7,6 +7,7 @@ namespace memload::python {
 
 void register_cast(pybind11::module_& m);      // cast, isas
 void register_data(pybind11::module_& m);      // errors, Storage, Column
+void register_windows(pybind11::module_& m);   // Windows
 void register_pipeline(pybind11::module_& m);  // FieldSpec, Pipeline
 void register_slots(pybind11::module_& m);     // Slots: memory that Python fills
 void register_bench(pybind11::module_& m);     // the ceilings that benchmarks are measured against

@@ -10,9 +10,8 @@
 #include <vector>
 
 #include "core/error.h"
-#include "core/gather.h"
 #include "core/storage.h"
-#include "python/convert.h"
+#include "python/columns.h"
 #include "python/register.h"
 
 namespace memload::python {
@@ -37,11 +36,6 @@ void translate(std::exception_ptr raised) {
   }
 }
 
-// pybind11 holds what it shows by a pointer to non-const. Python can change nothing: Storage has only const methods.
-std::shared_ptr<Storage> shown(std::shared_ptr<const Storage> storage) {
-  return std::const_pointer_cast<Storage>(std::move(storage));
-}
-
 std::shared_ptr<Storage> map_file(const std::string& path) { return shown(Storage::map_file(path)); }
 
 std::shared_ptr<Storage> borrow(const py::object& owner, std::uintptr_t address, std::size_t nbytes, std::string name) {
@@ -58,41 +52,11 @@ std::shared_ptr<Column> make_column(std::size_t row_bytes, const std::vector<PyS
   return std::make_shared<Column>(row_bytes, std::move(parts));
 }
 
-std::shared_ptr<Column> concat(const std::vector<std::shared_ptr<Column>>& columns) {
-  std::vector<const Column*> parts;
-  parts.reserve(columns.size());
-  for (const auto& column : columns) parts.push_back(column.get());
-  return std::make_shared<Column>(Column::concat(parts));
-}
-
-std::vector<std::shared_ptr<Storage>> storages(const Column& column) {
-  std::vector<std::shared_ptr<Storage>> found;
-  for (const Segment& segment : column.segments()) found.push_back(shown(segment.storage));
-  return found;
-}
-
-// The two halves of a column, for sending it to another process.
+// For sending a column to another process.
 std::vector<PySegment> segments(const Column& column) {
   std::vector<PySegment> found;
   for (const Segment& s : column.segments()) found.emplace_back(shown(s.storage), s.offset, s.rows, s.stride);
   return found;
-}
-
-std::optional<py::array_t<std::int64_t>> selection(const Column& column) {
-  if (column.selection() == nullptr) return std::nullopt;
-  const std::vector<std::int64_t>& rows = *column.selection();
-  return py::array_t<std::int64_t>(static_cast<py::ssize_t>(rows.size()), rows.data());
-}
-
-void gather(const std::shared_ptr<Column>& column, const Indices& rows, std::uintptr_t address, std::size_t nbytes) {
-  const std::span<const std::int64_t> indices = view(rows);
-  const std::size_t wanted = indices.size() * column->row_bytes();
-  if (wanted != nbytes) {
-    throw std::invalid_argument(std::to_string(indices.size()) + " rows of " + std::to_string(column->row_bytes()) +
-                                " bytes do not fill " + std::to_string(nbytes) + " bytes");
-  }
-  const WithoutGil released;
-  gather_rows(column, indices, reinterpret_cast<std::byte*>(address));
 }
 
 }  // namespace
@@ -112,21 +76,12 @@ void register_data(py::module_& m) {
                              "Whether the kernel tells what of it is in the page cache.")
       .def_property_readonly("direct_bytes", &Storage::direct_bytes, "Bytes read past the page cache so far.");
 
-  py::class_<Column, std::shared_ptr<Column>>(m, "Column", "Where the rows of one field lie. Immutable.")
+  py::class_<Column, std::shared_ptr<Column>> column(m, "Column", "Where the rows of one field lie. Immutable.");
+  column
       .def(py::init(&make_column), py::arg("row_bytes"), py::arg("segments"),
            "Segments are (storage, offset of the first row, rows, bytes from one row to the next).")
-      .def_property_readonly("rows", &Column::rows)
-      .def_property_readonly("row_bytes", &Column::row_bytes)
-      .def_property_readonly("selection_bytes", &Column::selection_bytes, "Memory taken by the row selection, if any.")
-      .def_property_readonly("storages", &storages, "The storage of each segment, in order.")
-      .def_property_readonly("segments", &segments, "(storage, offset, rows, stride) of each run of rows, in order.")
-      .def_property_readonly("selection", &selection, "A copy of the stored rows in order; None if all, as they lie.")
-      .def(
-          "select", [](const Column& c, const Indices& rows) { return std::make_shared<Column>(c.select(view(rows))); },
-          py::arg("rows"), "These rows in this order. Raises IndexError at the first that is not there.")
-      .def_static("concat", &concat, py::arg("columns"), "All rows of the first, then of the second, and so on.")
-      .def("gather", &gather, py::arg("rows"), py::arg("address"), py::arg("nbytes"),
-           "Copy rows to memory, one after the other. Raises IndexError and ShardReadError.");
+      .def_property_readonly("segments", &segments, "(storage, offset, rows, stride) of each run of rows, in order.");
+  add_column_methods(column);
 }
 
 }  // namespace memload::python

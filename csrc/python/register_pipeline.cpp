@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "core/pipeline.h"
-#include "python/convert.h"
+#include "python/columns.h"
 #include "python/dlpack.h"
 #include "python/names.h"
 #include "python/register.h"
@@ -34,10 +34,10 @@ std::chrono::milliseconds span_of(Seconds left) {
 
 // (column, cast or None as (from, to, norm_removed), DLPack code, bits, shape of a row)
 using PyCast = std::optional<std::tuple<std::string, std::string, bool>>;
-using PyField = std::tuple<std::shared_ptr<Column>, PyCast, int, int, std::vector<std::int64_t>>;
+using PyField = std::tuple<PyColumn, PyCast, int, int, std::vector<std::int64_t>>;
 
 FieldSpec spec_of(const PyField& field) {
-  FieldSpec spec{std::get<0>(field), std::nullopt};
+  FieldSpec spec{any_column(std::get<0>(field)), std::nullopt};
   if (const PyCast& cast = std::get<1>(field)) {
     const auto& [from, to, norm_removed] = *cast;
     spec.cast = CastRule{dtype_named(from), dtype_named(to), norm_removed};
@@ -51,6 +51,8 @@ std::vector<FieldSpec> specs_of(const std::vector<PyField>& fields) {
   for (const PyField& field : fields) specs.push_back(spec_of(field));
   return specs;
 }
+
+constexpr DlDataType kInt64{0, 64, 1};
 
 constexpr py::ssize_t kSmallPlan = 1 << 16;  // rows
 
@@ -171,13 +173,19 @@ class PyPipeline {
   }
 
   [[nodiscard]] py::list capsules(const Batch& batch) const {
-    py::list list(fields_.size());
+    py::list list(batch.outputs.size());
+    std::size_t position = 0;
     for (std::size_t f = 0; f < fields_.size(); ++f) {
       const auto& [column, cast, code, bits, row_shape] = fields_[f];
-      std::vector<std::int64_t> shape{static_cast<std::int64_t>(batch.rows)};
+      const Output& elements = batch.outputs[position];
+      std::vector<std::int64_t> shape{elements.rows};
       shape.insert(shape.end(), row_shape.begin(), row_shape.end());
       const DlDataType dtype{static_cast<std::uint8_t>(code), static_cast<std::uint8_t>(bits), 1};
-      list[f] = to_capsule(batch.slot, batch.slot.get() + batch.offsets[f], dtype, std::move(shape));
+      list[position++] = to_capsule(batch.slot, batch.slot.get() + elements.offset, dtype, std::move(shape));
+      for (std::size_t k = 1; k < pipeline_->outputs(f); ++k) {
+        const Output& numbers = batch.outputs[position];
+        list[position++] = to_capsule(batch.slot, batch.slot.get() + numbers.offset, kInt64, {numbers.rows});
+      }
     }
     return list;
   }
@@ -209,7 +217,8 @@ void register_pipeline(py::module_& m) {
            py::arg("drop_last"), py::arg("depth"), py::arg("threads"), py::arg("read_blocks") = false,
            py::arg("direct") = false, py::arg("isa") = "", py::arg("streaming") = py::none(),
            py::arg("reuse") = py::none(),
-           "Fields are (column, None or (from, to, norm_removed), DLPack code, bits, shape of a row).")
+           "Fields are (column, None or (from, to, norm_removed), DLPack code, bits, shape of what follows the first "
+           "axis).")
       .def("extend", &PyPipeline::extend, py::arg("rows"), "Plan rows, to be cut into batches of batch_rows.")
       .def("push", &PyPipeline::push, py::arg("rows"), "Plan one batch of exactly these rows.")
       .def("finish", &PyPipeline::finish, "No more rows will come.")

@@ -74,6 +74,12 @@ TEST(sizes_that_wrap_around_are_refused) {
   CHECK_THROWS(std::invalid_argument, Column(10, {{storage, 0, -1, 10}}));
 }
 
+Column join(const std::vector<Column>& columns) {
+  std::vector<std::shared_ptr<const Column>> members;
+  for (const Column& column : columns) members.push_back(std::make_shared<const Column>(column));
+  return Column::concat(members);
+}
+
 TEST(rows_that_64_bits_cannot_count_are_refused) {
   const auto storage = in_memory(std::vector<std::byte>(1));
   constexpr std::int64_t kRows = std::numeric_limits<std::int64_t>::max();
@@ -81,9 +87,9 @@ TEST(rows_that_64_bits_cannot_count_are_refused) {
   const Column one(1, {{storage, 0, 1, 0}});
   CHECK_EQ(most.rows(), kRows);
   CHECK_THROWS(std::invalid_argument, Column(1, {{storage, 0, kRows, 0}, {storage, 0, 1, 0}}));
-  CHECK_THROWS(std::invalid_argument, Column::concat({&most, &one}));
+  CHECK_THROWS(std::invalid_argument, join({most, one}));
   const Column chosen = one.select(std::vector<std::int64_t>{0, 0});
-  CHECK_THROWS(std::invalid_argument, Column::concat({&chosen, &most}));
+  CHECK_THROWS(std::invalid_argument, join({chosen, most}));
 }
 
 TEST(a_row_lies_where_its_segment_says) {
@@ -131,7 +137,7 @@ TEST(columns_one_after_the_other_are_a_column) {
   const ScratchFile file(pattern_bytes(20, 3));
   const Column column = three_segments(file);
   const Column chosen = column.select(std::vector<std::int64_t>{14, 1, 6});
-  const Column joined = Column::concat({&chosen, &column, &chosen});
+  const Column joined = join({chosen, column, chosen});
   CHECK_EQ(joined.rows(), 22);
   std::vector<std::int64_t> all(22);
   for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::int64_t>(i);
@@ -144,22 +150,22 @@ TEST(columns_one_after_the_other_are_a_column) {
 TEST(columns_of_different_row_sizes_do_not_join) {
   const auto four = dense(in_memory(std::vector<std::byte>(40)), 4);
   const auto five = dense(in_memory(std::vector<std::byte>(40)), 5);
-  CHECK_THROWS(std::invalid_argument, Column::concat({four.get(), five.get()}));
-  CHECK_THROWS(std::invalid_argument, Column::concat({}));
+  CHECK_THROWS(std::invalid_argument, join({*four, *five}));
+  CHECK_THROWS(std::invalid_argument, join({}));
 }
 
 // Fills a batch in pieces of `piece` bytes, backwards, and looks at every byte of every field.
 void check_batch(const Gather& gather, const std::vector<const Column*>& columns, const std::vector<std::int64_t>& rows,
                  std::size_t piece) {
-  const BatchLayout layout = gather.layout(rows.size());
+  const BatchLayout layout = gather.layout(rows);
   std::vector<std::byte> slot(layout.bytes, std::byte{0xEE});
   for (std::size_t begin = layout.bytes / piece * piece;; begin -= piece) {
-    static_cast<void>(gather.fill(rows, layout, slot.data(), begin, std::min(begin + piece, layout.bytes)));
+    static_cast<void>(gather.fill(layout, slot.data(), begin, std::min(begin + piece, layout.bytes)));
     if (begin == 0) break;
   }
   for (std::size_t f = 0; f < columns.size(); ++f) {
     const std::vector<std::byte> expected = row_by_row(*columns[f], rows);
-    CHECK(same(slot.data() + layout.offsets[f], expected.data(), expected.size()));
+    CHECK(same(slot.data() + layout.shares[f].offset, expected.data(), expected.size()));
   }
 }
 
@@ -173,8 +179,8 @@ TEST(a_batch_is_the_same_however_it_is_cut_into_pieces) {
   const auto mixed = std::make_shared<const Column>(dense(mapped, 1)->select(shuffled(kRows, 6)));
   const Gather gather({{wide, {}}, {strided, {}}, {mixed, {}}}, Isa::scalar, Store::cached);
   CHECK_EQ(gather.rows(), kRows);
-  CHECK_EQ(gather.in_row_bytes(), 43u);
-  CHECK(gather.maps_files());
+  CHECK_EQ(gather.row_bytes(), 43u);
+  CHECK(gather.files().mapped);
   for (const std::size_t piece : {64u, 128u, 320u, 65536u}) {
     check_batch(gather, {wide.get(), strided.get(), mixed.get()}, shuffled(kRows, 7), piece);
     check_batch(gather, {wide.get(), strided.get(), mixed.get()}, {59, 0, 59}, piece);
@@ -192,10 +198,13 @@ TEST(a_batch_of_rows_without_bytes_is_filled) {
 TEST(fields_begin_at_cache_lines) {
   const auto a = dense(in_memory(std::vector<std::byte>(70)), 7);
   const auto b = dense(in_memory(std::vector<std::byte>(650)), 65);
-  const BatchLayout layout = Gather({{a, {}}, {b, {}}}, Isa::scalar, Store::cached).layout(9);
-  CHECK_EQ(layout.offsets[0], 0u);
-  CHECK_EQ(layout.offsets[1], 64u);
+  const Gather gather({{a, {}}, {b, {}}}, Isa::scalar, Store::cached);
+  const std::vector<std::int64_t> rows(9);
+  const BatchLayout layout = gather.layout(rows);
+  CHECK_EQ(layout.shares[0].offset, 0u);
+  CHECK_EQ(layout.shares[1].offset, 64u);
   CHECK_EQ(layout.bytes, 64u + 640u);
+  CHECK_EQ(gather.slot_bytes(9), layout.bytes);
 }
 
 TEST(fields_of_different_length_are_no_batch) {
@@ -218,13 +227,13 @@ TEST(a_cast_writes_rows_of_another_size) {
   const auto bytes = dense(in_memory(pattern_bytes(50 * 21, 8)), 21);
   const memload::CastRule widen{memload::DType::u8, memload::DType::f32};
   const Gather gather({{bytes, widen}}, Isa::scalar, Store::cached);
-  CHECK_EQ(gather.out_row_bytes(0), 84u);
+  CHECK_EQ(gather.slot_bytes(1), 128u);  // 84, padded
   const std::vector<std::int64_t> rows = shuffled(50, 9);
-  const BatchLayout layout = gather.layout(rows.size());
+  const BatchLayout layout = gather.layout(rows);
   std::vector<float> out(layout.bytes / sizeof(float));
   auto* const slot = reinterpret_cast<std::byte*>(out.data());
   for (std::size_t begin = 0; begin < layout.bytes; begin += 64) {
-    static_cast<void>(gather.fill(rows, layout, slot, begin, begin + 64));
+    static_cast<void>(gather.fill(layout, slot, begin, begin + 64));
   }
   const std::vector<std::byte> expected = row_by_row(*bytes, rows);
   bool equal = true;

@@ -245,16 +245,15 @@ struct ColdFile {
 };
 
 // Fills a batch in pieces that keep rows whole, the last first, with direct reads.
-Filled fill_directly(const Gather& gather, const Indices& rows, const BatchLayout& layout, std::byte* slot,
-                     std::size_t piece) {
+Filled fill_directly(const Gather& gather, const BatchLayout& layout, std::byte* slot, std::size_t piece) {
   const HugeMemory scratch(Gather::kScratch);
   const ColdReads cold{.ask = true, .scratch = {scratch.data(), scratch.size()}};
   Filled sum;
   std::size_t end = layout.bytes;
   for (std::size_t at = layout.bytes / piece * piece;; at -= piece) {
-    const std::size_t begin = gather.row_edge(rows.size(), layout, at);
+    const std::size_t begin = gather.row_edge(layout, at);
     CHECK(begin <= end);
-    const Filled found = gather.fill(rows, layout, slot, begin, end, cold);
+    const Filled found = gather.fill(layout, slot, begin, end, cold);
     sum.direct_bytes += found.direct_bytes;
     sum.resident_reads += found.resident_reads;
     sum.refused = sum.refused || found.refused;
@@ -274,9 +273,9 @@ TEST(a_batch_read_directly_has_the_bytes_of_the_file) {
         kRow, std::vector<Segment>{{cold.storage, 77, kRows, kRow}});  // the last row ends with the file
     const Gather gather({{column, {}}}, memload::best_isa(), Store::cached);
     const Indices rows = shuffled(kRows, 4);
-    const BatchLayout layout = gather.layout(rows.size());
+    const BatchLayout layout = gather.layout(rows);
     Bytes slot(layout.bytes, std::byte{0xEE});
-    const Filled found = fill_directly(gather, rows, layout, slot.data(), piece);
+    const Filled found = fill_directly(gather, layout, slot.data(), piece);
     for (std::size_t i = 0; i < kRows; ++i) {
       CHECK(same(slot.data() + i * kRow, bytes.data() + 77 + static_cast<std::size_t>(rows[i]) * kRow, kRow));
     }
@@ -299,11 +298,11 @@ TEST(a_batch_read_directly_is_cast_on_the_way) {
     const CastRule widen{DType::i16, DType::f32};
     const Gather gather({{column, widen}}, memload::best_isa(), store);
     const Indices rows = shuffled(kRows, 6);
-    const BatchLayout layout = gather.layout(rows.size());
+    const BatchLayout layout = gather.layout(rows);
     const HugeMemory direct(layout.bytes);
     const HugeMemory mapped(layout.bytes);
-    const Filled found = fill_directly(gather, rows, layout, direct.data(), 333 * 64);
-    static_cast<void>(gather.fill(rows, layout, mapped.data(), 0, layout.bytes));
+    const Filled found = fill_directly(gather, layout, direct.data(), 333 * 64);
+    static_cast<void>(gather.fill(layout, mapped.data(), 0, layout.bytes));
     CHECK(same(direct.data(), mapped.data(), layout.bytes));
     if (on_a_disk()) CHECK_EQ(found.direct_bytes, kRows * kElements * 2);
   }
@@ -315,9 +314,9 @@ TEST(rows_longer_than_the_scratch_are_read_in_chunks) {
   const ColdFile cold(bytes);
   const Gather gather({{dense(cold.storage, kLong), {}}}, memload::best_isa(), Store::cached);
   const Indices rows = {2, 0, 1};
-  const BatchLayout layout = gather.layout(3);
+  const BatchLayout layout = gather.layout(rows);
   const HugeMemory slot(layout.bytes);
-  const Filled found = fill_directly(gather, rows, layout, slot.data(), layout.bytes);
+  const Filled found = fill_directly(gather, layout, slot.data(), layout.bytes);
   for (std::size_t i = 0; i < 3; ++i) {
     CHECK(same(slot.data() + i * kLong, bytes.data() + static_cast<std::size_t>(rows[i]) * kLong, kLong));
   }
@@ -337,16 +336,16 @@ TEST(only_large_rows_of_files_that_are_not_in_the_page_cache_are_read_directly) 
   std::vector<FieldSpec> fields;
   for (const ColumnPtr& column : columns) fields.push_back({column, {}});
   const Gather gather(fields, Isa::scalar, Store::cached);
-  CHECK(gather.maps_large_rows());
-  CHECK(gather.maps_small_rows());
+  CHECK(gather.files().large_rows);
+  CHECK(gather.files().small_rows);
   const Indices rows = shuffled(kRows, 10);
-  const BatchLayout layout = gather.layout(kRows);
+  const BatchLayout layout = gather.layout(rows);
   const HugeMemory slot(layout.bytes);
-  const Filled found = fill_directly(gather, rows, layout, slot.data(), std::size_t{256} << 10);
+  const Filled found = fill_directly(gather, layout, slot.data(), std::size_t{256} << 10);
   for (std::size_t f = 0; f < columns.size(); ++f) {
     const std::size_t n = columns[f]->row_bytes();
     for (std::size_t i = 0; i < kRows; ++i) {
-      CHECK(same(slot.data() + layout.offsets[f] + i * n, columns[f]->address(rows[i]), n));
+      CHECK(same(slot.data() + layout.shares[f].offset + i * n, columns[f]->address(rows[i]), n));
     }
   }
   if (!on_a_disk()) return;
@@ -516,9 +515,10 @@ TEST(files_whose_residency_is_not_told_are_read_directly_when_that_is_asked_for)
     if (::seteuid(65534) != 0) ::_exit(2);
     const auto storage = Storage::map_file(file.path());
     const Gather gather({{dense(storage, kRow), {}}}, Isa::scalar, Store::cached);
-    const BatchLayout layout = gather.layout(4);
+    const Indices rows = {0, 1, 2, 3};
+    const BatchLayout layout = gather.layout(rows);
     const HugeMemory slot(layout.bytes);
-    const Filled found = fill_directly(gather, {0, 1, 2, 3}, layout, slot.data(), layout.bytes);
+    const Filled found = fill_directly(gather, layout, slot.data(), layout.bytes);
     const bool good = !storage->knows_residency() && same(slot.data(), bytes.data(), bytes.size()) &&
                       (found.direct_bytes == 4 * kRow || !on_a_disk());
     ::_exit(good ? 0 : 1);

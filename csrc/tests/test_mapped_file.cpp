@@ -104,12 +104,12 @@ TEST(a_row_cut_off_is_named_with_its_file_and_offset) {
   const ScratchFile file(pattern_bytes(40 * kRow));
   const auto column = dense(Storage::map_file(file.path()), kRow);
   const Gather gather({{column, {}}}, Isa::scalar, Store::cached);
-  const BatchLayout layout = gather.layout(1);
-  std::vector<std::byte> slot(layout.bytes);
+  std::vector<std::byte> slot(gather.slot_bytes(1));
   memload::install_fault_handler();
   file.truncate(2 * kPageBytes);
   const auto fill = [&](std::int64_t row) {
-    static_cast<void>(gather.fill(std::vector<std::int64_t>{row}, layout, slot.data(), 0, layout.bytes));
+    const BatchLayout layout = gather.layout({&row, 1});
+    static_cast<void>(gather.fill(layout, slot.data(), 0, layout.work));
   };
   fill(7);  // ends at 8000, inside the two pages that are left
   try {
@@ -140,13 +140,13 @@ TEST(a_file_truncated_under_reading_threads_ends_no_thread_and_spoils_no_other_f
   std::atomic<int> warm{0};
   std::atomic<int> spoilt{0};
   const auto read = [&](const Gather& gather, unsigned seed, bool until_error) {
-    const BatchLayout layout = gather.layout(1);
-    std::vector<std::byte> slot(layout.bytes);
+    std::vector<std::byte> slot(gather.slot_bytes(1));
     const std::vector<std::int64_t> order = memload::test::shuffled(kRows, seed);
     for (std::size_t i = 0; until_error || i < 4 * kRows; ++i) {
       const std::int64_t row = order[i % kRows];
       try {
-        static_cast<void>(gather.fill(std::vector<std::int64_t>{row}, layout, slot.data(), 0, layout.bytes));
+        const BatchLayout layout = gather.layout({&row, 1});
+        static_cast<void>(gather.fill(layout, slot.data(), 0, layout.work));
         if (!same(slot.data(), bytes.data() + static_cast<std::size_t>(row) * kRow, kRow)) ++spoilt;
       } catch (const ReadError& error) {
         CHECK(until_error);

@@ -82,7 +82,7 @@ bool holds(const Batch& batch, const std::vector<ColumnPtr>& columns, const Indi
   for (std::size_t f = 0; f < columns.size(); ++f) {
     const std::size_t n = columns[f]->row_bytes();
     for (std::size_t i = 0; i < batch.rows; ++i) {
-      const std::byte* const got = batch.slot.get() + batch.offsets[f] + i * n;
+      const std::byte* const got = batch.slot.get() + batch.outputs[f].offset + i * n;
       if (!same(got, columns[f]->at(plan[first + i]).data, n)) return false;
     }
   }

@@ -1,0 +1,184 @@
+#include "core/plain_reader.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "core/direct_file.h"
+#include "core/error.h"
+#include "core/fault_guard.h"
+#include "core/gather.h"
+#include "core/memory.h"
+
+namespace memload {
+namespace {
+
+constexpr std::size_t kSmallRow = 4096;  // below this, the hardware's prefetcher has no time to see a row's pattern
+constexpr std::size_t kAhead = 8;        // rows asked for ahead of the one being copied
+constexpr std::size_t kCacheLine = 64;
+
+void prefetch(const std::byte* at, std::size_t n) noexcept {
+  for (std::size_t i = 0; i < n; i += kCacheLine) __builtin_prefetch(at + i, 0, 0);
+}
+
+struct PlainPlan : FieldPlan {
+  std::span<const std::int64_t> rows;
+};
+
+}  // namespace
+
+// Bytes [begin, end) of what the field has in the slot.
+class PlainReader::Part {
+ public:
+  Part(const PlainReader& field, std::span<const std::int64_t> rows, std::byte* out, std::size_t begin, std::size_t end,
+       const ColdReads& cold, Filled& found)
+      : field_(field), rows_(rows), out_(out), begin_(begin), end_(end), cold_(cold), found_(found) {}
+
+  // Runs under the fault guard: owns nothing, throws nothing.
+  void copy() noexcept {
+    const Column& column = *field_.column_;
+    const std::size_t row_bytes = field_.out_row_bytes_;
+    const bool small = column.row_bytes() <= kSmallRow;
+    const bool direct = field_.large() && !cold_.scratch.empty();
+    std::size_t at = begin_;
+    std::size_t inside = at % row_bytes;
+    for (std::size_t i = at / row_bytes; at < end_; ++i) {
+      current_ = i;
+      if (small && i + kAhead < rows_.size()) prefetch(column.address(rows_[i + kAhead]), column.row_bytes());
+      const std::size_t bytes = std::min(row_bytes - inside, end_ - at);
+      const std::size_t elements = bytes / field_.out_size_;
+      const std::size_t skipped = inside / field_.out_size_ * field_.in_size_;
+      const Extent extent = column.at(rows_[i]);
+      const std::byte* const src = extent.data + skipped;
+      const Storage& storage = *extent.segment->storage;
+      if (direct && storage.mapped()) {
+        copy_directly(storage, src, out_ + at, elements);
+      } else {
+        copy_mapped(storage, src, out_ + at, elements);
+      }
+      at += bytes;
+      inside = 0;
+    }
+  }
+
+  [[noreturn]] void fail(const void* address) const {
+    const Extent extent = field_.column_->at(rows_[current_]);
+    const Storage& storage = *extent.segment->storage;
+    const auto offset = static_cast<std::uint64_t>(static_cast<const std::byte*>(address) - storage.data());
+    throw ReadError(storage.name(), extent.row_in_segment, offset,
+                    "the file had " + std::to_string(storage.size()) +
+                        " bytes when it was opened; it was truncated since, or its disk fails. Restore it and open the "
+                        "data set again");
+  }
+
+ private:
+  void copy_mapped(const Storage& storage, const std::byte* src, std::byte* out, std::size_t elements) noexcept {
+    const std::size_t bytes = elements * field_.in_size_;
+    if (!storage.enter(src, bytes)) found_.in_cache = false;
+    if (cold_.ask && field_.column_->row_bytes() > kSmallRow && !storage.resident(src)) storage.advise(src, bytes);
+    field_.kernel_(src, out, elements);
+  }
+
+  // As many elements at once as the scratch can hold.
+  void copy_directly(const Storage& storage, const std::byte* src, std::byte* out, std::size_t elements) noexcept {
+    const std::size_t most = (cold_.scratch.size() - kPage) / field_.in_size_;
+    while (elements != 0) {
+      const std::size_t n = std::min(elements, most);
+      if (const std::byte* const read = read_directly(storage, src, n * field_.in_size_)) {
+        field_.kernel_(read, out, n);
+      } else {
+        copy_mapped(storage, src, out, n);
+      }
+      src += n * field_.in_size_;
+      out += n * field_.out_size_;
+      elements -= n;
+    }
+  }
+
+  // nullptr: the mapping is to be read.
+  const std::byte* read_directly(const Storage& storage, const std::byte* src, std::size_t bytes) noexcept {
+    if (storage.knows_residency() && storage.resident(src, bytes)) {
+      ++found_.resident_reads;
+      return nullptr;
+    }
+    const std::byte* const read = storage.read_direct(src, bytes, cold_.scratch);
+    if (read != nullptr) {
+      found_.direct_bytes += bytes;
+    } else {
+      found_.refused = found_.refused || !storage.reads_directly();
+      storage.advise(src, bytes);
+    }
+    return read;
+  }
+
+  const PlainReader& field_;
+  std::span<const std::int64_t> rows_;
+  std::byte* out_;
+  std::size_t begin_;
+  std::size_t end_;
+  const ColdReads& cold_;
+  Filled& found_;
+  volatile std::size_t current_ = 0;  // read after a jump out of copy()
+};
+
+PlainReader::PlainReader(std::shared_ptr<const Column> column, const std::optional<CastRule>& cast, Isa isa,
+                         Store store)
+    : column_(std::move(column)), kernel_(cast ? find_cast(*cast, isa, store) : find_copy(isa, store)) {
+  if (cast) {
+    in_size_ = size_of(cast->from);
+    out_size_ = size_of(cast->to);
+  }
+  if (column_->row_bytes() % in_size_ != 0) {
+    throw std::invalid_argument("a row of " + std::to_string(column_->row_bytes()) +
+                                " bytes is not a whole number of elements of " + std::to_string(in_size_));
+  }
+  out_row_bytes_ = column_->row_bytes() / in_size_ * out_size_;
+}
+
+FieldReader::Files PlainReader::files() const noexcept {
+  Files files;
+  for (const Segment& segment : column_->segments()) {
+    const bool mapped = segment.storage->mapped();
+    files.mapped = files.mapped || mapped;
+    bool& such_rows = large() ? files.large_rows : files.small_rows;
+    such_rows = such_rows || mapped;
+    files.knows_residency = files.knows_residency && segment.storage->knows_residency();
+  }
+  return files;
+}
+
+std::unique_ptr<const FieldPlan> PlainReader::plan(std::span<const std::int64_t> rows) const {
+  auto plan = std::make_unique<PlainPlan>();
+  plan->bytes = plan->work = bound(rows.size());
+  plan->bytes_in = rows.size() * column_->row_bytes();
+  plan->outputs[0] = {0, static_cast<std::int64_t>(rows.size())};
+  plan->rows = rows;
+  return plan;
+}
+
+void PlainReader::fill(const FieldPlan& plan, std::byte* out, std::size_t begin, std::size_t end, const ColdReads& cold,
+                       Filled& found) const {
+  Part part(*this, static_cast<const PlainPlan&>(plan).rows, out, begin, end, cold, found);
+  const void* const fault = guarded([&part]() noexcept { part.copy(); });
+  if (fault != nullptr) part.fail(fault);
+}
+
+std::size_t PlainReader::edge(const FieldPlan& plan, std::size_t at) const noexcept {
+  if (!large() || DirectFile::room_for(column_->row_bytes()) > Gather::kScratch) return at;
+  const std::size_t nearest = (at + out_row_bytes_ / 2) / out_row_bytes_;
+  return std::min(nearest * out_row_bytes_, plan.work);
+}
+
+void PlainReader::visit(std::span<const std::int64_t> rows, const Stored& each) const {
+  for (const std::int64_t row : rows) {
+    const Extent extent = column_->at(row);
+    each(*extent.segment->storage, extent.data, column_->row_bytes());
+  }
+}
+
+void PlainReader::visit_storages(const std::function<void(const Storage&)>& each) const {
+  for (const Segment& segment : column_->segments()) each(*segment.storage);
+}
+
+}  // namespace memload

@@ -1,0 +1,37 @@
+// The reader of columns whose rows are one run of bytes each.
+#pragma once
+
+#include "core/column.h"
+#include "core/field_reader.h"
+
+namespace memload {
+
+class PlainReader final : public FieldReader {
+ public:
+  PlainReader(std::shared_ptr<const Column> column, const std::optional<CastRule>& cast, Isa isa, Store store);
+
+  [[nodiscard]] std::int64_t rows() const noexcept override { return column_->rows(); }
+  [[nodiscard]] std::size_t row_bytes() const noexcept override { return column_->row_bytes(); }
+  [[nodiscard]] std::size_t out_row_bytes() const noexcept { return out_row_bytes_; }
+  [[nodiscard]] Files files() const noexcept override;
+  [[nodiscard]] std::size_t bound(std::size_t rows) const override { return batch_bytes(rows, out_row_bytes_); }
+  [[nodiscard]] std::unique_ptr<const FieldPlan> plan(std::span<const std::int64_t> rows) const override;
+  void fill(const FieldPlan& plan, std::byte* out, std::size_t begin, std::size_t end, const ColdReads& cold,
+            Filled& found) const override;
+  [[nodiscard]] std::size_t edge(const FieldPlan& plan, std::size_t at) const noexcept override;
+  void visit(std::span<const std::int64_t> rows, const Stored& each) const override;
+  void visit_storages(const std::function<void(const Storage&)>& each) const override;
+
+ private:
+  class Part;
+
+  [[nodiscard]] bool large() const noexcept { return column_->row_bytes() > kLargeRow; }
+
+  std::shared_ptr<const Column> column_;
+  CopyFn kernel_;  // copies bytes or casts elements: both have the signature (src, dst, n)
+  std::size_t in_size_ = 1;
+  std::size_t out_size_ = 1;  // bytes per element; 1 and 1 for a copy
+  std::size_t out_row_bytes_;
+};
+
+}  // namespace memload

@@ -1,0 +1,84 @@
+// Rows that are windows of frames: each frame is stored once, however many windows it is part of.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "core/column.h"
+#include "core/field_reader.h"
+
+namespace memload {
+
+// Windows that follow one another: the k-th begins at the frame first + k * hop.
+struct WindowRun {
+  std::int64_t first;
+  std::int64_t rows;
+  std::int64_t hop;
+};
+
+// Immutable; any thread may read it. Row i, beginning at the frame b, is the frames b + steps[0], b + steps[1], ...
+//
+//   frames: | 0 | 1 | 2 | 3 | 4 | 5 |      steps 0, -1, -2 (lags), a run from 2 on, hop 1:
+//   row 0:  [ 2   1   0 ]   row 1: [ 3   2   1 ]   ...
+class Windows {
+ public:
+  // Throws std::invalid_argument for no steps, or a run that reaches outside the frames.
+  Windows(AnyColumn frames, std::vector<std::int64_t> steps, std::vector<WindowRun> runs);
+
+  [[nodiscard]] std::int64_t rows() const noexcept { return rows_; }
+  [[nodiscard]] std::size_t row_bytes() const noexcept { return steps_.size() * frame_bytes_; }
+  [[nodiscard]] const AnyColumn& frames() const noexcept { return frames_; }
+  [[nodiscard]] const std::vector<std::int64_t>& steps() const noexcept { return steps_; }
+  [[nodiscard]] const std::vector<WindowRun>& runs() const noexcept { return runs_; }
+  // The stored rows in order; nullptr stands for all of them. Valid as long as the windows.
+  [[nodiscard]] const std::vector<std::int64_t>* selection() const noexcept { return selection_.get(); }
+  // Bytes held by the selection and the runs.
+  [[nodiscard]] std::size_t selection_bytes() const noexcept;
+
+  // The rows given, in that order; repeats allowed. Throws std::out_of_range naming the first bad position.
+  [[nodiscard]] Windows select(std::span<const std::int64_t> rows) const;
+  // All rows of the first, then of the second, and so on. Throws std::invalid_argument if their steps differ, or their
+  // frames do not fit together.
+  [[nodiscard]] static Windows concat(std::span<const std::shared_ptr<const Windows>> members);
+
+  // The frames of these rows, each in [0, rows()), in the order in which a batch has them.
+  [[nodiscard]] std::vector<std::int64_t> frames_of(std::span<const std::int64_t> rows) const;
+
+ private:
+  AnyColumn frames_;
+  std::size_t frame_bytes_;
+  std::vector<std::int64_t> steps_;
+  std::vector<WindowRun> runs_;
+  std::vector<std::int64_t> starts_;  // first row of each run
+  std::int64_t rows_ = 0;
+  std::shared_ptr<const std::vector<std::int64_t>> selection_;
+};
+
+// Reads them as the frames that they are made of.
+class WindowReader final : public FieldReader {
+ public:
+  WindowReader(std::shared_ptr<const Windows> windows, std::unique_ptr<const FieldReader> frames)
+      : windows_(std::move(windows)), frames_(std::move(frames)) {}
+
+  [[nodiscard]] std::int64_t rows() const noexcept override { return windows_->rows(); }
+  [[nodiscard]] std::size_t row_bytes() const noexcept override {
+    return windows_->steps().size() * frames_->row_bytes();
+  }
+  [[nodiscard]] Files files() const noexcept override { return frames_->files(); }
+  [[nodiscard]] std::size_t bound(std::size_t rows) const override;
+  [[nodiscard]] std::unique_ptr<const FieldPlan> plan(std::span<const std::int64_t> rows) const override;
+  void fill(const FieldPlan& plan, std::byte* out, std::size_t begin, std::size_t end, const ColdReads& cold,
+            Filled& found) const override;
+  [[nodiscard]] std::size_t edge(const FieldPlan& plan, std::size_t at) const noexcept override;
+  void visit(std::span<const std::int64_t> rows, const Stored& each) const override;
+  void visit_storages(const std::function<void(const Storage&)>& each) const override { frames_->visit_storages(each); }
+
+ private:
+  std::shared_ptr<const Windows> windows_;
+  std::unique_ptr<const FieldReader> frames_;
+};
+
+}  // namespace memload

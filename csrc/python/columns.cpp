@@ -1,0 +1,30 @@
+#include "python/columns.h"
+
+#include <algorithm>
+#include <cstddef>
+
+namespace memload::python {
+
+namespace py = pybind11;
+
+std::vector<std::shared_ptr<Storage>> storages(const AnyColumn& column) {
+  std::vector<std::shared_ptr<Storage>> found;
+  std::set<const Storage*> seen;
+  make_reader({column, std::nullopt}, Isa::scalar, Store::cached)->visit_storages([&](const Storage& storage) {
+    if (seen.insert(&storage).second) found.push_back(shown(storage.shared_from_this()));
+  });
+  return found;
+}
+
+void gather(const AnyColumn& column, const Indices& rows, std::uintptr_t address, std::size_t nbytes) {
+  const std::span<const std::int64_t> indices = view(rows);
+  const WithoutGil released;
+  gather_rows(column, indices, {reinterpret_cast<std::byte*>(address), nbytes});
+}
+
+std::optional<py::array_t<std::int64_t>> selection(const std::vector<std::int64_t>* rows) {
+  if (rows == nullptr) return std::nullopt;
+  return py::array_t<std::int64_t>(static_cast<py::ssize_t>(rows->size()), rows->data());
+}
+
+}  // namespace memload::python

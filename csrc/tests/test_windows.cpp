@@ -1,0 +1,111 @@
+// Windows of frames: the same bytes as the frames gathered one by one.
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "core/column.h"
+#include "core/gather.h"
+#include "core/windows.h"
+#include "tests/check.h"
+#include "tests/fixtures.h"
+
+namespace {
+
+using memload::AnyColumn;
+using memload::BatchLayout;
+using memload::Column;
+using memload::Gather;
+using memload::Isa;
+using memload::Store;
+using memload::WindowRun;
+using memload::Windows;
+using memload::test::dense;
+using memload::test::in_memory;
+using memload::test::pattern_bytes;
+using memload::test::same;
+
+using Numbers = std::vector<std::int64_t>;
+
+constexpr std::size_t kFrame = 100;
+constexpr std::int64_t kFrames = 40;
+
+std::shared_ptr<const Column> frames() { return dense(in_memory(pattern_bytes(kFrame * kFrames, 3)), kFrame); }
+
+std::shared_ptr<const Windows> windows(Numbers steps, std::vector<WindowRun> runs) {
+  return std::make_shared<const Windows>(frames(), std::move(steps), std::move(runs));
+}
+
+// Fills the batch in pieces of 128 bytes, the last first, and compares it with these frames.
+void check_batch(const AnyColumn& column, const Numbers& rows, const Numbers& expected) {
+  const Gather gather({{column, std::nullopt}}, Isa::scalar, Store::cached);
+  const BatchLayout layout = gather.layout(rows);
+  CHECK_EQ(gather.outputs(layout)[0].rows, static_cast<std::int64_t>(rows.size()));
+  CHECK_EQ(layout.bytes, gather.slot_bytes(rows.size()));
+  std::vector<std::byte> slot(layout.bytes, std::byte{0xEE});
+  for (std::size_t begin = layout.work / 128 * 128;; begin -= 128) {
+    static_cast<void>(gather.fill(layout, slot.data(), begin, std::min(begin + 128, layout.work)));
+    if (begin == 0) break;
+  }
+  CHECK_EQ(expected.size() * kFrame, layout.shares[0].plan->bytes);
+  const auto all = frames();
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    CHECK(same(slot.data() + i * kFrame, all->address(expected[i]), kFrame));
+  }
+}
+
+TEST(a_row_of_lags_is_its_frame_and_those_before) {
+  const auto lagged = windows({0, -1, -2}, {{2, 8, 1}, {12, 28, 1}});
+  CHECK_EQ(lagged->rows(), 36);
+  CHECK_EQ(lagged->row_bytes(), 3 * kFrame);
+  check_batch(lagged, {0, 7, 8, 35, 0}, {2, 1, 0, 9, 8, 7, 12, 11, 10, 39, 38, 37, 2, 1, 0});
+}
+
+TEST(windows_begin_a_hop_apart) {
+  const auto strided = windows({0, 1, 2, 3, 4}, {{0, 12, 3}});
+  check_batch(strided, {11, 1}, {33, 34, 35, 36, 37, 3, 4, 5, 6, 7});
+}
+
+TEST(a_selection_of_a_selection_of_windows_is_a_selection) {
+  const auto lagged = windows({0, -1}, {{1, 39, 1}});
+  const auto chosen = std::make_shared<const Windows>(lagged->select(Numbers{5, 0, 38}).select(Numbers{2, 2, 0}));
+  CHECK_EQ(chosen->rows(), 3);
+  check_batch(chosen, {0, 1, 2}, {39, 38, 39, 38, 6, 5});
+  CHECK_THROWS(std::out_of_range, chosen->select(Numbers{3}));
+}
+
+TEST(windows_of_several_recordings_are_a_column) {
+  const auto first = windows({0, -1}, {{1, 39, 1}});
+  const auto chosen = std::make_shared<const Windows>(first->select(Numbers{4}));
+  const std::vector<std::shared_ptr<const Windows>> members = {chosen, first};
+  const Windows joined = Windows::concat(members);
+  CHECK_EQ(joined.rows(), 40);
+  check_batch(std::make_shared<const Windows>(joined), {0, 1, 39}, {5, 4, 1, 0, 39, 38});
+  const std::vector<std::shared_ptr<const Windows>> others = {first, windows({0, 1}, {{0, 39, 1}})};
+  CHECK_THROWS(std::invalid_argument, Windows::concat(others));
+}
+
+TEST(windows_of_selected_frames_are_windows_of_what_was_selected) {
+  Numbers backwards(kFrames);
+  for (std::size_t i = 0; i < backwards.size(); ++i) backwards[i] = kFrames - 1 - static_cast<std::int64_t>(i);
+  const auto reversed = std::make_shared<const Column>(frames()->select(backwards));
+  check_batch(std::make_shared<const Windows>(reversed, Numbers{0, 1}, std::vector<WindowRun>{{0, 39, 1}}), {0, 38},
+              {39, 38, 1, 0});
+}
+
+TEST(a_run_that_reaches_outside_the_frames_is_refused) {
+  CHECK_THROWS(std::invalid_argument, windows({0, -1}, {{0, 5, 1}}));
+  CHECK_THROWS(std::invalid_argument, windows({0, 1}, {{0, 40, 1}}));
+  CHECK_THROWS(std::invalid_argument, windows({0}, {{0, 41, 1}}));
+  CHECK_THROWS(std::invalid_argument, windows({0}, {{40, 1, 0}}));
+  CHECK_THROWS(std::invalid_argument, windows({0}, {{-1, 1, 0}}));
+  CHECK_THROWS(std::invalid_argument, windows({0}, {{0, -1, 1}}));
+  CHECK_THROWS(std::invalid_argument, windows({0}, {{0, 3, std::int64_t{1} << 62}}));
+  CHECK_THROWS(std::invalid_argument, windows({std::int64_t{1} << 62}, {{0, 1, 1}}));
+  CHECK_THROWS(std::invalid_argument, windows({-(std::int64_t{1} << 62), 0}, {{0, 1, 1}}));
+  CHECK_THROWS(std::invalid_argument, windows({}, {{0, 1, 1}}));
+}
+
+}  // namespace
+
+int main() { return memload::test::run(); }
