@@ -27,6 +27,10 @@ from memload.errors import (
     WriterBusyError,
 )
 from memload.fields import Field
+from memload.graph_collating import graph_collate
+from memload.graph_files import open_graphs, write_graphs
+from memload.graph_layout import GraphBatch
+from memload.graphs import GraphDataset, from_graphs
 from memload.groups import GroupedDataset, concat, group_collate
 from memload.loader import FastLoader
 from memload.mapped import MappedDataset
@@ -49,6 +53,8 @@ __all__ = [
     "Field",
     "Float32View",
     "FormatError",
+    "GraphBatch",
+    "GraphDataset",
     "GroupedDataset",
     "LoaderStats",
     "MappedDataset",
@@ -63,10 +69,14 @@ __all__ = [
     "cast_stim",
     "concat",
     "from_arrays",
+    "from_graphs",
+    "graph_collate",
     "group_collate",
     "open",
+    "open_graphs",
     "prepare",
     "verify",
     "write",
+    "write_graphs",
     "zip",
 ]

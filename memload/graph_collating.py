@@ -1,0 +1,134 @@
+"""Batches of graphs: joined from samples, or laid out so that the gather joins them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from memload import _core
+from memload.fields import Field
+from memload.graph_layout import (
+    COUNTED,
+    GraphBatch,
+    GraphLayout,
+    Joined,
+    Part,
+    along_last,
+    attributes_of,
+    check_attributes,
+    is_text,
+    node_attribute,
+)
+from memload.graph_lists import Kind, attribute
+from memload.layout import DictOf, Graphs, Only
+from memload.native import NotNative, Source
+from memload.pyg import batch_of, is_data, joined
+from memload.ragged_fields import RaggedField
+from memload.ragged_rows import Ragged, RaggedArray
+
+
+def graph_collate(samples: Sequence[Any]) -> Any:
+    """Collate graphs into one: the ``collate_fn`` for graph datasets.
+
+    In FastLoader over a `memload.GraphDataset`, or its ``as_plain()``, batches are gathered natively. It is a plain
+    function, and serves a stock ``DataLoader`` as well.
+
+    Args:
+        samples: PyTorch Geometric's ``Data``, or dicts of tensors as ``as_plain()`` has them.
+
+    Returns:
+        Of ``Data`` the ``Batch`` that PyTorch Geometric's own loader makes; of dicts a `memload.GraphBatch`.
+
+    Raises:
+        TypeError: samples are neither.
+
+    Example:
+        >>> import memload, torch
+        >>> ring = {"x": torch.rand(3, 8), "edge_index": torch.tensor([[0, 1, 2], [1, 2, 0]])}
+        >>> memload.graph_collate([ring, ring]).edge_index
+        tensor([[0, 1, 2, 3, 4, 5],
+                [1, 2, 0, 4, 5, 3]])
+    """
+    first = samples[0]
+    if is_data(first):
+        return joined(list(samples))
+    if not isinstance(first, Mapping):
+        raise TypeError(
+            f"graph_collate joins torch_geometric.data.Data, or dicts of tensors; got {type(first).__name__}"
+        )
+    kinds = {name: Kind.of(name, attribute(name, value)) for name, value in first.items()}
+    check_attributes({name: (kind.dtype, kind.shape) for name, kind in kinds.items()})
+    layout = _layout({name: Part(name, kind.shape, kind.dtype is None) for name, kind in kinds.items()}, Joined.plain)
+    return layout.build(_taken(name, kind, [sample[name] for sample in samples]) for name, kind in kinds.items())
+
+
+def graphs_joined(source: Source) -> Source:
+    """Return the source whose batches are those that `graph_collate` makes.
+
+    Raises:
+        NotNative: its samples are no graphs.
+    """
+    named = isinstance(source.layout, DictOf) and all(member == Only() for _, member in source.layout.members)
+    if source.maps or source.tags or not (named or isinstance(source.layout, Graphs)):
+        raise NotNative(
+            "graph_collate joins graphs: give memload.open_graphs(...) or memload.from_graphs(...), or a dataset of "
+            "their attributes whose samples are dicts, without map()."
+        )
+    try:
+        check_attributes(attributes_of(source.fields))
+    except ValueError as error:
+        raise NotNative(f"graph_collate joins graphs: {error}.") from None
+    counts = _counts(source.fields)
+    fields = {name: _in_a_batch(str(name), field, counts) for name, field in source.fields.items()}
+    parts = {
+        name: Part(name, field.shape, is_text(field), _numbers_nodes(name, field))
+        for name, field in zip(map(str, fields), fields.values(), strict=True)
+    }
+    layout = _layout(parts, Joined.plain if named else batch_of)
+    return replace(source, fields=fields, layout=layout, takes_lists=False, whole=False)
+
+
+def _layout(parts: Mapping[str, Part], make: Callable[[Joined], Any]) -> GraphLayout:
+    return GraphLayout(tuple(parts.values()), node_attribute(parts), make)
+
+
+def _numbers_nodes(name: str, field: Field) -> bool:
+    return along_last(name) and isinstance(field, RaggedField) and not field.text
+
+
+def _in_a_batch(name: str, field: Field, counts: _core.Ragged | None) -> Field:
+    """The field as batches of graphs have it: values and offsets, numbers of nodes increased by those before."""
+    if not isinstance(field, RaggedField):
+        return field
+    if not _numbers_nodes(name, field) or counts is None:
+        return replace(field, form="offsets")
+    return replace(field, form="offsets", column=field.column.counted_by(counts))
+
+
+def _counts(fields: Mapping[Any, Field]) -> _core.Ragged | None:
+    """A column with as many items in each row as a graph has nodes; None if graphs have none."""
+    name = node_attribute(map(str, fields))
+    if name is None:
+        return None
+    field = fields[name]
+    if isinstance(field, RaggedField):
+        return field.column
+    if name == COUNTED:
+        nodes = field.gather(np.arange(field.rows)).numpy()
+    else:
+        nodes = np.full(field.rows, Part(name, field.shape).length)
+    if len(nodes) and nodes.min() < 0:
+        raise ValueError(f"graph {int(nodes.argmin())} has {nodes.min()} nodes")
+    ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(nodes)])
+    # Items of no bytes: of this column only the offsets are read.
+    offsets = _core.Storage.borrow(ends, ends.ctypes.data, ends.nbytes, "the numbers of nodes")
+    return _core.Ragged(0, 1, [(offsets, 0, offsets, 0, field.rows, int(ends[-1]), 0)])
+
+
+def _taken(name: str, kind: Kind, values: list[Any]) -> Any:
+    """One attribute of samples as the gather gives it."""
+    joined = kind.joined([attribute(name, value) for value in values])
+    return Ragged(joined.values, joined.offsets) if isinstance(joined, RaggedArray) else joined
