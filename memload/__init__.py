@@ -19,6 +19,7 @@ from memload.engine import EngineOptions
 from memload.errors import (
     ChecksumError,
     Damage,
+    DecodeError,
     DiskSpaceError,
     FormatError,
     MemloadError,
@@ -47,6 +48,7 @@ __all__ = [
     "ChecksumError",
     "Damage",
     "Dataset",
+    "DecodeError",
     "DiskSpaceError",
     "EngineOptions",
     "FastLoader",

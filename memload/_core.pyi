@@ -6,7 +6,31 @@ import collections.abc
 import numpy
 import numpy.typing
 import typing
-__all__: list[str] = ['Ceiling', 'Column', 'Pipeline', 'Slots', 'Storage', 'Windows', 'bench_disk', 'bench_memcpy', 'cast', 'copy', 'isas', 'version']
+import typing_extensions
+__all__: list[str] = ['Ceiling', 'Chain', 'Column', 'Pipeline', 'Slots', 'Storage', 'Windows', 'bench_disk', 'bench_memcpy', 'cast', 'copy', 'isas', 'version']
+class Chain:
+    """
+    Filters in the order in which the writer applied them.
+    """
+    def __init__(self, filters: collections.abc.Sequence[tuple[str, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]]) -> None:
+        """
+        Of (name, bytes of an element, elements in a block); zeros where the filter has none.
+        """
+    def decode(self, src: typing_extensions.Buffer, nbytes: typing.SupportsInt | typing.SupportsIndex, skipped: typing.SupportsInt | typing.SupportsIndex = 0) -> bytes:
+        """
+        Undo the filters, but for those whose bit is set in `skipped`. Raises DecodeError.
+        """
+    def encode(self, src: typing_extensions.Buffer, level: typing.SupportsInt | typing.SupportsIndex = 1, inner: str = 'zstd', shuffle: str = 'none') -> bytes:
+        """
+        Apply the filters. `inner` and `shuffle` are for blosc.
+        """
+    def scratch_bytes(self, nbytes: typing.SupportsInt | typing.SupportsIndex) -> int:
+        """
+        The memory that decoding so many bytes takes besides them.
+        """
+    @property
+    def filters(self) -> list[tuple[str, int, int]]:
+        ...
 class Storage:
     """
     One readable run of bytes: a mapped file, or memory of somebody else's.

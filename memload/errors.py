@@ -2,7 +2,8 @@
 
 MemloadError
 ├── FormatError (ValueError)            a path holds something else than it should
-│   └── ShardFormatError                a shard, its header or index.json is malformed
+│   ├── ShardFormatError                a shard, its header or index.json is malformed
+│   └── DecodeError                     compressed bytes are not what their codec writes
 ├── ChecksumError (ValueError)          bytes differ from those that were written
 ├── ShardReadError (OSError)            a file became unreadable while it was in use
 ├── DiskSpaceError (OSError)            the target's file system is full, or would be
@@ -28,6 +29,10 @@ class FormatError(MemloadError, ValueError):
 
 class ShardFormatError(FormatError):
     """A shard, the header of a safetensors file or an index.json is malformed, cut short or from a newer version."""
+
+
+class DecodeError(FormatError):
+    """Compressed bytes cannot be decoded: damaged, or written by a filter with other parameters."""
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from memload.errors import FormatError
 from memload.fields import Field, check_name
 from memload.shards import open_shards
+from memload.sources.hdf5 import is_hdf5, open_hdf5
 from memload.sources.members import Key
 from memload.sources.npy import MAGIC as NPY_MAGIC
 from memload.sources.npy import open_npy
@@ -142,5 +143,11 @@ FILES = (
     ),
     Format("a .npz file", ("field", "key"), _is_npz, lambda path, stated: open_npz(path, stated.key, stated.field)),
     Format("a .safetensors file", (), lambda path, _: path.suffix == ".safetensors", lambda p, _: open_safetensors(p)),
+    Format(
+        "an HDF5 file",
+        ("field", "key"),
+        lambda path, _: is_hdf5(path),
+        lambda path, stated: open_hdf5(path, stated.key, stated.field),
+    ),
     Format("a file of torch.save", ("field", "key", "trust"), _is_torch, _open_torch),
 )

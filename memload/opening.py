@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,11 +13,12 @@ from memload.fields import Field
 from memload.formats import Stated, is_directory, open_fields
 from memload.sources.arrays import borrow_array
 from memload.sources.members import Key
+from memload.sources.paths import PathLike, paths_of
 from memload.sources.raw import open_raw
 
 
 def open(  # noqa: A001 - users call it memload.open
-    path: str | os.PathLike[str],
+    path: PathLike | Sequence[PathLike],
     *,
     field: str | None = None,
     key: Key = None,
@@ -30,12 +30,14 @@ def open(  # noqa: A001 - users call it memload.open
     """Return the dataset at `path`; headers are checked, and rows are mapped, not read. See docs/sources.md.
 
     Args:
-        path: a directory of shards, a .npy or .npz file, a .safetensors file, a file of torch.save, or, with `dtype`
-            and `shape`, a file of bare rows.
+        path: a directory of shards, a .npy or .npz file, a .safetensors file, a file of torch.save, an HDF5 file, or,
+            with `dtype` and `shape`, a file of bare rows. Several paths in a list, or all that match a pattern such as
+            "betas_session*.hdf5", are one dataset, the rows of one after those of another; numbers in names that match
+            are sorted as numbers.
         field: the name for the one field of a .npy file or of bare rows, "data" if not given; or another name for the
             one array that `key` picks.
-        key: which arrays of a file of several become fields: a name such as "stim" or "train/stim", or a list of names.
-            All if not given; they must have the same number of rows.
+        key: which arrays of a file of several become fields: a name such as "stim" or "train/stim", a list of names, or
+            a mapping from names of fields to these. All if not given; they must have the same number of rows.
         trust: of a file of torch.save: unpickle any class, which runs whatever code the file names.
         dtype: of bare rows: a torch or numpy dtype, or a name such as "bfloat16".
         shape: of one bare row, such as (425, 425, 3), or 100, or () for a single number.
@@ -46,7 +48,8 @@ def open(  # noqa: A001 - users call it memload.open
         FormatError: it is empty, cut short, malformed or of no known format, or its rows cannot be read in place.
         ShardFormatError: a directory of shards or a safetensors header is malformed; it is a FormatError.
         KeyError: `key` names nothing that is there.
-        ValueError: the arrays differ in their number of rows.
+        ValueError: the arrays differ in their number of rows, or several paths in fields, dtypes or shapes.
+        ImportError: the package that reads the format is not installed; the message says how to install it.
         TypeError: an argument is given that this format states itself.
 
     Example:
@@ -56,9 +59,22 @@ def open(  # noqa: A001 - users call it memload.open
         >>> memload.open(path, field="stim")[3]["stim"]
         tensor([ 9., 10., 11.], dtype=torch.float64)
     """
-    place = Path(path)
     stated = Stated(field, key, trust, dtype, shape, offset)
-    return Dataset(open_fields(place, stated) if dtype is None and shape is None else _open_stated(place, stated))
+    open_one = open_fields if dtype is None and shape is None else _open_stated
+    places = paths_of(path)
+    return _one_after_the_other(places, [Dataset(open_one(place, stated)) for place in places])
+
+
+def _one_after_the_other(places: Sequence[Path], parts: Sequence[Dataset]) -> Dataset:
+    first, *others = parts
+    try:
+        return first.concat(*others) if others else first
+    except ValueError as error:
+        listed = ", ".join(f"{number}: {place}" for number, place in enumerate(places[:_MOST_LISTED]))
+        raise ValueError(f"these are no one dataset: {error} ({listed})") from None
+
+
+_MOST_LISTED = 100
 
 
 def from_arrays(arrays: Mapping[str, Any] | None = None, /, **fields: Any) -> Dataset:

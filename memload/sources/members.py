@@ -13,7 +13,7 @@ from memload.errors import FormatError
 from memload.fields import check_name
 
 T = TypeVar("T")
-Key = str | Sequence[str] | None
+Key = str | Sequence[str] | Mapping[str, str] | None
 
 _MOST_SHOWN = 20
 
@@ -24,7 +24,8 @@ def choose(path: Path, members: Mapping[str, T], key: Key, field: str | None) ->
     Args:
         path: of the file, for messages.
         members: everything in it that can be a field.
-        key: a member, or a group, whose members then have names relative to it; several of these; None for all.
+        key: a member, or a group, whose members then have names relative to it; several of these; members by names of
+            fields; None for all.
         field: another name for a single one.
 
     Raises:
@@ -61,8 +62,10 @@ def check_lengths(path: Path, rows: Mapping[str, int | None], picked: Key) -> No
         raise ValueError(f"{path}: the arrays must have the same number of rows, got {stated}{hint}")
 
 
-def _picked(path: Path, members: Mapping[str, T], key: str | Sequence[str]) -> dict[str, T]:
+def _picked(path: Path, members: Mapping[str, T], key: str | Sequence[str] | Mapping[str, str]) -> dict[str, T]:
     chosen: dict[str, T] = {}
+    if isinstance(key, Mapping) and key:
+        return {name: next(iter(choose(path, members, [one], name).values())) for name, one in key.items()}
     for one in [key] if isinstance(key, str) else key:
         if not isinstance(one, str):
             raise TypeError(f"{path}: key= takes the names of arrays, got {one!r}")

@@ -1,0 +1,133 @@
+// Chains of filters: what Python hands to columns of encoded chunks, and encodes shards with.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <vector>
+
+#include "codec/chain.h"
+#include "codec/encode.h"
+#include "python/convert.h"
+#include "python/register.h"
+
+namespace memload::python {
+namespace {
+
+namespace py = pybind11;
+
+// (name, bytes of an element, elements in a block)
+using PyFilter = std::tuple<std::string, std::uint32_t, std::uint32_t>;
+
+Filter filter_of(const PyFilter& named) {
+  const auto& [name, element, block] = named;
+  const auto kind = filter_named(name);
+  if (!kind) throw std::invalid_argument("no filter is called '" + name + "'");
+  return {*kind, element, block};
+}
+
+std::shared_ptr<Chain> make_chain(const std::vector<PyFilter>& named) {
+  std::vector<Filter> filters;
+  filters.reserve(named.size());
+  for (const PyFilter& each : named) filters.push_back(filter_of(each));
+  return std::make_shared<Chain>(std::move(filters));
+}
+
+std::vector<PyFilter> filters_of(const Chain& chain) {
+  std::vector<PyFilter> named;
+  named.reserve(chain.filters().size());
+  for (const Filter& filter : chain.filters()) {
+    named.emplace_back(std::string(name_of(filter.kind)), filter.element, filter.block);
+  }
+  return named;
+}
+
+// A contiguous buffer of Python's, held as long as this.
+class Bytes {
+ public:
+  explicit Bytes(const py::buffer& buffer) {
+    if (PyObject_GetBuffer(buffer.ptr(), &view_, PyBUF_SIMPLE) != 0) throw py::error_already_set();
+  }
+  ~Bytes() { PyBuffer_Release(&view_); }
+  Bytes(const Bytes&) = delete;
+  Bytes& operator=(const Bytes&) = delete;
+
+  [[nodiscard]] std::span<const std::byte> span() const noexcept {
+    return {static_cast<const std::byte*>(view_.buf), static_cast<std::size_t>(view_.len)};
+  }
+
+ private:
+  Py_buffer view_{};
+};
+
+// `nbytes` of new memory, which the chain fills without the GIL.
+py::bytes decode(const Chain& chain, const py::buffer& src, std::size_t nbytes, std::uint32_t skipped) {
+  const Bytes from(src);
+  PyObject* const made = PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(nbytes));
+  if (made == nullptr) throw py::error_already_set();
+  auto result = py::reinterpret_steal<py::bytes>(made);
+  const std::span out{reinterpret_cast<std::byte*>(PyBytes_AS_STRING(made)), nbytes};
+  std::vector<std::byte> scratch(chain.scratch_bytes(nbytes));
+  {
+    const WithoutGil released;
+    chain.decode(from.span(), out, scratch, skipped);
+  }
+  return result;
+}
+
+template <class T>
+T chosen(const std::vector<std::pair<std::string_view, T>>& names, std::string_view name) {
+  for (const auto& [known, value] : names) {
+    if (known == name) return value;
+  }
+  throw std::invalid_argument("'" + std::string(name) + "' is not one of the names that are known here");
+}
+
+py::bytes encoded(const Chain& chain, const py::buffer& src, int level, std::string_view inner,
+                  std::string_view shuffle) {
+  const Effort effort{
+      level,
+      chosen<Effort::Inner>(
+          {{"blosclz", Effort::Inner::blosclz}, {"lz4", Effort::Inner::lz4}, {"zstd", Effort::Inner::zstd}}, inner),
+      chosen<Effort::Shuffle>(
+          {{"none", Effort::Shuffle::none}, {"byte", Effort::Shuffle::byte}, {"bit", Effort::Shuffle::bit}}, shuffle)};
+  const Bytes from(src);
+  std::vector<std::byte> bytes;
+  {
+    const WithoutGil released;
+    bytes = encode(chain, from.span(), effort);
+  }
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+void translate(std::exception_ptr raised) {
+  try {
+    if (raised) std::rethrow_exception(raised);
+  } catch (const DecodeError& e) {
+    py::set_error(py::module_::import("memload.errors").attr("DecodeError"), e.what());
+  }
+}
+
+}  // namespace
+
+void register_codec(py::module_& m) {
+  py::register_exception_translator(&translate);
+  py::class_<Chain, std::shared_ptr<Chain>>(m, "Chain", "Filters in the order in which the writer applied them.")
+      .def(py::init(&make_chain), py::arg("filters"),
+           "Of (name, bytes of an element, elements in a block); zeros where the filter has none.")
+      .def_property_readonly("filters", &filters_of)
+      .def("scratch_bytes", &Chain::scratch_bytes, py::arg("nbytes"),
+           "The memory that decoding so many bytes takes besides them.")
+      .def("decode", &decode, py::arg("src"), py::arg("nbytes"), py::arg("skipped") = 0,
+           "Undo the filters, but for those whose bit is set in `skipped`. Raises DecodeError.")
+      .def("encode", &encoded, py::arg("src"), py::arg("level") = 1, py::arg("inner") = "zstd",
+           py::arg("shuffle") = "none", "Apply the filters. `inner` and `shuffle` are for blosc.");
+}
+
+}  // namespace memload::python

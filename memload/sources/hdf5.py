@@ -1,0 +1,231 @@
+"""HDF5 files read in place: h5py says once where the rows lie; then it is closed, and the file's bytes are mapped.
+
+dataset -> layout -> rows that are runs of bytes     -> Column
+                  -> rows in chunks to be decoded    -> Tiles
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from memload._core import Column, Storage
+from memload.dtypes import from_numpy_dtype
+from memload.errors import FormatError
+from memload.fields import Field, check_size, digest_of
+from memload.sources.hdf5_layout import NEVER_WRITTEN, Chunks, Stored, read_layout
+from memload.sources.members import Key, check_lengths, choose
+from memload.sources.packages import package
+
+SIGNATURE = b"\x89HDF\r\n\x1a\n"
+
+
+def is_hdf5(path: Path) -> bool:
+    """Return whether the file has HDF5's signature, at its beginning or behind a user block."""
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        at = 0
+        while at + len(SIGNATURE) <= size:
+            file.seek(at)
+            if file.read(len(SIGNATURE)) == SIGNATURE:
+                return True
+            at = max(512, 2 * at)
+    return False
+
+
+def open_hdf5(path: Path, key: Key = None, field: str | None = None) -> dict[str, Field]:
+    """Return datasets of an HDF5 file as fields; h5py is at work only meanwhile, and reads no rows.
+
+    Args:
+        path: the file.
+        key: as in `choose`; links are followed, into other files too.
+        field: another name for a single dataset.
+
+    Raises:
+        FormatError: the file is malformed; a link leads nowhere; or a dataset is stored in a way that memload does not
+            read.
+        KeyError, TypeError, ValueError: as `choose`; lengths differ.
+        ImportError: h5py is not installed.
+    """
+    h5py = package("h5py", "hdf5", str(path))
+    with _as_format_errors(path):
+        file = h5py.File(path, "r", locking="best-effort")
+    with file:
+        with _as_format_errors(path):
+            found = _datasets(path, file, key)
+        chosen = choose(path, found, key, field)
+        if key is None and len({dataset.shape[:1] if dataset.shape else None for dataset in chosen.values()}) > 1:
+            raise ValueError(f"{path}: its datasets differ in length; say which are meant by key=:\n{_listing(chosen)}")
+        with _as_format_errors(path):
+            layouts = {name: read_layout(dataset) for name, dataset in chosen.items()}
+    check_lengths(path, {name: stored.shape[0] for name, stored in layouts.items()}, key)
+    storages = {place: Storage.map_file(str(place)) for place in {stored.path for stored in layouts.values()}}
+    return {name: _field(stored, storages[stored.path]) for name, stored in layouts.items()}
+
+
+@contextmanager
+def _as_format_errors(path: Path) -> Iterator[None]:
+    """Tell what HDF5 and h5py raise as ours; what that is depends on what they stumble over."""
+    try:
+        yield
+    except (FormatError, FileNotFoundError, PermissionError):
+        raise
+    except BlockingIOError as error:
+        raise FormatError(f"{path}: open for writing in another process; close it there first") from error
+    except Exception as error:
+        raise FormatError(f"{path}: HDF5 cannot read it ({error})") from error
+
+
+def _datasets(path: Path, file: Any, key: Key) -> dict[str, Any]:
+    """The datasets of a file by their paths, and those to which the keys lead by links."""
+    found = _below(file)
+    keys = key.values() if isinstance(key, Mapping) else [key] if isinstance(key, str) else key or ()
+    for one in keys:
+        if isinstance(one, str) and one.strip("/") and one.strip("/") not in found:
+            name = one.strip("/")
+            found.update(_linked(path, file, name))
+    return found
+
+
+def _below(group: Any) -> dict[str, Any]:
+    import h5py
+
+    found: dict[str, Any] = {}
+
+    def see(name: str, member: Any) -> None:
+        if isinstance(member, h5py.Dataset):
+            found[name] = member
+
+    group.visititems(see)
+    return found
+
+
+def _linked(path: Path, file: Any, name: str) -> dict[str, Any]:
+    """What a path leads to that has links in it: nothing, if there is no such path."""
+    import h5py
+
+    parts = name.split("/")
+    for at in ("/".join(parts[: k + 1]) for k in range(len(parts))):
+        link = file.get(at, getlink=True)
+        if link is None:
+            return {}
+        try:
+            member = file[at]
+        except (KeyError, OSError) as error:
+            raise FormatError(f"{path}: {at!r} {_leads(path, link)}") from error
+        if at != name and isinstance(member, h5py.Dataset):
+            return {}
+    return {name: member} if isinstance(member, h5py.Dataset) else {f"{name}/{k}": v for k, v in _below(member).items()}
+
+
+def _leads(path: Path, link: Any) -> str:
+    if not hasattr(link, "filename"):
+        return f"is a link to {getattr(link, 'path', '?')!r}, which is not there"
+    return (
+        f"is a link to {link.path!r} in {link.filename!r}, which is not there; such paths count from the folder of "
+        f"{path.name}: put that file there, or open it itself"
+    )
+
+
+def _listing(found: Mapping[str, Any]) -> str:
+    shown = [f"  {name!r}  {_dtype(dataset)} {dataset.shape}" for name, dataset in list(found.items())[:_MOST_LISTED]]
+    more = len(found) - len(shown)
+    return "\n".join([*shown, *([f"  and {more} more"] if more > 0 else [])])
+
+
+_MOST_LISTED = 40
+
+
+def _dtype(dataset: Any) -> str:
+    try:
+        return str(dataset.dtype)
+    except (TypeError, ValueError):
+        return "of a type that h5py does not know"
+
+
+def _field(stored: Stored, storage: Storage) -> Field:
+    try:
+        dtype = from_numpy_dtype(stored.dtype.newbyteorder("="))
+        check_size(dtype, stored.shape[1:], stored.shape[0])
+        column = _column(stored, storage)
+    except FormatError:
+        raise
+    except (TypeError, ValueError) as error:
+        raise FormatError(f"{stored.where}: {error}") from error
+    return Field(dtype, stored.shape[1:], column, digest=_digest(stored, storage))
+
+
+def _column(stored: Stored, storage: Storage) -> Column:
+    rows, row_bytes = stored.shape[0], stored.row_bytes
+    if row_bytes == 0 or stored.data is None:
+        return Column(row_bytes, [(_filled(stored), 0, rows, 0)])
+    if isinstance(stored.data, np.ndarray):
+        return Column(row_bytes, [(_borrowed(stored, stored.data), 0, rows, row_bytes)])
+    if isinstance(stored.data, int) and _native_order(stored):
+        return Column(row_bytes, [(storage, stored.data, rows, row_bytes)])
+    if isinstance(stored.data, Chunks) and _native_order(stored) and _rows_are_runs(stored, stored.data):
+        return Column(row_bytes, _segments(stored, stored.data, storage))
+    raise FormatError(f"{stored.where}: its rows are stored in parts, compressed or in another byte order")
+
+
+def _native_order(stored: Stored) -> bool:
+    return bool(stored.dtype.isnative)
+
+
+def _rows_are_runs(stored: Stored, chunks: Chunks) -> bool:
+    """Whether each row is one run of bytes of one chunk, which went through no filter."""
+    return (
+        not chunks.filters
+        and chunks.shape[2:] == stored.shape[2:]
+        and all(side >= whole for side, whole in zip(chunks.shape[1:2], stored.shape[1:2], strict=True))
+    )
+
+
+def _segments(stored: Stored, chunks: Chunks, storage: Storage) -> list[tuple[Storage, int, int, int]]:
+    """Return the runs of rows of chunks that hold whole rows; chunks that follow each other make one."""
+    stride = math.prod(chunks.shape[1:]) * stored.dtype.itemsize
+    step = chunks.shape[0]
+    whole = step * stride
+    if (chunks.sizes[chunks.offsets != NEVER_WRITTEN] != whole).any():
+        raise FormatError(f"{stored.where}: its index tells of chunks that have not the {whole} bytes of whole ones")
+    starts = np.flatnonzero(np.r_[True, np.diff(chunks.offsets) != np.where(chunks.offsets[:-1] < 0, 0, whole)])
+    ends = np.r_[starts[1:], len(chunks.offsets)]
+    filled = _filled(stored) if (chunks.offsets == NEVER_WRITTEN).any() else None
+    segments: list[tuple[Storage, int, int, int]] = []
+    for begin, end in zip(starts.tolist(), ends.tolist(), strict=True):
+        rows = min(end * step, stored.shape[0]) - begin * step
+        offset = int(chunks.offsets[begin])
+        segments.append((storage, offset, rows, stride) if offset >= 0 or filled is None else (filled, 0, rows, 0))
+    return segments
+
+
+def _filled(stored: Stored) -> Storage:
+    """One row of the fill value, which stands for all rows that were never written."""
+    if stored.row_bytes > _MOST_FILLED:
+        raise FormatError(f"{stored.where}: rows of {stored.row_bytes:,} bytes of which none was ever written")
+    row = np.frombuffer(stored.fill * (stored.row_bytes // len(stored.fill)), np.uint8).copy()
+    return _borrowed(stored, row)
+
+
+_MOST_FILLED = 2**30
+
+
+def _borrowed(stored: Stored, array: NDArray[Any]) -> Storage:
+    return Storage.borrow(array, array.ctypes.data, array.nbytes, stored.where)
+
+
+def _digest(stored: Stored, storage: Storage) -> str:
+    """What tells this dataset from another of its form, wherever its file lies: where in the file its bytes are."""
+    data = stored.data
+    if isinstance(data, Chunks):
+        lie = [xxhash.xxh3_64_hexdigest(array.data) for array in (data.offsets, data.sizes, data.skipped)]
+        return digest_of([stored.key, str(storage.nbytes), repr(data.filters), *lie])
+    return digest_of([stored.key, str(storage.nbytes), repr(data) if isinstance(data, int) else repr(type(data))])

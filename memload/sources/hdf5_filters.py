@@ -1,0 +1,70 @@
+"""HDF5's filters by their numbers, as the native decoder names them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from memload.errors import FormatError
+
+Filter = tuple[str, int, int]
+"""Name of a native filter, bytes of an element, elements of a block; 0 where these do not matter."""
+
+Pipeline = Sequence[tuple[int, tuple[int, ...], str]]
+"""(number, client data, name) of each filter, in the order in which the writer applied them."""
+
+
+def native_filters(where: str, pipeline: Pipeline, item_bytes: int) -> list[Filter]:
+    """Return the native filters of a pipeline.
+
+    Raises:
+        FormatError: there is one that memload does not decode; the message names it, and what to do.
+    """
+    return [_native(where, number, values, name, item_bytes) for number, values, name in pipeline]
+
+
+def _native(where: str, number: int, values: tuple[int, ...], name: str, item_bytes: int) -> Filter:
+    if number not in _NATIVE:
+        raise FormatError(
+            f"{where}: its chunks went through HDF5's filter {number} ({_KNOWN.get(number) or name or 'unknown'}), "
+            f"which memload does not decode; rewrite it with one that it does ({_DECODED}): h5repack -f GZIP=4 OLD NEW"
+        )
+    return _NATIVE[number](where, values, item_bytes)
+
+
+def _bitshuffle(where: str, values: tuple[int, ...], item_bytes: int) -> Filter:
+    # major and minor version, bytes of an element, elements of a block, codec
+    element = values[2] if len(values) > 2 else item_bytes
+    block = values[3] if len(values) > 3 else 0
+    codec = values[4] if len(values) > 4 else 0
+    names = {0: "bitshuffle", 2: "bitshuffle_lz4", 3: "bitshuffle_zstd"}
+    if codec not in names:
+        raise FormatError(
+            f"{where}: bitshuffle with the codec {codec}, which memload does not decode (it does 0, 2, 3)"
+        )
+    return names[codec], element, block
+
+
+_NATIVE: dict[int, Callable[[str, tuple[int, ...], int], Filter]] = {
+    1: lambda _where, _values, _item: ("deflate", 0, 0),
+    2: lambda _where, values, item: ("shuffle", values[0] if values else item, 0),
+    3: lambda _where, _values, _item: ("fletcher32", 0, 0),
+    32000: lambda _where, _values, _item: ("lzf", 0, 0),
+    32001: lambda _where, _values, _item: ("blosc", 0, 0),
+    32004: lambda _where, _values, _item: ("lz4_blocks", 0, 0),
+    32008: _bitshuffle,
+    32015: lambda _where, _values, _item: ("zstd", 0, 0),
+    32026: lambda _where, _values, _item: ("blosc", 0, 0),
+}
+_DECODED = "deflate, shuffle, fletcher32, lzf, and of hdf5plugin blosc, blosc2, bitshuffle, lz4 and zstd"
+_KNOWN = {
+    4: "szip",
+    5: "nbit",
+    6: "scaleoffset",
+    307: "bzip2",
+    32013: "zfp",
+    32017: "sz",
+    32018: "fcidecomp",
+    32019: "jpeg",
+    32024: "sz3",
+    32028: "sperr",
+}

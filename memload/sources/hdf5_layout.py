@@ -1,0 +1,272 @@
+"""What an HDF5 file says of a dataset, as plain values that outlive the file: asked once, through h5py, and checked.
+
+h5py is asked where bytes lie, and reads none of the rows. Nothing of it is kept: no handle, no lock.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from memload.errors import FormatError
+from memload.sources.hdf5_filters import Filter, native_filters
+
+NEVER_WRITTEN = -1
+
+
+@dataclass(frozen=True)
+class Chunks:
+    """The chunks of a dataset: one entry for each place of the grid, in C order.
+
+    `offsets` are bytes in the file, or NEVER_WRITTEN; bit k of `skipped` says that filter k was left out.
+    """
+
+    shape: tuple[int, ...]
+    filters: tuple[Filter, ...]
+    offsets: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    skipped: NDArray[np.uint32]
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A dataset as its file has it.
+
+    Attributes:
+        path: of the file that holds it, behind all links; absolute.
+        key: its name there.
+        shape: with the rows first.
+        dtype: of numpy, in the file's byte order.
+        fill: the element that stands where nothing was written, in this machine's byte order.
+        data: the offset of contiguous bytes; chunks; the bytes themselves, of a dataset so small that they lie in
+            the file's metadata; or None: nothing was ever written.
+    """
+
+    path: Path
+    key: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    fill: bytes
+    data: int | Chunks | NDArray[Any] | None
+
+    @property
+    def where(self) -> str:
+        """File and name, for messages."""
+        return f"{self.path}, {self.key!r}"
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row."""
+        return math.prod(self.shape[1:]) * self.dtype.itemsize
+
+
+def read_layout(dataset: Any) -> Stored:
+    """Return the layout of an open h5py dataset.
+
+    Raises:
+        FormatError: its type, its layout or a filter is none that memload reads; the message says which.
+    """
+    path = Path(os.fsdecode(dataset.file.filename)).absolute()
+    where = f"{path}, {dataset.name!r}"
+    shape = _checked_shape(where, dataset)
+    dtype = _checked_dtype(where, dataset)
+    return Stored(path, dataset.name, shape, dtype, _fill(dataset, dtype), _data(where, dataset, shape, dtype))
+
+
+def _checked_shape(where: str, dataset: Any) -> tuple[int, ...]:
+    if dataset.shape is None:
+        raise FormatError(f"{where}: an empty dataset without a shape; expected rows")
+    if dataset.shape == ():
+        raise FormatError(f"{where}: a single number; expected an array whose first axis counts the rows")
+    return tuple(int(side) for side in dataset.shape)
+
+
+def _checked_dtype(where: str, dataset: Any) -> np.dtype[Any]:
+    import h5py
+
+    stored = dataset.id.get_type()
+    try:
+        dtype = dataset.dtype
+    except (TypeError, ValueError) as error:
+        raise FormatError(f"{where}: elements of a type that h5py does not know ({error})") from error
+    kind = _KINDS.get(type(stored).__name__, "numbers")
+    if kind != "numbers" and not (kind == "compound elements" and dtype.kind == "c"):
+        raise FormatError(
+            f"{where}: {kind}; memload reads numbers. Write those that you need as a dataset of their own, such as "
+            'file["numbers"] = file["table"]["column"]'
+        )
+    if dtype.kind not in "biufc":
+        raise FormatError(f"{where}: elements of numpy's dtype {dtype}; memload reads numbers")
+    if not stored.equal(h5py.h5t.py_create(dtype, logical=True)):
+        raise FormatError(
+            f"{where}: numbers that are not stored as {dtype} has them (unusual precision, padding or exponent); write "
+            f'the dataset again as one of a common type: file["new"] = file["old"][:]'
+        )
+    return np.dtype(dtype.str) if dtype.kind != "b" else np.dtype(bool)  # without what an enum says of its values
+
+
+_KINDS = {
+    "TypeStringID": "texts",
+    "TypeVlenID": "elements of different lengths",
+    "TypeCompoundID": "compound elements",
+    "TypeOpaqueID": "opaque elements",
+    "TypeArrayID": "elements that are arrays",
+    "TypeReferenceID": "references",
+    "TypeBitfieldID": "bit fields",
+    "TypeTimeID": "times",
+}
+
+
+def _fill(dataset: Any, dtype: np.dtype[Any]) -> bytes:
+    import h5py
+
+    never = dataset.id.get_create_plist().get_fill_time() == h5py.h5d.FILL_TIME_NEVER
+    value = np.zeros((), dtype) if never else np.asarray(dataset.fillvalue, dtype)
+    return value.astype(dtype.newbyteorder("=")).tobytes()
+
+
+def _data(where: str, dataset: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> int | Chunks | NDArray[Any] | None:
+    from h5py import h5d
+
+    made = dataset.id.get_create_plist()
+    layout = made.get_layout()
+    if layout == h5d.VIRTUAL:
+        sources = sorted({made.get_virtual_filename(k) for k in range(made.get_virtual_count())})
+        raise FormatError(
+            f"{where}: a virtual dataset over {', '.join(sources)}; open these files themselves, several "
+            "as one dataset: memload.open([...], key=...)"
+        )
+    if made.get_external_count():
+        name, *_ = made.get_external(0)
+        raise FormatError(
+            f"{where}: its bytes are in another file, {os.fsdecode(name)!r}; open that one as bare rows: "
+            f'memload.open(path, dtype="{dtype.newbyteorder("=")}", shape={shape[1:]})'
+        )
+    if math.prod(shape) * dtype.itemsize == 0 or dataset.id.get_storage_size() == 0:
+        return None
+    if layout == h5d.COMPACT:
+        return np.asarray(dataset[...], dtype.newbyteorder("="))
+    if layout == h5d.CONTIGUOUS:
+        return int(dataset.id.get_offset())
+    return _chunks(where, dataset, shape, dtype)
+
+
+def _chunks(where: str, dataset: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Chunks:
+    made = dataset.id.get_create_plist()
+    chunk = tuple(int(side) for side in made.get_chunk())
+    described = [made.get_filter(k) for k in range(made.get_nfilters())]
+    filters = [(number, tuple(values), os.fsdecode(name)) for number, _flags, values, name in described]
+    native = tuple(native_filters(where, filters, dtype.itemsize))
+    grid = tuple(-(-side // step) for side, step in zip(shape, chunk, strict=True))
+    listed = _listed(dataset, grid, chunk)
+    if math.prod(grid) > max(_FEW_CHUNKS, _MOST_EMPTY * len(listed.offsets)):
+        raise FormatError(
+            f"{where}: only {len(listed.offsets):,} of {math.prod(grid):,} chunks were ever written; memload keeps "
+            "an entry for each: write the rows that there are as a dataset of their own"
+        )
+    offsets, sizes, skipped = _in_order(where, listed, grid, chunk)
+    chunks = Chunks(chunk, native, _in_the_file(where, dataset, listed, offsets), sizes, skipped)
+    _mark_unfiltered(dataset, chunks, grid, dtype)
+    return chunks
+
+
+# A malformed or nearly empty file must not make us fill memory with entries for chunks that are not there.
+_FEW_CHUNKS = 2**22
+_MOST_EMPTY = 256  # places of the grid for each chunk that was written
+
+
+class _Listed:
+    """The written chunks, in the order in which HDF5 lists them; numbers lie side by side, not as Python objects."""
+
+    def __init__(self) -> None:
+        self.corners, self.offsets, self.sizes, self.skipped = array("q"), array("q"), array("q"), array("q")
+
+    def add(self, info: Any) -> None:
+        self.corners.extend(info.chunk_offset)
+        self.offsets.append(info.byte_offset)
+        self.sizes.append(info.size)
+        self.skipped.append(info.filter_mask)
+
+
+def _listed(dataset: Any, grid: tuple[int, ...], chunk: tuple[int, ...]) -> _Listed:
+    listed = _Listed()
+    if hasattr(dataset.id, "chunk_iter"):  # h5py over HDF5 1.14 or newer: one walk over the index
+        dataset.id.chunk_iter(listed.add)
+        return listed
+    for info in by_place(dataset, grid, chunk):
+        listed.add(info)
+    return listed
+
+
+def _in_order(
+    where: str, listed: _Listed, grid: tuple[int, ...], chunk: tuple[int, ...]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint32]]:
+    """Return offsets, sizes and masks by place of the grid."""
+    corners = np.array(listed.corners, np.int64).reshape(-1, len(grid))
+    numbers = corners // np.array(chunk)
+    if (corners % np.array(chunk)).any() or (numbers < 0).any() or (numbers >= np.array(grid)).any():
+        raise FormatError(f"{where}: its index tells of chunks that are not on the grid; the file is damaged")
+    count = math.prod(grid)
+    at = np.ravel_multi_index(tuple(numbers.T), grid)
+    offsets, sizes = np.full(count, NEVER_WRITTEN, np.int64), np.zeros(count, np.int64)
+    skipped = np.zeros(count, np.uint32)
+    offsets[at], sizes[at], skipped[at] = listed.offsets, listed.sizes, listed.skipped
+    return offsets, sizes, skipped
+
+
+def by_place(dataset: Any, grid: tuple[int, ...], chunk: tuple[int, ...]) -> Iterator[Any]:
+    """Yield what HDF5 knows of each written chunk, looked up one by one."""
+    for place in np.ndindex(grid):
+        info = dataset.id.get_chunk_info_by_coord(tuple(k * side for k, side in zip(place, chunk, strict=True)))
+        if info.byte_offset is not None:
+            yield info
+
+
+def _in_the_file(where: str, dataset: Any, listed: _Listed, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the offsets in the file: some releases of HDF5 leave a user block out, which a look at one chunk shows."""
+    user_block = dataset.file.userblock_size
+    if not user_block or not len(listed.offsets):
+        return offsets
+    smallest = int(np.argmin(listed.sizes))
+    axes = len(dataset.shape)
+    corner = tuple(listed.corners[smallest * axes : (smallest + 1) * axes])
+    _, expected = dataset.id.read_direct_chunk(corner)
+    with Path(os.fsdecode(dataset.file.filename)).open("rb") as file:
+        for shift in (0, user_block):
+            file.seek(listed.offsets[smallest] + shift)
+            if file.read(len(expected)) == expected:
+                return np.where(offsets == NEVER_WRITTEN, offsets, offsets + shift)
+    raise FormatError(f"{where}: HDF5 tells of chunks where there are none; a newer h5py may know better")
+
+
+def _mark_unfiltered(dataset: Any, chunks: Chunks, grid: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    """Mark the chunks at the edges that HDF5 stored without filters, by an option that shows in no mask.
+
+    Such chunks have the size of whole ones. As filters may come to the same size, one of them is looked at.
+    """
+    edges = np.zeros(grid, bool)
+    for axis, (side, step) in enumerate(zip(dataset.shape, chunks.shape, strict=True)):
+        if side % step:
+            edges[(slice(None),) * axis + (-1,)] = True
+    whole = math.prod(chunks.shape) * dtype.itemsize
+    odd = np.flatnonzero(edges.reshape(-1) & (chunks.sizes == whole) & (chunks.skipped == 0))
+    if not chunks.filters or not len(odd) or len(odd) < (edges.reshape(-1) & (chunks.sizes > 0)).sum():
+        return
+    corner = [int(k) * side for k, side in zip(np.unravel_index(odd[0], grid), chunks.shape, strict=True)]
+    inside = tuple(slice(begin, begin + side) for begin, side in zip(corner, chunks.shape, strict=True))
+    _, stored = dataset.id.read_direct_chunk(tuple(corner))
+    try:
+        read = dataset[inside]
+    except OSError:  # a filter that this h5py does not have, or damaged bytes
+        return
+    as_stored = np.frombuffer(stored, dtype).reshape(chunks.shape)[tuple(slice(0, side) for side in read.shape)]
+    if as_stored.tobytes() == np.ascontiguousarray(read, dtype).tobytes():
+        chunks.skipped[odd] = 2 ** len(chunks.filters) - 1

@@ -1,0 +1,327 @@
+"""HDF5 files read in place: every layout beside h5py, links, several files, and what is refused."""
+
+import os
+import pickle
+import subprocess
+import sys
+
+import h5py
+import numpy as np
+import psutil
+import pytest
+import torch
+
+import memload
+from memload.sources.hdf5_layout import by_place
+
+
+def rows_of(dataset, name):
+    return dataset.fields[name].gather(np.arange(len(dataset))).numpy()
+
+
+def agrees(path, key, **options):
+    """Whether memload reads what h5py reads, bit by bit; also rows in another order and twice."""
+    dataset = memload.open(path, key=key, **options)
+    with h5py.File(path) as file:
+        expected = file[key][:]
+    expected = expected.astype(expected.dtype.newbyteorder("="))
+    order = np.random.default_rng(0).permutation(np.r_[np.arange(len(expected)), np.arange(len(expected))])
+    found = dataset.fields[key.strip("/")].gather(order).numpy()
+    assert rows_of(dataset, key.strip("/")).tobytes() == expected.tobytes()
+    assert found.tobytes() == expected[order].tobytes()
+    return dataset
+
+
+DATA = np.arange(13 * 5 * 3, dtype=np.int16).reshape(13, 5, 3)
+
+
+@pytest.mark.parametrize("libver", ["earliest", "latest"])
+@pytest.mark.parametrize("user_block", [0, 512, 4096])
+@pytest.mark.parametrize("chunks", [None, (1, 5, 3), (4, 5, 3), (13, 5, 3), (4, 8, 3), True])
+def test_rows_that_are_runs_of_bytes_are_read_in_place(tmp_path, libver, user_block, chunks):
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w", libver=libver, userblock_size=user_block) as file:
+        options = {"chunks": (7, 5, 3) if chunks is True else chunks, "maxshape": (None, None, 3) if chunks else None}
+        file.create_dataset("x", data=DATA, **options)
+    dataset = agrees(path, "x")
+    assert all(storage.mapped and storage.name == str(path) for storage in dataset.fields["x"].column.storages)
+
+
+@pytest.mark.parametrize("dtype", ["bool", "u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "f2", "f4", "f8", "c8"])
+def test_every_dtype_that_torch_has_is_read(tmp_path, dtype):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = np.arange(24).reshape(4, 2, 3).astype(dtype)
+    agrees(tmp_path / "a.h5", "x")
+
+
+def test_whole_numbers_with_names_are_read_as_numbers(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("x", data=[1, 2], dtype=h5py.enum_dtype({"left": 1, "right": 2}, basetype="i2"))
+    assert agrees(tmp_path / "a.h5", "x").fields["x"].dtype == torch.int16
+
+
+def test_a_dataset_so_small_that_it_lies_in_the_metadata_is_read(tmp_path):
+    path = tmp_path / "a.h5"
+    made = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    made.set_layout(h5py.h5d.COMPACT)
+    with h5py.File(path, "w") as file:
+        space = h5py.h5s.create_simple((4, 3))
+        h5py.h5d.create(file.id, b"x", h5py.h5t.STD_I16BE, space, made)
+        file["x"][:] = np.arange(12).reshape(4, 3)
+    dataset = agrees(path, "x")
+    assert pickle.loads(pickle.dumps(dataset))[3]["x"].tolist() == [9, 10, 11]
+
+
+@pytest.mark.parametrize("chunks", [None, (2, 3), (1, 3)])
+def test_what_was_never_written_has_the_fill_value(tmp_path, chunks):
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        never = file.create_dataset("never", (5, 3), "i4", chunks=chunks, fillvalue=-7)
+        partly = file.create_dataset("partly", (5, 3), "i4", chunks=chunks, fillvalue=-7)
+        grown = file.create_dataset("grown", (3, 3), "i4", chunks=chunks or (2, 3), fillvalue=9, maxshape=(None, 3))
+        assert never.id.get_storage_size() == 0
+        partly[3] = 1
+        grown[:] = 2
+        grown.resize((5, 3))
+    for key in ("never", "partly", "grown"):
+        agrees(path, key)
+
+
+def test_a_dataset_that_shrank_has_the_rows_that_are_left(tmp_path):
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", data=np.arange(30).reshape(10, 3), chunks=(4, 3), maxshape=(None, 3)).resize((5, 3))
+    assert len(agrees(path, "x")) == 5
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (4, 0), (0,)])
+def test_datasets_without_rows_or_without_bytes_are_empty(tmp_path, shape):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("x", shape, "f4")
+        file.create_dataset("chunked", shape, "f4", maxshape=(None,) * len(shape), chunks=(2, 3)[: len(shape)])
+    assert len(agrees(tmp_path / "a.h5", "x")) == shape[0]
+    assert len(agrees(tmp_path / "a.h5", "chunked")) == shape[0]
+
+
+def test_several_keys_are_fields_and_a_mapping_names_them(tmp_path):
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file["session/stim"], file["robs"], file["other"] = np.arange(6).reshape(3, 2), np.arange(3.0), np.zeros(99)
+    assert list(memload.open(path, key=["session/stim", "/robs"]).fields) == ["session/stim", "robs"]
+    dataset = memload.open(path, key={"stim": "session/stim", "y": "robs"})
+    assert dataset[2]["stim"].tolist() == [4, 5]
+    assert dataset[2]["y"].item() == 2.0
+    assert list(memload.open(path, key="session").fields) == ["stim"]
+    assert list(memload.open(path, key="robs", field="y").fields) == ["y"]
+
+
+def test_without_a_key_all_datasets_of_equal_length_are_fields(tmp_path):
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file["g/stim"], file["robs"] = np.zeros((3, 2)), np.zeros(3)
+    assert list(memload.open(path).fields) == ["g/stim", "robs"]
+    with h5py.File(path, "a") as file:
+        file["rate"] = 30.0
+    with pytest.raises(ValueError, match=r"key=:\n  'g/stim'  float64 \(3, 2\)\n  'rate'  float64 \(\)\n"):
+        memload.open(path)
+
+
+@pytest.mark.parametrize(
+    ("key", "error", "message"),
+    [
+        ("none", KeyError, "nothing is named 'none'; there are 'g/x'"),
+        ("g/x/y", KeyError, "nothing is named 'g/x/y'"),
+        ("", KeyError, "nothing is named ''"),
+        ([], ValueError, "empty; there are 'g/x'"),
+        (["g/x", "/g/x"], ValueError, r"\['g/x'\] twice"),
+        ({"a": 3}, TypeError, "takes the names of arrays, got 3"),
+        ({"a": "none"}, KeyError, "nothing is named 'none'"),
+    ],
+)
+def test_a_key_that_leads_nowhere_says_what_there_is(tmp_path, key, error, message):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["g/x"] = np.zeros(3)
+    with pytest.raises(error, match=message):
+        memload.open(tmp_path / "a.h5", key=key)
+
+
+def test_links_are_followed_into_other_files(tmp_path):
+    with h5py.File(tmp_path / "b.h5", "w") as file:
+        file["data"] = DATA
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["there"] = h5py.ExternalLink("b.h5", "/data")
+        file["soft"] = h5py.SoftLink("/there")
+    for key in ("there", "soft"):
+        dataset = agrees(tmp_path / "a.h5", key)
+        assert {storage.name for storage in dataset.fields[key].column.storages} == {str(tmp_path / "b.h5")}
+
+
+def test_links_that_lead_nowhere_are_named(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["there"], file["soft"] = h5py.ExternalLink("b.h5", "/data"), h5py.SoftLink("/gone")
+    with pytest.raises(memload.FormatError, match=r"'there' is a link to '/data' in 'b\.h5'.*open it itself"):
+        memload.open(tmp_path / "a.h5", key="there")
+    with pytest.raises(memload.FormatError, match=r"'there' is a link to"):
+        memload.open(tmp_path / "a.h5", key="there/below")
+    with pytest.raises(memload.FormatError, match=r"'soft' is a link to '/gone'"):
+        memload.open(tmp_path / "a.h5", key="soft")
+
+
+def odd_number(file):
+    kind = h5py.h5t.STD_I16LE.copy()
+    kind.set_precision(12)
+    h5py.h5d.create(file.id, b"x", kind, h5py.h5s.create_simple((4,)))
+
+
+def virtual(file):
+    layout = h5py.VirtualLayout(shape=(4,), dtype="f4")
+    layout[:] = h5py.VirtualSource("elsewhere.h5", "data", shape=(4,))
+    file.create_virtual_dataset("x", layout)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda file: file.create_dataset("x", data=3.0), "a single number"),
+        (lambda file: file.create_dataset("x", data=h5py.Empty("f4")), "without a shape"),
+        (lambda file: file.create_dataset("x", (4,), "S5"), "texts"),
+        (lambda file: file.create_dataset("x", (4,), h5py.string_dtype()), "texts"),
+        (lambda file: file.create_dataset("x", (4,), "f4,i4"), r"compound elements.*\[\"column\"\]"),
+        (lambda file: file.create_dataset("x", (4,), "V4"), "opaque"),
+        (lambda file: file.create_dataset("x", (4,), np.dtype("(3,)f4")), "elements that are arrays"),
+        (lambda file: file.create_dataset("x", (4,), h5py.vlen_dtype("i4")), "different lengths"),
+        (lambda file: file.create_dataset("x", (4,), h5py.ref_dtype), "references"),
+        (lambda file: file.create_dataset("x", (4,), "c16"), "complex128 has no equal in torch"),
+        (odd_number, "unusual precision"),
+        (virtual, r"virtual dataset over elsewhere\.h5; open these files"),
+        (lambda file: file.create_dataset("x", (4,), "f4", external=[("raw.bin", 0, 16)]), "another file, 'raw.bin'"),
+        (
+            lambda file: file.create_dataset("x", data=np.arange(4), scaleoffset=3),
+            r"filter 6 \(scaleoffset\).*h5repack",
+        ),
+    ],
+)
+def test_what_cannot_be_read_is_named_when_it_is_opened(tmp_path, make, message):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        make(file)
+    with pytest.raises(memload.FormatError, match=rf"a\.h5, '/x': .*{message}"):
+        memload.open(tmp_path / "a.h5", key="x")
+
+
+def test_a_file_that_is_no_sound_hdf5_says_so(tmp_path):
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file["x"] = np.zeros((1000, 10))
+    os.truncate(path, 5000)
+    with pytest.raises(memload.FormatError, match=r"a\.h5: HDF5 cannot read it .*truncated"):
+        memload.open(path)
+    with h5py.File(path, "w") as file:
+        pass
+    with pytest.raises(memload.FormatError, match="holds no arrays"):
+        memload.open(path)
+
+
+def test_a_file_that_is_being_written_is_refused(tmp_path):
+    code = "import h5py, sys; file = h5py.File(sys.argv[1], 'w'); file['x'] = [1]; print(1, flush=True); input()"
+    command = [sys.executable, "-c", code, tmp_path / "a.h5"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as writer:
+        writer.stdout.readline()
+        with pytest.raises(memload.FormatError, match="open for writing in another process"):
+            memload.open(tmp_path / "a.h5")
+        writer.communicate("\n")
+    assert len(memload.open(tmp_path / "a.h5")) == 1
+
+
+def test_several_files_are_one_dataset_in_the_order_of_their_numbers(tmp_path):
+    for session in (10, 9, 1):
+        with h5py.File(tmp_path / f"betas_session{session}.hdf5", "w") as file:
+            file["betas"] = np.full((2, 3), session, np.int16)
+    found = memload.open(f"{tmp_path}/betas_session*.hdf5", key="betas")
+    assert rows_of(found, "betas")[:, 0].tolist() == [1, 1, 9, 9, 10, 10]
+    listed = memload.open([tmp_path / f"betas_session{k}.hdf5" for k in (9, 1, 9)], key="betas")
+    assert rows_of(listed, "betas")[:, 0].tolist() == [9, 9, 1, 1, 9, 9]
+
+
+def test_files_that_are_no_one_dataset_are_named(tmp_path):
+    for number in (1, 2):
+        with h5py.File(tmp_path / f"{number}.h5", "w") as file:
+            file["x"] = np.zeros((2, number))
+    with pytest.raises(ValueError, match=r"in dataset 1, but float64 \(1,\) in the first one \(0: .*1\.h5, 1: "):
+        memload.open(f"{tmp_path}/*.h5")
+    with pytest.raises(FileNotFoundError, match="no path matches this pattern"):
+        memload.open(f"{tmp_path}/*.hdf")
+    with pytest.raises(ValueError, match="empty list"):
+        memload.open([])
+
+
+def test_other_formats_may_be_several_files_too(tmp_path):
+    memload.write(tmp_path / "a1", {"x": torch.arange(3)})
+    memload.write(tmp_path / "a2", {"x": torch.arange(4)})
+    assert len(memload.open([tmp_path / "a1", tmp_path / "a2"])) == 7
+    for number in (1, 2):
+        np.save(tmp_path / f"{number}.npy", np.zeros((number, 3)))
+    assert len(memload.open(f"{tmp_path}/*.npy", field="stim")) == 3
+
+
+def test_a_path_with_the_letters_of_a_pattern_is_itself(tmp_path):
+    with h5py.File(tmp_path / "a[1].h5", "w") as file:
+        file["x"] = np.zeros(3)
+    assert len(memload.open(str(tmp_path / "a[1].h5"))) == 3
+
+
+def test_no_file_stays_open_and_hundreds_are_one_dataset(tmp_path):
+    for number in range(200):
+        with h5py.File(tmp_path / f"{number}.h5", "w") as file:
+            file["x"] = np.full((2, 2), number)
+    before = psutil.Process().num_fds()
+    dataset = memload.open(f"{tmp_path}/*.h5")
+    assert psutil.Process().num_fds() == before
+    assert rows_of(dataset, "x")[::2, 0].tolist() == list(range(200))
+    assert not [object_ for object_ in h5py.h5f.get_obj_ids(types=h5py.h5f.OBJ_FILE) if object_.valid]
+
+
+def test_a_file_that_is_cut_while_it_is_read_raises_with_row_and_offset(tmp_path):
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file["x"] = np.zeros((100, 1024))
+    dataset = memload.open(path)
+    os.truncate(path, 10_000)
+    with pytest.raises(memload.ShardReadError, match=r"a\.h5"):
+        dataset[99]
+
+
+def test_chunks_looked_up_one_by_one_are_those_that_are_listed(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        written = file.create_dataset("x", (7, 5), "i4", chunks=(2, 3))
+        written[1:3] = 1
+        listed = []
+        written.id.chunk_iter(listed.append)
+        assert list(by_place(written, (4, 2), (2, 3))) == sorted(listed)
+
+
+def test_a_state_knows_its_file_by_where_the_rows_lie_in_it(tmp_path):
+    for name, chunks in (("a", (3, 2)), ("b", (3, 2)), ("c", (2, 2))):
+        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
+            file.create_dataset("x", data=np.zeros((6, 2)), chunks=chunks)
+    a, b, c = (memload.open(tmp_path / f"{name}.h5").fields["x"].digest for name in "abc")
+    assert a == b != c
+    assert a
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_worker_processes_read_the_file_without_hdf5(tmp_path, context):
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", data=DATA, chunks=(4, 5, 3))
+    dataset = memload.open(path).only("x")
+    loader = torch.utils.data.DataLoader(dataset, 4, num_workers=1, multiprocessing_context=context)
+    assert torch.equal(torch.cat(list(loader)), torch.from_numpy(DATA))
+
+
+def test_the_loader_reads_it_natively(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("x", data=DATA, chunks=(4, 5, 3))
+    loader = memload.FastLoader(memload.open(tmp_path / "a.h5"), batch_size=5)
+    assert np.array_equal(torch.cat([batch["x"] for batch in loader]).numpy(), DATA)
+    assert loader.engine == "native"
