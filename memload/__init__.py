@@ -36,9 +36,11 @@ from memload.groups import GroupedDataset, concat, group_collate
 from memload.loader import FastLoader
 from memload.mapped import MappedDataset
 from memload.opening import from_arrays, open  # noqa: A004 - memload.open is its public name
+from memload.ragged_rows import Padded, Ragged
 from memload.samplers import MixingSampler, WeightedSampler
 from memload.shard_writer import ShardWriter
 from memload.shards import verify
+from memload.sources.ragged_arrays import ragged
 from memload.stats import LoaderStats
 from memload.writing import write
 
@@ -62,6 +64,8 @@ __all__ = [
     "MappedDataset",
     "MemloadError",
     "MixingSampler",
+    "Padded",
+    "Ragged",
     "ShardFormatError",
     "ShardReadError",
     "ShardWriter",
@@ -77,6 +81,7 @@ __all__ = [
     "open",
     "open_graphs",
     "prepare",
+    "ragged",
     "verify",
     "write",
     "write_graphs",

@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import math
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -82,7 +83,32 @@ class Field:
         """Bytes of all rows, as they would be gathered."""
         return self.rows * self.row_bytes
 
-    def gather(self, rows: NDArray[np.int64]) -> torch.Tensor:
+    @property
+    def kind(self) -> str:
+        """What rows are made of, for messages: the dtype's name."""
+        return dtype_name(self.dtype)
+
+    @property
+    def described(self) -> str:
+        """What rows are, for messages: "uint8 (425, 425, 3)"."""
+        return f"{self.kind} {self.shape}"
+
+    @property
+    def signature(self) -> tuple[Any, ...]:
+        """What fields have in common whose rows may stand in one batch."""
+        return self.dtype, self.shape
+
+    @property
+    def item_shape(self) -> tuple[int, ...]:
+        """The shape of what the pipeline counts: of one row."""
+        return self.shape
+
+    @property
+    def pipeline_column(self) -> Any:
+        """The column that the pipeline reads."""
+        return self.column
+
+    def gather(self, rows: NDArray[np.int64]) -> Any:
         """Return a fresh tensor (len(rows), *shape) with a copy of these rows.
 
         Args:
@@ -98,6 +124,18 @@ class Field:
         if batch.nbytes:
             self.column.gather(rows, batch.data_ptr(), batch.nbytes)
         return batch
+
+    def sample(self, row: NDArray[np.int64]) -> Any:
+        """Return a fresh copy of one row, whose number is the only one in `row`; otherwise as `gather`."""
+        return self.gather(row)[0]
+
+    def assembled(self, values: torch.Tensor, more: Iterator[torch.Tensor]) -> Any:
+        """Return what a batch has of this field: what the pipeline made of it, further outputs being taken of `more`."""
+        return values
+
+    def recipe(self) -> dict[str, Any]:
+        """Return what makes this field of another column: `type(field)(column=column, **field.recipe())`."""
+        return {"dtype": self.dtype, "shape": self.shape}
 
     def check_in_place(self) -> None:
         """Raise RuntimeError if the memory of a tensor was moved since the field was made; to be called before reading.
@@ -115,7 +153,7 @@ class Field:
     def concat(fields: Sequence[Field]) -> Field:
         """Return the rows of the first field, then of the second, and so on; dtypes and shapes are equal."""
         lenders = dict.fromkeys(lender for one in fields for lender in one.lenders)
-        column = Column.concat([one.column for one in fields])
+        column = type(fields[0].column).concat([one.column for one in fields])
         return replace(fields[0], column=column, lenders=tuple(lenders), digest=digest_of(one.digest for one in fields))
 
 

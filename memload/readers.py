@@ -25,6 +25,7 @@ from memload.layout import DictOf, Graphs, Layout, ListOf, Only, TensorDictOf, f
 from memload.mapped import MappedDataset
 from memload.native import Key, NotNative, Source
 from memload.plan import Indices, as_indices, from_end
+from memload.ragged_fields import RaggedField
 from memload.sources.arrays import borrow_array
 from memload.unaltered import Unaltered
 from memload.watches import PartsWatch, Watch, watched_tensors
@@ -234,6 +235,11 @@ def _of_concat(dataset: ConcatDataset[Any]) -> Source:
             "The parts of the ConcatDataset differ in fields, dtypes, shapes, casts or functions: make them alike, or "
             "join memload datasets by memload.concat({...}) and give collate_fn=memload.group_collate."
         )
+    if first.layout == Only() and any(isinstance(field, RaggedField) for field in first.fields.values()):
+        raise NotNative(
+            "The samples of the ConcatDataset are tensors of different length, which default_collate does not stack: "
+            "join the memload datasets by memload.concat, or leave only(...) out."
+        )
     if [*itertools.accumulate(part.rows for part in parts)] != list(dataset.cumulative_sizes):
         raise NotNative("The ConcatDataset has parts whose length changed: make it anew.")
     fields = {key: Field.concat([part.fields[key] for part in parts]) for key in first.fields}
@@ -247,7 +253,7 @@ def _signature(source: Source) -> Any:
         source.casts,
         source.maps,
         source.tags,
-        [(key, f.dtype, f.shape) for key, f in source.fields.items()],
+        [(key, field.signature) for key, field in source.fields.items()],
     )
 
 

@@ -16,6 +16,8 @@ from memload.draws import Indices
 from memload.iterators import AroundBatches
 from memload.native import Source
 from memload.pinning import pinned
+from memload.ragged_rows import is_ragged, rows_of
+from memload.ragged_samples import forms_of, sample_of
 from memload.seeding import Drawing, PassSeed, Randomness
 
 
@@ -76,15 +78,19 @@ def _samples(batch: Any) -> Iterable[Any]:
     """Cut a batch, as it was gathered, into what the dataset would have given for each row."""
     if isinstance(batch, dict):
         return _dicts(batch)
+    if is_ragged(batch):
+        return rows_of(batch)
     if isinstance(batch, list):
-        return zip(*map(_samples, batch), strict=True)
+        forms = forms_of(dict(enumerate(batch)))
+        return (sample_of(row, forms) for row in zip(*map(_samples, batch), strict=True))
     rows: Iterable[Any] = batch.unbind(0)  # a tensor, or a TensorDict
     return rows
 
 
 def _dicts(batch: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    forms = forms_of(batch)
     for values in zip(*map(_samples, batch.values()), strict=True):
-        yield dict(zip(batch, values, strict=True))
+        yield sample_of(dict(zip(batch, values, strict=True)), forms)
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from memload._core import Column, Storage
+from memload._core import Column, Ragged, Storage
 from memload.errors import FormatError
+from memload.ragged_transport import PackedRagged, pack_ragged, unpack_ragged
 
 Segment = tuple[Storage, int, int, int]  # storage, offset of the first row, rows, bytes from row to row
 
@@ -40,17 +41,19 @@ class PackedColumns:
     """Columns and the storages they share."""
 
     storages: tuple[PackedFile | NDArray[np.uint8], ...]
-    columns: tuple[PackedColumn, ...]
+    columns: tuple[PackedColumn | PackedRagged, ...]
 
 
-def pack_columns(columns: Sequence[Column]) -> PackedColumns:
+def pack_columns(columns: Sequence[Column | Ragged]) -> PackedColumns:
     """Return the columns in a form that can be pickled; of borrowed memory only the rows in use are copied."""
     packer = _Packer()
-    packed = tuple(packer.column(column) for column in columns)
+    packed = tuple(
+        pack_ragged(column, packer) if isinstance(column, Ragged) else packer.column(column) for column in columns
+    )
     return PackedColumns(tuple(packer.packed), packed)
 
 
-def unpack_columns(packed: PackedColumns) -> list[Column]:
+def unpack_columns(packed: PackedColumns) -> list[Column | Ragged]:
     """Return the columns, each file mapped once.
 
     Raises:
@@ -58,7 +61,10 @@ def unpack_columns(packed: PackedColumns) -> list[Column]:
         OSError: a file cannot be mapped.
     """
     storages = [_unpack_storage(storage) for storage in packed.storages]
-    return [_unpack_column(column, storages) for column in packed.columns]
+    return [
+        unpack_ragged(column, storages) if isinstance(column, PackedRagged) else _unpack_column(column, storages)
+        for column in packed.columns
+    ]
 
 
 class _Packer:
@@ -82,7 +88,7 @@ class _Packer:
     def _segment(self, segment: Segment, row_bytes: int) -> tuple[int, int, int, int]:
         storage, offset, rows, stride = segment
         if storage.mapped:
-            return self._file(storage), offset, rows, stride
+            return self.file(storage), offset, rows, stride
         if stride == 0:  # one row that stands for all
             number, *_ = self._memory(
                 _gather(Column(row_bytes, [segment]), np.zeros(min(rows, 1), np.int64)), row_bytes
@@ -90,15 +96,20 @@ class _Packer:
             return number, 0, rows, 0
         return self._memory(_gather(Column(row_bytes, [segment]), np.arange(rows)), row_bytes)
 
-    def _file(self, storage: Storage) -> int:
+    def file(self, storage: Storage) -> int:
+        """Return the number of a mapped file."""
         if storage.name not in self._numbers:
             self._numbers[storage.name] = len(self.packed)
             self.packed.append(PackedFile(storage.name, storage.nbytes))
         return self._numbers[storage.name]
 
+    def memory(self, data: NDArray[np.uint8]) -> int:
+        """Return the number of bytes that travel as they are."""
+        self.packed.append(data)
+        return len(self.packed) - 1
+
     def _memory(self, rows: NDArray[np.uint8], row_bytes: int) -> tuple[int, int, int, int]:
-        self.packed.append(rows)
-        return len(self.packed) - 1, 0, len(rows), row_bytes
+        return self.memory(rows), 0, len(rows), row_bytes
 
 
 def _gather(column: Column, rows: NDArray[np.int64]) -> NDArray[np.uint8]:

@@ -6,6 +6,7 @@
 
 #include "core/column.h"
 #include "core/plain_reader.h"
+#include "core/ragged_reader.h"
 #include "core/windows.h"
 
 namespace memload {
@@ -20,6 +21,9 @@ struct MakeReader {
 
   std::unique_ptr<const FieldReader> operator()(const std::shared_ptr<const Column>& column) const {
     return std::make_unique<PlainReader>(column, cast, isa, store);
+  }
+  std::unique_ptr<const FieldReader> operator()(const std::shared_ptr<const Ragged>& ragged) const {
+    return std::make_unique<RaggedReader>(ragged, cast, isa, store);
   }
   std::unique_ptr<const FieldReader> operator()(const std::shared_ptr<const Windows>& windows) const {
     return std::make_unique<WindowReader>(windows, std::visit(*this, windows->frames()));

@@ -34,10 +34,11 @@ bool fits(const Storage& storage, std::size_t at, std::size_t n, std::size_t siz
 }
 
 void check_places(const RaggedSegment& s, std::size_t item_bytes, std::size_t planes) {
-  if (s.rows < 0 || s.items < 0) throw std::invalid_argument("a segment cannot have a negative number of rows or items");
+  if (s.rows < 0 || s.items < 0)
+    throw std::invalid_argument("a segment cannot have a negative number of rows or items");
   if (s.rows == kMost || !fits(*s.offsets, s.offsets_at, static_cast<std::size_t>(s.rows) + 1, sizeof(std::int64_t))) {
-    throw std::invalid_argument(s.offsets->name() + ": the offsets of " + std::to_string(s.rows) +
-                                " rows from byte " + std::to_string(s.offsets_at) + " on do not fit into " +
+    throw std::invalid_argument(s.offsets->name() + ": the offsets of " + std::to_string(s.rows) + " rows from byte " +
+                                std::to_string(s.offsets_at) + " on do not fit into " +
                                 std::to_string(s.offsets->size()) + " bytes");
   }
   const auto items = static_cast<std::size_t>(s.items);
@@ -167,7 +168,7 @@ Ragged::Ragged(std::size_t item_bytes, std::size_t planes, std::vector<RaggedSeg
 }
 
 std::size_t Ragged::row_bytes() const noexcept {
-  const auto rows = static_cast<std::size_t>(rows());
+  const auto rows = static_cast<std::size_t>(this->rows());
   if (rows == 0) return 0;
   return (static_cast<std::size_t>(items_) * planes_ * item_bytes_ + rows - 1) / rows;
 }

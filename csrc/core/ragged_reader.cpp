@@ -198,7 +198,8 @@ std::unique_ptr<const FieldPlan> RaggedReader::plan(std::span<const std::int64_t
   }
   plan->starts.reserve(rows.size() + 1);
   for (std::size_t i = 0; i <= rows.size(); ++i) {
-    const auto before = ragged_->pads() ? i * static_cast<std::size_t>(longest) : static_cast<std::size_t>(plan->numbers[i]);
+    const auto before =
+        ragged_->pads() ? i * static_cast<std::size_t>(longest) : static_cast<std::size_t>(plan->numbers[i]);
     plan->starts.push_back(before * out_item_bytes_);
   }
   plan->bytes = plan->work = bytes_of(items, rows.size());
@@ -245,10 +246,15 @@ std::size_t RaggedReader::edge(const FieldPlan& base, std::size_t at) const noex
   return at - begin < end - at ? begin : end;
 }
 
+// A row whose offsets cannot be read is left out here: whoever wants it is told by plan().
 void RaggedReader::visit(std::span<const std::int64_t> rows, const Stored& each) const {
   for (const std::int64_t row : rows) {
     Run run;
-    ragged_->find({&row, 1}, {&run, 1});
+    try {
+      ragged_->find({&row, 1}, {&run, 1});
+    } catch (const ReadError&) {
+      continue;
+    }
     const std::size_t bytes = static_cast<std::size_t>(run.items) * ragged_->item_bytes();
     for (std::size_t plane = 0; plane < ragged_->planes(); ++plane) {
       each(*run.segment->values, run.data + plane * run.segment->plane_stride, bytes);

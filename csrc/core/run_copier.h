@@ -47,7 +47,8 @@ class RunCopier {
   }
 
   // As many elements at once as the scratch can hold.
-  void copy_directly(const Storage& storage, const std::byte* src, std::byte* out, std::size_t elements) const noexcept {
+  void copy_directly(const Storage& storage, const std::byte* src, std::byte* out,
+                     std::size_t elements) const noexcept {
     const std::size_t most = (cold_.scratch.size() - kPage) / in_size_;
     while (elements != 0) {
       const std::size_t n = std::min(elements, most);

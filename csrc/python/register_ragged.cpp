@@ -41,17 +41,6 @@ std::vector<PyRaggedSegment> segments(const Ragged& column) {
   return found;
 }
 
-std::shared_ptr<Ragged> select(const Ragged& column, const Indices& rows) {
-  const auto indices = view(rows);
-  const WithoutGil released;
-  return std::make_shared<Ragged>(column.select(indices));
-}
-
-std::shared_ptr<Ragged> concat(const std::vector<std::shared_ptr<Ragged>>& columns) {
-  const std::vector<std::shared_ptr<const Ragged>> members(columns.begin(), columns.end());
-  return std::make_shared<Ragged>(Ragged::concat(members));
-}
-
 py::array_t<std::int64_t> lengths(const Ragged& column, const Indices& rows) {
   const auto indices = view(rows);
   py::array_t<std::int64_t> found(rows.size());
@@ -61,38 +50,28 @@ py::array_t<std::int64_t> lengths(const Ragged& column, const Indices& rows) {
   return found;
 }
 
-void gather(const std::shared_ptr<Ragged>& column, const Indices& rows, std::uintptr_t address, std::size_t nbytes) {
-  const auto indices = view(rows);
+std::int64_t longest(const Ragged& column, std::size_t rows) {
   const WithoutGil released;
-  gather_items(column, indices, {reinterpret_cast<std::byte*>(address), nbytes});
+  return column.longest(rows);
 }
 
 }  // namespace
 
 void register_ragged(py::module_& m) {
-  py::class_<Ragged, std::shared_ptr<Ragged>>(
-      m, "Ragged", "Where the rows of a field lie that differ in length: runs of items, found by offsets. Immutable.")
-      .def(py::init(&make_ragged), py::arg("item_bytes"), py::arg("planes"), py::arg("segments"),
-           "Segments are (storage of the offsets, where they begin, storage of the values, where they begin, rows, "
-           "items of a plane, bytes from one plane to the next). The int64 offsets, rows + 1 of them, are read and "
-           "checked. Raises ValueError and ShardReadError.")
-      .def_property_readonly("rows", &Ragged::rows)
-      .def_property_readonly("row_bytes", &Ragged::row_bytes, "On average, rounded up.")
+  py::class_<Ragged, std::shared_ptr<Ragged>> cls(
+      m, "Ragged",
+      "Where the rows of a field lie that differ in length: runs of items, found by offsets. Immutable. `row_bytes` is "
+      "their average; `gather` copies the items of rows, one row after the other, plane by plane, or padded.");
+  cls.def(
+         py::init(&make_ragged), py::arg("item_bytes"), py::arg("planes"), py::arg("segments"),
+         "Segments are (storage of the offsets, where they begin, storage of the values, where they begin, rows, items "
+         "of a plane, bytes from one plane to the next). The int64 offsets, rows + 1 of them, are read and checked. "
+         "Raises ValueError and ShardReadError.")
       .def_property_readonly("item_bytes", &Ragged::item_bytes)
       .def_property_readonly("planes", &Ragged::planes, "How many runs of items a row has, one behind the other.")
       .def_property_readonly("items", &Ragged::items, "Items of one plane, of all rows.")
       .def_property_readonly("pads", &Ragged::pads, "Whether rows of a batch are padded to the longest.")
-      .def_property_readonly("selection_bytes", &Ragged::selection_bytes, "Memory taken by the row selection, if any.")
-      .def_property_readonly(
-          "selection", [](const Ragged& c) { return selection(c.selection()); },
-          "A copy of the stored rows in order; None if all, as they lie.")
-      .def_property_readonly(
-          "storages", [](const std::shared_ptr<Ragged>& c) { return storages(std::shared_ptr<const Ragged>(c)); },
-          "What is read, each storage once.")
       .def_property_readonly("segments", &segments, "What the column was made of.")
-      .def("select", &select, py::arg("rows"),
-           "These rows in this order. Raises IndexError at the first that is not there.")
-      .def_static("concat", &concat, py::arg("columns"), "All rows of the first, then of the second, and so on.")
       .def(
           "padded", [](const Ragged& c) { return std::make_shared<Ragged>(c.padded()); },
           "The same rows, padded with zeros in a batch to the length of its longest.")
@@ -102,14 +81,12 @@ void register_ragged(py::module_& m) {
             return std::make_shared<Ragged>(c.counted_by(counts));
           },
           py::arg("counts"),
-          "The same rows of int32 or int64, by their size, each item of which is increased in a batch by the items that "
+          "The same rows of int32 or int64, by their size, each item of which is increased in a batch by the items "
+          "that "
           "`counts` has in the rows before: the node numbers of graphs that become one.")
       .def("lengths", &lengths, py::arg("rows"), "Items of each of these rows. Raises IndexError and ShardReadError.")
-      .def("longest", &Ragged::longest, py::arg("rows"), py::call_guard<py::gil_scoped_release>(),
-           "Items of so many of the longest rows.")
-      .def("gather", &gather, py::arg("rows"), py::arg("address"), py::arg("nbytes"),
-           "Copy the items of these rows to memory, one row after the other, plane by plane; or padded. Raises "
-           "IndexError and ShardReadError.");
+      .def("longest", &longest, py::arg("rows"), "Items of so many of the longest rows.");
+  add_column_methods(cls);
 }
 
 }  // namespace memload::python
