@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,17 +12,17 @@ from memload import _core
 from memload.fields import Field
 from memload.graph_layout import (
     COUNTED,
-    GraphBatch,
     GraphLayout,
     Joined,
     Part,
-    along_last,
     attributes_of,
     check_attributes,
-    is_text,
     node_attribute,
+    numbers_nodes,
+    parts_of,
 )
 from memload.graph_lists import Kind, attribute
+from memload.graphs import GraphRows
 from memload.layout import DictOf, Graphs, Only
 from memload.native import NotNative, Source
 from memload.pyg import batch_of, is_data, joined
@@ -52,6 +52,8 @@ def graph_collate(samples: Sequence[Any]) -> Any:
         tensor([[0, 1, 2, 3, 4, 5],
                 [1, 2, 0, 4, 5, 3]])
     """
+    if isinstance(samples, GraphRows) and (batch := samples.joined()) is not None:
+        return batch
     first = samples[0]
     if is_data(first):
         return joined(list(samples))
@@ -61,8 +63,10 @@ def graph_collate(samples: Sequence[Any]) -> Any:
         )
     kinds = {name: Kind.of(name, attribute(name, value)) for name, value in first.items()}
     check_attributes({name: (kind.dtype, kind.shape) for name, kind in kinds.items()})
-    layout = _layout({name: Part(name, kind.shape, kind.dtype is None) for name, kind in kinds.items()}, Joined.plain)
-    return layout.build(_taken(name, kind, [sample[name] for sample in samples]) for name, kind in kinds.items())
+    parts = tuple(Part(name, kind.shape, kind.dtype is None) for name, kind in kinds.items())
+    return GraphLayout(parts, Joined.plain).build(
+        _taken(name, kind, [sample[name] for sample in samples]) for name, kind in kinds.items()
+    )
 
 
 def graphs_joined(source: Source) -> Source:
@@ -83,27 +87,15 @@ def graphs_joined(source: Source) -> Source:
         raise NotNative(f"graph_collate joins graphs: {error}.") from None
     counts = _counts(source.fields)
     fields = {name: _in_a_batch(str(name), field, counts) for name, field in source.fields.items()}
-    parts = {
-        name: Part(name, field.shape, is_text(field), _numbers_nodes(name, field))
-        for name, field in zip(map(str, fields), fields.values(), strict=True)
-    }
-    layout = _layout(parts, Joined.plain if named else batch_of)
+    layout = GraphLayout(parts_of(fields, increased=True), Joined.plain if named else batch_of)
     return replace(source, fields=fields, layout=layout, takes_lists=False, whole=False)
-
-
-def _layout(parts: Mapping[str, Part], make: Callable[[Joined], Any]) -> GraphLayout:
-    return GraphLayout(tuple(parts.values()), node_attribute(parts), make)
-
-
-def _numbers_nodes(name: str, field: Field) -> bool:
-    return along_last(name) and isinstance(field, RaggedField) and not field.text
 
 
 def _in_a_batch(name: str, field: Field, counts: _core.Ragged | None) -> Field:
     """The field as batches of graphs have it: values and offsets, numbers of nodes increased by those before."""
     if not isinstance(field, RaggedField):
         return field
-    if not _numbers_nodes(name, field) or counts is None:
+    if not numbers_nodes(name, field) or counts is None:
         return replace(field, form="offsets")
     return replace(field, form="offsets", column=field.column.counted_by(counts))
 
@@ -121,7 +113,7 @@ def _counts(fields: Mapping[Any, Field]) -> _core.Ragged | None:
     else:
         nodes = np.full(field.rows, Part(name, field.shape).length)
     if len(nodes) and nodes.min() < 0:
-        raise ValueError(f"graph {int(nodes.argmin())} has {nodes.min()} nodes")
+        raise ValueError(f"graph {int(nodes.argmin())} has a num_nodes of {nodes.min()}; expected 0 or more")
     ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(nodes)])
     # Items of no bytes: of this column only the offsets are read.
     offsets = _core.Storage.borrow(ends, ends.ctypes.data, ends.nbytes, "the numbers of nodes")

@@ -10,11 +10,13 @@ they are increased by the number of nodes in the graphs before. These are the ru
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from memload.fields import Field
@@ -108,8 +110,8 @@ def check_attributes(attributes: Attributes) -> None:
             continue
         if dtype not in (torch.int64, torch.int32):
             raise ValueError(
-                f"the attribute {name!r} is {dtype}, but its name says that it holds numbers of nodes: expected int64 or "
-                "int32, or another name"
+                f"the attribute {name!r} is {dtype}, but its name says that it holds numbers of nodes: expected int64 "
+                "or int32, or another name"
             )
         if len(shape) > 2 or (None in shape and shape[-1] is not None):
             raise ValueError(f"the attribute {name!r} holds numbers of nodes: expected (n,) or (k, n), got {shape}")
@@ -143,19 +145,35 @@ class Part:
         return sides[-1 if along_last(self.name) else 0] or 0
 
 
+def parts_of(fields: Mapping[Any, Field], *, increased: bool) -> tuple[Part, ...]:
+    """Return the attributes that fields are; `increased`: the gather adds the nodes of the graphs before."""
+    return tuple(
+        Part(str(name), field.shape, is_text(field), increased and numbers_nodes(str(name), field))
+        for name, field in fields.items()
+    )
+
+
+def numbers_nodes(name: str, field: Field) -> bool:
+    """Whether a field has the numbers of nodes, of different length in each graph."""
+    return along_last(name) and isinstance(field, RaggedField) and not field.text
+
+
 @dataclass(frozen=True)
 class GraphLayout:
     """A batch of graphs; a `memload.layout.Layout`.
 
     Attributes:
         parts: the attributes in order.
-        nodes: the attribute whose length, or, of `COUNTED`, whose value is the number of nodes; None: graphs have none.
         make: what becomes of the graphs that were joined.
     """
 
     parts: tuple[Part, ...]
-    nodes: str | None
     make: Callable[[Joined], Any]
+
+    @functools.cached_property
+    def nodes(self) -> str | None:
+        """The attribute whose length, or, of `COUNTED`, whose value is the number of nodes; None: graphs have none."""
+        return node_attribute(part.name for part in self.parts)
 
     def build(self, tensors: Iterator[Any]) -> Any:
         """Return the batch of all attributes: of those that differ in length a `memload.Ragged`, of others rows."""
@@ -180,7 +198,7 @@ class GraphLayout:
             slices[name] = values.offsets if isinstance(values, Ragged) else each if part.text else each * part.length
             increments[name] = None if part.text else before
         if ptr is not None:
-            attributes["batch"] = torch.repeat_interleave(ptr.diff(), output_size=int(ptr[-1]))
+            attributes["batch"] = _repeated(each[:-1], ptr)
             attributes["ptr"] = ptr.clone()
         return Joined(attributes, slices, increments, graphs, told)
 
@@ -199,6 +217,14 @@ class GraphLayout:
         return None
 
 
+def _repeated(numbers: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+    """Each number as often as there are items between its offset and the next.
+
+    By numpy: torch wakes all of its threads for it, and these cost milliseconds where another process has the cores.
+    """
+    return torch.from_numpy(np.repeat(numbers.numpy(), np.diff(offsets.numpy())))
+
+
 def _count(values: Any) -> int:
     return len(values.offsets) - 1 if isinstance(values, Ragged) else len(values)
 
@@ -210,7 +236,7 @@ def _concatenated(part: Part, values: Any, before: torch.Tensor) -> Any:
     adds = along_last(part.name) and not part.increased
     if isinstance(values, Ragged):
         if adds:
-            values.values.add_(before.repeat_interleave(values.lengths))
+            values.values.add_(_repeated(before, values.offsets))
         return values.values
     if adds:
         values = values + before.to(values.dtype).view(-1, *(1 for _ in part.shape))

@@ -72,8 +72,8 @@ def attribute(name: str, value: Any) -> Attribute:
         return own
     sparse = isinstance(value, torch.Tensor) and value.layout != torch.strided
     raise TypeError(
-        f"{name} is a {type(value).__name__}{' that is sparse' if sparse else ''}; expected a plain tensor, a number or "
-        f"a text: convert it, or remove it by `del graph.{name}`"
+        f"{name} is a {type(value).__name__}{' that is sparse' if sparse else ''}; expected a plain tensor, a number "
+        f"or a text: convert it, or remove it by `del graph.{name}`"
     )
 
 
@@ -114,14 +114,14 @@ class GraphChecker:
     def _check_class(self, graph: Any) -> None:
         if not isinstance(graph, self._data):
             raise TypeError(
-                f"graph {self._number} is a {type(graph).__name__}; expected torch_geometric.data.Data, whose graphs have "
-                "one kind of node and of edge"
+                f"graph {self._number} is a {type(graph).__name__}; expected torch_geometric.data.Data, whose graphs "
+                "have one kind of node and of edge"
             )
         for name in ("__cat_dim__", "__inc__"):
             if getattr(type(graph), name) is not getattr(self._data, name):
                 raise TypeError(
-                    f"graph {self._number} is a {type(graph).__name__}, which overrides {name}; stored are graphs whose "
-                    "attributes are joined by the rules of torch_geometric.data.Data"
+                    f"graph {self._number} is a {type(graph).__name__}, which overrides {name}; stored are graphs "
+                    "whose attributes are joined by the rules of torch_geometric.data.Data"
                 )
 
     def _check_first(self, kinds: Mapping[str, Kind]) -> None:

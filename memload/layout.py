@@ -73,7 +73,7 @@ class TensorDictOf:
 class Graphs:
     """Of samples that are graphs, which default_collate makes no batch of."""
 
-    def build(self, tensors: Iterator[torch.Tensor]) -> Any:
+    def build(self, tensors: Iterator[torch.Tensor]) -> Any:  # noqa: ARG002 - as of every layout
         """There is no such batch: a collate function has to say what becomes of graphs."""
         raise TypeError("batches of graphs need collate_fn=memload.graph_collate")
 

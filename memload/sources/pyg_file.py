@@ -1,7 +1,7 @@
-"""Files in which PyTorch Geometric keeps the graphs of an InMemoryDataset: all attributes joined, and where graphs begin.
+"""Files of PyTorch Geometric's InMemoryDataset: the attributes of all graphs, joined, and where each graph begins.
 
-    (data, slices) or (data, slices, class):   data["x"]     | nodes of graph 0 | of graph 1 | ...
-                                               slices["x"]   | 0 | nodes of graph 0 | of both | ...
+(data, slices) or (data, slices, class):   data["x"]     | nodes of graph 0 | of graph 1 | ...
+                                           slices["x"]   | 0 | nodes of graph 0 | of both | ...
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ def _field(file: TorchFile, name: str, values: Any, ends: Any) -> Field:
         raise FormatError(f"{file.path}: the slices of {name!r} are {_kind(ends)}; expected int64 (graphs + 1,)")
     if type(values) is not torch.Tensor or values.layout != torch.strided or not values.ndim:
         raise FormatError(
-            f"{file.path}: the attribute {name!r} is {_kind(values)}; read are plain tensors, numbers and texts. Leave it "
-            "out, or convert it, and save the graphs again"
+            f"{file.path}: the attribute {name!r} is {_kind(values)}; read are plain tensors, numbers and texts. Leave "
+            "it out, or convert it, and save the graphs again"
         )
     axis = values.ndim - 1 if along_last(name) else 0
     shape = (*values.shape[:axis], None, *values.shape[axis + 1 :])
