@@ -52,7 +52,7 @@ class GraphDataset(Dataset):
         for name, field in self.fields.items():
             if isinstance(field, RaggedField) and field.form != "offsets":
                 raise ValueError(
-                    f"graphs are joined, so that {name!r} cannot be {field.form!r} in a batch; in one of as_plain() it can"
+                    f"graphs are joined, so that {name!r} cannot be {field.form!r} in a batch; those of as_plain() can"
                 )
 
     def __getitem__(self, index: SupportsIndex) -> Any:
