@@ -14,7 +14,7 @@ except ModuleNotFoundError as error:
 from memload.accelerated import prepare
 from memload.budget_batches import BudgetBatchSampler
 from memload.cast import Cast, Float32View, cast_stim
-from memload.dataset import Dataset, zip  # noqa: A004 - memload.zip is its public name
+from memload.dataset import Dataset
 from memload.engine import EngineOptions
 from memload.errors import (
     ChecksumError,
@@ -33,6 +33,7 @@ from memload.graph_files import open_graphs, write_graphs
 from memload.graph_layout import GraphBatch
 from memload.graphs import GraphDataset, from_graphs
 from memload.groups import GroupedDataset, concat, group_collate
+from memload.hugging_face import from_hf
 from memload.loader import FastLoader
 from memload.mapped import MappedDataset
 from memload.opening import from_arrays, open  # noqa: A004 - memload.open is its public name
@@ -43,6 +44,7 @@ from memload.shards import verify
 from memload.sources.ragged_arrays import ragged
 from memload.stats import LoaderStats
 from memload.writing import write
+from memload.zipping import zip  # noqa: A004 - memload.zip is its public name
 
 __all__ = [
     "BudgetBatchSampler",
@@ -76,6 +78,7 @@ __all__ = [
     "concat",
     "from_arrays",
     "from_graphs",
+    "from_hf",
     "graph_collate",
     "group_collate",
     "open",

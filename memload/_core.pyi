@@ -7,30 +7,7 @@ import numpy
 import numpy.typing
 import typing
 import typing_extensions
-__all__: list[str] = ['Ceiling', 'Chain', 'Column', 'Pipeline', 'Slots', 'Storage', 'Windows', 'bench_disk', 'bench_memcpy', 'cast', 'copy', 'isas', 'version']
-class Chain:
-    """
-    Filters in the order in which the writer applied them.
-    """
-    def __init__(self, filters: collections.abc.Sequence[tuple[str, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]]) -> None:
-        """
-        Of (name, bytes of an element, elements in a block); zeros where the filter has none.
-        """
-    def decode(self, src: typing_extensions.Buffer, nbytes: typing.SupportsInt | typing.SupportsIndex, skipped: typing.SupportsInt | typing.SupportsIndex = 0) -> bytes:
-        """
-        Undo the filters, but for those whose bit is set in `skipped`. Raises DecodeError.
-        """
-    def encode(self, src: typing_extensions.Buffer, level: typing.SupportsInt | typing.SupportsIndex = 1, inner: str = 'zstd', shuffle: str = 'none') -> bytes:
-        """
-        Apply the filters. `inner` and `shuffle` are for blosc.
-        """
-    def scratch_bytes(self, nbytes: typing.SupportsInt | typing.SupportsIndex) -> int:
-        """
-        The memory that decoding so many bytes takes besides them.
-        """
-    @property
-    def filters(self) -> list[tuple[str, int, int]]:
-        ...
+__all__: list[str] = ['Ceiling', 'Chain', 'Column', 'Pipeline', 'Slots', 'Storage', 'Windows', 'bench_decode', 'bench_disk', 'bench_memcpy', 'cast', 'copy', 'isas', 'version']
 class Storage:
     """
     One readable run of bytes: a mapped file, or memory of somebody else's.
@@ -113,6 +90,29 @@ class Column:
         """
         What is read, each storage once.
         """
+class Chain:
+    """
+    Filters in the order in which the writer applied them.
+    """
+    def __init__(self, filters: collections.abc.Sequence[tuple[str, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]]) -> None:
+        """
+        Of (name, bytes of an element, elements in a block); zeros where the filter has none.
+        """
+    def decode(self, src: typing_extensions.Buffer, nbytes: typing.SupportsInt | typing.SupportsIndex, skipped: typing.SupportsInt | typing.SupportsIndex = 0) -> bytes:
+        """
+        Undo the filters, but for those whose bit is set in `skipped`. Raises DecodeError.
+        """
+    def encode(self, src: typing_extensions.Buffer, level: typing.SupportsInt | typing.SupportsIndex = 1, inner: str = 'zstd', shuffle: str = 'none') -> bytes:
+        """
+        Apply the filters. `inner` and `shuffle` are for blosc.
+        """
+    def scratch_bytes(self, nbytes: typing.SupportsInt | typing.SupportsIndex) -> int:
+        """
+        The memory that decoding so many bytes takes besides them.
+        """
+    @property
+    def filters(self) -> list[tuple[str, int, int]]:
+        ...
 class Windows:
     """
     Rows that are windows of frames; each frame is stored once. Immutable.
@@ -239,6 +239,10 @@ class Ceiling:
     @property
     def batches_in_plan(self) -> int:
         ...
+def bench_decode(storages: collections.abc.Sequence[Storage], table: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], threads: typing.SupportsInt | typing.SupportsIndex, seconds: typing.SupportsFloat | typing.SupportsIndex, chain: Chain | None = None) -> dict[str, typing.Any]:
+    """
+    Decodes parts over and over, and says how long it took: seconds, cpu_seconds, parts, bytes. The table has a row for each: (number of its storage, offset, stored bytes, decoded bytes). Without a chain, they are zlib or gzip streams, and it is zlib-ng itself that is measured.
+    """
 def bench_disk(path: str, offsets: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], nbytes: typing.SupportsInt | typing.SupportsIndex, in_flight: typing.SupportsInt | typing.SupportsIndex, method: str) -> dict[str, typing.Any]:
     """
     Reads rows past the page cache: seconds, cpu_seconds, reads, bytes.

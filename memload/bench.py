@@ -21,6 +21,7 @@ import memload
 from memload import _core
 from memload.cast import Cast
 from memload.dataset import Dataset
+from memload.fields import AnyColumn
 from memload.loader import FastLoader
 from memload.measure import Epoch, Spread, in_turn, machine, ratio, run_epoch
 from memload.memory.budget import default_threads
@@ -47,7 +48,7 @@ class Ceiling:
         isa: an instruction set of `_core.isas()`; empty for the best.
 
     Raises:
-        ValueError: the plan holds no whole batch, or a cast is not implemented.
+        ValueError: the plan holds no whole batch, a cast is not implemented, or rows are not one run of bytes each.
         IndexError: the plan names a row that is not there.
     """
 
@@ -61,7 +62,8 @@ class Ceiling:
         cast: Casts | None = None,
         isa: str = "",
     ) -> None:
-        fields = [field[:2] for field in resolve(dataset).with_casts(cast or {}).pipeline_fields()]
+        specs = resolve(dataset).with_casts(cast or {}).pipeline_fields()
+        fields = [(_plain(column), rule) for column, rule, *_ in specs]
         self.threads = threads or default_threads()
         self._native = _core.Ceiling(fields, rows, batch_size, self.threads, isa)
 
@@ -85,6 +87,12 @@ class Ceiling:
     def best(self, batches: int = 0) -> Epoch:
         """The faster of one run with streaming stores and one with ordinary stores."""
         return max((self.run(streaming=s, batches=batches) for s in (False, True)), key=lambda epoch: epoch.rate)
+
+
+def _plain(column: AnyColumn) -> _core.Column:
+    if not isinstance(column, _core.Column):
+        raise ValueError("the ceiling is that of rows which are one run of bytes each; give it the frames or shards")
+    return column
 
 
 def _epoch(run: dict[str, Any]) -> Epoch:

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from memload import bench, demo, doctor
-from memload.dataset import Dataset, zip  # noqa: A004 - memload's own
+from memload.dataset import Dataset
 from memload.errors import ChecksumError, MemloadError
 from memload.opening import open  # noqa: A004 - memload's own
 from memload.shards import verify
 from memload.sizes import format_size
 from memload.writing import write
+from memload.zipping import zip  # noqa: A004 - memload's own
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

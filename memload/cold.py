@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from memload._core import Column, Storage
+from collections.abc import Sequence
+
+from memload._core import Column, Storage, Windows
+from memload.fields import AnyColumn
 from memload.memory.budget import memory
 from memload.native import Source
 
@@ -17,7 +20,7 @@ def reads_blocks(source: Source, planned_rows: int) -> bool:
     files or more in small rows, and the page cache can keep them, reading blocks soon has all of them.
     """
     mapped = _mapped(source)
-    if not mapped or max(column.row_bytes for column in mapped) > SMALL_ROW:
+    if not mapped or max(map(_run_bytes, mapped)) > SMALL_ROW:
         return False
     total = _total(_files(mapped))
     wanted = planned_rows * sum(column.row_bytes for column in mapped)
@@ -38,7 +41,7 @@ def reads_directly(source: Source, planned_rows: int, wish: bool | None) -> bool
     """
     if wish is not None:
         return wish
-    large = [column for column in _mapped(source) if column.row_bytes > SMALL_ROW]
+    large = [column for column in _mapped(source) if isinstance(column, Column) and column.row_bytes > SMALL_ROW]
     files = _files(large)
     if not files or not all(file.knows_residency for file in files):
         return False
@@ -48,11 +51,16 @@ def reads_directly(source: Source, planned_rows: int, wish: bool | None) -> bool
     return not (repeats and _fits(total))
 
 
-def _mapped(source: Source) -> list[Column]:
+def _mapped(source: Source) -> list[AnyColumn]:
     return [field.column for field in source.fields.values() if any(s.mapped for s in field.column.storages)]
 
 
-def _files(columns: list[Column]) -> list[Storage]:
+def _run_bytes(column: AnyColumn) -> int:
+    """Bytes that are read in one run."""
+    return _run_bytes(column.frames) if isinstance(column, Windows) else column.row_bytes
+
+
+def _files(columns: Sequence[AnyColumn]) -> list[Storage]:
     """The files of these columns, each once for every time it was opened."""
     return list({storage: None for column in columns for storage in column.storages if storage.mapped})
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -25,6 +24,7 @@ from memload.row_numbers import kind, row_number, row_numbers, rows_of_each, two
 from memload.sizes import format_size
 from memload.stats import LoaderStats
 from memload.transport import PackedColumns, pack_columns, unpack_columns
+from memload.windows import Spans, hopping, lagged, spans_of
 
 Layout = Literal["dict", "tuple", "only"]
 
@@ -236,6 +236,72 @@ class Dataset(torch.utils.data.Dataset[Any]):
         """
         return MappedDataset(self, fn, in_processes=in_processes)
 
+    def with_lags(
+        self, lags: Mapping[str, Any] | None = None, /, *, valid: Any = None, segments: Any = None, **fields: Any
+    ) -> Dataset:
+        """Return the dataset whose row i has, for the fields named, the rows i - lag for each lag, stored once each.
+
+        The rows are those whose windows are whole: with lags 0 to 31, row 31 of a recording comes first. Fields without
+        lags keep the row i itself. Frames are gathered from where they lie, so windows that overlap take no more memory
+        or page reads than the frames. Take lags first, and ``select``, ``split`` and ``memload.concat`` afterwards:
+        lags count rows of this dataset, whatever they are.
+
+        Args:
+            lags: sequences of whole numbers of rows by field, for names that are no keywords; they precede `fields`.
+                Negative lags are rows that follow. A field of shape ``(*shape)`` becomes ``(len(lags), *shape)``.
+            valid: row numbers, or one bool per row: rows to keep, in this order. Each must have its whole window.
+            segments: windows stay within them: one label per row, such as trial numbers, of which each run of equal
+                ones is a segment; or pairs (start, stop) of rows. None: the datasets that ``memload.concat({...})``
+                joined, or all rows.
+            fields: lags by field.
+
+        Raises:
+            KeyError: there is no such field.
+            ValueError: no row has a whole window, or segments overlap.
+            IndexError: a row of `valid` has none.
+            TypeError: lags are no sequence of whole numbers.
+
+        Example:
+            >>> import memload, torch
+            >>> movie = memload.from_arrays(stim=torch.arange(6), robs=torch.arange(6) * 10)
+            >>> lagged = movie.with_lags(stim=range(3))
+            >>> len(lagged), lagged[0]
+            (4, {'stim': tensor([2, 1, 0]), 'robs': tensor(20)})
+        """
+        named = {name: given for name, given in {**(lags or {}), **fields}.items() if self._field(name)}
+        if not named:
+            raise ValueError("no field has lags; name one, as in with_lags(stim=range(32))")
+        return replace(self, fields=lagged(self.fields, named, valid, self._spans(segments)))
+
+    def windows(self, *names: str, window: int, hop: int = 1, segments: Any = None) -> Dataset:
+        """Return the dataset whose rows are `window` rows of this one after each other, beginning `hop` rows apart.
+
+        Nothing is copied, and frames that several windows share are stored once. Only whole windows are rows.
+
+        Args:
+            names: of the fields to cut; all if none is named. The others give the row at which the window begins.
+            window: rows in a window: a field of shape ``(*shape)`` becomes ``(window, *shape)``.
+            hop: rows from the beginning of one window to that of the next.
+            segments: windows stay within them, as in `with_lags`; the first window of each begins where it does.
+
+        Raises:
+            KeyError: there is no such field.
+            ValueError: no window fits, `window` or `hop` is no number of rows, or segments overlap.
+
+        Example:
+            >>> import memload, torch
+            >>> sound = memload.from_arrays(spectrum=torch.rand(100, 128)).windows(window=32, hop=4)
+            >>> len(sound), sound[3]["spectrum"].shape
+            (18, torch.Size([32, 128]))
+        """
+        chosen = [name for name in names or self.fields if self._field(name)]
+        return replace(self, fields=hopping(self.fields, chosen, window, hop, self._spans(segments)))
+
+    def _spans(self, segments: Any) -> Spans:
+        if segments is None and self.names:
+            segments = self.fields[TAG].gather(np.arange(len(self))).numpy()
+        return spans_of(segments, len(self))
+
     def as_tuple(self, *names: str) -> Dataset:
         """Return the dataset of these fields, in this order, whose rows and batches are tuples; all if none is named.
 
@@ -293,7 +359,7 @@ class Dataset(torch.utils.data.Dataset[Any]):
     @functools.cached_property
     def _forms(self) -> Forms:
         keys = self.fields if self.layout == "dict" else range(len(self.fields))
-        ragged = builtins.zip(keys, self.fields.values(), strict=True)
+        ragged = zip(keys, self.fields.values(), strict=True)
         return {
             key: (None if field.text else field.form, field.axis)
             for key, field in ragged
@@ -329,47 +395,6 @@ class Dataset(torch.utils.data.Dataset[Any]):
         return {"dict": "", "tuple": ", rows are tuples", "only": ", rows are tensors"}[self.layout]
 
 
-def zip(*unnamed: Any, **members: Dataset) -> Dataset:  # noqa: A001 - users call it memload.zip, for what it does
-    """Return the fields of several datasets of equal length side by side; nothing is copied.
-
-    Args:
-        members: each keyword names the field of a dataset that has one; a dataset of several fields brings them under
-            their own names, and its keyword is only a label for messages. Rows are dicts, whatever they were.
-
-    Raises:
-        ValueError: the lengths differ (the message has them all), a name occurs twice, or no dataset is given.
-        TypeError: a dataset comes without a keyword, or what comes is no dataset.
-
-    Example:
-        >>> import memload, torch
-        >>> betas = memload.from_arrays(betas=torch.zeros(4, 100))
-        >>> images = memload.from_arrays(image=torch.arange(3))
-        >>> trials = memload.zip(betas=betas, stim=images.select([2, 0, 0, 1]))
-        >>> trials[0]["stim"]
-        tensor(2)
-    """
-    if unnamed:
-        raise TypeError("zip takes each dataset by a keyword, which names its field: memload.zip(betas=a, stim=b)")
-    for label, member in members.items():
-        if not isinstance(member, Dataset):
-            raise TypeError(
-                f"{label} is {kind(member)}, expected a dataset; memload.from_arrays({label}=...) makes one of arrays"
-            )
-    check_equal_lengths({label: len(member) for label, member in members.items()}, "datasets zipped together")
-    fields: dict[str, Field] = {}
-    origin: dict[str, str] = {}
-    for label, member in members.items():
-        for own_name, field in member.fields.items():
-            name = label if len(member.fields) == 1 else own_name
-            if name in fields:
-                raise ValueError(
-                    f"both {origin[name]!r} and {label!r} bring a field {name!r}; take other fields of one of them by "
-                    "as_tuple(...), or give it one field and another keyword"
-                )
-            fields[name], origin[name] = field, label
-    return Dataset(fields)
-
-
 def in_form(dataset: Any, forms: Any) -> Dataset:
     """Return the dataset with batches of these forms: one, or such by field; see `Dataset.with_ragged`.
 
@@ -379,8 +404,8 @@ def in_form(dataset: Any, forms: Any) -> Dataset:
     """
     if not isinstance(dataset, Dataset):
         raise TypeError(
-            f"ragged= is for memload datasets; the dataset is {kind(dataset)}: use ds.with_ragged(...) where the memload "
-            "dataset goes into it"
+            f"ragged= is for memload datasets; the dataset is {kind(dataset)}: use ds.with_ragged(...) where the "
+            "memload dataset goes into it"
         )
     return replace(dataset, fields=with_forms([*dataset.fields.items()], forms))
 
@@ -425,7 +450,7 @@ def _restore(
     return Dataset(
         {
             name: kind_of_field(column=column, **recipe)
-            for (name, kind_of_field, recipe), column in builtins.zip(described, columns, strict=True)
+            for (name, kind_of_field, recipe), column in zip(described, columns, strict=True)
         },
         layout,
         names,

@@ -97,3 +97,9 @@ class WriterBusyError(MemloadError, OSError):
     def __init__(self, message: str) -> None:
         super().__init__(message)
         self.errno = errno.EAGAIN
+
+
+def first_line(error: BaseException) -> str:
+    """Return what another library says of an error, or its type if it says nothing, as part of a message of ours."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

@@ -14,12 +14,16 @@ import torch
 import xxhash
 from numpy.typing import NDArray
 
-from memload._core import Column
+from memload._core import Column, Ragged, Windows
 from memload.dtypes import dtype_name
 
 RESERVED_NAME = "__metadata__"  # of the safetensors format
 MOST_ROWS = 2**53
 MOST_BYTES = 2**63
+
+
+AnyColumn = Column | Windows | Ragged
+"""Rows as they lie: each one run of bytes, a window of frames, or a run of items."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,8 +58,8 @@ class Field:
     """
 
     dtype: torch.dtype
-    shape: tuple[int, ...]
-    column: Column
+    shape: tuple[Any, ...]
+    column: AnyColumn
     lenders: tuple[Lender, ...] = field(default=(), compare=False, repr=False)
     digest: str = field(default="", compare=False, repr=False)
     """What tells the files that were read from others of the same form, without reading them; "" if nothing does."""
@@ -129,8 +133,13 @@ class Field:
         """Return a fresh copy of one row, whose number is the only one in `row`; otherwise as `gather`."""
         return self.gather(row)[0]
 
-    def assembled(self, values: torch.Tensor, more: Iterator[torch.Tensor]) -> Any:
-        """Return what a batch has of this field: what the pipeline made of it, further outputs being taken of `more`."""
+    def assembled(self, values: torch.Tensor, more: Iterator[torch.Tensor]) -> Any:  # noqa: ARG002 - for other kinds
+        """Return what a batch has of this field.
+
+        Args:
+            values: what the pipeline made of it.
+            more: gives its further outputs, if a field of this kind has any.
+        """
         return values
 
     def recipe(self) -> dict[str, Any]:
@@ -153,8 +162,18 @@ class Field:
     def concat(fields: Sequence[Field]) -> Field:
         """Return the rows of the first field, then of the second, and so on; dtypes and shapes are equal."""
         lenders = dict.fromkeys(lender for one in fields for lender in one.lenders)
-        column = type(fields[0].column).concat([one.column for one in fields])
+        column = _concat([one.column for one in fields])
         return replace(fields[0], column=column, lenders=tuple(lenders), digest=digest_of(one.digest for one in fields))
+
+
+def _concat(columns: Sequence[AnyColumn]) -> AnyColumn:
+    kinds = {type(column).__name__ for column in columns}
+    if len(kinds) > 1:
+        raise ValueError(
+            f"rows that are stored in different ways ({', '.join(sorted(kinds))}) cannot be one field: write them as "
+            "shards by memload.write first"
+        )
+    return type(columns[0]).concat(columns)  # type: ignore[arg-type]  # all of one kind
 
 
 def digest_of(texts: Iterable[str]) -> str:

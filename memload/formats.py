@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 from memload.errors import FormatError
 from memload.fields import Field, check_name
 from memload.shards import open_shards
+from memload.sources.arrow_file import FILE_MAGIC as ARROW_MAGIC
+from memload.sources.arrow_file import SPLITS, STATE, open_arrow, open_saved
 from memload.sources.hdf5 import is_hdf5, open_hdf5
 from memload.sources.members import Key
 from memload.sources.npy import MAGIC as NPY_MAGIC
@@ -131,7 +133,28 @@ def _open_torch(path: Path, stated: Stated) -> dict[str, Field]:
     return open_torch(path, stated.key, stated.field, trust=bool(stated.trust))
 
 
+def _is_arrow(path: Path, start: bytes) -> bool:
+    return start.startswith(ARROW_MAGIC) or path.suffix == ".arrow"
+
+
+def _is_saved(path: Path, _: bytes) -> bool:
+    return (path / STATE).exists() or (path / SPLITS).exists()
+
+
+def _refuse_parquet(path: Path, _: Stated) -> dict[str, Field]:
+    raise FormatError(
+        f"{path}: a Parquet file, whose columns are encoded, so that no row can be read in place; let datasets decode "
+        f"it once into its cache, which can: memload.from_hf(datasets.Dataset.from_parquet({str(path)!r}))"
+    )
+
+
 DIRECTORIES = (
+    Format(
+        "a directory that datasets.Dataset.save_to_disk made",
+        ("field", "key"),
+        _is_saved,
+        lambda path, stated: open_saved(path, stated.key, stated.field),
+    ),
     Format("a directory that memload.write made", (), lambda _path, _: True, lambda path, _: open_shards(path)),
 )
 FILES = (
@@ -143,6 +166,10 @@ FILES = (
     ),
     Format("a .npz file", ("field", "key"), _is_npz, lambda path, stated: open_npz(path, stated.key, stated.field)),
     Format("a .safetensors file", (), lambda path, _: path.suffix == ".safetensors", lambda p, _: open_safetensors(p)),
+    Format(
+        "an Arrow file", ("field", "key"), _is_arrow, lambda path, stated: open_arrow(path, stated.key, stated.field)
+    ),
+    Format("a Parquet file", (), lambda _path, start: start.startswith(b"PAR1"), _refuse_parquet),
     Format(
         "an HDF5 file",
         ("field", "key"),

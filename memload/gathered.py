@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from memload.collate_rules import as_shipped, collate, default_collate_fn_map
 from memload.ragged_rows import first_row, is_ragged, rows_of
-from memload.ragged_samples import Forms, forms_of, sample_of
+from memload.ragged_samples import NO_FORMS, Forms, forms_of, sample_of
 
 Indices = NDArray[np.int64]
 
@@ -40,7 +40,7 @@ GathersT_co = TypeVar("GathersT_co", bound=Gathers, covariant=True)
 class DictRow(dict[str, Any]):
     """The first row of a list of dict samples; a dict in all else."""
 
-    forms: Forms = {}  # of fields whose rows differ in length
+    forms: Forms = NO_FORMS  # of fields whose rows differ in length
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
         owned = {name: _owned(value) for name, value in self.items()}
@@ -50,7 +50,7 @@ class DictRow(dict[str, Any]):
 class TupleRow(tuple[Any, ...]):
     """The first row of a list of tuple samples; a tuple in all else."""
 
-    forms: Forms = {}  # of fields whose rows differ in length
+    forms: Forms = NO_FORMS  # of fields whose rows differ in length
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
         owned = [_owned(value) for value in self]

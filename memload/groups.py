@@ -228,7 +228,8 @@ def with_tag(dataset: Dataset, number: int) -> Dataset:
 
 def with_int_tag(sample: Mapping[str, Any]) -> dict[str, Any]:
     """Return a sample that was cut from a batch as the joined dataset gives it: with its number as an int."""
-    return sample_of({**sample, TAG: int(sample[TAG])}, getattr(sample, "forms", {}))
+    tagged: dict[str, Any] = sample_of({**sample, TAG: int(sample[TAG])}, getattr(sample, "forms", {}))
+    return tagged
 
 
 def group_collate(samples: Sequence[Any]) -> list[Any]:

@@ -9,10 +9,9 @@ from typing import Any
 import torch
 from torch.utils.dlpack import from_dlpack
 
-from memload import _core
 from memload.cast import Cast
 from memload.dtypes import code_of
-from memload.fields import Field
+from memload.fields import AnyColumn, Field
 from memload.layout import DictOf, Layout, ListOf, Only
 from memload.ragged_fields import RaggedField
 from memload.watches import Watch
@@ -20,7 +19,7 @@ from memload.watches import Watch
 Key = str | int | tuple[str | int, ...]
 """Names a field of a batch: a name, a position, or, where containers lie in containers, the path of both."""
 
-PipelineField = tuple[_core.Column | _core.Ragged, tuple[str, str, bool] | None, int, int, list[int]]
+PipelineField = tuple[AnyColumn, tuple[str, str, bool] | None, int, int, list[int]]
 
 _CASTABLE = {"U8", "I8", "I16", "I32", "I64", "F16", "BF16", "F32", "F64"}
 _CAST_TARGETS = {"F16", "BF16", "F32", "F64"}
@@ -32,6 +31,25 @@ _DLPACK_UINT = 1
 
 class NotNative(Exception):  # noqa: N818 - an answer, not an error: the loader goes on with stock machinery
     """Why a dataset cannot be read natively, as one sentence that also says how to change that."""
+
+
+@dataclass(frozen=True)
+class Conversion(Cast):
+    """What a dataset's own format makes of a field that is stored with another dtype, whichever it be.
+
+    Args:
+        then: a cast that the loader does to what comes out.
+    """
+
+    then: Cast | None = None
+
+    def __post_init__(self) -> None:
+        pass  # any dtype
+
+    def apply(self, x: torch.Tensor) -> torch.Tensor:
+        """Return `x` after both."""
+        y = x.to(self.dtype)
+        return y if self.then is None else self.then.apply(y)
 
 
 @dataclass(frozen=True)
@@ -91,9 +109,10 @@ class Source:
                 raise KeyError(f"cast= names the field {key!r}; the dataset has {', '.join(map(repr, self.fields))}")
             if self.fields[key].kind == "text":
                 raise ValueError(f"the field {key!r} is text, which cannot be cast: leave it out of cast=")
-            if key in self.casts:
+            held = self.casts.get(key)
+            if held is not None and not (isinstance(held, Conversion) and held.then is None):
                 raise ValueError(f"the field {key!r} is cast by the dataset already: leave it out of cast=")
-        return replace(self, casts={**self.casts, **casts})
+        return replace(self, casts={**self.casts, **{key: self._after(key, casts[key]) for key in casts}})
 
     def pipeline_fields(self) -> list[PipelineField]:
         """Return the fields as the native pipeline takes them."""
@@ -132,10 +151,17 @@ class Source:
         steps = [step or _as_it_is for step in finish]
         return lambda capsules: [step(from_dlpack(c)) for step, c in zip(steps, capsules, strict=True)]
 
+    def _after(self, key: Key, cast: Cast) -> Cast:
+        """The cast of a field after what its dataset makes of it."""
+        held = self.casts.get(key)
+        return replace(held, then=cast) if isinstance(held, Conversion) else cast
+
     def _fused(self, key: Key) -> Cast | None:
         """The cast of a field if the gather can do it."""
         cast = self.casts.get(key)
         dtype = self.fields[key].dtype
+        if isinstance(cast, Conversion) and cast.then is not None:
+            return None
         if cast is None or (cast.dtype == dtype and not cast.norm_removed):
             return None
         return cast if code_of(dtype) in _CASTABLE and code_of(cast.dtype) in _CAST_TARGETS else None

@@ -40,13 +40,13 @@ class RaggedField(Field):
     text: bool = False
 
     def __post_init__(self) -> None:
-        if self.shape.count(None) != 1 or self.axis > 1:  # type: ignore[comparison-overlap]
-            raise ValueError(f"rows that differ in length have a shape (None, ...) or (n, None, ...), got {self.shape}")
+        if self.shape.count(None) != 1 or self.axis > 1:
+            raise ValueError(f"a shape of rows that differ is (None, ...) or (n, None, ...), got {self.shape}")
         planes, item = math.prod(self.shape[: self.axis]), row_nbytes(self.dtype, self.item_shape)
         if (self.column.planes, self.column.item_bytes) != (planes, item):
             raise ValueError(
-                f"a row of {self.kind} {self.shape} has {planes} runs of items of {item} bytes, but those of the column "
-                f"have {self.column.planes} of {self.column.item_bytes}"
+                f"a row of {self.kind} {self.shape} has {planes} runs of items of {item} bytes, those of the column "
+                f"are {self.column.planes} of {self.column.item_bytes}"
             )
         if self.form not in FORMS:
             raise ValueError(f"batches of rows that differ in length are one of {FORMS}, got {self.form!r}")
@@ -57,7 +57,7 @@ class RaggedField(Field):
     @property
     def axis(self) -> int:
         """The axis along which rows differ in length, and are joined."""
-        return self.shape.index(None)  # type: ignore[arg-type]
+        return int(self.shape.index(None))
 
     @property
     def item_shape(self) -> tuple[int, ...]:

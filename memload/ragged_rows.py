@@ -1,6 +1,6 @@
 """Rows that differ in length, as batches have them: values and offsets, padded, or jagged; and text.
 
-    values   | row 0: 3 items | row 1: 1 | row 2: 2 |        offsets  | 0 | 3 | 4 | 6 |
+values   | row 0: 3 items | row 1: 1 | row 2: 2 |        offsets  | 0 | 3 | 4 | 6 |
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ class Ragged(NamedTuple):
     values: torch.Tensor
     offsets: torch.Tensor
 
-    axis = 0
+    @property
+    def axis(self) -> int:
+        """The axis along which rows are joined."""
+        return 0
 
     @property
     def lengths(self) -> torch.Tensor:
@@ -53,7 +56,11 @@ class RaggedColumns(Ragged):
     """Rows of different length, concatenated along their second axis."""
 
     __slots__ = ()
-    axis = 1
+
+    @property
+    def axis(self) -> int:
+        """The axis along which rows are joined."""
+        return 1
 
 
 class Padded(NamedTuple):

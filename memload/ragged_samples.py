@@ -7,6 +7,7 @@ to teach it new types. So samples that would not stack are of types of their own
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, SupportsIndex
 
 import torch
@@ -17,11 +18,13 @@ from memload.ragged_rows import Form, Padded, Ragged, is_ragged, joined
 Forms = Mapping[Any, tuple[Form | None, int]]
 """Of the fields whose rows differ in length, by name or position: the form of a batch and the axis; None for text."""
 
+NO_FORMS: Forms = MappingProxyType({})
+
 
 class RaggedDict(dict[str, Any]):
     """A sample of named fields."""
 
-    forms: Forms = {}
+    forms: Forms = NO_FORMS
 
     @classmethod
     def of(cls, sample: Mapping[str, Any], forms: Forms) -> RaggedDict:
@@ -37,7 +40,7 @@ class RaggedDict(dict[str, Any]):
 class RaggedTuple(tuple[Any, ...]):
     """A sample of fields in a row."""
 
-    forms: Forms = {}
+    forms: Forms = NO_FORMS
 
     @classmethod
     def of(cls, sample: Iterable[Any], forms: Forms) -> RaggedTuple:

@@ -1,8 +1,8 @@
 """What an index says of a field whose rows differ in length: which tensors of a shard it is made of.
 
-    NAME           the items of all rows of the shard: (items, *item), or (n, items, *item) where they are joined along
-                   their second axis
-    NAME.offsets   int64 (rows + 1,), from 0 to items: row r is the items from offsets[r] to offsets[r + 1]
+NAME           the items of all rows of the shard: (items, *item), or (n, items, *item) where they are joined along
+               their second axis
+NAME.offsets   int64 (rows + 1,), from 0 to items: row r is the items from offsets[r] to offsets[r + 1]
 """
 
 from __future__ import annotations
@@ -109,11 +109,13 @@ def parse_ragged(entry: Mapping[str, Any], block_rows: int, where: str) -> Ragge
     sides = [side for side in shape if side is not None]
     if len(sides) != len(shape) - 1 or shape.index(None) > 1 or not all(map(is_count, sides)):
         raise ShardFormatError(f"{where}: shape must be [null, ...] or [n, null, ...] with counts, got {shape!r:.80}")
-    check_counts(dtype, sides, 1, where)
-    if shape[0] == 0:
+    check_counts(dtype, tuple(sides), 1, where)
+    if 0 in sides:
         raise ShardFormatError(f"{where}: rows of the shape {shape!r:.80} have no items")
     if not isinstance(text, bool) or (text and (dtype != torch.uint8 or shape != [None])):
-        raise ShardFormatError(f"{where}: text must be true or false, and is uint8 [null]; got {text!r:.80}, {shape!r:.80}")
+        raise ShardFormatError(
+            f"{where}: text must be true or false, and is uint8 [null]; got {text!r:.80}, {shape!r:.80}"
+        )
     return RaggedSpec(dtype, tuple(shape), block_rows, text)
 
 

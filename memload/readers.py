@@ -21,12 +21,14 @@ from memload.dataset import TAG, Dataset
 from memload.fields import Field
 from memload.graphs import GraphDataset
 from memload.groups import GroupedDataset, with_int_tag
+from memload.hugging_face import source_of
 from memload.layout import DictOf, Graphs, Layout, ListOf, Only, TensorDictOf, flat
 from memload.mapped import MappedDataset
 from memload.native import Key, NotNative, Source
 from memload.plan import Indices, as_indices, from_end
 from memload.ragged_fields import RaggedField
 from memload.sources.arrays import borrow_array
+from memload.sources.hugging_face import is_hugging_face
 from memload.unaltered import Unaltered
 from memload.watches import PartsWatch, Watch, watched_tensors
 
@@ -36,8 +38,9 @@ _ITEMS = ("__getitem__", "__getitems__", "__len__")
 def resolve(dataset: Any) -> Source:
     """Find out how the engine reads ``dataset``.
 
-    It reads memload's own datasets, TensorDataset, StackDataset, Subset, ConcatDataset, Float32View, TensorDict, and
-    datasets that offer ``__memload__()``: a method that returns the memload dataset with the same rows.
+    It reads memload's own datasets, TensorDataset, StackDataset, Subset, ConcatDataset, Float32View, TensorDict,
+    datasets of Hugging Face with the torch format, and datasets that offer ``__memload__()``: a method that returns the
+    memload dataset with the same rows.
 
     Raises:
         NotNative: it cannot; the message says why, and how to change that.
@@ -52,6 +55,8 @@ def resolve(dataset: Any) -> Source:
             return _READERS[cls][0](dataset)
     if _is_tensordict(dataset):
         return _of_tensordict(dataset)
+    if is_hugging_face(dataset):
+        return source_of(dataset)
     raise NotNative(
         f"{type(dataset).__name__} is not a dataset that memload reads natively: give it memload.open(...) or "
         "memload.from_arrays(...), a TensorDataset, or a StackDataset, Subset or ConcatDataset of these, or give your "

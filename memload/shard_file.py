@@ -39,8 +39,12 @@ class ShardFile:
         self._path = path
         self._fields = dict(sorted(fields.items(), key=lambda item: -item[1].dtype.itemsize))
         self._data_start = len(self._header(capacity))
-        self._hashers = {name: _BlockHasher(field) for name, field in self._fields.items()}
+        self._hashers = {name: BlockHasher(field.block_rows) for name, field in self._fields.items()}
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+
+    def takes(self, rows: Mapping[str, Rows], at: int) -> int:
+        """Return how many of these rows, from row `at` on, are to be written before the shard is finished."""
+        return min(len(next(iter(rows.values()))) - at, self.capacity - self.rows)
 
     def write(self, rows: Mapping[str, Rows]) -> None:
         """Append rows, as many of each field; together with those before not more than `capacity`."""
@@ -88,16 +92,17 @@ class ShardFile:
             _move_down(self._file, old[name], new[name], self.rows * field.row_bytes)
 
 
-class _BlockHasher:
-    """XXH3-64 of each block of rows of one field, over pieces of any length."""
+class BlockHasher:
+    """XXH3-64 of each block of so many rows of one field, over pieces of any length."""
 
-    def __init__(self, field: FieldSpec) -> None:
-        self._block_rows = field.block_rows
+    def __init__(self, block_rows: int) -> None:
+        self._block_rows = block_rows
         self._sums: list[str] = []
         self._current = xxhash.xxh3_64()
         self._rows = 0  # of the current block so far
 
     def update(self, data: NDArray[np.uint8]) -> None:
+        """Take rows that follow those before: uint8 (rows, row_bytes)."""
         for piece in self._pieces(data):
             self._current.update(np.ascontiguousarray(piece).data)
             self._rows += len(piece)
@@ -105,6 +110,7 @@ class _BlockHasher:
                 self._next()
 
     def finish(self) -> tuple[str, ...]:
+        """Return the checksums of all blocks in hexadecimal digits."""
         if self._rows:
             self._next()
         return tuple(self._sums)

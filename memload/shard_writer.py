@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -14,9 +14,21 @@ import numpy as np
 
 from memload.errors import DiskSpaceError
 from memload.fields import check_equal_lengths, describe
-from memload.rows import Rows, as_row, as_rows
+from memload.ragged_shard_file import RaggedShardFile
+from memload.ragged_spec import RaggedSpec
+from memload.ragged_writing import AnyRows, RaggedRows, encoded_row, encoded_rows, joined_rows
+from memload.rows import Rows
 from memload.shard_file import ShardFile
-from memload.shard_index import INDEX_NAME, FieldSpec, ShardIndex, ShardRecord, dump_index, read_index
+from memload.shard_index import (
+    INDEX_NAME,
+    AnySpec,
+    FieldSpec,
+    ShardIndex,
+    ShardRecord,
+    check_names,
+    dump_index,
+    read_index,
+)
 from memload.sizes import format_size, parse_size
 from memload.staging import Staging
 
@@ -38,6 +50,9 @@ class ShardWriter:
             Small shards move and verify piece by piece; each costs an open file while it is mapped.
         append: add shards to the set if it exists; fields must match. Readers see the old set until the end.
         rows: how many rows will come, if known; the space on the disk is then checked at the first of them.
+        nbytes: how many bytes of items they have, if fields differ in length and it is known.
+        ragged: names of the fields whose rows may differ in length, or by name the axis along which they do, 0 or 1.
+            Texts need no mention.
 
     Raises:
         FileExistsError: `path` exists, and `append` is not set.
@@ -55,16 +70,24 @@ class ShardWriter:
     """
 
     def __init__(
-        self, path: str | Path, *, shard_bytes: int | str = "512MB", append: bool = False, rows: int | None = None
+        self,
+        path: str | Path,
+        *,
+        shard_bytes: int | str = "512MB",
+        append: bool = False,
+        rows: int | None = None,
+        nbytes: int | None = None,
+        ragged: Iterable[str] | Mapping[str, int] = (),
     ) -> None:
         self._target = Path(path).absolute()
         self._shard_bytes = parse_size(shard_bytes)
-        self._expected = rows
+        self._expected, self._expected_items = rows, nbytes or 0
+        self._axes = dict(ragged) if isinstance(ragged, Mapping) else dict.fromkeys(_names(ragged), 0)
         self._space_checked = False
-        self._fields: dict[str, FieldSpec] = {}
+        self._fields: dict[str, AnySpec] = {}
         self._shards: list[ShardRecord] = []
         self._written = 0
-        self._file: ShardFile | None = None
+        self._file: ShardFile | RaggedShardFile | None = None
         self._buffer: _RowBuffer | None = None
         extends = append and self._target.exists()
         if not extends:
@@ -82,15 +105,19 @@ class ShardWriter:
                 _check_absent(self._target)  # another writer may have finished just before the lock was taken
 
     def append(self, /, **row: Any) -> None:
-        """Add one row, each field a tensor, an array or a number of the shape of one row.
+        """Add one row, each field a tensor, an array or a number of the shape of one row, or a text.
 
         Raises:
             ValueError, TypeError: names, dtypes or shapes differ from those before; the writer stays usable.
             DiskSpaceError: the disk is full; what was written is removed.
         """
-        self.append_rows({name: as_row(name, value) for name, value in row.items()})
+        self.append_rows(self.encoded(row))
 
-    def append_rows(self, rows: Mapping[str, Rows]) -> None:
+    def encoded(self, row: Mapping[str, Any]) -> dict[str, AnyRows]:
+        """Return one row as bytes, as a batch of one; raises as `append`."""
+        return {name: encoded_row(name, value, self._axis(name)) for name, value in row.items()}
+
+    def append_rows(self, rows: Mapping[str, AnyRows]) -> None:
         """Add one row that is bytes already, as a batch of one; otherwise as `append`."""
         self._check(rows)
         if self._buffer is None:
@@ -101,15 +128,17 @@ class ShardWriter:
     def extend(self, /, **batch: Any) -> None:
         """Add rows by the batch, each field a tensor or an array whose first axis counts the rows.
 
+        Of fields whose rows differ in length: `memload.ragged`, a `memload.Ragged`, a list of rows, or a list of texts.
+
         Raises:
             ValueError, TypeError: names, dtypes, shapes or lengths do not fit; the writer stays usable.
             DiskSpaceError: the disk is full; what was written is removed.
         """
-        rows = {name: as_rows(name, value) for name, value in batch.items()}
+        rows = {name: encoded_rows(name, value, self._axis(name)) for name, value in batch.items()}
         check_equal_lengths({name: len(value) for name, value in rows.items()}, "the fields of a batch")
         self.extend_rows(rows)
 
-    def extend_rows(self, rows: Mapping[str, Rows]) -> None:
+    def extend_rows(self, rows: Mapping[str, AnyRows]) -> None:
         """Add rows that are bytes already; otherwise as `extend`."""
         self._check(rows)
         self._flush()
@@ -171,23 +200,31 @@ class ShardWriter:
             if leftover.name not in listed:
                 leftover.unlink()
 
-    def _check(self, rows: Mapping[str, Rows]) -> None:
+    def _axis(self, name: str) -> int | None:
+        """Along which axis rows of a field differ in length; None: along none."""
+        field = self._fields.get(name)
+        return field.axis if isinstance(field, RaggedSpec) else self._axes.get(name)
+
+    def _check(self, rows: Mapping[str, AnyRows]) -> None:
         if self._staging is None:
             raise ValueError(f"{self._target}: this writer is closed")
         self._staging.check_process()
         if not rows:
             raise ValueError("a row needs at least one field")
         if not self._fields:
-            self._fields = {name: FieldSpec.of_rows(value.dtype, value.shape) for name, value in rows.items()}
+            fields = {name: _spec_of(value) for name, value in rows.items()}
+            check_names(fields)
+            self._fields = fields
         number = self._written + (len(self._buffer) if self._buffer else 0)
         if set(rows) != set(self._fields):
             raise ValueError(f"row {number} has the fields {sorted(rows)}, expected {sorted(self._fields)}")
         for name, field in self._fields.items():
             value = rows[name]
-            if (value.dtype, value.shape) != (field.dtype, field.shape):
+            if value.signature != field.signature:
+                differ = value.shape[1:] == field.shape[1:] and value.shape != field.shape
+                hint = f"; if rows may differ in length, say so by ragged=[{name!r}]" if differ else ""
                 raise ValueError(
-                    f"row {number}: field {name!r} is {describe(value.dtype, value.shape)}, "
-                    f"expected {describe(field.dtype, field.shape)}"
+                    f"row {number}: field {name!r} is {_described(value)}, expected {_described(field)}{hint}"
                 )
 
     def _flush(self) -> None:
@@ -195,28 +232,33 @@ class ShardWriter:
             with self._cleaning_up():
                 self._write(self._buffer.take())
 
-    def _write(self, rows: Mapping[str, Rows]) -> None:
+    def _write(self, rows: Mapping[str, AnyRows]) -> None:
         total = len(next(iter(rows.values())))
         if total:
             self._check_space()
         at = 0
         while at < total:
-            shard = self._file or self._new_shard()
-            stop = min(total, at + shard.capacity - shard.rows)
-            shard.write({name: Rows(part.dtype, part.shape, part.data[at:stop]) for name, part in rows.items()})
-            self._written += stop - at
-            at = stop
-            if shard.rows == shard.capacity:
+            shard: Any = self._file or self._new_shard()
+            taken = shard.takes(rows, at)
+            if taken:
+                shard.write({name: part.cut(at, at + taken) for name, part in rows.items()})
+            self._written += taken
+            at += taken
+            if at < total or not shard.takes(rows, 0):
                 self._finish_shard()
 
-    def _new_shard(self) -> ShardFile:
+    def _new_shard(self) -> ShardFile | RaggedShardFile:
         assert self._staging is not None
         row_bytes = sum(field.row_bytes for field in self._fields.values())
         capacity = max(1, self._shard_bytes // max(1, row_bytes))
         if self._expected is not None and self._expected > self._written:
             capacity = min(capacity, self._expected - self._written)
         path = self._staging.directory / f"shard-{len(self._shards):05d}.safetensors"
-        self._file = ShardFile(path, self._fields, capacity)
+        fields = {name: field for name, field in self._fields.items() if isinstance(field, FieldSpec)}
+        if len(fields) < len(self._fields):
+            self._file = RaggedShardFile(path, self._fields, self._shard_bytes)
+        else:
+            self._file = ShardFile(path, fields, capacity)
         return self._file
 
     def _finish_shard(self) -> None:
@@ -228,7 +270,7 @@ class ShardWriter:
         if self._expected is None or self._space_checked:
             return
         self._space_checked = True
-        need = self._expected * sum(field.row_bytes for field in self._fields.values())
+        need = self._expected * sum(field.row_bytes for field in self._fields.values()) + self._expected_items
         free = free_bytes(self._file_system())
         if free < need * SPACE_MARGIN:
             raise DiskSpaceError(
@@ -264,29 +306,55 @@ class ShardWriter:
 class _RowBuffer:
     """Single rows, copied, until there are enough of them to be worth a write."""
 
-    def __init__(self, fields: Mapping[str, FieldSpec]) -> None:
+    def __init__(self, fields: Mapping[str, AnySpec]) -> None:
         row_bytes = sum(field.row_bytes for field in fields.values())
         self._capacity = min(_BUFFER_ROWS, max(1, _BUFFER_BYTES // max(1, row_bytes)))
         self._rows = {
             name: Rows(field.dtype, field.shape, np.empty((self._capacity, field.row_bytes), dtype=np.uint8))
             for name, field in fields.items()
+            if isinstance(field, FieldSpec)
         }
+        self._ragged: dict[str, list[RaggedRows]] = {
+            name: [] for name, field in fields.items() if isinstance(field, RaggedSpec)
+        }
+        self._ragged_bytes = 0
         self._count = 0
 
     def __len__(self) -> int:
         return self._count
 
-    def add(self, row: Mapping[str, Rows]) -> bool:
+    def add(self, row: Mapping[str, AnyRows]) -> bool:
         """Copy one row in; return whether the buffer is now full."""
-        for name, rows in self._rows.items():
-            rows.data[self._count] = row[name].data[0]
+        for name, part in row.items():
+            if isinstance(part, RaggedRows):
+                self._ragged[name].append(joined_rows([part]))
+                self._ragged_bytes += part.nbytes
+            else:
+                self._rows[name].data[self._count] = part.data[0]
         self._count += 1
-        return self._count == self._capacity
+        return self._count == self._capacity or self._ragged_bytes >= _BUFFER_BYTES
 
-    def take(self) -> dict[str, Rows]:
+    def take(self) -> dict[str, AnyRows]:
         """Return the rows, valid until the next `add`, and begin anew."""
-        count, self._count = self._count, 0
-        return {name: Rows(rows.dtype, rows.shape, rows.data[:count]) for name, rows in self._rows.items()}
+        count, self._count, self._ragged_bytes = self._count, 0, 0
+        taken: dict[str, AnyRows] = {name: rows.cut(0, count) for name, rows in self._rows.items()}
+        for name, parts in self._ragged.items():
+            taken[name], self._ragged[name] = joined_rows(parts), []
+        return taken
+
+
+def _names(ragged: Iterable[str]) -> list[str]:
+    if isinstance(ragged, str):
+        raise TypeError(f"ragged= takes names of fields, as ragged=[{ragged!r}]")
+    return list(ragged)
+
+
+def _described(rows: AnyRows | AnySpec) -> str:
+    return "text" if getattr(rows, "text", False) else describe(rows.dtype, rows.shape)
+
+
+def _spec_of(rows: AnyRows) -> AnySpec:
+    return rows.spec if isinstance(rows, RaggedRows) else FieldSpec.of_rows(rows.dtype, rows.shape)
 
 
 def free_bytes(path: Path) -> int:

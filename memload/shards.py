@@ -10,10 +10,12 @@ import xxhash
 
 from memload._core import Column, Storage
 from memload.errors import ChecksumError, Damage, ShardFormatError
-from memload.fields import Field, describe, digest_of
+from memload.fields import Field, describe, digest_of, row_nbytes
 from memload.progress import Bar, byte_bar
+from memload.ragged_shards import MappedShard, checked_blocks, open_ragged, rows_of_blocks
+from memload.ragged_spec import RaggedSpec
 from memload.safetensors_header import ShardLayout, read_layout
-from memload.shard_index import FieldSpec, ShardIndex, ShardRecord, read_index
+from memload.shard_index import AnySpec, FieldSpec, ShardIndex, ShardRecord, read_index, tensors_of
 
 _READ_BYTES = 2**22
 
@@ -25,24 +27,22 @@ def open_shards(directory: Path) -> dict[str, Field]:
         ShardFormatError: the index, a shard's name, length or header is wrong.
     """
     index = read_index(directory)
-    segments: dict[str, list[tuple[Storage, int, int, int]]] = {name: [] for name in index.fields}
+    mapped: list[MappedShard] = []
     for shard in index.shards:
         layout = check_shard(directory, shard, index.fields)
-        storage = Storage.map_file(str(directory.absolute() / shard.file))
-        for name, field in index.fields.items():
-            segments[name].append((storage, layout.tensors[name].begin, shard.rows, field.row_bytes))
-    return {
-        name: Field(
-            field.dtype,
-            field.shape,
-            Column(field.row_bytes, segments[name]),
-            digest=digest_of(digits for shard in index.shards for digits in shard.checksums[name]),
-        )
-        for name, field in index.fields.items()
-    }
+        mapped.append((Storage.map_file(str(directory.absolute() / shard.file)), layout, shard))
+    return {name: _open_field(name, field, mapped) for name, field in index.fields.items()}
 
 
-def check_shard(directory: Path, shard: ShardRecord, fields: Mapping[str, FieldSpec]) -> ShardLayout:
+def _open_field(name: str, field: AnySpec, shards: Sequence[MappedShard]) -> Field:
+    if isinstance(field, RaggedSpec):
+        return open_ragged(name, field, shards)
+    segments = [(storage, layout.tensors[name].begin, shard.rows, field.row_bytes) for storage, layout, shard in shards]
+    digest = digest_of(digits for _, _, shard in shards for digits in shard.checksums[name])
+    return Field(field.dtype, field.shape, Column(field.row_bytes, segments), digest=digest)
+
+
+def check_shard(directory: Path, shard: ShardRecord, fields: Mapping[str, AnySpec]) -> ShardLayout:
     """Return the layout of a shard that is where and what the index says; its data is not read.
 
     Raises:
@@ -64,14 +64,15 @@ def check_shard(directory: Path, shard: ShardRecord, fields: Mapping[str, FieldS
     return layout
 
 
-def _check_tensors(path: Path, layout: ShardLayout, shard: ShardRecord, fields: Mapping[str, FieldSpec]) -> None:
-    if set(layout.tensors) != set(fields):
-        raise ShardFormatError(f"{path}: the index tells of {sorted(fields)}, the header of {sorted(layout.tensors)}")
-    for name, field in fields.items():
+def _check_tensors(path: Path, layout: ShardLayout, shard: ShardRecord, fields: Mapping[str, AnySpec]) -> None:
+    stated = tensors_of(fields, shard.rows, shard.items)
+    if set(layout.tensors) != set(stated):
+        raise ShardFormatError(f"{path}: the index tells of {sorted(stated)}, the header of {sorted(layout.tensors)}")
+    for name, (dtype, shape) in stated.items():
         entry = layout.tensors[name]
-        if entry.dtype != field.dtype or entry.shape != (shard.rows, *field.shape):
+        if (entry.dtype, entry.shape) != (dtype, shape):
             raise ShardFormatError(
-                f"{path}: field {name!r} should be {describe(field.dtype, (shard.rows, *field.shape))} by the index, "
+                f"{path}: field {name!r} should be {describe(dtype, shape)} by the index, "
                 f"but is {describe(entry.dtype, entry.shape)} by the header"
             )
 
@@ -96,7 +97,11 @@ def verify(path: str | Path, *, progress: bool | None = None) -> int:
     """
     directory = Path(path)
     index = read_index(directory)
-    total = sum(field.row_bytes for field in index.fields.values()) * index.rows
+    total = sum(
+        row_nbytes(dtype, shape)
+        for shard in index.shards
+        for dtype, shape in tensors_of(index.fields, shard.rows, shard.items).values()
+    )
     with byte_bar("verify", total, progress) as bar:
         check = _Verification(directory, index, bar)
         for shard in index.shards:
@@ -123,12 +128,25 @@ class _Verification:
             layout = check_shard(self._directory, shard, self._index.fields)
             with (self._directory / shard.file).open("rb", buffering=0) as file:
                 for name, field in self._index.fields.items():
+                    if isinstance(field, RaggedSpec):
+                        self._ragged(file, name, field, shard, layout)
+                        continue
                     file.seek(layout.tensors[name].begin)
                     bad = self._bad_blocks(file, field, shard, shard.checksums[name])
                     self._report(shard, name, field, bad)
         except (ShardFormatError, OSError) as error:
             self.damages.append(Damage(shard.file, str(error)))
         self._first_row += shard.rows
+
+    def _ragged(self, file: io.FileIO, name: str, field: RaggedSpec, shard: ShardRecord, layout: ShardLayout) -> None:
+        for tensor, blocks in checked_blocks(name, field, shard):
+            file.seek(layout.tensors[tensor].begin)
+            bad = [number for number, (nbytes, digits) in enumerate(blocks) if self._hash(file, nbytes) != digits]
+            if bad:
+                what = f"the checksum differs, of {len(bad)} of {len(blocks)} blocks"
+                rows = rows_of_blocks(file, tensor, field, shard, layout, bad)
+                places = range(self._first_row + rows.start, self._first_row + rows.stop)
+                self.damages.append(Damage(shard.file, what, name, places))
 
     def _bad_blocks(
         self, file: io.FileIO, field: FieldSpec, shard: ShardRecord, expected: Sequence[str]

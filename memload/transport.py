@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from memload._core import Column, Ragged, Storage
+from memload._core import Column, Ragged, Storage, Windows
 from memload.errors import FormatError
+from memload.fields import AnyColumn
 from memload.ragged_transport import PackedRagged, pack_ragged, unpack_ragged
 
 Segment = tuple[Storage, int, int, int]  # storage, offset of the first row, rows, bytes from row to row
@@ -37,23 +38,34 @@ class PackedColumn:
 
 
 @dataclass(frozen=True)
+class PackedWindows:
+    """Windows of frames; `selection` is None or the stored rows in order."""
+
+    frames: Packed
+    steps: tuple[int, ...]
+    runs: tuple[tuple[int, int, int], ...]
+    selection: NDArray[np.int64] | None
+
+
+Packed = PackedColumn | PackedWindows | PackedRagged
+
+
+@dataclass(frozen=True)
 class PackedColumns:
     """Columns and the storages they share."""
 
     storages: tuple[PackedFile | NDArray[np.uint8], ...]
-    columns: tuple[PackedColumn | PackedRagged, ...]
+    columns: tuple[Packed, ...]
 
 
-def pack_columns(columns: Sequence[Column | Ragged]) -> PackedColumns:
+def pack_columns(columns: Sequence[AnyColumn]) -> PackedColumns:
     """Return the columns in a form that can be pickled; of borrowed memory only the rows in use are copied."""
     packer = _Packer()
-    packed = tuple(
-        pack_ragged(column, packer) if isinstance(column, Ragged) else packer.column(column) for column in columns
-    )
+    packed = tuple(packer.any(column) for column in columns)
     return PackedColumns(tuple(packer.packed), packed)
 
 
-def unpack_columns(packed: PackedColumns) -> list[Column | Ragged]:
+def unpack_columns(packed: PackedColumns) -> list[AnyColumn]:
     """Return the columns, each file mapped once.
 
     Raises:
@@ -61,10 +73,7 @@ def unpack_columns(packed: PackedColumns) -> list[Column | Ragged]:
         OSError: a file cannot be mapped.
     """
     storages = [_unpack_storage(storage) for storage in packed.storages]
-    return [
-        unpack_ragged(column, storages) if isinstance(column, PackedRagged) else _unpack_column(column, storages)
-        for column in packed.columns
-    ]
+    return [_unpack(column, storages) for column in packed.columns]
 
 
 class _Packer:
@@ -73,6 +82,13 @@ class _Packer:
     def __init__(self) -> None:
         self.packed: list[PackedFile | NDArray[np.uint8]] = []
         self._numbers: dict[str, int] = {}  # of files, by path
+
+    def any(self, column: AnyColumn) -> Packed:
+        if isinstance(column, Column):
+            return self.column(column)
+        if isinstance(column, Ragged):
+            return pack_ragged(column, self)
+        return PackedWindows(self.any(column.frames), tuple(column.steps), tuple(column.runs), column.selection)
 
     def column(self, column: Column) -> PackedColumn:
         selection = column.selection
@@ -94,6 +110,10 @@ class _Packer:
                 _gather(Column(row_bytes, [segment]), np.zeros(min(rows, 1), np.int64)), row_bytes
             )
             return number, 0, rows, 0
+        if stride < row_bytes:  # rows that overlap
+            span = stride * (rows - 1) + row_bytes
+            number, *_ = self._memory(_gather(Column(span, [(storage, offset, 1, span)]), np.zeros(1, np.int64)), span)
+            return number, 0, rows, stride
         return self._memory(_gather(Column(row_bytes, [segment]), np.arange(rows)), row_bytes)
 
     def file(self, storage: Storage) -> int:
@@ -128,6 +148,15 @@ def _unpack_storage(packed: PackedFile | NDArray[np.uint8]) -> Storage:
             f"{packed.path}: had {packed.nbytes} bytes when the dataset was made, now it has {storage.nbytes}"
         )
     return storage
+
+
+def _unpack(packed: Packed, storages: Sequence[Storage]) -> AnyColumn:
+    if isinstance(packed, PackedColumn):
+        return _unpack_column(packed, storages)
+    if isinstance(packed, PackedRagged):
+        return unpack_ragged(packed, storages)
+    windows = Windows(_unpack(packed.frames, storages), list(packed.steps), list(packed.runs))
+    return windows if packed.selection is None else windows.select(packed.selection)
 
 
 def _unpack_column(packed: PackedColumn, storages: Sequence[Storage]) -> Column:

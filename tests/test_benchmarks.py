@@ -26,6 +26,7 @@ QUICK = {
     "throughput.py": ["--workloads", "W1", "W3", "--isas"],
     "versus_rival.py": ["--workloads", "W4"],
     "versus_stock.py": ["--workloads", "W2", "W4"],
+    "windows.py": [],
 }
 
 

@@ -41,7 +41,7 @@ void bitshuffle(In src, Out dst, std::size_t element, std::size_t block);
 void ready_blosc() noexcept;
 
 // src and dst may be the same bytes.
-std::size_t byteswap(In src, Out dst, std::size_t element) noexcept;
+std::size_t byteswap(In src, Out dst, std::size_t element);
 
 // The bytes without the checksum behind them.
 In check_fletcher32(In src);

@@ -188,7 +188,8 @@ void swap_all(In src, Out dst) noexcept {
 
 }  // namespace
 
-std::size_t byteswap(In src, Out dst, std::size_t element) noexcept {
+std::size_t byteswap(In src, Out dst, std::size_t element) {
+  check_room("byteswap", src, dst);
   const std::size_t whole = src.size() / element * element;
   if (src.size() > whole) std::memmove(dst.data() + whole, src.data() + whole, src.size() - whole);
   const In elements = src.first(whole);

@@ -146,7 +146,8 @@ struct Ragged::Longest {
 
 Ragged::Ragged(std::size_t item_bytes, std::size_t planes, std::vector<RaggedSegment> segments)
     : item_bytes_(item_bytes), planes_(planes), longest_(std::make_shared<Longest>()) {
-  if (planes == 0) throw std::invalid_argument("rows need at least one plane");
+  if (planes == 0 || item_bytes == 0)
+    throw std::invalid_argument("rows need at least one plane of items that have bytes");
   install_fault_handler();
   std::int64_t rows = 0;
   for (RaggedSegment& segment : segments) {
@@ -154,8 +155,7 @@ Ragged::Ragged(std::size_t item_bytes, std::size_t planes, std::vector<RaggedSeg
     if (segment.rows == 0) continue;
     std::int64_t bytes = 0;
     if (__builtin_add_overflow(items_, check_offsets(segment), &items_) ||
-        __builtin_mul_overflow(items_, std::max<std::size_t>(1, item_bytes), &bytes) ||
-        __builtin_mul_overflow(bytes, planes, &bytes)) {
+        __builtin_mul_overflow(items_, item_bytes, &bytes) || __builtin_mul_overflow(bytes, planes, &bytes)) {
       throw std::invalid_argument("the items of one column have fewer than 2^63 bytes");
     }
     starts_.push_back(rows);
@@ -187,7 +187,7 @@ Ragged Ragged::select(std::span<const std::int64_t> rows) const {
     for (const std::int64_t n : items) {
       std::int64_t bytes = 0;
       if (__builtin_add_overflow(chosen.items_, n, &chosen.items_) ||
-          __builtin_mul_overflow(chosen.items_, std::max<std::size_t>(1, item_bytes_) * planes_, &bytes)) {
+          __builtin_mul_overflow(chosen.items_, item_bytes_ * planes_, &bytes)) {
         throw std::invalid_argument("the items of one column have fewer than 2^63 bytes");
       }
     }

@@ -114,6 +114,13 @@ std::vector<std::int64_t> Windows::frames_of(std::span<const std::int64_t> rows)
   return frames;
 }
 
+FieldReader::Files WindowReader::files() const noexcept {
+  Files files = frames_->files();
+  files.small_rows = files.mapped;
+  files.large_rows = false;
+  return files;
+}
+
 std::size_t WindowReader::bound(std::size_t rows) const {
   std::size_t frames = 0;
   if (__builtin_mul_overflow(rows, windows_->steps().size(), &frames)) return batch_bytes(rows, row_bytes());
@@ -133,7 +140,7 @@ std::unique_ptr<const FieldPlan> WindowReader::plan(std::span<const std::int64_t
 
 void WindowReader::fill(const FieldPlan& plan, std::byte* out, std::size_t begin, std::size_t end,
                         const ColdReads& cold, Filled& found) const {
-  frames_->fill(inner(plan), out, begin, end, cold, found);
+  frames_->fill(inner(plan), out, begin, end, {.ask = cold.ask}, found);
 }
 
 std::size_t WindowReader::edge(const FieldPlan& plan, std::size_t at) const noexcept {

@@ -67,7 +67,8 @@ class WindowReader final : public FieldReader {
   [[nodiscard]] std::size_t row_bytes() const noexcept override {
     return windows_->steps().size() * frames_->row_bytes();
   }
-  [[nodiscard]] Files files() const noexcept override { return frames_->files(); }
+  // Frames of several windows are read through the page cache, however large they are: the next window wants them.
+  [[nodiscard]] Files files() const noexcept override;
   [[nodiscard]] std::size_t bound(std::size_t rows) const override;
   [[nodiscard]] std::unique_ptr<const FieldPlan> plan(std::span<const std::int64_t> rows) const override;
   void fill(const FieldPlan& plan, std::byte* out, std::size_t begin, std::size_t end, const ColdReads& cold,

@@ -1,4 +1,5 @@
 // Chains of filters: what Python hands to columns of encoded chunks, and encodes shards with.
+#include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -12,8 +13,10 @@
 #include <tuple>
 #include <vector>
 
+#include "bench/decode.h"
 #include "codec/chain.h"
 #include "codec/encode.h"
+#include "core/storage.h"
 #include "python/convert.h"
 #include "python/register.h"
 
@@ -106,6 +109,43 @@ py::bytes encoded(const Chain& chain, const py::buffer& src, int level, std::str
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
+// A row for each part: (number of its storage, offset, stored bytes, decoded bytes).
+using Table = py::array_t<std::int64_t, py::array::c_style>;
+
+std::vector<bench::EncodedPart> parts_of(const std::vector<std::shared_ptr<Storage>>& storages, const Table& table) {
+  if (table.ndim() != 2 || table.shape(1) != 4) throw std::invalid_argument("the table must have the shape (parts, 4)");
+  const auto rows = table.unchecked<2>();
+  std::vector<bench::EncodedPart> parts;
+  for (py::ssize_t k = 0; k < rows.shape(0); ++k) {
+    const auto storage = static_cast<std::size_t>(rows(k, 0));
+    const auto offset = static_cast<std::size_t>(rows(k, 1));
+    const auto stored = static_cast<std::size_t>(rows(k, 2));
+    if (storage >= storages.size() || offset > storages[storage]->size() ||
+        stored > storages[storage]->size() - offset || rows(k, 3) < 0) {
+      throw std::invalid_argument("part " + std::to_string(k) + " lies outside its storage");
+    }
+    parts.push_back({{storages[storage]->data() + offset, stored}, static_cast<std::size_t>(rows(k, 3))});
+  }
+  return parts;
+}
+
+// Of the chain; without one, of zlib-ng itself.
+py::dict bench_decode(const std::vector<std::shared_ptr<Storage>>& storages, const Table& table, std::size_t threads,
+                      double seconds, const std::shared_ptr<Chain>& chain) {
+  const std::vector<bench::EncodedPart> parts = parts_of(storages, table);
+  bench::DecodeRun run;
+  {
+    const WithoutGil released;
+    run = chain ? bench::decode_rate(*chain, parts, threads, seconds) : bench::inflate_rate(parts, threads, seconds);
+  }
+  py::dict result;
+  result["seconds"] = run.time.seconds;
+  result["cpu_seconds"] = run.time.cpu_seconds;
+  result["parts"] = run.parts;
+  result["bytes"] = run.bytes;
+  return result;
+}
+
 void translate(std::exception_ptr raised) {
   try {
     if (raised) std::rethrow_exception(raised);
@@ -128,6 +168,12 @@ void register_codec(py::module_& m) {
            "Undo the filters, but for those whose bit is set in `skipped`. Raises DecodeError.")
       .def("encode", &encoded, py::arg("src"), py::arg("level") = 1, py::arg("inner") = "zstd",
            py::arg("shuffle") = "none", "Apply the filters. `inner` and `shuffle` are for blosc.");
+  m.def(
+      "bench_decode", &bench_decode, py::arg("storages"), py::arg("table"), py::arg("threads"), py::arg("seconds"),
+      py::arg("chain") = py::none(),
+      "Decodes parts over and over, and says how long it took: seconds, cpu_seconds, parts, bytes. The table has a row "
+      "for each: (number of its storage, offset, stored bytes, decoded bytes). Without a chain, they are zlib or gzip "
+      "streams, and it is zlib-ng itself that is measured.");
 }
 
 }  // namespace memload::python

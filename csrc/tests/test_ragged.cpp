@@ -200,6 +200,7 @@ TEST(segments_that_reach_outside_their_storages_are_refused) {
   CHECK_THROWS(std::invalid_argument, Ragged(kHuge, 1, {{offsets, 0, values, 0, 2, 2}}));
   CHECK_THROWS(std::invalid_argument, Ragged(10, 1, {{offsets, kHuge, values, 0, 2, 2}}));
   CHECK_THROWS(std::invalid_argument, Ragged(5, kHuge, {{offsets, 0, values, 0, 2, 2, 10}}));
+  CHECK_THROWS(std::invalid_argument, Ragged(0, 1, {{offsets, 0, values, 0, 2, 2}}));
   CHECK_THROWS(std::invalid_argument, Ragged(5, 0, {{offsets, 0, values, 0, 2, 2, 10}}));
 }
 

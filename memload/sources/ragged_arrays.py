@@ -67,9 +67,14 @@ def field_of(name: str, data: Any) -> Field:
         return _borrow(name, data)
     if isinstance(data, Ragged):
         return _borrow(name, RaggedArray(data.values, data.offsets, data.axis))
-    if isinstance(data, list | tuple) and data and all(isinstance(text, str) for text in data):
+    if is_texts(data):
         return text_field(name, data)
     return borrow_array(name, data)
+
+
+def is_texts(data: Any) -> bool:
+    """Whether this is a list of texts, of which there is at least one."""
+    return isinstance(data, list | tuple) and len(data) > 0 and all(isinstance(text, str) for text in data)
 
 
 def text_field(name: str, texts: Iterable[str]) -> RaggedField:
@@ -102,16 +107,22 @@ def _without(row: torch.Tensor, axis: int, position: int) -> tuple[int, ...]:
 def _borrow(name: str, data: RaggedArray) -> RaggedField:
     values, offsets = borrow_array(name, _array(data.values)), borrow_array(name, _int64(name, data.offsets))
     if offsets.shape or not offsets.rows:
-        raise ValueError(f"field {name!r}: offsets must be int64 (rows + 1,), so one at least; got {data.offsets!r:.80}")
+        raise ValueError(
+            f"field {name!r}: offsets must be int64 (rows + 1,), so one at least; got {data.offsets!r:.80}"
+        )
     if data.axis and (not values.shape or not values.rows):
-        raise ValueError(f"field {name!r}: values need a second axis, along which rows are joined, and one that is not 0")
+        raise ValueError(
+            f"field {name!r}: values need a second axis, along which rows are joined, and one that is not 0"
+        )
     planes, items, item_shape = 1, values.rows, values.shape
     if data.axis:
         planes, items, item_shape = values.rows, values.shape[0], values.shape[1:]
     item_bytes = row_nbytes(values.dtype, item_shape)
     storage, at, _, stride = values.column.segments[0] if values.rows else (_nothing(name), 0, 0, 0)
     if not data.axis and items > 1 and stride != item_bytes:
-        raise ValueError(f"field {name!r}: values have gaps between their items; pass values.contiguous(), which copies")
+        raise ValueError(
+            f"field {name!r}: values have gaps between their items; pass values.contiguous(), which copies"
+        )
     numbers, numbers_at, count, _ = offsets.column.segments[0]
     try:
         column = _core.Ragged(item_bytes, planes, [(numbers, numbers_at, storage, at, count - 1, items, stride)])
@@ -134,7 +145,7 @@ def _int64(name: str, offsets: Any) -> Any:
     found = np.asarray(offsets)
     if found.dtype.kind not in "iu":
         raise TypeError(f"field {name!r}: offsets must be integers, got {found.dtype}")
-    return np.ascontiguousarray(found, dtype=np.int64) 
+    return np.ascontiguousarray(found, dtype=np.int64)
 
 
 def _nothing(name: str) -> _core.Storage:

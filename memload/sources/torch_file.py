@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from memload._core import Column, Storage
-from memload.errors import FormatError
+from memload.errors import FormatError, first_line
 from memload.fields import Field
 from memload.sources.arrays import borrow_array
 from memload.sources.members import Key, check_lengths, choose
@@ -87,6 +87,7 @@ class TorchFile:
         offset = self.offset(plain) if isinstance(plain, torch.Tensor) else None
         if offset is None:
             return field
+        assert isinstance(field.column, Column)
         ((_, _, rows, stride),) = field.column.segments
         return Field(field.dtype, field.shape, Column(field.row_bytes, [(self.storage, offset, rows, stride)]))
 
@@ -199,7 +200,7 @@ def _refused(path: Path) -> set[str]:
     try:
         return set(torch.serialization.get_unsafe_globals_in_checkpoint(path))
     except Exception as error:  # what a damaged pickle raises depends on the damage
-        raise FormatError(f"{path}: not a sound file of torch.save: {_first_line(error)}") from None
+        raise FormatError(f"{path}: not a sound file of torch.save: {first_line(error)}") from None
 
 
 def _resolved(path: Path, name: str) -> Any:
@@ -216,13 +217,9 @@ def _load(path: Path, trust: bool) -> Any:
     except (MemoryError, KeyboardInterrupt):
         raise
     except pickle.UnpicklingError as error:
-        raise FormatError(f"{path}: {_first_line(error)}") from None
+        raise FormatError(f"{path}: {first_line(error)}") from None
     except Exception as error:  # what a damaged pickle raises depends on the damage
-        raise FormatError(f"{path}: not a sound file of torch.save: {_first_line(error)}") from error
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise FormatError(f"{path}: not a sound file of torch.save: {first_line(error)}") from error
 
 
 def _walk(value: Any, names: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
