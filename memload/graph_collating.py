@@ -115,9 +115,11 @@ def _counts(fields: Mapping[Any, Field]) -> _core.Ragged | None:
     if len(nodes) and nodes.min() < 0:
         raise ValueError(f"graph {int(nodes.argmin())} has a num_nodes of {nodes.min()}; expected 0 or more")
     ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(nodes)])
-    # Items of no bytes: of this column only the offsets are read.
     offsets = _core.Storage.borrow(ends, ends.ctypes.data, ends.nbytes, "the numbers of nodes")
-    return _core.Ragged(0, 1, [(offsets, 0, offsets, 0, field.rows, int(ends[-1]), 0)])
+    # Of this column only the offsets are read; its items are addresses that nobody touches, and so no memory.
+    items = np.empty(ends[-1], dtype=np.uint8)
+    values = _core.Storage.borrow(items, items.ctypes.data, items.nbytes, "nodes")
+    return _core.Ragged(1, 1, [(offsets, 0, values, 0, field.rows, len(items), 0)])
 
 
 def _taken(name: str, kind: Kind, values: list[Any]) -> Any:

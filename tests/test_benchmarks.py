@@ -18,6 +18,7 @@ QUICK = {
     "cold.py": ["--workloads", "C4"],
     "door.py": ["--workloads", "W2", "--variants", "f32"],
     "first_batch.py": ["--workloads", "W4"],
+    "graphs.py": [],
     "many.py": ["--workloads", "W2", "--variants", "f32"],
     "overlap.py": ["--workloads", "W2", "--variants", "f32"],
     "resume.py": [],
