@@ -5,17 +5,13 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
-from memload import bench, demo, doctor
-from memload.dataset import Dataset
+from memload import bench, demo, doctor, write_command
 from memload.errors import ChecksumError, MemloadError
 from memload.opening import open  # noqa: A004 - memload's own
 from memload.shards import verify
 from memload.sizes import format_size
-from memload.writing import write
-from memload.zipping import zip  # noqa: A004 - memload's own
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -26,7 +22,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         subparser = commands.add_parser(name, help=command.help, description=f"{command.help}.")
         command.add_arguments(subparser)
         subparser.set_defaults(run=command.run)
-    options = parser.parse_args(arguments)
+    options, further = parser.parse_known_args(arguments)
+    if further and (not hasattr(options, "paths") or any(text.startswith("-") for text in further)):
+        parser.error(f"unrecognized arguments: {' '.join(further)}")
+    if further:  # paths behind an option that stands between paths
+        options.paths += further
     try:
         return int(options.run(options))
     except KeyboardInterrupt:
@@ -34,7 +34,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ChecksumError as error:
         print(f"memload: {error}", file=sys.stderr)
         return 1
-    except (MemloadError, OSError, ValueError, TypeError) as error:
+    except KeyError as error:
+        print(f"memload: {error.args[0]}", file=sys.stderr)
+        return 2
+    except (MemloadError, OSError, ValueError, TypeError, IndexError, ImportError) as error:
         print(f"memload: {error}", file=sys.stderr)
         return 2
 
@@ -70,42 +73,11 @@ def _verify(options: argparse.Namespace) -> int:
     return 0
 
 
-def _write_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("target", help="the directory to make")
-    parser.add_argument(
-        "sources", nargs="+", metavar="[NAME=]PATH", help="what `memload info` can open; NAME names a single field"
-    )
-    parser.add_argument("--shard-bytes", default="512MB", help="how large a shard may grow (default: %(default)s)")
-    parser.add_argument("--append", action="store_true", help="add shards to the set if it exists")
-    parser.add_argument("--quiet", action="store_true", help="show no progress bar")
-
-
-def _write(options: argparse.Namespace) -> int:
-    dataset = zip(**_open_sources(options.sources))
-    progress = False if options.quiet else None
-    print(write(options.target, dataset, shard_bytes=options.shard_bytes, append=options.append, progress=progress))
-    return 0
-
-
-def _open_sources(sources: Sequence[str]) -> dict[str, Dataset]:
-    members: dict[str, Dataset] = {}
-    for source in sources:
-        name, equals, path = source.partition("=")
-        if not equals or Path(source).exists():
-            name, path = "", source
-        dataset = open(path)
-        label = name or next(iter(dataset.fields))
-        if label in members:
-            raise ValueError(f"two sources are named {label!r}; give them names by NAME=PATH")
-        members[label] = dataset
-    return members
-
-
 COMMANDS = {
     "demo": Command("Feed real pictures through both loaders and compare them", demo.add_arguments, demo.run),
     "doctor": Command("Say what this machine is and what follows from it", doctor.add_arguments, doctor.run),
     "bench": Command("Measure a loader beside the ceiling of this machine", bench.add_arguments, bench.run),
-    "write": Command("Write files, side by side, as a set of shards", _write_arguments, _write),
+    "write": Command(write_command.HELP, write_command.add_arguments, write_command.run),
     "info": Command("Say what a set of shards or a file holds", _info_arguments, _info),
     "verify": Command(
         "Read every byte of a set of shards and compare it with the checksums", _verify_arguments, _verify

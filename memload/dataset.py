@@ -18,7 +18,7 @@ from memload.layout import flat
 from memload.mapped import MappedDataset
 from memload.native import Source
 from memload.plan import as_indices, from_end
-from memload.ragged_fields import RaggedField, with_forms
+from memload.ragged_fields import forms_of_fields, with_forms
 from memload.ragged_samples import Forms, sample_of
 from memload.row_numbers import kind, row_number, row_numbers, rows_of_each, two_parts
 from memload.sizes import format_size
@@ -124,7 +124,7 @@ class Dataset(torch.utils.data.Dataset[Any]):
         """
         if (form is None) == (not forms):
             raise ValueError('with_ragged takes one form, or forms by field: with_ragged(tokens="padded")')
-        return in_form(self, forms if form is None else form)
+        return replace(self, fields=with_forms([*self.fields.items()], forms if form is None else form))
 
     @property
     def nbytes(self) -> int:
@@ -359,12 +359,7 @@ class Dataset(torch.utils.data.Dataset[Any]):
     @functools.cached_property
     def _forms(self) -> Forms:
         keys = self.fields if self.layout == "dict" else range(len(self.fields))
-        ragged = zip(keys, self.fields.values(), strict=True)
-        return {
-            key: (None if field.text else field.form, field.axis)
-            for key, field in ragged
-            if isinstance(field, RaggedField)
-        }
+        return forms_of_fields(dict(zip(keys, self.fields.values(), strict=True)))
 
     def _rows_at(self, indices: Any) -> NDArray[np.int64]:
         try:
@@ -393,21 +388,6 @@ class Dataset(torch.utils.data.Dataset[Any]):
 
     def _rows_are(self) -> str:
         return {"dict": "", "tuple": ", rows are tuples", "only": ", rows are tensors"}[self.layout]
-
-
-def in_form(dataset: Any, forms: Any) -> Dataset:
-    """Return the dataset with batches of these forms: one, or such by field; see `Dataset.with_ragged`.
-
-    Raises:
-        KeyError, ValueError: as `Dataset.with_ragged`.
-        TypeError: it is no memload dataset, or `forms` is neither a form nor forms by field.
-    """
-    if not isinstance(dataset, Dataset):
-        raise TypeError(
-            f"ragged= is for memload datasets; the dataset is {kind(dataset)}: use ds.with_ragged(...) where the "
-            "memload dataset goes into it"
-        )
-    return replace(dataset, fields=with_forms([*dataset.fields.items()], forms))
 
 
 def _dataset(member: object, position: int) -> Dataset:

@@ -27,6 +27,7 @@ from memload.draws import Indices
 from memload.iterators import BatchIterator, profiling, waiting
 from memload.memory.budget import local_threads
 from memload.native import Source
+from memload.pace import paced
 from memload.pinning import pinned
 from memload.plan import Feed, PlanSink, feed
 from memload.planned_rows import PlannedRows
@@ -60,8 +61,8 @@ class EngineOptions:
     Attributes:
         threads: threads that gather; None: the CPUs that this process may use, divided by the processes of its node.
         depth: batches gathered ahead of the one in the loop; each costs the bytes of one batch.
-        transform_threads: threads that run ``map`` functions and ``batch_transform``; None: as many as gather, at most
-            8. Each adds a batch to those ahead.
+        transform_threads: threads that run ``map`` functions and ``batch_transform``; each adds a batch to those ahead.
+            None: as many as gather, at most 8, of which so many work at once as are fastest together, found by trying.
         isa: instruction set, one of ``memload._core.isas()``; None: the best.
         streaming: whether batches are written past the cache; None: if the slots exceed 1.5 times the last level cache.
         direct: whether rows of more than 64 KB that are not in the page cache are read past it (``O_DIRECT``), with 12
@@ -167,7 +168,7 @@ class PassSettings:
         """Return the gatherer with what transforms its batches, and notices changes of what it reads, around it."""
         if self.recipe is not None:
             ahead = PlannedRows(self.batch_rows, self.drop_last)
-            gatherer = Transforming(gatherer, self.recipe, ahead, self.transform_threads)
+            gatherer = Transforming(gatherer, self.recipe, ahead, paced(loader, self.transform_threads))
         return UpToDate(gatherer, watches, loader, self.batch_rows, self.drop_last) if watches else gatherer
 
 

@@ -75,7 +75,7 @@ class Joined(NamedTuple):
         own = dict(self.attributes)
         known = {name: own.pop(name, None) for name in GraphBatch._fields if name != "others"}
         own.pop(COUNTED, None)
-        return GraphBatch(**known, others=own)  # type: ignore[arg-type]  # batch and ptr are always there
+        return GraphBatch(**known, others=own)
 
 
 def along_last(name: str) -> bool:
@@ -208,7 +208,8 @@ class GraphLayout:
             if part.name != self.nodes:
                 continue
             if isinstance(values, Ragged):
-                return values.offsets
+                ends: torch.Tensor = values.offsets
+                return ends
             if part.name != COUNTED:
                 return torch.arange(len(values) + 1) * part.length
             ptr = values.new_zeros(len(values) + 1)

@@ -19,13 +19,15 @@ from memload.carried import CarryingCollate, plain_collate, plainly, unpacked
 from memload.cast import Cast
 from memload.cast_batches import CastBatches, checked_casts
 from memload.collation import collated
-from memload.dataset import Dataset, in_form
+from memload.dataset import Dataset
 from memload.engine import EngineOptions, Gatherer, NativePass
 from memload.grouped_batches import settings_of
 from memload.grouped_source import GroupedSource, resolve_groups
 from memload.groups import GroupedDataset, group_collate
 from memload.native import NotNative, Source
+from memload.pace import Pace
 from memload.plan import plan_bytes
+from memload.ragged_option import in_form
 from memload.readers import resolve
 from memload.seeding import peeked_seed
 from memload.state import LoaderState, batches_of
@@ -146,6 +148,7 @@ class FastLoader(DataLoader[T]):
         self._finished = LoaderStats()
         self._passes: weakref.WeakSet[NativePass] = weakref.WeakSet()
         self._kept: Gatherer | None = None
+        self._pace: Pace | None = None
         self._state = LoaderState()
         self._indices: IndexSampler | None = None
         self._inner: Any = None
@@ -273,7 +276,14 @@ class FastLoader(DataLoader[T]):
 
     def __getstate__(self) -> dict[str, Any]:
         # What belongs to this process's passes stays here: a copy in another process starts afresh.
-        fresh = {"_finished": LoaderStats(), "_passes": None, "_kept": None, "_indices": None, "_inner": None}
+        fresh = {
+            "_finished": LoaderStats(),
+            "_passes": None,
+            "_kept": None,
+            "_indices": None,
+            "_inner": None,
+            "_pace": None,
+        }
         return {**self.__dict__, **fresh, "_state": copy.copy(self._state)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -1,7 +1,8 @@
-"""A progress bar for work that takes longer than a second."""
+"""A progress bar for work that takes longer than a second, and the few lines that such work has to say."""
 
 from __future__ import annotations
 
+import sys
 from contextlib import AbstractContextManager
 from typing import Protocol, cast
 
@@ -15,16 +16,31 @@ class Bar(Protocol):
         """Count `n` bytes more."""
 
 
-def byte_bar(label: str, total: int | None, show: bool | None) -> AbstractContextManager[Bar]:
+def byte_bar(label: str, total: int | None, show: bool | None, done: int = 0) -> AbstractContextManager[Bar]:
     """Return a bar that counts bytes, with rate and remaining time; `with` closes it.
 
     Args:
         label: what is being done.
         total: bytes in all; None if not known, then no remaining time is shown.
         show: True or False; None shows it where standard error is a terminal. Work under a second shows nothing.
+        done: bytes of `total` that were done before.
     """
     disable = None if show is None else not show
     bar = tqdm(
-        desc=label, total=total, unit="B", unit_scale=True, delay=1, disable=disable, leave=False, dynamic_ncols=True
+        desc=label,
+        total=total,
+        initial=done,
+        unit="B",
+        unit_scale=True,
+        delay=1,
+        disable=disable,
+        leave=False,
+        dynamic_ncols=True,
     )
     return cast("AbstractContextManager[Bar]", bar)
+
+
+def note(text: str, show: bool | None) -> None:
+    """Print a line to standard error, unless `show` is False; a bar stays below it."""
+    if show is not False:
+        tqdm.write(f"memload: {text}", file=sys.stderr)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -35,7 +35,7 @@ class RaggedField(Field):
         ValueError: shape and column do not fit, or there are no such batches.
     """
 
-    column: _core.Ragged  # type: ignore[assignment]  # a kind of its own
+    column: _core.Ragged
     form: Form = "offsets"
     text: bool = False
 
@@ -135,6 +135,12 @@ def texts(values: torch.Tensor, offsets: torch.Tensor) -> list[str]:
         return [raw[begin:end].decode() for begin, end in itertools.pairwise(offsets.tolist())]
     except UnicodeDecodeError as error:
         raise FormatError(f"a text is not UTF-8 ({error.reason}): {error.object[:40]!r}; write it again") from error
+
+
+def forms_of_fields(fields: Mapping[Any, Field]) -> dict[Any, tuple[Form | None, int]]:
+    """Return of the fields whose rows differ in length the form of batches, None for texts, and the axis."""
+    ragged = {key: field for key, field in fields.items() if isinstance(field, RaggedField)}
+    return {key: (None if field.text else field.form, field.axis) for key, field in ragged.items()}
 
 
 def with_forms(fields: Sequence[tuple[str, Field]], forms: Any) -> dict[str, Field]:

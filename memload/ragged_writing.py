@@ -121,12 +121,11 @@ def is_ragged_data(data: Any) -> bool:
     return isinstance(data, RaggedArray | Ragged) or is_texts(data)
 
 
-def blocks_of(fields: Mapping[str, Field], nbytes: int) -> Iterator[dict[str, AnyRows]]:
-    """Yield all rows of some fields, of which one at least is ragged, in blocks of about so many bytes."""
+def blocks_of(fields: Mapping[str, Field], nbytes: int, start: int = 0) -> Iterator[dict[str, AnyRows]]:
+    """Yield the rows of some fields from `start` on in blocks of about so many bytes; one field at least is ragged."""
     rows = next(iter(fields.values())).rows
     mean = max(1, sum(field.nbytes for field in fields.values()) // max(1, rows))
     step = max(1, min(rows, 2 * nbytes // mean, _MOST_ROWS))
-    start = 0
     while start < rows:
         numbers = np.arange(start, min(rows, start + step))
         sizes = np.zeros(len(numbers), dtype=np.int64)

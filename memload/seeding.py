@@ -77,7 +77,9 @@ class Randomness(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self._seed: Callable[[], int] = lambda: 0
+        self._seed: Callable[..., int] = int
+        self._of: tuple[Any, ...] = ()
+        self._reseeded: int | None = None
         self._generators: dict[torch.device, torch.Generator] = {}
         self._fresh: set[torch.device] = set()
         # One generator, set to where one with the key of the row would begin: a sixth of the cost of making it.
@@ -96,9 +98,14 @@ class Randomness(TorchFunctionMode):
         return random
 
     @staticmethod
+    def entered() -> Randomness | None:
+        """Return those that this thread has entered."""
+        return getattr(_ENTERED, "random", None)
+
+    @staticmethod
     def here() -> Randomness:
         """Return those that this thread has entered; otherwise some that are seeded by torch's default generator."""
-        return getattr(_ENTERED, "random", None) or Randomness.on_the_spot()
+        return Randomness.entered() or Randomness.on_the_spot()
 
     def __enter__(self) -> Randomness:
         super().__enter__()  # type: ignore[no-untyped-call]
@@ -109,10 +116,17 @@ class Randomness(TorchFunctionMode):
         _ENTERED.random = None
         super().__exit__(*raised)  # type: ignore[no-untyped-call]
 
-    def begin(self, seed: Callable[[], int]) -> None:
-        """Turn to the next row or batch, whose seed this function gives."""
-        self._seed, self._rng_seeded = seed, False
+    def begin(self, seed: Callable[..., int], *of: Any) -> None:
+        """Turn to the next row or batch, whose seed ``seed(*of)`` is."""
+        self._seed, self._of, self._rng_seeded, self._reseeded = seed, of, False, None
+        if self._fresh:
+            self._fresh.clear()
+
+    def reseed(self, seed: int) -> torch.Generator:
+        """Seed torch's generators of this row or batch, on all devices, by a number of the user's own."""
+        self._reseeded = int(seed)
         self._fresh.clear()
+        return self.generator()
 
     def generator(self, device: torch.device | None = None) -> torch.Generator:
         """Return the torch generator of this row or batch on a device, the CPU if not given."""
@@ -122,14 +136,14 @@ class Randomness(TorchFunctionMode):
             found = self._generators[device] = torch.Generator(device)
         if device not in self._fresh:
             self._fresh.add(device)
-            found.manual_seed(self._seed())
+            found.manual_seed(self._seed(*self._of) if self._reseeded is None else self._reseeded)
         return found
 
     def rng(self) -> np.random.Generator:
         """Return the numpy generator of this row or batch."""
         if not self._rng_seeded:
             self._rng_seeded = True
-            self._numpy_state["state"]["key"][0] = self._seed()
+            self._numpy_state["state"]["key"][0] = self._seed(*self._of)
             self._rng.bit_generator.state = self._numpy_state
         return self._rng
 
@@ -137,17 +151,10 @@ class Randomness(TorchFunctionMode):
         self, func: Any, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Give a generator to the random functions of torch."""
-        kwargs = kwargs or {}
-        if func in _TAKES_GENERATOR and kwargs.get("generator") is None:
-            return func(*args, **{**kwargs, "generator": self.for_torch(_device_of(args, kwargs))})
-        if func in _REWRITTEN:
-            return _REWRITTEN[func](self, *args, **kwargs)
-        if func in _REFUSED and kwargs.get("training", True):
-            raise RuntimeError(
-                f"{func.__name__} draws from torch's process-wide generator and takes no other: a transform that runs "
-                "ahead of the loop cannot use it; draw what it needs by torch.rand, or call it in the loop"
-            )
-        return func(*args, **kwargs)
+        how = _HANDLED.get(func)
+        if how is not None:
+            return how(self, func, args, kwargs or {})
+        return func(*args, **kwargs) if kwargs else func(*args)
 
 
 _CPU = torch.device("cpu")
@@ -220,6 +227,32 @@ _REFUSED = {
 }
 
 
+def _given_a_generator(random: Randomness, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if kwargs.get("generator") is None:
+        kwargs = {**kwargs, "generator": random.for_torch(_device_of(args, kwargs))}
+    return func(*args, **kwargs)
+
+
+def _rewritten(random: Randomness, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return _REWRITTEN[func](random, *args, **kwargs)
+
+
+def _refused(random: Randomness, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ARG001
+    if kwargs.get("training", True):
+        raise RuntimeError(
+            f"{func.__name__} draws from torch's process-wide generator and takes no other: a transform that runs "
+            "ahead of the loop cannot use it; draw what it needs by torch.rand, or call it in the loop"
+        )
+    return func(*args, **kwargs)
+
+
+_HANDLED: dict[Any, Callable[[Randomness, Any, tuple[Any, ...], dict[str, Any]], Any]] = {
+    **dict.fromkeys(_REFUSED, _refused),
+    **dict.fromkeys(_REWRITTEN, _rewritten),
+    **dict.fromkeys(_TAKES_GENERATOR, _given_a_generator),
+}
+
+
 @dataclass(frozen=True)
 class Drawing:
     """A user's function, called with the generators that it asks for by the names of its parameters.
@@ -237,10 +270,16 @@ class Drawing:
 
     def __call__(self, value: Any) -> Any:
         """Call the function."""
+        return self.bound_to(Randomness.here())(value) if self.wants else self.fn(value)
+
+    def bound_to(self, random: Randomness) -> Callable[[Any], Any]:
+        """Return the function of a value alone, which draws from these generators."""
+        fn = self.fn
         if not self.wants:
-            return self.fn(value)
-        random = Randomness.here()
-        return self.fn(value, **{name: getattr(random, name)() for name in self.wants})
+            return fn
+        if self.wants == ("rng",):
+            return lambda value: fn(value, rng=random.rng())
+        return lambda value: fn(value, **{name: getattr(random, name)() for name in self.wants})
 
 
 def _wanted(fn: Any) -> Iterable[str]:

@@ -10,14 +10,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import numpy as np
+import xxhash
 
 from memload.errors import DiskSpaceError
 from memload.fields import check_equal_lengths, describe
+from memload.progress import note
 from memload.ragged_shard_file import RaggedShardFile
 from memload.ragged_spec import RaggedSpec
-from memload.ragged_writing import AnyRows, RaggedRows, encoded_row, encoded_rows, joined_rows
-from memload.rows import Rows
+from memload.ragged_writing import AnyRows, RaggedRows, encoded_row, encoded_rows
+from memload.row_buffer import RowBuffer
 from memload.shard_file import ShardFile
 from memload.shard_index import (
     INDEX_NAME,
@@ -31,10 +32,9 @@ from memload.shard_index import (
 )
 from memload.sizes import format_size, parse_size
 from memload.staging import Staging
+from memload.unfinished import Journal
 
 SPACE_MARGIN = 1.2  # of the bytes to be written, wanted free on the target's file system
-_BUFFER_BYTES = 2**22  # of single rows, before they are written
-_BUFFER_ROWS = 4096
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -53,6 +53,11 @@ class ShardWriter:
         nbytes: how many bytes of items they have, if fields differ in length and it is known.
         ragged: names of the fields whose rows may differ in length, or by name the axis along which they do, 0 or 1.
             Texts need no mention.
+        resume: what is being written, in words by name, so that equal words mean equal rows; plain text only. Then a
+            writer that is interrupted leaves its complete shards in a hidden directory beside the set, and the next
+            one with an equal `resume` (and `shard_bytes`) verifies them and goes on: the first `rows_there` rows are
+            written already. One with other words clears them. None: what is interrupted is removed.
+        progress: whether to show a bar while what is there is verified; None shows it on a terminal.
 
     Raises:
         FileExistsError: `path` exists, and `append` is not set.
@@ -78,6 +83,8 @@ class ShardWriter:
         rows: int | None = None,
         nbytes: int | None = None,
         ragged: Iterable[str] | Mapping[str, int] = (),
+        resume: Mapping[str, str] | None = None,
+        progress: bool | None = None,
     ) -> None:
         self._target = Path(path).absolute()
         self._shard_bytes = parse_size(shard_bytes)
@@ -88,7 +95,9 @@ class ShardWriter:
         self._shards: list[ShardRecord] = []
         self._written = 0
         self._file: ShardFile | RaggedShardFile | None = None
-        self._buffer: _RowBuffer | None = None
+        self._buffer: RowBuffer | None = None
+        self._journal: Journal | None = None
+        self._progress = progress
         extends = append and self._target.exists()
         if not extends:
             _check_absent(self._target)
@@ -97,12 +106,46 @@ class ShardWriter:
             raise FileExistsError(f"{self._target}: a file, not a set of shards that could be extended")
         else:
             read_index(self._target)
-        self._staging: Staging | None = Staging(self._target, extends)
+        self._staging: Staging | None = Staging(self._target, extends, keep=resume is not None)
         with self._cleaning_up():
             if extends:
                 self._take_over()
             else:
                 _check_absent(self._target)  # another writer may have finished just before the lock was taken
+            self._extended = len(self._shards)  # shards that are not ours
+            if resume is not None:
+                self._follow(resume)
+
+    @property
+    def rows_there(self) -> int:
+        """Rows of this writing whose shards are complete; at the beginning, those that need not come again."""
+        return self._own_index().rows
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """The names that `leave_out` was given, by this writer and by those that it follows."""
+        return self._journal.left_out if self._journal else ()
+
+    def leave_out(self, name: str) -> None:
+        """Remember that this of the source is no row, for a writer that follows this one; see `resume`."""
+        if self._journal:
+            self._journal.left_out += (name,)
+
+    def scratch(self, nbytes: int) -> Path:
+        """Return a file of so many bytes, on the disk of the set, for the caller to write to until the next such call.
+
+        Raises:
+            DiskSpaceError: they are not free; what was written is removed.
+        """
+        with self._cleaning_up():
+            if self._staging is None:
+                raise ValueError(f"{self._target}: this writer is closed")
+            self._staging.scratch.mkdir(exist_ok=True)
+            path = self._staging.scratch / "rows"
+            path.unlink(missing_ok=True)
+            with path.open("xb") as file:
+                os.posix_fallocate(file.fileno(), 0, max(1, nbytes))  # a full disk shows here, not as a signal later
+            return path
 
     def append(self, /, **row: Any) -> None:
         """Add one row, each field a tensor, an array or a number of the shape of one row, or a text.
@@ -121,7 +164,7 @@ class ShardWriter:
         """Add one row that is bytes already, as a batch of one; otherwise as `append`."""
         self._check(rows)
         if self._buffer is None:
-            self._buffer = _RowBuffer(self._fields)
+            self._buffer = RowBuffer(self._fields)
         if self._buffer.add(rows):
             self._flush()
 
@@ -185,11 +228,37 @@ class ShardWriter:
         if kind is None:
             self.close()
         else:
-            self.abort()
+            self._interrupted()
 
     def __del__(self) -> None:
         if hasattr(self, "_staging"):
+            self._interrupted()
+
+    def _interrupted(self) -> None:
+        """Leave the complete shards to a writer that follows, or nothing."""
+        if self._staging is None or not self._staging.mine or self._journal is None or not self.rows_there:
             self.abort()
+            return
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        self._journal.record(self._own_index(), all_of_it=True)
+        self._staging.leave()
+        self._staging = None
+        what = f"{self.rows_there:,} rows are complete and kept; the same writing goes on there"
+        note(f"{self._target}: interrupted; {what}", self._progress)
+
+    def _follow(self, plan: Mapping[str, str]) -> None:
+        """Take up what a writer with the same plan has left, or clear what there is."""
+        assert self._staging is not None
+        base = dump_index(ShardIndex(self._fields, tuple(self._shards)))
+        plan = {**plan, "shard_bytes": str(self._shard_bytes), "after": xxhash.xxh3_64_hexdigest(base)}
+        self._journal = Journal(self._staging.unfinished, plan)
+        found = self._journal.follow(self._staging, self._target, self._progress)
+        if found is not None:
+            self._fields = dict(found.fields)
+            self._shards += found.shards
+            self._written = self.rows_there
 
     def _take_over(self) -> None:
         index = read_index(self._target)
@@ -265,12 +334,18 @@ class ShardWriter:
         if self._file is not None:
             self._shards.append(self._file.finish())
             self._file = None
+            if self._journal is not None:
+                self._journal.record(self._own_index())
+
+    def _own_index(self) -> ShardIndex:
+        return ShardIndex(self._fields, tuple(self._shards[self._extended :]))
 
     def _check_space(self) -> None:
         if self._expected is None or self._space_checked:
             return
         self._space_checked = True
-        need = self._expected * sum(field.row_bytes for field in self._fields.values()) + self._expected_items
+        rows = self._expected - self._written
+        need = rows * sum(field.row_bytes for field in self._fields.values()) + self._expected_items
         free = free_bytes(self._file_system())
         if free < need * SPACE_MARGIN:
             raise DiskSpaceError(
@@ -285,12 +360,15 @@ class ShardWriter:
 
     @contextlib.contextmanager
     def _cleaning_up(self) -> Iterator[None]:
-        """Abort on any exception, and tell a full disk by its own type."""
+        """Stop at any exception, and tell a full disk by its own type."""
         try:
             yield
         except OSError as error:
+            if error.errno not in _NO_SPACE:
+                self._interrupted()
+                raise
             self.abort()
-            if error.errno not in _NO_SPACE or isinstance(error, DiskSpaceError):
+            if isinstance(error, DiskSpaceError):
                 raise
             free = free_bytes(self._file_system())
             raise DiskSpaceError(
@@ -299,48 +377,8 @@ class ShardWriter:
                 free=free,
             ) from error
         except BaseException:
-            self.abort()
+            self._interrupted()
             raise
-
-
-class _RowBuffer:
-    """Single rows, copied, until there are enough of them to be worth a write."""
-
-    def __init__(self, fields: Mapping[str, AnySpec]) -> None:
-        row_bytes = sum(field.row_bytes for field in fields.values())
-        self._capacity = min(_BUFFER_ROWS, max(1, _BUFFER_BYTES // max(1, row_bytes)))
-        self._rows = {
-            name: Rows(field.dtype, field.shape, np.empty((self._capacity, field.row_bytes), dtype=np.uint8))
-            for name, field in fields.items()
-            if isinstance(field, FieldSpec)
-        }
-        self._ragged: dict[str, list[RaggedRows]] = {
-            name: [] for name, field in fields.items() if isinstance(field, RaggedSpec)
-        }
-        self._ragged_bytes = 0
-        self._count = 0
-
-    def __len__(self) -> int:
-        return self._count
-
-    def add(self, row: Mapping[str, AnyRows]) -> bool:
-        """Copy one row in; return whether the buffer is now full."""
-        for name, part in row.items():
-            if isinstance(part, RaggedRows):
-                self._ragged[name].append(joined_rows([part]))
-                self._ragged_bytes += part.nbytes
-            else:
-                self._rows[name].data[self._count] = part.data[0]
-        self._count += 1
-        return self._count == self._capacity or self._ragged_bytes >= _BUFFER_BYTES
-
-    def take(self) -> dict[str, AnyRows]:
-        """Return the rows, valid until the next `add`, and begin anew."""
-        count, self._count, self._ragged_bytes = self._count, 0, 0
-        taken: dict[str, AnyRows] = {name: rows.cut(0, count) for name, rows in self._rows.items()}
-        for name, parts in self._ragged.items():
-            taken[name], self._ragged[name] = joined_rows(parts), []
-        return taken
 
 
 def _names(ragged: Iterable[str]) -> list[str]:

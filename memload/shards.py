@@ -103,13 +103,16 @@ def verify(path: str | Path, *, progress: bool | None = None) -> int:
         for dtype, shape in tensors_of(index.fields, shard.rows, shard.items).values()
     )
     with byte_bar("verify", total, progress) as bar:
-        check = _Verification(directory, index, bar)
-        for shard in index.shards:
-            check.shard(shard)
+        check = _Verification(directory, index, bar).run()
     if check.damages:
         listed = "\n".join(f"  {damage}" for damage in check.damages)
         raise ChecksumError(f"{directory}: bytes differ from those that were written:\n{listed}", check.damages)
     return check.nbytes
+
+
+def damages_of(directory: Path, index: ShardIndex, bar: Bar) -> list[Damage]:
+    """Return each place where shards are not what `index` says of them; every byte is read."""
+    return _Verification(directory, index, bar).run().damages
 
 
 class _Verification:
@@ -122,6 +125,11 @@ class _Verification:
         self._index = index
         self._bar = bar
         self._first_row = 0  # of the current shard, in the set
+
+    def run(self) -> _Verification:
+        for shard in self._index.shards:
+            self.shard(shard)
+        return self
 
     def shard(self, shard: ShardRecord) -> None:
         try:

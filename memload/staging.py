@@ -1,12 +1,13 @@
 """Where a set of shards is written before it exists: a hidden directory, locked by its one writer.
 
-    new set     parent/.NAME.memload/lock      one writer at a time
-                parent/.NAME.memload/set/      what is being written; renamed to parent/NAME when complete
-    appending   NAME/.append.memload/lock
-                NAME/.append.memload/set/      new shards; each renamed into NAME, then index.json replaced
+    new set     parent/.NAME.memload/lock               one writer at a time
+                parent/.NAME.memload/set/               what is being written; renamed to parent/NAME when complete
+                parent/.NAME.memload/unfinished.json    what of it is complete, of a writing that can be taken up
+                parent/.NAME.memload/scratch/           rows that arrive in pieces, until they are whole
+    appending   NAME/.append.memload/                   the same; each shard renamed into NAME, then index.json replaced
 
-A process that is killed leaves the hidden directory behind and its lock free. The next writer takes the lock and
-clears what it finds.
+A process that is killed leaves the hidden directory behind and its lock free. The next writer takes the lock, and
+clears what it finds or, where it writes the same, takes it up.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ class Staging:
     Args:
         target: the directory of shards that is to be made or extended.
         append: whether it exists and is to be extended.
+        keep: leave what a writer before has left; otherwise it is removed.
 
     Raises:
         WriterBusyError: another writer holds the lock.
@@ -34,7 +36,7 @@ class Staging:
     It belongs to the process that made it: a forked child can only give its copy of the lock's descriptor back.
     """
 
-    def __init__(self, target: Path, append: bool) -> None:
+    def __init__(self, target: Path, append: bool, keep: bool = False) -> None:
         self._process = os.getpid()
         self._target = target
         self._append = append
@@ -44,16 +46,29 @@ class Staging:
             _clear_leftover(beside, target)
         self._lock = _take_lock(self._home, target)
         self.directory = self._home / "set"
+        self.unfinished = self._home / "unfinished.json"
+        self.scratch = self._home / "scratch"
         try:
-            shutil.rmtree(self.directory, ignore_errors=True)
-            self.directory.mkdir()
+            if not keep:
+                self.clear()
+            self.directory.mkdir(exist_ok=True)
         except BaseException:
             self.discard()
             raise
 
+    def clear(self) -> None:
+        """Remove what there is, but not the lock; `directory` is there again afterwards."""
+        _empty(self._home)
+        self.directory.mkdir()
+
+    @property
+    def mine(self) -> bool:
+        """Whether this process made it."""
+        return os.getpid() == self._process
+
     def check_process(self) -> None:
         """Raise RuntimeError in any process but the one that made this."""
-        if os.getpid() != self._process:
+        if not self.mine:
             raise RuntimeError(
                 f"{self._target}: this writer belongs to process {self._process}, and this is process {os.getpid()}, "
                 "forked from it; write there, or open a writer of its own for another path here"
@@ -84,12 +99,15 @@ class Staging:
 
         In a forked child nothing is removed, and the parent keeps the lock.
         """
-        if self._lock < 0:
-            return
-        if os.getpid() == self._process:
+        if self._lock >= 0 and self.mine:
             _remove(self._home)
-        os.close(self._lock)
-        self._lock = -1
+        self.leave()
+
+    def leave(self) -> None:
+        """Give the lock back and leave everything else for the next writer. May be called again."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
 
 
 def _clear_leftover(home: Path, target: Path) -> None:
@@ -102,10 +120,18 @@ def _clear_leftover(home: Path, target: Path) -> None:
 
 def _remove(home: Path) -> None:
     """Remove a hidden directory whose lock is held. The lock goes last: then the directory may be another writer's."""
-    shutil.rmtree(home / "set", ignore_errors=True)
+    _empty(home)
     with contextlib.suppress(OSError):
         (home / "lock").unlink()
         home.rmdir()
+
+
+def _empty(home: Path) -> None:
+    """Remove everything but the lock; first what says that the rest is complete."""
+    for path in home.glob("unfinished.json*"):
+        path.unlink(missing_ok=True)
+    for name in ("set", "scratch"):
+        shutil.rmtree(home / name, ignore_errors=True)
 
 
 def _take_lock(home: Path, target: Path) -> int:

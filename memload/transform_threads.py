@@ -18,7 +18,9 @@ import torch
 
 from memload.collating import FieldSlots
 from memload.draws import Indices
+from memload.pace import Pace
 from memload.planned_rows import PlannedRows
+from memload.reseeding import Watch
 from memload.seeding import PassSeed, Randomness
 from memload.stats import LoaderStats
 from memload.transforms import Outcome, Recipe
@@ -54,32 +56,35 @@ class Transforming:
         gatherer: what gathers. Its depth is that of the whole, batches in the making included.
         recipe: what becomes of a batch.
         ahead: cuts the plan as the gatherer does.
-        threads: how many threads transform.
+        pace: how many threads there are, and how many of them work at once.
     """
 
-    def __init__(self, gatherer: Gatherer, recipe: Recipe, ahead: PlannedRows, threads: int) -> None:
+    def __init__(self, gatherer: Gatherer, recipe: Recipe, ahead: PlannedRows, pace: Pace) -> None:
         self.gatherer = gatherer
         self.rows, self.depth = gatherer.rows, gatherer.depth
-        self._recipe, self._ahead = recipe, ahead
+        self._recipe, self._ahead, self._pace = recipe, ahead, pace
         self._slots = FieldSlots(self.depth + 1)  # for what is collated of mapped samples
         self._process = os.getpid()
+        self._watch = Watch()
         # Reentrant, since the collector may end a pass in any thread at any time, those that hold them included.
         self._turn = threading.RLock()  # held by the thread that takes the next batch from the gatherer
         self._mutex = threading.RLock()  # guards what follows
+        self._may_work = threading.Condition(self._mutex)
         self._may_take = threading.Condition(self._mutex)
         self._may_hand_out = threading.Condition(self._mutex)
         self._noted: list[tuple[str, tuple[Indices, ...]]] = []  # of the plan, for the gatherer
         self._made: dict[int, _Made] = {}
-        self._taken = self._handed = self._handed_rows = 0
+        self._working = self._taken = self._handed = self._handed_rows = 0
         self._closed = self._broken = False
         self._waited = self._transforming = 0.0
         self._threads = [
-            threading.Thread(target=self._run, name=f"memload transform {k}", daemon=True) for k in range(threads)
+            threading.Thread(target=self._run, name=f"memload transform {k}", daemon=True) for k in range(pace.most)
         ]
 
     def begin(self, seed: PassSeed) -> None:
         """Start the threads."""
         self._seed = seed
+        self._watch.__enter__()
         intra_op = torch.get_num_threads()
         self._share = max(1, intra_op // len(self._threads))
         self._set_up = threading.Semaphore(0)
@@ -154,11 +159,12 @@ class Transforming:
         if self._process != os.getpid():
             return
         atexit.unregister(self._end_threads)
+        self._watch.close()
         with self._mutex:
             self._closed = True
             left, self._made = self._made, {}
-            self._may_take.notify_all()
-            self._may_hand_out.notify_all()
+            for waiting in (self._may_work, self._may_take, self._may_hand_out):
+                waiting.notify_all()
         del left  # without the lock: what a user's function made may end in any way
         with self._turn:
             pass
@@ -189,19 +195,36 @@ class Transforming:
         self._set_up.release()
         random = Randomness()
         with torch.no_grad():
-            while self._one(random):
-                pass
+            while self._is_called_for():
+                while self._one(random):
+                    pass
+
+    def _is_called_for(self) -> bool:
+        """Wait until this thread is wanted; False: it never will be."""
+        with self._mutex:
+            self._may_work.wait_for(lambda: self._over() or self._working < self._pace.allowed)
+            self._working += 1
+            return not self._over()
 
     def _one(self, random: Randomness) -> bool:
-        """Make one batch; False: there is none left. A function of its own: when it returns, it holds no slot."""
+        """Make one batch; False: go and see whether more are wanted. When it returns, it holds no slot."""
         number, rows, made = self._take()
         if made is None:
+            with self._mutex:
+                self._working -= 1
+                self._may_work.notify_all()
             return False
-        began = time.perf_counter()
+        spent = self._make(made, rows, random)
+        return self._deliver(number, made, spent)
+
+    def _make(self, made: _Made, rows: Indices, random: Randomness) -> tuple[float, float]:
+        """Transform a batch; returns the seconds that it took, and those of processor time."""
+        with self._mutex:
+            began, processor = time.perf_counter(), time.thread_time()
+            self._pace.begin(began)
         if made.error is None:
             made.batch = self._transformed(made.batch, rows, random)
-        self._deliver(number, made, time.perf_counter() - began)
-        return True
+        return time.perf_counter() - began, time.thread_time() - processor
 
     def _transformed(self, batch: Any, rows: Indices, random: Randomness) -> Outcome:
         try:
@@ -242,13 +265,20 @@ class Transforming:
             return None if batch is None else _Made(batch, rows)
         return None
 
-    def _deliver(self, number: int, made: _Made, spent: float) -> None:
+    def _deliver(self, number: int, made: _Made, spent: tuple[float, float]) -> bool:
+        """Hand a batch over; returns whether this thread is to make another one."""
         with self._mutex:
-            self._transforming += spent
+            seconds, processor = spent
+            self._transforming += seconds
             if not self._closed:
                 self._made[number] = made
             if number == self._handed:
                 self._may_hand_out.notify()
+            if self._pace.end(time.perf_counter(), made.rows, processor):
+                self._may_work.notify_all()
+            goes_on = self._working <= self._pace.allowed
+            self._working -= not goes_on
+            return goes_on
 
 
 _NO_ROWS: Indices = np.empty(0, dtype=np.int64)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+import itertools
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,13 +11,12 @@ import torch
 
 from memload.cast import Cast
 from memload.cast_batches import cast_batch
-from memload.collating import FieldSlots, collate_as_made
+from memload.collating import CutBatch, FieldSlots, collate_as_made
 from memload.draws import Indices
 from memload.iterators import AroundBatches
 from memload.native import Source
 from memload.pinning import pinned
-from memload.ragged_rows import is_ragged, rows_of
-from memload.ragged_samples import forms_of, sample_of
+from memload.reseeding import Watch
 from memload.seeding import Drawing, PassSeed, Randomness
 
 
@@ -54,43 +53,31 @@ class Recipe:
     def apply(self, batch: Any, rows: Indices, seed: PassSeed, random: Randomness, slots: FieldSlots) -> Any:
         """Return what the loop gets for a gathered batch of these rows; `slots` lend memory for what is collated."""
         if self.maps:
-            # Closed here, since an error keeps it, and another thread would leave the randomness that this one entered.
-            with contextlib.closing(self._mapped(batch, rows, seed, random)) as samples:
-                batch = collate_as_made(samples, len(rows), slots)
+            cut = CutBatch(batch)
+            batch = collate_as_made(self._maker(cut, rows, seed, random), len(rows), slots, cut)
         if self.casts:
             batch = cast_batch(batch, self.casts)
         if self.transform is None:
             return batch
-        random.begin(lambda: seed.of_batch(rows))
+        random.begin(seed.of_batch, rows)
         with random:
             return self.transform(batch)
 
-    def _mapped(self, batch: Any, rows: Indices, seed: PassSeed, random: Randomness) -> Generator[Any]:
-        with random:  # once: it costs 4 us to enter. The collation between the samples draws nothing.
-            for row, sample in zip(rows.tolist(), _samples(batch), strict=True):
-                random.begin(lambda row=row: seed.of_row(row))  # type: ignore[misc]
-                for fn in self.maps:
-                    sample = fn(sample)
-                yield sample
+    def _maker(self, cut: CutBatch, rows: Indices, seed: PassSeed, random: Randomness) -> Callable[[int], list[Any]]:
+        """Return the function that makes the next so many samples."""
+        numbers, fns = iter(rows.tolist()), [fn.bound_to(random) for fn in self.maps]
 
+        def make(count: int) -> list[Any]:
+            made = []
+            with random:  # not while samples are collated, each of whose torch functions would cost a microsecond more
+                for row, sample in zip(itertools.islice(numbers, count), cut.samples, strict=False):
+                    random.begin(seed.of_row, row)
+                    for fn in fns:
+                        sample = fn(sample)
+                    made.append(sample)
+            return made
 
-def _samples(batch: Any) -> Iterable[Any]:
-    """Cut a batch, as it was gathered, into what the dataset would have given for each row."""
-    if isinstance(batch, dict):
-        return _dicts(batch)
-    if is_ragged(batch):
-        return rows_of(batch)
-    if isinstance(batch, list):
-        forms = forms_of(dict(enumerate(batch)))
-        return (sample_of(row, forms) for row in zip(*map(_samples, batch), strict=True))
-    rows: Iterable[Any] = batch.unbind(0)  # a tensor, or a TensorDict
-    return rows
-
-
-def _dicts(batch: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    forms = forms_of(batch)
-    for values in zip(*map(_samples, batch.values()), strict=True):
-        yield sample_of(dict(zip(batch, values, strict=True)), forms)
+        return make
 
 
 @dataclass(frozen=True)
@@ -122,9 +109,9 @@ def samples_here(dataset: Any, indices: Any, seed: PassSeed, batch: Indices | in
         batch: its rows, or where they are not known its number.
     """
     random = Randomness()
-    with random:
+    with Watch(), random:
         if getattr(dataset, "__getitems__", None):
-            random.begin(lambda: seed.of_batch(batch))
+            random.begin(seed.of_batch, batch)
             return dataset.__getitems__(indices)
         return [_sample_here(dataset, index, seed, random) for index in indices]
 
@@ -137,9 +124,9 @@ def _sample_here(dataset: Any, index: Any, seed: PassSeed, random: Randomness) -
 def transformed_here(transform: Callable[..., Any], batch: Any, seed: PassSeed, rows: Indices | int) -> Any:
     """Return a transformed batch, made by the thread that asks; its randomness follows from its rows, or its number."""
     random = Randomness()
-    random.begin(lambda: seed.of_batch(rows))
+    random.begin(seed.of_batch, rows)
     try:
-        with torch.no_grad(), random:
+        with torch.no_grad(), Watch(), random:
             return Drawing(transform)(batch)
     except StopIteration as error:
         return Outcome(error=error).result()

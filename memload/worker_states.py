@@ -63,6 +63,8 @@ def pass_of_workers(loader: FastLoader[Any], progress: Progress, indices: Any = 
         inner = _stateful_loader(loader, rows)
         if told is not None:
             inner.load_state_dict(copy.deepcopy(told["torchdata"]))
+    # A stock iterator warns of more batches than the length that its loader was asked for, and was told.
+    inner._IterableDataset_len_called = loader._IterableDataset_len_called
     batches = CountedBatches(iter(inner), progress)
     if told is not None and indices is None:
         put_back(generators, before)  # its base seed was drawn before

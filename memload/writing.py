@@ -2,49 +2,74 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from memload.conversion import Conversion, Conversions, words_of
 from memload.dataset import Dataset
-from memload.fields import Field, check_equal_lengths
+from memload.fields import row_nbytes
 from memload.opening import open as open_dataset
 from memload.progress import Bar, byte_bar
-from memload.ragged_fields import RaggedField
-from memload.ragged_writing import AnyRows, blocks_of, is_ragged_data
-from memload.rows import Rows, as_rows
+from memload.ragged_supply import RaggedSupply, converted, holds_ragged
+from memload.ragged_writing import is_ragged_data
 from memload.shard_writer import ShardWriter
 from memload.sources.ragged_arrays import field_of
+from memload.supplies import ArraySupply, DatasetSupply, Supply
+from memload.transposing import Transposer
 
-_BLOCK_BYTES = 2**24  # gathered at once
+_BLOCK_BYTES = 2**24  # of rows at once, where they are largest
+_TRANSPOSED_BYTES = 2**27  # of blocks of many rows, where the source has these
 
 
 def write(
     path: str | Path,
     data: Dataset | Mapping[str, Any] | Iterable[Mapping[str, Any]],
     *,
+    rows: Any = None,
+    mask: Any = None,
+    scale: Any = None,
+    cast: Any = None,
     shard_bytes: int | str = "512MB",
     append: bool = False,
+    resume: bool = True,
     progress: bool | None = None,
     ragged: Iterable[str] | Mapping[str, int] = (),
 ) -> Dataset:
     """Write a directory of shards and return it opened; what is interrupted leaves nothing that opens.
+
+    Rows are selected, masked, scaled and cast in this order. Memory in use stays below 128 MiB, or below eight rows
+    where one has more than 16 MiB. Sources that have one element of many rows together take 256 MiB more, and a file
+    beside the set with these rows, until they are whole.
 
     Args:
         path: the directory to make.
         data: a dataset; or arrays or tensors (rows, *shape) of equal length by name; or an iterable of rows, each a
             mapping from names to tensors, arrays, numbers or texts. Arrays of rows that differ in length are
             `memload.ragged`; texts are a list of str.
+        rows: which rows to take, in which order: integers, or one bool per row, as `Dataset.select` takes them.
+        mask: bool, of the shape with which rows begin (all of it, or the first axes), or a .npy file of it. Its true
+            elements are kept, in C order, as one axis. It is for every field whose rows begin with this shape; a dict
+            gives each field its own.
+        scale: what to multiply the one field by, or a dict of such numbers by field. The result is float32; float64
+            where the field, or its cast, is.
+        cast: a dtype, or its name, or a `memload.Cast`, for all fields that are floating or scaled; or a dict of these.
+            Integers, uint8 pixels among them, are cast where a dict names them, only; a plain dtype keeps
+            their values (0 to 255), and `Cast(dtype, norm_removed=True)` stores (x - 127) / 255.
         shard_bytes: about how large a shard file may grow, in bytes or as "512MB".
         append: add shards to the set if it exists; fields must match.
-        progress: whether to show a bar once it takes longer than a second; None shows it on a terminal.
+        resume: go on where an earlier call was interrupted, if all its rows were in files and it is the same: of the
+            same files, unchanged, with the same options. What is complete is verified first. A call that is
+            not the same, or resume=False, begins anew.
+        progress: whether to show a bar once it takes longer than a second; None shows it on a terminal. False also
+            silences the line that says whether an interrupted call was taken up.
         ragged: of an iterable of rows, the fields whose rows may differ in length; as in `memload.ShardWriter`.
 
     Raises:
         FileExistsError: `path` exists, and `append` is not set.
-        ValueError, TypeError: `data` is none of these, there is no row, or fields do not fit together.
+        ValueError, TypeError: `data` is none of these, there is no row, fields do not fit together, or a conversion
+            does not fit the fields.
+        IndexError: a row is not there.
         DiskSpaceError: the file system of `path` has not 1.2 times the bytes free, or is full in the end.
         WriterBusyError: another writer is at work on `path`.
 
@@ -54,79 +79,74 @@ def write(
         >>> ds = memload.write(path, {"stim": torch.zeros(10, 3, dtype=torch.uint8), "robs": torch.rand(10)})
         >>> len(ds), list(ds.fields)
         (10, ['stim', 'robs'])
+        >>> betas = torch.tensor([[300, -7, 150], [600, 9, 0]], dtype=torch.int16)
+        >>> roi = torch.tensor([True, False, True])
+        >>> memload.write(path + "-roi", {"betas": betas}, mask=roi, scale=1 / 300, cast="bfloat16")[0]["betas"]
+        tensor([1.0000, 0.5000], dtype=torch.bfloat16)
     """
-    if isinstance(data, Mapping) and any(map(is_ragged_data, data.values())):
-        data = Dataset({name: field_of(name, values) for name, values in data.items()})
-    if isinstance(data, Dataset):
-        total, blocks = len(data), _dataset_blocks(data)
-        nbytes: int | None = data.nbytes
-    elif isinstance(data, Mapping):
-        total, nbytes, blocks = _mapping_blocks(data)
-    else:
-        rows = _iterator(data)
-        with (
-            ShardWriter(path, shard_bytes=shard_bytes, append=append, ragged=ragged) as writer,
-            byte_bar("write", None, progress) as bar,
-        ):
-            _write_rows(writer, rows, bar)
+    conversions = Conversions(mask, scale, cast)
+    supply = _supply(data, rows)
+    if supply is None:
+        writer = ShardWriter(path, shard_bytes=shard_bytes, append=append, ragged=ragged)
+        _write_stream(writer, data, conversions, progress)
         return open_dataset(path)
-    if total == 0:
+    if supply.rows == 0:
         raise ValueError(f"{path}: the data has 0 rows, so there is nothing to make a set of")
-    with (
-        ShardWriter(path, shard_bytes=shard_bytes, append=append, rows=total, nbytes=_items_bytes(data)) as writer,
-        byte_bar("write", nbytes, progress) as bar,
-    ):
-        for block in blocks:
-            writer.extend_rows(block)
-            bar.update(sum(rows.nbytes for rows in block.values()))
+    chosen = conversions.of(supply.forms)
+    identity = supply.identity() if resume else None
+    plan = None if identity is None else {"source": identity, **words_of(chosen)}
+    with ShardWriter(
+        path,
+        shard_bytes=shard_bytes,
+        append=append,
+        rows=supply.rows,
+        resume=plan,
+        progress=progress,
+        nbytes=supply.nbytes if isinstance(supply, RaggedSupply) else None,
+    ) as writer:
+        _write_supply(writer, supply, chosen, progress)
     return open_dataset(path)
 
 
-def _items_bytes(data: Any) -> int | None:
-    """Bytes of the fields whose rows differ in length, if there are any."""
-    fields = data.fields.values() if isinstance(data, Dataset) else ()
-    return sum(field.nbytes for field in fields if isinstance(field, RaggedField)) or None
+def _supply(data: Any, rows: Any) -> Supply | RaggedSupply | None:
+    if isinstance(data, Mapping) and any(map(is_ragged_data, data.values())):
+        data = Dataset({name: field_of(name, values) for name, values in data.items()})
+    if isinstance(data, Dataset):
+        return RaggedSupply(data, rows) if holds_ragged(data) else DatasetSupply(data, rows)
+    if isinstance(data, Mapping):
+        return ArraySupply(data, rows)
+    if rows is not None:
+        raise TypeError(f"rows= selects from a dataset or from arrays; data is of type {type(data).__name__}")
+    return None
 
 
-def _dataset_blocks(dataset: Dataset) -> Iterator[Mapping[str, AnyRows]]:
-    if any(isinstance(field, RaggedField) for field in dataset.fields.values()):
-        yield from blocks_of(dataset.fields, _BLOCK_BYTES)
+def _write_supply(
+    writer: ShardWriter, supply: Supply | RaggedSupply, chosen: Mapping[str, Conversion], progress: bool | None
+) -> None:
+    if isinstance(supply, RaggedSupply):
+        with byte_bar("write", supply.nbytes, progress, done=supply.bytes_before(writer.rows_there)) as bar:
+            for ragged_block, nbytes in supply.blocks(chosen, writer.rows_there, _BLOCK_BYTES):
+                writer.extend_rows(ragged_block)
+                bar.update(nbytes)
         return
-    step = _block_rows(dataset.nbytes, len(dataset))
-    buffers = {name: np.empty((step, field.row_bytes), dtype=np.uint8) for name, field in dataset.fields.items()}
-    for start in range(0, len(dataset), step):
-        numbers = np.arange(start, min(start + step, len(dataset)))
-        yield {name: _gather(field, numbers, buffers[name]) for name, field in dataset.fields.items()}
+    forms = {name: chosen[name].form(*form) if name in chosen else form for name, form in supply.forms.items()}
+    row_bytes = sum(row_nbytes(*form) for form in forms.values())
+    largest = sum(chosen.get(name, Conversion()).working_bytes(*form) for name, form in supply.forms.items())
+    step = max(1, min(supply.rows, _BLOCK_BYTES // max(1, largest)))
+    total = row_bytes * supply.rows + supply.transposed_bytes
+    with byte_bar("write", total, progress, done=row_bytes * writer.rows_there) as bar:
+        transposer = Transposer(writer.scratch, _TRANSPOSED_BYTES, bar)
+        for block in supply.blocks(chosen, writer.rows_there, step, transposer):
+            writer.extend_rows(block)
+            bar.update(sum(rows.data.nbytes for rows in block.values()))
 
 
-def _gather(field: Field, numbers: np.ndarray[Any, np.dtype[np.int64]], buffer: np.ndarray[Any, Any]) -> Rows:
-    field.check_in_place()
-    block = buffer[: len(numbers)]
-    if block.nbytes:
-        field.column.gather(numbers, block.ctypes.data, block.nbytes)
-    return Rows(field.dtype, field.shape, block)
+def _write_stream(writer: ShardWriter, data: Any, conversions: Conversions, progress: bool | None) -> None:
+    with writer, byte_bar("write", None, progress) as bar:
+        _write_rows(writer, _iterator(data), conversions, bar)
 
 
-def _mapping_blocks(arrays: Mapping[str, Any]) -> tuple[int, int, Iterator[Mapping[str, AnyRows]]]:
-    if not arrays:
-        raise ValueError("no fields: expected arrays or tensors by name")
-    arrays = {name: value if hasattr(value, "shape") else np.asarray(value) for name, value in arrays.items()}
-    for name, array in arrays.items():
-        if not array.shape:
-            raise ValueError(f"field {name!r}: a single number; expected an array whose first axis counts the rows")
-    check_equal_lengths({name: array.shape[0] for name, array in arrays.items()}, "the fields")
-    total = next(iter(arrays.values())).shape[0]
-    nbytes = sum(as_rows(name, array[:1]).data.nbytes * total for name, array in arrays.items())
-
-    def blocks() -> Iterator[Mapping[str, AnyRows]]:
-        step = _block_rows(nbytes, total)
-        for start in range(0, total, step):
-            yield {name: as_rows(name, array[start : start + step]) for name, array in arrays.items()}
-
-    return total, nbytes, blocks()
-
-
-def _iterator(data: Any) -> Iterator[Any]:
+def _iterator(data: Any) -> Any:
     try:
         return iter(data)
     except TypeError:
@@ -135,15 +155,14 @@ def _iterator(data: Any) -> Iterator[Any]:
         ) from None
 
 
-def _write_rows(writer: ShardWriter, rows: Iterable[Mapping[str, Any]], bar: Bar) -> None:
+def _write_rows(writer: ShardWriter, rows: Iterable[Mapping[str, Any]], conversions: Conversions, bar: Bar) -> None:
+    chosen: dict[str, Conversion] | None = None
     for number, row in enumerate(rows):
         if not isinstance(row, Mapping):
             raise TypeError(f"row {number} is a {type(row).__name__}; expected a mapping from field names to values")
         encoded = writer.encoded(row)
+        if chosen is None:
+            chosen = conversions.of({name: (value.dtype, value.shape) for name, value in encoded.items()})
+        encoded.update({name: converted(encoded[name], one) for name, one in chosen.items() if name in encoded})
         writer.append_rows(encoded)
         bar.update(sum(value.nbytes for value in encoded.values()))
-
-
-def _block_rows(nbytes: int, rows: int) -> int:
-    """Return how many rows make a block of about 16 MiB; at least one."""
-    return max(1, min(rows, _BLOCK_BYTES * rows // max(1, nbytes)))

@@ -382,10 +382,10 @@ def test_the_command_line_writes_files_side_by_side(tmp_path, capsys):
     np.save(tmp_path / "a.npy", np.arange(10))
     np.save(tmp_path / "b.npy", np.ones((10, 2)))
     sources = [f"stim={tmp_path / 'a.npy'}", f"robs={tmp_path / 'b.npy'}"]
-    assert main(["write", str(tmp_path / "s"), *sources, "--shard-bytes", "100"]) == 0
-    assert main(["write", str(tmp_path / "s"), *sources]) == 2
+    assert main(["write", *sources, str(tmp_path / "s"), "--shard-bytes", "100"]) == 0
+    assert main(["write", *sources, str(tmp_path / "s")]) == 2
     assert "append" in capsys.readouterr().err
-    assert main(["write", str(tmp_path / "s"), *sources, "--append"]) == 0
+    assert main(["write", *sources, "--append", str(tmp_path / "s")]) == 0
     ds = memload.open(tmp_path / "s")
     assert [ds[i]["stim"].item() for i in range(20)] == [*range(10)] * 2
 

@@ -1,5 +1,8 @@
 """What torchdata's StatefulDataLoader does in the same script, FastLoader does."""
 
+import re
+import warnings
+
 import pytest
 import torch
 from hypothesis import given, reject, settings
@@ -299,3 +302,26 @@ def test_the_state_of_a_map_style_dataset_in_workers_needs_torchdata(monkeypatch
     assert next(iter(loader)).tolist() == [10, 21]
     with pytest.raises(RuntimeError, match=r"Map has a state in each worker process.*install torchdata"):
         loader.state_dict()
+
+
+class SaysTooFew(IterableDataset):
+    def __iter__(self):
+        return iter(range(4))
+
+    def __len__(self):
+        return 2
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_workers_of_a_dataset_that_says_too_few_samples_give_torchs_warning(asked):
+    def warned(cls):
+        loader = cls(SaysTooFew(), batch_size=None, num_workers=1)
+        if asked:
+            len(loader)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            assert list(loader) == [0, 1, 2, 3]
+        return [re.sub("0x[0-9a-f]+", "", str(one.message)) for one in caught if "Length of" in str(one.message)]
+
+    assert warned(memload.FastLoader) == warned(DataLoader)
+    assert len(warned(memload.FastLoader)) == 2 * asked

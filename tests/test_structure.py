@@ -16,31 +16,35 @@ PACKAGE = Path(memload.__file__).parent
 # From the ground up. A module imports from lower floors only. `memload` itself, the face, stands on all of them.
 FLOORS = [
     {"_core", "_cuda"},
-    {"draws", "row_numbers"},
-    {"pulls", "sampled_rows", "overtaking", "budget_filling"},
+    {"draws", "row_numbers", "blocks"},
+    {"pulls", "sampled_rows", "overtaking", "budget_filling", "ragged_rows"},
     {"samplers", "budget_batches"},
     {"batch_streams"},
     {"errors", "dtypes", "sizes", "progress", "stats", "plan", "collate_rules", "pinning", "seeding", "iterators"}
     | {"memory.budget", "sources.memory_maps", "sources.packages", "sources.paths"},
-    {"fields", "state", "collating", "mapped", "planned_rows", "ragged_rows"},
-    {"safetensors_header", "rows", "windows", "ragged_transport", "sources.members", "sources.hdf5_filters"},
+    {"fields", "state", "mapped", "planned_rows", "ragged_samples"} | {"pace", "reseeding"},
+    {"collating", "safetensors_header", "rows", "windows", "ragged_transport", "sources.members"}
+    | {"sources.hdf5_filters"},
     {"transport", "ragged_spec", "sources.hdf5_layout"},
     {"shard_index"},
-    {"ragged_fields", "ragged_samples"},
+    {"ragged_fields"},
     {"ragged_shards", "shard_file", "staging", "graph_layout"}
     | {"sources.arrays", "sources.npy", "sources.raw", "sources.safetensors_file"},
     {"shards", "pyg"} | {"sources.npz", "sources.torch_file", "sources.arrow", "sources.hdf5", "sources.ragged_arrays"},
-    {"ragged_writing", "graph_lists"} | {"sources.arrow_file", "sources.pyg_file"},
-    {"ragged_shard_file", "sources.hugging_face"},
+    {"unfinished", "ragged_writing", "graph_lists"} | {"sources.arrow_file", "sources.pyg_file"},
+    {"ragged_shard_file", "row_buffer", "sources.hugging_face"},
     {"shard_writer"},
     {"formats"},
     {"device", "gathered"},
     {"cast", "layout", "watches"},
     {"native", "cast_batches"},
+    {"conversion"},
     {"carried"},
     {"door", "cold", "transforms"},
     {"dataset", "unaltered", "transform_threads"},
     {"groups", "graphs", "hugging_face", "zipping"},
+    {"transposing", "same_source", "ragged_option"},
+    {"supplies", "ragged_supply"},
     {"opening", "readers", "stock_only", "worker_states", "graph_collating"},
     {"graph_files", "writing", "collation", "by_the_dataset", "grouped_source"},
     {"changes", "iterables"},
@@ -50,7 +54,7 @@ FLOORS = [
     {"accelerated"},
 ]
 # What runs from the command line stands on the face, like any user's program.
-PROGRAMS = [{"measure"}, {"stock", "bench"}, {"demo", "doctor"}, {"cli"}, {"__main__"}]
+PROGRAMS = [{"measure"}, {"stock", "bench"}, {"demo", "doctor", "write_command"}, {"cli"}, {"__main__"}]
 HOUSE = [*FLOORS, {""}, *PROGRAMS]
 
 

@@ -152,12 +152,12 @@ Ragged::Ragged(std::size_t item_bytes, std::size_t planes, std::vector<RaggedSeg
   std::int64_t rows = 0;
   for (RaggedSegment& segment : segments) {
     check_places(segment, item_bytes, planes);
-    if (segment.rows == 0) continue;
     std::int64_t bytes = 0;
     if (__builtin_add_overflow(items_, check_offsets(segment), &items_) ||
         __builtin_mul_overflow(items_, item_bytes, &bytes) || __builtin_mul_overflow(bytes, planes, &bytes)) {
       throw std::invalid_argument("the items of one column have fewer than 2^63 bytes");
     }
+    if (segment.rows == 0) continue;
     starts_.push_back(rows);
     if (__builtin_add_overflow(rows, segment.rows, &rows)) {
       throw std::invalid_argument("more rows than one column can count");

@@ -80,7 +80,7 @@ def _field(file: TorchFile, name: str, values: Any, ends: Any) -> Field:
     numbers, numbers_at = _place(file, f"the slices of {name}", ends.to(torch.int64))
     try:
         segment = (numbers, numbers_at, storage, at, len(ends) - 1, items, items * item)
-        return RaggedField(values.dtype, shape, _core.Ragged(item, planes, [segment]))  # type: ignore[arg-type]
+        return RaggedField(values.dtype, shape, _core.Ragged(item, planes, [segment]))
     except ValueError as error:
         raise FormatError(f"{file.path}: the attribute {name!r}: {error}") from None
 

@@ -118,18 +118,23 @@ def _borrow(name: str, data: RaggedArray) -> RaggedField:
     if data.axis:
         planes, items, item_shape = values.rows, values.shape[0], values.shape[1:]
     item_bytes = row_nbytes(values.dtype, item_shape)
-    storage, at, _, stride = values.column.segments[0] if values.rows else (_nothing(name), 0, 0, 0)
+    storage, at, _, stride = _segment(values) if values.rows else (_nothing(name), 0, 0, 0)
     if not data.axis and items > 1 and stride != item_bytes:
         raise ValueError(
             f"field {name!r}: values have gaps between their items; pass values.contiguous(), which copies"
         )
-    numbers, numbers_at, count, _ = offsets.column.segments[0]
+    numbers, numbers_at, count, _ = _segment(offsets)
     try:
         column = _core.Ragged(item_bytes, planes, [(numbers, numbers_at, storage, at, count - 1, items, stride)])
     except ValueError as error:
         raise ValueError(f"field {name!r}: {error}") from None
     shape: tuple[Any, ...] = (planes, None, *item_shape) if data.axis else (None, *item_shape)
     return RaggedField(values.dtype, shape, column, lenders=(*values.lenders, *offsets.lenders))
+
+
+def _segment(field: Field) -> tuple[_core.Storage, int, int, int]:
+    assert isinstance(field.column, _core.Column)
+    return field.column.segments[0]
 
 
 def _array(values: Any) -> Any:
