@@ -209,12 +209,12 @@ class GraphLayout:
                 continue
             if isinstance(values, Ragged):
                 ends: torch.Tensor = values.offsets
-                return ends
-            if part.name != COUNTED:
-                return torch.arange(len(values) + 1) * part.length
-            ptr = values.new_zeros(len(values) + 1)
-            torch.cumsum(values, 0, out=ptr[1:])
-            return ptr
+            elif part.name != COUNTED:
+                ends = torch.arange(len(values) + 1) * part.length
+            else:
+                ends = values.new_zeros(len(values) + 1)
+                torch.cumsum(values, 0, out=ends[1:])
+            return ends
         return None
 
 

@@ -34,7 +34,7 @@ def native(dataset, **arguments):
 
 
 @given(graph_lists(), st.integers(1, 4), st.booleans())
-@settings(deadline=None, max_examples=70)
+@settings(deadline=None, max_examples=50)
 def test_batches_are_those_of_the_loader_of_pytorch_geometric(graphs, batch_size, shuffle):
     torch.manual_seed(1)
     expected = list(DataLoader(graphs, batch_size, shuffle))
