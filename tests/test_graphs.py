@@ -17,6 +17,7 @@ from torch_geometric.data import Batch, Data, HeteroData, InMemoryDataset
 from torch_geometric.loader import DataLoader
 
 import memload
+from memload.cli import main
 
 
 def as_stored(graph):
@@ -300,12 +301,29 @@ X = {"x": torch.zeros(3, 2)}
         ((X, {"x": torch.tensor([0, 2, 1])}), "offset 2 is 1, which is less than the one before"),
         (({"x": {}}, {"x": torch.arange(2)}), "the attribute 'x' is a dict; read are plain tensors"),
         (({"x": torch.eye(3).to_sparse()}, {"x": torch.arange(2)}), "the attribute 'x' is Tensor"),
+        (({"x": torch.zeros(1, 1).expand(1 << 50, 9)}, {"x": torch.arange(2)}), "the attribute 'x' is Tensor"),
+        (({"x": torch.zeros(3, dtype=torch.complex128)}, {"x": torch.arange(4)}), "complex128 cannot be stored"),
+        (
+            ({**X, "y": torch.zeros(3)}, {"x": torch.arange(4), "y": torch.arange(3)}),
+            "same number of rows, got x: 3, y: 2",
+        ),
         (({**X, "_num_nodes": ["a"]}, {"x": torch.arange(2)}), "its numbers of nodes are damaged"),
     ],
 )
 def test_files_that_hold_no_graphs_are_refused_and_named(value, message, tmp_path):
     with pytest.raises(memload.FormatError, match=message):
         memload.open_graphs(saved(tmp_path / "data.pt", value))
+
+
+def test_a_file_of_graphs_is_opened_and_converted_as_any_other(tmp_path):
+    graphs = rings([3, 2])
+    InMemoryDataset.save(graphs, str(tmp_path / "data.pt"))
+    plain = memload.open(tmp_path / "data.pt")
+    assert type(plain) is memload.Dataset
+    assert plain[1]["x"].equal(graphs[1].x)
+    main(["write", str(tmp_path / "data.pt"), str(tmp_path / "shards"), "--quiet"])
+    assert_same_graph(memload.open_graphs(tmp_path / "shards")[0], graphs[0])
+    assert memload.open(tmp_path / "data.pt", key="0/x")[0]["0/x"].equal(graphs[0].x[0])  # its tensors, one by one
 
 
 def test_without_pytorch_geometric_plain_graphs_are_read_and_the_error_says_what_to_install(tmp_path):
