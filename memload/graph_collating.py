@@ -12,13 +12,13 @@ from memload import _core
 from memload.fields import Field
 from memload.graph_layout import (
     COUNTED,
+    Attributes,
     GraphLayout,
     Joined,
     Part,
     attributes_of,
     check_attributes,
     node_attribute,
-    numbers_nodes,
     parts_of,
 )
 from memload.graph_lists import Kind, attribute
@@ -62,8 +62,8 @@ def graph_collate(samples: Sequence[Any]) -> Any:
             f"graph_collate joins torch_geometric.data.Data, or dicts of tensors; got {type(first).__name__}"
         )
     kinds = {name: Kind.of(name, attribute(name, value)) for name, value in first.items()}
-    check_attributes({name: (kind.dtype, kind.shape) for name, kind in kinds.items()})
-    parts = tuple(Part(name, kind.shape, kind.dtype is None) for name, kind in kinds.items())
+    _check_plain({name: (kind.dtype, kind.shape) for name, kind in kinds.items()})
+    parts = tuple(Part(name, kind.dtype, kind.shape) for name, kind in kinds.items())
     return GraphLayout(parts, Joined.plain).build(
         _taken(name, kind, [sample[name] for sample in samples]) for name, kind in kinds.items()
     )
@@ -82,27 +82,35 @@ def graphs_joined(source: Source) -> Source:
             "their attributes whose samples are dicts, without map()."
         )
     try:
-        check_attributes(attributes_of(source.fields))
+        (_check_plain if named else check_attributes)(attributes_of(source.fields))
     except ValueError as error:
         raise NotNative(f"graph_collate joins graphs: {error}.") from None
     counts = _counts(source.fields)
-    fields = {name: _in_a_batch(str(name), field, counts) for name, field in source.fields.items()}
-    layout = GraphLayout(parts_of(fields, increased=True), Joined.plain if named else batch_of)
+    parts = parts_of(source.fields, increased=True)
+    fields = {
+        name: _in_a_batch(field, counts if part.increased else None)
+        for part, (name, field) in zip(parts, source.fields.items(), strict=True)
+    }
+    layout = GraphLayout(parts, Joined.plain if named else batch_of)
     return replace(source, fields=fields, layout=layout, takes_lists=False, whole=False)
 
 
-def _in_a_batch(name: str, field: Field, counts: _core.Ragged | None) -> Field:
-    """The field as batches of graphs have it: values and offsets, numbers of nodes increased by those before."""
+def _check_plain(attributes: Attributes) -> None:
+    check_attributes(attributes)
+    if node_attribute(attributes) is None:
+        raise ValueError("there is no telling how many nodes a graph has: it needs an x, a pos or a num_nodes")
+
+
+def _in_a_batch(field: Field, counts: _core.Ragged | None) -> Field:
+    """The field as batches of graphs have it: values and offsets, increased by the counts of the graphs before."""
     if not isinstance(field, RaggedField):
         return field
-    if not numbers_nodes(name, field) or counts is None:
-        return replace(field, form="offsets")
-    return replace(field, form="offsets", column=field.column.counted_by(counts))
+    return replace(field, form="offsets", column=field.column if counts is None else field.column.counted_by(counts))
 
 
 def _counts(fields: Mapping[Any, Field]) -> _core.Ragged | None:
     """A column with as many items in each row as a graph has nodes; None if graphs have none."""
-    name = node_attribute(map(str, fields))
+    name = node_attribute(attributes_of(fields))
     if name is None:
         return None
     field = fields[name]
@@ -111,7 +119,7 @@ def _counts(fields: Mapping[Any, Field]) -> _core.Ragged | None:
     if name == COUNTED:
         nodes = field.gather(np.arange(field.rows)).numpy()
     else:
-        nodes = np.full(field.rows, Part(name, field.shape).length)
+        nodes = np.full(field.rows, Part(name, field.dtype, field.shape).length)
     if len(nodes) and nodes.min() < 0:
         raise ValueError(f"graph {int(nodes.argmin())} has a num_nodes of {nodes.min()}; expected 0 or more")
     ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(nodes)])

@@ -20,7 +20,6 @@ import numpy as np
 import torch
 
 from memload.fields import Field
-from memload.ragged_fields import RaggedField
 from memload.ragged_rows import Ragged
 
 Attributes = Mapping[str, tuple[torch.dtype | None, tuple[int | None, ...]]]
@@ -52,6 +51,19 @@ class GraphBatch(NamedTuple):
     pos: torch.Tensor | None = None
     others: Mapping[str, torch.Tensor] = MappingProxyType({})
 
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """All that there are, by name."""
+        own = {name: value for name, value in self._asdict().items() if name != "others" and value is not None}
+        return {**own, **self.others}
+
+    @classmethod
+    def of(cls, attributes: Mapping[str, Any]) -> GraphBatch:
+        """Return the batch with these attributes, `batch` and `ptr` among them."""
+        others = dict(attributes)
+        own = {name: others.pop(name, None) for name in cls._fields if name != "others"}
+        return cls(**own, others=others)
+
 
 class Joined(NamedTuple):
     """Graphs as one graph.
@@ -72,10 +84,7 @@ class Joined(NamedTuple):
 
     def plain(self) -> GraphBatch:
         """Return it as tensors side by side."""
-        own = dict(self.attributes)
-        known = {name: own.pop(name, None) for name in GraphBatch._fields if name != "others"}
-        own.pop(COUNTED, None)
-        return GraphBatch(**known, others=own)
+        return GraphBatch.of({name: value for name, value in self.attributes.items() if name != COUNTED})
 
 
 def along_last(name: str) -> bool:
@@ -83,22 +92,25 @@ def along_last(name: str) -> bool:
     return "index" in name or name == "face"
 
 
-def node_attribute(names: Iterable[str]) -> str | None:
+def node_attribute(attributes: Attributes) -> str | None:
     """Return the attribute that says how many nodes a graph has, of these in order; None if none does."""
-    known = list(names)
-    if COUNTED in known:
+    if COUNTED in attributes:
         return COUNTED
-    return next((name for name in known if name in _NODES), next((name for name in known if "node" in name), None))
+    arrays = [name for name, (dtype, shape) in attributes.items() if dtype is not None and shape]
+    return next((name for name in arrays if name in _NODES), next((name for name in arrays if "node" in name), None))
+
+
+def tells_graphs_apart(names: Iterable[str]) -> bool:
+    """Whether PyTorch Geometric adds `batch` and `ptr` to graphs with these attributes."""
+    return any(name in ("x", "pos", "edge_index", "face") or "node" in name for name in names)
 
 
 def attributes_of(fields: Mapping[Any, Field]) -> Attributes:
     """Return the attributes that fields are, as `check_attributes` takes them."""
-    return {str(name): (None if is_text(field) else field.dtype, field.shape) for name, field in fields.items()}
-
-
-def is_text(field: Field) -> bool:
-    """Whether the rows of a field are texts."""
-    return isinstance(field, RaggedField) and field.text
+    return {
+        str(name): (None if getattr(field, "text", False) else field.dtype, field.shape)
+        for name, field in fields.items()
+    }
 
 
 def check_attributes(attributes: Attributes) -> None:
@@ -128,34 +140,29 @@ class Part:
 
     Attributes:
         name: of the attribute.
+        dtype: of its elements; None for text.
         shape: of one graph's, with None where graphs differ.
-        text: whether it is a text.
         increased: whether the gather has added the nodes of the graphs before already.
     """
 
     name: str
+    dtype: torch.dtype | None
     shape: tuple[int | None, ...]
-    text: bool = False
     increased: bool = False
 
     @property
     def length(self) -> int:
-        """Items of one graph's, where all have one shape; a number counts as one."""
+        """Items of one graph's, where all have one shape; a number, or a text, counts as one."""
         sides = self.shape or (1,)
-        return sides[-1 if along_last(self.name) else 0] or 0
+        return 1 if self.dtype is None else sides[-1 if along_last(self.name) else 0] or 0
 
 
 def parts_of(fields: Mapping[Any, Field], *, increased: bool) -> tuple[Part, ...]:
     """Return the attributes that fields are; `increased`: the gather adds the nodes of the graphs before."""
     return tuple(
-        Part(str(name), field.shape, is_text(field), increased and numbers_nodes(str(name), field))
-        for name, field in fields.items()
+        Part(name, dtype, shape, increased and dtype is not None and None in shape and along_last(name))
+        for name, (dtype, shape) in attributes_of(fields).items()
     )
-
-
-def numbers_nodes(name: str, field: Field) -> bool:
-    """Whether a field has the numbers of nodes, of different length in each graph."""
-    return along_last(name) and isinstance(field, RaggedField) and not field.text
 
 
 @dataclass(frozen=True)
@@ -173,7 +180,7 @@ class GraphLayout:
     @functools.cached_property
     def nodes(self) -> str | None:
         """The attribute whose length, or, of `COUNTED`, whose value is the number of nodes; None: graphs have none."""
-        return node_attribute(part.name for part in self.parts)
+        return node_attribute({part.name: (part.dtype, part.shape) for part in self.parts})
 
     def build(self, tensors: Iterator[Any]) -> Any:
         """Return the batch of all attributes: of those that differ in length a `memload.Ragged`, of others rows."""
@@ -181,7 +188,7 @@ class GraphLayout:
 
     def joined(self, taken: Sequence[Any]) -> Joined:
         """Return the graphs of which these are the attributes, in order, as one graph."""
-        graphs = _count(taken[0])
+        graphs, names = _count(taken[0]), [part.name for part in self.parts]
         none, each, ptr = torch.zeros(graphs, dtype=torch.int64), torch.arange(graphs + 1), self._nodes(taken)
         attributes: dict[str, Any] = {}
         slices: dict[str, torch.Tensor] = {}
@@ -195,9 +202,9 @@ class GraphLayout:
                 continue
             before = ptr[:-1] if ptr is not None and along_last(name) else none
             attributes[name] = _concatenated(part, values, before)
-            slices[name] = values.offsets if isinstance(values, Ragged) else each if part.text else each * part.length
-            increments[name] = None if part.text else before
-        if ptr is not None:
+            slices[name] = values.offsets if isinstance(values, Ragged) else each * part.length
+            increments[name] = None if part.dtype is None else before
+        if ptr is not None and tells_graphs_apart(names):
             attributes["batch"] = _repeated(each[:-1], ptr)
             attributes["ptr"] = ptr.clone()
         return Joined(attributes, slices, increments, graphs, told)
@@ -232,7 +239,7 @@ def _count(values: Any) -> int:
 
 def _concatenated(part: Part, values: Any, before: torch.Tensor) -> Any:
     """One attribute of all graphs along its axis, increased by the nodes before where that was not done."""
-    if part.text:
+    if part.dtype is None:
         return values
     adds = along_last(part.name) and not part.increased
     if isinstance(values, Ragged):

@@ -107,9 +107,7 @@ def test_plain_batches_have_the_same_tensors_on_either_engine(graphs):
     for loader in (native(plain, batch_size=len(graphs)), stock):
         (batch,) = loader
         assert type(batch) is memload.GraphBatch
-        found = {**batch._asdict(), **batch.others}
-        del found["others"]
-        assert_same_tensors({name: value for name, value in found.items() if value is not None}, expected)
+        assert_same_tensors(batch.attributes, expected)
 
 
 @given(graph_lists())
@@ -162,10 +160,51 @@ def test_batches_are_filled_by_nodes():
 
 def test_attributes_are_cast_on_the_way():
     graphs = rings([3, 2])
-    (batch,) = native(memload.from_graphs(graphs), batch_size=2, cast={"x": memload.Cast(torch.bfloat16)})
     expected = Batch.from_data_list(graphs)
     expected.x = expected.x.bfloat16()
-    assert_same_tensors(batch.to_dict(), expected.to_dict())
+    dataset, how = memload.from_graphs(graphs), {"cast": {"x": memload.Cast(torch.bfloat16)}}
+    for each in (memload.FastLoader, Unknown):
+        (batch,) = each(dataset, 2, collate_fn=memload.graph_collate, **how)
+        assert_same_tensors(batch.to_dict(), expected.to_dict())
+        (plain,) = each(dataset.as_plain(), 2, collate_fn=memload.graph_collate, **how)
+        assert_same_tensors(plain.attributes, expected.to_dict())
+    with pytest.raises(KeyError, match="cast= names the field 'z'; batches have 'x', 'edge_index', 'batch', 'ptr'"):
+        list(Unknown(dataset, 2, collate_fn=memload.graph_collate, cast={"z": memload.Cast(torch.float64)}))
+
+
+class Unknown(memload.FastLoader):
+    """Reads through the stock machinery."""
+
+    def __init__(self, dataset, *args, **how):
+        super().__init__(Other(dataset), *args, **how)
+        assert self.engine == "torch"
+
+
+class Other(torch.utils.data.Dataset):
+    def __init__(self, inner):
+        self.inner = inner
+
+    def __len__(self):
+        return len(self.inner)
+
+    def __getitem__(self, row):
+        return self.inner[row]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"feat": torch.zeros(2, 3)},
+        {"n_id": torch.zeros(2)},
+        {"y": 1},
+        {"y": 1.5, "node_type": torch.zeros(2)},
+        {"x": "a"},
+    ],
+)
+def test_batch_and_ptr_are_there_where_pytorch_geometric_adds_them(more):
+    graphs = [Data(**more), Data(**more)]
+    (batch,) = native(memload.from_graphs(graphs), batch_size=2)
+    assert_same_batch(batch, Batch.from_data_list(graphs))
 
 
 def test_functions_of_batches_run_behind_the_gather():

@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 import torch
+import xxhash
 
 from memload import _core
 from memload.dtypes import code_of
 from memload.errors import FormatError
-from memload.fields import Field, check_equal_lengths, row_nbytes
+from memload.fields import Field, check_equal_lengths, digest_of, row_nbytes
 from memload.graph_layout import COUNTED, along_last
 from memload.ragged_fields import RaggedField
 from memload.sources.arrays import borrow_array
@@ -112,9 +113,11 @@ def _field(file: TorchFile, name: str, values: Any, ends: Any) -> Field:
     numbers, numbers_at = _place(file, f"the slices of {name}", ends)
     try:
         segment = (numbers, numbers_at, storage, at, len(ends) - 1, items, items * item)
-        return RaggedField(values.dtype, shape, _core.Ragged(item, planes, [segment]))
+        column = _core.Ragged(item, planes, [segment])
     except ValueError as error:
         raise FormatError(f"{file.path}: the attribute {name!r}: {error}") from None
+    digest = digest_of([str(file.storage.nbytes), xxhash.xxh3_64_hexdigest(ends.numpy().data)])
+    return RaggedField(values.dtype, shape, column, digest=digest)
 
 
 def _number_field(file: TorchFile, numbers: Any) -> Field:
