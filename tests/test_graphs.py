@@ -198,7 +198,6 @@ class Other(torch.utils.data.Dataset):
         {"n_id": torch.zeros(2)},
         {"y": 1},
         {"y": 1.5, "node_type": torch.zeros(2)},
-        {"x": "a"},
     ],
 )
 def test_batch_and_ptr_are_there_where_pytorch_geometric_adds_them(more):
