@@ -14,6 +14,7 @@ except ModuleNotFoundError as error:
 from memload.accelerated import prepare
 from memload.budget_batches import BudgetBatchSampler
 from memload.cast import Cast, Float32View, cast_stim
+from memload.codec import Codec
 from memload.dataset import Dataset
 from memload.engine import EngineOptions
 from memload.errors import (
@@ -22,6 +23,7 @@ from memload.errors import (
     DecodeError,
     DiskSpaceError,
     FormatError,
+    LayoutWarning,
     MemloadError,
     ShardFormatError,
     ShardReadError,
@@ -50,6 +52,7 @@ __all__ = [
     "BudgetBatchSampler",
     "Cast",
     "ChecksumError",
+    "Codec",
     "Damage",
     "Dataset",
     "DecodeError",
@@ -62,6 +65,7 @@ __all__ = [
     "GraphBatch",
     "GraphDataset",
     "GroupedDataset",
+    "LayoutWarning",
     "LoaderStats",
     "MappedDataset",
     "MemloadError",

@@ -7,7 +7,7 @@ import numpy
 import numpy.typing
 import typing
 import typing_extensions
-__all__: list[str] = ['Ceiling', 'Chain', 'Column', 'Pipeline', 'Ragged', 'Slots', 'Storage', 'Windows', 'bench_decode', 'bench_disk', 'bench_memcpy', 'cast', 'copy', 'isas', 'version']
+__all__: list[str] = ['Ceiling', 'Chain', 'Column', 'Pipeline', 'Ragged', 'Slots', 'Storage', 'TileGrid', 'Tiles', 'Windows', 'bench_decode', 'bench_disk', 'bench_memcpy', 'cast', 'copy', 'isas', 'version']
 class Storage:
     """
     One readable run of bytes: a mapped file, or memory of somebody else's.
@@ -194,6 +194,101 @@ class Ragged:
         """
         What is read, each storage once.
         """
+class TileGrid:
+    """
+    An array of rows that is stored in tiles: where each lies, and what it went through. Immutable.
+    """
+    def __init__(self, rows: typing.SupportsInt | typing.SupportsIndex, item_bytes: typing.SupportsInt | typing.SupportsIndex, row_shape: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], tile_shape: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], storages: collections.abc.Sequence[Storage], table: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], chain: Chain | None = None, fill: bytes = b'', cut: bool = False, order: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = []) -> None:
+        """
+        The table has a row for each tile, in C order of the grid: (number of its storage, or -1 if it was never written; offset; bytes; bits of the filters that it did without). fill: one element, b'' for zeros. cut: tiles at the far edges are stored without what lies beyond. order: a tile's axes, from the slowest to the fastest, if not as they come.
+        """
+    @property
+    def chain(self) -> Chain | None:
+        ...
+    @property
+    def cut(self) -> bool:
+        ...
+    @property
+    def fill(self) -> bytes:
+        ...
+    @property
+    def item_bytes(self) -> int:
+        ...
+    @property
+    def order(self) -> list[int]:
+        ...
+    @property
+    def row_bytes(self) -> int:
+        ...
+    @property
+    def row_shape(self) -> list[int]:
+        ...
+    @property
+    def rows(self) -> int:
+        ...
+    @property
+    def storages(self) -> list[Storage]:
+        ...
+    @property
+    def table(self) -> numpy.typing.NDArray[numpy.int64]:
+        """
+        A copy, as it was given.
+        """
+    @property
+    def tile_bytes(self) -> int:
+        """
+        Bytes of a whole tile, decoded.
+        """
+    @property
+    def tile_shape(self) -> list[int]:
+        ...
+class Tiles:
+    """
+    Rows that lie inside tiles, of one array or of several one after the other. Immutable.
+    """
+    @staticmethod
+    def concat(columns: collections.abc.Sequence[Tiles]) -> Tiles:
+        """
+        All rows of the first, then of the second, and so on.
+        """
+    def __init__(self, parts: collections.abc.Sequence[TileGrid | Column]) -> None:
+        """
+        A plain column is a part, too: files may be stored differently.
+        """
+    def gather(self, rows: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], address: typing.SupportsInt | typing.SupportsIndex, nbytes: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        Copy rows to memory, one after the other. Raises IndexError and ShardReadError.
+        """
+    def select(self, rows: typing.Annotated[numpy.typing.ArrayLike, numpy.int64]) -> Tiles:
+        """
+        These rows in this order. Raises IndexError at the first that is not there.
+        """
+    @property
+    def parts(self) -> list[TileGrid | Column]:
+        """
+        What the stored rows are made of, in order.
+        """
+    @property
+    def row_bytes(self) -> int:
+        ...
+    @property
+    def rows(self) -> int:
+        ...
+    @property
+    def selection(self) -> numpy.typing.NDArray[numpy.int64] | None:
+        """
+        A copy of the stored rows in order; None if all, as they lie.
+        """
+    @property
+    def selection_bytes(self) -> int:
+        """
+        Memory taken by the row selection, if any.
+        """
+    @property
+    def storages(self) -> list[Storage]:
+        """
+        What is read, each storage once.
+        """
 class Windows:
     """
     Rows that are windows of frames; each frame is stored once. Immutable.
@@ -203,7 +298,7 @@ class Windows:
         """
         All rows of the first, then of the second, and so on.
         """
-    def __init__(self, frames: Column | Windows | Ragged, steps: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], runs: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]]) -> None:
+    def __init__(self, frames: Column | Tiles | Windows | Ragged, steps: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], runs: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]]) -> None:
         """
         A row beginning at the frame b is the frames b + step for each step; runs are (first frame, rows, hop).
         """
@@ -216,7 +311,7 @@ class Windows:
         These rows in this order. Raises IndexError at the first that is not there.
         """
     @property
-    def frames(self) -> Column | Windows | Ragged:
+    def frames(self) -> Column | Tiles | Windows | Ragged:
         ...
     @property
     def row_bytes(self) -> int:
@@ -252,11 +347,11 @@ class Pipeline:
     One pass over a plan: rows gathered by native threads into reused slots.
     """
     @staticmethod
-    def ring_bytes(fields: collections.abc.Sequence[tuple[Column | Windows | Ragged, tuple[str, str, bool] | None, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]]], slot_rows: typing.SupportsInt | typing.SupportsIndex, depth: typing.SupportsInt | typing.SupportsIndex) -> int:
+    def ring_bytes(fields: collections.abc.Sequence[tuple[Column | Tiles | Windows | Ragged, tuple[str, str, bool] | None, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]]], slot_rows: typing.SupportsInt | typing.SupportsIndex, depth: typing.SupportsInt | typing.SupportsIndex, threads: typing.SupportsInt | typing.SupportsIndex = 0) -> int:
         """
-        Bytes that the slots of such a pipeline take.
+        Bytes that the slots of such a pipeline take, and what so many threads decode in.
         """
-    def __init__(self, fields: collections.abc.Sequence[tuple[Column | Windows | Ragged, tuple[str, str, bool] | None, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]]], batch_rows: typing.SupportsInt | typing.SupportsIndex, slot_rows: typing.SupportsInt | typing.SupportsIndex, drop_last: bool, depth: typing.SupportsInt | typing.SupportsIndex, threads: typing.SupportsInt | typing.SupportsIndex, read_blocks: bool = False, direct: bool = False, isa: str = '', streaming: bool | None = None, reuse: Pipeline | None = None) -> None:
+    def __init__(self, fields: collections.abc.Sequence[tuple[Column | Tiles | Windows | Ragged, tuple[str, str, bool] | None, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]]], batch_rows: typing.SupportsInt | typing.SupportsIndex, slot_rows: typing.SupportsInt | typing.SupportsIndex, drop_last: bool, depth: typing.SupportsInt | typing.SupportsIndex, threads: typing.SupportsInt | typing.SupportsIndex, read_blocks: bool = False, direct: bool = False, isa: str = '', streaming: bool | None = None, reuse: Pipeline | None = None) -> None:
         """
         Fields are (column, None or (from, to, norm_removed), DLPack code, bits, shape of what follows the first axis).
         """

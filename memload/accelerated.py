@@ -48,7 +48,33 @@ def prepare(accelerator: Any, loader: Any) -> Any:
         prepared.base_dataloader = _on_the_engine(base, loader)
         if hasattr(prepared.base_dataloader, "state_dict"):
             prepared.dl_state_dict = prepared.base_dataloader.state_dict()
+            _count_whole_steps(prepared)
     return prepared
+
+
+def _count_whole_steps(prepared: Any) -> None:
+    """Let the state of a loader that deals batches out to ranks be that of the steps that all ranks have made."""
+    from accelerate.data_loader import DataLoaderDispatcher  # type: ignore[import-untyped]
+
+    if type(prepared) is DataLoaderDispatcher and not prepared.split_batches:
+        prepared.adjust_state_dict_for_prefetch = _WholeSteps(prepared)
+
+
+class _WholeSteps:
+    """Accelerate's hook for loaders whose state is ahead: it asks for one before each batch of a step.
+
+    Args:
+        prepared: a dispatcher, which takes a batch for each rank at a time, and hands them out when it has the next.
+    """
+
+    def __init__(self, prepared: Any) -> None:
+        self._prepared, self._state = prepared, prepared.dl_state_dict
+
+    def __call__(self) -> None:
+        ranks = self._prepared.state.num_processes
+        if self._prepared.end_of_dataloader or self._prepared.base_dataloader._state.delivered % ranks == 0:
+            self._state = self._prepared.dl_state_dict
+        self._prepared.dl_state_dict = self._state
 
 
 def _on_the_engine(stock: DataLoader[Any], loader: Any) -> FastLoader[Any]:

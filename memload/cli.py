@@ -7,9 +7,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from memload import bench, demo, doctor, write_command
+from memload import bench, demo, doctor, info_command, write_command
 from memload.errors import ChecksumError, MemloadError
-from memload.opening import open  # noqa: A004 - memload's own
 from memload.shards import verify
 from memload.sizes import format_size
 
@@ -50,18 +49,6 @@ class Command(NamedTuple):
     run: Callable[[argparse.Namespace], int]
 
 
-def _info_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("path")
-
-
-def _info(options: argparse.Namespace) -> int:
-    dataset = open(options.path)
-    files = {storage.name for field in dataset.fields.values() for storage in field.column.storages}
-    print(dataset)
-    print(f"  files: {len(files)}; rows are read in place, from the mapped files")
-    return 0
-
-
 def _verify_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("path")
     parser.add_argument("--quiet", action="store_true", help="show no progress bar")
@@ -78,7 +65,7 @@ COMMANDS = {
     "doctor": Command("Say what this machine is and what follows from it", doctor.add_arguments, doctor.run),
     "bench": Command("Measure a loader beside the ceiling of this machine", bench.add_arguments, bench.run),
     "write": Command(write_command.HELP, write_command.add_arguments, write_command.run),
-    "info": Command("Say what a set of shards or a file holds", _info_arguments, _info),
+    "info": Command(info_command.HELP, info_command.add_arguments, info_command.run),
     "verify": Command(
         "Read every byte of a set of shards and compare it with the checksums", _verify_arguments, _verify
     ),

@@ -139,8 +139,8 @@ class PassSettings:
 
     @property
     def ring_bytes(self) -> int:
-        """Bytes of the slots, one for each batch ahead and one for the loop's, and of the row numbers of each."""
-        slots = _core.Pipeline.ring_bytes(self.source.pipeline_fields(), self.slot_rows, self.depth)
+        """Bytes of the slots, one for each batch ahead and one for the loop's, of row numbers, and to decode in."""
+        slots = _core.Pipeline.ring_bytes(self.source.pipeline_fields(), self.slot_rows, self.depth, self.threads)
         return slots + (self.depth + 1) * self.slot_rows * 8
 
     def pipeline(self, loader: FastLoader[Any], reuse: _core.Pipeline | None) -> _core.Pipeline:

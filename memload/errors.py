@@ -9,6 +9,8 @@ MemloadError
 ├── DiskSpaceError (OSError)            the target's file system is full, or would be
 └── WriterBusyError (OSError)           another writer is at work on the same target
 
+LayoutWarning (UserWarning)             rows can be read, but cost many times their bytes
+
 Misuse raises Python's own: TypeError, ValueError, IndexError, KeyError, FileNotFoundError, FileExistsError.
 """
 
@@ -17,6 +19,10 @@ from __future__ import annotations
 import errno
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+
+class LayoutWarning(UserWarning):
+    """Rows of a file cost many times their bytes to be read; the message says how many, and how to convert them."""
 
 
 class MemloadError(Exception):

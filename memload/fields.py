@@ -14,17 +14,18 @@ import torch
 import xxhash
 from numpy.typing import NDArray
 
-from memload._core import Column, Ragged, Windows
+from memload._core import Column, Ragged, Tiles, Windows
 from memload.blocks import Blocks, join_blocks, select_blocks
 from memload.dtypes import dtype_name
+from memload.stored import Stored, stored_as
 
 RESERVED_NAME = "__metadata__"  # of the safetensors format
 MOST_ROWS = 2**53
 MOST_BYTES = 2**63
 
 
-AnyColumn = Column | Windows | Ragged
-"""Rows as they lie: each one run of bytes, a window of frames, or a run of items."""
+AnyColumn = Column | Tiles | Windows | Ragged
+"""Rows as they lie: each one run of bytes, inside chunks that are decoded, a window of frames, or a run of items."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,6 +90,11 @@ class Field:
     def nbytes(self) -> int:
         """Bytes of all rows, as they would be gathered."""
         return self.rows * self.row_bytes
+
+    @property
+    def stored(self) -> Stored:
+        """How the rows are stored, in words, and what reading one costs."""
+        return stored_as(self.column)
 
     @property
     def kind(self) -> str:
@@ -171,6 +177,8 @@ class Field:
 
 
 def _concat(columns: Sequence[AnyColumn]) -> AnyColumn:
+    if any(isinstance(column, Tiles) for column in columns):
+        columns = [Tiles([column]) if isinstance(column, Column) else column for column in columns]
     kinds = {type(column).__name__ for column in columns}
     if len(kinds) > 1:
         raise ValueError(

@@ -18,6 +18,7 @@ from memload.collate_rules import as_shipped
 from memload.dataset import TAG, Dataset
 from memload.fields import Field, check_name
 from memload.gathered import GatheredRows
+from memload.mapped import MappedDataset
 from memload.ragged_rows import is_ragged, taken
 from memload.ragged_samples import sample_of
 from memload.row_numbers import by_first_appearance, kind, row_number, row_numbers, rows_of_each, two_parts
@@ -116,6 +117,20 @@ class GroupedDataset(torch.utils.data.Dataset[dict[str, Any]]):
         """
         first, second = two_parts(len(self), fraction, seed)
         return self.select(first), self.select(second)
+
+    def map(self, fn: Callable[..., Any], *, in_processes: bool = False) -> MappedDataset:
+        """Return a dataset whose samples are ``fn(sample)``, as `Dataset.map` does; ``dataset_idx`` is an int there.
+
+        FastLoader runs it on the stock machinery, also with ``collate_fn=memload.group_collate``. The native way is a
+        ``batch_transform`` behind `group_collate`, which gets one batch for each dataset.
+
+        Example:
+            >>> import memload, torch
+            >>> a, b = memload.from_arrays(x=torch.arange(3)), memload.from_arrays(y=torch.arange(5))
+            >>> memload.concat({"a": a, "b": b}).map(lambda sample: sample["dataset_idx"])[4]
+            1
+        """
+        return MappedDataset(self, fn, in_processes=in_processes)
 
     def rows_by_name(self) -> dict[str, range | NDArray[np.int64]]:
         """Return where the rows of each dataset lie: row numbers by name, a range where they follow each other."""

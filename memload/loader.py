@@ -32,7 +32,7 @@ from memload.readers import resolve
 from memload.seeding import peeked_seed
 from memload.state import LoaderState, batches_of
 from memload.stats import LoaderStats
-from memload.stock_only import asks_for_stock
+from memload.stock_only import asks_for_stock, without_worker_init_fn
 from memload.stock_passes import IndexSampler, stock_pass
 from memload.transforms import TransformedBatches, checked_transform
 
@@ -168,7 +168,14 @@ class FastLoader(DataLoader[T]):
     def why(self) -> str:
         """One sentence: why this loader runs on the engine it runs on."""
         resolved = self._resolved()
-        return resolved if isinstance(resolved, str) else f"The native engine reads {type(self.dataset).__name__}."
+        if isinstance(resolved, str):
+            return resolved
+        reads = f"The native engine reads {type(self.dataset).__name__}"
+        return (
+            f"{reads}, without worker processes to call worker_init_fn in."
+            if without_worker_init_fn(self)
+            else f"{reads}."
+        )
 
     @property
     def nbytes(self) -> int:

@@ -11,6 +11,7 @@ from memload.dtypes import as_torch_dtype
 from memload.errors import FormatError
 from memload.fields import Field
 from memload.formats import Stated, is_directory, open_fields
+from memload.row_costs import warn_of_unfit
 from memload.sources.members import Key
 from memload.sources.paths import PathLike, paths_of
 from memload.sources.ragged_arrays import field_of
@@ -62,7 +63,9 @@ def open(  # noqa: A001 - users call it memload.open
     stated = Stated(field, key, trust, dtype, shape, offset)
     open_one = open_fields if dtype is None and shape is None else _open_stated
     places = paths_of(path)
-    return _one_after_the_other(places, [Dataset(open_one(place, stated)) for place in places])
+    dataset = _one_after_the_other(places, [Dataset(open_one(place, stated)) for place in places])
+    warn_of_unfit(dataset.fields, places, key, stacklevel=2)
+    return dataset
 
 
 def _one_after_the_other(places: Sequence[Path], parts: Sequence[Dataset]) -> Dataset:

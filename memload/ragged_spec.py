@@ -46,6 +46,10 @@ class RaggedSpec:
         return cls(dtype, shape, max(1, CHECK_BLOCK // max(1, item)), text)
 
     @property
+    def codec(self) -> None:
+        """None: such fields are not compressed."""
+
+    @property
     def axis(self) -> int:
         """The axis along which rows differ, and are joined."""
         return self.shape.index(None)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from memload.codec import LARGEST_BLOCK, Codec
 from memload.dtypes import code_of
 from memload.errors import ShardFormatError
 from memload.fields import check_name, row_nbytes
@@ -18,23 +19,33 @@ from memload.safetensors_header import check_counts, is_count, parse_dtype, pars
 
 INDEX_NAME = "index.json"
 FORMAT_NAME = "memload-shards"
-FORMAT_VERSION = 2  # of sets with fields whose rows differ in length; others are written as version 1
+FORMAT_VERSION = 2
 CHECK_BLOCK = 2**22  # bytes under one checksum, or one row where a row is larger
 _DIGITS = 16  # hexadecimal digits of one checksum
 
 
 @dataclass(frozen=True)
 class FieldSpec:
-    """What the index says of a field: the dtype and shape of one row, and how many rows share a checksum."""
+    """What the index says of a field: the dtype and shape of one row, how many rows share a checksum, and the codec.
+
+    A codec is one with all choices made; it stands for its blocks, of which a checksum covers whole ones.
+    """
 
     dtype: torch.dtype
     shape: tuple[int, ...]
     block_rows: int
+    codec: Codec | None = None
 
     @classmethod
-    def of_rows(cls, dtype: torch.dtype, shape: tuple[int, ...]) -> FieldSpec:
-        """Return the field with as many rows to a checksum as fit into 4 MiB, at least one."""
-        return cls(dtype, shape, max(1, CHECK_BLOCK // max(1, row_nbytes(dtype, shape))))
+    def of_rows(cls, dtype: torch.dtype, shape: tuple[int, ...], codec: Codec | None = None) -> FieldSpec:
+        """Return the field with as many rows to a checksum as fit into 4 MiB, at least one, or one block of the codec.
+
+        Rows without bytes are not compressed.
+        """
+        row_bytes = row_nbytes(dtype, shape)
+        codec = codec.of(dtype, shape) if codec and row_bytes else None
+        unit = codec.rows or 1 if codec else 1
+        return cls(dtype, shape, max(1, CHECK_BLOCK // max(1, row_bytes) // unit) * unit, codec)
 
     @property
     def row_bytes(self) -> int:
@@ -56,7 +67,8 @@ class FieldSpec:
 
     def entry(self) -> dict[str, Any]:
         """Return what the index states."""
-        return {"dtype": code_of(self.dtype), "shape": list(self.shape), "block_rows": self.block_rows}
+        entry = {"dtype": code_of(self.dtype), "shape": list(self.shape), "block_rows": self.block_rows}
+        return entry if self.codec is None else {**entry, "codec": asdict(self.codec)}
 
 
 AnySpec = FieldSpec | RaggedSpec
@@ -106,8 +118,15 @@ def tensors_of(
     }
 
 
-def check_names(fields: Mapping[str, AnySpec]) -> None:
-    """Raise ValueError if a field is named as the offsets of another."""
+def check_ragged(fields: Mapping[str, AnySpec]) -> None:
+    """Raise ValueError if a field is named as the offsets of another, or is compressed beside one that is ragged."""
+    ragged = [name for name, spec in fields.items() if isinstance(spec, RaggedSpec)]
+    coded = [name for name, spec in fields.items() if spec.codec is not None]
+    if ragged and coded:
+        raise ValueError(
+            f"field {coded[0]!r} has a codec, beside field {ragged[0]!r}, whose rows differ in length: sets with such "
+            "fields are not compressed"
+        )
     for name in fields:
         owner = name.removesuffix(".offsets")
         if owner != name and isinstance(fields.get(owner), RaggedSpec):
@@ -116,9 +135,11 @@ def check_names(fields: Mapping[str, AnySpec]) -> None:
 
 def dump_index(index: ShardIndex) -> bytes:
     """Return the bytes of index.json."""
+    compressed = any(spec.codec for spec in index.fields.values())
+    ragged = any(isinstance(spec, RaggedSpec) for spec in index.fields.values())
     content = {
         "format": FORMAT_NAME,
-        "version": FORMAT_VERSION if any(isinstance(spec, RaggedSpec) for spec in index.fields.values()) else 1,
+        "version": FORMAT_VERSION if compressed or ragged else 1,  # what older memloads read as well, they shall
         "rows": index.rows,
         "fields": {name: spec.entry() for name, spec in index.fields.items()},
         "shards": [
@@ -164,11 +185,12 @@ def parse_index(raw: bytes) -> ShardIndex:
     except (ValueError, RecursionError) as error:
         raise ShardFormatError(f"not JSON in UTF-8 ({error}); restore the file, or write the shards again") from error
     _check_version(content)
-    fields = {name: _field(name, entry) for name, entry in _members(content, "fields", dict).items()}
+    newer = content["version"] > 1
+    fields = {name: _field(name, entry, newer) for name, entry in _members(content, "fields", dict).items()}
     if not fields:
         raise ShardFormatError("fields: there must be at least one")
     try:
-        check_names(fields)
+        check_ragged(fields)
     except ValueError as error:
         raise ShardFormatError(str(error)) from None
     shards = tuple(_shard(k, entry, fields) for k, entry in enumerate(_members(content, "shards", list)))
@@ -196,7 +218,7 @@ def _members(content: Mapping[str, Any], name: str, kind: type) -> Any:
     return value
 
 
-def _field(name: str, entry: object) -> AnySpec:
+def _field(name: str, entry: object, newer: bool) -> AnySpec:
     where = f"field {name!r}"
     try:
         check_name(name)
@@ -207,11 +229,29 @@ def _field(name: str, entry: object) -> AnySpec:
     block_rows = entry.get("block_rows")
     if not is_count(block_rows) or block_rows == 0:
         raise ShardFormatError(f"{where}: block_rows must be at least 1, got {block_rows!r:.80}")
-    if is_ragged_shape(entry.get("shape")):
+    if newer and is_ragged_shape(entry.get("shape")):
         return parse_ragged(entry, block_rows, where)
     dtype, shape = parse_dtype(entry.get("dtype"), where), parse_shape(entry.get("shape"), where)
     check_counts(dtype, shape, 1, where)
-    return FieldSpec(dtype, shape, block_rows)
+    codec = _codec(where, entry["codec"], row_nbytes(dtype, shape), block_rows) if newer and "codec" in entry else None
+    return FieldSpec(dtype, shape, block_rows, codec)
+
+
+def _codec(where: str, entry: object, row_bytes: int, block_rows: int) -> Codec:
+    if not isinstance(entry, dict) or set(entry) != {"name", "level", "shuffle", "rows"} or None in entry.values():
+        raise ShardFormatError(
+            f"{where}: codec: expected an object of name, level, shuffle and rows, got {entry!r:.80}"
+        )
+    try:
+        codec = Codec(**entry)
+    except (TypeError, ValueError) as error:
+        raise ShardFormatError(f"{where}: codec: {error}") from error
+    rows = codec.rows or 1
+    if row_bytes == 0 or rows * row_bytes > LARGEST_BLOCK or block_rows % rows:
+        raise ShardFormatError(
+            f"{where}: codec: blocks of {rows} rows of {row_bytes} bytes cannot be, with checksums of {block_rows} rows"
+        )
+    return codec
 
 
 def _shard(position: int, entry: object, fields: Mapping[str, AnySpec]) -> ShardRecord:

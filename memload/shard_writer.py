@@ -12,6 +12,7 @@ from typing import Any
 
 import xxhash
 
+from memload.codec_by_field import Codecs, check_same, coded_specs, parse_codecs, words_of
 from memload.errors import DiskSpaceError
 from memload.fields import check_equal_lengths, describe
 from memload.progress import note
@@ -26,13 +27,15 @@ from memload.shard_index import (
     FieldSpec,
     ShardIndex,
     ShardRecord,
-    check_names,
+    check_ragged,
     dump_index,
     read_index,
 )
 from memload.sizes import format_size, parse_size
 from memload.staging import Staging
 from memload.unfinished import Journal
+
+_NO_CODEC = "codec= is for sets whose rows all have one length; leave it out for these"
 
 SPACE_MARGIN = 1.2  # of the bytes to be written, wanted free on the target's file system
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -53,6 +56,9 @@ class ShardWriter:
         nbytes: how many bytes of items they have, if fields differ in length and it is known.
         ragged: names of the fields whose rows may differ in length, or by name the axis along which they do, 0 or 1.
             Texts need no mention.
+        codec: how to compress: a `Codec`, or its text such as "zstd:9", for all fields whose rows have at least 256
+            bytes; or a dict of these by field, for those it names. None: rows lie as they are, which loads fastest
+            from memory. A set that is extended keeps its codecs.
         resume: what is being written, in words by name, so that equal words mean equal rows; plain text only. Then a
             writer that is interrupted leaves its complete shards in a hidden directory beside the set, and the next
             one with an equal `resume` (and `shard_bytes`) verifies them and goes on: the first `rows_there` rows are
@@ -63,6 +69,7 @@ class ShardWriter:
         FileExistsError: `path` exists, and `append` is not set.
         WriterBusyError: another writer is at work on `path`.
         ShardFormatError: the set to be extended is malformed.
+        ValueError: `codec` is none, or not that of the set to be extended.
 
     Example:
         >>> import memload, tempfile, torch
@@ -83,6 +90,7 @@ class ShardWriter:
         rows: int | None = None,
         nbytes: int | None = None,
         ragged: Iterable[str] | Mapping[str, int] = (),
+        codec: Codecs = None,
         resume: Mapping[str, str] | None = None,
         progress: bool | None = None,
     ) -> None:
@@ -90,6 +98,7 @@ class ShardWriter:
         self._shard_bytes = parse_size(shard_bytes)
         self._expected, self._expected_items = rows, nbytes or 0
         self._axes = dict(ragged) if isinstance(ragged, Mapping) else dict.fromkeys(_names(ragged), 0)
+        self._codecs = parse_codecs(codec)
         self._space_checked = False
         self._fields: dict[str, AnySpec] = {}
         self._shards: list[ShardRecord] = []
@@ -253,6 +262,7 @@ class ShardWriter:
         assert self._staging is not None
         base = dump_index(ShardIndex(self._fields, tuple(self._shards)))
         plan = {**plan, "shard_bytes": str(self._shard_bytes), "after": xxhash.xxh3_64_hexdigest(base)}
+        plan["codec"] = words_of(self._codecs)
         self._journal = Journal(self._staging.unfinished, plan)
         found = self._journal.follow(self._staging, self._target, self._progress)
         if found is not None:
@@ -262,12 +272,28 @@ class ShardWriter:
 
     def _take_over(self) -> None:
         index = read_index(self._target)
+        plain = {name: field for name, field in index.fields.items() if isinstance(field, FieldSpec)}
+        if len(plain) == len(index.fields):
+            check_same(plain, self._codecs)
+        elif self._codecs is not None:
+            raise ValueError(_NO_CODEC)
         self._fields = dict(index.fields)
         self._shards = list(index.shards)
         listed = {shard.file for shard in index.shards}
         for leftover in self._target.glob("shard-*.safetensors"):  # of an appending writer that was killed
             if leftover.name not in listed:
                 leftover.unlink()
+
+    def _specs(self, rows: Mapping[str, AnyRows]) -> dict[str, AnySpec]:
+        """What the index says of the fields of the first rows."""
+        plain = {name: (value.dtype, value.shape) for name, value in rows.items() if not isinstance(value, RaggedRows)}
+        if len(plain) == len(rows):
+            return dict(coded_specs(plain, self._codecs))
+        if self._codecs is not None:
+            raise ValueError(_NO_CODEC)
+        specs = {name: _spec_of(value) for name, value in rows.items()}
+        check_ragged(specs)
+        return specs
 
     def _axis(self, name: str) -> int | None:
         """Along which axis rows of a field differ in length; None: along none."""
@@ -281,9 +307,7 @@ class ShardWriter:
         if not rows:
             raise ValueError("a row needs at least one field")
         if not self._fields:
-            fields = {name: _spec_of(value) for name, value in rows.items()}
-            check_names(fields)
-            self._fields = fields
+            self._fields = self._specs(rows)
         number = self._written + (len(self._buffer) if self._buffer else 0)
         if set(rows) != set(self._fields):
             raise ValueError(f"row {number} has the fields {sorted(rows)}, expected {sorted(self._fields)}")
@@ -344,8 +368,9 @@ class ShardWriter:
         if self._expected is None or self._space_checked:
             return
         self._space_checked = True
+        plain = [field for field in self._fields.values() if field.codec is None]  # nobody knows what others will need
         rows = self._expected - self._written
-        need = rows * sum(field.row_bytes for field in self._fields.values()) + self._expected_items
+        need = rows * sum(field.row_bytes for field in plain) + self._expected_items
         free = free_bytes(self._file_system())
         if free < need * SPACE_MARGIN:
             raise DiskSpaceError(

@@ -6,11 +6,15 @@ import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
+import torch
 import xxhash
 
-from memload._core import Column, Storage
+from memload._core import Column, Storage, Tiles
+from memload.coded_blocks import BlockSums
+from memload.coded_fields import fixed_tensors, grid_of, read_offsets
 from memload.errors import ChecksumError, Damage, ShardFormatError
-from memload.fields import Field, describe, digest_of, row_nbytes
+from memload.fields import Field, describe, digest_of
 from memload.progress import Bar, byte_bar
 from memload.ragged_shards import MappedShard, checked_blocks, open_ragged, rows_of_blocks
 from memload.ragged_spec import RaggedSpec
@@ -37,9 +41,23 @@ def open_shards(directory: Path) -> dict[str, Field]:
 def _open_field(name: str, field: AnySpec, shards: Sequence[MappedShard]) -> Field:
     if isinstance(field, RaggedSpec):
         return open_ragged(name, field, shards)
-    segments = [(storage, layout.tensors[name].begin, shard.rows, field.row_bytes) for storage, layout, shard in shards]
-    digest = digest_of(digits for _, _, shard in shards for digits in shard.checksums[name])
-    return Field(field.dtype, field.shape, Column(field.row_bytes, segments), digest=digest)
+    digest = digest_of(digits for *_, shard in shards for digits in shard.checksums[name])
+    column: Column | Tiles
+    if field.codec is None:
+        begins = [layout.tensors[name].begin for _, layout, _ in shards]
+        places = [
+            (storage, begin, shard.rows, field.row_bytes)
+            for (storage, _, shard), begin in zip(shards, begins, strict=True)
+        ]
+        column = Column(field.row_bytes, places)
+    else:
+        column = Tiles(
+            [
+                grid_of(storage, Path(storage.name), name, field, shard.rows, layout.tensors)
+                for storage, layout, shard in shards
+            ]
+        )
+    return Field(field.dtype, field.shape, column, digest=digest)
 
 
 def check_shard(directory: Path, shard: ShardRecord, fields: Mapping[str, AnySpec]) -> ShardLayout:
@@ -65,12 +83,17 @@ def check_shard(directory: Path, shard: ShardRecord, fields: Mapping[str, AnySpe
 
 
 def _check_tensors(path: Path, layout: ShardLayout, shard: ShardRecord, fields: Mapping[str, AnySpec]) -> None:
-    stated = tensors_of(fields, shard.rows, shard.items)
-    if set(layout.tensors) != set(stated):
-        raise ShardFormatError(f"{path}: the index tells of {sorted(stated)}, the header of {sorted(layout.tensors)}")
-    for name, (dtype, shape) in stated.items():
-        entry = layout.tensors[name]
-        if (entry.dtype, entry.shape) != (dtype, shape):
+    plain = {name: field for name, field in fields.items() if isinstance(field, FieldSpec)}
+    coded = {name for name, field in fields.items() if field.codec is not None}
+    whole = len(plain) == len(fields)
+    expected = fixed_tensors(plain, shard.rows) if whole else tensors_of(fields, shard.rows, shard.items)
+    if set(layout.tensors) != {*expected, *coded}:
+        raise ShardFormatError(
+            f"{path}: the index tells of {sorted({*expected, *coded})}, the header of {sorted(layout.tensors)}"
+        )
+    for name, entry in layout.tensors.items():
+        dtype, shape = expected.get(name, (torch.uint8, entry.shape[:1]))  # blocks have as many bytes as they have
+        if entry.dtype != dtype or entry.shape != shape or (name in coded and not shape):
             raise ShardFormatError(
                 f"{path}: field {name!r} should be {describe(dtype, shape)} by the index, "
                 f"but is {describe(entry.dtype, entry.shape)} by the header"
@@ -97,11 +120,7 @@ def verify(path: str | Path, *, progress: bool | None = None) -> int:
     """
     directory = Path(path)
     index = read_index(directory)
-    total = sum(
-        row_nbytes(dtype, shape)
-        for shard in index.shards
-        for dtype, shape in tensors_of(index.fields, shard.rows, shard.items).values()
-    )
+    total = sum(shard.nbytes for shard in index.shards)
     with byte_bar("verify", total, progress) as bar:
         check = _Verification(directory, index, bar).run()
     if check.damages:
@@ -140,8 +159,9 @@ class _Verification:
                         self._ragged(file, name, field, shard, layout)
                         continue
                     file.seek(layout.tensors[name].begin)
-                    bad = self._bad_blocks(file, field, shard, shard.checksums[name])
-                    self._report(shard, name, field, bad)
+                    sums = self._sums(file, field, shard, layout, name)
+                    found = zip(sums, shard.checksums[name], strict=True)
+                    self._report(shard, name, field, (k for k, (got, want) in enumerate(found) if got != want))
         except (ShardFormatError, OSError) as error:
             self.damages.append(Damage(shard.file, str(error)))
         self._first_row += shard.rows
@@ -149,32 +169,41 @@ class _Verification:
     def _ragged(self, file: io.FileIO, name: str, field: RaggedSpec, shard: ShardRecord, layout: ShardLayout) -> None:
         for tensor, blocks in checked_blocks(name, field, shard):
             file.seek(layout.tensors[tensor].begin)
-            bad = [number for number, (nbytes, digits) in enumerate(blocks) if self._hash(file, nbytes) != digits]
+            bad = [k for k, (nbytes, digits) in enumerate(blocks) if self._digits(file, nbytes) != digits]
             if bad:
                 what = f"the checksum differs, of {len(bad)} of {len(blocks)} blocks"
                 rows = rows_of_blocks(file, tensor, field, shard, layout, bad)
                 places = range(self._first_row + rows.start, self._first_row + rows.stop)
                 self.damages.append(Damage(shard.file, what, name, places))
 
-    def _bad_blocks(
-        self, file: io.FileIO, field: FieldSpec, shard: ShardRecord, expected: Sequence[str]
-    ) -> Iterator[int]:
-        for block, digits in enumerate(expected):
-            rows = min(field.block_rows, shard.rows - block * field.block_rows)
-            if self._hash(file, rows * field.row_bytes) != digits:
-                yield block
+    def _sums(
+        self, file: io.FileIO, field: FieldSpec, shard: ShardRecord, layout: ShardLayout, name: str
+    ) -> Iterator[str]:
+        if field.codec is not None:
+            offsets = read_offsets(self._directory / shard.file, name, layout.tensors)
+            sums = BlockSums(field.block_rows // (field.codec.rows or 1))
+            for nbytes in np.diff(offsets).tolist():
+                sums.add(b"".join(self._pieces(file, nbytes)))
+            yield from sums.finish()
+            return
+        for first in range(0, shard.rows, field.block_rows):
+            yield self._digits(file, min(field.block_rows, shard.rows - first) * field.row_bytes)
 
-    def _hash(self, file: io.FileIO, nbytes: int) -> str:
+    def _digits(self, file: io.FileIO, nbytes: int) -> str:
         hasher = xxhash.xxh3_64()
+        for piece in self._pieces(file, nbytes):
+            hasher.update(piece)
+        return hasher.hexdigest()
+
+    def _pieces(self, file: io.FileIO, nbytes: int) -> Iterator[bytes]:
         while nbytes:
             piece = file.read(min(nbytes, _READ_BYTES))
             if not piece:
                 raise ShardFormatError("the file was cut short while it was read")
-            hasher.update(piece)
             nbytes -= len(piece)
             self.nbytes += len(piece)
             self._bar.update(len(piece))
-        return hasher.hexdigest()
+            yield piece
 
     def _report(self, shard: ShardRecord, name: str, field: FieldSpec, bad: Iterable[int]) -> None:
         for first, last in _runs(bad):

@@ -17,7 +17,8 @@ class LoaderStats:
         rows: rows in them.
         bytes_in: bytes read from the dataset for them.
         bytes_out: bytes written for them; more than ``bytes_in`` where a cast widens.
-        gather_seconds: time that threads spent copying and casting, added up over threads.
+        gather_seconds: time that threads spent copying, casting and decoding, added up over threads.
+        decode_seconds: how much of that went into decoding chunks that are stored compressed.
         consumer_wait_seconds: time that the loop spent waiting for batches inside ``next()``, the sampler's own apart;
             near 0: the loader is ahead, near ``wall_seconds``: the loop starves.
         ring_full_seconds: time in which nothing was gathered because every slot was filled or lent; near
@@ -39,6 +40,7 @@ class LoaderStats:
     bytes_in: int = 0
     bytes_out: int = 0
     gather_seconds: float = 0.0
+    decode_seconds: float = 0.0
     consumer_wait_seconds: float = 0.0
     ring_full_seconds: float = 0.0
     transform_seconds: float = 0.0
@@ -80,6 +82,11 @@ class LoaderStats:
         if self.major_faults or self.advised_rows or self.direct_bytes:
             return (
                 f"{waited} for rows that come from the disk: a faster disk, or more memory for its cache, would help."
+            )
+        if self.decode_seconds > self.gather_seconds / 2:
+            return (
+                f"{waited} for rows that are stored compressed: more threads would help, or memload.write without a "
+                "codec, once."
             )
         return f"{waited} for the copy of its batches: memory and the threads that copy are the limit; see threads=."
 

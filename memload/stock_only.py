@@ -10,11 +10,17 @@ from memload.cast import Float32View
 from memload.collate_rules import as_shipped
 from memload.dataset import Dataset
 from memload.groups import GroupedDataset
+from memload.mapped import MappedDataset
 
 
 def asks_for_stock(loader: DataLoader[Any]) -> str | None:
     """Return the first argument of a loader that the native engine cannot follow, as a sentence; None if it can all."""
-    if loader.worker_init_fn is not None and loader.num_workers > 0 and not _is_memload(loader.dataset):
+    if without_worker_init_fn(loader) and type(loader.dataset) is MappedDataset:
+        return (
+            "A worker_init_fn runs in worker processes, and the mapped function may look there for what it did: leave "
+            "it out to have the function called in threads, with random numbers that are seeded for each row."
+        )
+    if without_worker_init_fn(loader) and not _is_memload(loader.dataset):
         return (
             "A worker_init_fn runs in worker processes and may change the dataset there: leave it out, or give "
             "memload's own datasets, which nothing in a worker changes and which are read without it."
@@ -24,6 +30,11 @@ def asks_for_stock(loader: DataLoader[Any]) -> str | None:
     if not as_shipped():
         return "default_collate was changed for tensors, dicts or tuples: take that out of default_collate_fn_map."
     return None
+
+
+def without_worker_init_fn(loader: DataLoader[Any]) -> bool:
+    """Whether a native pass of this loader would leave out to call what a stock one calls in its workers."""
+    return loader.worker_init_fn is not None and loader.num_workers > 0
 
 
 def _is_memload(dataset: object) -> bool:

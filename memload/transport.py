@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from memload._core import Column, Ragged, Storage, Windows
+from memload._core import Chain, Column, Ragged, Storage, TileGrid, Tiles, Windows
 from memload.errors import FormatError
 from memload.fields import AnyColumn
 from memload.ragged_transport import PackedRagged, pack_ragged, unpack_ragged
@@ -47,7 +47,31 @@ class PackedWindows:
     selection: NDArray[np.int64] | None
 
 
-Packed = PackedColumn | PackedWindows | PackedRagged
+@dataclass(frozen=True)
+class PackedGrid:
+    """An array in tiles, with its storages by position, and its chain as filters."""
+
+    rows: int
+    item_bytes: int
+    row_shape: tuple[int, ...]
+    tile_shape: tuple[int, ...]
+    storages: tuple[int, ...]
+    table: NDArray[np.int64]
+    filters: tuple[tuple[str, int, int], ...] | None
+    fill: bytes
+    cut: bool
+    order: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class PackedTiles:
+    """Rows inside tiles; `selection` is None or the stored rows in order."""
+
+    parts: tuple[PackedGrid | PackedColumn, ...]
+    selection: NDArray[np.int64] | None
+
+
+Packed = PackedColumn | PackedTiles | PackedWindows | PackedRagged
 
 
 @dataclass(frozen=True)
@@ -82,13 +106,31 @@ class _Packer:
     def __init__(self) -> None:
         self.packed: list[PackedFile | NDArray[np.uint8]] = []
         self._numbers: dict[str, int] = {}  # of files, by path
+        self._memories: dict[Storage, int] = {}  # that were copied whole
 
     def any(self, column: AnyColumn) -> Packed:
         if isinstance(column, Column):
             return self.column(column)
         if isinstance(column, Ragged):
             return pack_ragged(column, self)
+        if isinstance(column, Tiles):
+            parts = (self.column(part) if isinstance(part, Column) else self._grid(part) for part in column.parts)
+            return PackedTiles(tuple(parts), column.selection)
         return PackedWindows(self.any(column.frames), tuple(column.steps), tuple(column.runs), column.selection)
+
+    def _grid(self, grid: TileGrid) -> PackedGrid:
+        return PackedGrid(
+            grid.rows,
+            grid.item_bytes,
+            tuple(grid.row_shape),
+            tuple(grid.tile_shape),
+            tuple(map(self._whole, grid.storages)),
+            grid.table,
+            None if grid.chain is None else tuple(grid.chain.filters),
+            grid.fill,
+            grid.cut,
+            tuple(grid.order),
+        )
 
     def column(self, column: Column) -> PackedColumn:
         selection = column.selection
@@ -128,6 +170,14 @@ class _Packer:
         self.packed.append(data)
         return len(self.packed) - 1
 
+    def _whole(self, storage: Storage) -> int:
+        if storage.mapped:
+            return self.file(storage)
+        if storage not in self._memories:
+            one = Column(storage.nbytes, [(storage, 0, 1, 0)])
+            self._memories[storage], *_ = self._memory(_gather(one, np.zeros(1, np.int64)), storage.nbytes)
+        return self._memories[storage]
+
     def _memory(self, rows: NDArray[np.uint8], row_bytes: int) -> tuple[int, int, int, int]:
         return self.memory(rows), 0, len(rows), row_bytes
 
@@ -155,8 +205,28 @@ def _unpack(packed: Packed, storages: Sequence[Storage]) -> AnyColumn:
         return _unpack_column(packed, storages)
     if isinstance(packed, PackedRagged):
         return unpack_ragged(packed, storages)
+    if isinstance(packed, PackedTiles):
+        tiles = Tiles([_unpack_part(part, storages) for part in packed.parts])
+        return tiles if packed.selection is None else tiles.select(packed.selection)
     windows = Windows(_unpack(packed.frames, storages), list(packed.steps), list(packed.runs))
     return windows if packed.selection is None else windows.select(packed.selection)
+
+
+def _unpack_part(packed: PackedGrid | PackedColumn, storages: Sequence[Storage]) -> TileGrid | Column:
+    if isinstance(packed, PackedColumn):
+        return _unpack_column(packed, storages)
+    return TileGrid(
+        packed.rows,
+        packed.item_bytes,
+        packed.row_shape,
+        packed.tile_shape,
+        [storages[number] for number in packed.storages],
+        packed.table,
+        None if packed.filters is None else Chain(packed.filters),
+        packed.fill,
+        packed.cut,
+        packed.order,
+    )
 
 
 def _unpack_column(packed: PackedColumn, storages: Sequence[Storage]) -> Column:

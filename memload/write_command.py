@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import warnings
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy as np
 from memload.cast import Cast
 from memload.dataset import Dataset
 from memload.dtypes import as_torch_dtype
+from memload.errors import LayoutWarning
 from memload.groups import concat
 from memload.opening import open  # noqa: A004 - memload's own
 from memload.writing import write
@@ -98,7 +100,9 @@ def run(options: argparse.Namespace) -> int:
     *sources, target = options.paths or [""]
     if not sources:
         raise ValueError(f"expected what to convert and the directory to make: {_USAGE}")
-    dataset = _open_sources(sources, _stated(options))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LayoutWarning)  # which would advise to do what is done here
+        dataset = _open_sources(sources, _stated(options))
     written = write(
         target,
         dataset,

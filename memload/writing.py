@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from memload.codec_by_field import Codecs
 from memload.conversion import Conversion, Conversions, words_of
 from memload.dataset import Dataset
 from memload.fields import row_nbytes
@@ -32,6 +33,7 @@ def write(
     cast: Any = None,
     shard_bytes: int | str = "512MB",
     append: bool = False,
+    codec: Codecs = None,
     resume: bool = True,
     progress: bool | None = None,
     ragged: Iterable[str] | Mapping[str, int] = (),
@@ -58,6 +60,9 @@ def write(
             their values (0 to 255), and `Cast(dtype, norm_removed=True)` stores (x - 127) / 255.
         shard_bytes: about how large a shard file may grow, in bytes or as "512MB".
         append: add shards to the set if it exists; fields must match.
+        codec: how to compress: a `Codec`, or its text such as "zstd" or "lz4:9", for all fields whose rows have at
+            least 256 bytes; or a dict of these by field, for those it names. None: rows lie as they are, which loads
+            fastest from memory. docs/compression.md tells what it gains and costs.
         resume: go on where an earlier call was interrupted, if all its rows were in files and it is the same: of the
             same files, unchanged, with the same options. What is complete is verified first. A call that is
             not the same, or resume=False, begins anew.
@@ -87,8 +92,8 @@ def write(
     conversions = Conversions(mask, scale, cast)
     supply = _supply(data, rows)
     if supply is None:
-        writer = ShardWriter(path, shard_bytes=shard_bytes, append=append, ragged=ragged)
-        _write_stream(writer, data, conversions, progress)
+        how = {"shard_bytes": shard_bytes, "append": append, "codec": codec, "ragged": ragged}
+        _write_stream(path, data, conversions, progress, **how)
         return open_dataset(path)
     if supply.rows == 0:
         raise ValueError(f"{path}: the data has 0 rows, so there is nothing to make a set of")
@@ -100,6 +105,7 @@ def write(
         shard_bytes=shard_bytes,
         append=append,
         rows=supply.rows,
+        codec=codec,
         resume=plan,
         progress=progress,
         nbytes=supply.nbytes if isinstance(supply, RaggedSupply) else None,
@@ -141,9 +147,16 @@ def _write_supply(
             bar.update(sum(rows.data.nbytes for rows in block.values()))
 
 
-def _write_stream(writer: ShardWriter, data: Any, conversions: Conversions, progress: bool | None) -> None:
-    with writer, byte_bar("write", None, progress) as bar:
-        _write_rows(writer, _iterator(data), conversions, bar)
+def _write_stream(
+    path: str | Path,
+    data: Any,
+    conversions: Conversions,
+    progress: bool | None,
+    **how: Any,
+) -> None:
+    rows = _iterator(data)
+    with ShardWriter(path, **how) as writer, byte_bar("write", None, progress) as bar:
+        _write_rows(writer, rows, conversions, bar)
 
 
 def _iterator(data: Any) -> Any:

@@ -1,5 +1,6 @@
 """The table of arguments is complete, and what it says of the native engine holds."""
 
+import functools
 import gc
 import inspect
 import pickle
@@ -45,13 +46,36 @@ def shows_itself(worker_id):
 def test_a_worker_init_fn_keeps_memloads_datasets_native_and_is_called_for_all_others():
     arguments = {"batch_size": 4, "num_workers": 1, "worker_init_fn": shows_itself}
     for dataset in (native(), Subset(native(), [0, 1]), ConcatDataset([native(), native()])):
-        assert memload.FastLoader(dataset, **arguments).engine == "native"
+        loader = memload.FastLoader(dataset, **arguments)
+        assert loader.engine == "native"
+        assert loader.why.endswith("without worker processes to call worker_init_fn in.")
+    assert "worker" not in memload.FastLoader(native(), num_workers=1).why
     loader = memload.FastLoader(of_tensors(), **arguments)
     assert loader.engine == "torch"
     assert "worker_init_fn" in loader.why
     with pytest.raises(LookupError, match="worker 0 was asked"):
         next(iter(loader))
     assert memload.FastLoader(of_tensors(), worker_init_fn=shows_itself).engine == "native"  # no workers, no call
+
+
+def notes_its_worker(worker_id):
+    get_worker_info().dataset.fn.keywords["opened"].append(worker_id + 10)
+
+
+def worker_of(sample, opened):
+    info = get_worker_info()
+    return -1 if info is None else info.id, *opened
+
+
+def test_a_mapped_function_finds_its_worker_where_a_worker_init_fn_asks_for_one_and_none_natively():
+    mapped = native(4).map(functools.partial(worker_of, opened=[]))
+    loader = memload.FastLoader(mapped, 2, num_workers=2, worker_init_fn=notes_its_worker)
+    assert loader.engine == "torch"
+    assert "leave it out to have the function called in threads" in loader.why
+    assert [[x.tolist() for x in batch] for batch in loader] == [[[0, 0], [10, 10]], [[1, 1], [11, 11]]]
+    loader = memload.FastLoader(mapped, 2, num_workers=2)
+    assert loader.engine == "native"
+    assert [[x.tolist() for x in batch] for batch in loader] == [[[-1, -1]]] * 2
 
 
 def test_a_prefetch_factor_is_the_depth_and_depth_overrides_it():

@@ -368,7 +368,7 @@ def test_verify_goes_on_after_a_shard_that_cannot_be_read(shards):
 def test_the_command_line_tells_and_sets_the_status(shards, tmp_path, capsys):
     assert main(["info", str(shards)]) == 0
     said = capsys.readouterr().out
-    assert all(part in said for part in ("100 rows", "stim", "uint8", "(3,)", "files: 3", "read in place"))
+    assert all(part in said for part in ("100 rows", "stim", "uint8", "(3,)", "files: 3", "stim: read in place"))
     assert main(["verify", str(shards)]) == 0
     assert "700 B read, all checksums agree" in capsys.readouterr().out
     flip(shards / "shard-00001.safetensors", 4096)

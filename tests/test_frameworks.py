@@ -127,6 +127,20 @@ def test_accelerate_takes_a_prepared_loader_up_in_the_middle_of_an_epoch(reports
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("how", ["dispatch_batches", "split_batches"])
+def test_the_first_ranks_state_takes_up_batches_that_are_dealt_out(reports, how, ranks):
+    for rank in reports("accelerate_runs.py", ranks=ranks):
+        found = rank[f"memload.prepare, stateful, {how}"]
+        # accelerate completes the last batch by rows of the first that it saw, which is another one here.
+        *rest, last = found["rest"]
+        *expected, expected_last = found["whole"][3:]
+        assert rest == expected
+        assert last[:-1] == expected_last[:-1]
+        assert len(last) == len(expected_last)
+        assert len(found["next"]) == len(found["whole"])
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("scenario", ["as it is", "default_collate", "FastLoader"])
 def test_the_trainer_of_transformers_trains_and_predicts_natively(reports, scenario, ranks):
     found = reports("transformers_runs.py", ranks=ranks)

@@ -439,6 +439,19 @@ def test_functions_of_samples_and_batches_see_what_they_see_in_a_stock_loader():
     assert_equal_passes(mapped, DataLoader(both.map(scaled), 8, collate_fn=memload.group_collate))
 
 
+def test_rows_of_datasets_that_differ_are_mapped_one_by_one_on_stock_machinery():
+    def doubled(sample):
+        return {name: value if name == "dataset_idx" else value * 2 for name, value in sample.items()}
+
+    members = {"a": memload.from_arrays(x=torch.arange(9)), "b": memload.from_arrays(y=torch.arange(7.0))}
+    mapped = memload.concat(members).map(doubled)
+    assert mapped[10] == {"y": torch.tensor(2.0), "dataset_idx": 1}
+    loader = fast(mapped)
+    assert "batch_transform=" in loader.why
+    assert_equal_passes(loader, DataLoader(mapped, 8, collate_fn=memload.group_collate))
+    assert memload.concat(members).map(doubled, in_processes=True).in_processes
+
+
 def test_a_stock_loader_over_alike_datasets_gets_gathered_batches_and_ints():
     both = memload.concat({"a": memload.from_arrays(x=torch.arange(9)), "b": memload.from_arrays(x=torch.arange(7))})
     samples = both.__getitems__([1, 10, -1])

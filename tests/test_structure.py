@@ -21,13 +21,14 @@ FLOORS = [
     {"samplers", "budget_batches"},
     {"batch_streams"},
     {"errors", "dtypes", "sizes", "progress", "stats", "plan", "collate_rules", "pinning", "seeding", "iterators"}
-    | {"memory.budget", "sources.memory_maps", "sources.packages", "sources.paths"},
+    | {"stored", "memory.budget", "sources.memory_maps", "sources.packages", "sources.paths"},
     {"fields", "state", "mapped", "planned_rows", "ragged_samples"} | {"pace", "reseeding"},
     {"collating", "safetensors_header", "rows", "windows", "ragged_transport", "sources.members"}
-    | {"sources.hdf5_filters"},
-    {"transport", "ragged_spec", "sources.hdf5_layout"},
+    | {"sources.hdf5_filters", "sources.tile_blocks"},
+    {"transport", "codec", "ragged_spec", "row_costs", "sources.hdf5_layout"},
     {"shard_index"},
-    {"ragged_fields"},
+    {"ragged_fields", "coded_blocks", "coded_fields"},
+    {"codec_by_field"},
     {"ragged_shards", "shard_file", "staging", "graph_layout"}
     | {"sources.arrays", "sources.npy", "sources.raw", "sources.safetensors_file"},
     {"shards", "pyg"} | {"sources.npz", "sources.torch_file", "sources.arrow", "sources.hdf5", "sources.ragged_arrays"},
@@ -54,7 +55,7 @@ FLOORS = [
     {"accelerated"},
 ]
 # What runs from the command line stands on the face, like any user's program.
-PROGRAMS = [{"measure"}, {"stock", "bench"}, {"demo", "doctor", "write_command"}, {"cli"}, {"__main__"}]
+PROGRAMS = [{"measure"}, {"stock", "bench"}, {"demo", "doctor", "write_command", "info_command"}, {"cli"}, {"__main__"}]
 HOUSE = [*FLOORS, {""}, *PROGRAMS]
 
 

@@ -1,5 +1,6 @@
 #include "core/field_reader.h"
 
+#include <algorithm>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -7,6 +8,7 @@
 #include "core/column.h"
 #include "core/plain_reader.h"
 #include "core/ragged_reader.h"
+#include "core/tile_reader.h"
 #include "core/windows.h"
 
 namespace memload {
@@ -25,16 +27,30 @@ struct MakeReader {
   std::unique_ptr<const FieldReader> operator()(const std::shared_ptr<const Ragged>& ragged) const {
     return std::make_unique<RaggedReader>(ragged, cast, isa, store);
   }
+  std::unique_ptr<const FieldReader> operator()(const std::shared_ptr<const Tiles>& tiles) const {
+    return std::make_unique<TileReader>(tiles, cast, isa, store);
+  }
   std::unique_ptr<const FieldReader> operator()(const std::shared_ptr<const Windows>& windows) const {
     return std::make_unique<WindowReader>(windows, std::visit(*this, windows->frames()));
   }
 };
 
 template <class Kind>
+bool is(const AnyColumn& column) {
+  return std::holds_alternative<std::shared_ptr<const Kind>>(column);
+}
+
+// Rows that lie in place, as a part of a column whose other rows lie inside tiles.
+AnyColumn as_tiles(const AnyColumn& column) {
+  if (!is<Column>(column)) return column;
+  return std::make_shared<const Tiles>(*std::get<std::shared_ptr<const Column>>(column));
+}
+
+template <class Kind>
 AnyColumn concat_kind(std::span<const AnyColumn> columns) {
   std::vector<std::shared_ptr<const Kind>> members;
   for (const AnyColumn& column : columns) {
-    if (!std::holds_alternative<std::shared_ptr<const Kind>>(column)) {
+    if (!is<Kind>(column)) {
       throw std::invalid_argument("columns that are stored in different ways cannot be one column");
     }
     members.push_back(std::get<std::shared_ptr<const Kind>>(column));
@@ -66,6 +82,11 @@ std::size_t row_bytes_of(const AnyColumn& column) noexcept {
 
 AnyColumn concat(std::span<const AnyColumn> columns) {
   if (columns.empty()) throw std::invalid_argument("concat needs at least one column");
+  if (std::any_of(columns.begin(), columns.end(), is<Tiles>)) {
+    std::vector<AnyColumn> alike(columns.size());
+    std::transform(columns.begin(), columns.end(), alike.begin(), as_tiles);
+    return concat_kind<Tiles>(alike);
+  }
   return std::visit([columns]<class Kind>(const std::shared_ptr<const Kind>&) { return concat_kind<Kind>(columns); },
                     columns.front());
 }

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -21,12 +22,13 @@ namespace memload {
 
 class Column;
 class Ragged;
+class Tiles;
 class Windows;
 
-// The kinds of columns: rows that are one run of bytes each, overlapping windows of frames, and rows that differ in
-// length.
-using AnyColumn =
-    std::variant<std::shared_ptr<const Column>, std::shared_ptr<const Windows>, std::shared_ptr<const Ragged>>;
+// The kinds of columns: rows that are one run of bytes each, rows inside tiles, overlapping windows of frames, and rows
+// that differ in length.
+using AnyColumn = std::variant<std::shared_ptr<const Column>, std::shared_ptr<const Tiles>,
+                               std::shared_ptr<const Windows>, std::shared_ptr<const Ragged>>;
 
 // One field of a batch: where its rows lie and what becomes of their elements. Without a cast, bytes are copied.
 struct FieldSpec {
@@ -35,10 +37,11 @@ struct FieldSpec {
 };
 
 // What fill() does about rows that are not in the page cache, beyond reading the mapping. Both cost a system call per
-// row and are for cold data.
+// row and are for cold data. And the memory that it works in.
 struct ColdReads {
   bool ask = false;                // rows of a page or more are asked for as a whole
   std::span<std::byte> scratch{};  // large rows are read into it, past the page cache: Gather::kScratch bytes, or none
+  std::span<std::byte> workspace{};  // at least the reader's workspace_bytes(), aligned to 64
 };
 
 // What fill() found.
@@ -47,6 +50,7 @@ struct Filled {
   std::size_t direct_bytes = 0;    // read past the page cache
   std::size_t resident_reads = 0;  // reads that could be left out, since their bytes were in the page cache
   bool refused = false;            // a file cannot be read past the page cache
+  std::chrono::nanoseconds decoding{};
 };
 
 // An array that a field puts into the slot: the elements of its rows first, then, for some kinds, int64 numbers.
@@ -90,6 +94,8 @@ class FieldReader {
   [[nodiscard]] virtual std::size_t outputs() const noexcept { return 1; }
   [[nodiscard]] virtual std::size_t row_bytes() const noexcept = 0;  // read for a row, on average
   [[nodiscard]] virtual Files files() const noexcept = 0;
+  // What each thread that fills needs to work in.
+  [[nodiscard]] virtual std::size_t workspace_bytes() const noexcept { return 0; }
 
   // The most bytes that a batch of so many rows takes in its slot. Throws std::length_error if that cannot be
   // addressed.

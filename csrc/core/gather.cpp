@@ -35,6 +35,12 @@ Gather::Gather(const std::vector<FieldSpec>& fields, Isa isa, Store store) : sto
   }
 }
 
+std::size_t Gather::workspace_bytes() const noexcept {
+  std::size_t most = 0;
+  for (const Field& field : fields_) most = std::max(most, field.reader->workspace_bytes());
+  return most;
+}
+
 std::size_t Gather::slot_bytes(std::size_t rows) const {
   std::size_t bytes = 0;
   for (const auto& [reader, files] : fields_) bytes = sum_of(bytes, reader->bound(rows));
@@ -150,7 +156,10 @@ void gather_rows(const AnyColumn& column, std::span<const std::int64_t> rows, st
     throw std::invalid_argument(std::to_string(rows.size()) + " rows of " + std::to_string(bytes) +
                                 " bytes in all do not fill " + std::to_string(out.size()) + " bytes");
   }
-  gather.fill(layout, out.data(), 0, layout.work);
+  const HugeMemory workspace(gather.workspace_bytes());
+  ColdReads cold;
+  cold.workspace = {workspace.data(), workspace.size()};
+  gather.fill(layout, out.data(), 0, layout.work, cold);
 }
 
 }  // namespace memload

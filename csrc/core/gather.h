@@ -44,6 +44,8 @@ class Gather {
   [[nodiscard]] std::size_t outputs(std::size_t field) const noexcept { return fields_[field].reader->outputs(); }
   [[nodiscard]] std::int64_t rows() const noexcept { return fields_.front().reader->rows(); }
   [[nodiscard]] std::size_t row_bytes() const noexcept { return row_bytes_; }  // read per row on average, all fields
+  // What each thread that fills needs to work in.
+  [[nodiscard]] std::size_t workspace_bytes() const noexcept;
   // What the pipeline has to know of the files behind all fields.
   [[nodiscard]] const FieldReader::Files& files() const noexcept { return files_; }
 

@@ -107,6 +107,7 @@ class Pipeline::State : public std::enable_shared_from_this<Pipeline::State> {
   void note_ring();
 
   // Called by workers without the mutex.
+  SlotPool::Lease workspace();
   void piece_done(Filling& filling, Clock::duration spent, const Filled& found, long major_faults);
   void sampled(bool resident);
   SlotPool::Lease waking(SlotPool::Lease slot);
@@ -116,9 +117,10 @@ class Pipeline::State : public std::enable_shared_from_this<Pipeline::State> {
   const PipelineOptions options_;
   const std::uint64_t born_ = fork_generation();
   std::unique_ptr<const Gather> gather_;
-  std::size_t slot_bytes_ = 0;         // of a batch of slot_rows
-  std::shared_ptr<SlotPool> pool_;     // null once another pass took it over
-  std::shared_ptr<SlotPool> scratch_;  // what direct reads are read into, one for each thread
+  std::size_t slot_bytes_ = 0;            // of a batch of slot_rows
+  std::shared_ptr<SlotPool> pool_;        // null once another pass took it over
+  std::shared_ptr<SlotPool> scratch_;     // what direct reads are read into, one for each thread
+  std::shared_ptr<SlotPool> workspaces_;  // what tiles are decoded in, one for each thread and one for the consumer
   std::shared_ptr<Crew> crew_;
   std::shared_ptr<Workers> workers_;
 
@@ -161,6 +163,8 @@ class Pipeline::State::Filling : public Job {
       const SlotPool::Lease scratch = state_->direct() ? state_->scratch_->try_acquire(Gather::kScratch) : nullptr;
       ColdReads cold{state_->cold_ && !state_->options_.read_blocks};
       if (scratch) cold.scratch = {scratch.get(), Gather::kScratch};
+      const SlotPool::Lease workspace = state_->workspace();
+      if (workspace) cold.workspace = {workspace.get(), state_->gather_->workspace_bytes()};
       found = state_->gather_->fill(layout, slot.get(), edge(index), edge(index + 1), cold);
     } catch (...) {
       const std::lock_guard lock(state_->mutex_);
@@ -237,6 +241,7 @@ Pipeline::State::State(const std::vector<FieldSpec>& fields, const PipelineOptio
   pool_ = kept && reuse->pool_->slots() == slots ? std::move(reuse->pool_) : SlotPool::create(slots);
   direct_ = options.direct && !options.read_blocks && gather_->files().large_rows;
   scratch_ = SlotPool::create(static_cast<std::size_t>(direct_threads()));
+  workspaces_ = SlotPool::create(static_cast<std::size_t>(options.threads) + 1);
   crew_ = std::make_shared<Crew>(options.threads);
   workers_ = Workers::shared(options.threads);
 }
@@ -365,6 +370,14 @@ void Pipeline::State::submit_advice(std::vector<std::int64_t> rows) {
   workers_->submit(std::make_shared<Advice>(*this, std::move(rows)), /*urgent=*/true);
 }
 
+// Null if no field needs one.
+SlotPool::Lease Pipeline::State::workspace() {
+  const std::size_t bytes = gather_->workspace_bytes();
+  if (bytes == 0) return nullptr;
+  SlotPool::Lease kept = workspaces_->try_acquire(bytes);
+  return kept ? kept : workspaces_->fresh(bytes);
+}
+
 void Pipeline::State::sampled(bool resident) {
   const std::lock_guard lock(mutex_);
   if (!closed_) count_warm(!resident, resident ? 1 : 0);
@@ -378,6 +391,7 @@ void Pipeline::State::count_warm(bool cold, std::size_t resident) {
 void Pipeline::State::piece_done(Filling& filling, Clock::duration spent, const Filled& found, long major_faults) {
   const std::lock_guard lock(mutex_);
   stats_.gather_seconds += seconds(spent);
+  stats_.decode_seconds += seconds(found.decoding);
   stats_.major_faults += static_cast<std::uint64_t>(major_faults);
   stats_.direct_bytes += found.direct_bytes;
   if (--filling.remaining == 0) {
@@ -511,6 +525,7 @@ void Pipeline::State::give_back(bool keep_slots) {
   }
   dropped.clear();
   scratch_->close();
+  workspaces_->close();
   if (keep_slots) return;
   workers_.reset();
   if (pool_) pool_->close();
@@ -557,6 +572,11 @@ PipelineStats Pipeline::stats() const { return here().stats(); }
 
 std::size_t Pipeline::ring_bytes(const Gather& gather, std::size_t slot_rows, int depth) {
   return (static_cast<std::size_t>(depth) + 1) * mapped_bytes(gather.slot_bytes(slot_rows));
+}
+
+std::size_t Pipeline::workspace_bytes(const Gather& gather, int threads) {
+  const std::size_t bytes = gather.workspace_bytes();
+  return bytes == 0 || threads == 0 ? 0 : (static_cast<std::size_t>(threads) + 1) * mapped_bytes(bytes);
 }
 
 }  // namespace memload

@@ -41,7 +41,8 @@ struct PipelineStats {
   std::uint64_t rows = 0;            // handed out
   std::uint64_t bytes_in = 0;        // read from the columns for them
   std::uint64_t bytes_out = 0;       // written for them
-  double gather_seconds = 0;         // thread-seconds spent copying and casting
+  double gather_seconds = 0;         // thread-seconds spent copying, casting and decoding
+  double decode_seconds = 0;         // those of them that decoding took
   double consumer_wait_seconds = 0;  // the consumer inside next()
   double ring_full_seconds = 0;      // the plan had more, but every slot was filled or lent
   std::uint64_t fresh_batches = 0;   // served from memory of their own, since every slot was lent
@@ -92,6 +93,8 @@ class Pipeline {
   [[nodiscard]] PipelineStats stats() const;
   // What the ring takes: slots x the mapped size of a batch of slot_rows.
   [[nodiscard]] static std::size_t ring_bytes(const Gather& gather, std::size_t slot_rows, int depth);
+  // What so many threads, and a consumer that helps them, take to decode in; 0 for no threads.
+  [[nodiscard]] static std::size_t workspace_bytes(const Gather& gather, int threads);
 
  private:
   class State;

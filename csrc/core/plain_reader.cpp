@@ -55,12 +55,7 @@ class PlainReader::Part {
 
   [[noreturn]] void fail(const void* address) const {
     const Extent extent = field_.column_->at(rows_[current_]);
-    const Storage& storage = *extent.segment->storage;
-    const auto offset = static_cast<std::uint64_t>(static_cast<const std::byte*>(address) - storage.data());
-    throw ReadError(storage.name(), extent.row_in_segment, offset,
-                    "the file had " + std::to_string(storage.size()) +
-                        " bytes when it was opened; it was truncated since, or its disk fails. Restore it and open the "
-                        "data set again");
+    throw extent.segment->storage->unreadable(extent.row_in_segment, address);
   }
 
  private:

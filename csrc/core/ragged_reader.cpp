@@ -187,7 +187,7 @@ std::unique_ptr<const FieldPlan> RaggedReader::plan(std::span<const std::int64_t
   std::int64_t longest = 0;
   for (const Run& run : plan->runs) {
     plan->numbers.push_back(ragged_->pads() ? run.items : items);
-    items += run.items;
+    if (__builtin_add_overflow(items, run.items, &items)) throw std::length_error("a batch is larger than any memory");
     longest = std::max(longest, run.items);
   }
   plan->bytes_in = static_cast<std::size_t>(items) * ragged_->planes() * ragged_->item_bytes();
@@ -196,13 +196,13 @@ std::unique_ptr<const FieldPlan> RaggedReader::plan(std::span<const std::int64_t
   } else {
     plan->numbers.push_back(items);
   }
+  plan->bytes = plan->work = bytes_of(items, rows.size());  // which also says that what follows can be counted
   plan->starts.reserve(rows.size() + 1);
   for (std::size_t i = 0; i <= rows.size(); ++i) {
     const auto before =
         ragged_->pads() ? i * static_cast<std::size_t>(longest) : static_cast<std::size_t>(plan->numbers[i]);
     plan->starts.push_back(before * out_item_bytes_);
   }
-  plan->bytes = plan->work = bytes_of(items, rows.size());
   plan->plane_bytes = plan->starts.back();
   plan->numbers_at = round_up(plan->plane_bytes * ragged_->planes(), kAlign);
   plan->outputs[0] = {0, items * static_cast<std::int64_t>(ragged_->planes())};

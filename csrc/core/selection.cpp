@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <stdexcept>
-#include <string>
+
+#include "core/column.h"
 
 namespace memload {
 namespace {
@@ -14,20 +15,10 @@ void add_rows(std::int64_t& sum, std::int64_t rows) {
 }  // namespace
 
 Selection Selection::select(std::span<const std::int64_t> rows) const {
-  auto chosen = std::make_shared<std::vector<std::int64_t>>(rows.begin(), rows.end());
-  for (std::size_t i = 0; i < chosen->size(); ++i) {
-    std::int64_t& row = (*chosen)[i];
-    if (row < 0 || row >= rows_) {
-      throw std::out_of_range("row " + std::to_string(row) + " at position " + std::to_string(i) +
-                              " is not one of the " + std::to_string(rows_) + " rows (0 to " +
-                              std::to_string(rows_ - 1) + ")");
-    }
-    row = stored(row);
-  }
-  Selection selected(stored_rows_);
-  selected.rows_ = static_cast<std::int64_t>(chosen->size());
-  selected.chosen_ = std::move(chosen);
-  return selected;
+  Selection fewer(stored_rows_);
+  fewer.chosen_ = selected(rows, rows_, chosen());
+  fewer.rows_ = static_cast<std::int64_t>(rows.size());
+  return fewer;
 }
 
 Selection Selection::concat(const std::vector<Selection>& selections) {

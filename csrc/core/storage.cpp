@@ -162,6 +162,14 @@ bool Storage::resident(const std::byte* at, std::size_t n) const noexcept {
   return true;
 }
 
+ReadError Storage::unreadable(std::int64_t row, const void* address) const {
+  const auto offset = static_cast<std::uint64_t>(static_cast<const std::byte*>(address) - data_);
+  return {name_, row, offset,
+          "the file had " + std::to_string(size_) +
+              " bytes when it was opened; it was truncated since, or its disk fails. Restore it and open the data set "
+              "again"};
+}
+
 const std::byte* Storage::read_direct(const std::byte* at, std::size_t n, std::span<std::byte> scratch) const noexcept {
   if (!direct_) return nullptr;
   const std::byte* const read = direct_->read(static_cast<std::size_t>(at - data_), n, scratch);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/direct_file.h"
+#include "core/error.h"
 
 namespace memload {
 
@@ -65,6 +66,9 @@ class Storage : public std::enable_shared_from_this<Storage> {
 
   // Whether read_direct() may work: not for borrowed memory, and never again once the file system has refused.
   [[nodiscard]] bool reads_directly() const noexcept { return direct_ && direct_->usable(); }
+
+  // What a read of the mapping that failed at `address` is reported as, in a row of what the storage holds.
+  [[nodiscard]] ReadError unreadable(std::int64_t row, const void* address) const;
 
   // Bytes that read_direct() has read so far.
   [[nodiscard]] std::uint64_t direct_bytes() const noexcept { return direct_bytes_.load(std::memory_order_relaxed); }

@@ -67,6 +67,7 @@ class WindowReader final : public FieldReader {
   [[nodiscard]] std::size_t row_bytes() const noexcept override {
     return windows_->steps().size() * frames_->row_bytes();
   }
+  [[nodiscard]] std::size_t workspace_bytes() const noexcept override { return frames_->workspace_bytes(); }
   // Frames of several windows are read through the page cache, however large they are: the next window wants them.
   [[nodiscard]] Files files() const noexcept override;
   [[nodiscard]] std::size_t bound(std::size_t rows) const override;

@@ -155,6 +155,7 @@ class PyPipeline {
     d["bytes_in"] = s.bytes_in;
     d["bytes_out"] = s.bytes_out;
     d["gather_seconds"] = s.gather_seconds;
+    d["decode_seconds"] = s.decode_seconds;
     d["consumer_wait_seconds"] = s.consumer_wait_seconds;
     d["ring_full_seconds"] = s.ring_full_seconds;
     d["fresh_batches"] = s.fresh_batches;
@@ -205,8 +206,9 @@ std::unique_ptr<PyPipeline> make_pipeline(const std::vector<PyField>& fields, st
   return std::make_unique<PyPipeline>(fields, options, reuse.value_or(nullptr));
 }
 
-std::size_t ring_bytes(const std::vector<PyField>& fields, std::size_t slot_rows, int depth) {
-  return Pipeline::ring_bytes(Gather(specs_of(fields), Isa::scalar, Store::cached), slot_rows, depth);
+std::size_t ring_bytes(const std::vector<PyField>& fields, std::size_t slot_rows, int depth, int threads) {
+  const Gather gather(specs_of(fields), Isa::scalar, Store::cached);
+  return Pipeline::ring_bytes(gather, slot_rows, depth) + Pipeline::workspace_bytes(gather, threads);
 }
 
 }  // namespace
@@ -231,7 +233,8 @@ void register_pipeline(py::module_& m) {
            "answer for so many seconds is left behind.")
       .def("stats", &PyPipeline::stats, "Counters of this pass.")
       .def_static("ring_bytes", &ring_bytes, py::arg("fields"), py::arg("slot_rows"), py::arg("depth"),
-                  "Bytes that the slots of such a pipeline take.");
+                  py::arg("threads") = 0,
+                  "Bytes that the slots of such a pipeline take, and what so many threads decode in.");
 }
 
 }  // namespace memload::python

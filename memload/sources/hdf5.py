@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,13 +17,15 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from memload._core import Column, Storage
+from memload._core import Chain, Column, Storage, TileGrid, Tiles
 from memload.dtypes import from_numpy_dtype
 from memload.errors import FormatError
 from memload.fields import Field, check_size, digest_of
+from memload.sources.hdf5_filters import Filter
 from memload.sources.hdf5_layout import NEVER_WRITTEN, Chunks, Stored, read_layout
 from memload.sources.members import Key, check_lengths, choose
 from memload.sources.packages import package
+from memload.sources.tile_blocks import blocks_of
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 
@@ -100,9 +102,9 @@ def _below(group: Any) -> dict[str, Any]:
 
     found: dict[str, Any] = {}
 
-    def see(name: str, member: Any) -> None:
-        if isinstance(member, h5py.Dataset):
-            found[name] = member
+    def see(name: str | bytes, member: Any) -> None:
+        if isinstance(member, h5py.Dataset):  # names that are no UTF-8 come as bytes
+            found[name if isinstance(name, str) else name.decode(errors="replace")] = member
 
     group.visititems(see)
     return found
@@ -156,28 +158,74 @@ def _field(stored: Stored, storage: Storage) -> Field:
         dtype = from_numpy_dtype(stored.dtype.newbyteorder("="))
         check_size(dtype, stored.shape[1:], stored.shape[0])
         column = _column(stored, storage)
+        digest = _digest(stored, storage)
+        return Field(dtype, stored.shape[1:], column, digest=digest, blocks=blocks_of(column, stored.dtype.itemsize))
     except FormatError:
         raise
     except (TypeError, ValueError) as error:
         raise FormatError(f"{stored.where}: {error}") from error
-    return Field(dtype, stored.shape[1:], column, digest=_digest(stored, storage))
 
 
-def _column(stored: Stored, storage: Storage) -> Column:
-    rows, row_bytes = stored.shape[0], stored.row_bytes
-    if row_bytes == 0 or stored.data is None:
+def _column(stored: Stored, storage: Storage) -> Column | Tiles:
+    rows, row_bytes, data = stored.shape[0], stored.row_bytes, stored.data
+    if row_bytes == 0 or data is None:
         return Column(row_bytes, [(_filled(stored), 0, rows, 0)])
-    if isinstance(stored.data, np.ndarray):
-        return Column(row_bytes, [(_borrowed(stored, stored.data), 0, rows, row_bytes)])
-    if isinstance(stored.data, int) and _native_order(stored):
-        return Column(row_bytes, [(storage, stored.data, rows, row_bytes)])
-    if isinstance(stored.data, Chunks) and _native_order(stored) and _rows_are_runs(stored, stored.data):
-        return Column(row_bytes, _segments(stored, stored.data, storage))
-    raise FormatError(f"{stored.where}: its rows are stored in parts, compressed or in another byte order")
+    if isinstance(data, np.ndarray):
+        return Column(row_bytes, [(_borrowed(stored, data), 0, rows, row_bytes)])
+    if isinstance(data, Chunks):
+        runs = stored.dtype.isnative and _rows_are_runs(stored, data)
+        return Column(row_bytes, _segments(stored, data, storage)) if runs else Tiles([_grid(stored, data, storage)])
+    if stored.dtype.isnative:
+        return Column(row_bytes, [(storage, data, rows, row_bytes)])
+    return Tiles([_swapped_rows(stored, data, storage)])
 
 
-def _native_order(stored: Stored) -> bool:
-    return bool(stored.dtype.isnative)
+def _grid(stored: Stored, chunks: Chunks, storage: Storage) -> TileGrid:
+    """The chunks as tiles, each behind the file's filters."""
+    filters, skipped = list(chunks.filters), chunks.skipped.astype(np.int64)
+    if not stored.dtype.isnative:
+        filters, skipped = [_byteswap(stored.dtype), *filters], skipped << 1  # it comes first, and is in every chunk
+    written = np.where(chunks.offsets == NEVER_WRITTEN, -1, 0)
+    table = np.stack([written, np.maximum(chunks.offsets, 0), chunks.sizes, skipped], axis=1)
+    return _tiles(stored, chunks.shape, storage, table, filters)
+
+
+def _swapped_rows(stored: Stored, offset: int, storage: Storage) -> TileGrid:
+    """Contiguous rows in the other byte order: tiles of a row, or of some short ones."""
+    step = max(1, _SWAPPED_BYTES // stored.row_bytes)
+    starts = np.arange(0, stored.shape[0], step)
+    sizes = np.minimum(step, stored.shape[0] - starts) * stored.row_bytes
+    table = np.stack([np.zeros_like(starts), offset + starts * stored.row_bytes, sizes, np.zeros_like(starts)], axis=1)
+    return _tiles(stored, (step, *stored.shape[1:]), storage, table, [_byteswap(stored.dtype)], cut=True)
+
+
+_SWAPPED_BYTES = 4096
+
+
+def _tiles(
+    stored: Stored,
+    shape: tuple[int, ...],
+    storage: Storage,
+    table: NDArray[np.int64],
+    filters: Sequence[Filter],
+    *,
+    cut: bool = False,
+) -> TileGrid:
+    return TileGrid(
+        stored.shape[0],
+        stored.dtype.itemsize,
+        stored.shape[1:],
+        shape,
+        [storage],
+        table,
+        Chain(filters) if filters else None,
+        stored.fill,
+        cut,
+    )
+
+
+def _byteswap(dtype: np.dtype[Any]) -> Filter:
+    return "byteswap", dtype.itemsize // 2 if dtype.kind == "c" else dtype.itemsize, 0
 
 
 def _rows_are_runs(stored: Stored, chunks: Chunks) -> bool:

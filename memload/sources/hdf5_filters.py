@@ -53,9 +53,8 @@ _NATIVE: dict[int, Callable[[str, tuple[int, ...], int], Filter]] = {
     32004: lambda _where, _values, _item: ("lz4_blocks", 0, 0),
     32008: _bitshuffle,
     32015: lambda _where, _values, _item: ("zstd", 0, 0),
-    32026: lambda _where, _values, _item: ("blosc", 0, 0),
 }
-_DECODED = "deflate, shuffle, fletcher32, lzf, and of hdf5plugin blosc, blosc2, bitshuffle, lz4 and zstd"
+_DECODED = "deflate, shuffle, fletcher32, lzf, and of hdf5plugin blosc, bitshuffle, lz4 and zstd"
 _KNOWN = {
     4: "szip",
     5: "nbit",
@@ -66,5 +65,6 @@ _KNOWN = {
     32018: "fcidecomp",
     32019: "jpeg",
     32024: "sz3",
+    32026: "blosc2",
     32028: "sperr",
 }

@@ -150,12 +150,13 @@ def _data(where: str, dataset: Any, shape: tuple[int, ...], dtype: np.dtype[Any]
             f"{where}: its bytes are in another file, {os.fsdecode(name)!r}; open that one as bare rows: "
             f'memload.open(path, dtype="{dtype.newbyteorder("=")}", shape={shape[1:]})'
         )
-    if math.prod(shape) * dtype.itemsize == 0 or dataset.id.get_storage_size() == 0:
+    if math.prod(shape) == 0:
         return None
     if layout == h5d.COMPACT:
         return np.asarray(dataset[...], dtype.newbyteorder("="))
     if layout == h5d.CONTIGUOUS:
-        return int(dataset.id.get_offset())
+        offset = dataset.id.get_offset()  # "nowhere" is the last of all addresses, to which HDF5 adds the user block
+        return None if offset is None or offset + 1 == dataset.file.userblock_size else int(offset)
     return _chunks(where, dataset, shape, dtype)
 
 

@@ -119,7 +119,7 @@ def _borrow(name: str, data: RaggedArray) -> RaggedField:
         planes, items, item_shape = values.rows, values.shape[0], values.shape[1:]
     item_bytes = row_nbytes(values.dtype, item_shape)
     storage, at, _, stride = _segment(values) if values.rows else (_nothing(name), 0, 0, 0)
-    if not data.axis and items > 1 and stride != item_bytes:
+    if not data.axis and items > 1 and 0 < item_bytes != stride:
         raise ValueError(
             f"field {name!r}: values have gaps between their items; pass values.contiguous(), which copies"
         )

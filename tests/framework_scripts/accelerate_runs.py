@@ -73,6 +73,26 @@ def resumed():
     return {"whole": whole, "rest": rest, "next": [batch["id"].tolist() for batch in loader]}
 
 
+def resumed_by_hand(**configuration):
+    """The state of the first rank, kept by the program: where batches are dealt out, no other rank has one."""
+
+    def begun():
+        helper = accelerator(use_stateful_dataloader=True, **configuration)
+        return helper, by_memload(helper, dataset(), batch_size=BATCH, shuffle=True)
+
+    set_seed(5)
+    helper, loader = begun()
+    whole = []
+    for batch in loader:
+        whole.append(batch["id"].tolist())
+        if len(whole) == 3:
+            state = helper.gather_for_metrics([loader.state_dict()], use_gather_object=True)[0]
+    helper, loader = begun()
+    loader.load_state_dict(state)
+    rest = [batch["id"].tolist() for batch in loader]
+    return {"whole": whole, "rest": rest, "next": [batch["id"].tolist() for batch in loader]}
+
+
 def stock(helper, ds, **arguments):
     return helper.prepare(stock_loader(ds, **arguments))
 
@@ -165,4 +185,8 @@ scenarios["accelerator.prepare, cast"] = lambda: with_casts(by_itself)
 scenarios["memload.prepare, cast"] = lambda: with_casts(by_memload)
 scenarios["memload.prepare, save_state"] = lambda: {"ours": checkpointed(by_memload), "stock": checkpointed(stock)}
 scenarios["memload.prepare, stateful"] = resumed
+for what, arguments in {"dispatch_batches": {}, "split_batches": {"split_batches": True}}.items():
+    scenarios[f"memload.prepare, stateful, {what}"] = lambda arguments=arguments: resumed_by_hand(
+        dispatch_batches=True, **arguments
+    )
 report(scenarios)

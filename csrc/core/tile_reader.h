@@ -1,0 +1,48 @@
+// The reader of rows that lie inside tiles.
+#pragma once
+
+#include "core/field_reader.h"
+#include "core/tiles.h"
+
+namespace memload {
+
+// The unit of work is a tile: it is decoded once for a batch, whatever number of its rows the batch wants, by one
+// thread, which then moves each row's part to its place (and casts it on the way):
+//
+//   stored bytes --copy, guarded--> scratch --Chain::decode--> scratch --move--> slot
+//
+// Tiles without filters are moved from where they lie. A tile that is just one row which is not cast, or rows that
+// follow one another in the batch as well, is decoded into the slot.
+class TileReader final : public FieldReader {
+ public:
+  TileReader(std::shared_ptr<const Tiles> tiles, const std::optional<CastRule>& cast, Isa isa, Store store);
+
+  [[nodiscard]] std::int64_t rows() const noexcept override { return tiles_->rows(); }
+  [[nodiscard]] std::size_t row_bytes() const noexcept override { return tiles_->row_bytes(); }
+  [[nodiscard]] Files files() const noexcept override;
+  [[nodiscard]] std::size_t workspace_bytes() const noexcept override { return workspace_bytes_; }
+  [[nodiscard]] std::size_t bound(std::size_t rows) const override { return batch_bytes(rows, out_row_bytes_); }
+  [[nodiscard]] std::unique_ptr<const FieldPlan> plan(std::span<const std::int64_t> rows) const override;
+  void fill(const FieldPlan& plan, std::byte* out, std::size_t begin, std::size_t end, const ColdReads& cold,
+            Filled& found) const override;
+  void visit(std::span<const std::int64_t> rows, const Stored& each) const override;
+  void visit_storages(const std::function<void(const Storage&)>& each) const override;
+
+ private:
+  class Share;
+
+  [[nodiscard]] std::size_t item_out(std::size_t item_bytes) const noexcept {
+    return item_bytes / in_size_ * out_size_;
+  }
+
+  std::shared_ptr<const Tiles> tiles_;
+  bool casts_;
+  CopyFn kernel_;        // copies bytes or casts elements: both have the signature (src, dst, n)
+  CopyFn short_kernel_;  // the same for runs that streaming stores are too short for
+  std::size_t in_size_ = 1;
+  std::size_t out_size_ = 1;  // bytes per element; 1 and 1 for a copy
+  std::size_t out_row_bytes_;
+  std::size_t workspace_bytes_ = 0;
+};
+
+}  // namespace memload

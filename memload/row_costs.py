@@ -1,0 +1,152 @@
+"""What it costs to read one row: nothing beside its bytes where it lies in place, whole tiles where it lies in some."""
+
+from __future__ import annotations
+
+import math
+import shlex
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from memload._core import TileGrid, Tiles, Windows
+from memload.errors import LayoutWarning, ShardReadError
+from memload.fields import Field
+from memload.sizes import format_size
+from memload.sources.members import Key
+
+MISFIT = 8
+"""So many times its own bytes a row may cost before the layout counts as unfit for reading by rows."""
+
+_PAGE = 4096  # what a file is read by at least
+_MOST_TIMED = 2**26  # bytes that are decoded to find out how long it takes
+_TIMED_TILES = 64
+
+
+@dataclass(frozen=True)
+class RowCost:
+    """What one row of a field costs that is read by itself.
+
+    Attributes:
+        nbytes: of the row.
+        touched: bytes that are decoded for it: all of each tile that holds a part of it; of tiles without filters the
+            pages that hold these parts; the row's own where it lies in place.
+        tiles: how many hold a part of it; 0 where it lies in place.
+        decoded: whether these went through filters.
+    """
+
+    nbytes: int
+    touched: int
+    tiles: int = 0
+    decoded: bool = False
+
+    @property
+    def times(self) -> float:
+        """How many times its own bytes a row takes to be read."""
+        return self.touched / max(1, self.nbytes)
+
+    @property
+    def unfit(self) -> bool:
+        """Whether reading by rows is a bad idea."""
+        return self.times >= MISFIT and self.tiles > 0
+
+    def __str__(self) -> str:
+        if not self.tiles:
+            return "read in place"
+        how = "decoded" if self.decoded else "read from chunks in place"
+        chunks = "1 chunk" if self.tiles == 1 else f"{self.tiles:,} chunks"
+        cost = f"a row of {format_size(self.nbytes)} takes {chunks}, {format_size(self.touched)}"
+        return f"{'unfit for reading by rows, ' if self.unfit else ''}{how}; {cost}"
+
+
+def cost_of(field: Field) -> RowCost:
+    """Return what a row of a field costs, where it costs most."""
+    costs = [_of_grid(grid) for grid in _grids(field)]
+    return max(costs, key=lambda cost: cost.touched, default=RowCost(field.row_bytes, field.row_bytes))
+
+
+def _grids(field: Field) -> list[TileGrid]:
+    column = field.column.frames if isinstance(field.column, Windows) else field.column
+    parts = column.parts if isinstance(column, Tiles) else []
+    return [part for part in parts if isinstance(part, TileGrid) and part.rows and part.row_bytes]
+
+
+def _of_grid(grid: TileGrid) -> RowCost:
+    tiles = _across(grid)
+    part = grid.item_bytes * math.prod(map(min, grid.tile_shape[1:], grid.row_shape))
+    whole = part * min(grid.tile_shape[0], grid.rows)
+    touched = whole if grid.chain is not None else min(whole, -(-part // _PAGE) * _PAGE)
+    return RowCost(grid.row_bytes, tiles * touched, tiles, grid.chain is not None)
+
+
+def _across(grid: TileGrid) -> int:
+    return math.prod(-(-whole // side) for side, whole in zip(grid.tile_shape[1:], grid.row_shape, strict=True))
+
+
+def seconds_of(field: Field) -> float | None:
+    """Return about how long one thread takes for a row, found by decoding a few tiles.
+
+    None if that would take long, or they cannot be decoded.
+    """
+    grids = _grids(field)
+    if not grids or grids[0].cut:
+        return None
+    grid = grids[0]
+    count = max(1, min(_across(grid), _TIMED_TILES, _MOST_TIMED // max(1, grid.tile_bytes)))
+    if count * grid.tile_bytes > _MOST_TIMED:
+        return None
+    sides = [count * grid.tile_shape[1], *grid.tile_shape[2:]] if len(grid.tile_shape) > 1 else []
+    rows = min(grid.rows, grid.tile_shape[0])
+    part = TileGrid(
+        rows,
+        grid.item_bytes,
+        sides,
+        grid.tile_shape,
+        grid.storages,
+        grid.table[:count],
+        grid.chain,
+        grid.fill,
+        order=grid.order,
+    )
+    row = np.empty(part.row_bytes, np.uint8)
+    begin = time.perf_counter()
+    try:
+        Tiles([part]).gather(np.zeros(1, np.int64), row.ctypes.data, row.nbytes)
+    except ShardReadError:  # which is to be told when the row is wanted
+        return None
+    return (time.perf_counter() - begin) * _across(grid) / count
+
+
+def warn_of_unfit(fields: Mapping[str, Field], paths: Sequence[Path], key: Key, stacklevel: int) -> None:
+    """Warn of fields whose rows cost many times their bytes, and say how to convert them."""
+    unfit = {name: cost for name, cost in ((name, cost_of(field)) for name, field in fields.items()) if cost.unfit}
+    if unfit:
+        told = [_told(name, cost, seconds_of(fields[name])) for name, cost in unfit.items()]
+        where = str(paths[0]) if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
+        advice = f"Convert it once, block by block in bounded memory:\n    {_command(paths, key)}"
+        warnings.warn(f"{where}: {'; '.join(told)}. {advice}", LayoutWarning, stacklevel=stacklevel + 1)
+
+
+def _told(name: str, cost: RowCost, seconds: float | None) -> str:
+    lies = "in one chunk" if cost.tiles == 1 else f"across {cost.tiles:,} chunks"
+    takes = "" if seconds is None else f" and about {seconds:.2g} s of a core"
+    return (
+        f"a row of field {name!r}, {format_size(cost.nbytes)}, lies {lies} of many rows each, so that reading it takes "
+        f"{format_size(cost.touched)}, {cost.times:,.0f} times its size{takes}"
+    )
+
+
+def _command(paths: Sequence[Path], key: Key) -> str:
+    target = f"{paths[0].stem}-shards"
+    if len(paths) > _MOST_NAMED or isinstance(key, Mapping):
+        return f'memload.write("{target}", dataset)  # of the dataset that this opens'
+    keys = [key] if isinstance(key, str) else key or []
+    return shlex.join(
+        ["memload", "write", *(part for one in keys for part in ("--key", one)), *map(str, paths), target]
+    )
+
+
+_MOST_NAMED = 8  # paths in a command
