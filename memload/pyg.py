@@ -2,7 +2,7 @@
 
 A `Batch` is made by copying an empty one, since its constructor costs as much as gathering a small batch. What PyG has
 no public name for is here: the attributes `_num_graphs`, `_slice_dict`, `_inc_dict` and `_num_nodes`, which its own
-`Batch.from_data_list` sets and `to_data_list` reads. A test fails when they change.
+`Batch.from_data_list` sets and `to_data_list` reads, and the argument `_base_cls`. A test fails when they change.
 """
 
 from __future__ import annotations
