@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from graph_cases import assert_same_batch, assert_same_graph, assert_same_tensors, graph_lists
+from graph_cases import VALUES, assert_same_batch, assert_same_graph, assert_same_tensors, graph_lists
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader as StockLoader
@@ -381,3 +381,46 @@ except ImportError as error:
     environment = {"PYTHONPATH": str(Path(memload.__file__).parents[1])}
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
     assert 'pip install "memload[graphs]"' in done.stdout, done.stderr
+
+
+ODD = st.one_of(
+    st.none(),
+    st.integers(-3, 3),
+    st.lists(st.text(max_size=3), max_size=4),
+    st.builds(
+        lambda shape, name: VALUES[name](*shape),
+        st.lists(st.integers(0, 4), min_size=1, max_size=3),
+        st.sampled_from([*VALUES]),
+    ),
+    st.builds(lambda numbers: torch.tensor(numbers, dtype=torch.int64), st.lists(st.integers(-2, 6), max_size=5)),
+    st.builds(lambda ends: torch.tensor(sorted(ends)), st.lists(st.integers(0, 4), min_size=1, max_size=4)),
+)
+ATTRIBUTES = st.dictionaries(st.sampled_from(["x", "edge_index", "y", "face", "batch", "_num_nodes", "num_nodes"]), ODD)
+
+
+@given(st.tuples(ATTRIBUTES | ODD, ATTRIBUTES | ODD))
+@settings(deadline=None, max_examples=60)
+def test_whatever_a_file_holds_is_read_or_refused_by_an_error_of_ours(tmp_path_factory, value):
+    path = saved(tmp_path_factory.mktemp("odd") / "data.pt", value)
+    try:
+        dataset = memload.open_graphs(path)
+    except ValueError:
+        return
+    for batch in native(dataset.as_plain(), batch_size=2) if len(dataset) and "x" in dataset.fields else ():
+        assert len(batch.ptr) <= 3
+
+
+@given(st.lists(st.tuples(st.floats(0, 1), st.integers(0, 255)), min_size=1, max_size=4))
+@settings(deadline=None, max_examples=60)
+def test_damaged_files_are_read_or_refused_by_an_error_of_ours(tmp_path_factory, changes):
+    path = tmp_path_factory.mktemp("damaged") / "data.pt"
+    InMemoryDataset.save(rings([3, 2, 4]), str(path))
+    raw = bytearray(path.read_bytes())
+    for place, value in changes:
+        raw[min(int(place * len(raw)), len(raw) - 1)] = value
+    path.write_bytes(raw)
+    try:
+        dataset = memload.open_graphs(path)
+        list(native(dataset, batch_size=2))
+    except (memload.MemloadError, ValueError):
+        pass
