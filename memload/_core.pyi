@@ -22,6 +22,16 @@ class Storage:
         """
         Map a whole file read-only. Raises OSError.
         """
+    @staticmethod
+    def name_file(path: str, nbytes: typing.SupportsInt | typing.SupportsIndex) -> Storage:
+        """
+        A file that is opened, read and closed whenever a chunk of it is wanted: for tiles with a chain.
+        """
+    @property
+    def closed(self) -> bool:
+        """
+        Whether it is a file that is opened for each read.
+        """
     @property
     def direct_bytes(self) -> int:
         """
@@ -229,6 +239,11 @@ class TileGrid:
     @property
     def storages(self) -> list[Storage]:
         ...
+    @property
+    def stored_bytes(self) -> int:
+        """
+        Bytes of all tiles as they are stored.
+        """
     @property
     def table(self) -> numpy.typing.NDArray[numpy.int64]:
         """

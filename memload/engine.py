@@ -139,7 +139,7 @@ class PassSettings:
 
     @property
     def ring_bytes(self) -> int:
-        """Bytes of the slots, one for each batch ahead and one for the loop's, of row numbers, and to decode in."""
+        """Bytes of the slots, one per batch ahead and one for the loop, of their row numbers, and to decode in."""
         slots = _core.Pipeline.ring_bytes(self.source.pipeline_fields(), self.slot_rows, self.depth, self.threads)
         return slots + (self.depth + 1) * self.slot_rows * 8
 

@@ -22,6 +22,8 @@ from memload.sources.npz import open_npz
 from memload.sources.pyg_file import collated_fields, holds_collated
 from memload.sources.safetensors_file import open_safetensors
 from memload.sources.torch_file import LEGACY_MAGIC, fields_of, load_mapped
+from memload.sources.zarr_store import NAMES as ZARR_NAMES
+from memload.sources.zarr_store import open_zarr
 
 _START = 16  # bytes that tell formats apart
 
@@ -152,6 +154,18 @@ def _refuse_parquet(path: Path, _: Stated) -> dict[str, Field]:
     )
 
 
+def _is_zarr_directory(path: Path, _: bytes) -> bool:
+    return any((path / name).exists() for name in ZARR_NAMES)
+
+
+def _is_zarr_zip(path: Path, start: bytes) -> bool:
+    return not {*ZARR_NAMES}.isdisjoint(_members(path, start))
+
+
+def _open_zarr(path: Path, stated: Stated) -> dict[str, Field]:
+    return open_zarr(path, stated.key, stated.field)
+
+
 DIRECTORIES = (
     Format(
         "a directory that datasets.Dataset.save_to_disk made",
@@ -159,9 +173,11 @@ DIRECTORIES = (
         _is_saved,
         lambda path, stated: open_saved(path, stated.key, stated.field),
     ),
+    Format("a Zarr directory", ("field", "key"), _is_zarr_directory, _open_zarr),
     Format("a directory that memload.write made", (), lambda _path, _: True, lambda path, _: open_shards(path)),
 )
 FILES = (
+    Format("a zip file of Zarr", ("field", "key"), _is_zarr_zip, _open_zarr),
     Format(
         "a .npy file",
         ("field",),

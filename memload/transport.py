@@ -22,10 +22,11 @@ Segment = tuple[Storage, int, int, int]  # storage, offset of the first row, row
 
 @dataclass(frozen=True)
 class PackedFile:
-    """A mapped file: its path and the length it had."""
+    """A file: its path, the length it had, and whether it is opened for each read, rather than mapped."""
 
     path: str
     nbytes: int
+    closed: bool = False
 
 
 @dataclass(frozen=True)
@@ -162,7 +163,7 @@ class _Packer:
         """Return the number of a mapped file."""
         if storage.name not in self._numbers:
             self._numbers[storage.name] = len(self.packed)
-            self.packed.append(PackedFile(storage.name, storage.nbytes))
+            self.packed.append(PackedFile(storage.name, storage.nbytes, storage.closed))
         return self._numbers[storage.name]
 
     def memory(self, data: NDArray[np.uint8]) -> int:
@@ -192,6 +193,8 @@ def _gather(column: Column, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
 def _unpack_storage(packed: PackedFile | NDArray[np.uint8]) -> Storage:
     if isinstance(packed, np.ndarray):
         return Storage.borrow(packed, packed.ctypes.data, packed.nbytes, "an array received from another process")
+    if packed.closed:
+        return Storage.name_file(packed.path, packed.nbytes)
     storage = Storage.map_file(packed.path)
     if storage.nbytes != packed.nbytes:
         raise FormatError(

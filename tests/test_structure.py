@@ -24,15 +24,17 @@ FLOORS = [
     | {"stored", "memory.budget", "sources.memory_maps", "sources.packages", "sources.paths"},
     {"fields", "state", "mapped", "planned_rows", "ragged_samples"} | {"pace", "reseeding"},
     {"collating", "safetensors_header", "rows", "windows", "ragged_transport", "sources.members"}
-    | {"sources.hdf5_filters", "sources.tile_blocks"},
+    | {"sources.hdf5_filters", "sources.tile_blocks", "sources.zarr_layout"},
     {"transport", "codec", "ragged_spec", "row_costs", "sources.hdf5_layout"},
     {"shard_index"},
     {"ragged_fields", "coded_blocks", "coded_fields"},
     {"codec_by_field"},
+    {"codec_choice"},
     {"ragged_shards", "shard_file", "staging", "graph_layout"}
     | {"sources.arrays", "sources.npy", "sources.raw", "sources.safetensors_file"},
     {"shards", "pyg"} | {"sources.npz", "sources.torch_file", "sources.arrow", "sources.hdf5", "sources.ragged_arrays"},
-    {"unfinished", "ragged_writing", "graph_lists"} | {"sources.arrow_file", "sources.pyg_file"},
+    {"unfinished", "ragged_writing", "graph_lists"}
+    | {"sources.arrow_file", "sources.pyg_file", "sources.zarr_store"},
     {"ragged_shard_file", "row_buffer", "sources.hugging_face"},
     {"shard_writer"},
     {"formats"},
