@@ -15,6 +15,7 @@ from memload.measure import Spread
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 QUICK = {
     "busy_core.py": ["--workloads", "W2", "--variants", "bf16"],
+    "codecs.py": ["--kinds", "int16 betas", "spectrograms"],
     "cold.py": ["--workloads", "C4"],
     "door.py": ["--workloads", "W2", "--variants", "f32"],
     "first_batch.py": ["--workloads", "W4"],
