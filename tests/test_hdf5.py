@@ -129,20 +129,36 @@ def test_without_a_key_all_datasets_of_equal_length_are_fields(tmp_path):
 @pytest.mark.parametrize(
     ("key", "error", "message"),
     [
-        ("none", KeyError, "nothing is named 'none'; there are 'g/x'"),
+        ("none", KeyError, "nothing is named 'none'; there are 'g/x', 'y'"),
         ("g/x/y", KeyError, "nothing is named 'g/x/y'"),
         ("", KeyError, "nothing is named ''"),
         ([], ValueError, "empty; there are 'g/x'"),
         (["g/x", "/g/x"], ValueError, r"\['g/x'\] twice"),
         ({"a": 3}, TypeError, "takes the names of arrays, got 3"),
         ({"a": "none"}, KeyError, "nothing is named 'none'"),
+        (["y", "none"], KeyError, "nothing is named 'none'; there are 'g/x', 'y'"),
     ],
 )
 def test_a_key_that_leads_nowhere_says_what_there_is(tmp_path, key, error, message):
     with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["g/x"] = np.zeros(3)
+        file["g/x"], file["y"] = np.zeros(3), np.zeros(3)
     with pytest.raises(error, match=message):
         memload.open(tmp_path / "a.h5", key=key)
+
+
+def test_groups_that_hold_each_other_are_walked_once(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["g/x"] = np.zeros(3)
+        file["g/round"] = file["g"]
+        file["again"] = file["g/x"]
+    assert list(memload.open(tmp_path / "a.h5").fields) == ["again", "g/x"]
+
+
+def test_a_name_that_is_no_text_is_a_format_error(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        h5py.h5d.create(file.id, b"\xff", h5py.h5t.STD_I16LE, h5py.h5s.create_simple((4,)))
+    with pytest.raises(memload.FormatError, match=r"a\.h5: HDF5 cannot read it .*utf-8"):
+        memload.open(tmp_path / "a.h5")
 
 
 def test_links_are_followed_into_other_files(tmp_path):
