@@ -81,7 +81,7 @@ def hdf5_names(path: Path) -> list[str]:
     """
     h5py = package("h5py", "hdf5", str(path))
     with _as_format_errors(path), h5py.File(path, "r", locking="best-effort") as file:
-        return list(_below(file))
+        return [name for name, _ in _below(file, "", set())]
 
 
 @contextmanager
