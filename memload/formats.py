@@ -19,8 +19,9 @@ from memload.sources.members import Key
 from memload.sources.npy import MAGIC as NPY_MAGIC
 from memload.sources.npy import open_npy
 from memload.sources.npz import open_npz
+from memload.sources.pyg_file import collated_fields, holds_collated
 from memload.sources.safetensors_file import open_safetensors
-from memload.sources.torch_file import LEGACY_MAGIC, open_torch
+from memload.sources.torch_file import LEGACY_MAGIC, fields_of, load_mapped
 from memload.sources.zarr_store import NAMES as ZARR_NAMES
 from memload.sources.zarr_store import open_zarr
 
@@ -132,7 +133,10 @@ def _members(path: Path, start: bytes) -> list[str]:
 
 
 def _open_torch(path: Path, stated: Stated) -> dict[str, Field]:
-    return open_torch(path, stated.key, stated.field, trust=bool(stated.trust))
+    file = load_mapped(path, trust=bool(stated.trust))
+    if stated.key is None and stated.field is None and holds_collated(file):
+        return collated_fields(file)
+    return fields_of(file, stated.key, stated.field)
 
 
 def _is_arrow(path: Path, start: bytes) -> bool:
