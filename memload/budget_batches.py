@@ -209,7 +209,7 @@ class BudgetBatches:
         if not taken or taken[-1][0] != ranks:
             taken.append([ranks, 0])
         taken[-1][1] += seen * ranks
-        return {"epoch": self._epoch, "taken": taken}
+        return {"epoch": self._epoch, "taken": [pair for pair in taken if pair[1]]}
 
     def _left(self, epoch: int) -> tuple[Indices, list[list[int]]]:
         sampler, batches = self._sampler, self._sampler.batches(epoch)

@@ -62,7 +62,8 @@ class Choice:
         sample = f"a sample of {format_size(self.sample_bytes)}"
         if chosen is None:
             best = max(self.trials, key=lambda trial: trial.gain)
-            return f"not compressed: the best for {sample}, {best}, gives {best.gain:.2f} times the rows per second {where}"
+            gain = f"gives {best.gain:.2f} times the rows per second {where}"
+            return f"not compressed: the best for {sample}, {best}, {gain}"
         return f"{chosen}, by {sample}: {chosen.gain:.1f} times the rows per second {where}"
 
 

@@ -19,6 +19,7 @@ from memload.groups import concat
 from memload.opening import open  # noqa: A004 - memload's own
 from memload.picture_pixels import FITS, MODES
 from memload.pictures import write_images
+from memload.source_options import add_source_options, stated
 from memload.writing import write
 from memload.zipping import zip  # noqa: A004 - memload's own
 
@@ -59,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("paths", nargs="*", metavar="PATH", help="what to convert, and last the directory to make")
     _add_conversions(parser.add_argument_group("conversions, in this order"))
-    _add_source_options(parser.add_argument_group("how to open the sources"))
+    add_source_options(parser.add_argument_group("how to open the sources"))
     _add_pictures(parser.add_argument_group("pictures, instead of sources"))
     _add_target_options(parser.add_argument_group("how to write"))
 
@@ -89,14 +90,6 @@ def _add_conversions(group: Any) -> None:
         help="to bfloat16, float16, float32 or float64: all floating and scaled fields, or the one named. A uint8 "
         "field is cast only if named, and keeps its values; with DTYPE,norm_removed it becomes (x - 127) / 255",
     )
-
-
-def _add_source_options(group: Any) -> None:
-    group.add_argument("--key", action="append", help="of a file of several arrays: which one; may be given repeatedly")
-    group.add_argument("--dtype", help="of bare rows: the dtype of their elements")
-    group.add_argument("--shape", help="of bare rows: the shape of one, such as 425,425,3")
-    group.add_argument("--offset", type=int, help="of bare rows: bytes before the first (default: 0)")
-    group.add_argument("--trust", action="store_true", help="unpickle any class of a torch.save file: it may run code")
 
 
 def _add_pictures(group: Any) -> None:
@@ -158,7 +151,7 @@ def _write_sources(options: argparse.Namespace) -> Dataset:
         raise ValueError(f"expected what to convert and the directory to make:\n       {_USAGE}")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LayoutWarning)  # which would advise to do what is done here
-        dataset = _open_sources(sources, _stated(options))
+        dataset = _open_sources(sources, stated(options))
     return write(
         target,
         dataset,
@@ -178,16 +171,6 @@ def _of_target(options: argparse.Namespace) -> dict[str, Any]:
         "resume": not options.anew,
         "progress": False if options.quiet else None,
     }
-
-
-def _stated(options: argparse.Namespace) -> dict[str, Any]:
-    """Return what the options say of how to open a source."""
-    key = options.key[0] if options.key and len(options.key) == 1 else options.key
-    shape = None if options.shape is None else _shape(options.shape)
-    stated = {"key": key, "dtype": options.dtype, "shape": shape, "offset": options.offset}
-    return {name: value for name, value in stated.items() if value is not None} | (
-        {"trust": True} if options.trust else {}
-    )
 
 
 def _open_sources(sources: Sequence[str], stated: dict[str, Any]) -> Dataset:
@@ -248,18 +231,11 @@ def _cast(text: str) -> Cast:
     return Cast(as_torch_dtype(dtype), norm_removed=bool(comma))
 
 
-def _shape(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(side) for side in text.replace("x", ",").split(",") if side)
-    except ValueError:
-        raise ValueError(f"--shape: expected sides such as 425,425,3, got {text!r}") from None
-
-
 def _size(text: str) -> int | tuple[int, int]:
-    sides = _shape(text)
-    if len(sides) not in (1, 2):
+    sides = text.split("x")
+    if not all(side.isdecimal() for side in sides) or len(sides) > 2:
         raise ValueError(f"--size: expected a number of pixels, or height x width as in 480x640, got {text!r}")
-    return sides[0] if len(sides) == 1 else (sides[0], sides[1])
+    return int(text) if len(sides) == 1 else (int(sides[0]), int(sides[1]))
 
 
 def _rows(text: str, length: int) -> Any:
