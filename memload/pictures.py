@@ -7,7 +7,6 @@ files -> headers -> pairs -> decoded in threads -> rows in order -> shards
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,11 +15,7 @@ from typing import Any
 
 import numpy as np
 import xxhash
-from numpy.typing import NDArray
 
-from memload.codec import Codec
-from memload.codec_by_field import Codecs
-from memload.codec_sampling import AUTO, sampled_codecs
 from memload.dataset import Dataset
 from memload.errors import FormatError
 from memload.opening import open as open_dataset
@@ -40,7 +35,6 @@ from memload.picture_files import (
 from memload.picture_labels import Labels, labels_of_folders, labels_of_table
 from memload.picture_pixels import CHANNELS, FITS, MODES, Fit, Mode, Pixels
 from memload.progress import byte_bar, note
-from memload.rows import Rows, as_rows
 from memload.shard_writer import ShardWriter
 
 Size = int | tuple[int, int] | None
@@ -59,7 +53,6 @@ def write_images(
     threads: int | None = None,
     shard_bytes: int | str = "512MB",
     append: bool = False,
-    codec: Codecs = None,
     resume: bool = True,
     progress: bool | None = None,
 ) -> Dataset:
@@ -88,8 +81,7 @@ def write_images(
             in Pillow; 16-bit grey is never made 8-bit.
         skip_damaged: leave out what cannot be decoded, and list it on standard error.
         threads: that decode; None: one for each core.
-        shard_bytes, append, codec, resume, progress: as in `memload.write`. Masks compress well, as by
-            ``codec={"mask": "zstd"}``.
+        shard_bytes, append, resume, progress: as in `memload.write`.
 
     Raises:
         FileNotFoundError, NotADirectoryError: a folder is not there.
@@ -110,19 +102,9 @@ def write_images(
     album = _album(Path(images), None if masks is None else Path(masks), labels, threads, skip_damaged, progress)
     pixels = _pixels(album, size, fit, mode, progress)
     plan = album.words() | {"pixels": str(pixels), "Pillow": _pillow_version()} if resume else None
-    if codec == AUTO and plan is not None:
-        plan["codec"] = AUTO
     with ShardWriter(
-        path,
-        shard_bytes=shard_bytes,
-        append=append,
-        rows=len(album.pairs),
-        codec=None if codec == AUTO else codec,
-        resume=plan,
-        progress=progress,
+        path, shard_bytes=shard_bytes, append=append, rows=len(album.pairs), resume=plan, progress=progress
     ) as writer:
-        if codec == AUTO and not writer.has_fields:
-            writer.compress(_by_sample(album, pixels, progress))
         damaged = album.damaged + _write_album(writer, album, pixels, threads, skip_damaged, progress)
     if damaged:
         note(f"{path}: {len(damaged)} damaged pictures were left out:", progress)
@@ -225,20 +207,6 @@ def _mode(images: Sequence[Picture], wanted: Mode | None) -> Mode:
     if wide:
         return "I;16"
     return wanted or ("L" if all(image.mode in ("1", "L", "LA") for image in images) else "RGB")
-
-
-def _by_sample(album: _Album, pixels: Pixels, progress: bool | None) -> dict[str, Codec]:
-    """Return the codecs that suit some of the images and masks, but for damaged ones."""
-
-    def sample(numbers: NDArray[np.int64]) -> dict[str, Rows]:
-        rows = []
-        for number in numbers:
-            with contextlib.suppress(FormatError):
-                rows.append(pixels.of(album.pairs[number]))
-        return {name: as_rows(name, np.stack([row[name] for row in rows])) for name in rows[0]} if rows else {}
-
-    row_bytes = (CHANNELS[pixels.mode] + 1) * pixels.size[0] * pixels.size[1]
-    return sampled_codecs(sample, len(album.pairs), row_bytes, progress)
 
 
 def _write_album(

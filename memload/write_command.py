@@ -50,7 +50,7 @@ examples:
 """
 
 
-_OF_SOURCES = ("rows", "mask", "scale", "cast", "key", "dtype", "shape", "offset", "trust")
+_OF_SOURCES = ("rows", "mask", "scale", "cast", "codec", "key", "dtype", "shape", "offset", "trust")
 _OF_PICTURES = ("masks", "labels", "size", "fit", "mode", "skip_damaged")
 
 
@@ -159,6 +159,7 @@ def _write_sources(options: argparse.Namespace) -> Dataset:
         mask=_named("--mask", options.mask, _path),
         scale=_named("--scale", options.scale, _factor),
         cast=_named("--cast", options.cast, _cast),
+        codec=_named("--codec", options.codec, str, _codec_of_field),
         **_of_target(options),
     )
 
@@ -167,7 +168,6 @@ def _of_target(options: argparse.Namespace) -> dict[str, Any]:
     return {
         "shard_bytes": options.shard_bytes,
         "append": options.append,
-        "codec": _named("--codec", options.codec, str, _codec_of_field),
         "resume": not options.anew,
         "progress": False if options.quiet else None,
     }

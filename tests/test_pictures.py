@@ -205,19 +205,6 @@ def test_masks_in_colours_count_where_their_channels_are_equal(tmp_path):
         written(tmp_path / "t", tmp_path / "images", tmp_path / "masks")
 
 
-def test_masks_and_images_may_be_compressed_by_a_sample(tmp_path, capfd):
-    for k in range(4):
-        save(picture("RGB", 40, 50, k), tmp_path / "images" / f"{k}.png")
-        save(PIL.Image.fromarray(np.full((40, 50), k, np.uint8)), tmp_path / "masks" / f"{k}.png")
-    (tmp_path / "images" / "1.png").write_bytes((tmp_path / "images" / "1.png").read_bytes()[:900])
-    options = {"codec": "auto", "skip_damaged": True}
-    ds = memload.write_images(tmp_path / "s", tmp_path / "images", tmp_path / "masks", **options)
-    said = capfd.readouterr().err
-    assert "image: not compressed" in said
-    assert "times smaller" in next(line for line in said.splitlines() if "mask: " in line)
-    assert [int(mask.max()) for mask in read(ds, "mask")] == [0, 2, 3]
-
-
 # What does not fit
 
 
@@ -521,6 +508,7 @@ def test_the_command_line_writes_pictures(pairs, capsys):
     [
         (["--images", "images", "more", "s"], "expected the directory to make alone, got 2 paths"),
         (["--images", "images", "s", "--cast", "bfloat16"], "expected the directory to make alone, got --cast"),
+        (["--images", "images", "s", "--codec", "zstd"], "expected the directory to make alone, got --codec"),
         (["--images", "images", "s", "--size", "1x2x3"], "--size: expected a number of pixels, or height x width"),
         (["x.npy", "s", "--size", "3"], "--size: for pictures, which are given by --images DIR"),
     ],
