@@ -7,6 +7,7 @@ mask    (height, width)            uint8 or uint16, each number one of the file'
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, Literal
 
 import numpy as np
@@ -63,27 +64,27 @@ class Pixels:
         """
         array = _turned(_one_number(picture, _decoded(picture)), picture.orientation)
         if picture.size != self.size:
-            top, left, bottom, right = self._box(picture.size)
-            rows = _nearest(top, bottom, self.size[0])
-            array = array[rows[:, None], _nearest(left, right, self.size[1])]
+            rows, columns = map(_nearest, picture.size, self.size, self._scales(picture.size))
+            array = array[rows[:, None], columns]
         return np.ascontiguousarray(array)
 
+    def _scales(self, size: tuple[int, int]) -> tuple[Fraction, Fraction]:
+        """Pixels of the picture to one of the row, down and across."""
+        down, across = Fraction(size[0], self.size[0]), Fraction(size[1], self.size[1])
+        return (down, across) if self.fit == "stretch" else (min(down, across),) * 2
+
     def _box(self, size: tuple[int, int]) -> tuple[float, float, float, float]:
-        """Top, left, bottom, right of the part of a picture that is taken."""
-        height, width = map(float, size)
-        if self.fit == "crop":
-            scale = min(height / self.size[0], width / self.size[1])
-            height, width = self.size[0] * scale, self.size[1] * scale
-        top, left = (size[0] - height) / 2, (size[1] - width) / 2
-        return top, left, top + height, left + width
+        """Left, top, right, bottom of the part of a picture that is taken."""
+        height, width = (side * scale for side, scale in zip(self.size, self._scales(size), strict=True))
+        box = (size[1] - width, size[0] - height, size[1] + width, size[0] + height)
+        left, top, right, bottom = (float(edge / 2) for edge in box)
+        return left, top, right, bottom
 
     def _resized(self, array: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:
         image = pillow()
         wide = array.dtype == np.uint16
         source = image.fromarray(np.ascontiguousarray(array, np.float32 if wide else np.uint8))
-        top, left, bottom, right = self._box(size)
-        box = (left, top, right, bottom)
-        resized = np.asarray(source.resize(self.size[::-1], image.Resampling.BICUBIC, box=box))
+        resized = np.asarray(source.resize(self.size[::-1], image.Resampling.BICUBIC, box=self._box(size)))
         return np.rint(resized).clip(0, 65535).astype(np.uint16) if wide else resized
 
 
@@ -135,7 +136,11 @@ def _turned(array: NDArray[Any], orientation: int) -> NDArray[Any]:
     return array[:, ::-1] if orientation in (2, 3, 6, 7) else array
 
 
-def _nearest(start: float, stop: float, count: int) -> NDArray[np.intp]:
-    """Return which of the pixels between `start` and `stop` lies under the middle of each of `count` new ones."""
-    middles = start + (np.arange(count) + 0.5) * ((stop - start) / count)
-    return np.asarray(np.floor(middles), dtype=np.intp)
+def _nearest(length: int, count: int, scale: Fraction) -> NDArray[np.int64]:
+    """Return which of `length` pixels lies under the middle of each of `count` new ones, which are centred over them.
+
+    The middle of new pixel k is at (length + (2 k + 1 - count) scale) / 2, in whole numbers, so that no rounding
+    decides where it lies between two.
+    """
+    middles = length * scale.denominator + (2 * np.arange(count) + 1 - count) * scale.numerator
+    return np.asarray(middles // (2 * scale.denominator), dtype=np.int64)

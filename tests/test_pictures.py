@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import warnings
+from fractions import Fraction
 
 import numpy as np
 import PIL.Image
@@ -92,11 +93,12 @@ def test_pixels_are_those_of_pillow_turned_as_exif_says(tmp_path_factory, mode, 
 
 
 def box_of(size, wanted, fit):
+    """Left, top, right and bottom of what is taken of a picture, as fractions."""
     (height, width), (new_height, new_width) = size, wanted
-    if fit == "stretch":
-        return (0, 0, width, height)
-    scale = min(height / new_height, width / new_width)
-    tall, broad = new_height * scale, new_width * scale
+    tall, broad = Fraction(height), Fraction(width)
+    if fit == "crop":
+        scale = min(tall / new_height, broad / new_width)
+        tall, broad = new_height * scale, new_width * scale
     return ((width - broad) / 2, (height - tall) / 2, (width + broad) / 2, (height + tall) / 2)
 
 
@@ -117,7 +119,7 @@ def test_images_are_resized_as_pillow_resizes_them_once_they_are_turned(
     path = save(picture(mode, height, width), folder / "a.png", turn)
     ds = written(folder / "s", folder, size=(new_height, new_width), fit=fit, mode=mode)
     whole = by_pillow(path, mode)
-    box = box_of(whole.size[::-1], (new_height, new_width), fit)
+    box = tuple(map(float, box_of(whole.size[::-1], (new_height, new_width), fit)))
     expected = whole
     if whole.size != (new_width, new_height):
         expected = whole.resize((new_width, new_height), PIL.Image.Resampling.BICUBIC, box=box)
@@ -146,8 +148,8 @@ def test_numbers_of_a_mask_are_numbers_of_its_file_each_that_of_the_nearest_pixe
     expected = whole
     if size is not None:
         left, top, right, bottom = box_of(whole.shape, size, fit)
-        rows = [int(top + (k + 0.5) * (bottom - top) / size[0]) for k in range(size[0])]
-        columns = [int(left + (k + 0.5) * (right - left) / size[1]) for k in range(size[1])]
+        rows = [int(top + (2 * k + 1) * (bottom - top) / (2 * size[0])) for k in range(size[0])]
+        columns = [int(left + (2 * k + 1) * (right - left) / (2 * size[1])) for k in range(size[1])]
         expected = whole[np.ix_(rows, columns)]
     found = ds[0]["mask"].numpy()
     assert found.dtype == whole.dtype
