@@ -41,7 +41,7 @@ FLOORS = [
     {"cast", "layout", "watches"},
     {"native", "cast_batches"},
     {"conversion"},
-    {"carried"},
+    {"carried", "batch_sizes"},
     {"door", "cold", "transforms"},
     {"dataset", "unaltered", "transform_threads"},
     {"groups", "graphs", "hugging_face", "zipping"},
@@ -56,7 +56,13 @@ FLOORS = [
     {"accelerated"},
 ]
 # What runs from the command line stands on the face, like any user's program.
-PROGRAMS = [{"measure"}, {"stock", "bench"}, {"demo", "doctor", "write_command", "info_command"}, {"cli"}, {"__main__"}]
+PROGRAMS = [
+    {"measure"},
+    {"stock", "bench", "source_options"},
+    {"demo", "doctor", "write_command", "info_command"},
+    {"cli"},
+    {"__main__"},
+]
 HOUSE = [*FLOORS, {""}, *PROGRAMS]
 
 

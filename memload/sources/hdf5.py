@@ -74,6 +74,17 @@ def open_hdf5(path: Path, key: Key = None, field: str | None = None) -> dict[str
     return {name: _field(stored, storages[stored.path]) for name, stored in layouts.items()}
 
 
+def hdf5_names(path: Path) -> list[str]:
+    """Return the paths of the datasets of a file.
+
+    Raises:
+        FormatError, ImportError: as `open_hdf5`.
+    """
+    h5py = package("h5py", "hdf5", str(path))
+    with _as_format_errors(path), h5py.File(path, "r", locking="best-effort") as file:
+        return [name for name, _ in _below(file, "", set())]
+
+
 @contextmanager
 def _as_format_errors(path: Path) -> Iterator[None]:
     """Tell what HDF5 and h5py raise as ours; what that is depends on what they stumble over."""
