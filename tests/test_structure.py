@@ -41,7 +41,7 @@ FLOORS = [
     {"cast", "layout", "watches"},
     {"native", "cast_batches"},
     {"conversion"},
-    {"carried"},
+    {"carried", "batch_sizes"},
     {"door", "cold", "transforms"},
     {"dataset", "unaltered", "transform_threads"},
     {"groups", "graphs", "hugging_face", "zipping"},
