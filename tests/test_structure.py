@@ -22,7 +22,7 @@ FLOORS = [
     {"batch_streams"},
     {"errors", "dtypes", "sizes", "progress", "stats", "plan", "collate_rules", "pinning", "seeding", "iterators"}
     | {"stored", "memory.budget", "sources.memory_maps", "sources.packages", "sources.paths"},
-    {"fields", "state", "collating", "mapped", "planned_rows"} | {"pace", "reseeding"},
+    {"fields", "state", "collating", "mapped", "planned_rows"} | {"pace", "reseeding", "drawing_free"},
     {"safetensors_header", "rows", "transport", "windows", "sources.members", "sources.hdf5_filters"}
     | {"sources.tile_blocks"},
     {"shard_index", "row_costs", "sources.hdf5_layout"},
