@@ -14,6 +14,7 @@ except ModuleNotFoundError as error:
 from memload.accelerated import prepare
 from memload.budget_batches import BudgetBatchSampler
 from memload.cast import Cast, Float32View, cast_stim
+from memload.codec import Codec
 from memload.dataset import Dataset
 from memload.engine import EngineOptions
 from memload.errors import (
@@ -29,14 +30,20 @@ from memload.errors import (
     WriterBusyError,
 )
 from memload.fields import Field
+from memload.graph_collating import graph_collate
+from memload.graph_files import open_graphs, write_graphs
+from memload.graph_layout import GraphBatch
+from memload.graphs import GraphDataset, from_graphs
 from memload.groups import GroupedDataset, concat, group_collate
 from memload.hugging_face import from_hf
 from memload.loader import FastLoader
 from memload.mapped import MappedDataset
 from memload.opening import from_arrays, open  # noqa: A004 - memload.open is its public name
+from memload.ragged_rows import Padded, Ragged
 from memload.samplers import MixingSampler, WeightedSampler
 from memload.shard_writer import ShardWriter
 from memload.shards import verify
+from memload.sources.ragged_arrays import ragged
 from memload.stats import LoaderStats
 from memload.writing import write
 from memload.zipping import zip  # noqa: A004 - memload.zip is its public name
@@ -45,6 +52,7 @@ __all__ = [
     "BudgetBatchSampler",
     "Cast",
     "ChecksumError",
+    "Codec",
     "Damage",
     "Dataset",
     "DecodeError",
@@ -54,12 +62,16 @@ __all__ = [
     "Field",
     "Float32View",
     "FormatError",
+    "GraphBatch",
+    "GraphDataset",
     "GroupedDataset",
     "LayoutWarning",
     "LoaderStats",
     "MappedDataset",
     "MemloadError",
     "MixingSampler",
+    "Padded",
+    "Ragged",
     "ShardFormatError",
     "ShardReadError",
     "ShardWriter",
@@ -69,11 +81,16 @@ __all__ = [
     "cast_stim",
     "concat",
     "from_arrays",
+    "from_graphs",
     "from_hf",
+    "graph_collate",
     "group_collate",
     "open",
+    "open_graphs",
     "prepare",
+    "ragged",
     "verify",
     "write",
+    "write_graphs",
     "zip",
 ]

@@ -7,7 +7,7 @@ import numpy
 import numpy.typing
 import typing
 import typing_extensions
-__all__: list[str] = ['Ceiling', 'Chain', 'Column', 'Pipeline', 'Slots', 'Storage', 'TileGrid', 'Tiles', 'Windows', 'bench_decode', 'bench_disk', 'bench_memcpy', 'cast', 'copy', 'isas', 'version']
+__all__: list[str] = ['Ceiling', 'Chain', 'Column', 'Pipeline', 'Ragged', 'Slots', 'Storage', 'TileGrid', 'Tiles', 'Windows', 'bench_decode', 'bench_disk', 'bench_memcpy', 'cast', 'copy', 'isas', 'version']
 class Storage:
     """
     One readable run of bytes: a mapped file, or memory of somebody else's.
@@ -21,6 +21,16 @@ class Storage:
     def map_file(path: str) -> Storage:
         """
         Map a whole file read-only. Raises OSError.
+        """
+    @staticmethod
+    def name_file(path: str, nbytes: typing.SupportsInt | typing.SupportsIndex) -> Storage:
+        """
+        A file that is opened, read and closed whenever a chunk of it is wanted: for tiles with a chain.
+        """
+    @property
+    def closed(self) -> bool:
+        """
+        Whether it is a file that is opened for each read.
         """
     @property
     def direct_bytes(self) -> int:
@@ -113,6 +123,87 @@ class Chain:
     @property
     def filters(self) -> list[tuple[str, int, int]]:
         ...
+class Ragged:
+    """
+    Where the rows of a field lie that differ in length: runs of items, found by offsets. Immutable. `row_bytes` is their average; `gather` copies the items of rows, one row after the other, plane by plane, or padded.
+    """
+    @staticmethod
+    def concat(columns: collections.abc.Sequence[Ragged]) -> Ragged:
+        """
+        All rows of the first, then of the second, and so on.
+        """
+    def __init__(self, item_bytes: typing.SupportsInt | typing.SupportsIndex, planes: typing.SupportsInt | typing.SupportsIndex, segments: collections.abc.Sequence[tuple[Storage, typing.SupportsInt | typing.SupportsIndex, Storage, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]]) -> None:
+        """
+        Segments are (storage of the offsets, where they begin, storage of the values, where they begin, rows, items of a plane, bytes from one plane to the next). The int64 offsets, rows + 1 of them, are read and checked. Raises ValueError and ShardReadError.
+        """
+    def counted_by(self, counts: Ragged) -> Ragged:
+        """
+        The same rows of int32 or int64, by their size, each item of which is increased in a batch by the items that `counts` has in the rows before: the node numbers of graphs that become one.
+        """
+    def gather(self, rows: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], address: typing.SupportsInt | typing.SupportsIndex, nbytes: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        Copy rows to memory, one after the other. Raises IndexError and ShardReadError.
+        """
+    def lengths(self, rows: typing.Annotated[numpy.typing.ArrayLike, numpy.int64]) -> numpy.typing.NDArray[numpy.int64]:
+        """
+        Items of each of these rows. Raises IndexError and ShardReadError.
+        """
+    def longest(self, rows: typing.SupportsInt | typing.SupportsIndex) -> int:
+        """
+        Items of so many of the longest rows.
+        """
+    def padded(self) -> Ragged:
+        """
+        The same rows, padded with zeros in a batch to the length of its longest.
+        """
+    def select(self, rows: typing.Annotated[numpy.typing.ArrayLike, numpy.int64]) -> Ragged:
+        """
+        These rows in this order. Raises IndexError at the first that is not there.
+        """
+    @property
+    def item_bytes(self) -> int:
+        ...
+    @property
+    def items(self) -> int:
+        """
+        Items of one plane, of all rows.
+        """
+    @property
+    def pads(self) -> bool:
+        """
+        Whether rows of a batch are padded to the longest.
+        """
+    @property
+    def planes(self) -> int:
+        """
+        How many runs of items a row has, one behind the other.
+        """
+    @property
+    def row_bytes(self) -> int:
+        ...
+    @property
+    def rows(self) -> int:
+        ...
+    @property
+    def segments(self) -> list[tuple[Storage, int, Storage, int, int, int, int]]:
+        """
+        What the column was made of.
+        """
+    @property
+    def selection(self) -> numpy.typing.NDArray[numpy.int64] | None:
+        """
+        A copy of the stored rows in order; None if all, as they lie.
+        """
+    @property
+    def selection_bytes(self) -> int:
+        """
+        Memory taken by the row selection, if any.
+        """
+    @property
+    def storages(self) -> list[Storage]:
+        """
+        What is read, each storage once.
+        """
 class TileGrid:
     """
     An array of rows that is stored in tiles: where each lies, and what it went through. Immutable.
@@ -148,6 +239,11 @@ class TileGrid:
     @property
     def storages(self) -> list[Storage]:
         ...
+    @property
+    def stored_bytes(self) -> int:
+        """
+        Bytes of all tiles as they are stored.
+        """
     @property
     def table(self) -> numpy.typing.NDArray[numpy.int64]:
         """
@@ -217,7 +313,7 @@ class Windows:
         """
         All rows of the first, then of the second, and so on.
         """
-    def __init__(self, frames: Column | Tiles | Windows, steps: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], runs: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]]) -> None:
+    def __init__(self, frames: Column | Tiles | Windows | Ragged, steps: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], runs: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]]) -> None:
         """
         A row beginning at the frame b is the frames b + step for each step; runs are (first frame, rows, hop).
         """
@@ -230,7 +326,7 @@ class Windows:
         These rows in this order. Raises IndexError at the first that is not there.
         """
     @property
-    def frames(self) -> Column | Tiles | Windows:
+    def frames(self) -> Column | Tiles | Windows | Ragged:
         ...
     @property
     def row_bytes(self) -> int:
@@ -266,11 +362,11 @@ class Pipeline:
     One pass over a plan: rows gathered by native threads into reused slots.
     """
     @staticmethod
-    def ring_bytes(fields: collections.abc.Sequence[tuple[Column | Tiles | Windows, tuple[str, str, bool] | None, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]]], slot_rows: typing.SupportsInt | typing.SupportsIndex, depth: typing.SupportsInt | typing.SupportsIndex, threads: typing.SupportsInt | typing.SupportsIndex = 0) -> int:
+    def ring_bytes(fields: collections.abc.Sequence[tuple[Column | Tiles | Windows | Ragged, tuple[str, str, bool] | None, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]]], slot_rows: typing.SupportsInt | typing.SupportsIndex, depth: typing.SupportsInt | typing.SupportsIndex, threads: typing.SupportsInt | typing.SupportsIndex = 0) -> int:
         """
         Bytes that the slots of such a pipeline take, and what so many threads decode in.
         """
-    def __init__(self, fields: collections.abc.Sequence[tuple[Column | Tiles | Windows, tuple[str, str, bool] | None, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]]], batch_rows: typing.SupportsInt | typing.SupportsIndex, slot_rows: typing.SupportsInt | typing.SupportsIndex, drop_last: bool, depth: typing.SupportsInt | typing.SupportsIndex, threads: typing.SupportsInt | typing.SupportsIndex, read_blocks: bool = False, direct: bool = False, isa: str = '', streaming: bool | None = None, reuse: Pipeline | None = None) -> None:
+    def __init__(self, fields: collections.abc.Sequence[tuple[Column | Tiles | Windows | Ragged, tuple[str, str, bool] | None, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]]], batch_rows: typing.SupportsInt | typing.SupportsIndex, slot_rows: typing.SupportsInt | typing.SupportsIndex, drop_last: bool, depth: typing.SupportsInt | typing.SupportsIndex, threads: typing.SupportsInt | typing.SupportsIndex, read_blocks: bool = False, direct: bool = False, isa: str = '', streaming: bool | None = None, reuse: Pipeline | None = None) -> None:
         """
         Fields are (column, None or (from, to, norm_removed), DLPack code, bits, shape of what follows the first axis).
         """

@@ -19,6 +19,7 @@ from memload import _core
 from memload.device import cuda_module, cuda_state, warn_of_fallback
 from memload.dtypes import code_of, dtype_name
 from memload.gathered import GatheredRows
+from memload.ragged_samples import NO_FORMS, sample_of
 from memload.stats import LoaderStats
 
 _TARGETS = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
@@ -307,7 +308,8 @@ class Float32View(Dataset[dict[str, Any]]):
             name: _cast_sample(fields[name], rule) if name == "stim" else rule.apply(fields[name])
             for name, rule in self.rules(fields).items()
         }
-        return {**sample, **converted}
+        made: dict[str, Any] = sample_of({**sample, **converted}, getattr(sample, "forms", NO_FORMS))
+        return made
 
     def __repr__(self) -> str:
         return f"Float32View({self.base!r}, norm_removed={self.norm_removed}, float16={self.float16})"

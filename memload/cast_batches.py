@@ -9,7 +9,10 @@ from typing import Any
 import torch
 
 from memload.cast import Cast
+from memload.graph_layout import GraphBatch
 from memload.iterators import AroundBatches
+from memload.pyg import is_data
+from memload.ragged_rows import Padded, Ragged, is_ragged, with_values
 
 
 def checked_casts(casts: Mapping[Any, Cast] | None) -> dict[Any, Cast]:
@@ -66,21 +69,28 @@ def cast_batch(batch: Any, casts: Mapping[Any, Cast], names: Sequence[str] = (),
         casts = {key: cast for key, cast in casts.items() if key not in paths}
     if not casts:
         return batch
-    if isinstance(batch, Mapping):
+    if isinstance(batch, GraphBatch):
+        return GraphBatch.of(cast_batch(batch.attributes, casts))
+    if isinstance(batch, Mapping) or is_data(batch):
         done: Any = copy.copy(batch)
         for key, cast in casts.items():
             if key not in batch:
-                raise KeyError(f"cast= names the field {key!r}; batches have {', '.join(map(repr, batch))}")
-            done[key] = cast.apply(batch[key])
+                there = batch if isinstance(batch, Mapping) else batch.to_dict()
+                raise KeyError(f"cast= names the field {key!r}; batches have {', '.join(map(repr, there))}")
+            done[key] = _applied(cast, batch[key])
         return done
-    if isinstance(batch, torch.Tensor) and list(casts) == list(names):
-        return casts[names[0]].apply(batch)
+    if isinstance(batch, torch.Tensor | Ragged | Padded) and list(casts) == list(names):
+        return _applied(casts[names[0]], batch)
     if isinstance(batch, list | tuple):
         return _rebuilt(batch, {_position(key, names, len(batch)): cast for key, cast in casts.items()})
     raise TypeError(
         f"cast= needs batches with fields, that is dicts, lists or tuples; got {type(batch).__name__}. "
         "Cast in the loop instead, by memload.cast_stim"
     )
+
+
+def _applied(cast: Cast, values: Any) -> Any:
+    return with_values(values, cast.apply) if is_ragged(values) else cast.apply(values)
 
 
 def _inside(batch: Any, path: tuple[Any, ...], cast: Cast) -> Any:
@@ -105,7 +115,7 @@ def _position(key: Any, names: Sequence[str], length: int) -> int:
 
 
 def _rebuilt(batch: list[Any] | tuple[Any, ...], casts: Mapping[int, Cast]) -> Any:
-    values = [casts[k].apply(value) if k in casts else value for k, value in enumerate(batch)]
+    values = [_applied(casts[k], value) if k in casts else value for k, value in enumerate(batch)]
     if isinstance(batch, list):
         return values
     return type(batch)(*values) if hasattr(batch, "_fields") else tuple(values)

@@ -19,6 +19,8 @@ from torch.utils.dlpack import from_dlpack
 
 from memload import _core
 from memload.collate_rules import default_collate_fn_map
+from memload.ragged_rows import is_ragged, rows_of
+from memload.ragged_samples import forms_of, sample_of
 
 _HOT = 512 << 10  # bytes of samples that are made before they are copied: half of a usual second-level cache
 _ARRAYS_AS_SHIPPED = default_collate_fn_map.get(np.ndarray)
@@ -76,12 +78,19 @@ def _holders(tensor: torch.Tensor) -> int:
 
 
 def _samples(batch: Any, rows: Mapping[Any, Sequence[Any]]) -> Iterable[Any]:
+    if is_ragged(batch):
+        return rows_of(batch)
     if isinstance(batch, dict):
         columns = [rows[name] if name in rows else _cut(value) for name, value in batch.items()]
-        return (dict(zip(batch, values, strict=True)) for values in zip(*columns, strict=True))
-    if isinstance(batch, list):
-        return zip(*(rows[k] if k in rows else _cut(value) for k, value in enumerate(batch)), strict=True)
-    return rows[0] if 0 in rows else batch.unbind(0)  # of a TensorDict
+        forms = forms_of(batch)
+        samples: Iterable[Any] = (dict(zip(batch, values, strict=True)) for values in zip(*columns, strict=True))
+    elif isinstance(batch, list):
+        columns = [rows[k] if k in rows else _cut(value) for k, value in enumerate(batch)]
+        forms = forms_of(dict(enumerate(batch)))
+        samples = zip(*columns, strict=True)
+    else:
+        return rows[0] if 0 in rows else batch.unbind(0)  # of a TensorDict
+    return (sample_of(sample, forms) for sample in samples) if forms else samples
 
 
 def _cut(batch: Any) -> Iterable[Any]:

@@ -13,12 +13,13 @@ import torch
 from numpy.typing import NDArray
 
 from memload.door import Door
-from memload.dtypes import dtype_name
-from memload.fields import Field, check_equal_lengths, check_name, describe
+from memload.fields import Field, check_equal_lengths, check_name
 from memload.layout import flat
 from memload.mapped import MappedDataset
 from memload.native import Source
 from memload.plan import as_indices, from_end
+from memload.ragged_fields import forms_of_fields, with_forms
+from memload.ragged_samples import Forms, sample_of
 from memload.row_numbers import kind, row_number, row_numbers, rows_of_each, two_parts
 from memload.sizes import format_size
 from memload.stats import LoaderStats
@@ -78,8 +79,10 @@ class Dataset(torch.utils.data.Dataset[Any]):
 
     def __getitem__(self, index: SupportsIndex) -> Any:
         row = np.array([row_number(index, len(self))], dtype=np.int64)
-        sample = self._arranged(lambda field: field.gather(row)[0])
-        return {**sample, TAG: int(sample[TAG])} if self.names else sample
+        sample = self._arranged(lambda field: field.sample(row))
+        if self.names:
+            sample[TAG] = int(sample[TAG])
+        return sample_of(sample, self._forms) if self.layout != "only" else sample
 
     def __getitems__(self, indices: Any) -> list[Any]:
         """Return the samples of these rows, as a stock DataLoader asks for them; memload's threads gather them.
@@ -95,7 +98,33 @@ class Dataset(torch.utils.data.Dataset[Any]):
         """
         if type(self).__getitem__ is not Dataset.__getitem__:
             return [self[index] for index in indices]
-        return self._door.rows(self._rows_at(indices))
+        rows = self._rows_at(indices)
+        if self.layout == "only" and next(iter(self.fields.values())).kind == "text":
+            return list(self._door.gather(rows)) if len(rows) else []
+        return self._door.rows(rows)
+
+    def with_ragged(self, form: str | None = None, /, **forms: str) -> Dataset:
+        """Return this dataset with other batches of the fields whose rows differ in length.
+
+        Args:
+            form: of all such fields: "offsets", as it is at first, for a `memload.Ragged` of values and offsets;
+                "padded" for a `memload.Padded` with zeros behind each row; "jagged" for tensors of torch.nested.
+            forms: such by the name of the field.
+
+        Raises:
+            KeyError: there is no field of such a name.
+            ValueError: the rows of a field have one length, or its batches cannot have that form.
+
+        Example:
+            >>> import memload, torch
+            >>> ds = memload.from_arrays(tokens=memload.ragged([torch.arange(3), torch.arange(1)]))
+            >>> next(iter(memload.FastLoader(ds.with_ragged("padded"), batch_size=2)))["tokens"].values
+            tensor([[0, 1, 2],
+                    [0, 0, 0]])
+        """
+        if (form is None) == (not forms):
+            raise ValueError('with_ragged takes one form, or forms by field: with_ragged(tokens="padded")')
+        return replace(self, fields=with_forms([*self.fields.items()], forms if form is None else form))
 
     @property
     def nbytes(self) -> int:
@@ -307,7 +336,7 @@ class Dataset(torch.utils.data.Dataset[Any]):
         lines = [f"memload.Dataset: {len(self):,} rows, {format_size(self.nbytes)}, {_origin(self)}{self._rows_are()}"]
         for name, field in self.fields.items():
             lines.append(
-                f"  {name:{name_width}}  {dtype_name(field.dtype):9} {field.shape!s:18} "
+                f"  {name:{name_width}}  {field.kind:9} {field.shape!s:18} "
                 f"{format_size(field.row_bytes):>8} a row, {format_size(field.nbytes)}"
             )
         return "\n".join(lines)
@@ -318,7 +347,7 @@ class Dataset(torch.utils.data.Dataset[Any]):
     def __reduce__(self) -> tuple[Callable[..., Dataset], tuple[Any, ...]]:
         for field in self.fields.values():
             field.check_in_place()
-        described = [(name, field.dtype, field.shape) for name, field in self.fields.items()]
+        described = [(name, type(field), field.recipe()) for name, field in self.fields.items()]
         packed = pack_columns([field.column for field in self.fields.values()])
         return _restore, (described, packed, self.layout, self.names)
 
@@ -326,6 +355,11 @@ class Dataset(torch.utils.data.Dataset[Any]):
     def _door(self) -> Door:
         source = Source(dict(self.fields.items()), flat(self.layout, list(self.fields)), {})
         return Door(source, tensors=self.layout == "only", tag=TAG if self.names else None)
+
+    @functools.cached_property
+    def _forms(self) -> Forms:
+        keys = self.fields if self.layout == "dict" else range(len(self.fields))
+        return forms_of_fields(dict(zip(keys, self.fields.values(), strict=True)))
 
     def _rows_at(self, indices: Any) -> NDArray[np.int64]:
         try:
@@ -371,10 +405,9 @@ def _check_same_fields(first: Dataset, other: Dataset, position: int) -> None:
         )
     for name, field in first.fields.items():
         theirs = other.fields[name]
-        if (field.dtype, field.shape) != (theirs.dtype, theirs.shape):
+        if field.signature != theirs.signature:
             raise ValueError(
-                f"field {name!r} is {describe(theirs.dtype, theirs.shape)} in dataset {position}, "
-                f"but {describe(field.dtype, field.shape)} in the first one"
+                f"field {name!r} is {theirs.described} in dataset {position}, but {field.described} in the first one"
             )
 
 
@@ -388,14 +421,17 @@ def _origin(dataset: Dataset) -> str:
 
 
 def _restore(
-    described: list[tuple[str, torch.dtype, tuple[int, ...]]],
+    described: list[tuple[str, type[Field], dict[str, Any]]],
     packed: PackedColumns,
     layout: Layout,
     names: tuple[str, ...],
 ) -> Dataset:
     columns = unpack_columns(packed)
     return Dataset(
-        {name: Field(dtype, shape, column) for (name, dtype, shape), column in zip(described, columns, strict=True)},
+        {
+            name: kind_of_field(column=column, **recipe)
+            for (name, kind_of_field, recipe), column in zip(described, columns, strict=True)
+        },
         layout,
         names,
     )

@@ -5,15 +5,16 @@ from __future__ import annotations
 import itertools
 import math
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
 import xxhash
 from numpy.typing import NDArray
 
-from memload._core import Column, Tiles, Windows
+from memload._core import Column, Ragged, Tiles, Windows
 from memload.blocks import Blocks, join_blocks, select_blocks
 from memload.dtypes import dtype_name
 from memload.stored import Stored, stored_as
@@ -23,8 +24,8 @@ MOST_ROWS = 2**53
 MOST_BYTES = 2**63
 
 
-AnyColumn = Column | Tiles | Windows
-"""Rows as they lie: each one run of bytes, inside chunks that are decoded, or a window of frames."""
+AnyColumn = Column | Tiles | Windows | Ragged
+"""Rows as they lie: each one run of bytes, inside chunks that are decoded, a window of frames, or a run of items."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +60,7 @@ class Field:
     """
 
     dtype: torch.dtype
-    shape: tuple[int, ...]
+    shape: tuple[Any, ...]
     column: AnyColumn
     lenders: tuple[Lender, ...] = field(default=(), compare=False, repr=False)
     digest: str = field(default="", compare=False, repr=False)
@@ -95,7 +96,32 @@ class Field:
         """How the rows are stored, in words, and what reading one costs."""
         return stored_as(self.column)
 
-    def gather(self, rows: NDArray[np.int64]) -> torch.Tensor:
+    @property
+    def kind(self) -> str:
+        """What rows are made of, for messages: the dtype's name."""
+        return dtype_name(self.dtype)
+
+    @property
+    def described(self) -> str:
+        """What rows are, for messages: "uint8 (425, 425, 3)"."""
+        return f"{self.kind} {self.shape}"
+
+    @property
+    def signature(self) -> tuple[Any, ...]:
+        """What fields have in common whose rows may stand in one batch."""
+        return self.dtype, self.shape
+
+    @property
+    def item_shape(self) -> tuple[int, ...]:
+        """The shape of what the pipeline counts: of one row."""
+        return self.shape
+
+    @property
+    def pipeline_column(self) -> Any:
+        """The column that the pipeline reads."""
+        return self.column
+
+    def gather(self, rows: NDArray[np.int64]) -> Any:
         """Return a fresh tensor (len(rows), *shape) with a copy of these rows.
 
         Args:
@@ -111,6 +137,23 @@ class Field:
         if batch.nbytes:
             self.column.gather(rows, batch.data_ptr(), batch.nbytes)
         return batch
+
+    def sample(self, row: NDArray[np.int64]) -> Any:
+        """Return a fresh copy of one row, whose number is the only one in `row`; otherwise as `gather`."""
+        return self.gather(row)[0]
+
+    def assembled(self, values: torch.Tensor, more: Iterator[torch.Tensor]) -> Any:  # noqa: ARG002 - for other kinds
+        """Return what a batch has of this field.
+
+        Args:
+            values: what the pipeline made of it.
+            more: gives its further outputs, if a field of this kind has any.
+        """
+        return values
+
+    def recipe(self) -> dict[str, Any]:
+        """Return what makes this field of another column: `type(field)(column=column, **field.recipe())`."""
+        return {"dtype": self.dtype, "shape": self.shape}
 
     def check_in_place(self) -> None:
         """Raise RuntimeError if the memory of a tensor was moved since the field was made; to be called before reading.

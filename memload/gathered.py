@@ -18,6 +18,8 @@ import torch
 from numpy.typing import NDArray
 
 from memload.collate_rules import as_shipped, collate, default_collate_fn_map
+from memload.ragged_rows import first_row, is_ragged, rows_of
+from memload.ragged_samples import NO_FORMS, Forms, forms_of, sample_of
 
 Indices = NDArray[np.int64]
 
@@ -38,17 +40,21 @@ GathersT_co = TypeVar("GathersT_co", bound=Gathers, covariant=True)
 class DictRow(dict[str, Any]):
     """The first row of a list of dict samples; a dict in all else."""
 
+    forms: Forms = NO_FORMS  # of fields whose rows differ in length
+
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
-        return dict, ({name: _owned(value) for name, value in self.items()},)
+        owned = {name: _owned(value) for name, value in self.items()}
+        return (sample_of, (owned, dict(self.forms))) if self.forms else (dict, (owned,))
 
 
 class TupleRow(tuple[Any, ...]):
     """The first row of a list of tuple samples; a tuple in all else."""
 
-    __slots__ = ()
+    forms: Forms = NO_FORMS  # of fields whose rows differ in length
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
-        return tuple, ([_owned(value) for value in self],)
+        owned = [_owned(value) for value in self]
+        return (sample_of, (tuple(owned), dict(self.forms))) if self.forms else (tuple, (owned,))
 
 
 class TensorRow(torch.Tensor):
@@ -161,38 +167,68 @@ for _name in (
 
 def _first_of(batch: Any, tag: str | None) -> Any:
     """The first sample, in the memory of the batch. Detached, it is no view to autograd."""
+    if is_ragged(batch):
+        row = first_row(batch)
+        return row.detach().as_subclass(TensorRow) if isinstance(row, torch.Tensor) else row
     if isinstance(batch, Mapping):
-        return DictRow({name: int(values[0]) if name == tag else values[0].detach() for name, values in batch.items()})
+        first: Any = DictRow({name: int(v[0]) if name == tag else _first_value(v) for name, v in batch.items()})
+        first.forms = forms_of(batch)
+        return first
     if isinstance(batch, Sequence):
-        return TupleRow(values[0].detach() for values in batch)
+        first = TupleRow(map(_first_value, batch))
+        first.forms = forms_of(dict(enumerate(batch)))
+        return first
     return batch[0].detach().as_subclass(TensorRow)
 
 
-def _others_in(batch: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def _first_value(values: Any) -> Any:
+    row = first_row(values) if is_ragged(values) else values[0]
+    return row.detach() if isinstance(row, torch.Tensor) else row
+
+
+def _others_in(batch: Any) -> Sequence[Any]:
     """The other samples of a batch of tensor samples, in its memory."""
-    return batch[1:].unbind(0)
+    return rows_of(batch)[1:] if is_ragged(batch) else batch[1:].unbind(0)
 
 
 def _others_of(batch: Any, tag: str | None = None) -> Iterator[Any]:
     """The other samples, small ones each in memory of its own."""
+    if is_ragged(batch):
+        return map(_kept, _others_in(batch))
     if isinstance(batch, Mapping):
         columns = [iter(v[1:].tolist()) if name == tag else _others_of(v) for name, v in batch.items()]
-        return (dict(zip(batch, row, strict=True)) for row in zip(*columns, strict=True))
+        forms = forms_of(batch)
+        return (sample_of(dict(zip(batch, row, strict=True)), forms) for row in zip(*columns, strict=True))
     if isinstance(batch, Sequence):
-        return zip(*map(_others_of, batch), strict=True)
-    copied = batch[0].nbytes < _LARGE_ROW
-    return (row.clone() if copied else row.detach() for row in _others_in(batch))
+        forms = forms_of(dict(enumerate(batch)))
+        return (sample_of(row, forms) for row in zip(*map(_others_of, batch), strict=True))
+    return map(_kept, _others_in(batch))
+
+
+def _kept(row: Any) -> Any:
+    """A sample that lies in a batch, as it is if it is large, else in memory of its own."""
+    if not isinstance(row, torch.Tensor):
+        return row
+    return row.clone() if row.nbytes < _LARGE_ROW else row.detach()
 
 
 def _untouched(first: Any, batch: Any) -> bool:
     """Whether the first sample is still the first row of the batch, and nothing else."""
+    if is_ragged(batch):
+        return _same_row(first, first_row(batch))
     if isinstance(batch, Mapping):
         return list(first) == list(batch) and all(map(_untouched, first.values(), batch.values()))
     if isinstance(batch, Sequence):
         return all(map(_untouched, first, batch))
     if type(first) is int:  # as default_collate makes a tensor of ints
         return batch.dtype == torch.int64 and batch.ndim == 1 and first == int(batch[0])
-    return isinstance(first, torch.Tensor) and not first.requires_grad and _place(first) == _place(batch[0])
+    return _same_row(first, batch[0])
+
+
+def _same_row(first: Any, row: Any) -> bool:
+    if not isinstance(row, torch.Tensor):
+        return bool(first == row)
+    return isinstance(first, torch.Tensor) and not first.requires_grad and _place(first) == _place(row)
 
 
 def _place(x: torch.Tensor) -> tuple[Any, ...]:
@@ -207,9 +243,9 @@ def _owned(value: Any) -> Any:
 def _plain(row: Any) -> Any:
     """The sample as the dataset gives it, in a plain container."""
     if isinstance(row, DictRow):
-        return dict(row)
+        return sample_of(dict(row), row.forms)
     if isinstance(row, TupleRow):
-        return tuple(row)
+        return sample_of(tuple(row), row.forms)
     return row.as_subclass(torch.Tensor) if isinstance(row, TensorRow) else row
 
 

@@ -22,6 +22,7 @@ from memload.engine import Gatherer, PassSettings, gathering, longest_close
 from memload.grouped_source import GroupedSource, Share
 from memload.native import Source
 from memload.planned_rows import PlannedRows
+from memload.ragged_rows import is_ragged, split_by
 from memload.seeding import PassSeed
 from memload.stats import LoaderStats
 
@@ -188,5 +189,10 @@ def _parts(batch: Mapping[str, torch.Tensor], counts: Sequence[int]) -> Iterator
     They share its memory and nothing else: as `.data`, each is a tensor of its own to autograd, so that what is written
     to one of them does not count as a change of the others.
     """
-    split = {key: [part.data for part in torch.split(value, list(counts))] for key, value in batch.items()}
+    split = {
+        key: list(split_by(value, counts))
+        if is_ragged(value)
+        else [part.data for part in torch.split(value, list(counts))]
+        for key, value in batch.items()
+    }
     return ({key: parts[k] for key, parts in split.items()} for k in range(len(counts)))

@@ -19,6 +19,8 @@ from memload.dataset import TAG, Dataset
 from memload.fields import Field, check_name
 from memload.gathered import GatheredRows
 from memload.mapped import MappedDataset
+from memload.ragged_rows import is_ragged, taken
+from memload.ragged_samples import sample_of
 from memload.row_numbers import by_first_appearance, kind, row_number, row_numbers, rows_of_each, two_parts
 from memload.sizes import format_size
 
@@ -76,7 +78,9 @@ class GroupedDataset(torch.utils.data.Dataset[dict[str, Any]]):
     def __getitem__(self, index: SupportsIndex) -> dict[str, Any]:
         row = np.array([row_number(index, len(self))], dtype=np.int64)
         (tag,), (inner,) = self.locate(row)
-        return {**list(self.members.values())[tag][inner], TAG: int(tag)}
+        sample: dict[str, Any] = list(self.members.values())[tag][inner]
+        sample[TAG] = int(tag)
+        return sample
 
     def locate(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return of each row the number of its dataset, and its row there.
@@ -226,7 +230,7 @@ def _check_member(name: Any, member: Any) -> None:
 
 
 def _form(dataset: Dataset) -> Any:
-    return [(name, field.dtype, field.shape) for name, field in dataset.fields.items()]
+    return [(name, field.signature) for name, field in dataset.fields.items()]
 
 
 def with_tag(dataset: Dataset, number: int) -> Dataset:
@@ -239,7 +243,8 @@ def with_tag(dataset: Dataset, number: int) -> Dataset:
 
 def with_int_tag(sample: Mapping[str, Any]) -> dict[str, Any]:
     """Return a sample that was cut from a batch as the joined dataset gives it: with its number as an int."""
-    return {**sample, TAG: int(sample[TAG])}
+    tagged: dict[str, Any] = sample_of({**sample, TAG: int(sample[TAG])}, getattr(sample, "forms", {}))
+    return tagged
 
 
 def group_collate(samples: Sequence[Any]) -> list[Any]:
@@ -277,7 +282,10 @@ def _gathered(samples: Sequence[Any]) -> list[Any] | None:
     if not isinstance(batch, dict) or batch.get(TAG, torch.empty(0)).dtype != torch.int64 or batch[TAG].ndim != 1:
         return None
     places = map(torch.from_numpy, by_first_appearance(batch[TAG].numpy()))
-    return [{name: values[rows] for name, values in batch.items()} for rows in places]
+    return [
+        {name: taken(values, rows) if is_ragged(values) else values[rows] for name, values in batch.items()}
+        for rows in places
+    ]
 
 
 def _tag_of(sample: Any, position: int) -> int:

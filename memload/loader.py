@@ -27,6 +27,7 @@ from memload.groups import GroupedDataset, group_collate
 from memload.native import NotNative, Source
 from memload.pace import Pace
 from memload.plan import plan_bytes
+from memload.ragged_option import in_form
 from memload.readers import resolve
 from memload.seeding import peeked_seed
 from memload.state import LoaderState, batches_of
@@ -37,7 +38,7 @@ from memload.transforms import TransformedBatches, checked_transform
 
 T = TypeVar("T")
 
-_FIXED = ("threads", "depth", "cast", "options")
+_FIXED = ("threads", "depth", "cast", "options", "ragged")
 
 
 class FastLoader(DataLoader[T]):
@@ -69,6 +70,8 @@ class FastLoader(DataLoader[T]):
             pipeline; the loop gets what it returns. It follows the cast, runs ahead of the loop in background threads
             under ``torch.no_grad()``, and draws random numbers that follow from (base seed, epoch, rows of the batch).
             On the stock engine it runs inside ``next()``. ``ds.map(fn)`` is the same for single samples.
+        ragged: the form of batches of fields whose rows differ in length, "offsets", "padded" or "jagged", or such by
+            field, as ``ds.with_ragged`` takes it; ``dataset`` is then that dataset.
         options: an ``EngineOptions`` for all that is rarely touched; excludes ``threads`` and ``depth``.
 
     Raises:
@@ -109,10 +112,13 @@ class FastLoader(DataLoader[T]):
         depth: int | None = None,
         cast: Mapping[Any, Cast] | None = None,
         batch_transform: Callable[..., Any] | None = None,
+        ragged: str | Mapping[str, str] | None = None,
         options: EngineOptions | None = None,
     ) -> None:
         if isinstance(dataset, str | os.PathLike):
             raise TypeError(f"{str(dataset)!r} is a path, not a dataset: give memload.open({str(dataset)!r})")
+        if ragged is not None:
+            dataset = in_form(dataset, ragged)
         collate_fn, cast, batch_transform = unpacked(collate_fn, cast, batch_transform)
         super().__init__(
             dataset,
@@ -135,7 +141,7 @@ class FastLoader(DataLoader[T]):
         )
         if options is not None and (threads is not None or depth is not None):
             raise ValueError("give threads= and depth= inside options=EngineOptions(...), or without options=")
-        self.threads, self.depth, self.cast, self.options = threads, depth, cast, options
+        self.threads, self.depth, self.cast, self.options, self.ragged = threads, depth, cast, options, ragged
         self._engine = options or EngineOptions(threads=threads, depth=depth)
         self._casts = checked_casts(cast)
         self.batch_transform = checked_transform(batch_transform)

@@ -13,6 +13,7 @@ from memload.cast import Cast
 from memload.dtypes import code_of
 from memload.fields import AnyColumn, Field
 from memload.layout import DictOf, Layout, ListOf, Only
+from memload.ragged_fields import RaggedField
 from memload.watches import Watch
 
 Key = str | int | tuple[str | int, ...]
@@ -106,6 +107,8 @@ class Source:
         for key in casts:
             if key not in self.fields:
                 raise KeyError(f"cast= names the field {key!r}; the dataset has {', '.join(map(repr, self.fields))}")
+            if self.fields[key].kind == "text":
+                raise ValueError(f"the field {key!r} is text, which cannot be cast: leave it out of cast=")
             held = self.casts.get(key)
             if held is not None and not (isinstance(held, Conversion) and held.then is None):
                 raise ValueError(f"the field {key!r} is cast by the dataset already: leave it out of cast=")
@@ -139,8 +142,10 @@ class Source:
             return lambda capsules: dict(zip(names, tensors(capsules), strict=True))
         return lambda capsules: layout.build(iter(tensors(capsules)))
 
-    def _tensors(self) -> Callable[[list[Any]], list[torch.Tensor]]:
+    def _tensors(self) -> Callable[[list[Any]], list[Any]]:
         finish = [_finisher(field, self._fused(key), self.casts.get(key)) for key, field in self.fields.items()]
+        if any(isinstance(field, RaggedField) for field in self.fields.values()):
+            return _assembler(list(self.fields.values()), finish)
         if not any(finish):
             return lambda capsules: [from_dlpack(capsule) for capsule in capsules]
         steps = [step or _as_it_is for step in finish]
@@ -166,7 +171,20 @@ def _pipeline_field(field: Field, cast: Cast | None) -> PipelineField:
     code = code_of(field.dtype)
     fused = None if cast is None else (code, code_of(cast.dtype), cast.norm_removed and field.dtype == torch.uint8)
     dtype = field.dtype if cast is None else cast.dtype
-    return field.column, fused, _dlpack_code(dtype), dtype.itemsize * 8, list(field.shape)
+    return field.pipeline_column, fused, _dlpack_code(dtype), dtype.itemsize * 8, list(field.item_shape)
+
+
+def _assembler(
+    fields: list[Field], finish: list[Callable[[torch.Tensor], torch.Tensor] | None]
+) -> Callable[[list[Any]], list[Any]]:
+    """What makes the fields of a batch of capsules of which some fields have several."""
+    steps = [(field, step or _as_it_is) for field, step in zip(fields, finish, strict=True)]
+
+    def assemble(capsules: list[Any]) -> list[Any]:
+        outputs = map(from_dlpack, capsules)
+        return [field.assembled(step(next(outputs)), outputs) for field, step in steps]
+
+    return assemble
 
 
 def _dlpack_code(dtype: torch.dtype) -> int:

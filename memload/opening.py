@@ -12,9 +12,9 @@ from memload.errors import FormatError
 from memload.fields import Field
 from memload.formats import Stated, is_directory, open_fields
 from memload.row_costs import warn_of_unfit
-from memload.sources.arrays import borrow_array
 from memload.sources.members import Key
 from memload.sources.paths import PathLike, paths_of
+from memload.sources.ragged_arrays import field_of
 from memload.sources.raw import open_raw
 
 
@@ -108,7 +108,7 @@ def from_arrays(arrays: Mapping[str, Any] | None = None, /, **fields: Any) -> Da
     twice = named.keys() & fields.keys()
     if twice:
         raise TypeError(f"both the mapping and the keywords bring {sorted(twice)}")
-    return Dataset({name: borrow_array(name, array) for name, array in {**named, **fields}.items()})
+    return Dataset({name: field_of(name, array) for name, array in {**named, **fields}.items()})
 
 
 def _open_stated(path: Path, stated: Stated) -> dict[str, Field]:

@@ -19,12 +19,14 @@ from torch.utils.data import ConcatDataset, StackDataset, Subset, TensorDataset
 from memload.cast import Float32View
 from memload.dataset import TAG, Dataset
 from memload.fields import Field
+from memload.graphs import GraphDataset
 from memload.groups import GroupedDataset, with_int_tag
 from memload.hugging_face import source_of
-from memload.layout import DictOf, Layout, ListOf, Only, TensorDictOf, flat
+from memload.layout import DictOf, Graphs, Layout, ListOf, Only, TensorDictOf, flat
 from memload.mapped import MappedDataset
 from memload.native import Key, NotNative, Source
 from memload.plan import Indices, as_indices, from_end
+from memload.ragged_fields import RaggedField
 from memload.sources.arrays import borrow_array
 from memload.sources.hugging_face import is_hugging_face
 from memload.unaltered import Unaltered
@@ -118,6 +120,10 @@ def _of_dataset(dataset: Dataset) -> Source:
     return Source(fields, flat(dataset.layout, list(dataset.fields)), {}, watches=watched_tensors(lent), tags=tags)
 
 
+def _of_graphs(dataset: GraphDataset) -> Source:
+    return replace(_of_dataset(dataset), layout=Graphs())
+
+
 def _of_tensors(dataset: TensorDataset) -> Source:
     if not dataset.tensors:
         raise NotNative("The TensorDataset has no tensors: give it some.")
@@ -162,6 +168,8 @@ def _oddity(tensor: Any) -> str | None:
 
 def _of_stack(dataset: StackDataset[Any]) -> Source:
     sources = {name: resolve(member) for name, member in _members(dataset).items()}
+    if any(isinstance(source.layout, Graphs) for source in sources.values()):
+        raise NotNative("A member of the StackDataset has graphs: give the graphs alone, or as_plain() of them.")
     if any(source.maps for source in sources.values()):
         raise NotNative("A member of the StackDataset is mapped: map the StackDataset instead.")
     _check_lengths("the members of the StackDataset", [len(dataset), *(source.rows for source in sources.values())])
@@ -232,6 +240,11 @@ def _of_concat(dataset: ConcatDataset[Any]) -> Source:
             "The parts of the ConcatDataset differ in fields, dtypes, shapes, casts or functions: make them alike, or "
             "join memload datasets by memload.concat({...}) and give collate_fn=memload.group_collate."
         )
+    if first.layout == Only() and any(isinstance(field, RaggedField) for field in first.fields.values()):
+        raise NotNative(
+            "The samples of the ConcatDataset are tensors of different length, which default_collate does not stack: "
+            "join the memload datasets by memload.concat, or leave only(...) out."
+        )
     if [*itertools.accumulate(part.rows for part in parts)] != list(dataset.cumulative_sizes):
         raise NotNative("The ConcatDataset has parts whose length changed: make it anew.")
     fields = {key: Field.concat([part.fields[key] for part in parts]) for key in first.fields}
@@ -245,7 +258,7 @@ def _signature(source: Source) -> Any:
         source.casts,
         source.maps,
         source.tags,
-        [(key, f.dtype, f.shape) for key, f in source.fields.items()],
+        [(key, field.signature) for key, field in source.fields.items()],
     )
 
 
@@ -278,6 +291,8 @@ def _of_mapped(mapped: MappedDataset) -> Source:
             "collate_fn=memload.group_collate and batch_transform=, whose function gets the list of groups."
         )
     base = resolve(mapped.base)
+    if isinstance(base.layout, Graphs):
+        raise NotNative("Functions of single graphs are called by the stock machinery: give batch_transform= instead.")
     if base.tags not in ((), (TAG,)):
         raise NotNative(f"A member of what is mapped has a {TAG!r} of its own: map that member alone.")
     first = (with_int_tag,) if base.tags and not base.maps else ()
@@ -332,6 +347,7 @@ _SEQUENCES = (list, tuple, range, np.ndarray, torch.Tensor)
 
 _READERS: Mapping[type, tuple[Callable[[Any], Source], Unaltered]] = {
     GroupedDataset: (_of_groups, Unaltered(GroupedDataset, (*_ITEMS, "locate"), ["members"])),
+    GraphDataset: (_of_graphs, Unaltered(GraphDataset, (*_ITEMS, "_arranged"))),
     Dataset: (_of_dataset, Unaltered(Dataset, (*_ITEMS, "_arranged"))),
     TensorDataset: (_of_tensors, Unaltered(TensorDataset, _ITEMS, ["tensors"])),
     StackDataset: (_of_stack, Unaltered(StackDataset, _ITEMS, ["datasets"])),

@@ -24,6 +24,20 @@ class Rows:
     def __len__(self) -> int:
         return len(self.data)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all rows."""
+        return self.data.nbytes
+
+    @property
+    def signature(self) -> tuple[Any, ...]:
+        """What rows of one field have in common."""
+        return self.dtype, self.shape
+
+    def cut(self, start: int, stop: int) -> Rows:
+        """Return some of the rows, without copying them."""
+        return Rows(self.dtype, self.shape, self.data[start:stop])
+
 
 def as_rows(name: str, batch: Any) -> Rows:
     """Return a batch as rows of bytes, copying only what is not contiguous on the CPU.

@@ -3,7 +3,8 @@
     | header, to a multiple of 4096 | field A: rows | field B: rows | ...
 
 The header tells where each field begins, so room for `capacity` rows is laid out beforehand. When fewer rows come, the
-later fields are moved down and the file is cut. Fields lie by descending element size, which keeps each aligned.
+later fields are moved down and the file is cut. Fields lie by descending element size, which keeps each aligned. The
+blocks of compressed fields, whose size nobody knows beforehand, wait in files of their own and come last.
 """
 
 from __future__ import annotations
@@ -14,14 +15,19 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
+import torch
 import xxhash
 from numpy.typing import NDArray
 
+from memload.coded_blocks import CodedRun
+from memload.coded_fields import fixed_tensors, offsets_name
+from memload.fields import row_nbytes
 from memload.rows import Rows
 from memload.safetensors_header import build_header
 from memload.shard_index import FieldSpec, ShardRecord
 
 _MOVE_BYTES = 2**24
+_MOST_ENCODED = 2**50  # bytes of a compressed field; stands for what is not known yet, with at least as many digits
 
 
 class ShardFile:
@@ -37,67 +43,91 @@ class ShardFile:
         self.rows = 0
         self.capacity = capacity
         self._path = path
-        self._fields = dict(sorted(fields.items(), key=lambda item: -item[1].dtype.itemsize))
-        self._data_start = len(self._header(capacity))
-        self._hashers = {name: _BlockHasher(field) for name, field in self._fields.items()}
+        self._fields = dict(fields)
+        plain = {name: field for name, field in fields.items() if field.codec is None}
+        self._hashers = {name: BlockHasher(field.block_rows) for name, field in plain.items()}
+        self._runs = {name: CodedRun(path.parent, field) for name, field in fields.items() if field.codec is not None}
+        self._data_start = len(self._header(capacity, dict.fromkeys(self._runs, _MOST_ENCODED)))
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+
+    def takes(self, rows: Mapping[str, Rows], at: int) -> int:
+        """Return how many of these rows, from row `at` on, are to be written before the shard is finished."""
+        return min(len(next(iter(rows.values()))) - at, self.capacity - self.rows)
 
     def write(self, rows: Mapping[str, Rows]) -> None:
         """Append rows, as many of each field; together with those before not more than `capacity`."""
         begins = self._begins(self.capacity)
-        for name, field in self._fields.items():
+        for name, hasher in self._hashers.items():
             data = rows[name].data
-            _write_at(self._file, data.reshape(-1), begins[name] + self.rows * field.row_bytes)
-            self._hashers[name].update(data)
+            _write_at(self._file, data.reshape(-1), begins[name] + self.rows * self._fields[name].row_bytes)
+            hasher.update(data)
+        for name, run in self._runs.items():
+            run.write(rows[name].data)
         self.rows += len(next(iter(rows.values())))
 
     def finish(self) -> ShardRecord:
         """Complete the file, wait until it is on the disk, and return what the index has to say of it."""
-        end = self._data_start + self.rows * sum(field.row_bytes for field in self._fields.values())
+        checksums = {name: hasher.finish() for name, hasher in self._hashers.items()}
+        checksums |= {name: run.finish() for name, run in self._runs.items()}
         if self.rows < self.capacity:
             self._close_gaps()
+        end = self._append_runs()
         os.ftruncate(self._file, end)
-        header = self._header(self.rows, self._data_start)
+        header = self._header(self.rows, {name: run.nbytes for name, run in self._runs.items()}, self._data_start)
         _write_at(self._file, np.frombuffer(header, dtype=np.uint8), 0)
         os.fsync(self._file)
         self.close()
-        checksums = {name: hasher.finish() for name, hasher in self._hashers.items()}
-        return ShardRecord(self._path.name, self.rows, end, checksums)
+        return ShardRecord(self._path.name, self.rows, end, {name: checksums[name] for name in self._fields})
 
     def close(self) -> None:
         """Give the descriptor back. May be called again."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
+        for run in self._runs.values():
+            run.close()
 
-    def _header(self, rows: int, data_start: int | None = None) -> bytes:
-        return build_header(
-            {name: (field.dtype, (rows, *field.shape)) for name, field in self._fields.items()}, data_start
-        )
+    def _header(self, rows: int, encoded: Mapping[str, int], data_start: int | None = None) -> bytes:
+        blocks = {name: (torch.uint8, (nbytes,)) for name, nbytes in encoded.items()}
+        return build_header({**fixed_tensors(self._fields, rows), **blocks}, data_start)
 
     def _begins(self, rows: int) -> dict[str, int]:
+        """Where the tensors of fixed size begin, and, by the name "", where they end."""
         begins, at = {}, self._data_start
-        for name, field in self._fields.items():
+        for name, (dtype, shape) in fixed_tensors(self._fields, rows).items():
             begins[name] = at
-            at += rows * field.row_bytes
-        return begins
+            at += row_nbytes(dtype, shape)
+        return {**begins, "": at}
 
     def _close_gaps(self) -> None:
         old, new = self._begins(self.capacity), self._begins(self.rows)
-        for name, field in self._fields.items():
-            _move_down(self._file, old[name], new[name], self.rows * field.row_bytes)
+        for name in new:
+            if name in self._hashers:
+                _move_down(self._file, old[name], new[name], self.rows * self._fields[name].row_bytes)
+
+    def _append_runs(self) -> int:
+        """Write the offsets and the blocks of compressed fields; return where the last one ends."""
+        begins = self._begins(self.rows)
+        at = begins[""]
+        for name, run in self._runs.items():
+            offsets = np.array(run.offsets, dtype="<i8").view(np.uint8)
+            _write_at(self._file, offsets, begins[offsets_name(name)])
+            run.copy_to(lambda piece, offset: _write_at(self._file, piece, offset), at)
+            at += run.nbytes
+        return at
 
 
-class _BlockHasher:
-    """XXH3-64 of each block of rows of one field, over pieces of any length."""
+class BlockHasher:
+    """XXH3-64 of each block of so many rows of one field, over pieces of any length."""
 
-    def __init__(self, field: FieldSpec) -> None:
-        self._block_rows = field.block_rows
+    def __init__(self, block_rows: int) -> None:
+        self._block_rows = block_rows
         self._sums: list[str] = []
         self._current = xxhash.xxh3_64()
         self._rows = 0  # of the current block so far
 
     def update(self, data: NDArray[np.uint8]) -> None:
+        """Take rows that follow those before: uint8 (rows, row_bytes)."""
         for piece in self._pieces(data):
             self._current.update(np.ascontiguousarray(piece).data)
             self._rows += len(piece)
@@ -105,6 +135,7 @@ class _BlockHasher:
                 self._next()
 
     def finish(self) -> tuple[str, ...]:
+        """Return the checksums of all blocks in hexadecimal digits."""
         if self._rows:
             self._next()
         return tuple(self._sums)

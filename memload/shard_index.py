@@ -4,62 +4,101 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from memload.codec import LARGEST_BLOCK, Codec
 from memload.dtypes import code_of
 from memload.errors import ShardFormatError
 from memload.fields import check_name, row_nbytes
+from memload.ragged_spec import RaggedSpec, is_ragged_shape, parse_items, parse_ragged
 from memload.safetensors_header import check_counts, is_count, parse_dtype, parse_shape, unique_keys
 
 INDEX_NAME = "index.json"
 FORMAT_NAME = "memload-shards"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 CHECK_BLOCK = 2**22  # bytes under one checksum, or one row where a row is larger
 _DIGITS = 16  # hexadecimal digits of one checksum
 
 
 @dataclass(frozen=True)
 class FieldSpec:
-    """What the index says of a field: the dtype and shape of one row, and how many rows share a checksum."""
+    """What the index says of a field: the dtype and shape of one row, how many rows share a checksum, and the codec.
+
+    A codec is one with all choices made; it stands for its blocks, of which a checksum covers whole ones.
+    """
 
     dtype: torch.dtype
     shape: tuple[int, ...]
     block_rows: int
+    codec: Codec | None = None
 
     @classmethod
-    def of_rows(cls, dtype: torch.dtype, shape: tuple[int, ...]) -> FieldSpec:
-        """Return the field with as many rows to a checksum as fit into 4 MiB, at least one."""
-        return cls(dtype, shape, max(1, CHECK_BLOCK // max(1, row_nbytes(dtype, shape))))
+    def of_rows(cls, dtype: torch.dtype, shape: tuple[int, ...], codec: Codec | None = None) -> FieldSpec:
+        """Return the field with as many rows to a checksum as fit into 4 MiB, at least one, or one block of the codec.
+
+        Rows without bytes are not compressed.
+        """
+        row_bytes = row_nbytes(dtype, shape)
+        codec = codec.of(dtype, shape) if codec and row_bytes else None
+        unit = codec.rows or 1 if codec else 1
+        return cls(dtype, shape, max(1, CHECK_BLOCK // max(1, row_bytes) // unit) * unit, codec)
 
     @property
     def row_bytes(self) -> int:
         """Bytes of one row."""
         return row_nbytes(self.dtype, self.shape)
 
-    def blocks(self, rows: int) -> int:
-        """Return how many checksums stand for `rows` rows."""
-        return -(-rows // self.block_rows)
+    @property
+    def signature(self) -> tuple[Any, ...]:
+        """What rows of the field have in common."""
+        return self.dtype, self.shape
+
+    def tensors(self, name: str, rows: int, _items: int = 0) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
+        """Return dtype and shape of each tensor that a shard of so many rows has of this field."""
+        return {name: (self.dtype, (rows, *self.shape))}
+
+    def blocks(self, name: str, rows: int, _items: int = 0) -> dict[str, int]:
+        """Return how many checksums each tensor has."""
+        return {name: -(-rows // self.block_rows)}
+
+    def entry(self) -> dict[str, Any]:
+        """Return what the index states."""
+        entry = {"dtype": code_of(self.dtype), "shape": list(self.shape), "block_rows": self.block_rows}
+        return entry if self.codec is None else {**entry, "codec": asdict(self.codec)}
+
+
+AnySpec = FieldSpec | RaggedSpec
+"""A field whose rows are alike, or one whose rows differ in length."""
 
 
 @dataclass(frozen=True)
 class ShardRecord:
-    """What the index says of one shard; `checksums` has XXH3-64 of each block of rows, for each field."""
+    """What the index says of one shard.
+
+    Attributes:
+        file: its name.
+        rows: in it.
+        nbytes: its size.
+        checksums: XXH3-64 of each block of each tensor.
+        items: of all rows, for each field whose rows differ in length.
+    """
 
     file: str
     rows: int
     nbytes: int
     checksums: Mapping[str, tuple[str, ...]]
+    items: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class ShardIndex:
     """A checked index.json."""
 
-    fields: Mapping[str, FieldSpec]
+    fields: Mapping[str, AnySpec]
     shards: tuple[ShardRecord, ...]
 
     @property
@@ -68,22 +107,48 @@ class ShardIndex:
         return sum(shard.rows for shard in self.shards)
 
 
+def tensors_of(
+    fields: Mapping[str, AnySpec], rows: int, items: Mapping[str, int]
+) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
+    """Return dtype and whole shape of each tensor of a shard with so many rows and items."""
+    return {
+        tensor: form
+        for name, spec in fields.items()
+        for tensor, form in spec.tensors(name, rows, items.get(name, 0)).items()
+    }
+
+
+def check_ragged(fields: Mapping[str, AnySpec]) -> None:
+    """Raise ValueError if a field is named as the offsets of another, or is compressed beside one that is ragged."""
+    ragged = [name for name, spec in fields.items() if isinstance(spec, RaggedSpec)]
+    coded = [name for name, spec in fields.items() if spec.codec is not None]
+    if ragged and coded:
+        raise ValueError(
+            f"field {coded[0]!r} has a codec, beside field {ragged[0]!r}, whose rows differ in length: sets with such "
+            "fields are not compressed"
+        )
+    for name in fields:
+        owner = name.removesuffix(".offsets")
+        if owner != name and isinstance(fields.get(owner), RaggedSpec):
+            raise ValueError(f"field {name!r} has the name of the offsets of field {owner!r}; give it another")
+
+
 def dump_index(index: ShardIndex) -> bytes:
     """Return the bytes of index.json."""
+    compressed = any(spec.codec for spec in index.fields.values())
+    ragged = any(isinstance(spec, RaggedSpec) for spec in index.fields.values())
     content = {
         "format": FORMAT_NAME,
-        "version": FORMAT_VERSION,
+        "version": FORMAT_VERSION if compressed or ragged else 1,  # what older memloads read as well, they shall
         "rows": index.rows,
-        "fields": {
-            name: {"dtype": code_of(field.dtype), "shape": list(field.shape), "block_rows": field.block_rows}
-            for name, field in index.fields.items()
-        },
+        "fields": {name: spec.entry() for name, spec in index.fields.items()},
         "shards": [
             {
                 "file": shard.file,
                 "rows": shard.rows,
                 "bytes": shard.nbytes,
                 "xxh3_64": {name: "".join(sums) for name, sums in shard.checksums.items()},
+                **({"items": dict(shard.items)} if shard.items else {}),
             }
             for shard in index.shards
         ],
@@ -120,9 +185,14 @@ def parse_index(raw: bytes) -> ShardIndex:
     except (ValueError, RecursionError) as error:
         raise ShardFormatError(f"not JSON in UTF-8 ({error}); restore the file, or write the shards again") from error
     _check_version(content)
-    fields = {name: _field(name, entry) for name, entry in _members(content, "fields", dict).items()}
+    newer = content["version"] > 1
+    fields = {name: _field(name, entry, newer) for name, entry in _members(content, "fields", dict).items()}
     if not fields:
         raise ShardFormatError("fields: there must be at least one")
+    try:
+        check_ragged(fields)
+    except ValueError as error:
+        raise ShardFormatError(str(error)) from None
     shards = tuple(_shard(k, entry, fields) for k, entry in enumerate(_members(content, "shards", list)))
     index = ShardIndex(fields, shards)
     _check_sums(index, content.get("rows"))
@@ -148,7 +218,7 @@ def _members(content: Mapping[str, Any], name: str, kind: type) -> Any:
     return value
 
 
-def _field(name: str, entry: object) -> FieldSpec:
+def _field(name: str, entry: object, newer: bool) -> AnySpec:
     where = f"field {name!r}"
     try:
         check_name(name)
@@ -159,12 +229,32 @@ def _field(name: str, entry: object) -> FieldSpec:
     block_rows = entry.get("block_rows")
     if not is_count(block_rows) or block_rows == 0:
         raise ShardFormatError(f"{where}: block_rows must be at least 1, got {block_rows!r:.80}")
+    if newer and is_ragged_shape(entry.get("shape")):
+        return parse_ragged(entry, block_rows, where)
     dtype, shape = parse_dtype(entry.get("dtype"), where), parse_shape(entry.get("shape"), where)
     check_counts(dtype, shape, 1, where)
-    return FieldSpec(dtype, shape, block_rows)
+    codec = _codec(where, entry["codec"], row_nbytes(dtype, shape), block_rows) if newer and "codec" in entry else None
+    return FieldSpec(dtype, shape, block_rows, codec)
 
 
-def _shard(position: int, entry: object, fields: Mapping[str, FieldSpec]) -> ShardRecord:
+def _codec(where: str, entry: object, row_bytes: int, block_rows: int) -> Codec:
+    if not isinstance(entry, dict) or set(entry) != {"name", "level", "shuffle", "rows"} or None in entry.values():
+        raise ShardFormatError(
+            f"{where}: codec: expected an object of name, level, shuffle and rows, got {entry!r:.80}"
+        )
+    try:
+        codec = Codec(**entry)
+    except (TypeError, ValueError) as error:
+        raise ShardFormatError(f"{where}: codec: {error}") from error
+    rows = codec.rows or 1
+    if row_bytes == 0 or rows * row_bytes > LARGEST_BLOCK or block_rows % rows:
+        raise ShardFormatError(
+            f"{where}: codec: blocks of {rows} rows of {row_bytes} bytes cannot be, with checksums of {block_rows} rows"
+        )
+    return codec
+
+
+def _shard(position: int, entry: object, fields: Mapping[str, AnySpec]) -> ShardRecord:
     where = f"shard {position}"
     if not isinstance(entry, dict):
         raise ShardFormatError(f"{where}: expected an object of file, rows, bytes and xxh3_64")
@@ -175,11 +265,16 @@ def _shard(position: int, entry: object, fields: Mapping[str, FieldSpec]) -> Sha
         )
     if not is_count(rows) or not is_count(nbytes):
         raise ShardFormatError(f"{where}: rows and bytes must be counts, got {rows!r:.80} and {nbytes!r:.80}")
+    ragged = [name for name, spec in fields.items() if isinstance(spec, RaggedSpec)]
+    items = parse_items(entry.get("items"), ragged, where) if ragged else {}
+    blocks: dict[str, int] = {}
+    for name, spec in fields.items():
+        blocks |= spec.blocks(name, rows, items.get(name, 0))
     sums = entry.get("xxh3_64")
-    if not isinstance(sums, dict) or set(sums) != set(fields):
+    if not isinstance(sums, dict) or set(sums) != set(blocks):
         raise ShardFormatError(f"{where}: xxh3_64 must be an object with the checksums of each field")
-    checksums = {name: _checksums(f"{where}, field {name!r}", sums[name], fields[name].blocks(rows)) for name in fields}
-    return ShardRecord(file, rows, nbytes, checksums)
+    checksums = {name: _checksums(f"{where}, field {name!r}", sums[name], count) for name, count in blocks.items()}
+    return ShardRecord(file, rows, nbytes, checksums, items)
 
 
 def _checksums(where: str, digits: object, blocks: int) -> tuple[str, ...]:
@@ -191,8 +286,13 @@ def _checksums(where: str, digits: object, blocks: int) -> tuple[str, ...]:
 def _check_sums(index: ShardIndex, rows: object) -> None:
     if not is_count(rows) or rows != index.rows:
         raise ShardFormatError(f"rows do not add up: {rows!r:.80} are stated, the shards have {index.rows}")
-    for name, field in index.fields.items():
-        check_counts(field.dtype, field.shape, index.rows, f"all shards, field {name!r}")
+    for name, spec in index.fields.items():
+        where = f"all shards, field {name!r}"
+        if isinstance(spec, RaggedSpec):
+            items = sum(shard.items[name] for shard in index.shards)
+            check_counts(spec.dtype, (spec.planes, items, *spec.item_shape), 1, where)
+        else:
+            check_counts(spec.dtype, spec.shape, index.rows, where)
     files = [shard.file for shard in index.shards]
     if len(set(files)) != len(files):
         raise ShardFormatError("a shard is listed twice")

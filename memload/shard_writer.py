@@ -5,27 +5,39 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import numpy as np
 import xxhash
 
+from memload.codec_by_field import Codecs, check_same, coded_specs, parse_codecs, words_of
 from memload.errors import DiskSpaceError
 from memload.fields import check_equal_lengths, describe
 from memload.progress import note
-from memload.rows import Rows, as_row, as_rows
+from memload.ragged_shard_file import RaggedShardFile
+from memload.ragged_spec import RaggedSpec
+from memload.ragged_writing import AnyRows, RaggedRows, encoded_row, encoded_rows
+from memload.row_buffer import RowBuffer
 from memload.shard_file import ShardFile
-from memload.shard_index import INDEX_NAME, FieldSpec, ShardIndex, ShardRecord, dump_index, read_index
+from memload.shard_index import (
+    INDEX_NAME,
+    AnySpec,
+    FieldSpec,
+    ShardIndex,
+    ShardRecord,
+    check_ragged,
+    dump_index,
+    read_index,
+)
 from memload.sizes import format_size, parse_size
 from memload.staging import Staging
 from memload.unfinished import Journal
 
+_NO_CODEC = "codec= is for sets whose rows all have one length; leave it out for these"
+
 SPACE_MARGIN = 1.2  # of the bytes to be written, wanted free on the target's file system
-_BUFFER_BYTES = 2**22  # of single rows, before they are written
-_BUFFER_ROWS = 4096
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -41,6 +53,12 @@ class ShardWriter:
             Small shards move and verify piece by piece; each costs an open file while it is mapped.
         append: add shards to the set if it exists; fields must match. Readers see the old set until the end.
         rows: how many rows will come, if known; the space on the disk is then checked at the first of them.
+        nbytes: how many bytes of items they have, if fields differ in length and it is known.
+        ragged: names of the fields whose rows may differ in length, or by name the axis along which they do, 0 or 1.
+            Texts need no mention.
+        codec: how to compress: a `Codec`, or its text such as "zstd:9", for all fields whose rows have at least 256
+            bytes; or a dict of these by field, for those it names. None: rows lie as they are, which loads fastest
+            from memory. A set that is extended keeps its codecs.
         resume: what is being written, in words by name, so that equal words mean equal rows; plain text only. Then a
             writer that is interrupted leaves its complete shards in a hidden directory beside the set, and the next
             one with an equal `resume` (and `shard_bytes`) verifies them and goes on: the first `rows_there` rows are
@@ -51,6 +69,7 @@ class ShardWriter:
         FileExistsError: `path` exists, and `append` is not set.
         WriterBusyError: another writer is at work on `path`.
         ShardFormatError: the set to be extended is malformed.
+        ValueError: `codec` is none, or not that of the set to be extended.
 
     Example:
         >>> import memload, tempfile, torch
@@ -69,18 +88,23 @@ class ShardWriter:
         shard_bytes: int | str = "512MB",
         append: bool = False,
         rows: int | None = None,
+        nbytes: int | None = None,
+        ragged: Iterable[str] | Mapping[str, int] = (),
+        codec: Codecs = None,
         resume: Mapping[str, str] | None = None,
         progress: bool | None = None,
     ) -> None:
         self._target = Path(path).absolute()
         self._shard_bytes = parse_size(shard_bytes)
-        self._expected = rows
+        self._expected, self._expected_items = rows, nbytes or 0
+        self._axes = dict(ragged) if isinstance(ragged, Mapping) else dict.fromkeys(_names(ragged), 0)
+        self._codecs = parse_codecs(codec)
         self._space_checked = False
-        self._fields: dict[str, FieldSpec] = {}
+        self._fields: dict[str, AnySpec] = {}
         self._shards: list[ShardRecord] = []
         self._written = 0
-        self._file: ShardFile | None = None
-        self._buffer: _RowBuffer | None = None
+        self._file: ShardFile | RaggedShardFile | None = None
+        self._buffer: RowBuffer | None = None
         self._journal: Journal | None = None
         self._progress = progress
         extends = append and self._target.exists()
@@ -133,34 +157,40 @@ class ShardWriter:
             return path
 
     def append(self, /, **row: Any) -> None:
-        """Add one row, each field a tensor, an array or a number of the shape of one row.
+        """Add one row, each field a tensor, an array or a number of the shape of one row, or a text.
 
         Raises:
             ValueError, TypeError: names, dtypes or shapes differ from those before; the writer stays usable.
             DiskSpaceError: the disk is full; what was written is removed.
         """
-        self.append_rows({name: as_row(name, value) for name, value in row.items()})
+        self.append_rows(self.encoded(row))
 
-    def append_rows(self, rows: Mapping[str, Rows]) -> None:
+    def encoded(self, row: Mapping[str, Any]) -> dict[str, AnyRows]:
+        """Return one row as bytes, as a batch of one; raises as `append`."""
+        return {name: encoded_row(name, value, self._axis(name)) for name, value in row.items()}
+
+    def append_rows(self, rows: Mapping[str, AnyRows]) -> None:
         """Add one row that is bytes already, as a batch of one; otherwise as `append`."""
         self._check(rows)
         if self._buffer is None:
-            self._buffer = _RowBuffer(self._fields)
+            self._buffer = RowBuffer(self._fields)
         if self._buffer.add(rows):
             self._flush()
 
     def extend(self, /, **batch: Any) -> None:
         """Add rows by the batch, each field a tensor or an array whose first axis counts the rows.
 
+        Of fields whose rows differ in length: `memload.ragged`, a `memload.Ragged`, a list of rows, or a list of texts.
+
         Raises:
             ValueError, TypeError: names, dtypes, shapes or lengths do not fit; the writer stays usable.
             DiskSpaceError: the disk is full; what was written is removed.
         """
-        rows = {name: as_rows(name, value) for name, value in batch.items()}
+        rows = {name: encoded_rows(name, value, self._axis(name)) for name, value in batch.items()}
         check_equal_lengths({name: len(value) for name, value in rows.items()}, "the fields of a batch")
         self.extend_rows(rows)
 
-    def extend_rows(self, rows: Mapping[str, Rows]) -> None:
+    def extend_rows(self, rows: Mapping[str, AnyRows]) -> None:
         """Add rows that are bytes already; otherwise as `extend`."""
         self._check(rows)
         self._flush()
@@ -232,6 +262,7 @@ class ShardWriter:
         assert self._staging is not None
         base = dump_index(ShardIndex(self._fields, tuple(self._shards)))
         plan = {**plan, "shard_bytes": str(self._shard_bytes), "after": xxhash.xxh3_64_hexdigest(base)}
+        plan["codec"] = words_of(self._codecs)
         self._journal = Journal(self._staging.unfinished, plan)
         found = self._journal.follow(self._staging, self._target, self._progress)
         if found is not None:
@@ -241,6 +272,11 @@ class ShardWriter:
 
     def _take_over(self) -> None:
         index = read_index(self._target)
+        plain = {name: field for name, field in index.fields.items() if isinstance(field, FieldSpec)}
+        if len(plain) == len(index.fields):
+            check_same(plain, self._codecs)
+        elif self._codecs is not None:
+            raise ValueError(_NO_CODEC)
         self._fields = dict(index.fields)
         self._shards = list(index.shards)
         listed = {shard.file for shard in index.shards}
@@ -248,23 +284,40 @@ class ShardWriter:
             if leftover.name not in listed:
                 leftover.unlink()
 
-    def _check(self, rows: Mapping[str, Rows]) -> None:
+    def _specs(self, rows: Mapping[str, AnyRows]) -> dict[str, AnySpec]:
+        """What the index says of the fields of the first rows."""
+        plain = {name: (value.dtype, value.shape) for name, value in rows.items() if not isinstance(value, RaggedRows)}
+        if len(plain) == len(rows):
+            return dict(coded_specs(plain, self._codecs))
+        if self._codecs is not None:
+            raise ValueError(_NO_CODEC)
+        specs = {name: _spec_of(value) for name, value in rows.items()}
+        check_ragged(specs)
+        return specs
+
+    def _axis(self, name: str) -> int | None:
+        """Along which axis rows of a field differ in length; None: along none."""
+        field = self._fields.get(name)
+        return field.axis if isinstance(field, RaggedSpec) else self._axes.get(name)
+
+    def _check(self, rows: Mapping[str, AnyRows]) -> None:
         if self._staging is None:
             raise ValueError(f"{self._target}: this writer is closed")
         self._staging.check_process()
         if not rows:
             raise ValueError("a row needs at least one field")
         if not self._fields:
-            self._fields = {name: FieldSpec.of_rows(value.dtype, value.shape) for name, value in rows.items()}
+            self._fields = self._specs(rows)
         number = self._written + (len(self._buffer) if self._buffer else 0)
         if set(rows) != set(self._fields):
             raise ValueError(f"row {number} has the fields {sorted(rows)}, expected {sorted(self._fields)}")
         for name, field in self._fields.items():
             value = rows[name]
-            if (value.dtype, value.shape) != (field.dtype, field.shape):
+            if value.signature != field.signature:
+                differ = value.shape[1:] == field.shape[1:] and value.shape != field.shape
+                hint = f"; if rows may differ in length, say so by ragged=[{name!r}]" if differ else ""
                 raise ValueError(
-                    f"row {number}: field {name!r} is {describe(value.dtype, value.shape)}, "
-                    f"expected {describe(field.dtype, field.shape)}"
+                    f"row {number}: field {name!r} is {_described(value)}, expected {_described(field)}{hint}"
                 )
 
     def _flush(self) -> None:
@@ -272,28 +325,33 @@ class ShardWriter:
             with self._cleaning_up():
                 self._write(self._buffer.take())
 
-    def _write(self, rows: Mapping[str, Rows]) -> None:
+    def _write(self, rows: Mapping[str, AnyRows]) -> None:
         total = len(next(iter(rows.values())))
         if total:
             self._check_space()
         at = 0
         while at < total:
-            shard = self._file or self._new_shard()
-            stop = min(total, at + shard.capacity - shard.rows)
-            shard.write({name: Rows(part.dtype, part.shape, part.data[at:stop]) for name, part in rows.items()})
-            self._written += stop - at
-            at = stop
-            if shard.rows == shard.capacity:
+            shard: Any = self._file or self._new_shard()
+            taken = shard.takes(rows, at)
+            if taken:
+                shard.write({name: part.cut(at, at + taken) for name, part in rows.items()})
+            self._written += taken
+            at += taken
+            if at < total or not shard.takes(rows, 0):
                 self._finish_shard()
 
-    def _new_shard(self) -> ShardFile:
+    def _new_shard(self) -> ShardFile | RaggedShardFile:
         assert self._staging is not None
         row_bytes = sum(field.row_bytes for field in self._fields.values())
         capacity = max(1, self._shard_bytes // max(1, row_bytes))
         if self._expected is not None and self._expected > self._written:
             capacity = min(capacity, self._expected - self._written)
         path = self._staging.directory / f"shard-{len(self._shards):05d}.safetensors"
-        self._file = ShardFile(path, self._fields, capacity)
+        fields = {name: field for name, field in self._fields.items() if isinstance(field, FieldSpec)}
+        if len(fields) < len(self._fields):
+            self._file = RaggedShardFile(path, self._fields, self._shard_bytes)
+        else:
+            self._file = ShardFile(path, fields, capacity)
         return self._file
 
     def _finish_shard(self) -> None:
@@ -310,7 +368,9 @@ class ShardWriter:
         if self._expected is None or self._space_checked:
             return
         self._space_checked = True
-        need = (self._expected - self._written) * sum(field.row_bytes for field in self._fields.values())
+        plain = [field for field in self._fields.values() if field.codec is None]  # nobody knows what others will need
+        rows = self._expected - self._written
+        need = rows * sum(field.row_bytes for field in plain) + self._expected_items
         free = free_bytes(self._file_system())
         if free < need * SPACE_MARGIN:
             raise DiskSpaceError(
@@ -346,32 +406,18 @@ class ShardWriter:
             raise
 
 
-class _RowBuffer:
-    """Single rows, copied, until there are enough of them to be worth a write."""
+def _names(ragged: Iterable[str]) -> list[str]:
+    if isinstance(ragged, str):
+        raise TypeError(f"ragged= takes names of fields, as ragged=[{ragged!r}]")
+    return list(ragged)
 
-    def __init__(self, fields: Mapping[str, FieldSpec]) -> None:
-        row_bytes = sum(field.row_bytes for field in fields.values())
-        self._capacity = min(_BUFFER_ROWS, max(1, _BUFFER_BYTES // max(1, row_bytes)))
-        self._rows = {
-            name: Rows(field.dtype, field.shape, np.empty((self._capacity, field.row_bytes), dtype=np.uint8))
-            for name, field in fields.items()
-        }
-        self._count = 0
 
-    def __len__(self) -> int:
-        return self._count
+def _described(rows: AnyRows | AnySpec) -> str:
+    return "text" if getattr(rows, "text", False) else describe(rows.dtype, rows.shape)
 
-    def add(self, row: Mapping[str, Rows]) -> bool:
-        """Copy one row in; return whether the buffer is now full."""
-        for name, rows in self._rows.items():
-            rows.data[self._count] = row[name].data[0]
-        self._count += 1
-        return self._count == self._capacity
 
-    def take(self) -> dict[str, Rows]:
-        """Return the rows, valid until the next `add`, and begin anew."""
-        count, self._count = self._count, 0
-        return {name: Rows(rows.dtype, rows.shape, rows.data[:count]) for name, rows in self._rows.items()}
+def _spec_of(rows: AnyRows) -> AnySpec:
+    return rows.spec if isinstance(rows, RaggedRows) else FieldSpec.of_rows(rows.dtype, rows.shape)
 
 
 def free_bytes(path: Path) -> int:

@@ -6,14 +6,20 @@ import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
+import torch
 import xxhash
 
-from memload._core import Column, Storage
+from memload._core import Column, Storage, Tiles
+from memload.coded_blocks import BlockSums
+from memload.coded_fields import fixed_tensors, grid_of, read_offsets
 from memload.errors import ChecksumError, Damage, ShardFormatError
 from memload.fields import Field, describe, digest_of
 from memload.progress import Bar, byte_bar
+from memload.ragged_shards import MappedShard, checked_blocks, open_ragged, rows_of_blocks
+from memload.ragged_spec import RaggedSpec
 from memload.safetensors_header import ShardLayout, read_layout
-from memload.shard_index import FieldSpec, ShardIndex, ShardRecord, read_index
+from memload.shard_index import AnySpec, FieldSpec, ShardIndex, ShardRecord, read_index, tensors_of
 
 _READ_BYTES = 2**22
 
@@ -25,24 +31,36 @@ def open_shards(directory: Path) -> dict[str, Field]:
         ShardFormatError: the index, a shard's name, length or header is wrong.
     """
     index = read_index(directory)
-    segments: dict[str, list[tuple[Storage, int, int, int]]] = {name: [] for name in index.fields}
+    mapped: list[MappedShard] = []
     for shard in index.shards:
         layout = check_shard(directory, shard, index.fields)
-        storage = Storage.map_file(str(directory.absolute() / shard.file))
-        for name, field in index.fields.items():
-            segments[name].append((storage, layout.tensors[name].begin, shard.rows, field.row_bytes))
-    return {
-        name: Field(
-            field.dtype,
-            field.shape,
-            Column(field.row_bytes, segments[name]),
-            digest=digest_of(digits for shard in index.shards for digits in shard.checksums[name]),
+        mapped.append((Storage.map_file(str(directory.absolute() / shard.file)), layout, shard))
+    return {name: _open_field(name, field, mapped) for name, field in index.fields.items()}
+
+
+def _open_field(name: str, field: AnySpec, shards: Sequence[MappedShard]) -> Field:
+    if isinstance(field, RaggedSpec):
+        return open_ragged(name, field, shards)
+    digest = digest_of(digits for *_, shard in shards for digits in shard.checksums[name])
+    column: Column | Tiles
+    if field.codec is None:
+        begins = [layout.tensors[name].begin for _, layout, _ in shards]
+        places = [
+            (storage, begin, shard.rows, field.row_bytes)
+            for (storage, _, shard), begin in zip(shards, begins, strict=True)
+        ]
+        column = Column(field.row_bytes, places)
+    else:
+        column = Tiles(
+            [
+                grid_of(storage, Path(storage.name), name, field, shard.rows, layout.tensors)
+                for storage, layout, shard in shards
+            ]
         )
-        for name, field in index.fields.items()
-    }
+    return Field(field.dtype, field.shape, column, digest=digest)
 
 
-def check_shard(directory: Path, shard: ShardRecord, fields: Mapping[str, FieldSpec]) -> ShardLayout:
+def check_shard(directory: Path, shard: ShardRecord, fields: Mapping[str, AnySpec]) -> ShardLayout:
     """Return the layout of a shard that is where and what the index says; its data is not read.
 
     Raises:
@@ -64,14 +82,20 @@ def check_shard(directory: Path, shard: ShardRecord, fields: Mapping[str, FieldS
     return layout
 
 
-def _check_tensors(path: Path, layout: ShardLayout, shard: ShardRecord, fields: Mapping[str, FieldSpec]) -> None:
-    if set(layout.tensors) != set(fields):
-        raise ShardFormatError(f"{path}: the index tells of {sorted(fields)}, the header of {sorted(layout.tensors)}")
-    for name, field in fields.items():
-        entry = layout.tensors[name]
-        if entry.dtype != field.dtype or entry.shape != (shard.rows, *field.shape):
+def _check_tensors(path: Path, layout: ShardLayout, shard: ShardRecord, fields: Mapping[str, AnySpec]) -> None:
+    plain = {name: field for name, field in fields.items() if isinstance(field, FieldSpec)}
+    coded = {name for name, field in fields.items() if field.codec is not None}
+    whole = len(plain) == len(fields)
+    expected = fixed_tensors(plain, shard.rows) if whole else tensors_of(fields, shard.rows, shard.items)
+    if set(layout.tensors) != {*expected, *coded}:
+        raise ShardFormatError(
+            f"{path}: the index tells of {sorted({*expected, *coded})}, the header of {sorted(layout.tensors)}"
+        )
+    for name, entry in layout.tensors.items():
+        dtype, shape = expected.get(name, (torch.uint8, entry.shape[:1]))  # blocks have as many bytes as they have
+        if entry.dtype != dtype or entry.shape != shape or (name in coded and not shape):
             raise ShardFormatError(
-                f"{path}: field {name!r} should be {describe(field.dtype, (shard.rows, *field.shape))} by the index, "
+                f"{path}: field {name!r} should be {describe(dtype, shape)} by the index, "
                 f"but is {describe(entry.dtype, entry.shape)} by the header"
             )
 
@@ -96,7 +120,7 @@ def verify(path: str | Path, *, progress: bool | None = None) -> int:
     """
     directory = Path(path)
     index = read_index(directory)
-    total = sum(field.row_bytes for field in index.fields.values()) * index.rows
+    total = sum(shard.nbytes for shard in index.shards)
     with byte_bar("verify", total, progress) as bar:
         check = _Verification(directory, index, bar).run()
     if check.damages:
@@ -131,32 +155,55 @@ class _Verification:
             layout = check_shard(self._directory, shard, self._index.fields)
             with (self._directory / shard.file).open("rb", buffering=0) as file:
                 for name, field in self._index.fields.items():
+                    if isinstance(field, RaggedSpec):
+                        self._ragged(file, name, field, shard, layout)
+                        continue
                     file.seek(layout.tensors[name].begin)
-                    bad = self._bad_blocks(file, field, shard, shard.checksums[name])
-                    self._report(shard, name, field, bad)
+                    sums = self._sums(file, field, shard, layout, name)
+                    found = zip(sums, shard.checksums[name], strict=True)
+                    self._report(shard, name, field, (k for k, (got, want) in enumerate(found) if got != want))
         except (ShardFormatError, OSError) as error:
             self.damages.append(Damage(shard.file, str(error)))
         self._first_row += shard.rows
 
-    def _bad_blocks(
-        self, file: io.FileIO, field: FieldSpec, shard: ShardRecord, expected: Sequence[str]
-    ) -> Iterator[int]:
-        for block, digits in enumerate(expected):
-            rows = min(field.block_rows, shard.rows - block * field.block_rows)
-            if self._hash(file, rows * field.row_bytes) != digits:
-                yield block
+    def _ragged(self, file: io.FileIO, name: str, field: RaggedSpec, shard: ShardRecord, layout: ShardLayout) -> None:
+        for tensor, blocks in checked_blocks(name, field, shard):
+            file.seek(layout.tensors[tensor].begin)
+            bad = [k for k, (nbytes, digits) in enumerate(blocks) if self._digits(file, nbytes) != digits]
+            if bad:
+                what = f"the checksum differs, of {len(bad)} of {len(blocks)} blocks"
+                rows = rows_of_blocks(file, tensor, field, shard, layout, bad)
+                places = range(self._first_row + rows.start, self._first_row + rows.stop)
+                self.damages.append(Damage(shard.file, what, name, places))
 
-    def _hash(self, file: io.FileIO, nbytes: int) -> str:
+    def _sums(
+        self, file: io.FileIO, field: FieldSpec, shard: ShardRecord, layout: ShardLayout, name: str
+    ) -> Iterator[str]:
+        if field.codec is not None:
+            offsets = read_offsets(self._directory / shard.file, name, layout.tensors)
+            sums = BlockSums(field.block_rows // (field.codec.rows or 1))
+            for nbytes in np.diff(offsets).tolist():
+                sums.add(b"".join(self._pieces(file, nbytes)))
+            yield from sums.finish()
+            return
+        for first in range(0, shard.rows, field.block_rows):
+            yield self._digits(file, min(field.block_rows, shard.rows - first) * field.row_bytes)
+
+    def _digits(self, file: io.FileIO, nbytes: int) -> str:
         hasher = xxhash.xxh3_64()
+        for piece in self._pieces(file, nbytes):
+            hasher.update(piece)
+        return hasher.hexdigest()
+
+    def _pieces(self, file: io.FileIO, nbytes: int) -> Iterator[bytes]:
         while nbytes:
             piece = file.read(min(nbytes, _READ_BYTES))
             if not piece:
                 raise ShardFormatError("the file was cut short while it was read")
-            hasher.update(piece)
             nbytes -= len(piece)
             self.nbytes += len(piece)
             self._bar.update(len(piece))
-        return hasher.hexdigest()
+            yield piece
 
     def _report(self, shard: ShardRecord, name: str, field: FieldSpec, bad: Iterable[int]) -> None:
         for first, last in _runs(bad):

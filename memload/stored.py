@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
-from memload._core import Column, TileGrid, Tiles, Windows
+from memload._core import Column, Ragged, TileGrid, Tiles, Windows
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Stored:
         return self.how
 
 
-def stored_as(column: Column | Tiles | Windows) -> Stored:
+def stored_as(column: Column | Tiles | Windows | Ragged) -> Stored:
     """Return how the rows of a column are stored; of several parts the largest part's costs."""
     if isinstance(column, Windows):
         frame, frames = stored_as(column.frames), len(column.steps)
@@ -45,11 +46,11 @@ def stored_as(column: Column | Tiles | Windows) -> Stored:
 def _part(part: TileGrid | Column) -> Stored:
     if isinstance(part, Column):
         return Stored("in place", part.row_bytes)
-    table, (rows, *_) = part.table, part.tile_shape
-    across = len(table) // max(1, -(-part.rows // rows))
+    rows, *sides = part.tile_shape
+    across = math.prod(-(-whole // side) for whole, side in zip(part.row_shape, sides, strict=True))
     chunks = f"{rows} row{'s' * (rows > 1)} a chunk" + (f", {across} chunks a row" if across > 1 else "")
     if part.chain is None:
         return Stored(f"in place, {chunks}", part.row_bytes)
     filters = "+".join(name for name, _, _ in part.chain.filters)
-    read = round(float(table[:, 2].mean()) * across) if len(table) else 0
+    read = round(part.stored_bytes / max(1, -(-part.rows // rows)))
     return Stored(f"decoded: {filters}, {chunks}", read, part.tile_bytes * across)

@@ -12,19 +12,21 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from memload._core import Chain, Column, Storage, TileGrid, Tiles, Windows
+from memload._core import Chain, Column, Ragged, Storage, TileGrid, Tiles, Windows
 from memload.errors import FormatError
 from memload.fields import AnyColumn
+from memload.ragged_transport import PackedRagged, pack_ragged, unpack_ragged
 
 Segment = tuple[Storage, int, int, int]  # storage, offset of the first row, rows, bytes from row to row
 
 
 @dataclass(frozen=True)
 class PackedFile:
-    """A mapped file: its path and the length it had."""
+    """A file: its path, the length it had, and whether it is opened for each read, rather than mapped."""
 
     path: str
     nbytes: int
+    closed: bool = False
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class PackedColumn:
 class PackedWindows:
     """Windows of frames; `selection` is None or the stored rows in order."""
 
-    frames: PackedColumn | PackedTiles | PackedWindows
+    frames: Packed
     steps: tuple[int, ...]
     runs: tuple[tuple[int, int, int], ...]
     selection: NDArray[np.int64] | None
@@ -70,7 +72,7 @@ class PackedTiles:
     selection: NDArray[np.int64] | None
 
 
-Packed = PackedColumn | PackedTiles | PackedWindows
+Packed = PackedColumn | PackedTiles | PackedWindows | PackedRagged
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,8 @@ class _Packer:
     def any(self, column: AnyColumn) -> Packed:
         if isinstance(column, Column):
             return self.column(column)
+        if isinstance(column, Ragged):
+            return pack_ragged(column, self)
         if isinstance(column, Tiles):
             parts = (self.column(part) if isinstance(part, Column) else self._grid(part) for part in column.parts)
             return PackedTiles(tuple(parts), column.selection)
@@ -143,7 +147,7 @@ class _Packer:
     def _segment(self, segment: Segment, row_bytes: int) -> tuple[int, int, int, int]:
         storage, offset, rows, stride = segment
         if storage.mapped:
-            return self._file(storage), offset, rows, stride
+            return self.file(storage), offset, rows, stride
         if stride == 0:  # one row that stands for all
             number, *_ = self._memory(
                 _gather(Column(row_bytes, [segment]), np.zeros(min(rows, 1), np.int64)), row_bytes
@@ -155,23 +159,28 @@ class _Packer:
             return number, 0, rows, stride
         return self._memory(_gather(Column(row_bytes, [segment]), np.arange(rows)), row_bytes)
 
-    def _file(self, storage: Storage) -> int:
+    def file(self, storage: Storage) -> int:
+        """Return the number of a mapped file."""
         if storage.name not in self._numbers:
             self._numbers[storage.name] = len(self.packed)
-            self.packed.append(PackedFile(storage.name, storage.nbytes))
+            self.packed.append(PackedFile(storage.name, storage.nbytes, storage.closed))
         return self._numbers[storage.name]
+
+    def memory(self, data: NDArray[np.uint8]) -> int:
+        """Return the number of bytes that travel as they are."""
+        self.packed.append(data)
+        return len(self.packed) - 1
 
     def _whole(self, storage: Storage) -> int:
         if storage.mapped:
-            return self._file(storage)
+            return self.file(storage)
         if storage not in self._memories:
             one = Column(storage.nbytes, [(storage, 0, 1, 0)])
             self._memories[storage], *_ = self._memory(_gather(one, np.zeros(1, np.int64)), storage.nbytes)
         return self._memories[storage]
 
     def _memory(self, rows: NDArray[np.uint8], row_bytes: int) -> tuple[int, int, int, int]:
-        self.packed.append(rows)
-        return len(self.packed) - 1, 0, len(rows), row_bytes
+        return self.memory(rows), 0, len(rows), row_bytes
 
 
 def _gather(column: Column, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
@@ -184,6 +193,8 @@ def _gather(column: Column, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
 def _unpack_storage(packed: PackedFile | NDArray[np.uint8]) -> Storage:
     if isinstance(packed, np.ndarray):
         return Storage.borrow(packed, packed.ctypes.data, packed.nbytes, "an array received from another process")
+    if packed.closed:
+        return Storage.name_file(packed.path, packed.nbytes)
     storage = Storage.map_file(packed.path)
     if storage.nbytes != packed.nbytes:
         raise FormatError(
@@ -195,6 +206,8 @@ def _unpack_storage(packed: PackedFile | NDArray[np.uint8]) -> Storage:
 def _unpack(packed: Packed, storages: Sequence[Storage]) -> AnyColumn:
     if isinstance(packed, PackedColumn):
         return _unpack_column(packed, storages)
+    if isinstance(packed, PackedRagged):
+        return unpack_ragged(packed, storages)
     if isinstance(packed, PackedTiles):
         tiles = Tiles([_unpack_part(part, storages) for part in packed.parts])
         return tiles if packed.selection is None else tiles.select(packed.selection)

@@ -136,6 +136,8 @@ def _positions(valid: NDArray[np.int64], runs: Sequence[Run], steps: Sequence[in
 
 
 def _windows(field: Field, steps: list[int], runs: Sequence[Run]) -> Field:
+    if None in field.shape:
+        raise ValueError("a field whose rows differ in length cannot be cut into windows")
     if isinstance(field.column, Windows):
         raise ValueError("a field that is windows already cannot be cut into windows again")
     shape = (len(steps), *field.shape)

@@ -17,6 +17,7 @@ from memload.dtypes import as_torch_dtype
 from memload.errors import LayoutWarning
 from memload.groups import concat
 from memload.opening import open  # noqa: A004 - memload's own
+from memload.source_options import add_source_options, stated
 from memload.writing import write
 from memload.zipping import zip  # noqa: A004 - memload's own
 
@@ -49,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("paths", nargs="*", metavar="PATH", help="what to convert, and last the directory to make")
     _add_conversions(parser.add_argument_group("conversions, in this order"))
-    _add_source_options(parser.add_argument_group("how to open the sources"))
+    add_source_options(parser.add_argument_group("how to open the sources"))
     _add_target_options(parser.add_argument_group("how to write"))
 
 
@@ -80,14 +81,6 @@ def _add_conversions(group: Any) -> None:
     )
 
 
-def _add_source_options(group: Any) -> None:
-    group.add_argument("--key", action="append", help="of a file of several arrays: which one; may be given repeatedly")
-    group.add_argument("--dtype", help="of bare rows: the dtype of their elements")
-    group.add_argument("--shape", help="of bare rows: the shape of one, such as 425,425,3")
-    group.add_argument("--offset", type=int, help="of bare rows: bytes before the first (default: 0)")
-    group.add_argument("--trust", action="store_true", help="unpickle any class of a torch.save file: it may run code")
-
-
 def _add_target_options(group: Any) -> None:
     group.add_argument("--shard-bytes", default="512MB", help="how large a shard may grow (default: %(default)s)")
     group.add_argument("--append", action="store_true", help="add shards to the set if it exists")
@@ -102,7 +95,7 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError(f"expected what to convert and the directory to make: {_USAGE}")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LayoutWarning)  # which would advise to do what is done here
-        dataset = _open_sources(sources, _stated(options))
+        dataset = _open_sources(sources, stated(options))
     written = write(
         target,
         dataset,
@@ -117,16 +110,6 @@ def run(options: argparse.Namespace) -> int:
     )
     print(written)
     return 0
-
-
-def _stated(options: argparse.Namespace) -> dict[str, Any]:
-    """Return what the options say of how to open a source."""
-    key = options.key[0] if options.key and len(options.key) == 1 else options.key
-    shape = None if options.shape is None else _shape(options.shape)
-    stated = {"key": key, "dtype": options.dtype, "shape": shape, "offset": options.offset}
-    return {name: value for name, value in stated.items() if value is not None} | (
-        {"trust": True} if options.trust else {}
-    )
 
 
 def _open_sources(sources: Sequence[str], stated: dict[str, Any]) -> Dataset:
@@ -175,13 +158,6 @@ def _cast(text: str) -> Cast:
     if comma and norm != "norm_removed":
         raise ValueError(f"--cast: expected DTYPE or DTYPE,norm_removed, got {text!r}")
     return Cast(as_torch_dtype(dtype), norm_removed=bool(comma))
-
-
-def _shape(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(side) for side in text.replace("x", ",").split(",") if side)
-    except ValueError:
-        raise ValueError(f"--shape: expected sides such as 425,425,3, got {text!r}") from None
 
 
 def _rows(text: str, length: int) -> Any:

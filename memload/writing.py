@@ -6,13 +6,16 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from memload.codec_by_field import Codecs
 from memload.conversion import Conversion, Conversions, words_of
 from memload.dataset import Dataset
 from memload.fields import row_nbytes
 from memload.opening import open as open_dataset
 from memload.progress import Bar, byte_bar
-from memload.rows import as_row
+from memload.ragged_supply import RaggedSupply, converted, holds_ragged
+from memload.ragged_writing import is_ragged_data
 from memload.shard_writer import ShardWriter
+from memload.sources.ragged_arrays import field_of
 from memload.supplies import ArraySupply, DatasetSupply, Supply
 from memload.transposing import Transposer
 
@@ -30,8 +33,10 @@ def write(
     cast: Any = None,
     shard_bytes: int | str = "512MB",
     append: bool = False,
+    codec: Codecs = None,
     resume: bool = True,
     progress: bool | None = None,
+    ragged: Iterable[str] | Mapping[str, int] = (),
 ) -> Dataset:
     """Write a directory of shards and return it opened; what is interrupted leaves nothing that opens.
 
@@ -42,7 +47,8 @@ def write(
     Args:
         path: the directory to make.
         data: a dataset; or arrays or tensors (rows, *shape) of equal length by name; or an iterable of rows, each a
-            mapping from names to tensors, arrays or numbers.
+            mapping from names to tensors, arrays, numbers or texts. Arrays of rows that differ in length are
+            `memload.ragged`; texts are a list of str.
         rows: which rows to take, in which order: integers, or one bool per row, as `Dataset.select` takes them.
         mask: bool, of the shape with which rows begin (all of it, or the first axes), or a .npy file of it. Its true
             elements are kept, in C order, as one axis. It is for every field whose rows begin with this shape; a dict
@@ -54,11 +60,15 @@ def write(
             their values (0 to 255), and `Cast(dtype, norm_removed=True)` stores (x - 127) / 255.
         shard_bytes: about how large a shard file may grow, in bytes or as "512MB".
         append: add shards to the set if it exists; fields must match.
+        codec: how to compress: a `Codec`, or its text such as "zstd" or "lz4:9", for all fields whose rows have at
+            least 256 bytes; or a dict of these by field, for those it names. None: rows lie as they are, which loads
+            fastest from memory. docs/compression.md tells what it gains and costs.
         resume: go on where an earlier call was interrupted, if all its rows were in files and it is the same: of the
             same files, unchanged, with the same options. What is complete is verified first. A call that is
             not the same, or resume=False, begins anew.
         progress: whether to show a bar once it takes longer than a second; None shows it on a terminal. False also
             silences the line that says whether an interrupted call was taken up.
+        ragged: of an iterable of rows, the fields whose rows may differ in length; as in `memload.ShardWriter`.
 
     Raises:
         FileExistsError: `path` exists, and `append` is not set.
@@ -82,7 +92,8 @@ def write(
     conversions = Conversions(mask, scale, cast)
     supply = _supply(data, rows)
     if supply is None:
-        _write_stream(path, data, conversions, shard_bytes, append, progress)
+        how = {"shard_bytes": shard_bytes, "append": append, "codec": codec, "ragged": ragged}
+        _write_stream(path, data, conversions, progress, **how)
         return open_dataset(path)
     if supply.rows == 0:
         raise ValueError(f"{path}: the data has 0 rows, so there is nothing to make a set of")
@@ -90,15 +101,24 @@ def write(
     identity = supply.identity() if resume else None
     plan = None if identity is None else {"source": identity, **words_of(chosen)}
     with ShardWriter(
-        path, shard_bytes=shard_bytes, append=append, rows=supply.rows, resume=plan, progress=progress
+        path,
+        shard_bytes=shard_bytes,
+        append=append,
+        rows=supply.rows,
+        codec=codec,
+        resume=plan,
+        progress=progress,
+        nbytes=supply.nbytes if isinstance(supply, RaggedSupply) else None,
     ) as writer:
         _write_supply(writer, supply, chosen, progress)
     return open_dataset(path)
 
 
-def _supply(data: Any, rows: Any) -> Supply | None:
+def _supply(data: Any, rows: Any) -> Supply | RaggedSupply | None:
+    if isinstance(data, Mapping) and any(map(is_ragged_data, data.values())):
+        data = Dataset({name: field_of(name, values) for name, values in data.items()})
     if isinstance(data, Dataset):
-        return DatasetSupply(data, rows)
+        return RaggedSupply(data, rows) if holds_ragged(data) else DatasetSupply(data, rows)
     if isinstance(data, Mapping):
         return ArraySupply(data, rows)
     if rows is not None:
@@ -106,7 +126,15 @@ def _supply(data: Any, rows: Any) -> Supply | None:
     return None
 
 
-def _write_supply(writer: ShardWriter, supply: Supply, chosen: Mapping[str, Conversion], progress: bool | None) -> None:
+def _write_supply(
+    writer: ShardWriter, supply: Supply | RaggedSupply, chosen: Mapping[str, Conversion], progress: bool | None
+) -> None:
+    if isinstance(supply, RaggedSupply):
+        with byte_bar("write", supply.nbytes, progress, done=supply.bytes_before(writer.rows_there)) as bar:
+            for ragged_block, nbytes in supply.blocks(chosen, writer.rows_there, _BLOCK_BYTES):
+                writer.extend_rows(ragged_block)
+                bar.update(nbytes)
+        return
     forms = {name: chosen[name].form(*form) if name in chosen else form for name, form in supply.forms.items()}
     row_bytes = sum(row_nbytes(*form) for form in forms.values())
     largest = sum(chosen.get(name, Conversion()).working_bytes(*form) for name, form in supply.forms.items())
@@ -123,12 +151,11 @@ def _write_stream(
     path: str | Path,
     data: Any,
     conversions: Conversions,
-    shard_bytes: int | str,
-    append: bool,
     progress: bool | None,
+    **how: Any,
 ) -> None:
     rows = _iterator(data)
-    with ShardWriter(path, shard_bytes=shard_bytes, append=append) as writer, byte_bar("write", None, progress) as bar:
+    with ShardWriter(path, **how) as writer, byte_bar("write", None, progress) as bar:
         _write_rows(writer, rows, conversions, bar)
 
 
@@ -146,9 +173,9 @@ def _write_rows(writer: ShardWriter, rows: Iterable[Mapping[str, Any]], conversi
     for number, row in enumerate(rows):
         if not isinstance(row, Mapping):
             raise TypeError(f"row {number} is a {type(row).__name__}; expected a mapping from field names to values")
-        encoded = {name: as_row(name, value) for name, value in row.items()}
+        encoded = writer.encoded(row)
         if chosen is None:
             chosen = conversions.of({name: (value.dtype, value.shape) for name, value in encoded.items()})
-        encoded.update({name: one.apply(encoded[name]) for name, one in chosen.items() if name in encoded})
+        encoded.update({name: converted(encoded[name], one) for name, one in chosen.items() if name in encoded})
         writer.append_rows(encoded)
-        bar.update(sum(value.data.nbytes for value in encoded.values()))
+        bar.update(sum(value.nbytes for value in encoded.values()))

@@ -13,6 +13,10 @@ namespace {
 void check(const Segment& segment, std::size_t row_bytes) {
   if (segment.rows < 0) throw std::invalid_argument("a segment cannot have a negative number of rows");
   if (segment.rows == 0) return;
+  if (segment.storage->closed()) {
+    throw std::invalid_argument(segment.storage->name() +
+                                ": a file that is not mapped, in which no row has an address");
+  }
   const std::size_t size = segment.storage->size();
   const auto steps = static_cast<std::size_t>(segment.rows - 1);
   const bool fits = segment.offset <= size && row_bytes <= size - segment.offset &&

@@ -7,6 +7,7 @@
 
 #include "core/column.h"
 #include "core/plain_reader.h"
+#include "core/ragged_reader.h"
 #include "core/tile_reader.h"
 #include "core/windows.h"
 
@@ -22,6 +23,9 @@ struct MakeReader {
 
   std::unique_ptr<const FieldReader> operator()(const std::shared_ptr<const Column>& column) const {
     return std::make_unique<PlainReader>(column, cast, isa, store);
+  }
+  std::unique_ptr<const FieldReader> operator()(const std::shared_ptr<const Ragged>& ragged) const {
+    return std::make_unique<RaggedReader>(ragged, cast, isa, store);
   }
   std::unique_ptr<const FieldReader> operator()(const std::shared_ptr<const Tiles>& tiles) const {
     return std::make_unique<TileReader>(tiles, cast, isa, store);

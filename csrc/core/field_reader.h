@@ -21,12 +21,14 @@
 namespace memload {
 
 class Column;
+class Ragged;
 class Tiles;
 class Windows;
 
-// The kinds of columns: rows that are one run of bytes each, rows inside tiles, and overlapping windows of frames.
-using AnyColumn =
-    std::variant<std::shared_ptr<const Column>, std::shared_ptr<const Tiles>, std::shared_ptr<const Windows>>;
+// The kinds of columns: rows that are one run of bytes each, rows inside tiles, overlapping windows of frames, and rows
+// that differ in length.
+using AnyColumn = std::variant<std::shared_ptr<const Column>, std::shared_ptr<const Tiles>,
+                               std::shared_ptr<const Windows>, std::shared_ptr<const Ragged>>;
 
 // One field of a batch: where its rows lie and what becomes of their elements. Without a cast, bytes are copied.
 struct FieldSpec {

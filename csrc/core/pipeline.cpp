@@ -91,10 +91,9 @@ class Pipeline::State : public std::enable_shared_from_this<Pipeline::State> {
 
   // All of these are called with mutex_ held.
   void pump();
-  [[nodiscard]] std::size_t next_slot_bytes() const;
-  [[nodiscard]] std::optional<std::int64_t> first_bad(const std::vector<std::int64_t>& rows) const;
-  void start(SlotPool::Lease slot, std::vector<std::int64_t> rows);
-  void fail_batch(SlotPool::Lease slot, std::int64_t row);
+  void check(const std::vector<std::int64_t>& rows) const;
+  void start(SlotPool::Lease slot, std::vector<std::int64_t> rows, bool fresh);
+  void fail_batch(SlotPool::Lease slot, std::exception_ptr error);
   void advise_ahead();
   void submit_advice(std::vector<std::int64_t> rows);
   [[nodiscard]] bool direct() const { return cold_ && direct_; }
@@ -266,37 +265,40 @@ void Pipeline::State::finish() {
 
 void Pipeline::State::pump() {
   while (!closed_ && plan_.ready() && in_flight_.size() < static_cast<std::size_t>(options_.depth)) {
-    SlotPool::Lease slot = pool_->try_acquire(next_slot_bytes());
+    SlotPool::Lease slot = pool_->try_acquire(slot_bytes_);
     if (!slot) break;
-    start(std::move(slot), plan_.take());
+    start(std::move(slot), plan_.take(), /*fresh=*/false);
   }
   note_ring();
 }
 
-// A batch that is larger than was known beforehand gets a larger slot, which stays so.
-std::size_t Pipeline::State::next_slot_bytes() const {
-  const std::size_t rows = plan_.next_rows();
-  if (rows <= options_.slot_rows) return slot_bytes_;
-  const std::vector<std::int64_t> next = plan_.peek(plan_.taken(), rows);
-  return first_bad(next) ? slot_bytes_ : std::max(slot_bytes_, gather_->layout(next).bytes);
-}
-
-std::optional<std::int64_t> Pipeline::State::first_bad(const std::vector<std::int64_t>& rows) const {
+void Pipeline::State::check(const std::vector<std::int64_t>& rows) const {
   const auto bad =
       std::find_if(rows.begin(), rows.end(), [n = gather_->rows()](std::int64_t row) { return row < 0 || row >= n; });
-  return bad == rows.end() ? std::nullopt : std::optional(*bad);
+  if (bad == rows.end()) return;
+  throw std::out_of_range("row " + std::to_string(*bad) + " is not one of the " + std::to_string(gather_->rows()) +
+                          " rows of the data set");
 }
 
-void Pipeline::State::start(SlotPool::Lease slot, std::vector<std::int64_t> rows) {
-  if (const std::optional<std::int64_t> bad = first_bad(rows)) {
-    fail_batch(std::move(slot), *bad);
+// slot has slot_bytes_. A batch that is larger than was known beforehand gets a larger one, which stays so.
+void Pipeline::State::start(SlotPool::Lease slot, std::vector<std::int64_t> rows, bool fresh) {
+  BatchLayout layout;
+  try {
+    check(rows);
+    if (!looked_) look_at_residency(rows);
+    layout = gather_->layout(rows);
+    if (layout.bytes > slot_bytes_) {
+      slot.reset();
+      slot = fresh ? pool_->fresh(layout.bytes) : pool_->try_acquire(layout.bytes);
+    }
+  } catch (...) {
+    fail_batch(std::move(slot), std::current_exception());
     return;
   }
-  if (!looked_) look_at_residency(rows);
-  BatchLayout layout = gather_->layout(rows);
   const std::size_t piece = direct() ? direct_piece_bytes(layout.work, bytes_in(layout), direct_threads())
                                      : piece_bytes(layout.work, options_.threads);
   auto filling = std::make_shared<Filling>(*this, std::move(slot), std::move(rows), std::move(layout), piece);
+  filling->fresh = fresh;
   in_flight_.push_back(filling);
   ++unready_;
   if (cold_) advise_ahead();
@@ -304,10 +306,9 @@ void Pipeline::State::start(SlotPool::Lease slot, std::vector<std::int64_t> rows
 }
 
 // The batch is the last one.
-void Pipeline::State::fail_batch(SlotPool::Lease slot, std::int64_t row) {
+void Pipeline::State::fail_batch(SlotPool::Lease slot, std::exception_ptr error) {
   auto failed = std::make_shared<Filling>(*this, std::move(slot), std::vector<std::int64_t>{}, BatchLayout{}, 1);
-  failed->fail(std::make_exception_ptr(std::out_of_range("row " + std::to_string(row) + " is not one of the " +
-                                                         std::to_string(gather_->rows()) + " rows of the data set")));
+  failed->fail(std::move(error));
   failed->remaining = 0;
   in_flight_.push_back(std::move(failed));
   plan_.finish();
@@ -439,9 +440,8 @@ Step Pipeline::State::next(Batch& batch, std::chrono::milliseconds patience, boo
     if (closed_ || (in_flight_.empty() && plan_.ended())) {
       step = Step::end;
     } else if (in_flight_.empty() && plan_.ready()) {  // every slot is lent: this batch gets memory of its own
-      SlotPool::Lease slot = pool_->fresh(next_slot_bytes());
-      start(std::move(slot), plan_.take());
-      in_flight_.back()->fresh = true;
+      SlotPool::Lease slot = pool_->fresh(slot_bytes_);
+      start(std::move(slot), plan_.take(), /*fresh=*/true);
     } else if (in_flight_.empty()) {
       step = Step::unplanned;
     } else if (complete()) {

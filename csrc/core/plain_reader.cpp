@@ -9,18 +9,12 @@
 #include "core/error.h"
 #include "core/fault_guard.h"
 #include "core/gather.h"
-#include "core/memory.h"
+#include "core/run_copier.h"
 
 namespace memload {
 namespace {
 
-constexpr std::size_t kSmallRow = 4096;  // below this, the hardware's prefetcher has no time to see a row's pattern
-constexpr std::size_t kAhead = 8;        // rows asked for ahead of the one being copied
-constexpr std::size_t kCacheLine = 64;
-
-void prefetch(const std::byte* at, std::size_t n) noexcept {
-  for (std::size_t i = 0; i < n; i += kCacheLine) __builtin_prefetch(at + i, 0, 0);
-}
+constexpr std::size_t kAhead = 8;  // rows asked for ahead of the one being copied
 
 struct PlainPlan : FieldPlan {
   std::span<const std::int64_t> rows;
@@ -33,30 +27,27 @@ class PlainReader::Part {
  public:
   Part(const PlainReader& field, std::span<const std::int64_t> rows, std::byte* out, std::size_t begin, std::size_t end,
        const ColdReads& cold, Filled& found)
-      : field_(field), rows_(rows), out_(out), begin_(begin), end_(end), cold_(cold), found_(found) {}
+      : field_(field),
+        rows_(rows),
+        out_(out),
+        begin_(begin),
+        end_(end),
+        copier_(field.kernel_, field.in_size_, field.out_size_, cold, found) {}
 
   // Runs under the fault guard: owns nothing, throws nothing.
   void copy() noexcept {
     const Column& column = *field_.column_;
     const std::size_t row_bytes = field_.out_row_bytes_;
-    const bool small = column.row_bytes() <= kSmallRow;
-    const bool direct = field_.large() && !cold_.scratch.empty();
     std::size_t at = begin_;
     std::size_t inside = at % row_bytes;
     for (std::size_t i = at / row_bytes; at < end_; ++i) {
       current_ = i;
-      if (small && i + kAhead < rows_.size()) prefetch(column.address(rows_[i + kAhead]), column.row_bytes());
+      if (i + kAhead < rows_.size()) RunCopier::prefetch(column.address(rows_[i + kAhead]), column.row_bytes());
       const std::size_t bytes = std::min(row_bytes - inside, end_ - at);
       const std::size_t elements = bytes / field_.out_size_;
       const std::size_t skipped = inside / field_.out_size_ * field_.in_size_;
       const Extent extent = column.at(rows_[i]);
-      const std::byte* const src = extent.data + skipped;
-      const Storage& storage = *extent.segment->storage;
-      if (direct && storage.mapped()) {
-        copy_directly(storage, src, out_ + at, elements);
-      } else {
-        copy_mapped(storage, src, out_ + at, elements);
-      }
+      copier_.copy(*extent.segment->storage, extent.data + skipped, out_ + at, elements, column.row_bytes());
       at += bytes;
       inside = 0;
     }
@@ -68,52 +59,12 @@ class PlainReader::Part {
   }
 
  private:
-  void copy_mapped(const Storage& storage, const std::byte* src, std::byte* out, std::size_t elements) noexcept {
-    const std::size_t bytes = elements * field_.in_size_;
-    if (!storage.enter(src, bytes)) found_.in_cache = false;
-    if (cold_.ask && field_.column_->row_bytes() > kSmallRow && !storage.resident(src)) storage.advise(src, bytes);
-    field_.kernel_(src, out, elements);
-  }
-
-  // As many elements at once as the scratch can hold.
-  void copy_directly(const Storage& storage, const std::byte* src, std::byte* out, std::size_t elements) noexcept {
-    const std::size_t most = (cold_.scratch.size() - kPage) / field_.in_size_;
-    while (elements != 0) {
-      const std::size_t n = std::min(elements, most);
-      if (const std::byte* const read = read_directly(storage, src, n * field_.in_size_)) {
-        field_.kernel_(read, out, n);
-      } else {
-        copy_mapped(storage, src, out, n);
-      }
-      src += n * field_.in_size_;
-      out += n * field_.out_size_;
-      elements -= n;
-    }
-  }
-
-  // nullptr: the mapping is to be read.
-  const std::byte* read_directly(const Storage& storage, const std::byte* src, std::size_t bytes) noexcept {
-    if (storage.knows_residency() && storage.resident(src, bytes)) {
-      ++found_.resident_reads;
-      return nullptr;
-    }
-    const std::byte* const read = storage.read_direct(src, bytes, cold_.scratch);
-    if (read != nullptr) {
-      found_.direct_bytes += bytes;
-    } else {
-      found_.refused = found_.refused || !storage.reads_directly();
-      storage.advise(src, bytes);
-    }
-    return read;
-  }
-
   const PlainReader& field_;
   std::span<const std::int64_t> rows_;
   std::byte* out_;
   std::size_t begin_;
   std::size_t end_;
-  const ColdReads& cold_;
-  Filled& found_;
+  RunCopier copier_;
   volatile std::size_t current_ = 0;  // read after a jump out of copy()
 };
 

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <system_error>
 #include <utility>
 
 #include "core/error.h"
@@ -97,6 +98,34 @@ std::shared_ptr<const Storage> Storage::map_file(const std::string& path) {
 std::shared_ptr<const Storage> Storage::borrow(const std::byte* data, std::size_t size, std::string name,
                                                std::shared_ptr<void> owner) {
   return std::shared_ptr<const Storage>(new Storage(data, size, std::move(name), std::move(owner)));
+}
+
+std::shared_ptr<const Storage> Storage::name_file(std::string path, std::size_t size) {
+  auto storage = std::shared_ptr<Storage>(new Storage(nullptr, size, std::move(path), nullptr));
+  storage->closed_ = true;
+  return storage;
+}
+
+void Storage::read(std::size_t offset, std::span<std::byte> to, std::int64_t row) const {
+  const auto fail = [&](const std::string& why) {
+    throw ReadError(name_, row, offset, why + ". Restore the file and open the data set again");
+  };
+  const int file = ::open(name_.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) return fail("it cannot be opened any more (" + std::system_category().message(errno) + ")");
+  std::size_t done = 0;
+  ssize_t got = 1;
+  while (done < to.size() && got != 0) {
+    got = ::pread(file, to.data() + done, to.size() - done, static_cast<off_t>(offset + done));
+    if (got < 0 && errno != EINTR) break;
+    done += static_cast<std::size_t>(std::max<ssize_t>(got, 0));
+  }
+  const int code = errno;
+  ::close(file);
+  if (got < 0) return fail("it cannot be read (" + std::system_category().message(code) + ")");
+  if (done < to.size()) {
+    fail("the file had " + std::to_string(size_) + " bytes when it was opened, and ends at " +
+         std::to_string(offset + done) + " now");
+  }
 }
 
 Storage::~Storage() {

@@ -1,4 +1,4 @@
-// One readable run of bytes: a mapped file, or memory that somebody else owns.
+// One readable run of bytes: a mapped file, memory that somebody else owns, or a file that is opened for each read.
 #pragma once
 
 #include <atomic>
@@ -21,6 +21,9 @@ class Storage : public std::enable_shared_from_this<Storage> {
   // Maps the whole file read-only; its descriptor is closed again. Throws std::system_error naming the path, which
   // should be absolute: read_direct() may open it once more.
   static std::shared_ptr<const Storage> map_file(const std::string& path);
+  // A file of `size` bytes that is neither mapped nor kept open: read() opens it each time. For files of which there
+  // are more than a process can map. Touches no file; nothing but read() gives its bytes.
+  static std::shared_ptr<const Storage> name_file(std::string path, std::size_t size);
   // Views memory that `owner` keeps alive. name is what errors call it.
   static std::shared_ptr<const Storage> borrow(const std::byte* data, std::size_t size, std::string name,
                                                std::shared_ptr<void> owner);
@@ -32,6 +35,11 @@ class Storage : public std::enable_shared_from_this<Storage> {
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
   [[nodiscard]] bool mapped() const noexcept { return mapped_; }
+  // Whether it came of name_file(): then data() is null.
+  [[nodiscard]] bool closed() const noexcept { return closed_; }
+
+  // Reads [offset, offset + to.size()) of a closed file, of which it is a part, for the row given. Throws ReadError.
+  void read(std::size_t offset, std::span<std::byte> to, std::int64_t row) const;
 
   // Whether the kernel tells this process which pages are in the page cache: of files that it owns or may write. Of
   // others it says that all are.
@@ -85,6 +93,7 @@ class Storage : public std::enable_shared_from_this<Storage> {
   std::string name_;
   std::shared_ptr<void> owner_;
   bool mapped_;
+  bool closed_ = false;
   bool knows_residency_;
   // One Block per 2 MB of a mapped file. Relaxed: two threads that see the same value merely both ask.
   mutable std::vector<std::atomic<std::uint8_t>> seen_;

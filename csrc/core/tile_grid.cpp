@@ -90,10 +90,12 @@ void TileGrid::check_tile(std::size_t number) {
                                 std::to_string(tile.bytes) + " bytes at offset " + std::to_string(tile.offset) + what);
   };
   if (tile.offset > size || tile.bytes > size - tile.offset) complain(", but there are " + std::to_string(size));
+  if (!array_.chain && storage(tile).closed()) complain(" of a file that is not mapped, for which a chain is needed");
   if (tile.bytes > kLargestTile) complain("; it can have at most " + std::to_string(kLargestTile));
   if (!array_.chain && tile.bytes != tile_bytes(number)) {
     complain("; without filters it has " + std::to_string(tile_bytes(number)));
   }
+  stored_bytes_ += tile.bytes;
   most_stored_ = std::max<std::size_t>(most_stored_, tile.bytes);
 }
 

@@ -81,6 +81,7 @@ class TileGrid {
   [[nodiscard]] std::size_t row_bytes() const noexcept { return row_bytes_; }
   [[nodiscard]] std::size_t band_rows() const noexcept { return array_.tile_shape.front(); }
   [[nodiscard]] std::size_t across() const noexcept { return across_; }  // tiles of a band
+  [[nodiscard]] std::size_t bands() const noexcept { return bands_; }
   [[nodiscard]] std::size_t number(std::size_t band, std::size_t column) const noexcept {
     return band * across_ + column;
   }
@@ -93,6 +94,8 @@ class TileGrid {
   // Bytes of a tile once it is decoded: of a whole one, and of the one given.
   [[nodiscard]] std::size_t tile_bytes() const noexcept { return tile_bytes_; }
   [[nodiscard]] std::size_t tile_bytes(std::size_t number) const noexcept;
+  // Bytes of all tiles as they are stored.
+  [[nodiscard]] std::size_t stored_bytes() const noexcept { return stored_bytes_; }
   // The most bytes of a tile as it is stored.
   [[nodiscard]] std::size_t most_stored() const noexcept { return most_stored_; }
 
@@ -121,6 +124,7 @@ class TileGrid {
   std::size_t tile_bytes_ = 0;
   std::size_t across_ = 1;
   std::size_t bands_ = 0;
+  std::size_t stored_bytes_ = 0;
   std::size_t most_stored_ = 0;
 };
 

@@ -1,66 +1,25 @@
 #include "core/tile_reader.h"
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cstring>
 #include <stdexcept>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "core/error.h"
 #include "core/fault_guard.h"
 #include "core/memory.h"
+#include "core/tile_plan.h"
 
 namespace memload {
 namespace {
 
-constexpr std::size_t kStreamedRun = 512;  // bytes: of shorter ones, streaming stores would fill too few whole lines
-constexpr std::size_t kAlign = 64;         // of the parts of a workspace
+constexpr std::size_t kAlign = 64;  // of the parts of a workspace
 
 using Clock = std::chrono::steady_clock;
 using Grid = std::shared_ptr<const TileGrid>;
-
-// A row that a batch wants of a band, and where in the batch it goes.
-struct Wanted {
-  std::size_t row;
-  std::size_t at;
-};
-
-// The tiles that hold the same rows of a part, each a unit of work; of rows that lie in place, one row.
-struct Band {
-  std::size_t part;
-  std::size_t number;
-  std::size_t first;  // of its rows in TilePlan::wanted, which end where those of the next band begin
-  std::size_t work;   // where its first unit begins
-};
-
-struct TilePlan : FieldPlan {
-  std::vector<Wanted> wanted;
-  std::vector<Band> bands;  // the last is empty: it ends the one before
-
-  [[nodiscard]] std::span<const Wanted> wanted_of(const Band& band) const {
-    return std::span(wanted).subspan(band.first, (&band + 1)->first - band.first);
-  }
-};
-
-// The units of a band, and the work that each counts for: the bytes of a whole tile.
-struct Cost {
-  std::size_t units;
-  std::size_t work;
-};
-
-Cost cost_of(const Tiles::Part& part, std::size_t row_bytes) {
-  if (const Grid* grid = std::get_if<Grid>(&part)) return {(*grid)->across(), (*grid)->tile_bytes()};
-  return {1, row_bytes};
-}
-
-std::size_t band_rows(const Tiles::Part& part) {
-  const Grid* grid = std::get_if<Grid>(&part);
-  return grid == nullptr ? 1 : (*grid)->band_rows();
-}
 
 // What is read of a tile for one of its rows: the row, if it lies there as one run that needs no decoding; else all.
 std::span<const std::byte> needed(const TileGrid& grid, std::size_t number, std::size_t row) {
@@ -68,16 +27,6 @@ std::span<const std::byte> needed(const TileGrid& grid, std::size_t number, std:
   if (grid.array().chain || !grid.array().order.empty()) return stored;
   const std::size_t row_bytes = grid.block(number).row_step * grid.array().item_bytes;
   return stored.subspan(row * row_bytes, row_bytes);
-}
-
-std::size_t stored_bytes(const Tiles::Part& part, const Band& band, std::size_t rows, std::size_t row_bytes) {
-  const Grid* grid = std::get_if<Grid>(&part);
-  if (grid == nullptr || !(*grid)->array().chain) return rows * row_bytes;
-  std::size_t bytes = 0;
-  for (std::size_t column = 0; column < (*grid)->across(); ++column) {
-    bytes += (*grid)->tile((*grid)->number(band.number, column)).bytes;
-  }
-  return bytes;
 }
 
 // The parts of a workspace: a tile's stored bytes, its decoded bytes, and what the filters need besides.
@@ -101,7 +50,7 @@ struct Workspace {
 bool is_absent(const StoredTile& tile) { return tile.storage == StoredTile::kAbsent; }
 
 // Whether the rows that are wanted are at first all of a tile's, from its first to its last, side by side.
-bool in_a_row(std::span<const Wanted> wanted, std::size_t rows) {
+bool in_a_row(std::span<const WantedRow> wanted, std::size_t rows) {
   if (wanted.size() < rows) return false;
   for (std::size_t i = 0; i < rows; ++i) {
     if (wanted[i].row != i || wanted[i].at != wanted.front().at + i) return false;
@@ -122,7 +71,7 @@ class TileReader::Share {
                                        [](std::size_t at, const Band& band) { return at < band.work; });
     for (auto band = std::prev(next); band->work < end && std::next(band) != plan_.bands.end(); ++band) {
       const Tiles::Part& part = field_.tiles_->parts()[band->part];
-      const auto [units, work] = cost_of(part, field_.row_bytes());
+      const auto [units, work] = band_cost(*field_.tiles_, band->part);
       std::size_t unit = begin > band->work ? (begin - band->work + work - 1) / work : 0;
       for (; unit < units && band->work + unit * work < end; ++unit) do_unit(part, *band, unit);
     }
@@ -130,7 +79,7 @@ class TileReader::Share {
 
  private:
   void do_unit(const Tiles::Part& part, const Band& band, std::size_t column) {
-    const std::span<const Wanted> wanted = plan_.wanted_of(band);
+    const std::span<const WantedRow> wanted = plan_.wanted_of(band);
     if (const auto* segment = std::get_if<Segment>(&part)) return copy_row(*segment, band.number, wanted);
     const TileGrid& grid = *std::get<Grid>(part);
     const std::size_t number = grid.number(band.number, column);
@@ -144,17 +93,17 @@ class TileReader::Share {
     }
   }
 
-  void copy_row(const Segment& segment, std::size_t row, std::span<const Wanted> wanted) {
-    const std::size_t bytes = field_.row_bytes();
+  void copy_row(const Segment& segment, std::size_t row, std::span<const WantedRow> wanted) {
+    const std::size_t bytes = field_.row_bytes_;
     const std::byte* const data = segment.storage->data() + segment.offset + row * segment.stride;
     first_row_ = static_cast<std::int64_t>(row);
-    const TileBlock whole{.run = bytes};
+    const TileBlock whole{.run = bytes / field_.mover_.unit()};
     ask_for(*segment.storage, {data, bytes});
-    read(*segment.storage, [&]() noexcept { move(whole, 1, data, wanted); });
+    read(*segment.storage, [&]() noexcept { move(whole, field_.mover_.unit(), data, wanted); });
   }
 
   // Elements of tiles that were never written.
-  void fill_in(const TileGrid& grid, std::size_t number, std::span<const Wanted> wanted) {
+  void fill_in(const TileGrid& grid, std::size_t number, std::span<const WantedRow> wanted) {
     TileBlock block = grid.block(number);
     const std::size_t item = grid.array().item_bytes;
     std::byte* const run = cold_.workspace.data();
@@ -164,30 +113,30 @@ class TileReader::Share {
     move(block, item, run, wanted);
   }
 
-  void move_in_place(const TileGrid& grid, std::size_t number, std::span<const Wanted> wanted) {
+  void move_in_place(const TileGrid& grid, std::size_t number, std::span<const WantedRow> wanted) {
     const StoredTile& tile = grid.tile(number);
-    for (const Wanted& row : wanted) ask_for(grid.storage(tile), needed(grid, number, row.row));
+    for (const WantedRow& row : wanted) ask_for(grid.storage(tile), needed(grid, number, row.row));
     const TileBlock block = grid.block(number);
     read(grid.storage(tile),
          [&]() noexcept { move(block, grid.array().item_bytes, grid.stored(tile).data(), wanted); });
   }
 
-  void decode(const TileGrid& grid, std::size_t number, std::span<const Wanted> wanted) {
+  void decode(const TileGrid& grid, std::size_t number, std::span<const WantedRow> wanted) {
     const TileBlock block = grid.block(number);
     const std::size_t bytes = grid.tile_bytes(number);
     const std::size_t item = grid.array().item_bytes;
     // The tile is rows as they lie in the slot.
-    const bool alike = !field_.casts_ && block.run * item == field_.row_bytes() && block.row_step == block.run;
-    const std::size_t rows = alike ? bytes / field_.row_bytes() : 0;
+    const bool alike = !field_.mover_.casts() && block.run * item == field_.row_bytes_ && block.row_step == block.run;
+    const std::size_t rows = alike ? bytes / field_.row_bytes_ : 0;
     const bool lands = alike && in_a_row(wanted, rows);
     const Workspace workspace(grid, cold_.workspace.data());
-    std::byte* const decoded = lands ? out_ + wanted.front().at * field_.row_bytes() : workspace.decoded;
+    std::byte* const decoded = lands ? out_ + wanted.front().at * field_.row_bytes_ : workspace.decoded;
     decode(grid, number, {decoded, bytes}, workspace, wanted.front());
     move(block, item, decoded, lands ? wanted.subspan(rows) : wanted);
   }
 
   void decode(const TileGrid& grid, std::size_t number, std::span<std::byte> decoded, const Workspace& workspace,
-              const Wanted& first) {
+              const WantedRow& first) {
     const StoredTile& tile = grid.tile(number);
     const std::span<const std::byte> stored = fetch(grid, tile, workspace.stored, first);
     const std::span filters(workspace.filters, cold_.workspace.data() + cold_.workspace.size());
@@ -204,10 +153,15 @@ class TileReader::Share {
     found_.decoding += Clock::now() - start;
   }
 
-  // The stored bytes, copied out of the mapping: what decodes them could not be left in the middle.
-  std::span<const std::byte> fetch(const TileGrid& grid, const StoredTile& tile, std::byte* to, const Wanted& first) {
-    const std::span<const std::byte> stored = grid.stored(tile);
+  // The stored bytes, copied out of the mapping, or read: what decodes them could not be left in the middle.
+  std::span<const std::byte> fetch(const TileGrid& grid, const StoredTile& tile, std::byte* to,
+                                   const WantedRow& first) {
     const Storage& storage = grid.storage(tile);
+    if (storage.closed()) {
+      storage.read(tile.offset, {to, tile.bytes}, first_row_ + static_cast<std::int64_t>(first.row));
+      return {to, tile.bytes};
+    }
+    const std::span<const std::byte> stored = grid.stored(tile);
     if (!storage.mapped()) return stored;
     ask_for(storage, stored);
     read(storage, [&]() noexcept {
@@ -232,40 +186,11 @@ class TileReader::Share {
     }
   }
 
-  void move(const TileBlock& block, std::size_t item, const std::byte* tile, std::span<const Wanted> wanted) noexcept {
-    const std::size_t item_out = field_.item_out(item);
-    const CopyFn kernel = block.run * item_out < kStreamedRun ? field_.short_kernel_ : field_.kernel_;
-    const std::size_t n = block.run * (item / field_.in_size_);
-    for (const Wanted& row : wanted) {
+  void move(const TileBlock& block, std::size_t item, const std::byte* tile,
+            std::span<const WantedRow> wanted) noexcept {
+    for (const WantedRow& row : wanted) {
       row_ = row.row;
-      const std::byte* const src = tile + row.row * block.row_step * item;
-      std::byte* const dst = out_ + row.at * field_.out_row_bytes_ + block.first * item_out;
-      if (block.loops == 0) {
-        kernel(src, dst, n);
-      } else {
-        move_runs(block, item, src, dst, n, kernel);
-      }
-    }
-  }
-
-  void move_runs(const TileBlock& block, std::size_t item, const std::byte* src, std::byte* dst, std::size_t n,
-                 CopyFn kernel) noexcept {
-    const std::size_t item_out = field_.item_out(item);
-    std::array<std::size_t, TileBlock::kMostAxes> index{};
-    std::size_t from = 0;
-    std::size_t to = 0;
-    std::size_t axis = 0;
-    while (axis < block.loops) {
-      kernel(src + from * item, dst + to * item_out, n);
-      for (axis = 0; axis < block.loops; ++axis) {
-        const TileBlock::Loop& loop = block.loop[axis];
-        from += loop.tile_step;
-        to += loop.row_step;
-        if (++index[axis] < loop.count) break;
-        index[axis] = 0;
-        from -= loop.count * loop.tile_step;
-        to -= loop.count * loop.row_step;
-      }
+      field_.mover_.move(block, item, tile + row.row * block.row_step * item, out_ + row.at * field_.out_row_bytes_);
     }
   }
 
@@ -280,26 +205,22 @@ class TileReader::Share {
 
 TileReader::TileReader(std::shared_ptr<const Tiles> tiles, const std::optional<CastRule>& cast, Isa isa, Store store)
     : tiles_(std::move(tiles)),
-      casts_(cast.has_value()),
-      kernel_(cast ? find_cast(*cast, isa, store) : find_copy(isa, store)),
-      short_kernel_(cast ? find_cast(*cast, isa, Store::cached) : find_copy(isa, Store::cached)) {
-  if (cast) {
-    in_size_ = size_of(cast->from);
-    out_size_ = size_of(cast->to);
-  }
+      mover_(cast, isa, store),
+      row_bytes_(tiles_->row_bytes()),
+      read_bytes_(read_bytes_of(*tiles_)),
+      out_row_bytes_(mover_.bytes_out(row_bytes_)) {
   const auto check = [this](std::size_t bytes, const char* what) {
-    if (bytes % in_size_ == 0) return;
+    if (bytes % mover_.unit() == 0) return;
     throw std::invalid_argument(std::string(what) + " of " + std::to_string(bytes) +
-                                " bytes is not a whole number of elements of " + std::to_string(in_size_));
+                                " bytes is not a whole number of elements of " + std::to_string(mover_.unit()));
   };
-  check(row_bytes(), "a row");
+  check(row_bytes_, "a row");
   for (const Tiles::Part& part : tiles_->parts()) {
     const Grid* const grid = std::get_if<Grid>(&part);
     if (grid == nullptr) continue;
     check((*grid)->array().item_bytes, "an element");
     workspace_bytes_ = std::max(workspace_bytes_, Workspace::bytes(**grid));
   }
-  out_row_bytes_ = item_out(row_bytes());
 }
 
 FieldReader::Files TileReader::files() const noexcept {
@@ -312,39 +233,9 @@ FieldReader::Files TileReader::files() const noexcept {
 }
 
 std::unique_ptr<const FieldPlan> TileReader::plan(std::span<const std::int64_t> rows) const {
-  struct Found {
-    std::size_t part;
-    std::size_t band;
-    Wanted wanted;
-  };
-  std::vector<Found> found;
-  found.reserve(rows.size());
-  for (std::size_t at = 0; at < rows.size(); ++at) {
-    const Tiles::Place place = tiles_->at(rows[at]);
-    const auto row = static_cast<std::size_t>(place.row);
-    const std::size_t in_band = band_rows(tiles_->parts()[place.part]);
-    found.push_back({place.part, row / in_band, {row % in_band, at}});
-  }
-  std::ranges::sort(found, {}, [](const Found& f) { return std::tuple(f.part, f.band, f.wanted.row, f.wanted.at); });
-
-  auto plan = std::make_unique<TilePlan>();
+  auto plan = plan_tiles(*tiles_, rows);
   plan->bytes = bound(rows.size());
   plan->outputs[0] = {0, static_cast<std::int64_t>(rows.size())};
-  plan->wanted.reserve(found.size());
-  for (const Found& one : found) {
-    std::vector<Band>& bands = plan->bands;
-    if (bands.empty() || bands.back().part != one.part || bands.back().number != one.band) {
-      bands.push_back({one.part, one.band, plan->wanted.size(), plan->work});
-      const auto [units, work] = cost_of(tiles_->parts()[one.part], row_bytes());
-      plan->work = batch_bytes(plan->work + batch_bytes(units, work), 1);
-    }
-    plan->wanted.push_back(one.wanted);
-  }
-  plan->bands.push_back({0, 0, plan->wanted.size(), plan->work});
-  for (std::size_t i = 0; i + 1 < plan->bands.size(); ++i) {
-    const Band& band = plan->bands[i];
-    plan->bytes_in += stored_bytes(tiles_->parts()[band.part], band, plan->wanted_of(band).size(), row_bytes());
-  }
   return plan;
 }
 
@@ -354,25 +245,25 @@ void TileReader::fill(const FieldPlan& plan, std::byte* out, std::size_t begin, 
   Share(*this, static_cast<const TilePlan&>(plan), out, cold, found).run(begin, end);
 }
 
+// In the order in which they are stored, and each tile that is decoded once.
 void TileReader::visit(std::span<const std::int64_t> rows, const Stored& each) const {
-  const TileGrid* last = nullptr;
-  std::size_t last_band = 0;
-  for (const std::int64_t row : rows) {
-    const auto [part, row_in_part] = tiles_->at(row);
-    const auto number = static_cast<std::size_t>(row_in_part);
+  std::vector<FoundRow> found = find_rows(*tiles_, rows);
+  const auto same_tiles = [this](const FoundRow& a, const FoundRow& b) {
+    const Grid* const grid = std::get_if<Grid>(&tiles_->parts()[a.part]);
+    return a.part == b.part && a.band == b.band && (grid == nullptr || (*grid)->array().chain);
+  };
+  found.erase(std::unique(found.begin(), found.end(), same_tiles), found.end());
+  for (const auto& [part, band, wanted] : found) {
     if (const auto* segment = std::get_if<Segment>(&tiles_->parts()[part])) {
-      each(*segment->storage, segment->storage->data() + segment->offset + number * segment->stride, row_bytes());
+      each(*segment->storage, segment->storage->data() + segment->offset + band * segment->stride, row_bytes_);
       continue;
     }
     const TileGrid& grid = *std::get<Grid>(tiles_->parts()[part]);
-    const std::size_t band = number / grid.band_rows();
-    if (grid.array().chain && &grid == std::exchange(last, &grid) && band == last_band) continue;
-    last_band = band;
     for (std::size_t column = 0; column < grid.across(); ++column) {
-      const std::size_t tile = grid.number(band, column);
-      if (is_absent(grid.tile(tile))) continue;
-      const std::span<const std::byte> bytes = needed(grid, tile, number % grid.band_rows());
-      each(grid.storage(grid.tile(tile)), bytes.data(), bytes.size());
+      const std::size_t number = grid.number(band, column);
+      if (is_absent(grid.tile(number)) || grid.storage(grid.tile(number)).closed()) continue;
+      const std::span<const std::byte> bytes = needed(grid, number, wanted.row);
+      each(grid.storage(grid.tile(number)), bytes.data(), bytes.size());
     }
   }
 }

@@ -6,6 +6,8 @@
 #include <string>
 #include <utility>
 
+#include "core/ragged.h"
+
 namespace memload {
 namespace {
 
@@ -34,6 +36,9 @@ void check(const WindowRun& run, std::int64_t lowest, std::int64_t highest, std:
 
 Windows::Windows(AnyColumn frames, std::vector<std::int64_t> steps, std::vector<WindowRun> runs)
     : frames_(std::move(frames)), frame_bytes_(row_bytes_of(frames_)), steps_(std::move(steps)) {
+  if (std::holds_alternative<std::shared_ptr<const Ragged>>(frames_)) {
+    throw std::invalid_argument("frames that differ in length make no windows");
+  }
   if (steps_.empty()) throw std::invalid_argument("a window needs at least one frame");
   const std::int64_t count = rows_of(frames_);
   const auto [lowest, highest] = std::minmax_element(steps_.begin(), steps_.end());

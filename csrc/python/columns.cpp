@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "core/ragged_reader.h"
+
 namespace memload::python {
 
 namespace py = pybind11;
@@ -19,7 +21,12 @@ std::vector<std::shared_ptr<Storage>> storages(const AnyColumn& column) {
 void gather(const AnyColumn& column, const Indices& rows, std::uintptr_t address, std::size_t nbytes) {
   const std::span<const std::int64_t> indices = view(rows);
   const WithoutGil released;
-  gather_rows(column, indices, {reinterpret_cast<std::byte*>(address), nbytes});
+  const std::span<std::byte> out(reinterpret_cast<std::byte*>(address), nbytes);
+  if (const auto* const ragged = std::get_if<std::shared_ptr<const Ragged>>(&column)) {
+    gather_items(*ragged, indices, out);
+  } else {
+    gather_rows(column, indices, out);
+  }
 }
 
 std::optional<py::array_t<std::int64_t>> selection(const std::vector<std::int64_t>* rows) {

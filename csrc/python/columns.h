@@ -16,6 +16,7 @@
 
 #include "core/column.h"
 #include "core/gather.h"
+#include "core/ragged.h"
 #include "core/tiles.h"
 #include "core/windows.h"
 #include "python/convert.h"
@@ -28,7 +29,8 @@ std::shared_ptr<T> shown(std::shared_ptr<const T> object) {
   return std::const_pointer_cast<T>(std::move(object));
 }
 
-using PyColumn = std::variant<std::shared_ptr<Column>, std::shared_ptr<Tiles>, std::shared_ptr<Windows>>;
+using PyColumn =
+    std::variant<std::shared_ptr<Column>, std::shared_ptr<Tiles>, std::shared_ptr<Windows>, std::shared_ptr<Ragged>>;
 
 [[nodiscard]] inline AnyColumn any_column(const PyColumn& column) {
   return std::visit([](const auto& kind) { return AnyColumn(std::as_const(kind)); }, column);

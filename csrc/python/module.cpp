@@ -5,6 +5,7 @@ PYBIND11_MODULE(_core, m) {
   m.attr("version") = MEMLOAD_VERSION;
   memload::python::register_data(m);
   memload::python::register_codec(m);
+  memload::python::register_ragged(m);
   memload::python::register_tiles(m);
   memload::python::register_windows(m);
   memload::python::register_cast(m);

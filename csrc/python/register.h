@@ -8,6 +8,7 @@ namespace memload::python {
 void register_cast(pybind11::module_& m);      // cast, isas
 void register_codec(pybind11::module_& m);     // Chain: filters, decoded and encoded
 void register_data(pybind11::module_& m);      // errors, Storage, Column
+void register_ragged(pybind11::module_& m);    // Ragged
 void register_tiles(pybind11::module_& m);     // TileGrid, Tiles
 void register_windows(pybind11::module_& m);   // Windows
 void register_pipeline(pybind11::module_& m);  // FieldSpec, Pipeline

@@ -38,6 +38,10 @@ void translate(std::exception_ptr raised) {
 
 std::shared_ptr<Storage> map_file(const std::string& path) { return shown(Storage::map_file(path)); }
 
+std::shared_ptr<Storage> name_file(std::string path, std::size_t nbytes) {
+  return shown(Storage::name_file(std::move(path), nbytes));
+}
+
 std::shared_ptr<Storage> borrow(const py::object& owner, std::uintptr_t address, std::size_t nbytes, std::string name) {
   return shown(
       Storage::borrow(reinterpret_cast<const std::byte*>(address), nbytes, std::move(name), keep_alive(owner)));
@@ -71,7 +75,12 @@ void register_data(py::module_& m) {
                   "View memory that `owner` keeps alive; errors call it `name`.")
       .def_property_readonly("nbytes", &Storage::size)
       .def_property_readonly("name", &Storage::name)
-      .def_property_readonly("mapped", &Storage::mapped, "Whether it is a file, rather than memory.")
+      .def_static("name_file", &name_file, py::arg("path"), py::arg("nbytes"),
+                  "A file that is opened, read and closed whenever a chunk of it is wanted: for tiles with a chain.")
+      .def_property_readonly(
+          "mapped", [](const Storage& s) { return s.mapped() || s.closed(); },
+          "Whether it is a file, rather than memory.")
+      .def_property_readonly("closed", &Storage::closed, "Whether it is a file that is opened for each read.")
       .def_property_readonly("knows_residency", &Storage::knows_residency,
                              "Whether the kernel tells what of it is in the page cache.")
       .def_property_readonly("direct_bytes", &Storage::direct_bytes, "Bytes read past the page cache so far.");

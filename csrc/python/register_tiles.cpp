@@ -148,6 +148,7 @@ void register_tiles(py::module_& m) {
                              })
       .def_property_readonly("cut", [](const TileGrid& g) { return g.array().cut; })
       .def_property_readonly("order", [](const TileGrid& g) { return g.array().order; })
+      .def_property_readonly("stored_bytes", &TileGrid::stored_bytes, "Bytes of all tiles as they are stored.")
       .def_property_readonly(
           "tile_bytes", [](const TileGrid& g) { return g.tile_bytes(); }, "Bytes of a whole tile, decoded.");
 

@@ -282,19 +282,27 @@ TEST(any_cut_of_the_work_gives_the_same_batch) {
 TEST(a_cast_is_done_on_the_way_whatever_the_tiles_are) {
   std::mt19937 random(3);
   for (int round = 0; round < 200; ++round) {
-    const Made array = random_array(random);
-    if (array.tiled.item_bytes != 1) continue;
-    const auto rows = drawn(random, 20, static_cast<std::size_t>(array.tiled.rows));
+    Made array = random_array(random);
+    const std::size_t item = array.tiled.item_bytes;
+    if (item > 2) continue;
+    const auto cast = CastRule{item == 1 ? DType::u8 : DType::i16, DType::f32};
+    const Bytes plain = pattern_bytes(3 * array.row_bytes);
+    const std::vector<AnyColumn> members{column_of(array.tiled), dense(in_memory(plain), array.row_bytes)};
+    array.whole.insert(array.whole.end(), plain.begin(), plain.end());
+    const auto rows = drawn(random, 20, static_cast<std::size_t>(array.tiled.rows) + 3);
+    const Bytes from = rows_of_whole(array, rows);
+    std::vector<float> expected(from.size() / item);
+    const auto to = reinterpret_cast<std::byte*>(expected.data());
+    find_cast(cast, Isa::scalar, Store::cached)(from.data(), to, expected.size());
     for (const Store store : {Store::cached, Store::streaming}) {
-      const Gather gather({{column_of(array.tiled), CastRule{DType::u8, DType::f32}}}, best_isa(), store);
+      const Gather gather({{concat(members), cast}}, best_isa(), store);
       const BatchLayout layout = gather.layout(rows);
       std::vector<float> out(layout.bytes / sizeof(float) + 1);
       Bytes workspace(gather.workspace_bytes());
       ColdReads cold;
       cold.workspace = workspace;
       gather.fill(layout, reinterpret_cast<std::byte*>(out.data()), 0, layout.work, cold);
-      const Bytes expected = rows_of_whole(array, rows);
-      for (std::size_t i = 0; i < expected.size(); ++i) CHECK_EQ(out[i], static_cast<float>(expected[i]));
+      CHECK(same(reinterpret_cast<const std::byte*>(out.data()), to, expected.size() * sizeof(float)));
     }
   }
 }
@@ -341,6 +349,20 @@ TEST(a_tile_counts_once_for_a_batch_however_many_of_its_rows_are_wanted) {
   const FieldPlan& plan = *layout.shares.front().plan;
   CHECK_EQ(plan.bytes_in, array.tiled.tiles[0].bytes + array.tiled.tiles[1].bytes);
   CHECK_EQ(plan.work, 2 * 8 * array.row_bytes);
+}
+
+TEST(tiles_are_asked_for_once_for_all_rows_in_the_order_in_which_they_are_stored) {
+  const Made array = images(32, 8);
+  const Made raw = made(32, {40, 50, 3}, 1, {.tile = {8, 40, 25, 3}});
+  const std::vector<AnyColumn> members{column_of(array.tiled), column_of(raw.tiled)};
+  const auto reader = make_reader({concat(members), std::nullopt}, Isa::scalar, Store::cached);
+  std::vector<std::size_t> sizes;
+  reader->visit(std::vector<std::int64_t>{31, 0, 40, 30, 1, 40, 24},
+                [&](const Storage&, const std::byte*, std::size_t n) { sizes.push_back(n); });
+  const auto& tiles = array.tiled.tiles;
+  const std::size_t half = raw.row_bytes / 2;  // of the row 8, which is wanted twice
+  CHECK(sizes == (std::vector<std::size_t>{tiles[0].bytes, tiles[3].bytes, half, half, half, half}));
+  CHECK_EQ(reader->row_bytes(), (tiles[0].bytes + raw.row_bytes) / 2);
 }
 
 TEST(what_is_wrong_with_an_array_is_said_when_it_is_made) {

@@ -55,18 +55,19 @@ def _stored(path: Path, file: BinaryIO, info: zipfile.ZipInfo) -> NpyArray:
     if info.compress_type != zipfile.ZIP_STORED:
         raise FormatError(
             f"{path}: {name} is compressed as a whole, so that no row can be read without all before it; save it by "
-            "numpy.savez instead of savez_compressed, or convert it once: memload write DIRECTORY " + str(path)
+            "numpy.savez instead of savez_compressed, or convert it: "
+            f"memload.write(directory, dict(numpy.load({str(path)!r})))"
         )
     if info.flag_bits & 1:
         raise FormatError(f"{path}: {name} is encrypted")
-    begin = _data_offset(path, file, info)
+    begin = data_offset(path, file, info)
     if info.file_size != info.compress_size or info.file_size > path.stat().st_size - begin:
         raise FormatError(f"{path}: {name} is cut short: {info.file_size} bytes from offset {begin} on are not there")
     file.seek(begin)
     return read_npy(f"{path}: {name}", file, begin + info.file_size)
 
 
-def _data_offset(path: Path, file: BinaryIO, info: zipfile.ZipInfo) -> int:
+def data_offset(path: Path, file: BinaryIO, info: zipfile.ZipInfo) -> int:
     """Return where the bytes of a member begin: its local header may have other lengths than the directory says."""
     file.seek(max(0, info.header_offset))
     header = file.read(_LOCAL_HEADER.size)

@@ -1,0 +1,112 @@
+// Where the rows of a field lie that differ in length: runs of items, found by their offsets.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "core/selection.h"
+#include "core/storage.h"
+
+namespace memload {
+
+// Rows whose items follow one another. The offsets are int64 in the machine's byte order, at any alignment; they do not
+// fall, the first is at least 0, the last at most `items`. Row r is the items from offsets[r] to offsets[r + 1].
+//
+//   offsets: | o[0] | o[1] | ... | o[rows] |
+//   values:  | item 0 | item 1 | ... | item items-1 |        further planes `plane_stride` bytes apart
+struct RaggedSegment {
+  std::shared_ptr<const Storage> offsets;
+  std::size_t offsets_at = 0;
+  std::shared_ptr<const Storage> values;
+  std::size_t values_at = 0;
+  std::int64_t rows = 0;
+  std::int64_t items = 0;  // of each plane
+  std::size_t plane_stride = 0;
+};
+
+// The items of one row. Valid as long as the column.
+struct Run {
+  const std::byte* data;  // in the first plane
+  std::int64_t items;
+  const RaggedSegment* segment;
+  std::int64_t row_in_segment;
+};
+
+// Immutable, cheap to copy; any thread may read it. Planes are for rows that are concatenated along another axis than
+// their first: a graph's edges, (2, E), are two planes of E items.
+class Ragged {
+ public:
+  // Reads all offsets once. Throws std::invalid_argument for a segment that reaches outside its storages, for offsets
+  // that are not as they should be, and for 2^63 rows or bytes or more; ReadError if a file cannot be read.
+  Ragged(std::size_t item_bytes, std::size_t planes, std::vector<RaggedSegment> segments);
+
+  [[nodiscard]] std::int64_t rows() const noexcept { return selection_.rows(); }
+  [[nodiscard]] std::size_t item_bytes() const noexcept { return item_bytes_; }
+  [[nodiscard]] std::size_t planes() const noexcept { return planes_; }
+  // Items of one plane, of all rows.
+  [[nodiscard]] std::int64_t items() const noexcept { return items_; }
+  // On average, rounded up.
+  [[nodiscard]] std::size_t row_bytes() const noexcept;
+  [[nodiscard]] const std::vector<RaggedSegment>& segments() const noexcept { return segments_; }
+  // The stored rows in order; nullptr stands for all of them as they lie. Valid as long as the column.
+  [[nodiscard]] const std::vector<std::int64_t>* selection() const noexcept { return selection_.chosen(); }
+  // Bytes held by the selection, if any.
+  [[nodiscard]] std::size_t selection_bytes() const noexcept { return selection_.bytes(); }
+
+  // The rows given, in that order; repeats allowed. Throws std::out_of_range naming the first bad position.
+  [[nodiscard]] Ragged select(std::span<const std::int64_t> rows) const;
+  // All rows of the first, then of the second, and so on. Throws std::invalid_argument if their items or planes differ,
+  // or if they are 2^63 rows or more.
+  [[nodiscard]] static Ragged concat(std::span<const std::shared_ptr<const Ragged>> columns);
+
+  // The same rows, which become one block of rows of equal length in a batch: zeros follow the items.
+  [[nodiscard]] Ragged padded() const;
+  [[nodiscard]] bool pads() const noexcept { return pads_; }
+
+  // The same rows, whose items in a batch are each increased by the number of items that `counts` has in the batch's
+  // rows before: what the node numbers of graphs need that become one. Items are int32 or int64, by their size. Throws
+  // std::invalid_argument unless they are, and the two have as many rows.
+  [[nodiscard]] Ragged counted_by(std::shared_ptr<const Ragged> counts) const;
+  [[nodiscard]] const std::shared_ptr<const Ragged>& counts() const noexcept { return counts_; }
+
+  // Items of each of these rows, which lie in [0, rows()). Throws ReadError if a file cannot be read, or its offsets
+  // are no longer those that were checked.
+  void lengths(std::span<const std::int64_t> rows, std::span<std::int64_t> out) const;
+  // Items of the `rows` longest rows. Reads all offsets, once for each number of rows. Throws ReadError.
+  [[nodiscard]] std::int64_t longest(std::size_t rows) const;
+
+  // Where these rows, which lie in [0, rows()), have their items. Throws ReadError as lengths() does.
+  void find(std::span<const std::int64_t> rows, std::span<Run> out) const;
+
+  // As find() for one row; reads the mapping without a guard. items is -1 if its offsets are no longer those that were
+  // checked.
+  [[nodiscard]] Run look(std::int64_t row) const noexcept;
+  // Asks for the offsets of a row ahead of look(). Reads nothing.
+  void prefetch(std::int64_t row) const noexcept;
+
+ private:
+  struct Longest;
+  struct Place {
+    const RaggedSegment* segment;
+    std::int64_t row;
+  };
+
+  [[nodiscard]] Place place(std::int64_t row) const noexcept;
+  [[noreturn]] void fail(std::int64_t row, const void* fault) const;
+
+  std::size_t item_bytes_;
+  std::size_t planes_;
+  std::vector<RaggedSegment> segments_;
+  std::vector<std::int64_t> starts_;  // first stored row of each segment
+  std::int64_t items_ = 0;
+  Selection selection_{0};
+  bool pads_ = false;
+  std::shared_ptr<const Ragged> counts_;
+  std::shared_ptr<Longest> longest_;
+};
+
+}  // namespace memload

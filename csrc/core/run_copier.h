@@ -1,0 +1,89 @@
+// Copies runs of stored bytes into a batch: out of the mapping, or past the page cache.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+
+#include "cast/cast.h"
+#include "core/field_reader.h"
+#include "core/memory.h"
+#include "core/storage.h"
+
+namespace memload {
+
+// For one fill(). Runs under the fault guard: owns nothing, throws nothing.
+class RunCopier {
+ public:
+  static constexpr std::size_t kSmallRow = 4096;  // below, the hardware's prefetcher has no time to see a row's pattern
+
+  // kernel reads elements of in_size bytes and writes elements of out_size bytes.
+  RunCopier(CopyFn kernel, std::size_t in_size, std::size_t out_size, const ColdReads& cold, Filled& found) noexcept
+      : kernel_(kernel), in_size_(in_size), out_size_(out_size), cold_(cold), found_(found) {}
+
+  // Elements of a row that has row_bytes in all, which says how it is best read while it is cold.
+  void copy(const Storage& storage, const std::byte* src, std::byte* out, std::size_t elements,
+            std::size_t row_bytes) const noexcept {
+    if (row_bytes > FieldReader::kLargeRow && !cold_.scratch.empty() && storage.mapped()) {
+      copy_directly(storage, src, out, elements);
+    } else {
+      copy_mapped(storage, src, out, elements, row_bytes);
+    }
+  }
+
+  // Asks the memory for a small row before its turn comes.
+  static void prefetch(const std::byte* at, std::size_t n) noexcept {
+    constexpr std::size_t kCacheLine = 64;
+    if (n > kSmallRow) return;
+    for (std::size_t i = 0; i < n; i += kCacheLine) __builtin_prefetch(at + i, 0, 0);
+  }
+
+ private:
+  void copy_mapped(const Storage& storage, const std::byte* src, std::byte* out, std::size_t elements,
+                   std::size_t row_bytes) const noexcept {
+    const std::size_t bytes = elements * in_size_;
+    if (!storage.enter(src, bytes)) found_.in_cache = false;
+    if (cold_.ask && row_bytes > kSmallRow && !storage.resident(src)) storage.advise(src, bytes);
+    kernel_(src, out, elements);
+  }
+
+  // As many elements at once as the scratch can hold.
+  void copy_directly(const Storage& storage, const std::byte* src, std::byte* out,
+                     std::size_t elements) const noexcept {
+    const std::size_t most = (cold_.scratch.size() - kPage) / in_size_;
+    while (elements != 0) {
+      const std::size_t n = std::min(elements, most);
+      if (const std::byte* const read = read_directly(storage, src, n * in_size_)) {
+        kernel_(read, out, n);
+      } else {
+        copy_mapped(storage, src, out, n, n * in_size_);
+      }
+      src += n * in_size_;
+      out += n * out_size_;
+      elements -= n;
+    }
+  }
+
+  // nullptr: the mapping is to be read.
+  const std::byte* read_directly(const Storage& storage, const std::byte* src, std::size_t bytes) const noexcept {
+    if (storage.knows_residency() && storage.resident(src, bytes)) {
+      ++found_.resident_reads;
+      return nullptr;
+    }
+    const std::byte* const read = storage.read_direct(src, bytes, cold_.scratch);
+    if (read != nullptr) {
+      found_.direct_bytes += bytes;
+    } else {
+      found_.refused = found_.refused || !storage.reads_directly();
+      storage.advise(src, bytes);
+    }
+    return read;
+  }
+
+  CopyFn kernel_;
+  std::size_t in_size_;
+  std::size_t out_size_;
+  const ColdReads& cold_;
+  Filled& found_;
+};
+
+}  // namespace memload

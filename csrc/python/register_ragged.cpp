@@ -1,0 +1,92 @@
+// Columns of rows that differ in length.
+#include <pybind11/stl.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "core/ragged_reader.h"
+#include "python/columns.h"
+#include "python/register.h"
+
+namespace memload::python {
+namespace {
+
+namespace py = pybind11;
+
+// (offsets, where they begin, values, where they begin, rows, items, bytes from plane to plane)
+using PyRaggedSegment = std::tuple<std::shared_ptr<Storage>, std::size_t, std::shared_ptr<Storage>, std::size_t,
+                                   std::int64_t, std::int64_t, std::size_t>;
+
+std::shared_ptr<Ragged> make_ragged(std::size_t item_bytes, std::size_t planes,
+                                    const std::vector<PyRaggedSegment>& segments) {
+  std::vector<RaggedSegment> parts;
+  parts.reserve(segments.size());
+  for (const auto& [offsets, offsets_at, values, values_at, rows, items, plane_stride] : segments) {
+    parts.push_back({offsets, offsets_at, values, values_at, rows, items, plane_stride});
+  }
+  const WithoutGil released;
+  return std::make_shared<Ragged>(item_bytes, planes, std::move(parts));
+}
+
+// For sending a column to another process.
+std::vector<PyRaggedSegment> segments(const Ragged& column) {
+  std::vector<PyRaggedSegment> found;
+  for (const RaggedSegment& s : column.segments()) {
+    found.emplace_back(shown(s.offsets), s.offsets_at, shown(s.values), s.values_at, s.rows, s.items, s.plane_stride);
+  }
+  return found;
+}
+
+py::array_t<std::int64_t> lengths(const Ragged& column, const Indices& rows) {
+  const auto indices = view(rows);
+  py::array_t<std::int64_t> found(rows.size());
+  const std::span<std::int64_t> out(found.mutable_data(), indices.size());
+  const WithoutGil released;
+  checked_lengths(column, indices, out);
+  return found;
+}
+
+std::int64_t longest(const Ragged& column, std::size_t rows) {
+  const WithoutGil released;
+  return column.longest(rows);
+}
+
+}  // namespace
+
+void register_ragged(py::module_& m) {
+  py::class_<Ragged, std::shared_ptr<Ragged>> cls(
+      m, "Ragged",
+      "Where the rows of a field lie that differ in length: runs of items, found by offsets. Immutable. `row_bytes` is "
+      "their average; `gather` copies the items of rows, one row after the other, plane by plane, or padded.");
+  cls.def(
+         py::init(&make_ragged), py::arg("item_bytes"), py::arg("planes"), py::arg("segments"),
+         "Segments are (storage of the offsets, where they begin, storage of the values, where they begin, rows, items "
+         "of a plane, bytes from one plane to the next). The int64 offsets, rows + 1 of them, are read and checked. "
+         "Raises ValueError and ShardReadError.")
+      .def_property_readonly("item_bytes", &Ragged::item_bytes)
+      .def_property_readonly("planes", &Ragged::planes, "How many runs of items a row has, one behind the other.")
+      .def_property_readonly("items", &Ragged::items, "Items of one plane, of all rows.")
+      .def_property_readonly("pads", &Ragged::pads, "Whether rows of a batch are padded to the longest.")
+      .def_property_readonly("segments", &segments, "What the column was made of.")
+      .def(
+          "padded", [](const Ragged& c) { return std::make_shared<Ragged>(c.padded()); },
+          "The same rows, padded with zeros in a batch to the length of its longest.")
+      .def(
+          "counted_by",
+          [](const Ragged& c, const std::shared_ptr<Ragged>& counts) {
+            return std::make_shared<Ragged>(c.counted_by(counts));
+          },
+          py::arg("counts"),
+          "The same rows of int32 or int64, by their size, each item of which is increased in a batch by the items "
+          "that "
+          "`counts` has in the rows before: the node numbers of graphs that become one.")
+      .def("lengths", &lengths, py::arg("rows"), "Items of each of these rows. Raises IndexError and ShardReadError.")
+      .def("longest", &longest, py::arg("rows"), "Items of so many of the longest rows.");
+  add_column_methods(cls);
+}
+
+}  // namespace memload::python

@@ -1,0 +1,217 @@
+"""Rows that differ in length, as batches have them: values and offsets, padded, or jagged; and text.
+
+values   | row 0: 3 items | row 1: 1 | row 2: 2 |        offsets  | 0 | 3 | 4 | 6 |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal, NamedTuple
+
+import torch
+
+Form = Literal["offsets", "padded", "jagged"]
+FORMS: tuple[Form, ...] = ("offsets", "padded", "jagged")
+
+
+class Ragged(NamedTuple):
+    """Rows of different length, one after the other.
+
+    Attributes:
+        values: the items of all rows, (items, *item); along ``axis``, where rows are concatenated along another than
+            their first, as the (2, edges) of graphs.
+        offsets: int64 (rows + 1,). Row i is ``values[offsets[i]:offsets[i + 1]]``.
+
+    Example:
+        >>> import memload, torch
+        >>> batch = memload.Ragged(torch.arange(4), torch.tensor([0, 3, 4]))
+        >>> batch.lengths, batch.rows()
+        (tensor([3, 1]), [tensor([0, 1, 2]), tensor([3])])
+    """
+
+    values: torch.Tensor
+    offsets: torch.Tensor
+
+    @property
+    def axis(self) -> int:
+        """The axis along which rows are joined."""
+        return 0
+
+    @property
+    def lengths(self) -> torch.Tensor:
+        """Items of each row: int64 (rows,)."""
+        return self.offsets.diff()
+
+    def rows(self) -> list[torch.Tensor]:
+        """Return each row, as a view of the values."""
+        return list(torch.split(self.values, self.lengths.tolist(), dim=self.axis))
+
+    def to(self, *args: Any, **kwargs: Any) -> Ragged:
+        """Return both tensors where ``torch.Tensor.to`` with these arguments puts the values; offsets stay int64."""
+        values = self.values.to(*args, **kwargs)
+        return type(self)(values, self.offsets.to(values.device, non_blocking=bool(kwargs.get("non_blocking"))))
+
+
+class RaggedColumns(Ragged):
+    """Rows of different length, concatenated along their second axis."""
+
+    __slots__ = ()
+
+    @property
+    def axis(self) -> int:
+        """The axis along which rows are joined."""
+        return 1
+
+
+class Padded(NamedTuple):
+    """Rows of different length, each followed by zeros up to the length of the longest.
+
+    Attributes:
+        values: (rows, longest, *item).
+        lengths: int64 (rows,), the items of each row.
+
+    Example:
+        >>> import memload, torch
+        >>> batch = memload.Padded(torch.tensor([[1, 2], [3, 0]]), torch.tensor([2, 1]))
+        >>> batch.mask
+        tensor([[ True,  True],
+                [ True, False]])
+    """
+
+    values: torch.Tensor
+    lengths: torch.Tensor
+
+    @property
+    def mask(self) -> torch.Tensor:
+        """Where items are, rather than zeros that follow them: bool (rows, longest)."""
+        places = torch.arange(self.values.shape[1], device=self.lengths.device)
+        return places < self.lengths[:, None]
+
+    def rows(self) -> list[torch.Tensor]:
+        """Return each row without what follows it, as a view of the values."""
+        return [row[:n] for row, n in zip(self.values, self.lengths.tolist(), strict=True)]
+
+    def to(self, *args: Any, **kwargs: Any) -> Padded:
+        """Return both tensors where ``torch.Tensor.to`` with these arguments puts the values; lengths stay int64."""
+        values = self.values.to(*args, **kwargs)
+        return Padded(values, self.lengths.to(values.device, non_blocking=bool(kwargs.get("non_blocking"))))
+
+
+class RaggedArray(NamedTuple):
+    """What `memload.ragged` makes: checked values and offsets of a field, and the axis along which rows are joined."""
+
+    values: Any
+    offsets: Any
+    axis: int
+
+
+def ragged_type(axis: int) -> type[Ragged]:
+    """Return the type of batches whose rows are joined along this axis."""
+    return RaggedColumns if axis else Ragged
+
+
+def batch_of(values: torch.Tensor, numbers: torch.Tensor, form: Form, axis: int = 0) -> Any:
+    """Return the batch of some rows.
+
+    Args:
+        values: the items of all rows, joined along `axis`; for "padded" in blocks of the longest row, (rows, longest,
+            *item).
+        numbers: offsets (rows + 1,), or for "padded" lengths (rows,).
+        form: of the batch.
+        axis: along which rows are joined.
+    """
+    if form == "padded":
+        return Padded(values, numbers)
+    if form == "jagged":
+        return torch.nested.nested_tensor_from_jagged(values, offsets=numbers)
+    return ragged_type(axis)(values, numbers)
+
+
+def joined(rows: Sequence[torch.Tensor], form: Form, axis: int = 0) -> Any:
+    """Return the batch of samples, of which there is at least one."""
+    lengths = torch.tensor([row.shape[axis] for row in rows], dtype=torch.int64)
+    if form == "padded":
+        return Padded(torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True), lengths)
+    offsets = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
+    return batch_of(torch.cat(list(rows), dim=axis), offsets, form, axis)
+
+
+def is_ragged(values: Any) -> bool:
+    """Whether a field of a batch holds rows that differ in length: as one of the forms, or as a list of texts."""
+    if isinstance(values, Ragged | Padded):
+        return True
+    if isinstance(values, torch.Tensor):
+        return values.layout == torch.jagged
+    return isinstance(values, list) and bool(values) and isinstance(values[0], str)
+
+
+def rows_of(values: Any) -> Sequence[Any]:
+    """Return the rows of a field of a batch for which `is_ragged` holds, as views where they are tensors."""
+    if isinstance(values, Ragged | Padded):
+        return values.rows()
+    return values if isinstance(values, list) else Ragged(values.values(), values.offsets()).rows()
+
+
+def first_row(values: Any) -> Any:
+    """Return the first of `rows_of`, without making the others."""
+    if isinstance(values, Ragged):
+        return values.values.narrow(values.axis, 0, int(values.offsets[1]))
+    if isinstance(values, Padded):
+        return values.values[0, : int(values.lengths[0])]
+    return values[0] if isinstance(values, list) else values.values()[: int(values.offsets()[1])]
+
+
+def row_count(values: Any) -> int:
+    """Return how many rows there are."""
+    if isinstance(values, Ragged):
+        return len(values.offsets) - 1
+    return len(values.lengths) if isinstance(values, Padded) else len(values)
+
+
+def with_values(values: Any, fn: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """Return a field of a batch for which `is_ragged` holds with its items made anew by `fn`; padding stays zero.
+
+    Raises:
+        TypeError: the rows are texts.
+    """
+    if isinstance(values, list):
+        raise TypeError("rows that are texts have no items that could be made anew")
+    if isinstance(values, Ragged):
+        return type(values)(fn(values.values), values.offsets)
+    if isinstance(values, Padded):
+        made = fn(values.values)
+        keep = values.mask.view(*values.mask.shape, *(1,) * (made.ndim - 2))
+        return Padded(torch.where(keep, made, torch.zeros((), dtype=made.dtype)), values.lengths)
+    return torch.nested.nested_tensor_from_jagged(fn(values.values()), offsets=values.offsets())
+
+
+def taken(values: Any, rows: torch.Tensor) -> Any:
+    """Return these rows of a field of a batch for which `is_ragged` holds, in the same form; a copy."""
+    each = rows_of(values)
+    chosen = [each[row] for row in rows.tolist()]
+    if isinstance(values, list):
+        return chosen
+    if isinstance(values, Padded):
+        return joined(chosen, "padded")
+    return joined(chosen, "offsets", values.axis) if isinstance(values, Ragged) else joined(chosen, "jagged")
+
+
+def split_by(values: Any, counts: Sequence[int]) -> Iterator[Any]:
+    """Yield runs of so many rows of a field of a batch for which `is_ragged` holds, as views."""
+    at = 0
+    for count in counts:
+        yield _run(values, at, at + count)
+        at += count
+
+
+def _run(values: Any, start: int, stop: int) -> Any:
+    if isinstance(values, list):
+        return values[start:stop]
+    if isinstance(values, Padded):
+        lengths = values.lengths[start:stop]
+        return Padded(values.values[start:stop, : int(lengths.max())].data, lengths.data)
+    parts = values if isinstance(values, Ragged) else Ragged(values.values(), values.offsets())
+    first, last = int(parts.offsets[start]), int(parts.offsets[stop])
+    within = parts.values.narrow(parts.axis, first, last - first).data
+    offsets = parts.offsets[start : stop + 1] - first
+    return batch_of(within, offsets, "offsets" if isinstance(values, Ragged) else "jagged", parts.axis)

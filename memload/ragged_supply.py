@@ -1,0 +1,65 @@
+"""Rows that differ in length on their way to a writer, block by block."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from memload.conversion import Conversion, Form
+from memload.dataset import Dataset
+from memload.ragged_fields import RaggedField
+from memload.ragged_writing import AnyRows, RaggedRows, blocks_of
+from memload.rows import Rows
+from memload.same_source import identity_of
+
+
+class RaggedSupply:
+    """The rows of a dataset of which one field at least has rows that differ in length."""
+
+    def __init__(self, dataset: Dataset, rows: Any) -> None:
+        self._dataset = dataset if rows is None else dataset.select(rows)
+        self.rows = len(self._dataset)
+        self.nbytes = self._dataset.nbytes
+        self.forms: dict[str, Form] = {name: (field.dtype, field.shape) for name, field in self._dataset.fields.items()}
+
+    def identity(self) -> str | None:
+        """Return what tells these rows from others, also in another process; None if nothing does."""
+        return identity_of(self._dataset)
+
+    def bytes_before(self, row: int) -> int:
+        """Return how many bytes the rows before this one have."""
+        return self._dataset.select(range(row)).nbytes if row else 0
+
+    def blocks(
+        self, conversions: Mapping[str, Conversion], start: int, nbytes: int
+    ) -> Iterator[tuple[dict[str, AnyRows], int]]:
+        """Yield the converted rows from `start` on, about so many bytes at once, and how many were read for them."""
+        for block in blocks_of(self._dataset.fields, nbytes, start):
+            read = sum(rows.nbytes for rows in block.values())
+            yield block | {name: converted(block[name], one) for name, one in conversions.items()}, read
+
+
+def holds_ragged(dataset: Dataset) -> bool:
+    """Whether rows of a field differ in length."""
+    return any(isinstance(field, RaggedField) for field in dataset.fields.values())
+
+
+def converted(rows: AnyRows, conversion: Conversion) -> AnyRows:
+    """Return converted rows; of rows that differ in length each item is scaled or cast.
+
+    Raises:
+        TypeError: the rows are texts.
+    """
+    if not isinstance(rows, RaggedRows):
+        return conversion.apply(rows)
+    if rows.text:
+        raise TypeError("texts can be neither scaled nor cast; leave their field out")
+    item, bare = rows.spec, replace(conversion, mask=None)
+    planes = [
+        bare.apply(Rows(rows.dtype, item.item_shape, plane.reshape(-1, item.item_bytes))) for plane in rows.planes
+    ]
+    data = tuple(np.ascontiguousarray(plane.data).reshape(-1) for plane in planes)
+    return replace(rows, dtype=planes[0].dtype, planes=data)
