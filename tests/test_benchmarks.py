@@ -15,9 +15,11 @@ from memload.measure import Spread
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 QUICK = {
     "busy_core.py": ["--workloads", "W2", "--variants", "bf16"],
+    "codecs.py": ["--kinds", "int16 betas", "spectrograms"],
     "cold.py": ["--workloads", "C4"],
     "door.py": ["--workloads", "W2", "--variants", "f32"],
     "first_batch.py": ["--workloads", "W4"],
+    "graphs.py": [],
     "hdf5.py": ["--layouts", "contiguous", "gzip-4"],
     "many.py": ["--workloads", "W2", "--variants", "f32"],
     "overlap.py": ["--workloads", "W2", "--variants", "f32"],

@@ -6,9 +6,9 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pytest
 import torch
+from disks import can_be_read_directly, evict
 
 import memload
 from memload.cold import reads_directly
@@ -18,27 +18,6 @@ from memload.stats import LoaderStats
 
 ROWS, ROW = 96, 100_001  # large, and no multiple of anything
 DATA = np.random.default_rng(0).integers(0, 256, (ROWS, ROW), np.uint8)
-
-
-def evict(path):
-    """Put a file out of the page cache. Pages that are mapped stay."""
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-
-
-def can_be_read_directly(path):
-    try:
-        os.close(os.open(path, os.O_RDONLY | os.O_DIRECT))
-    except OSError:
-        return False
-    return "tmpfs" not in {part.fstype for part in psutil.disk_partitions(all=True) if _holds(part.mountpoint, path)}
-
-
-def _holds(mountpoint, path):
-    """Whether it is the innermost mount above the path."""
-    mounts = [part.mountpoint for part in psutil.disk_partitions(all=True) if path.is_relative_to(part.mountpoint)]
-    return mountpoint == max(mounts, key=len)
 
 
 @pytest.fixture

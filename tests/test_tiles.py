@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import strategies  # noqa: F401 - its settings for hypothesis
 import torch
+from disks import can_be_read_directly, evict
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
@@ -244,6 +244,44 @@ def test_a_damaged_chunk_names_itself_and_other_rows_are_read(tmp_path):
     with pytest.raises(memload.ShardReadError, match="Restore it"):
         ds[14]
     assert np.array_equal(ds[16]["x"].numpy(), array[16])
+
+
+CHAINS = [("deflate",), ("shuffle", "deflate"), ("lz4",), ("shuffle", "zstd"), ("blosc",)]
+
+
+@pytest.mark.parametrize("names", CHAINS, ids="+".join)
+@given(data=st.data())
+def test_damaged_bytes_give_rows_or_an_error_that_names_the_chunk(names, data):
+    array = images(8)
+    sound = stored(array, (3, 24, 11, 3), [(name, int(name in ("shuffle", "blosc")), 0) for name in names])
+    table = sound.table.copy()
+    bytes_of = np.empty(int(table[:, 2].sum()), np.uint8)
+    Column(bytes_of.nbytes, [(sound.storages[0], 0, 1, 0)]).gather(
+        np.zeros(1, np.int64), bytes_of.ctypes.data, bytes_of.nbytes
+    )
+    for _ in range(data.draw(st.integers(1, 4))):
+        bytes_of[data.draw(st.integers(0, len(bytes_of) - 1))] = data.draw(st.integers(0, 255))
+    number = data.draw(st.integers(0, len(table) - 1))
+    table[number, 2] = data.draw(st.integers(0, int(table[number, 2])))
+    storage = Storage.borrow(bytes_of, bytes_of.ctypes.data, bytes_of.nbytes, "damaged")
+    grid = TileGrid(8, 1, (24, 20, 3), (3, 24, 11, 3), [storage], table, sound.chain)
+    try:
+        said = f"chunk {dataset(array, grid).fields['x'].gather(np.arange(8)).shape}"
+    except memload.ShardReadError as error:
+        said = str(error)
+    assert "chunk (" in said
+
+
+def test_cold_chunks_are_asked_for_ahead(tmp_path):
+    array = images(2000)
+    grid = stored(array, (8, 24, 20, 3), [DEFLATE], tmp_path / "x")
+    if not can_be_read_directly(tmp_path / "x"):
+        pytest.skip(f"{tmp_path} is on a file system without a disk")
+    evict(tmp_path / "x")
+    loader = memload.FastLoader(dataset(array, grid), batch_size=40)
+    assert np.array_equal(torch.cat([batch["x"] for batch in loader]).numpy(), array)
+    assert loader.stats().advised_rows > 0
+    assert loader.stats().direct_bytes == 0
 
 
 @pytest.mark.parametrize("filters", [(), (DEFLATE,)])

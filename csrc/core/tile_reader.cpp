@@ -1,7 +1,6 @@
 #include "core/tile_reader.h"
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cstring>
 #include <stdexcept>
@@ -17,8 +16,7 @@
 namespace memload {
 namespace {
 
-constexpr std::size_t kStreamedRun = 512;  // bytes: of shorter ones, streaming stores would fill too few whole lines
-constexpr std::size_t kAlign = 64;         // of the parts of a workspace
+constexpr std::size_t kAlign = 64;  // of the parts of a workspace
 
 using Clock = std::chrono::steady_clock;
 using Grid = std::shared_ptr<const TileGrid>;
@@ -99,9 +97,9 @@ class TileReader::Share {
     const std::size_t bytes = field_.row_bytes_;
     const std::byte* const data = segment.storage->data() + segment.offset + row * segment.stride;
     first_row_ = static_cast<std::int64_t>(row);
-    const TileBlock whole{.run = bytes / field_.in_size_};
+    const TileBlock whole{.run = bytes / field_.mover_.unit()};
     ask_for(*segment.storage, {data, bytes});
-    read(*segment.storage, [&]() noexcept { move(whole, field_.in_size_, data, wanted); });
+    read(*segment.storage, [&]() noexcept { move(whole, field_.mover_.unit(), data, wanted); });
   }
 
   // Elements of tiles that were never written.
@@ -128,7 +126,7 @@ class TileReader::Share {
     const std::size_t bytes = grid.tile_bytes(number);
     const std::size_t item = grid.array().item_bytes;
     // The tile is rows as they lie in the slot.
-    const bool alike = !field_.casts_ && block.run * item == field_.row_bytes_ && block.row_step == block.run;
+    const bool alike = !field_.mover_.casts() && block.run * item == field_.row_bytes_ && block.row_step == block.run;
     const std::size_t rows = alike ? bytes / field_.row_bytes_ : 0;
     const bool lands = alike && in_a_row(wanted, rows);
     const Workspace workspace(grid, cold_.workspace.data());
@@ -190,39 +188,9 @@ class TileReader::Share {
 
   void move(const TileBlock& block, std::size_t item, const std::byte* tile,
             std::span<const WantedRow> wanted) noexcept {
-    const std::size_t item_out = field_.item_out(item);
-    const CopyFn kernel = block.run * item_out < kStreamedRun ? field_.short_kernel_ : field_.kernel_;
-    const std::size_t n = block.run * (item / field_.in_size_);
     for (const WantedRow& row : wanted) {
       row_ = row.row;
-      const std::byte* const src = tile + row.row * block.row_step * item;
-      std::byte* const dst = out_ + row.at * field_.out_row_bytes_ + block.first * item_out;
-      if (block.loops == 0) {
-        kernel(src, dst, n);
-      } else {
-        move_runs(block, item, src, dst, n, kernel);
-      }
-    }
-  }
-
-  void move_runs(const TileBlock& block, std::size_t item, const std::byte* src, std::byte* dst, std::size_t n,
-                 CopyFn kernel) noexcept {
-    const std::size_t item_out = field_.item_out(item);
-    std::array<std::size_t, TileBlock::kMostAxes> index{};
-    std::size_t from = 0;
-    std::size_t to = 0;
-    std::size_t axis = 0;
-    while (axis < block.loops) {
-      kernel(src + from * item, dst + to * item_out, n);
-      for (axis = 0; axis < block.loops; ++axis) {
-        const TileBlock::Loop& loop = block.loop[axis];
-        from += loop.tile_step;
-        to += loop.row_step;
-        if (++index[axis] < loop.count) break;
-        index[axis] = 0;
-        from -= loop.count * loop.tile_step;
-        to -= loop.count * loop.row_step;
-      }
+      field_.mover_.move(block, item, tile + row.row * block.row_step * item, out_ + row.at * field_.out_row_bytes_);
     }
   }
 
@@ -237,19 +205,14 @@ class TileReader::Share {
 
 TileReader::TileReader(std::shared_ptr<const Tiles> tiles, const std::optional<CastRule>& cast, Isa isa, Store store)
     : tiles_(std::move(tiles)),
-      casts_(cast.has_value()),
-      kernel_(cast ? find_cast(*cast, isa, store) : find_copy(isa, store)),
-      short_kernel_(cast ? find_cast(*cast, isa, Store::cached) : find_copy(isa, Store::cached)),
+      mover_(cast, isa, store),
       row_bytes_(tiles_->row_bytes()),
-      read_bytes_(read_bytes_of(*tiles_)) {
-  if (cast) {
-    in_size_ = size_of(cast->from);
-    out_size_ = size_of(cast->to);
-  }
+      read_bytes_(read_bytes_of(*tiles_)),
+      out_row_bytes_(mover_.bytes_out(row_bytes_)) {
   const auto check = [this](std::size_t bytes, const char* what) {
-    if (bytes % in_size_ == 0) return;
+    if (bytes % mover_.unit() == 0) return;
     throw std::invalid_argument(std::string(what) + " of " + std::to_string(bytes) +
-                                " bytes is not a whole number of elements of " + std::to_string(in_size_));
+                                " bytes is not a whole number of elements of " + std::to_string(mover_.unit()));
   };
   check(row_bytes_, "a row");
   for (const Tiles::Part& part : tiles_->parts()) {
@@ -258,7 +221,6 @@ TileReader::TileReader(std::shared_ptr<const Tiles> tiles, const std::optional<C
     check((*grid)->array().item_bytes, "an element");
     workspace_bytes_ = std::max(workspace_bytes_, Workspace::bytes(**grid));
   }
-  out_row_bytes_ = item_out(row_bytes_);
 }
 
 FieldReader::Files TileReader::files() const noexcept {

@@ -1,6 +1,7 @@
 // The reader of rows that lie inside tiles.
 #pragma once
 
+#include "core/block_mover.h"
 #include "core/field_reader.h"
 #include "core/tiles.h"
 
@@ -31,18 +32,10 @@ class TileReader final : public FieldReader {
  private:
   class Share;
 
-  [[nodiscard]] std::size_t item_out(std::size_t item_bytes) const noexcept {
-    return item_bytes / in_size_ * out_size_;
-  }
-
   std::shared_ptr<const Tiles> tiles_;
-  bool casts_;
-  CopyFn kernel_;        // copies bytes or casts elements: both have the signature (src, dst, n)
-  CopyFn short_kernel_;  // the same for runs that streaming stores are too short for
-  std::size_t in_size_ = 1;
-  std::size_t out_size_ = 1;  // bytes per element; 1 and 1 for a copy
-  std::size_t row_bytes_;     // once it is decoded
-  std::size_t read_bytes_;    // stored bytes of the tiles that hold it, on average
+  BlockMover mover_;
+  std::size_t row_bytes_;   // once it is decoded
+  std::size_t read_bytes_;  // stored bytes of the tiles that hold it, on average
   std::size_t out_row_bytes_;
   std::size_t workspace_bytes_ = 0;
 };

@@ -1,0 +1,26 @@
+"""What a disk is asked of by tests of cold files."""
+
+import os
+
+import psutil
+
+
+def evict(path):
+    """Put a file out of the page cache. Pages that are mapped stay."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def can_be_read_directly(path):
+    try:
+        os.close(os.open(path, os.O_RDONLY | os.O_DIRECT))
+    except OSError:
+        return False
+    return "tmpfs" not in {part.fstype for part in psutil.disk_partitions(all=True) if _holds(part.mountpoint, path)}
+
+
+def _holds(mountpoint, path):
+    """Whether it is the innermost mount above the path."""
+    mounts = [part.mountpoint for part in psutil.disk_partitions(all=True) if path.is_relative_to(part.mountpoint)]
+    return mountpoint == max(mounts, key=len)

@@ -1,0 +1,44 @@
+"""The fuzz targets for ten minutes each, under the sanitizers; CTest runs each for seconds."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+TARGETS = re.findall(r"^memload_fuzz\((\w+)\)", (ROOT / "csrc" / "fuzz" / "CMakeLists.txt").read_text(), re.MULTILINE)
+SECONDS = 600
+OPTIONS = {
+    "CMAKE_BUILD_TYPE": "RelWithDebInfo",
+    "MEMLOAD_PYTHON": "OFF",
+    "MEMLOAD_TESTS": "ON",
+    "MEMLOAD_SANITIZE": "address,undefined",
+    "Python_EXECUTABLE": sys.executable,
+}
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory):
+    if shutil.which("cmake") is None:
+        pytest.skip("no cmake: pip install --group dev")
+    build = tmp_path_factory.mktemp("fuzz")
+    chosen = [f"-D{name}={value}" for name, value in OPTIONS.items()]
+    subprocess.run(["cmake", "-S", ROOT, "-B", build, *chosen], check=True)
+    subprocess.run(["cmake", "--build", build, "--parallel", str(os.cpu_count()), "--target", *TARGETS], check=True)
+    return {target: next(build.rglob(target)) for target in TARGETS}
+
+
+def test_every_fuzz_target_is_listed():
+    assert {path.stem for path in (ROOT / "csrc" / "fuzz").glob("fuzz_*.cpp")} == set(TARGETS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", TARGETS)
+def test_ten_minutes_of_damage_raise_our_errors_and_nothing_else(programs, target):
+    seed = str(os.getpid())
+    done = subprocess.run([programs[target], str(SECONDS), seed], capture_output=True, text=True, timeout=2 * SECONDS)
+    assert done.returncode == 0, f"seed {seed}: {done.stderr}"
