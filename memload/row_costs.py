@@ -134,12 +134,19 @@ def warn_of_unfit(fields: Mapping[str, Field], paths: Sequence[Path], key: Key, 
 
 
 def _told(name: str, cost: RowCost, seconds: float | None) -> str:
-    lies = "in one chunk" if cost.tiles == 1 else f"across {cost.tiles:,} chunks"
-    takes = "" if seconds is None else f" and about {seconds:.2g} s of a core"
+    lies = "in a chunk of many rows" if cost.tiles == 1 else f"across {cost.tiles:,} chunks of many rows each"
+    takes = "" if seconds is None else f" and about {_duration(seconds)} of a core"
     return (
-        f"a row of field {name!r}, {format_size(cost.nbytes)}, lies {lies} of many rows each, so that reading it takes "
+        f"a row of field {name!r}, {format_size(cost.nbytes)}, lies {lies}, so that reading it takes "
         f"{format_size(cost.touched)}, {cost.times:,.0f} times its size{takes}"
     )
+
+
+def _duration(seconds: float) -> str:
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= size:
+            return f"{seconds / size:,.0f} {unit}" if seconds >= 10 * size else f"{seconds / size:.1f} {unit}"
+    return f"{seconds * 1e6:.0f} us"
 
 
 def _command(paths: Sequence[Path], key: Key) -> str:
