@@ -299,6 +299,11 @@ class OwnRules(Data):
             "'root_index' is torch.float32, but its",
         ),
         ([Data(x=torch.zeros(1), a_index=torch.zeros(1, 1, 1).long())], ValueError, "numbers of nodes: expected"),
+        (
+            [Data(x=torch.zeros(3, 0))],
+            ValueError,
+            r"graph 0: the attribute 'x' has the shape \(None, 0\), and so no elem",
+        ),
         ([Data(num_nodes=torch.zeros(2))], ValueError, "num_nodes is one int for each graph"),
         ([*rings([2]), Data(x=torch.zeros(1, 3))], ValueError, "graph 1: lacks edge_index, which graph 0 has"),
         ([*rings([2]), *rings([2], y=1)], ValueError, "graph 1: has y, which graph 0 lacks"),
