@@ -63,14 +63,26 @@ def open_hdf5(path: Path, key: Key = None, field: str | None = None) -> dict[str
     with file:
         with _as_format_errors(path):
             found = _datasets(path, file, key)
+            forms = {name: (dataset.shape, _dtype(dataset)) for name, dataset in found.items()}
         chosen = choose(path, found, key, field)
-        if key is None and len({dataset.shape[:1] if dataset.shape else None for dataset in chosen.values()}) > 1:
-            raise ValueError(f"{path}: its datasets differ in length; say which are meant by key=:\n{_listing(chosen)}")
+        if key is None and len({shape[:1] if shape else None for shape, _ in forms.values()}) > 1:
+            raise ValueError(f"{path}: its datasets differ in length; say which are meant by key=:\n{_listing(forms)}")
         with _as_format_errors(path):
             layouts = {name: read_layout(dataset) for name, dataset in chosen.items()}
     check_lengths(path, {name: stored.shape[0] for name, stored in layouts.items()}, key)
     storages = {place: Storage.map_file(str(place)) for place in {stored.path for stored in layouts.values()}}
     return {name: _field(stored, storages[stored.path]) for name, stored in layouts.items()}
+
+
+def hdf5_names(path: Path) -> list[str]:
+    """Return the paths of the datasets of a file.
+
+    Raises:
+        FormatError, ImportError: as `open_hdf5`.
+    """
+    h5py = package("h5py", "hdf5", str(path))
+    with _as_format_errors(path), h5py.File(path, "r", locking="best-effort") as file:
+        return [name for name, _ in _below(file, "", set())]
 
 
 @contextmanager
@@ -87,31 +99,39 @@ def _as_format_errors(path: Path) -> Iterator[None]:
 
 
 def _datasets(path: Path, file: Any, key: Key) -> dict[str, Any]:
-    """The datasets of a file by their paths, and those to which the keys lead by links."""
-    found = _below(file)
+    """The datasets of which `choose` picks some, by their paths: all, or those that the keys name."""
     keys = key.values() if isinstance(key, Mapping) else [key] if isinstance(key, str) else key or ()
+    found: dict[str, Any] = {}
     for one in keys:
-        if isinstance(one, str) and one.strip("/") and one.strip("/") not in found:
-            name = one.strip("/")
-            found.update(_linked(path, file, name))
-    return found
+        named = _named(path, file, one.strip("/")) if isinstance(one, str) and one.strip("/") else {}
+        if not named:
+            return {**dict(_below(file, "", set())), **found}
+        found.update(named)
+    return found or dict(_below(file, "", set()))
 
 
-def _below(group: Any) -> dict[str, Any]:
+def _below(group: Any, above: str, seen: set[Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the datasets below a group by their paths; links are not followed, and no group is visited twice.
+
+    HDF5's own walk (H5Ovisit) ends the process on some malformed files, on which the steps of this one fail.
+    """
     import h5py
 
-    found: dict[str, Any] = {}
+    for name in group:
+        link = group.get(name, getlink=True)
+        if not isinstance(link, h5py.HardLink):
+            continue
+        member = group[name]
+        at = f"{above}{name}"
+        if isinstance(member, h5py.Dataset):
+            yield at, member
+        elif isinstance(member, h5py.Group) and member.id not in seen:
+            seen.add(member.id)
+            yield from _below(member, f"{at}/", seen)
 
-    def see(name: str | bytes, member: Any) -> None:
-        if isinstance(member, h5py.Dataset):  # names that are no UTF-8 come as bytes
-            found[name if isinstance(name, str) else name.decode(errors="replace")] = member
 
-    group.visititems(see)
-    return found
-
-
-def _linked(path: Path, file: Any, name: str) -> dict[str, Any]:
-    """What a path leads to that has links in it: nothing, if there is no such path."""
+def _named(path: Path, file: Any, name: str) -> dict[str, Any]:
+    """What a path leads to, by links too: a dataset, those of a group, or nothing, if there is no such path."""
     import h5py
 
     parts = name.split("/")
@@ -122,24 +142,26 @@ def _linked(path: Path, file: Any, name: str) -> dict[str, Any]:
         try:
             member = file[at]
         except (KeyError, OSError) as error:
+            if isinstance(link, h5py.HardLink):
+                raise
             raise FormatError(f"{path}: {at!r} {_leads(path, link)}") from error
         if at != name and isinstance(member, h5py.Dataset):
             return {}
-    return {name: member} if isinstance(member, h5py.Dataset) else {f"{name}/{k}": v for k, v in _below(member).items()}
+    return {name: member} if isinstance(member, h5py.Dataset) else dict(_below(member, f"{name}/", set()))
 
 
 def _leads(path: Path, link: Any) -> str:
     if not hasattr(link, "filename"):
-        return f"is a link to {getattr(link, 'path', '?')!r}, which is not there"
+        return f"is a link to {link.path!r}, which is not there"
     return (
         f"is a link to {link.path!r} in {link.filename!r}, which is not there; such paths count from the folder of "
         f"{path.name}: put that file there, or open it itself"
     )
 
 
-def _listing(found: Mapping[str, Any]) -> str:
-    shown = [f"  {name!r}  {_dtype(dataset)} {dataset.shape}" for name, dataset in list(found.items())[:_MOST_LISTED]]
-    more = len(found) - len(shown)
+def _listing(forms: Mapping[str, tuple[Any, str]]) -> str:
+    shown = [f"  {name!r}  {dtype} {shape}" for name, (shape, dtype) in list(forms.items())[:_MOST_LISTED]]
+    more = len(forms) - len(shown)
     return "\n".join([*shown, *([f"  and {more} more"] if more > 0 else [])])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -26,7 +27,7 @@ class TileBlocks:
     """The blocks of an array in tiles: boxes of whole tiles of one band.
 
     Args:
-        grid: the array.
+        grid: the array; its tiles are stored whole, in C order.
         dtype: of its elements, in this machine's byte order; only its size counts.
     """
 
@@ -56,8 +57,8 @@ class TileBlocks:
         """
         threads = default_threads()
         table = self._table(band)
-        unit = len(band) * math.prod(self.grid.tile_shape[1:]) * self.grid.item_bytes
-        cells = max(1, min(nbytes // (threads + 1), _MOST_BLOCK_BYTES) // max(1, unit))
+        share = min(nbytes // (2 * threads + 1), _MOST_BLOCK_BYTES)  # a block is there twice while it is turned
+        cells = max(1, share // max(1, self.grid.tile_bytes))
         boxes = self._boxes(table, wanted, cells)
         with ThreadPoolExecutor(threads) as pool:
             under_way: deque[Future[Block]] = deque()
@@ -100,24 +101,19 @@ class TileBlocks:
             yield box, tiles
 
     def _block(self, band: range, box: Box, tiles: NDArray[np.int64]) -> Block:
-        grid = self.grid
-        sides = [cut.stop - cut.start for cut in box]
-        part = TileGrid(
-            len(band),
-            grid.item_bytes,
-            sides,
-            grid.tile_shape,
-            grid.storages,
-            tiles.reshape(-1, tiles.shape[-1]),
-            grid.chain,
-            grid.fill,
-            grid.cut,
-            grid.order,
-        )
-        values = np.empty((len(band), *sides), self.dtype)
-        if values.nbytes:
-            Tiles([part]).gather(np.arange(len(band)), values.ctypes.data, values.nbytes)
-        return Block(slice(None), box, values)
+        """Decode tiles one after the other, each as if it were a row, and turn them into rows of the box."""
+        grid, cells = self.grid, tiles.shape[:-1]
+        shape, count = grid.tile_shape, math.prod(tiles.shape[:-1])
+        table = tiles.reshape(count, tiles.shape[-1])
+        whole = TileGrid(count, grid.item_bytes, shape, [1, *shape], grid.storages, table, grid.chain, grid.fill)
+        decoded = np.empty((*cells, *shape), self.dtype)
+        if decoded.nbytes:
+            Tiles([whole]).gather(np.arange(count), decoded.ctypes.data, decoded.nbytes)
+        axes = len(cells)
+        pairs = [axis for k in range(axes) for axis in (k, axes + 1 + k)]  # of the grid, and inside a tile
+        rows = decoded.transpose(axes, *pairs).reshape(shape[0], *map(operator.mul, cells, shape[1:]))
+        sides = (slice(0, cut.stop - cut.start) for cut in box)
+        return Block(slice(None), box, rows[(slice(0, len(band)), *sides)])
 
 
 def blocks_of(column: Column | Tiles, item_bytes: int) -> TileBlocks | None:
@@ -126,7 +122,9 @@ def blocks_of(column: Column | Tiles, item_bytes: int) -> TileBlocks | None:
         return None
     grid = column.parts[0]
     band = min(grid.tile_shape[0], grid.rows) * grid.row_bytes
-    return TileBlocks(grid, np.dtype(f"V{item_bytes}")) if grid.tile_shape[0] > 1 and band > _LARGE_BAND else None
+    if grid.tile_shape[0] == 1 or band <= _LARGE_BAND or grid.cut or grid.order:
+        return None
+    return TileBlocks(grid, np.dtype(f"u{item_bytes}" if item_bytes in (1, 2, 4, 8) else f"V{item_bytes}"))
 
 
 def _steps(grid: Sequence[int], cells: int) -> list[int]:

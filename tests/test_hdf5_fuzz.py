@@ -1,0 +1,27 @@
+"""Damaged HDF5 files: memload's errors, or the bytes that h5py reads; never a crash, a long wait, or much memory."""
+
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+MUTANTS = Path(__file__).with_name("hdf5_mutants.py")
+
+
+def try_mutants(folder, first, count, seconds):
+    command = [sys.executable, MUTANTS, folder, str(first), str(count), str(seconds)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=seconds + 120, check=False)
+    *numbers, last = done.stdout.splitlines() or [""]
+    assert done.returncode == 0, f"mutant {(numbers or [last])[-1]} or {last}: {done.stderr[-2000:]}"
+    return int(last.removeprefix("read alike: "))
+
+
+def test_some_damaged_files_are_read_as_h5py_reads_them_or_refused(tmp_path):
+    assert try_mutants(tmp_path, 0, 150, 60) > 50
+
+
+@pytest.mark.slow
+def test_damaged_files_for_ten_minutes(tmp_path):
+    assert try_mutants(tmp_path, random.randrange(10**9), 10**9, 600) > 1000
