@@ -21,6 +21,7 @@ from memload.cli import main
 from memload.conversion import Conversion, Conversions
 from memload.fields import Field
 from memload.rows import as_rows
+from memload.same_source import identity_of
 from memload.shard_writer import ShardWriter
 
 
@@ -419,6 +420,19 @@ def test_chunks_of_hdf5_that_hold_one_voxel_of_many_trials_become_rows(tmp_path,
     assert main(["write", *sessions, str(tmp_path / "s"), *more]) == 0
     expected = torch.from_numpy(x.astype(np.int16)[5:35][:, roi]).float() * (1 / 300)
     assert torch.equal(all_rows(memload.open(tmp_path / "s"), "betas"), expected)
+
+
+def test_a_source_in_files_is_known_again_and_one_in_memory_is_not(tmp_path):
+    with h5py.File(tmp_path / "x.hdf5", "w") as file:
+        file.create_dataset("x", (6, 4), "f4", chunks=(2, 4), fillvalue=3)[:2] = 1  # the other chunks are never written
+    ds = memload.open(tmp_path / "x.hdf5")
+    assert identity_of(ds) == identity_of(memload.open(tmp_path / "x.hdf5"))
+    assert identity_of(ds) != identity_of(ds.select([1, 0, 2, 3, 4, 5]))
+    assert identity_of(ds) is not None
+    assert identity_of(memload.from_arrays(x=np.zeros((6, 4)))) is None
+    before = identity_of(ds)
+    os.utime(tmp_path / "x.hdf5", ns=(0, 0))
+    assert identity_of(ds) != before
 
 
 # Codecs
