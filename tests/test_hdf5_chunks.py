@@ -227,7 +227,7 @@ def test_damaged_chunks_raise_with_file_and_place(tmp_path):
         list(memload.FastLoader(ds, 4))
 
 
-def misfit(path, rows=40, shape=(6, 5, 4)):
+def misfit(path, rows=40, shape=(12, 10, 8)):
     data = np.random.default_rng(0).integers(-900, 900, (rows, *shape)).astype("<i2")
     with h5py.File(path, "w") as file:
         file.create_dataset("betas", data=data, chunks=(rows, 1, 1, 1))
@@ -241,8 +241,8 @@ def test_a_layout_that_fights_row_access_says_what_a_row_costs_and_what_to_do(tm
     with pytest.warns(memload.LayoutWarning) as caught:
         memload.open(path, key="betas")
     text = str(caught[0].message)
-    assert "betas_session01.hdf5: a row of field 'betas', 240 B, lies across 120 chunks of many rows each" in text
-    assert "takes 9.6 kB, 40 times its size and about" in text
+    assert "betas_session01.hdf5: a row of field 'betas', 1.92 kB, lies across 960 chunks of many rows each" in text
+    assert "takes 76.8 kB, 40 times its size and about" in text
     assert text.splitlines()[1] == f"    memload write --key betas {path} betas_session01-shards"
     assert caught[0].filename == __file__
 
@@ -254,6 +254,13 @@ def test_layouts_that_fit_are_opened_without_a_warning(tmp_path):
             options = {"compression": "gzip"} if chunks else {}
             file.create_dataset(str(number), data=np.zeros((100, 60)), chunks=chunks, **options)
     memload.open(tmp_path / "a.h5")
+
+
+@pytest.mark.filterwarnings("error::memload.LayoutWarning")
+@pytest.mark.parametrize("shape", [(4000, 300), (4000,)])
+def test_compressed_shards_of_our_own_are_no_reason_to_warn(tmp_path, shape):
+    memload.write(tmp_path / "s", {"x": torch.zeros(shape)}, codec="zstd")
+    assert len(memload.open(tmp_path / "s")) == 4000
 
 
 @pytest.mark.filterwarnings("error::memload.LayoutWarning")
@@ -336,9 +343,8 @@ def test_the_command_line_says_what_a_row_costs(tmp_path, capsys):
         file["plain"] = np.zeros((40, 100))
     assert main(["info", str(tmp_path / "a.h5")]) == 0
     said = capsys.readouterr().out
-    assert (
-        "betas: unfit for reading by rows, read from chunks in place; a row of 240 B takes 120 chunks, 9.6 kB" in said
-    )
-    assert "gz: decoded; a row of 800 B takes 1 chunk, 3.2 kB" in said
-    assert "plain: read in place" in said
+    assert "betas: read in place, 40 rows a chunk, 960 chunks a row; a row of 1.92 kB takes 960 chunks, 76.8 kB" in said
+    assert "76.8 kB, 40 times its size: unfit for reading by rows" in said
+    assert "gz: decoded: deflate, 4 rows a chunk; a row of 800 B takes 1 chunk, 3.2 kB" in said
+    assert "plain: read in place; a row takes its own 800 B" in said
     assert "memload write" in said

@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -264,8 +265,8 @@ def test_a_writing_that_was_interrupted_is_taken_up(tmp_path, monkeypatch, capfd
     source = memload.write(tmp_path / "source", sentences(300))
     whole = RaggedSupply.blocks
 
-    def breaking(self, conversions, start, nbytes):
-        for number, block in enumerate(whole(self, conversions, start, 2000)):
+    def breaking(self, conversions, start, _nbytes, *more):
+        for number, block in enumerate(whole(self, conversions, start, 2000, *more)):
             if number == 8:
                 raise KeyboardInterrupt
             yield block
@@ -279,3 +280,17 @@ def test_a_writing_that_was_interrupted_is_taken_up(tmp_path, monkeypatch, capfd
     assert "taken up where it was interrupted" in capfd.readouterr().err
     assert same(list(memload.FastLoader(stored, 64)), list(memload.FastLoader(source, 64)))
     assert memload.verify(tmp_path / "s") > 0
+
+
+def test_the_set_that_the_first_memload_of_this_version_wrote_is_read_and_written_again(tmp_path):
+    old = Path(__file__).parent / "data" / "shards-v2-ragged"
+    ds = memload.open(old)
+    assert [ds[k]["x"].tolist() for k in range(4)] == [[1, 2], [], [3], [4, 5, 6]]
+    assert [ds[k]["e"].tolist() for k in range(4)] == [[[0], [1]], [[1, 2], [3, 4]], [[], []], [[5], [6]]]
+    assert [ds[k]["text"] for k in range(4)] == ["é", "", "two words", "日本"]
+    assert [float(ds[k]["y"]) for k in range(4)] == [0.0, 1.0, 2.0, 3.0]
+    memload.verify(old)
+    again = memload.write(tmp_path / "s", ds, shard_bytes=100)
+    assert len(again) == 4
+    for file in sorted(old.iterdir()):
+        assert (tmp_path / "s" / file.name).read_bytes() == file.read_bytes(), file.name
