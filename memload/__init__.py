@@ -39,6 +39,7 @@ from memload.hugging_face import from_hf
 from memload.loader import FastLoader
 from memload.mapped import MappedDataset
 from memload.opening import from_arrays, open  # noqa: A004 - memload.open is its public name
+from memload.pictures import write_images
 from memload.ragged_rows import Padded, Ragged
 from memload.samplers import MixingSampler, WeightedSampler
 from memload.shard_writer import ShardWriter
@@ -92,5 +93,6 @@ __all__ = [
     "verify",
     "write",
     "write_graphs",
+    "write_images",
     "zip",
 ]

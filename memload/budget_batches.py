@@ -160,6 +160,10 @@ class BudgetBatchSampler(Sampler[list[int]]):
             self._latest = epoch, self._filled(epoch)
         return self._latest[1]
 
+    def planned(self) -> tuple[Indices, Indices]:
+        """Return the rows of the epoch in order, and where each batch of this rank begins and ends among them."""
+        return self.batches(self.epoch).rows, self._own()
+
     def _own(self) -> Indices:
         bounds = evened(self.batches(self.epoch).bounds, self.num_replicas, drop_last=self.drop_last)
         return bounds[self.rank :: self.num_replicas]

@@ -49,7 +49,8 @@ def _tell(dataset: Dataset) -> None:
     print(dataset)
     print(f"  files: {len(files)}")
     for name, field in dataset.fields.items():
-        print(f"  {name}: {cost_of(field)}")
+        how = str(field.stored)
+        print(f"  {name}: {'read ' if how.startswith('in place') else ''}{how}; {cost_of(field)}")
 
 
 def _told_one_by_one(paths: list[str], given: dict[str, Any]) -> bool:

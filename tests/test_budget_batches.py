@@ -286,3 +286,17 @@ def test_a_million_rows_are_planned_in_well_under_a_second():
     started = time.process_time()
     assert len(sampler) > 10_000
     assert time.process_time() - started < 1
+
+
+@pytest.mark.parametrize("form", ["offsets", "padded"])
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_slots_are_made_for_what_fills_a_batch_not_for_as_many_of_the_longest_rows(form, shuffle):
+    lengths = [1] * 2_000 + [10] * 200 + [1_000] * 2
+    rows = memload.ragged(torch.zeros(sum(lengths), 4), np.cumsum([0, *lengths]))
+    dataset = memload.from_arrays(tokens=rows).with_ragged(form)
+    sampler = memload.BudgetBatchSampler(lengths, 1_000, buckets=20, padded=form == "padded", shuffle=shuffle)
+    loader = memload.FastLoader(dataset, batch_sampler=sampler, depth=2)
+    largest = max(batch["tokens"].values.nbytes for batch in loader)
+    assert largest >= 1_000 * 16
+    assert 3 * largest <= loader.nbytes <= 3 * 2.5 * largest + sampler.nbytes
+    assert loader.stats().batches == len(sampler)
