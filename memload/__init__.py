@@ -30,11 +30,16 @@ from memload.errors import (
     WriterBusyError,
 )
 from memload.fields import Field
+from memload.graph_collating import graph_collate
+from memload.graph_files import open_graphs, write_graphs
+from memload.graph_layout import GraphBatch
+from memload.graphs import GraphDataset, from_graphs
 from memload.groups import GroupedDataset, concat, group_collate
 from memload.hugging_face import from_hf
 from memload.loader import FastLoader
 from memload.mapped import MappedDataset
 from memload.opening import from_arrays, open  # noqa: A004 - memload.open is its public name
+from memload.pictures import write_images
 from memload.ragged_rows import Padded, Ragged
 from memload.samplers import MixingSampler, WeightedSampler
 from memload.shard_writer import ShardWriter
@@ -58,6 +63,8 @@ __all__ = [
     "Field",
     "Float32View",
     "FormatError",
+    "GraphBatch",
+    "GraphDataset",
     "GroupedDataset",
     "LayoutWarning",
     "LoaderStats",
@@ -75,12 +82,17 @@ __all__ = [
     "cast_stim",
     "concat",
     "from_arrays",
+    "from_graphs",
     "from_hf",
+    "graph_collate",
     "group_collate",
     "open",
+    "open_graphs",
     "prepare",
     "ragged",
     "verify",
     "write",
+    "write_graphs",
+    "write_images",
     "zip",
 ]

@@ -160,6 +160,10 @@ class BudgetBatchSampler(Sampler[list[int]]):
             self._latest = epoch, self._filled(epoch)
         return self._latest[1]
 
+    def planned(self) -> tuple[Indices, Indices]:
+        """Return the rows of the epoch in order, and where each batch of this rank begins and ends among them."""
+        return self.batches(self.epoch).rows, self._own()
+
     def _own(self) -> Indices:
         bounds = evened(self.batches(self.epoch).bounds, self.num_replicas, drop_last=self.drop_last)
         return bounds[self.rank :: self.num_replicas]
@@ -209,7 +213,7 @@ class BudgetBatches:
         if not taken or taken[-1][0] != ranks:
             taken.append([ranks, 0])
         taken[-1][1] += seen * ranks
-        return {"epoch": self._epoch, "taken": taken}
+        return {"epoch": self._epoch, "taken": [pair for pair in taken if pair[1]]}
 
     def _left(self, epoch: int) -> tuple[Indices, list[list[int]]]:
         sampler, batches = self._sampler, self._sampler.batches(epoch)

@@ -82,7 +82,7 @@ def evened(batches: Indices, ranks: int, *, drop_last: bool) -> Indices:
     """Return batches whose number is divisible by that of the ranks, which take turns.
 
     With `drop_last` the last ones are left out. Otherwise the largest of the last ones are cut in two, which leaves
-    each row where it was; where there are too few rows for that, the batches come again from the first one on.
+    each row where it was; where there are too few rows for that, rows come again from the first one on.
     """
     lacking = -len(batches) % ranks
     if not lacking:
@@ -92,7 +92,8 @@ def evened(batches: Indices, ranks: int, *, drop_last: bool) -> Indices:
     wanted = len(batches) + lacking
     rows_behind = np.cumsum((batches[:, 1] - batches[:, 0] - 1)[::-1])  # so many cuts are possible from here on
     if rows_behind[-1] < lacking:
-        again: Indices = batches[np.arange(wanted) % len(batches)]
+        single = _halved(batches, int(rows_behind[-1]))
+        again: Indices = single[np.arange(wanted) % len(single)]
         return again
     enough = max(min(ranks, len(batches)), int(np.searchsorted(rows_behind, lacking)) + 1)
     return np.concatenate([batches[:-enough], _halved(batches[-enough:], lacking)])

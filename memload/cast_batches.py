@@ -9,7 +9,9 @@ from typing import Any
 import torch
 
 from memload.cast import Cast
+from memload.graph_layout import GraphBatch
 from memload.iterators import AroundBatches
+from memload.pyg import is_data
 from memload.ragged_rows import Padded, Ragged, is_ragged, with_values
 
 
@@ -67,11 +69,14 @@ def cast_batch(batch: Any, casts: Mapping[Any, Cast], names: Sequence[str] = (),
         casts = {key: cast for key, cast in casts.items() if key not in paths}
     if not casts:
         return batch
-    if isinstance(batch, Mapping):
+    if isinstance(batch, GraphBatch):
+        return GraphBatch.of(cast_batch(batch.attributes, casts))
+    if isinstance(batch, Mapping) or is_data(batch):
         done: Any = copy.copy(batch)
         for key, cast in casts.items():
             if key not in batch:
-                raise KeyError(f"cast= names the field {key!r}; batches have {', '.join(map(repr, batch))}")
+                there = batch if isinstance(batch, Mapping) else batch.to_dict()
+                raise KeyError(f"cast= names the field {key!r}; batches have {', '.join(map(repr, there))}")
             done[key] = _applied(cast, batch[key])
         return done
     if isinstance(batch, torch.Tensor | Ragged | Padded) and list(casts) == list(names):

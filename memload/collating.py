@@ -83,12 +83,14 @@ def _samples(batch: Any, rows: Mapping[Any, Sequence[Any]]) -> Iterable[Any]:
     if isinstance(batch, dict):
         columns = [rows[name] if name in rows else _cut(value) for name, value in batch.items()]
         forms = forms_of(batch)
-        return (sample_of(dict(zip(batch, values, strict=True)), forms) for values in zip(*columns, strict=True))
-    if isinstance(batch, list):
-        forms = forms_of(dict(enumerate(batch)))
+        samples: Iterable[Any] = (dict(zip(batch, values, strict=True)) for values in zip(*columns, strict=True))
+    elif isinstance(batch, list):
         columns = [rows[k] if k in rows else _cut(value) for k, value in enumerate(batch)]
-        return (sample_of(row, forms) for row in zip(*columns, strict=True))
-    return rows[0] if 0 in rows else batch.unbind(0)  # of a TensorDict
+        forms = forms_of(dict(enumerate(batch)))
+        samples = zip(*columns, strict=True)
+    else:
+        return rows[0] if 0 in rows else batch.unbind(0)  # of a TensorDict
+    return (sample_of(sample, forms) for sample in samples) if forms else samples
 
 
 def _cut(batch: Any) -> Iterable[Any]:

@@ -10,6 +10,8 @@ from torch.utils.data import BatchSampler, default_collate, default_convert
 
 from memload.carried import plain_collate
 from memload.collate_rules import default_collate_fn_map
+from memload.graph_collating import graph_collate, graphs_joined
+from memload.layout import Graphs
 from memload.native import NotNative, Source
 
 if TYPE_CHECKING:
@@ -25,6 +27,10 @@ def collated(source: Source, loader: DataLoader[Any]) -> Source:
     if loader.batch_sampler is None:
         return _as_lists(source, loader)
     collate = plain_collate(loader)
+    if collate is graph_collate:
+        return graphs_joined(source)
+    if isinstance(source.layout, Graphs):
+        raise NotNative("A batch of graphs is for a collate_fn to make: give collate_fn=memload.graph_collate.")
     if collate is default_collate:
         _check_default(source)
         return source

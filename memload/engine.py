@@ -16,10 +16,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
-from torch.utils.data import BatchSampler
 
 from memload import _core
-from memload.batch_streams import batches_known
+from memload.batch_sizes import BatchSizes
 from memload.by_the_dataset import answer
 from memload.changes import UpToDate
 from memload.cold import reads_blocks, reads_directly
@@ -125,12 +124,9 @@ class PassSettings:
     def of(cls, loader: FastLoader[Any], source: Source) -> PassSettings:
         """Work the settings out."""
         sampler = batches_of(loader)
-        planned = _length(sampler.sampler if type(sampler) is BatchSampler else None)
-        batch_rows = slot_rows = _batch_rows(sampler)
-        if type(sampler) is BatchSampler:
-            slot_rows = max(1, min(batch_rows, planned or batch_rows))
+        sizes = BatchSizes.of(sampler, source)
+        batch_rows, slot_rows, planned = sizes.batch_rows, sizes.slot_rows, sizes.planned_rows
         slot = _core.Pipeline.ring_bytes(source.pipeline_fields(), slot_rows, depth=1) // 2
-        planned = planned or (sampler.rows if batches_known(sampler) else _length(sampler) * batch_rows)
         drop_last = bool(getattr(sampler, "drop_last", False))
         threads, recipe = _threads(loader), Recipe.of(source, loader.batch_transform)
         transforming = (loader._engine.transform_threads or min(threads, MOST_THREADS)) if recipe else 0
@@ -252,22 +248,6 @@ class WholeBatches:
     def close(self, keep_slots: bool, at_once: bool = False) -> None:
         """Stop, and give memory and threads back, or keep the slots for a later pass."""
         self._pipeline.close(keep_slots, longest_close(at_once))
-
-
-def _length(sized: Any) -> int:
-    try:
-        return len(sized)
-    except Exception:  # samplers need not have a length, and whoever asks for it gets their own error
-        return 0
-
-
-def _batch_rows(batch_sampler: Any) -> int:
-    if batches_known(batch_sampler):
-        return int(batch_sampler.largest)
-    if isinstance(batch_sampler, list | tuple):
-        return max(1, *map(_length, batch_sampler)) if batch_sampler else 1
-    rows = getattr(batch_sampler, "batch_size", None)
-    return rows if isinstance(rows, int) and rows > 0 else 1
 
 
 def _depth(loader: FastLoader[Any], slot_bytes: int) -> int:

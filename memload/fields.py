@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from memload._core import Column, Ragged, Tiles, Windows
 from memload.blocks import Blocks, join_blocks, select_blocks
 from memload.dtypes import dtype_name
+from memload.stored import Stored, stored_as
 
 RESERVED_NAME = "__metadata__"  # of the safetensors format
 MOST_ROWS = 2**53
@@ -89,6 +90,11 @@ class Field:
     def nbytes(self) -> int:
         """Bytes of all rows, as they would be gathered."""
         return self.rows * self.row_bytes
+
+    @property
+    def stored(self) -> Stored:
+        """How the rows are stored, in words, and what reading one costs."""
+        return stored_as(self.column)
 
     @property
     def kind(self) -> str:

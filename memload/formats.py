@@ -13,16 +13,17 @@ from memload.errors import FormatError
 from memload.fields import Field, check_name
 from memload.shards import open_shards
 from memload.sources.arrow_file import FILE_MAGIC as ARROW_MAGIC
-from memload.sources.arrow_file import SPLITS, STATE, open_arrow, open_saved
-from memload.sources.hdf5 import is_hdf5, open_hdf5
+from memload.sources.arrow_file import SPLITS, STATE, arrow_names, open_arrow, open_saved
+from memload.sources.hdf5 import hdf5_names, is_hdf5, open_hdf5
 from memload.sources.members import Key
 from memload.sources.npy import MAGIC as NPY_MAGIC
 from memload.sources.npy import open_npy
-from memload.sources.npz import open_npz
+from memload.sources.npz import npz_members, open_npz
+from memload.sources.pyg_file import collated_fields, holds_collated
 from memload.sources.safetensors_file import open_safetensors
-from memload.sources.torch_file import LEGACY_MAGIC, open_torch
+from memload.sources.torch_file import LEGACY_MAGIC, fields_of, load_mapped, named_tensors
 from memload.sources.zarr_store import NAMES as ZARR_NAMES
-from memload.sources.zarr_store import open_zarr
+from memload.sources.zarr_store import open_zarr, zarr_names
 
 _START = 16  # bytes that tell formats apart
 
@@ -55,12 +56,15 @@ class Stated:
 
 
 class Format(NamedTuple):
-    """A format: its name in messages, the arguments it takes, whether a path holds it, and what opens it."""
+    """A format: its name in messages, the arguments it takes, whether a path holds it, what opens it, and, of files of
+    several arrays, what lists them, as `key` names them.
+    """
 
     name: str
     takes: Sequence[str]
     is_one: Callable[[Path, bytes], bool]
     open: Callable[[Path, Stated], dict[str, Field]]
+    names: Callable[[Path, Stated], Sequence[str]] | None = None
 
 
 def open_fields(path: Path, stated: Stated) -> dict[str, Field]:
@@ -71,11 +75,26 @@ def open_fields(path: Path, stated: Stated) -> dict[str, Field]:
         FormatError: it is empty, damaged or of no known format.
         TypeError: something is stated that its format states itself.
     """
+    one = _format(path)
+    stated.refuse_all_but(path, one.takes)
+    return one.open(path, stated)
+
+
+def names_at(path: Path, stated: Stated) -> Sequence[str]:
+    """Return the names of the arrays at `path`, whether or not they can be fields; none if there are no names.
+
+    Raises:
+        FileNotFoundError, PermissionError, FormatError: as `open_fields`.
+    """
+    one = _format(path)
+    return one.names(path, stated) if one.names else ()
+
+
+def _format(path: Path) -> Format:
     table, start = (DIRECTORIES, b"") if is_directory(path) else (FILES, _start(path))
     for one in table:
         if one.is_one(path, start):
-            stated.refuse_all_but(path, one.takes)
-            return one.open(path, stated)
+            return one
     hint = f"; to open a set of shards, give its directory, {path.parent}" if path.name == "index.json" else ""
     raise FormatError(f"{path}: no format that memload knows; expected {known()}{hint}")
 
@@ -132,7 +151,14 @@ def _members(path: Path, start: bytes) -> list[str]:
 
 
 def _open_torch(path: Path, stated: Stated) -> dict[str, Field]:
-    return open_torch(path, stated.key, stated.field, trust=bool(stated.trust))
+    file = load_mapped(path, trust=bool(stated.trust))
+    if stated.key is None and stated.field is None and holds_collated(file):
+        return collated_fields(file)
+    return fields_of(file, stated.key, stated.field)
+
+
+def _torch_names(path: Path, stated: Stated) -> list[str]:
+    return list(named_tensors(path, load_mapped(path, trust=bool(stated.trust)).value))
 
 
 def _is_arrow(path: Path, start: bytes) -> bool:
@@ -168,22 +194,33 @@ DIRECTORIES = (
         ("field", "key"),
         _is_saved,
         lambda path, stated: open_saved(path, stated.key, stated.field),
+        lambda path, _: arrow_names(path),
     ),
-    Format("a Zarr directory", ("field", "key"), _is_zarr_directory, _open_zarr),
+    Format("a Zarr directory", ("field", "key"), _is_zarr_directory, _open_zarr, lambda path, _: zarr_names(path)),
     Format("a directory that memload.write made", (), lambda _path, _: True, lambda path, _: open_shards(path)),
 )
 FILES = (
-    Format("a zip file of Zarr", ("field", "key"), _is_zarr_zip, _open_zarr),
+    Format("a zip file of Zarr", ("field", "key"), _is_zarr_zip, _open_zarr, lambda path, _: zarr_names(path)),
     Format(
         "a .npy file",
         ("field",),
         lambda path, start: start.startswith(NPY_MAGIC) or path.suffix == ".npy",
         lambda path, stated: open_npy(path, stated.name),
     ),
-    Format("a .npz file", ("field", "key"), _is_npz, lambda path, stated: open_npz(path, stated.key, stated.field)),
+    Format(
+        "a .npz file",
+        ("field", "key"),
+        _is_npz,
+        lambda path, stated: open_npz(path, stated.key, stated.field),
+        lambda path, _: list(npz_members(path)),
+    ),
     Format("a .safetensors file", (), lambda path, _: path.suffix == ".safetensors", lambda p, _: open_safetensors(p)),
     Format(
-        "an Arrow file", ("field", "key"), _is_arrow, lambda path, stated: open_arrow(path, stated.key, stated.field)
+        "an Arrow file",
+        ("field", "key"),
+        _is_arrow,
+        lambda path, stated: open_arrow(path, stated.key, stated.field),
+        lambda path, _: arrow_names(path),
     ),
     Format("a Parquet file", (), lambda _path, start: start.startswith(b"PAR1"), _refuse_parquet),
     Format(
@@ -191,6 +228,7 @@ FILES = (
         ("field", "key"),
         lambda path, _: is_hdf5(path),
         lambda path, stated: open_hdf5(path, stated.key, stated.field),
+        lambda path, _: hdf5_names(path),
     ),
-    Format("a file of torch.save", ("field", "key", "trust"), _is_torch, _open_torch),
+    Format("a file of torch.save", ("field", "key", "trust"), _is_torch, _open_torch, _torch_names),
 )

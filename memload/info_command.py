@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import argparse
 import warnings
+from pathlib import Path
+from typing import Any
 
-from memload.errors import LayoutWarning
+from memload.dataset import Dataset
+from memload.errors import FormatError, LayoutWarning
+from memload.fields import describe
+from memload.formats import Stated, names_at
 from memload.opening import open  # noqa: A004 - memload's own
 from memload.row_costs import cost_of
+from memload.source_options import add_source_options, stated
 
 HELP = "Say what a set of shards or a file holds, and what reading a row costs"
 
@@ -15,22 +21,53 @@ HELP = "Say what a set of shards or a file holds, and what reading a row costs"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `memload info`."""
     parser.add_argument("path", nargs="+", help="what memload.open takes; several are one dataset")
-    parser.add_argument(
-        "--key", action="append", help="of a file of several arrays: which one; may be given repeatedly"
-    )
+    add_source_options(parser.add_argument_group("how to open it"))
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the fields, the number of files, how each field is read, and advice where rows cost much."""
-    stated = {} if options.key is None else {"key": options.key}
+    """Print the fields, the number of files, how each field is read, and advice where rows cost much.
+
+    Of a file of several arrays that are no one dataset, each is told of by itself, also those that cannot be read.
+    """
+    given = stated(options)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", LayoutWarning)
-        dataset = open(options.path, **stated)
+        try:
+            dataset = open(options.path, **given)
+        except (FormatError, ValueError):
+            if not _told_one_by_one(options.path, given):
+                raise
+        else:
+            _tell(dataset)
+    for warning in caught:
+        print(warning.message)
+    return 0
+
+
+def _tell(dataset: Dataset) -> None:
     files = {storage.name for field in dataset.fields.values() for storage in field.column.storages if storage.mapped}
     print(dataset)
     print(f"  files: {len(files)}")
     for name, field in dataset.fields.items():
-        print(f"  {name}: {cost_of(field)}")
-    for warning in caught:
-        print(warning.message)
-    return 0
+        how = str(field.stored)
+        print(f"  {name}: {'read ' if how.startswith('in place') else ''}{how}; {cost_of(field)}")
+
+
+def _told_one_by_one(paths: list[str], given: dict[str, Any]) -> bool:
+    """Tell of each array of a file; false if it has none that have names, or if `key` picks some."""
+    if len(paths) != 1 or "key" in given:
+        return False
+    names = [name for name in names_at(Path(paths[0]), Stated(trust=given.get("trust"))) if name]
+    if names:
+        print(f"{paths[0]}: {len(names)} arrays, which are no one dataset; pick those that belong together by --key")
+    for name in names:
+        print(f"  {name}: {_one(paths[0], name, given)}")
+    return bool(names)
+
+
+def _one(path: str, name: str, given: dict[str, Any]) -> str:
+    try:
+        (field,) = open(path, key=name, **given).fields.values()
+    except (FormatError, ValueError) as error:
+        return f"unfit: {str(error).removeprefix(f'{Path(path).absolute()}: ').removeprefix(f'{path}: ')}"
+    return f"{field.rows:,} rows of {describe(field.dtype, field.shape)}; {cost_of(field)}"

@@ -69,6 +69,15 @@ class TensorDictOf:
         return sys.modules["tensordict"].TensorDict(entries, batch_size=(rows, *self.row_size), device=self.device)
 
 
+@dataclass(frozen=True)
+class Graphs:
+    """Of samples that are graphs, which default_collate makes no batch of."""
+
+    def build(self, tensors: Iterator[torch.Tensor]) -> Any:  # noqa: ARG002 - as of every layout
+        """There is no such batch: a collate function has to say what becomes of graphs."""
+        raise TypeError("batches of graphs need collate_fn=memload.graph_collate")
+
+
 def flat(kind: str, names: Iterator[str] | list[str]) -> Layout:
     """Return the layout of a memload dataset with these fields: "dict", "tuple" or "only"."""
     if kind == "dict":

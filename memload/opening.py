@@ -12,6 +12,7 @@ from memload.errors import FormatError
 from memload.fields import Field
 from memload.formats import Stated, is_directory, open_fields
 from memload.row_costs import warn_of_unfit
+from memload.shard_index import INDEX_NAME
 from memload.sources.members import Key
 from memload.sources.paths import PathLike, paths_of
 from memload.sources.ragged_arrays import field_of
@@ -64,7 +65,8 @@ def open(  # noqa: A001 - users call it memload.open
     open_one = open_fields if dtype is None and shape is None else _open_stated
     places = paths_of(path)
     dataset = _one_after_the_other(places, [Dataset(open_one(place, stated)) for place in places])
-    warn_of_unfit(dataset.fields, places, key, stacklevel=2)
+    if not all((place / INDEX_NAME).exists() for place in places):  # blocks of shards are their writer's choice
+        warn_of_unfit(dataset.fields, places, key, stacklevel=2)
     return dataset
 
 

@@ -17,27 +17,34 @@ class Bar(Protocol):
 
 
 def byte_bar(label: str, total: int | None, show: bool | None, done: int = 0) -> AbstractContextManager[Bar]:
-    """Return a bar that counts bytes, with rate and remaining time; `with` closes it.
+    """Return a bar that counts bytes; otherwise as `bar`."""
+    return bar(label, total, show, done)
+
+
+def bar(
+    label: str, total: int | None, show: bool | None, done: int = 0, unit: str = "B"
+) -> AbstractContextManager[Bar]:
+    """Return a bar with rate and remaining time; `with` closes it.
 
     Args:
         label: what is being done.
-        total: bytes in all; None if not known, then no remaining time is shown.
+        total: how many there are in all; None if not known, then no remaining time is shown.
         show: True or False; None shows it where standard error is a terminal. Work under a second shows nothing.
-        done: bytes of `total` that were done before.
+        done: of `total`, how many were done before.
+        unit: what is counted.
     """
-    disable = None if show is None else not show
-    bar = tqdm(
+    made = tqdm(
         desc=label,
         total=total,
         initial=done,
-        unit="B",
+        unit=unit,
         unit_scale=True,
         delay=1,
-        disable=disable,
+        disable=None if show is None else not show,
         leave=False,
         dynamic_ncols=True,
     )
-    return cast("AbstractContextManager[Bar]", bar)
+    return cast("AbstractContextManager[Bar]", made)
 
 
 def note(text: str, show: bool | None) -> None:

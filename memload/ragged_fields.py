@@ -159,10 +159,10 @@ def with_forms(fields: Sequence[tuple[str, Field]], forms: Any) -> dict[str, Fie
         forms = {
             name: forms
             for name, field in fields
-            if isinstance(field, RaggedField) and not field.text and not field.axis
+            if isinstance(field, RaggedField) and not field.text and (forms == "offsets" or not field.axis)
         }
         if not forms:
-            raise ValueError("there is no field whose rows differ in length, so there is no form to choose")
+            raise ValueError("there is no field whose rows differ in length along their first axis: no form to choose")
     if not hasattr(forms, "keys"):
         raise TypeError(f'the form of batches is one of {FORMS}, or such by field, as {{"tokens": "padded"}}')
     found = dict(fields)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from memload.conversion import Conversion, Form
 from memload.dataset import Dataset
@@ -14,6 +15,8 @@ from memload.ragged_fields import RaggedField
 from memload.ragged_writing import AnyRows, RaggedRows, blocks_of
 from memload.rows import Rows
 from memload.same_source import identity_of
+from memload.supplies import gather_rows
+from memload.transposing import Transposer, segments_of
 
 
 class RaggedSupply:
@@ -23,6 +26,7 @@ class RaggedSupply:
         self._dataset = dataset if rows is None else dataset.select(rows)
         self.rows = len(self._dataset)
         self.nbytes = self._dataset.nbytes
+        self.transposed_bytes = sum(field.nbytes for field in self._dataset.fields.values() if field.blocks is not None)
         self.forms: dict[str, Form] = {name: (field.dtype, field.shape) for name, field in self._dataset.fields.items()}
 
     def identity(self) -> str | None:
@@ -33,13 +37,32 @@ class RaggedSupply:
         """Return how many bytes the rows before this one have."""
         return self._dataset.select(range(row)).nbytes if row else 0
 
+    def sample(self, conversions: Mapping[str, Conversion], numbers: NDArray[np.int64]) -> dict[str, Rows]:
+        """Return some converted rows of the fields whose rows are all alike."""
+        return {
+            name: conversions.get(name, Conversion()).apply(gather_rows(field, numbers))
+            for name, field in self._dataset.fields.items()
+            if not isinstance(field, RaggedField)
+        }
+
     def blocks(
-        self, conversions: Mapping[str, Conversion], start: int, nbytes: int
+        self, conversions: Mapping[str, Conversion], start: int, nbytes: int, transposer: Transposer
     ) -> Iterator[tuple[dict[str, AnyRows], int]]:
         """Yield the converted rows from `start` on, about so many bytes at once, and how many were read for them."""
-        for block in blocks_of(self._dataset.fields, nbytes, start):
-            read = sum(rows.nbytes for rows in block.values())
-            yield block | {name: converted(block[name], one) for name, one in conversions.items()}, read
+        fields = dict(self._dataset.fields)
+        across = {name: field for name, field in fields.items() if field.blocks is not None}
+        every = {name: conversions.get(name, Conversion()) for name in across}
+        rest = {name: one for name, one in conversions.items() if name not in across}
+        for segment in segments_of(fields):
+            if segment.stop <= start:
+                continue
+            if across:  # without, the one segment is all rows
+                numbers = np.arange(segment.start, segment.stop)
+                made = transposer.rows(across, every, segment)
+                here = {name: made[name] if name in made else field.select(numbers) for name, field in fields.items()}
+            for block in blocks_of(here if across else fields, nbytes, max(0, start - segment.start)):
+                read = sum(rows.nbytes for rows in block.values())
+                yield block | {name: converted(block[name], one) for name, one in rest.items()}, read
 
 
 def holds_ragged(dataset: Dataset) -> bool:

@@ -19,9 +19,10 @@ from torch.utils.data import ConcatDataset, StackDataset, Subset, TensorDataset
 from memload.cast import Float32View
 from memload.dataset import TAG, Dataset
 from memload.fields import Field
+from memload.graphs import GraphDataset
 from memload.groups import GroupedDataset, with_int_tag
 from memload.hugging_face import source_of
-from memload.layout import DictOf, Layout, ListOf, Only, TensorDictOf, flat
+from memload.layout import DictOf, Graphs, Layout, ListOf, Only, TensorDictOf, flat
 from memload.mapped import MappedDataset
 from memload.native import Key, NotNative, Source
 from memload.plan import Indices, as_indices, from_end
@@ -119,6 +120,10 @@ def _of_dataset(dataset: Dataset) -> Source:
     return Source(fields, flat(dataset.layout, list(dataset.fields)), {}, watches=watched_tensors(lent), tags=tags)
 
 
+def _of_graphs(dataset: GraphDataset) -> Source:
+    return replace(_of_dataset(dataset), layout=Graphs())
+
+
 def _of_tensors(dataset: TensorDataset) -> Source:
     if not dataset.tensors:
         raise NotNative("The TensorDataset has no tensors: give it some.")
@@ -163,6 +168,8 @@ def _oddity(tensor: Any) -> str | None:
 
 def _of_stack(dataset: StackDataset[Any]) -> Source:
     sources = {name: resolve(member) for name, member in _members(dataset).items()}
+    if any(isinstance(source.layout, Graphs) for source in sources.values()):
+        raise NotNative("A member of the StackDataset has graphs: give the graphs alone, or as_plain() of them.")
     if any(source.maps for source in sources.values()):
         raise NotNative("A member of the StackDataset is mapped: map the StackDataset instead.")
     _check_lengths("the members of the StackDataset", [len(dataset), *(source.rows for source in sources.values())])
@@ -284,6 +291,8 @@ def _of_mapped(mapped: MappedDataset) -> Source:
             "collate_fn=memload.group_collate and batch_transform=, whose function gets the list of groups."
         )
     base = resolve(mapped.base)
+    if isinstance(base.layout, Graphs):
+        raise NotNative("Functions of single graphs are called by the stock machinery: give batch_transform= instead.")
     if base.tags not in ((), (TAG,)):
         raise NotNative(f"A member of what is mapped has a {TAG!r} of its own: map that member alone.")
     first = (with_int_tag,) if base.tags and not base.maps else ()
@@ -338,6 +347,7 @@ _SEQUENCES = (list, tuple, range, np.ndarray, torch.Tensor)
 
 _READERS: Mapping[type, tuple[Callable[[Any], Source], Unaltered]] = {
     GroupedDataset: (_of_groups, Unaltered(GroupedDataset, (*_ITEMS, "locate"), ["members"])),
+    GraphDataset: (_of_graphs, Unaltered(GraphDataset, (*_ITEMS, "_arranged"))),
     Dataset: (_of_dataset, Unaltered(Dataset, (*_ITEMS, "_arranged"))),
     TensorDataset: (_of_tensors, Unaltered(TensorDataset, _ITEMS, ["tensors"])),
     StackDataset: (_of_stack, Unaltered(StackDataset, _ITEMS, ["datasets"])),

@@ -145,6 +145,7 @@ def _refused(what: str, instead: str) -> Callable[[Any], Any]:
 
 _OWN_RNG = "take a parameter named rng, which is a numpy Generator of the row's own"
 
+# Not their setstate: torch's compiler keeps Python's state while it looks at a function, and puts it back.
 _PLACES = [
     _Place(torch.random, "default_generator", _DefaultGenerator),
     _Place(torch.cuda, "manual_seed_all", _unless_in_a_transform),
@@ -155,7 +156,5 @@ _PLACES = [
     _Place(torch.xpu, "set_rng_state", _state_set("xpu")),
     _Place(torch.mps, "manual_seed", _unless_in_a_transform),
     _Place(np.random, "seed", _refused("numpy.random.seed", _OWN_RNG)),
-    _Place(np.random, "set_state", _refused("numpy.random.set_state", _OWN_RNG)),
     _Place(random, "seed", _refused("random.seed", f"{_OWN_RNG}, or make a random.Random")),
-    _Place(random, "setstate", _refused("random.setstate", f"{_OWN_RNG}, or make a random.Random")),
 ]

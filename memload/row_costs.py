@@ -21,6 +21,7 @@ from memload.sources.members import Key
 MISFIT = 8
 """So many times its own bytes a row may cost before the layout counts as unfit for reading by rows."""
 
+_HARMLESS = 2**16  # bytes: what costs no more than about one random read of a disk is not worth a word
 _PAGE = 4096  # what a file is read by at least
 _MOST_TIMED = 2**26  # bytes that are decoded to find out how long it takes
 _TIMED_TILES = 64
@@ -35,13 +36,11 @@ class RowCost:
         touched: bytes that are decoded for it: all of each tile that holds a part of it; of tiles without filters the
             pages that hold these parts; the row's own where it lies in place.
         tiles: how many hold a part of it; 0 where it lies in place.
-        decoded: whether these went through filters.
     """
 
     nbytes: int
     touched: int
     tiles: int = 0
-    decoded: bool = False
 
     @property
     def times(self) -> float:
@@ -51,15 +50,14 @@ class RowCost:
     @property
     def unfit(self) -> bool:
         """Whether reading by rows is a bad idea."""
-        return self.times >= MISFIT and self.tiles > 0
+        return self.times >= MISFIT and self.touched > _HARMLESS
 
     def __str__(self) -> str:
         if not self.tiles:
-            return "read in place"
-        how = "decoded" if self.decoded else "read from chunks in place"
+            return f"a row takes its own {format_size(self.nbytes)}"
         chunks = "1 chunk" if self.tiles == 1 else f"{self.tiles:,} chunks"
-        cost = f"a row of {format_size(self.nbytes)} takes {chunks}, {format_size(self.touched)}"
-        return f"{'unfit for reading by rows, ' if self.unfit else ''}{how}; {cost}"
+        unfit = f", {self.times:,.0f} times its size: unfit for reading by rows" if self.unfit else ""
+        return f"a row of {format_size(self.nbytes)} takes {chunks}, {format_size(self.touched)}{unfit}"
 
 
 def cost_of(field: Field) -> RowCost:
@@ -79,7 +77,7 @@ def _of_grid(grid: TileGrid) -> RowCost:
     part = grid.item_bytes * math.prod(map(min, grid.tile_shape[1:], grid.row_shape))
     whole = part * min(grid.tile_shape[0], grid.rows)
     touched = whole if grid.chain is not None else min(whole, -(-part // _PAGE) * _PAGE)
-    return RowCost(grid.row_bytes, tiles * touched, tiles, grid.chain is not None)
+    return RowCost(grid.row_bytes, tiles * touched, tiles)
 
 
 def _across(grid: TileGrid) -> int:
@@ -112,12 +110,15 @@ def seconds_of(field: Field) -> float | None:
         order=grid.order,
     )
     row = np.empty(part.row_bytes, np.uint8)
-    begin = time.perf_counter()
-    try:
-        Tiles([part]).gather(np.zeros(1, np.int64), row.ctypes.data, row.nbytes)
-    except ShardReadError:  # which is to be told when the row is wanted
-        return None
-    return (time.perf_counter() - begin) * _across(grid) / count
+    tiles, took = Tiles([part]), []
+    for _ in range(2):  # the first may wait for the disk, and once
+        begin = time.perf_counter()
+        try:
+            tiles.gather(np.zeros(1, np.int64), row.ctypes.data, row.nbytes)
+        except ShardReadError:  # which is to be told when the row is wanted
+            return None
+        took.append(time.perf_counter() - begin)
+    return min(took) * _across(grid) / count
 
 
 def warn_of_unfit(fields: Mapping[str, Field], paths: Sequence[Path], key: Key, stacklevel: int) -> None:
@@ -131,12 +132,19 @@ def warn_of_unfit(fields: Mapping[str, Field], paths: Sequence[Path], key: Key, 
 
 
 def _told(name: str, cost: RowCost, seconds: float | None) -> str:
-    lies = "in one chunk" if cost.tiles == 1 else f"across {cost.tiles:,} chunks"
-    takes = "" if seconds is None else f" and about {seconds:.2g} s of a core"
+    lies = "in a chunk of many rows" if cost.tiles == 1 else f"across {cost.tiles:,} chunks of many rows each"
+    takes = "" if seconds is None else f" and about {_duration(seconds)} of a core"
     return (
-        f"a row of field {name!r}, {format_size(cost.nbytes)}, lies {lies} of many rows each, so that reading it takes "
+        f"a row of field {name!r}, {format_size(cost.nbytes)}, lies {lies}, so that reading it takes "
         f"{format_size(cost.touched)}, {cost.times:,.0f} times its size{takes}"
     )
+
+
+def _duration(seconds: float) -> str:
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= size:
+            return f"{seconds / size:,.0f} {unit}" if seconds >= 10 * size else f"{seconds / size:.1f} {unit}"
+    return f"{seconds * 1e6:.0f} us"
 
 
 def _command(paths: Sequence[Path], key: Key) -> str:

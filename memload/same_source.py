@@ -13,18 +13,22 @@ from memload.dataset import Dataset
 from memload.fields import describe
 from memload.transport import pack_columns
 
+_MOST_IN_MEMORY = 2**20  # bytes, which are hashed
+
 
 def identity_of(dataset: Dataset) -> str | None:
-    """Return a short text that is equal for datasets of the same rows in the same order, all of them in files.
+    """Return a short text that is equal for datasets of the same rows in the same order, in files.
 
     Two texts differ where a file was replaced, changed or touched (path, size and time of change are looked at), or
-    rows lie elsewhere. None if something lies in memory, which no later process could know again.
+    rows lie elsewhere. None if more than a little lies in memory (fill values do), which no later process could know
+    again.
     """
-    storages = {storage.name: storage for field in dataset.fields.values() for storage in field.column.storages}
-    if not all(storage.mapped for storage in storages.values()):
+    storages = [storage for field in dataset.fields.values() for storage in field.column.storages]
+    files = {storage.name for storage in storages if storage.mapped}
+    if not files or sum(storage.nbytes for storage in storages if not storage.mapped) > _MOST_IN_MEMORY:
         return None
     hasher = xxhash.xxh3_64()
-    for name in sorted(storages):
+    for name in sorted(files):
         try:
             found = Path(name).stat()
         except OSError:

@@ -253,6 +253,10 @@ _HANDLED: dict[Any, Callable[[Randomness, Any, tuple[Any, ...], dict[str, Any]],
 }
 
 
+RANDOM_NAMES = frozenset(function.__name__ for function in _HANDLED)
+"""The names of torch's random functions that are handled here, as methods or in any module."""
+
+
 @dataclass(frozen=True)
 class Drawing:
     """A user's function, called with the generators that it asks for by the names of its parameters.

@@ -131,6 +131,17 @@ class ShardWriter:
         return self._own_index().rows
 
     @property
+    def has_fields(self) -> bool:
+        """Whether it is known what a row has, and how it is compressed: from rows before, or those that are there."""
+        return bool(self._fields)
+
+    def compress(self, codec: Codecs) -> None:
+        """Compress as `codec` says, instead of what was said when this was made; to be called before the first row."""
+        if self._fields:
+            raise ValueError("the fields of this set have their codecs; they are chosen before the first row")
+        self._codecs = parse_codecs(codec)
+
+    @property
     def left_out(self) -> tuple[str, ...]:
         """The names that `leave_out` was given, by this writer and by those that it follows."""
         return self._journal.left_out if self._journal else ()
@@ -251,7 +262,8 @@ class ShardWriter:
         if self._file is not None:
             self._file.close()
             self._file = None
-        self._journal.record(self._own_index(), all_of_it=True)
+        with contextlib.suppress(OSError):  # then it tells of fewer
+            self._journal.record(self._own_index(), all_of_it=True)
         self._staging.leave()
         self._staging = None
         what = f"{self.rows_there:,} rows are complete and kept; the same writing goes on there"
@@ -261,8 +273,8 @@ class ShardWriter:
         """Take up what a writer with the same plan has left, or clear what there is."""
         assert self._staging is not None
         base = dump_index(ShardIndex(self._fields, tuple(self._shards)))
-        plan = {**plan, "shard_bytes": str(self._shard_bytes), "after": xxhash.xxh3_64_hexdigest(base)}
-        plan["codec"] = words_of(self._codecs)
+        ours = {"codec": words_of(self._codecs), "shard_bytes": str(self._shard_bytes)}
+        plan = {**ours, "after": xxhash.xxh3_64_hexdigest(base), **plan}
         self._journal = Journal(self._staging.unfinished, plan)
         found = self._journal.follow(self._staging, self._target, self._progress)
         if found is not None:

@@ -37,6 +37,9 @@ class Supply(Protocol):
     def identity(self) -> str | None:
         """Return what tells these rows from others, also in another process; None if nothing does."""
 
+    def sample(self, conversions: Mapping[str, Conversion], numbers: NDArray[np.int64]) -> dict[str, Rows]:
+        """Return some converted rows."""
+
     def blocks(
         self, conversions: Mapping[str, Conversion], start: int, step: int, transposer: Transposer
     ) -> Iterator[dict[str, Rows]]:
@@ -55,6 +58,11 @@ class DatasetSupply:
     def identity(self) -> str | None:
         """Return what tells these rows from others, also in another process; None if nothing does."""
         return identity_of(self._dataset)
+
+    def sample(self, conversions: Mapping[str, Conversion], numbers: NDArray[np.int64]) -> dict[str, Rows]:
+        """Return some converted rows."""
+        fields = self._dataset.fields.items()
+        return {name: conversions.get(name, _AS_THEY_ARE).apply(gather_rows(field, numbers)) for name, field in fields}
 
     def blocks(
         self, conversions: Mapping[str, Conversion], start: int, step: int, transposer: Transposer
@@ -102,6 +110,10 @@ class ArraySupply:
         """Return None: what is in memory is not known again."""
         return None
 
+    def sample(self, conversions: Mapping[str, Conversion], numbers: NDArray[np.int64]) -> dict[str, Rows]:
+        """Return some converted rows."""
+        return self._rows(conversions, numbers if self._numbers is None else self._numbers[numbers])
+
     def blocks(
         self,
         conversions: Mapping[str, Conversion],
@@ -112,10 +124,13 @@ class ArraySupply:
         """Yield the converted rows from `start` on, up to `step` at once, each block valid until the next."""
         for begin in range(start, self.rows, step):
             chosen = slice(begin, begin + step) if self._numbers is None else self._numbers[begin : begin + step]
-            yield {
-                name: conversions.get(name, _AS_THEY_ARE).apply(as_rows(name, array[chosen]))
-                for name, array in self._arrays.items()
-            }
+            yield self._rows(conversions, chosen)
+
+    def _rows(self, conversions: Mapping[str, Conversion], chosen: slice | NDArray[np.int64]) -> dict[str, Rows]:
+        return {
+            name: conversions.get(name, _AS_THEY_ARE).apply(as_rows(name, array[chosen]))
+            for name, array in self._arrays.items()
+        }
 
 
 def gather_rows(field: Field, numbers: NDArray[np.int64], buffer: NDArray[np.uint8] | None = None) -> Rows:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -13,11 +14,13 @@ import torch
 from numpy.typing import NDArray
 
 from memload._core import Column, Storage
-from memload.blocks import Block
+from memload.blocks import Block, Box
 from memload.conversion import Conversion
 from memload.fields import Field, row_nbytes
 from memload.progress import Bar
 from memload.rows import Rows
+
+_PIECE_BYTES = 2**22  # of a block, converted at once
 
 
 def segments_of(fields: Mapping[str, Field]) -> list[range]:
@@ -29,7 +32,7 @@ def segments_of(fields: Mapping[str, Field]) -> list[range]:
 
 
 class Transposer:
-    """Makes rows of fields that have `blocks`, converted on the way.
+    """Makes rows of fields that have `blocks`, converted on the way; of one dataset.
 
     Args:
         scratch: returns a file of so many bytes on a disk with room for them.
@@ -41,6 +44,7 @@ class Transposer:
         self._scratch = scratch
         self._nbytes = nbytes
         self._bar = bar
+        self._bands: dict[str, list[range]] = {}  # by field
 
     def rows(
         self, fields: Mapping[str, Field], conversions: Mapping[str, Conversion], segment: range
@@ -54,7 +58,7 @@ class Transposer:
         for (name, field), begin in zip(fields.items(), begins, strict=False):
             dtype, shape = forms[name]
             words = np.memmap(path, f"V{dtype.itemsize}", "r+", begin, (len(segment), *shape))
-            self._fill(_Rows(words, field.dtype, conversions[name]), field, segment)
+            self._fill(name, _Rows(words, field.dtype, conversions[name]), field, segment)
         storage = Storage.map_file(str(path))
         made = {}
         for (name, (dtype, shape)), begin in zip(forms.items(), begins, strict=False):
@@ -62,14 +66,17 @@ class Transposer:
             made[name] = Field(dtype, shape, Column(row_bytes, [(storage, begin, len(segment), row_bytes)]))
         return made
 
-    def _fill(self, rows: _Rows, field: Field, segment: range) -> None:
+    def _fill(self, name: str, rows: _Rows, field: Field, segment: range) -> None:
         assert field.blocks is not None
         wanted = rows.wanted(field.shape)
-        for band in field.blocks.bands():
-            if segment.start <= band.start and band.stop <= segment.stop:
-                for block in field.blocks.read(band, wanted, self._nbytes):
-                    rows.put(block, band.start - segment.start)
-                    self._bar.update(block.values.nbytes)
+        if name not in self._bands:
+            self._bands[name] = field.blocks.bands()
+        bands = self._bands[name]
+        at = bisect.bisect_left(bands, segment.start, key=lambda band: band.start)
+        for band in itertools.takewhile(lambda band: band.stop <= segment.stop, bands[at:]):
+            for block in field.blocks.read(band, wanted, self._nbytes):
+                rows.put(block, band.start - segment.start)
+                self._bar.update(block.values.nbytes)
 
 
 class _Rows:
@@ -90,18 +97,24 @@ class _Rows:
         return np.broadcast_to(self._mask.reshape(self._mask.shape + (1,) * (len(shape) - self._mask.ndim)), shape)
 
     def put(self, block: Block, first: int) -> None:
-        """Write a block to its places, its rows counted from row `first`."""
-        rows, box, values = block
-        out = self._words[first:]
-        if isinstance(rows, slice):
-            out = out[: len(values)]
+        """Write a block to its places, its rows counted from row `first`; converted some rows at a time."""
+        step = max(1, _PIECE_BYTES * len(block.values) // max(1, block.values.nbytes))
+        for at in range(0, len(block.values), step):
+            values = block.values[at : at + step]
+            if isinstance(block.rows, slice):
+                begin = first + (block.rows.start or 0) + at
+                self._put(slice(begin, begin + len(values)), block.box, values)
+            else:
+                self._put(first + block.rows[at : at + step], block.box, values)
+
+    def _put(self, rows: slice | NDArray[np.int64], box: Box, values: NDArray[Any]) -> None:
         if self._mask is None:
-            out[(rows, *box)] = self._converted(values)
+            self._words[(rows, *box)] = self._converted(values)
             return
         inner = box[: self._mask.ndim]
         kept = self._mask[inner]
-        at = rows if isinstance(rows, slice) else rows[:, None]
-        out[(at, self._places[inner][kept], *box[self._mask.ndim :])] = self._converted(values[:, kept])
+        across = rows if isinstance(rows, slice) else rows[:, None]
+        self._words[(across, self._places[inner][kept], *box[self._mask.ndim :])] = self._converted(values[:, kept])
 
     def _converted(self, values: NDArray[Any]) -> NDArray[Any]:
         data = np.ascontiguousarray(values).reshape(-1).view(np.uint8)

@@ -9,26 +9,31 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from memload.cast import Cast
+from memload.conversion import load_array
 from memload.dataset import Dataset
 from memload.dtypes import as_torch_dtype
 from memload.errors import LayoutWarning
 from memload.groups import concat
 from memload.opening import open  # noqa: A004 - memload's own
+from memload.picture_pixels import FITS, MODES
+from memload.pictures import write_images
+from memload.source_options import add_source_options, stated
 from memload.writing import write
 from memload.zipping import zip  # noqa: A004 - memload's own
 
 HELP = "Convert files into a set of shards"
 
-_USAGE = "memload write [options] [NAME=]SRC... DST"
+_USAGE = """\
+memload write [options] [NAME=]SRC... DST
+       memload write --images DIR [--masks DIR] [--size N] [options] DST"""
 
 _DESCRIPTION = """\
 Convert files into a set of shards, a directory that memload reads fastest and any safetensors tool reads, too.
 
 Each SRC is whatever `memload info` opens. Sources of one name follow one another; those of several names lie side by
-side, and must have as many rows. NAME= names the field of a source that has one.
+side, and must have as many rows. NAME= names the field of a source that has one. Pictures (--images) are decoded, and
+become the fields image, mask, those of --labels, and file.
 
 What is interrupted leaves nothing that opens; the same command goes on where it was interrupted, after it has
 verified what is there. Another command begins anew.
@@ -40,7 +45,12 @@ examples:
   memload write stim=stimuli.npy robs=responses.npy --cast robs=bfloat16 shards/
   memload write session01.hdf5 session02.hdf5 --key betas --mask roi.npy --scale 1/300 --cast bfloat16 shards/
   memload write movie.raw --dtype uint8 --shape 425,425,3 --rows 0:1000 shards/
+  memload write --images photos/ --masks masks/ --labels prompts.csv --size 1024 shards/
 """
+
+
+_OF_SOURCES = ("rows", "mask", "scale", "cast", "codec", "key", "dtype", "shape", "offset", "trust")
+_OF_PICTURES = ("masks", "labels", "size", "fit", "mode", "skip_damaged")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,7 +59,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("paths", nargs="*", metavar="PATH", help="what to convert, and last the directory to make")
     _add_conversions(parser.add_argument_group("conversions, in this order"))
-    _add_source_options(parser.add_argument_group("how to open the sources"))
+    add_source_options(parser.add_argument_group("how to open the sources"))
+    _add_pictures(parser.add_argument_group("pictures, instead of sources"))
     _add_target_options(parser.add_argument_group("how to write"))
 
 
@@ -80,16 +91,27 @@ def _add_conversions(group: Any) -> None:
     )
 
 
-def _add_source_options(group: Any) -> None:
-    group.add_argument("--key", action="append", help="of a file of several arrays: which one; may be given repeatedly")
-    group.add_argument("--dtype", help="of bare rows: the dtype of their elements")
-    group.add_argument("--shape", help="of bare rows: the shape of one, such as 425,425,3")
-    group.add_argument("--offset", type=int, help="of bare rows: bytes before the first (default: 0)")
-    group.add_argument("--trust", action="store_true", help="unpickle any class of a torch.save file: it may run code")
+def _add_pictures(group: Any) -> None:
+    group.add_argument("--images", metavar="DIR", help="a folder of JPEG and PNG files")
+    group.add_argument("--masks", metavar="DIR", help="a folder of PNG files, one of the same name for each image")
+    group.add_argument(
+        "--labels", metavar="folders|CSV", help="the folder of each image; or a table with a column `file` or `stem`"
+    )
+    group.add_argument("--size", metavar="N|HxW", help="resize images (bicubic) and masks (nearest pixel) to this")
+    group.add_argument("--fit", choices=FITS, help="stretch to that size (default), or crop to its proportions first")
+    group.add_argument("--mode", choices=MODES, help="of the images (default: grey if all are, otherwise RGB)")
+    group.add_argument("--skip-damaged", action="store_true", help="leave damaged pictures out, and list them")
 
 
 def _add_target_options(group: Any) -> None:
     group.add_argument("--shard-bytes", default="512MB", help="how large a shard may grow (default: %(default)s)")
+    group.add_argument(
+        "--codec",
+        action="append",
+        metavar="[NAME=]CODEC",
+        help="compress: lz4, zstd or blosc2, with options as in zstd:9,shuffle=bit; auto takes a sample, and states "
+        "ratio, decode rate and choice",
+    )
     group.add_argument("--append", action="store_true", help="add shards to the set if it exists")
     group.add_argument("--anew", action="store_true", help="do not go on where the same command was interrupted")
     group.add_argument("--quiet", action="store_true", help="show no progress bar")
@@ -97,36 +119,57 @@ def _add_target_options(group: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Convert, and print what was written."""
+    print(_write_pictures(options) if options.images else _write_sources(options))
+    return 0
+
+
+def _write_pictures(options: argparse.Namespace) -> Dataset:
+    given = [f"--{name}" for name in _OF_SOURCES if getattr(options, name)]
+    if len(options.paths) != 1 or given:
+        surplus = given or [f"{len(options.paths)} paths"]
+        raise ValueError(f"with --images, expected the directory to make alone, got {', '.join(surplus)}")
+    return write_images(
+        options.paths[0],
+        options.images,
+        options.masks,
+        labels=options.labels,
+        size=None if options.size is None else _size(options.size),
+        fit=options.fit or "stretch",
+        mode=options.mode,
+        skip_damaged=options.skip_damaged,
+        **_of_target(options),
+    )
+
+
+def _write_sources(options: argparse.Namespace) -> Dataset:
+    given = [f"--{name}" for name in _OF_PICTURES if getattr(options, name)]
+    if given:
+        raise ValueError(f"{', '.join(given)}: for pictures, which are given by --images DIR")
     *sources, target = options.paths or [""]
     if not sources:
-        raise ValueError(f"expected what to convert and the directory to make: {_USAGE}")
+        raise ValueError(f"expected what to convert and the directory to make:\n       {_USAGE}")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LayoutWarning)  # which would advise to do what is done here
-        dataset = _open_sources(sources, _stated(options))
-    written = write(
+        dataset = _open_sources(sources, stated(options))
+    return write(
         target,
         dataset,
         rows=None if options.rows is None else _rows(options.rows, len(dataset)),
         mask=_named("--mask", options.mask, _path),
         scale=_named("--scale", options.scale, _factor),
         cast=_named("--cast", options.cast, _cast),
-        shard_bytes=options.shard_bytes,
-        append=options.append,
-        resume=not options.anew,
-        progress=False if options.quiet else None,
+        codec=_named("--codec", options.codec, str, _codec_of_field),
+        **_of_target(options),
     )
-    print(written)
-    return 0
 
 
-def _stated(options: argparse.Namespace) -> dict[str, Any]:
-    """Return what the options say of how to open a source."""
-    key = options.key[0] if options.key and len(options.key) == 1 else options.key
-    shape = None if options.shape is None else _shape(options.shape)
-    stated = {"key": key, "dtype": options.dtype, "shape": shape, "offset": options.offset}
-    return {name: value for name, value in stated.items() if value is not None} | (
-        {"trust": True} if options.trust else {}
-    )
+def _of_target(options: argparse.Namespace) -> dict[str, Any]:
+    return {
+        "shard_bytes": options.shard_bytes,
+        "append": options.append,
+        "resume": not options.anew,
+        "progress": False if options.quiet else None,
+    }
 
 
 def _open_sources(sources: Sequence[str], stated: dict[str, Any]) -> Dataset:
@@ -145,11 +188,21 @@ def _name_and_value(text: str) -> tuple[str, str]:
     return (name, value) if equals and not Path(text).exists() else ("", text)
 
 
-def _named(option: str, given: Sequence[str] | None, read: Callable[[str], Any]) -> Any:
+def _codec_of_field(text: str) -> tuple[str, str]:
+    """Split NAME=CODEC, of which CODEC may have a `=` behind its colon."""
+    return ("", text) if ":" in text.partition("=")[0] else _name_and_value(text)
+
+
+def _named(
+    option: str,
+    given: Sequence[str] | None,
+    read: Callable[[str], Any],
+    split: Callable[[str], tuple[str, str]] = _name_and_value,
+) -> Any:
     """Return what an option says: of all fields, or by field."""
     if given is None:
         return None
-    pairs = [_name_and_value(text) for text in given]
+    pairs = [split(text) for text in given]
     if len(pairs) == 1 and not pairs[0][0]:
         return read(pairs[0][1])
     if not all(name for name, _ in pairs):
@@ -177,16 +230,16 @@ def _cast(text: str) -> Cast:
     return Cast(as_torch_dtype(dtype), norm_removed=bool(comma))
 
 
-def _shape(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(side) for side in text.replace("x", ",").split(",") if side)
-    except ValueError:
-        raise ValueError(f"--shape: expected sides such as 425,425,3, got {text!r}") from None
+def _size(text: str) -> int | tuple[int, int]:
+    sides = text.split("x")
+    if not all(side.isdecimal() for side in sides) or len(sides) > 2:
+        raise ValueError(f"--size: expected a number of pixels, or height x width as in 480x640, got {text!r}")
+    return int(text) if len(sides) == 1 else (int(sides[0]), int(sides[1]))
 
 
 def _rows(text: str, length: int) -> Any:
     if text.endswith(".npy"):
-        return np.load(text, allow_pickle=False)
+        return load_array(text)
     try:
         parts = [int(part) if part else None for part in text.split(":")]
         if not 2 <= len(parts) <= 3:

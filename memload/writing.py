@@ -6,7 +6,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from memload.codec import Codec
 from memload.codec_by_field import Codecs
+from memload.codec_sampling import AUTO, sampled_codecs
 from memload.conversion import Conversion, Conversions, words_of
 from memload.dataset import Dataset
 from memload.fields import row_nbytes
@@ -20,7 +22,7 @@ from memload.supplies import ArraySupply, DatasetSupply, Supply
 from memload.transposing import Transposer
 
 _BLOCK_BYTES = 2**24  # of rows at once, where they are largest
-_TRANSPOSED_BYTES = 2**27  # of blocks of many rows, where the source has these
+_TRANSPOSED_BYTES = 2**26  # of blocks of many rows, where the source has these
 
 
 def write(
@@ -61,8 +63,9 @@ def write(
         shard_bytes: about how large a shard file may grow, in bytes or as "512MB".
         append: add shards to the set if it exists; fields must match.
         codec: how to compress: a `Codec`, or its text such as "zstd" or "lz4:9", for all fields whose rows have at
-            least 256 bytes; or a dict of these by field, for those it names. None: rows lie as they are, which loads
-            fastest from memory. docs/compression.md tells what it gains and costs.
+            least 256 bytes; or a dict of these by field, for those it names. "auto" takes for each field the one with
+            which a sample of its rows arrives soonest from a disk, and says why. None: rows lie as they are, which
+            loads fastest from memory. docs/compression.md tells what it gains and costs.
         resume: go on where an earlier call was interrupted, if all its rows were in files and it is the same: of the
             same files, unchanged, with the same options. What is complete is verified first. A call that is
             not the same, or resume=False, begins anew.
@@ -92,6 +95,10 @@ def write(
     conversions = Conversions(mask, scale, cast)
     supply = _supply(data, rows)
     if supply is None:
+        if codec == AUTO:
+            raise TypeError(
+                'codec="auto" takes a sample of a dataset or of arrays; rows that come one by one have none'
+            )
         how = {"shard_bytes": shard_bytes, "append": append, "codec": codec, "ragged": ragged}
         _write_stream(path, data, conversions, progress, **how)
         return open_dataset(path)
@@ -100,16 +107,20 @@ def write(
     chosen = conversions.of(supply.forms)
     identity = supply.identity() if resume else None
     plan = None if identity is None else {"source": identity, **words_of(chosen)}
+    if codec == AUTO and plan is not None:
+        plan["codec"] = AUTO
     with ShardWriter(
         path,
         shard_bytes=shard_bytes,
         append=append,
         rows=supply.rows,
-        codec=codec,
+        codec=None if codec == AUTO else codec,
         resume=plan,
         progress=progress,
         nbytes=supply.nbytes if isinstance(supply, RaggedSupply) else None,
     ) as writer:
+        if codec == AUTO and not writer.has_fields:
+            writer.compress(_by_sample(supply, chosen, progress))
         _write_supply(writer, supply, chosen, progress)
     return open_dataset(path)
 
@@ -126,17 +137,31 @@ def _supply(data: Any, rows: Any) -> Supply | RaggedSupply | None:
     return None
 
 
+def _by_sample(
+    supply: Supply | RaggedSupply, chosen: Mapping[str, Conversion], progress: bool | None
+) -> dict[str, Codec]:
+    row_bytes = supply.nbytes // supply.rows if isinstance(supply, RaggedSupply) else _row_bytes(supply, chosen)
+    return sampled_codecs(lambda numbers: supply.sample(chosen, numbers), supply.rows, row_bytes, progress)
+
+
+def _row_bytes(supply: Supply, chosen: Mapping[str, Conversion]) -> int:
+    """Return the bytes of one converted row."""
+    forms = {name: chosen[name].form(*form) if name in chosen else form for name, form in supply.forms.items()}
+    return sum(row_nbytes(*form) for form in forms.values())
+
+
 def _write_supply(
     writer: ShardWriter, supply: Supply | RaggedSupply, chosen: Mapping[str, Conversion], progress: bool | None
 ) -> None:
     if isinstance(supply, RaggedSupply):
-        with byte_bar("write", supply.nbytes, progress, done=supply.bytes_before(writer.rows_there)) as bar:
-            for ragged_block, nbytes in supply.blocks(chosen, writer.rows_there, _BLOCK_BYTES):
+        total = supply.nbytes + supply.transposed_bytes
+        with byte_bar("write", total, progress, done=supply.bytes_before(writer.rows_there)) as bar:
+            transposer = Transposer(writer.scratch, _TRANSPOSED_BYTES, bar)
+            for ragged_block, nbytes in supply.blocks(chosen, writer.rows_there, _BLOCK_BYTES, transposer):
                 writer.extend_rows(ragged_block)
                 bar.update(nbytes)
         return
-    forms = {name: chosen[name].form(*form) if name in chosen else form for name, form in supply.forms.items()}
-    row_bytes = sum(row_nbytes(*form) for form in forms.values())
+    row_bytes = _row_bytes(supply, chosen)
     largest = sum(chosen.get(name, Conversion()).working_bytes(*form) for name, form in supply.forms.items())
     step = max(1, min(supply.rows, _BLOCK_BYTES // max(1, largest)))
     total = row_bytes * supply.rows + supply.transposed_bytes

@@ -56,7 +56,7 @@ def mutant(rng, seed):
 def read(path, key):
     """The first rows as memload reads them, or None after an error that is as it should be."""
     try:
-        field = memload.open(path, key=key).fields[key]
+        field = memload.open(path, key=None if key == "a" else key).fields[key]  # without one, all are looked at
         if field.row_bytes > 1 << 24:
             return None
         return field.gather(np.arange(min(field.rows, 100))).numpy()

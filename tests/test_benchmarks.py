@@ -19,6 +19,7 @@ QUICK = {
     "cold.py": ["--workloads", "C4"],
     "door.py": ["--workloads", "W2", "--variants", "f32"],
     "first_batch.py": ["--workloads", "W4"],
+    "graphs.py": [],
     "hdf5.py": ["--layouts", "contiguous", "gzip-4"],
     "many.py": ["--workloads", "W2", "--variants", "f32"],
     "overlap.py": ["--workloads", "W2", "--variants", "f32"],

@@ -131,6 +131,7 @@ def test_batches_that_do_not_go_round_are_cut_in_two():
 
 def test_with_fewer_rows_than_ranks_rows_come_twice():
     assert of_ranks({"costs": [1, 1], "budget": 1, "shuffle": False}, 3) == [[[0]], [[1]], [[0]]]
+    assert of_ranks({"costs": [1, 1], "budget": 2, "shuffle": False}, 3) == [[[0]], [[1]], [[0]]]
 
 
 def test_epochs_differ_and_are_the_same_again():
@@ -213,7 +214,7 @@ def test_an_epoch_is_taken_up_by_another_number_of_ranks(arguments, runs, drop_l
         if state["finished"]:
             break
     again = len(seen) - len(set(seen))
-    assert again <= (0 if drop_last else max(ranks for ranks, _ in runs) - 1)  # where fewer rows than ranks were left
+    assert again <= (0 if drop_last else sum(ranks - 1 for ranks, _ in runs))  # where fewer rows than ranks were left
     assert drop_last or set(seen) == set(range(n))
 
 
@@ -285,3 +286,17 @@ def test_a_million_rows_are_planned_in_well_under_a_second():
     started = time.process_time()
     assert len(sampler) > 10_000
     assert time.process_time() - started < 1
+
+
+@pytest.mark.parametrize("form", ["offsets", "padded"])
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_slots_are_made_for_what_fills_a_batch_not_for_as_many_of_the_longest_rows(form, shuffle):
+    lengths = [1] * 2_000 + [10] * 200 + [1_000] * 2
+    rows = memload.ragged(torch.zeros(sum(lengths), 4), np.cumsum([0, *lengths]))
+    dataset = memload.from_arrays(tokens=rows).with_ragged(form)
+    sampler = memload.BudgetBatchSampler(lengths, 1_000, buckets=20, padded=form == "padded", shuffle=shuffle)
+    loader = memload.FastLoader(dataset, batch_sampler=sampler, depth=2)
+    largest = max(batch["tokens"].values.nbytes for batch in loader)
+    assert largest >= 1_000 * 16
+    assert 3 * largest <= loader.nbytes <= 3 * 2.5 * largest + sampler.nbytes
+    assert loader.stats().batches == len(sampler)

@@ -7,6 +7,7 @@ import sys
 import warnings
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 import strategies
@@ -20,6 +21,7 @@ from memload.cli import main
 from memload.conversion import Conversion, Conversions
 from memload.fields import Field
 from memload.rows import as_rows
+from memload.same_source import identity_of
 from memload.shard_writer import ShardWriter
 
 
@@ -143,6 +145,29 @@ FORMS = {"stim": (torch.uint8, (3, 4)), "trial": (torch.int64, ()), "ok": (torch
 def test_conversions_that_do_not_fit_say_why(options, error, message):
     with pytest.raises(error, match=message):
         Conversions(**options).of(FORMS)
+
+
+def test_arrays_that_must_not_be_written_to_are_converted(tmp_path):
+    x = np.arange(6.0)
+    x.flags.writeable = False
+    assert all_rows(memload.write(tmp_path / "s", {"x": x}, scale=2, cast="float32"), "x").tolist() == [
+        0,
+        2,
+        4,
+        6,
+        8,
+        10,
+    ]
+    assert x[1] == 1
+
+
+@pytest.mark.parametrize("content", [b"", b"text", b"\x93NUMPY\x01\x00"])
+def test_a_mask_or_rows_from_no_npy_file_say_so(tmp_path, capsys, content):
+    (tmp_path / "bad.npy").write_bytes(content)
+    np.save(tmp_path / "x.npy", np.zeros((5, 2), np.float32))
+    for option in ("--mask", "--rows"):
+        assert main(["write", str(tmp_path / "x.npy"), str(tmp_path / "s"), option, str(tmp_path / "bad.npy")]) == 2
+        assert "bad.npy: not a .npy file of numbers" in capsys.readouterr().err
 
 
 def test_a_conversion_that_does_not_fit_writes_nothing(tmp_path):
@@ -384,6 +409,10 @@ def test_rows_that_are_stored_across_are_written_as_rows(tmp_path_factory, data)
     mask = mask if mask.any() else None
     path = tmp_path_factory.mktemp("across") / "s"
     with_trial = memload.zip(betas=ds, trial=memload.from_arrays(trial=numbers))
+    if data.draw(st.booleans()):
+        with_trial = memload.zip(
+            all=with_trial, prompt=memload.from_arrays(prompt=[f"trial {k}" for k in numbers.tolist()])
+        )
     written = memload.write(
         path, with_trial, mask=None if mask is None else {"betas": mask}, scale={"betas": 0.5}, shard_bytes=99
     )
@@ -400,6 +429,64 @@ def test_boxes_outside_the_mask_are_not_read(tmp_path):
     mask = np.arange(8) == 5
     assert torch.equal(all_rows(memload.write(tmp_path / "s", ds, mask=mask), "betas"), x[:, 5:6])
     assert across.boxes_read == 1
+
+
+def test_chunks_of_hdf5_that_hold_one_voxel_of_many_trials_become_rows(tmp_path, capfd):
+    x = np.random.default_rng(0).integers(-3000, 3000, (40, 6, 5, 4)).astype(">i2")
+    for k in (1, 2):
+        with h5py.File(tmp_path / f"session{k}.hdf5", "w") as file:
+            file.create_dataset("betas", data=x[20 * k - 20 : 20 * k], chunks=(20, 1, 1, 4), compression="gzip")
+    roi = np.random.default_rng(1).random((6, 5, 4)) > 0.7
+    np.save(tmp_path / "roi.npy", roi)
+    sessions = [str(tmp_path / f"session{k}.hdf5") for k in (1, 2)]
+    more = ["--key", "betas", "--mask", str(tmp_path / "roi.npy"), "--scale", "1/300", "--rows", "5:35", "--quiet"]
+    assert main(["write", *sessions, str(tmp_path / "s"), *more]) == 0
+    expected = torch.from_numpy(x.astype(np.int16)[5:35][:, roi]).float() * (1 / 300)
+    assert torch.equal(all_rows(memload.open(tmp_path / "s"), "betas"), expected)
+
+
+def test_a_source_in_files_is_known_again_and_one_in_memory_is_not(tmp_path):
+    with h5py.File(tmp_path / "x.hdf5", "w") as file:
+        file.create_dataset("x", (6, 4), "f4", chunks=(2, 4), fillvalue=3)[:2] = 1  # the other chunks are never written
+    ds = memload.open(tmp_path / "x.hdf5")
+    assert identity_of(ds) == identity_of(memload.open(tmp_path / "x.hdf5"))
+    assert identity_of(ds) != identity_of(ds.select([1, 0, 2, 3, 4, 5]))
+    assert identity_of(ds) is not None
+    assert identity_of(memload.from_arrays(x=np.zeros((6, 4)))) is None
+    before = identity_of(ds)
+    os.utime(tmp_path / "x.hdf5", ns=(0, 0))
+    assert identity_of(ds) != before
+
+
+# Codecs
+
+
+def test_a_codec_by_sample_is_stated_and_kept_where_a_run_is_taken_up(tmp_path, capfd):
+    x = np.repeat(np.arange(60, dtype=np.int16)[:, None], 3000, axis=1)
+    np.save(tmp_path / "betas.npy", x)
+    options = {"codec": "auto", "cast": None, "shard_bytes": 60_000}
+    assert write_killed(tmp_path / "betas.npy", tmp_path / "s", 2, **options) == -signal.SIGKILL
+    assert "betas: " in (said := capfd.readouterr().err)
+    assert "times smaller, decoded at" in said
+    ds = write_again(tmp_path / "betas.npy", tmp_path / "s", **options)
+    said = capfd.readouterr().err
+    assert "taken up where it was interrupted" in said
+    assert "times smaller" not in said
+    assert torch.equal(all_rows(ds, "betas"), torch.from_numpy(x))
+    assert sum(one.stat().st_size for one in (tmp_path / "s").glob("*.safetensors")) < x.nbytes / 2
+
+
+def test_a_sample_is_taken_of_what_will_be_written(tmp_path, capfd):
+    noise = torch.randint(0, 256, (64, 4096), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    memload.write(tmp_path / "s", {"x": noise}, codec="auto")
+    assert "x: not compressed" in capfd.readouterr().err
+    even = np.arange(4096) % 2 == 0
+    noise[:, torch.from_numpy(even)] = 7
+    memload.write(tmp_path / "t", {"x": noise}, codec="auto", mask=even)
+    assert "times the rows per second" in (said := capfd.readouterr().err)
+    assert "not compressed" not in said
+    with pytest.raises(TypeError, match="rows that come one by one have none"):
+        memload.write(tmp_path / "u", [{"x": 1}], codec="auto")
 
 
 # The command line
@@ -454,6 +541,16 @@ def test_bare_rows_are_converted_where_they_are_described(tmp_path):
     assert main([*command, "--cast", "data=float32,norm_removed"]) == 0
     cast = memload.Cast(torch.float32, norm_removed=True)
     assert torch.equal(all_rows(memload.open(tmp_path / "s"), "data"), cast.apply(x))
+
+
+def test_codecs_are_named_on_the_command_line(tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros((40, 1000), np.float32))
+    for k, codecs in enumerate((["zstd:level=9,shuffle=bit"], ["data=lz4:3"], ["auto"])):
+        more = [word for codec in codecs for word in ("--codec", codec)]
+        assert main(["write", str(tmp_path / "x.npy"), str(tmp_path / f"s{k}"), "--quiet", *more]) == 0
+        (shard,) = (tmp_path / f"s{k}").glob("*.safetensors")
+        assert shard.stat().st_size < 20_000
+        assert not all_rows(memload.open(tmp_path / f"s{k}"), "data").any()
 
 
 @pytest.mark.parametrize(

@@ -196,7 +196,7 @@ def edit(shards, change):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda c: c.update(version=2), "format version 2, and this memload reads up to 1: install a newer one"),
+        (lambda c: c.update(version=3), "format version 3, and this memload reads up to 2: install a newer one"),
         (lambda c: c.update(version=0), "version: expected a number"),
         (lambda c: c.update(version="1"), "version: expected a number"),
         (lambda c: c.update(format="other"), "not an index of memload"),

@@ -61,6 +61,15 @@ def test_torchrun_ranks_drop_the_same_rows_as_distributed_sampler_does(reports):
     assert {len(rows) for rank in found for rows in rows_of(rank["FastLoader, drop_last"]["ours"]["epochs"])} == {51}
 
 
+def test_torchrun_ranks_get_equally_many_batches_of_a_budget(reports):
+    found = reports("torchrun_ddp.py", ranks=2)
+    assert_as_stock(found, "FastLoader, by budget")
+    assert_each_row_once(found, "FastLoader, by budget")
+    first, second = (rank["FastLoader, by budget"]["ours"]["epochs"] for rank in found)
+    assert list(map(len, first)) == list(map(len, second))
+    assert first[0] != first[1]
+
+
 ACCELERATE = ["", ", in order", ", drop_last", ", split_batches", ", uneven batches", ", seedable sampler"]
 
 

@@ -324,15 +324,37 @@ def test_a_state_knows_its_file_by_where_the_rows_lie_in_it(tmp_path):
     assert a
 
 
-@pytest.mark.parametrize("context", ["fork", "spawn"])
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_worker_processes_read_the_file_without_hdf5(tmp_path, context):
-    path = tmp_path / "a.h5"
-    with h5py.File(path, "w") as file:
-        file.create_dataset("x", data=DATA, chunks=(4, 5, 3))
-    dataset = memload.open(path).only("x")
-    loader = torch.utils.data.DataLoader(dataset, 4, num_workers=1, multiprocessing_context=context)
+def test_forked_workers_read_the_file(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("x", data=DATA, chunks=(4, 5, 3), compression="gzip")
+    dataset = memload.open(tmp_path / "a.h5").only("x")
+    loader = torch.utils.data.DataLoader(dataset, 4, num_workers=1, multiprocessing_context="fork")
     assert torch.equal(torch.cat(list(loader)), torch.from_numpy(DATA))
+
+
+def test_another_process_reads_it_without_the_library(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("x", data=DATA, chunks=(4, 5, 3))
+        file.create_dataset("y", data=DATA.astype(">i2"), chunks=(4, 2, 3), compression="gzip", shuffle=True)
+    (tmp_path / "dataset").write_bytes(pickle.dumps(memload.open(tmp_path / "a.h5")))
+    code = (
+        "import memload, pickle, sys; dataset = pickle.load(open(sys.argv[1], 'rb'))\n"
+        "batches = list(memload.FastLoader(dataset, 13))\n"
+        "assert 'h5py' not in sys.modules\n"
+        "print((batches[0]['x'] == batches[0]['y']).all().item(), batches[0]['x'].sum().item())"
+    )
+    command = [sys.executable, "-c", code, tmp_path / "dataset"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", str(DATA.sum())]
+
+
+def test_a_missing_h5py_says_how_to_get_it(tmp_path, monkeypatch):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = DATA
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    with pytest.raises(ImportError, match=r'needs h5py; install it by pip install "memload\[hdf5\]"'):
+        memload.open(tmp_path / "a.h5")
 
 
 def test_the_loader_reads_it_natively(tmp_path):

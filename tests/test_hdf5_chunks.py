@@ -83,7 +83,8 @@ def layouts(draw):
         "filters": draw(st.sampled_from(sorted(FILTERS))),
         "libver": draw(st.sampled_from(["earliest", "latest"])),
         "user_block": draw(st.sampled_from([0, 0, 512])),
-        "fixed": draw(st.booleans()),
+        "grows": draw(st.sampled_from(["nowhere", "in rows", "everywhere"])),  # each has an index of its own kind
+        "allocated": draw(st.sampled_from(["EARLY", "INCR", "LATE"])),
         "fill": draw(st.integers(0, 1)),
         "boxes": draw(
             st.lists(st.tuples(*(st.tuples(st.integers(0, n), st.integers(0, n)) for n in shape)), max_size=3)
@@ -95,25 +96,33 @@ def layouts(draw):
 
 def write_layout(path, made):
     chunked = made["chunks"] is not None
-    options = FILTERS[made["filters"]] if chunked else {}
-    if chunked and not made["fixed"]:
-        options = {**options, "maxshape": (None,) * len(made["shape"])}
-    chunks = made["chunks"]
-    if chunked and made["fixed"]:
-        chunks = tuple(min(pair) for pair in zip(chunks, made["shape"], strict=True))
+    creation = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    creation.set_alloc_time(getattr(h5py.h5d, f"ALLOC_TIME_{made['allocated']}"))
+    options = {"chunks": made["chunks"], "fillvalue": made["fill"], "dcpl": creation}
+    if chunked:
+        most = {
+            "nowhere": made["shape"],
+            "in rows": (None, *made["shape"][1:]),
+            "everywhere": (None,) * len(made["shape"]),
+        }
+        options |= FILTERS[made["filters"]] | {"maxshape": most[made["grows"]]}
+        options["chunks"] = tuple(
+            step if side is None else min(step, side)
+            for step, side in zip(made["chunks"], options["maxshape"], strict=True)
+        )
     with h5py.File(path, "w", libver=made["libver"], userblock_size=made["user_block"]) as file:
         try:
-            dataset = file.create_dataset(
-                "x", made["shape"], made["dtype"], chunks=chunks, fillvalue=made["fill"], **options
-            )
+            dataset = file.create_dataset("x", made["shape"], made["dtype"], **options)
         except ValueError:  # some filters take no complex numbers
             assume(np.dtype(made["dtype"]).kind != "c")
             raise
         for number, box in enumerate(made["boxes"]):
             part = tuple(slice(min(ends), max(ends)) for ends in box)
             dataset[part] = noise(dataset[part].shape, made["dtype"], made["seed"] + number)
-        if made["resized"] is not None and chunked and not made["fixed"]:
-            dataset.resize(made["resized"])
+        if made["resized"] is not None and chunked:
+            dataset.resize(
+                [n if most is None else most for n, most in zip(made["resized"], dataset.maxshape, strict=True)]
+            )
 
 
 @settings(max_examples=120)
@@ -131,6 +140,16 @@ def test_filters_that_are_not_decoded_are_named(tmp_path):
     for key, name in (("x", "32026 .blosc2"), ("y", "32013 .zfp")):
         with pytest.raises(memload.FormatError, match=rf"'/{key}': .*HDF5's filter {name}.*h5repack"):
             memload.open(tmp_path / "a.h5", key=key)
+
+
+def test_files_of_one_dataset_need_not_be_stored_alike(tmp_path):
+    data = noise((30, 6), "<i2")
+    for number, options in enumerate([{}, {"chunks": (4, 6)}, {"chunks": (4, 2), "compression": "gzip"}]):
+        with h5py.File(tmp_path / f"{number}.h5", "w") as file:
+            file.create_dataset("x", data=data + number, **options)
+    field = memload.open(f"{tmp_path}/*.h5").fields["x"]
+    order = np.random.default_rng(0).permutation(90)
+    assert np.array_equal(field.gather(order).numpy(), np.concatenate([data, data + 1, data + 2])[order])
 
 
 def test_chunks_that_went_without_a_filter_are_told_by_their_masks(tmp_path):
@@ -208,7 +227,7 @@ def test_damaged_chunks_raise_with_file_and_place(tmp_path):
         list(memload.FastLoader(ds, 4))
 
 
-def misfit(path, rows=40, shape=(6, 5, 4)):
+def misfit(path, rows=40, shape=(12, 10, 8)):
     data = np.random.default_rng(0).integers(-900, 900, (rows, *shape)).astype("<i2")
     with h5py.File(path, "w") as file:
         file.create_dataset("betas", data=data, chunks=(rows, 1, 1, 1))
@@ -222,8 +241,8 @@ def test_a_layout_that_fights_row_access_says_what_a_row_costs_and_what_to_do(tm
     with pytest.warns(memload.LayoutWarning) as caught:
         memload.open(path, key="betas")
     text = str(caught[0].message)
-    assert "betas_session01.hdf5: a row of field 'betas', 240 B, lies across 120 chunks of many rows each" in text
-    assert "takes 9.6 kB, 40 times its size and about" in text
+    assert "betas_session01.hdf5: a row of field 'betas', 1.92 kB, lies across 960 chunks of many rows each" in text
+    assert "takes 76.8 kB, 40 times its size and about" in text
     assert text.splitlines()[1] == f"    memload write --key betas {path} betas_session01-shards"
     assert caught[0].filename == __file__
 
@@ -235,6 +254,13 @@ def test_layouts_that_fit_are_opened_without_a_warning(tmp_path):
             options = {"compression": "gzip"} if chunks else {}
             file.create_dataset(str(number), data=np.zeros((100, 60)), chunks=chunks, **options)
     memload.open(tmp_path / "a.h5")
+
+
+@pytest.mark.filterwarnings("error::memload.LayoutWarning")
+@pytest.mark.parametrize("shape", [(4000, 300), (4000,)])
+def test_compressed_shards_of_our_own_are_no_reason_to_warn(tmp_path, shape):
+    memload.write(tmp_path / "s", {"x": torch.zeros(shape)}, codec="zstd")
+    assert len(memload.open(tmp_path / "s")) == 4000
 
 
 @pytest.mark.filterwarnings("error::memload.LayoutWarning")
@@ -317,9 +343,8 @@ def test_the_command_line_says_what_a_row_costs(tmp_path, capsys):
         file["plain"] = np.zeros((40, 100))
     assert main(["info", str(tmp_path / "a.h5")]) == 0
     said = capsys.readouterr().out
-    assert (
-        "betas: unfit for reading by rows, read from chunks in place; a row of 240 B takes 120 chunks, 9.6 kB" in said
-    )
-    assert "gz: decoded; a row of 800 B takes 1 chunk, 3.2 kB" in said
-    assert "plain: read in place" in said
+    assert "betas: read in place, 40 rows a chunk, 960 chunks a row; a row of 1.92 kB takes 960 chunks, 76.8 kB" in said
+    assert "76.8 kB, 40 times its size: unfit for reading by rows" in said
+    assert "gz: decoded: deflate, 4 rows a chunk; a row of 800 B takes 1 chunk, 3.2 kB" in said
+    assert "plain: read in place; a row takes its own 800 B" in said
     assert "memload write" in said

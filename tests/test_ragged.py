@@ -362,6 +362,18 @@ def test_numpy_arrays_memmaps_and_small_integers_hold_ragged_rows(tmp_path):
     assert memload.from_arrays(x=memload.ragged(np.arange(3), np.array([0, 3], dtype=np.uint8)))[0]["x"].shape == (3,)
 
 
+def test_values_in_a_file_and_offsets_in_memory_travel_as_what_they_are(tmp_path):
+    np.save(tmp_path / "values.npy", np.arange(100_000))
+    values = np.load(tmp_path / "values.npy", mmap_mode="r")
+    ds = memload.from_arrays(x=memload.ragged(values, [0, 5, 99_990, 100_000]))
+    packed = pickle.dumps(ds.select([2, 0, 2]))
+    assert len(packed) < 5_000
+    assert [row["x"].tolist() for row in map(pickle.loads(packed).__getitem__, range(2))] == [
+        [*range(99_990, 100_000)],
+        [0, 1, 2, 3, 4],
+    ]
+
+
 def test_slots_are_counted_and_grow_with_rows_that_repeat():
     ds = sentences(200).only("tokens")
     loader = memload.FastLoader(ds, 16, depth=2)
@@ -409,6 +421,8 @@ def test_batches_move_and_are_pinned_as_torch_does_it():
     _, edges = graphs()
     joined = next(iter(memload.FastLoader(memload.from_arrays(e=memload.ragged(edges, axis=1)), 4)))["e"]
     assert joined.to(torch.int32).axis == 1
+    edged = memload.from_arrays(e=memload.ragged(edges, axis=1))
+    assert edged.with_ragged("offsets").fields["e"].signature == edged.fields["e"].signature
     assert isinstance(joined, memload.Ragged)
 
 

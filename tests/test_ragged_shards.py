@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 import memload
 from memload import shard_index
+from memload.ragged_supply import RaggedSupply
 from tests.ragged_cases import row_lists, same, same_tensor, sentences
 
 
@@ -243,3 +245,52 @@ def test_info_says_what_a_set_holds(tmp_path, capsys):
     assert "text" in shown
     assert main(["write", str(tmp_path / "s"), str(tmp_path / "t"), "--quiet"]) == 0
     assert main(["verify", str(tmp_path / "t"), "--quiet"]) == 0
+
+
+def test_items_are_scaled_and_cast_on_the_way(tmp_path):
+    rows = [torch.randn(n, 2) for n in (3, 0, 5)]
+    ds = memload.from_arrays(x=memload.ragged(rows), n=torch.arange(3), t=["a", "b", "c"])
+    stored = memload.write(tmp_path / "s", ds, cast="bfloat16", scale={"x": 2.0}, rows=[2, 0])
+    assert all(map(same_tensor, rows_of(stored, "x"), [(rows[k] * 2).to(torch.bfloat16) for k in (2, 0)]))
+    assert rows_of(stored, "n") == [2, 0]
+    with pytest.raises(ValueError, match=r"rows are float32 \(None, 2\), the mask is \(2,\)"):
+        memload.write(tmp_path / "t", ds, mask={"x": np.ones(2, dtype=bool)})
+    with pytest.raises(TypeError, match="texts can be neither scaled nor cast"):
+        memload.write(tmp_path / "t", ds, scale={"t": 2.0})
+    with pytest.raises(ValueError, match="codec= is for sets whose rows all have one length"):
+        memload.write(tmp_path / "t", ds, codec="zstd")
+
+
+def test_a_writing_that_was_interrupted_is_taken_up(tmp_path, monkeypatch, capfd):
+    source = memload.write(tmp_path / "source", sentences(300))
+    whole = RaggedSupply.blocks
+
+    def breaking(self, conversions, start, _nbytes, *more):
+        for number, block in enumerate(whole(self, conversions, start, 2000, *more)):
+            if number == 8:
+                raise KeyboardInterrupt
+            yield block
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RaggedSupply, "blocks", breaking)
+        with pytest.raises(KeyboardInterrupt):
+            memload.write(tmp_path / "s", source, shard_bytes=3000)
+    assert not (tmp_path / "s").exists()
+    stored = memload.write(tmp_path / "s", source, shard_bytes=3000, progress=None)
+    assert "taken up where it was interrupted" in capfd.readouterr().err
+    assert same(list(memload.FastLoader(stored, 64)), list(memload.FastLoader(source, 64)))
+    assert memload.verify(tmp_path / "s") > 0
+
+
+def test_the_set_that_the_first_memload_of_this_version_wrote_is_read_and_written_again(tmp_path):
+    old = Path(__file__).parent / "data" / "shards-v2-ragged"
+    ds = memload.open(old)
+    assert [ds[k]["x"].tolist() for k in range(4)] == [[1, 2], [], [3], [4, 5, 6]]
+    assert [ds[k]["e"].tolist() for k in range(4)] == [[[0], [1]], [[1, 2], [3, 4]], [[], []], [[5], [6]]]
+    assert [ds[k]["text"] for k in range(4)] == ["é", "", "two words", "日本"]
+    assert [float(ds[k]["y"]) for k in range(4)] == [0.0, 1.0, 2.0, 3.0]
+    memload.verify(old)
+    again = memload.write(tmp_path / "s", ds, shard_bytes=100)
+    assert len(again) == 4
+    for file in sorted(old.iterdir()):
+        assert (tmp_path / "s" / file.name).read_bytes() == file.read_bytes(), file.name

@@ -21,8 +21,8 @@ FLOORS = [
     {"samplers", "budget_batches"},
     {"batch_streams"},
     {"errors", "dtypes", "sizes", "progress", "stats", "plan", "collate_rules", "pinning", "seeding", "iterators"}
-    | {"memory.budget", "sources.memory_maps", "sources.packages", "sources.paths"},
-    {"fields", "state", "mapped", "planned_rows", "ragged_samples"} | {"pace", "reseeding"},
+    | {"stored", "memory.budget", "sources.memory_maps", "sources.packages", "sources.paths"},
+    {"fields", "state", "mapped", "planned_rows", "ragged_samples"} | {"pace", "reseeding", "drawing_free"},
     {"collating", "safetensors_header", "rows", "windows", "ragged_transport", "sources.members"}
     | {"sources.hdf5_filters", "sources.tile_blocks", "sources.zarr_layout"},
     {"transport", "codec", "ragged_spec", "row_costs", "sources.hdf5_layout"},
@@ -30,10 +30,10 @@ FLOORS = [
     {"ragged_fields", "coded_blocks", "coded_fields"},
     {"codec_by_field"},
     {"codec_choice"},
-    {"ragged_shards", "shard_file", "staging"}
+    {"ragged_shards", "shard_file", "staging", "graph_layout"}
     | {"sources.arrays", "sources.npy", "sources.raw", "sources.safetensors_file"},
-    {"shards"} | {"sources.npz", "sources.torch_file", "sources.arrow", "sources.hdf5", "sources.ragged_arrays"},
-    {"unfinished", "ragged_writing", "sources.arrow_file", "sources.zarr_store"},
+    {"shards", "pyg"} | {"sources.npz", "sources.torch_file", "sources.arrow", "sources.hdf5", "sources.ragged_arrays"},
+    {"unfinished", "ragged_writing", "graph_lists"} | {"sources.arrow_file", "sources.pyg_file", "sources.zarr_store"},
     {"ragged_shard_file", "row_buffer", "sources.hugging_face"},
     {"shard_writer"},
     {"formats"},
@@ -41,14 +41,18 @@ FLOORS = [
     {"cast", "layout", "watches"},
     {"native", "cast_batches"},
     {"conversion"},
-    {"carried"},
+    {"carried", "batch_sizes"},
     {"door", "cold", "transforms"},
     {"dataset", "unaltered", "transform_threads"},
-    {"groups", "hugging_face", "zipping"},
-    {"transposing", "same_source", "ragged_option"},
-    {"supplies", "ragged_supply"},
-    {"opening", "readers", "stock_only", "worker_states"},
-    {"writing", "collation", "by_the_dataset", "grouped_source"},
+    {"groups", "graphs", "hugging_face", "zipping"},
+    {"transposing", "same_source", "ragged_option", "codec_sampling"},
+    {"supplies"},
+    {"ragged_supply"},
+    {"opening", "readers", "stock_only", "worker_states", "graph_collating"},
+    {"picture_files"},
+    {"picture_labels", "picture_pixels"},
+    {"pictures"},
+    {"graph_files", "writing", "collation", "by_the_dataset", "grouped_source"},
     {"changes", "iterables"},
     {"engine", "stock_passes"},
     {"grouped_batches"},
@@ -56,7 +60,13 @@ FLOORS = [
     {"accelerated"},
 ]
 # What runs from the command line stands on the face, like any user's program.
-PROGRAMS = [{"measure"}, {"stock", "bench"}, {"demo", "doctor", "write_command", "info_command"}, {"cli"}, {"__main__"}]
+PROGRAMS = [
+    {"measure"},
+    {"stock", "bench", "source_options"},
+    {"demo", "doctor", "write_command", "info_command"},
+    {"cli"},
+    {"__main__"},
+]
 HOUSE = [*FLOORS, {""}, *PROGRAMS]
 
 

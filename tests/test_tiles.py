@@ -152,7 +152,7 @@ def test_files_that_are_stored_differently_are_one_column(tmp_path):
     assert np.array_equal(torch.cat([batch["x"] for batch in batches]).numpy(), array[order])
 
 
-def test_joined_datasets_may_be_stored_differently(tmp_path):
+def test_joined_datasets_may_be_stored_differently_and_say_how(tmp_path):
     array = images(30)
     tiled = dataset(array[:10], stored(array[:10], (8, 24, 5, 3), [shuffle(array), DEFLATE], tmp_path / "x"))
     plain = memload.from_arrays(x=array[10:])
@@ -161,6 +161,12 @@ def test_joined_datasets_may_be_stored_differently(tmp_path):
     assert np.array_equal(
         joined.select(order).fields["x"].gather(np.arange(30)).numpy(), np.concatenate([array[10:], array[:10]])[order]
     )
+    how = tiled.fields["x"].stored
+    assert str(how) == "decoded: shuffle+deflate, 8 rows a chunk, 4 chunks a row"
+    assert how.decoded_bytes == 8 * array[0].nbytes
+    assert how.read_bytes * 2 == pytest.approx((tmp_path / "x").stat().st_size, abs=1)
+    assert str(joined.fields["x"].stored) == f"{how} or in place"
+    assert joined.fields["x"].stored.read_bytes == array[0].nbytes
 
 
 def test_windows_over_chunks_decode_each_chunk_once(tmp_path):

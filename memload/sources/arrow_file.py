@@ -35,6 +35,11 @@ def open_saved(path: Path, key: Key, field: str | None) -> dict[str, Field]:
     Raises:
         FormatError, KeyError, TypeError, ImportError: as `open_arrow`.
     """
+    return columns_as_fields(path, _columns(_saved_files(path)), key, field)
+
+
+def _saved_files(path: Path) -> list[Path]:
+    """The files of data in a directory that datasets saved."""
     if (path / SPLITS).exists() and not (path / STATE).exists():
         splits = ", ".join(repr(str(path / one)) for one in _json(path / SPLITS).get("splits", ()))
         raise FormatError(f"{path}: holds several splits of a dataset; open one of them: {splits}")
@@ -45,7 +50,16 @@ def open_saved(path: Path, key: Key, field: str | None) -> dict[str, Field]:
     names = [one.get("filename") for one in files] if isinstance(files, list) else []
     if not names or not all(isinstance(name, str) and name == Path(name).name for name in names):
         raise FormatError(f"{path / STATE}: names no files of data beside it")
-    return columns_as_fields(path, _columns([path / name for name in names]), key, field)
+    return [path / name for name in names]
+
+
+def arrow_names(path: Path) -> list[str]:
+    """Return the columns of an Arrow file, or of a directory that datasets saved.
+
+    Raises:
+        FormatError, ImportError: as `open_arrow`.
+    """
+    return list(_columns(_saved_files(path) if path.is_dir() else [path]))
 
 
 def columns_as_fields(

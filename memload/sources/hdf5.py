@@ -63,14 +63,26 @@ def open_hdf5(path: Path, key: Key = None, field: str | None = None) -> dict[str
     with file:
         with _as_format_errors(path):
             found = _datasets(path, file, key)
+            forms = {name: (dataset.shape, _dtype(dataset)) for name, dataset in found.items()}
         chosen = choose(path, found, key, field)
-        if key is None and len({dataset.shape[:1] if dataset.shape else None for dataset in chosen.values()}) > 1:
-            raise ValueError(f"{path}: its datasets differ in length; say which are meant by key=:\n{_listing(chosen)}")
+        if key is None and len({shape[:1] if shape else None for shape, _ in forms.values()}) > 1:
+            raise ValueError(f"{path}: its datasets differ in length; say which are meant by key=:\n{_listing(forms)}")
         with _as_format_errors(path):
             layouts = {name: read_layout(dataset) for name, dataset in chosen.items()}
     check_lengths(path, {name: stored.shape[0] for name, stored in layouts.items()}, key)
     storages = {place: Storage.map_file(str(place)) for place in {stored.path for stored in layouts.values()}}
     return {name: _field(stored, storages[stored.path]) for name, stored in layouts.items()}
+
+
+def hdf5_names(path: Path) -> list[str]:
+    """Return the paths of the datasets of a file.
+
+    Raises:
+        FormatError, ImportError: as `open_hdf5`.
+    """
+    h5py = package("h5py", "hdf5", str(path))
+    with _as_format_errors(path), h5py.File(path, "r", locking="best-effort") as file:
+        return [name for name, _ in _below(file, "", set())]
 
 
 @contextmanager
@@ -147,9 +159,9 @@ def _leads(path: Path, link: Any) -> str:
     )
 
 
-def _listing(found: Mapping[str, Any]) -> str:
-    shown = [f"  {name!r}  {_dtype(dataset)} {dataset.shape}" for name, dataset in list(found.items())[:_MOST_LISTED]]
-    more = len(found) - len(shown)
+def _listing(forms: Mapping[str, tuple[Any, str]]) -> str:
+    shown = [f"  {name!r}  {dtype} {shape}" for name, (shape, dtype) in list(forms.items())[:_MOST_LISTED]]
+    more = len(forms) - len(shown)
     return "\n".join([*shown, *([f"  and {more} more"] if more > 0 else [])])
 
 

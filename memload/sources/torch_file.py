@@ -118,14 +118,14 @@ def load_mapped(path: Path, *, trust: bool = False) -> TorchFile:
     return TorchFile(path, value, storage, begin, begin + storage.nbytes)
 
 
-def open_torch(path: Path, key: Key, field: str | None, *, trust: bool) -> dict[str, Field]:
-    """Return the tensors of a file of torch.save as fields: of a single tensor, or of dicts, lists and tuples of these.
+def fields_of(file: TorchFile, key: Key, field: str | None) -> dict[str, Field]:
+    """Return the tensors of a file as fields: of a single tensor, or of dicts, lists and tuples of these.
 
     Raises:
-        FormatError: as `load_mapped`, and if there are no tensors, or one whose rows are not runs of bytes.
+        FormatError: there are no tensors, or one whose rows are not runs of bytes.
         KeyError, TypeError, ValueError: as `choose` and `check_lengths`.
     """
-    file = load_mapped(path, trust=trust)
+    path = file.path
     if isinstance(file.value, torch.Tensor) and key is None:
         members = {field or "data": file.value}
     else:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import functools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,7 +67,6 @@ class Layout:
         filters: what a chunk went through, in the order in which the writer applied it.
         order: axes of a chunk from the slowest to the fastest; empty if as they come.
         fill: the bytes of one element of chunks that were never written.
-        key: gives the key of a chunk's, or shard's, coordinates.
         separator: between coordinates in a key; `prefix`: what precedes them.
         shard: where the chunks of a shard lie; None if keys hold chunks.
     """
@@ -78,12 +78,11 @@ class Layout:
     filters: tuple[Filter, ...]
     order: tuple[int, ...]
     fill: bytes
-    key: Callable[[tuple[int, ...]], str]
     separator: str
     prefix: str
     shard: ShardIndex | None = None
 
-    @property
+    @functools.cached_property
     def files(self) -> tuple[int, ...]:
         """How many chunks or shards there are along each axis."""
         return _grid(self.shape, self.file_shape)
@@ -100,7 +99,7 @@ class Layout:
             return None
         found = tuple(map(int, numbers))
         inside = all(n < count for n, count in zip(found, self.files, strict=True))
-        return found if inside and self.key(found) == key else None
+        return found if inside and self.prefix + self.separator.join(map(str, found)) == key else None
 
 
 def read_layout(array: Any) -> Layout:
@@ -122,7 +121,7 @@ def read_layout(array: Any) -> Layout:
         order = tuple(reversed(range(len(shape)))) if stated["order"] == "F" and len(shape) > 1 else ()
         chain = (*_swapped(native, not dtype.isnative), *filters)
         separator = str(stated["dimension_separator"])
-        return Layout(native, shape, chunk, chunk, chain, order, fill.tobytes(), _keys(metadata), separator, "")
+        return Layout(native, shape, chunk, chunk, chain, order, fill.tobytes(), separator, "")
     files = tuple(stated["chunk_grid"]["configuration"]["chunk_shape"])
     codecs = list(stated["codecs"])
     encoding = stated["chunk_key_encoding"]
@@ -132,11 +131,7 @@ def read_layout(array: Any) -> Layout:
     if codecs and codecs[0]["name"] == "sharding_indexed":
         tile, codecs, shard = _shard(files, codecs)
     chain, order = _chain(native, codecs)
-    return Layout(native, shape, files, tile, chain, order, fill.tobytes(), _keys(metadata), separator, prefix, shard)
-
-
-def _keys(metadata: Any) -> Callable[[tuple[int, ...]], str]:
-    return lambda coordinates: str(metadata.encode_chunk_key(coordinates))
+    return Layout(native, shape, files, tile, chain, order, fill.tobytes(), separator, prefix, shard)
 
 
 def _shard(

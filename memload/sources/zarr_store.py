@@ -68,6 +68,15 @@ def open_zarr(path: Path, key: Key, name: str | None) -> dict[str, Field]:
     return {one: _field(path, one, array, listed) for one, array in chosen.items()}
 
 
+def zarr_names(path: Path) -> list[str]:
+    """Return the paths of the arrays of a group; "" for an array.
+
+    Raises:
+        FormatError, ImportError: as `open_zarr`.
+    """
+    return list(_arrays(path.absolute()))
+
+
 def _arrays(path: Path) -> dict[str, Any]:
     zarr = package("zarr", "zarr", str(path))
     try:
@@ -87,7 +96,7 @@ def _field(path: Path, name: str, array: Any, listed: _Listing) -> Field:
         check_size(dtype, layout.shape[1:], layout.shape[0])
         if math.prod(layout.tiles) > MOST_TILES:
             raise FormatError(f"it has {math.prod(layout.tiles):,} chunks; memload reads up to {MOST_TILES:,}")
-        column = _column(layout, _found(layout, listed.below(array.path)), path)
+        column = _column(layout, _found(layout, listed.below(array.path, len(layout.shape))), path)
     except FormatError as error:
         raise FormatError(f"{path}: array {name!r}: {error}") from None
     except (TypeError, ValueError, KeyError, OverflowError) as error:
@@ -173,11 +182,11 @@ class _Listing:
     path: Path
     members: Mapping[str, Place] | None = field(repr=False)  # of a zip file
 
-    def below(self, folder: str) -> dict[str, Place]:
-        """Return the places of all keys below a folder, by keys relative to it."""
+    def below(self, folder: str, depth: int) -> dict[str, Place]:
+        """Return the places of all keys at most so many folders below a folder, by keys relative to it."""
         if self.members is None:
             base = str(self.path / folder)
-            return {place.path[len(base) + 1 :]: place for place in _walk(base)}
+            return {place.path[len(base) + 1 :]: place for place in _walk(base, depth)}
         prefix = f"{folder}/" if folder else ""
         return {name.removeprefix(prefix): one for name, one in self.members.items() if name.startswith(prefix)}
 
@@ -194,10 +203,12 @@ def _listed(path: Path) -> _Listing:
     return _Listing(path, members)
 
 
-def _walk(folder: str) -> Iterator[Place]:
+def _walk(folder: str, depth: int) -> Iterator[Place]:
+    """The files at most so many folders below: links may lead in circles."""
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_dir():
-                yield from _walk(entry.path)
+                if depth:
+                    yield from _walk(entry.path, depth - 1)
             else:
                 yield Place(entry.path, 0, entry.stat().st_size)

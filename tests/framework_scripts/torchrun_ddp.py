@@ -9,11 +9,15 @@ from torch.utils.data import DistributedSampler
 import memload
 
 
-def trained(make_loader, *, drop_last=False, shuffle=True):
+def trained(make_loader, *, drop_last=False, shuffle=True, budget=None):
     torch.manual_seed(7)
     ds = dataset()
-    sampler = DistributedSampler(ds, shuffle=shuffle, seed=3, drop_last=drop_last)
-    loader = make_loader(ds, batch_size=BATCH, sampler=sampler)
+    if budget is None:
+        sampler = DistributedSampler(ds, shuffle=shuffle, seed=3, drop_last=drop_last)
+        loader = make_loader(ds, batch_size=BATCH, sampler=sampler)
+    else:
+        sampler = memload.BudgetBatchSampler([1 + row % 5 for row in range(len(ds))], budget, seed=3)
+        loader = make_loader(ds, batch_sampler=sampler)
     model = DistributedDataParallel(Net())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     noted = Noted(ds)
@@ -41,6 +45,7 @@ report(
         "FastLoader": lambda: compared(memload.FastLoader),
         "FastLoader, drop_last": lambda: compared(memload.FastLoader, drop_last=True),
         "FastLoader, in order": lambda: compared(memload.FastLoader, shuffle=False),
+        "FastLoader, by budget": lambda: compared(memload.FastLoader, budget=16),
         "the second door": lambda: compared(door_loader),
     }
 )

@@ -1,0 +1,56 @@
+"""How the rows of a column are stored, in words, and what reading one costs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from memload._core import Column, Ragged, TileGrid, Tiles, Windows
+
+
+@dataclass(frozen=True)
+class Stored:
+    """How rows are stored, and what a row costs that is read by itself.
+
+    Attributes:
+        how: "in place", or what is done to the chunks that rows lie in, as "decoded: shuffle+deflate, 8 rows a chunk".
+        read_bytes: stored bytes that such a row takes on average, all of the chunks that hold a part of it.
+        decoded_bytes: bytes that are decoded for it; 0 where nothing is.
+
+    Example:
+        >>> import memload, torch
+        >>> memload.from_arrays(stim=torch.zeros(10, 3, 8, 8)).fields["stim"].stored
+        Stored(how='in place', read_bytes=768, decoded_bytes=0)
+    """
+
+    how: str
+    read_bytes: int
+    decoded_bytes: int = 0
+
+    def __str__(self) -> str:
+        return self.how
+
+
+def stored_as(column: Column | Tiles | Windows | Ragged) -> Stored:
+    """Return how the rows of a column are stored; of several parts the largest part's costs."""
+    if isinstance(column, Windows):
+        frame, frames = stored_as(column.frames), len(column.steps)
+        return Stored(frame.how, frame.read_bytes * frames, frame.decoded_bytes * frames)
+    if not isinstance(column, Tiles):
+        return Stored("in place", column.row_bytes)
+    parts = {part.rows: _part(part) for part in column.parts}
+    most = parts[max(parts)]
+    return Stored(" or ".join(sorted({part.how for part in parts.values()})), most.read_bytes, most.decoded_bytes)
+
+
+def _part(part: TileGrid | Column) -> Stored:
+    if isinstance(part, Column):
+        return Stored("in place", part.row_bytes)
+    rows, *sides = part.tile_shape
+    across = math.prod(-(-whole // side) for whole, side in zip(part.row_shape, sides, strict=True))
+    chunks = f"{rows} row{'s' * (rows > 1)} a chunk" + (f", {across} chunks a row" if across > 1 else "")
+    if part.chain is None:
+        return Stored(f"in place, {chunks}", part.row_bytes)
+    filters = "+".join(name for name, _, _ in part.chain.filters) or "copied as a whole"
+    read = round(part.stored_bytes / max(1, -(-part.rows // rows)))
+    return Stored(f"decoded: {filters}, {chunks}", read, part.tile_bytes * across)
