@@ -30,7 +30,7 @@ GRAPHS, BATCH = 100_000, 128
 OPENED = {
     "torch.load": "import torch_geometric.data, torch; held = torch.load({file!r}, weights_only=False)",
     "memload, the same file": "import torch_geometric.data, memload; held = memload.open_graphs({file!r})",
-    "memload, shards": "import torch_geometric.data, memload; held = memload.open_graphs({shards!r})",
+    "memload, shards": "import memload; held = memload.open_graphs({shards!r})",
 }
 # What a process has for itself, in bytes: read before and after, in steps of a thread that watches meanwhile.
 WATCHED = """

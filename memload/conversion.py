@@ -55,13 +55,14 @@ class Conversion:
             rows = _masked(rows, self.mask)
         if self.factor is None and self.cast is None:
             return rows
-        values = torch.from_numpy(rows.data.reshape(-1)).view(rows.dtype)
+        data = rows.data if rows.data.flags.writeable else rows.data.copy()  # torch warns of those that are not
+        values = torch.from_numpy(data.reshape(-1)).view(rows.dtype)
         if self.factor is not None:
             values = values.to(self._computes_in(rows.dtype), copy=True).mul_(self.factor)
         if self.cast is not None:
             values = self.cast.apply(values)
-        data = values.view(torch.uint8).numpy().reshape(len(rows), row_nbytes(values.dtype, rows.shape))
-        return Rows(values.dtype, rows.shape, data)
+        converted = values.view(torch.uint8).numpy().reshape(len(rows), row_nbytes(values.dtype, rows.shape))
+        return Rows(values.dtype, rows.shape, converted)
 
     def working_bytes(self, dtype: torch.dtype, shape: tuple[int, ...]) -> int:
         """Return the bytes of one row where it is largest: as it comes, as it is computed with, or as it goes."""
@@ -143,7 +144,7 @@ def as_mask(given: Any) -> NDArray[np.bool_]:
         TypeError, ValueError: it is no such array, has no axis, or keeps nothing.
     """
     where = f"the mask {given}" if isinstance(given, (str, Path)) else "the mask"
-    array = np.load(given, allow_pickle=False) if isinstance(given, (str, Path)) else np.asarray(given)
+    array = load_array(given) if isinstance(given, (str, Path)) else np.asarray(given)
     if not isinstance(array, np.ndarray) or array.ndim == 0 or array.dtype.kind not in "buif":
         raise TypeError(f"{where} is {kind(array)}; expected a bool array, as one .npy file or in memory")
     mask = array.astype(np.bool_)
@@ -153,6 +154,14 @@ def as_mask(given: Any) -> NDArray[np.bool_]:
     if not mask.any():
         raise ValueError(f"{where} keeps none of its {mask.size:,} elements")
     return mask
+
+
+def load_array(path: str | Path) -> Any:
+    """Return the array of a .npy file. Raises ValueError if it holds none, OSError if it cannot be read."""
+    try:
+        return np.load(path, allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise ValueError(f"{path}: not a .npy file of numbers ({error})") from error
 
 
 def _as_factor(given: Any) -> float:

@@ -118,6 +118,8 @@ def check_attributes(attributes: Attributes) -> None:
     for name, (dtype, shape) in attributes.items():
         if "batch" in name or name == "ptr":
             raise ValueError(f"the attribute {name!r} has the name of what batches have: give single graphs")
+        if 0 in shape:
+            raise ValueError(f"the attribute {name!r} has the shape {shape}, and so no elements: leave it out")
         if dtype is None or not along_last(name):
             continue
         if dtype not in (torch.int64, torch.int32):

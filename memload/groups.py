@@ -20,7 +20,7 @@ from memload.fields import Field, check_name
 from memload.gathered import GatheredRows
 from memload.mapped import MappedDataset
 from memload.ragged_rows import is_ragged, taken
-from memload.ragged_samples import sample_of
+from memload.ragged_samples import NO_FORMS, sample_of
 from memload.row_numbers import by_first_appearance, kind, row_number, row_numbers, rows_of_each, two_parts
 from memload.sizes import format_size
 
@@ -78,9 +78,8 @@ class GroupedDataset(torch.utils.data.Dataset[dict[str, Any]]):
     def __getitem__(self, index: SupportsIndex) -> dict[str, Any]:
         row = np.array([row_number(index, len(self))], dtype=np.int64)
         (tag,), (inner,) = self.locate(row)
-        sample: dict[str, Any] = list(self.members.values())[tag][inner]
-        sample[TAG] = int(tag)
-        return sample
+        sample = list(self.members.values())[tag][inner]
+        return _tagged(sample, int(tag))
 
     def locate(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return of each row the number of its dataset, and its row there.
@@ -243,8 +242,12 @@ def with_tag(dataset: Dataset, number: int) -> Dataset:
 
 def with_int_tag(sample: Mapping[str, Any]) -> dict[str, Any]:
     """Return a sample that was cut from a batch as the joined dataset gives it: with its number as an int."""
-    tagged: dict[str, Any] = sample_of({**sample, TAG: int(sample[TAG])}, getattr(sample, "forms", {}))
-    return tagged
+    return _tagged(sample, int(sample[TAG]))
+
+
+def _tagged(sample: Mapping[str, Any], tag: int) -> dict[str, Any]:
+    made: dict[str, Any] = sample_of({**sample, TAG: tag}, getattr(sample, "forms", NO_FORMS))
+    return made
 
 
 def group_collate(samples: Sequence[Any]) -> list[Any]:

@@ -51,6 +51,6 @@ def _part(part: TileGrid | Column) -> Stored:
     chunks = f"{rows} row{'s' * (rows > 1)} a chunk" + (f", {across} chunks a row" if across > 1 else "")
     if part.chain is None:
         return Stored(f"in place, {chunks}", part.row_bytes)
-    filters = "+".join(name for name, _, _ in part.chain.filters)
+    filters = "+".join(name for name, _, _ in part.chain.filters) or "copied as a whole"
     read = round(part.stored_bytes / max(1, -(-part.rows // rows)))
     return Stored(f"decoded: {filters}, {chunks}", read, part.tile_bytes * across)

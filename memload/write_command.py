@@ -9,9 +9,8 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from memload.cast import Cast
+from memload.conversion import load_array
 from memload.dataset import Dataset
 from memload.dtypes import as_torch_dtype
 from memload.errors import LayoutWarning
@@ -240,7 +239,7 @@ def _size(text: str) -> int | tuple[int, int]:
 
 def _rows(text: str, length: int) -> Any:
     if text.endswith(".npy"):
-        return np.load(text, allow_pickle=False)
+        return load_array(text)
     try:
         parts = [int(part) if part else None for part in text.split(":")]
         if not 2 <= len(parts) <= 3:

@@ -147,6 +147,29 @@ def test_conversions_that_do_not_fit_say_why(options, error, message):
         Conversions(**options).of(FORMS)
 
 
+def test_arrays_that_must_not_be_written_to_are_converted(tmp_path):
+    x = np.arange(6.0)
+    x.flags.writeable = False
+    assert all_rows(memload.write(tmp_path / "s", {"x": x}, scale=2, cast="float32"), "x").tolist() == [
+        0,
+        2,
+        4,
+        6,
+        8,
+        10,
+    ]
+    assert x[1] == 1
+
+
+@pytest.mark.parametrize("content", [b"", b"text", b"\x93NUMPY\x01\x00"])
+def test_a_mask_or_rows_from_no_npy_file_say_so(tmp_path, capsys, content):
+    (tmp_path / "bad.npy").write_bytes(content)
+    np.save(tmp_path / "x.npy", np.zeros((5, 2), np.float32))
+    for option in ("--mask", "--rows"):
+        assert main(["write", str(tmp_path / "x.npy"), str(tmp_path / "s"), option, str(tmp_path / "bad.npy")]) == 2
+        assert "bad.npy: not a .npy file of numbers" in capsys.readouterr().err
+
+
 def test_a_conversion_that_does_not_fit_writes_nothing(tmp_path):
     with pytest.raises(ValueError, match="only floating"):
         memload.write(tmp_path / "s", {"x": torch.arange(3)}, cast="bfloat16")

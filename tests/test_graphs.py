@@ -35,7 +35,7 @@ def native(dataset, **arguments):
 
 
 @given(graph_lists(), st.integers(1, 4), st.booleans())
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=40)
 def test_batches_are_those_of_the_loader_of_pytorch_geometric(graphs, batch_size, shuffle):
     torch.manual_seed(1)
     expected = list(DataLoader(graphs, batch_size, shuffle))
@@ -47,7 +47,7 @@ def test_batches_are_those_of_the_loader_of_pytorch_geometric(graphs, batch_size
 
 
 @given(graph_lists(), st.data())
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=20)
 def test_samples_are_the_graphs_and_rows_can_be_selected_and_repeated(graphs, data):
     rows = data.draw(st.lists(st.integers(0, len(graphs) - 1), min_size=1, max_size=9))
     dataset = memload.from_graphs(graphs)
@@ -59,7 +59,7 @@ def test_samples_are_the_graphs_and_rows_can_be_selected_and_repeated(graphs, da
 
 
 @given(graph_lists(), st.data())
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=15)
 def test_a_file_of_an_in_memory_dataset_is_read_in_place(tmp_path_factory, graphs, data):
     graphs = [*graphs, *graphs[:1]]  # a single graph is stored in another form
     path = tmp_path_factory.mktemp("pyg") / "data.pt"
@@ -80,7 +80,7 @@ def test_a_file_of_an_in_memory_dataset_is_read_in_place(tmp_path_factory, graph
 
 
 @given(graph_lists())
-@settings(deadline=None, max_examples=12)
+@settings(deadline=None, max_examples=8)
 def test_graphs_written_as_shards_are_the_same_graphs(tmp_path_factory, graphs):
     folder = tmp_path_factory.mktemp("shards")
     written = memload.write_graphs(folder / "a", iter(graphs))
@@ -97,7 +97,7 @@ def GraphsOf(dataset):  # noqa: N802 - as the class that it makes
 
 
 @given(graph_lists())
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=15)
 def test_plain_batches_have_the_same_tensors_on_either_engine(graphs):
     plain = memload.from_graphs(graphs).as_plain()
     expected = Batch.from_data_list(graphs).to_dict()
@@ -111,7 +111,7 @@ def test_plain_batches_have_the_same_tensors_on_either_engine(graphs):
 
 
 @given(graph_lists())
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=15)
 def test_stock_loaders_get_the_same_batches(graphs):
     dataset = memload.from_graphs(graphs)
     (expected,) = DataLoader(graphs, len(graphs))
@@ -299,6 +299,11 @@ class OwnRules(Data):
             "'root_index' is torch.float32, but its",
         ),
         ([Data(x=torch.zeros(1), a_index=torch.zeros(1, 1, 1).long())], ValueError, "numbers of nodes: expected"),
+        (
+            [Data(x=torch.zeros(3, 0))],
+            ValueError,
+            r"graph 0: the attribute 'x' has the shape \(None, 0\), and so no elem",
+        ),
         ([Data(num_nodes=torch.zeros(2))], ValueError, "num_nodes is one int for each graph"),
         ([*rings([2]), Data(x=torch.zeros(1, 3))], ValueError, "graph 1: lacks edge_index, which graph 0 has"),
         ([*rings([2]), *rings([2], y=1)], ValueError, "graph 1: has y, which graph 0 lacks"),

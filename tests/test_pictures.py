@@ -1,6 +1,8 @@
 """Pictures: pixels as Pillow has them, masks exact, pairs and labels complete, what is damaged named."""
 
+import contextlib
 import io
+import math
 import os
 import signal
 import subprocess
@@ -20,7 +22,9 @@ from PIL.Image import Image
 
 import memload
 from memload.cli import main
+from memload.picture_files import read_headers
 from memload.picture_labels import labels_of_table
+from memload.picture_pixels import Pixels
 from memload.shard_writer import ShardWriter
 
 MODES = ["1", "L", "LA", "P", "RGB", "RGBA", "I;16"]
@@ -519,3 +523,36 @@ def test_the_command_line_keeps_pictures_and_sources_apart(pairs, monkeypatch, c
     monkeypatch.chdir(pairs)
     assert main(["write", *arguments]) == 2
     assert message in capsys.readouterr().err
+
+
+@given(
+    st.sampled_from(["PNG", "JPEG"]),
+    st.lists(st.tuples(st.floats(0, 1), st.integers(0, 255)), max_size=8),
+    st.floats(0, 1),
+)
+def test_bytes_that_are_changed_give_pixels_or_an_error_of_ours(tmp_path_factory, kind, changes, cut):
+    made = io.BytesIO()
+    picture("RGB", 12, 20).save(made, kind)
+    raw = bytearray(made.getvalue())
+    for place, value in changes:
+        raw[int(place * (len(raw) - 1))] = value
+    folder = tmp_path_factory.mktemp("changed")
+    (folder / "a.png").write_bytes(raw[: len(raw) if cut > 0.5 else int(2 * cut * len(raw))])
+    headers, damaged = read_headers(folder, {"a": folder / "a.png"}, 1, progress=False)
+    assert len(headers) + len(damaged) == 1
+    for header in headers.values():
+        if math.prod(header.size) > 10**6:
+            continue  # a few bytes may state a large picture, up to Pillow's limit
+        with contextlib.suppress(memload.FormatError):
+            assert Pixels("RGB", (12, 20), "stretch").image(header).shape == (3, 12, 20)
+
+
+def test_pictures_are_added_to_a_set(pairs):
+    options = {"labels": pairs / "labels.csv"}
+    written(pairs / "s", pairs / "images", pairs / "masks", **options)
+    ds = written(pairs / "s", pairs / "images", pairs / "masks", append=True, **options)
+    assert [ds[i]["file"] for i in range(8)] == ["a.jpg", "b.jpg", "c.jpg", "d.jpg"] * 2
+    assert torch.equal(ds[6]["mask"], ds[2]["mask"])
+    memload.verify(pairs / "s")
+    with pytest.raises(FileExistsError, match="append=True"):
+        written(pairs / "s", pairs / "images", pairs / "masks", **options)

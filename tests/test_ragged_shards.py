@@ -265,8 +265,8 @@ def test_a_writing_that_was_interrupted_is_taken_up(tmp_path, monkeypatch, capfd
     source = memload.write(tmp_path / "source", sentences(300))
     whole = RaggedSupply.blocks
 
-    def breaking(self, conversions, start, nbytes):
-        for number, block in enumerate(whole(self, conversions, start, 2000)):
+    def breaking(self, conversions, start, _nbytes, *more):
+        for number, block in enumerate(whole(self, conversions, start, 2000, *more)):
             if number == 8:
                 raise KeyboardInterrupt
             yield block

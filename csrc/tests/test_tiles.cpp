@@ -440,6 +440,43 @@ TEST(a_file_that_is_cut_short_is_an_error_for_the_rows_that_are_gone) {
   }
 }
 
+TEST(files_that_are_opened_for_each_read_give_the_same_rows_and_say_when_they_are_cut_or_gone) {
+  const Made array = images(12, 4);
+  const auto size = array.tiled.storages.front()->size();
+  std::string gone;
+  std::shared_ptr<const Tiles> column;
+  {
+    OnDisk disk(array.tiled);
+    gone = disk.file.path();
+    disk.tiled.storages = {Storage::name_file(gone, size)};
+    column = column_of(disk.tiled);
+    CHECK(gathered(column, {7, 0, 11}) == rows_of_whole(array, {7, 0, 11}));
+    Gather gather({{column, std::nullopt}}, best_isa(), Store::cached);
+    gather.advise(std::vector<std::int64_t>{3, 9});
+    disk.file.truncate(disk.tiled.tiles[1].offset + 5);
+    CHECK(gathered(column, {3}) == rows_of_whole(array, {3}));
+    try {
+      gathered(column, {3, 6});
+      CHECK(false);
+    } catch (const ReadError& error) {
+      CHECK_EQ(error.row(), 6);
+      CHECK_EQ(error.offset(), disk.tiled.tiles[1].offset);
+      CHECK(std::string(error.what()).find("ends at " + std::to_string(disk.tiled.tiles[1].offset + 5)) !=
+            std::string::npos);
+    }
+  }
+  CHECK_THROWS(ReadError, gathered(column, {0}));
+  const auto named = Storage::name_file(gone, 64);
+  CHECK_THROWS(std::invalid_argument, Column(8, {{named, 0, 8, 8}}));
+  TiledArray bare;
+  bare.rows = 8;
+  bare.tile_shape = {8};
+  bare.storages = {named};
+  bare.tiles = {{0, 0, 0, 8}};
+  bare.fill = Bytes(1);
+  CHECK_THROWS(std::invalid_argument, TileGrid(bare));
+}
+
 TEST(a_pipeline_gives_decoded_rows_beside_plain_ones_and_counts_what_it_read) {
   const Made array = images(200, 8);
   OnDisk disk(array.tiled);

@@ -69,8 +69,9 @@ def _stored(path: Path, file: BinaryIO, info: zipfile.ZipInfo) -> NpyArray:
 
 def data_offset(path: Path, file: BinaryIO, info: zipfile.ZipInfo) -> int:
     """Return where the bytes of a member begin: its local header may have other lengths than the directory says."""
-    file.seek(max(0, info.header_offset))
-    header = file.read(_LOCAL_HEADER.size)
+    inside = 0 <= info.header_offset <= path.stat().st_size
+    file.seek(info.header_offset if inside else 0)
+    header = file.read(_LOCAL_HEADER.size if inside else 0)
     if len(header) < _LOCAL_HEADER.size or not header.startswith(_LOCAL_MAGIC):
         raise FormatError(f"{path}: {info.filename} has no header at offset {info.header_offset}")
     *_, name_bytes, extra_bytes = _LOCAL_HEADER.unpack(header)
