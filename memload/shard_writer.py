@@ -45,7 +45,8 @@ class ShardWriter:
     """Writes a directory of shards as a stream; what was interrupted leaves nothing that opens.
 
     The first row fixes the fields, their dtypes and shapes. The set appears under its name when the `with` block ends,
-    and not at all if the block ends by an exception. Memory in use is about 4 MiB, or one row if that is larger.
+    and not at all if the block ends by an exception. Memory in use is about 4 MiB, or one row if that is larger;
+    with a codec, 32 MiB or two of its blocks more.
 
     Args:
         path: the directory to make.

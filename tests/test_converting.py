@@ -203,6 +203,21 @@ def write_killed(source, target, shards, with_signal=signal.SIGKILL, **options):
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
+def write_killed_after(source, target, seconds, **options):
+    """Convert in a forked process that is killed after so many seconds, unless it was faster."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forking with threads, from Python 3.12 on
+        child = os.fork()
+    if child == 0:
+        try:
+            signal.setitimer(signal.ITIMER_REAL, seconds)  # whose signal, not handled, ends the process at once
+            write_again(source, target, **options)
+            os._exit(0)
+        finally:
+            os._exit(99)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
 def write_again(source, target, **options):
     options = {"shard_bytes": 480, "cast": {"betas": "float32"}, **options}
     return memload.write(target, memload.open(source, field="betas"), **options)
@@ -225,6 +240,23 @@ def test_a_killed_conversion_goes_on_behind_its_complete_shards(tmp_path, betas,
     now = {one.name: one.stat().st_mtime_ns for one in target.glob("*.safetensors")}
     assert sum(now[name] == changed for name, changed in kept.items()) == shards
     assert hidden(tmp_path) == []
+
+
+def test_a_conversion_that_is_killed_again_and_again_comes_to_its_end(tmp_path):
+    x = np.random.default_rng(0).integers(0, 2**15, (3000, 50)).astype(np.int16)
+    np.save(tmp_path / "betas.npy", x)
+    options = {"shard_bytes": 20_000, "progress": False}
+    ends = []
+    for delay in (0.002, 0.01, 0.02, 0.03, 0.05, 0.08):
+        ends.append(write_killed_after(tmp_path / "betas.npy", tmp_path / "s", delay, **options))
+        if (tmp_path / "s").exists():
+            break
+    if not (tmp_path / "s").exists():
+        write_again(tmp_path / "betas.npy", tmp_path / "s", **options)
+    ds = memload.open(tmp_path / "s")
+    assert -signal.SIGALRM in ends
+    assert torch.equal(all_rows(ds, "betas"), torch.from_numpy(x).float())
+    assert memload.verify(tmp_path / "s") == ds.nbytes
 
 
 def test_what_is_damaged_meanwhile_is_written_again(tmp_path, betas, capfd):
