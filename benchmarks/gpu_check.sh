@@ -6,8 +6,9 @@
 # What the machine must have: a GPU with its driver, nvcc 12 or newer (older than 12.8, it makes no machine code for
 # compute capability 10 and up, and the driver translates PTX), a C++20 compiler, and a Python (3.10 or newer; PYTHON=...
 # names it) with torch for CUDA, numpy, cmake, ninja, pybind11 and scikit-build-core.
-# What may have to travel as wheels, where that Python lacks it: pytest, xxhash, tqdm (with pytest's own needs:
-# iniconfig, packaging, pluggy, pygments). Fetch them elsewhere by `pip download`, and name their folder as the argument.
+# What may have to travel as wheels, where that Python lacks it: blosc2 (to build with; nothing of what it needs), xxhash,
+# tqdm, pytest (with its own needs: iniconfig, packaging, pluggy, pygments). Fetch them elsewhere by
+# `pip download --no-deps`, and name their folder as the argument.
 #
 # Writes gpu_cast_<device>_<date>.json into ${OUT:-benchmarks/results}. Nothing is installed outside a temporary folder.
 #
@@ -36,7 +37,7 @@ import importlib.util
 import shutil
 import sys
 
-needed = ["torch", "numpy", "tqdm", "xxhash", "pytest", "pybind11", "scikit_build_core"]
+needed = ["torch", "numpy", "tqdm", "xxhash", "pytest", "pybind11", "scikit_build_core", "blosc2"]
 missing = [name for name in needed if importlib.util.find_spec(name) is None]
 missing += [tool for tool in ("nvcc", "cmake", "ninja") if shutil.which(tool) is None]
 if missing:
