@@ -9,7 +9,7 @@ from typing import Any
 
 from memload.dataset import Dataset
 from memload.errors import FormatError, LayoutWarning
-from memload.fields import describe
+from memload.fields import Field, describe
 from memload.formats import Stated, names_at
 from memload.opening import open  # noqa: A004 - memload's own
 from memload.row_costs import cost_of
@@ -49,8 +49,12 @@ def _tell(dataset: Dataset) -> None:
     print(dataset)
     print(f"  files: {len(files)}")
     for name, field in dataset.fields.items():
-        how = str(field.stored)
-        print(f"  {name}: {'read ' if how.startswith('in place') else ''}{how}; {cost_of(field)}")
+        print(f"  {name}: {_how(field)}")
+
+
+def _how(field: Field) -> str:
+    how = str(field.stored)
+    return f"{'read ' if how.startswith('in place') else ''}{how}; {cost_of(field)}"
 
 
 def _told_one_by_one(paths: list[str], given: dict[str, Any]) -> bool:
@@ -70,4 +74,4 @@ def _one(path: str, name: str, given: dict[str, Any]) -> str:
         (field,) = open(path, key=name, **given).fields.values()
     except (FormatError, ValueError) as error:
         return f"unfit: {str(error).removeprefix(f'{Path(path).absolute()}: ').removeprefix(f'{path}: ')}"
-    return f"{field.rows:,} rows of {describe(field.dtype, field.shape)}; {cost_of(field)}"
+    return f"{field.rows:,} rows of {describe(field.dtype, field.shape)}; {_how(field)}"
