@@ -194,7 +194,9 @@ def _named(option: str, given: Any, forms: Mapping[str, Form], fits: Callable[[s
             "cast": "only floating fields are cast without being named",
         }[option]
         of_mask = f" {given.shape}" if option == "mask" else ""
-        raise ValueError(f"{option}{of_mask}: {what}; the fields are {listed}")
+        turned = [name for name, (_, shape) in forms.items() if option == "mask" and shape == given.shape[::-1]]
+        hint = f"; the mask has the axes of {turned[0]!r} in reverse: transpose it" if turned else ""
+        raise ValueError(f"{option}{of_mask}: {what}; the fields are {listed}{hint}")
     return dict.fromkeys(fitting, given)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -113,13 +114,22 @@ def from_arrays(arrays: Mapping[str, Any] | None = None, /, **fields: Any) -> Da
     return Dataset({name: field_of(name, array) for name, array in {**named, **fields}.items()})
 
 
+def _count(given: Any) -> int:
+    count = operator.index(given)  # numpy's integers too
+    if count < 0 or isinstance(given, bool):
+        raise ValueError
+    return count
+
+
 def _open_stated(path: Path, stated: Stated) -> dict[str, Field]:
-    shape, offset = stated.shape, stated.offset or 0
-    if stated.dtype is None or shape is None:
+    if stated.dtype is None or stated.shape is None:
         raise TypeError(f"{path}: bare rows need both dtype= and shape=, the shape of one row")
-    sides = tuple(shape) if isinstance(shape, Sequence) else (shape,)
-    if not all(isinstance(side, int) and side >= 0 for side in sides) or offset < 0:
-        raise ValueError(f"{path}: shape and offset must be counts, got {sides} and {offset}")
+    try:
+        sides = tuple(map(_count, stated.shape if isinstance(stated.shape, Sequence) else [stated.shape]))
+        offset = _count(stated.offset or 0)
+    except (TypeError, ValueError):
+        counts = f"{stated.shape!r} and {stated.offset or 0!r}"
+        raise ValueError(f"{path}: shape and offset must be counts, got {counts}") from None
     if stated.key is not None or stated.trust is not None:
         raise TypeError(f"{path}: bare rows have no names and no classes; leave out key= and trust=")
     if is_directory(path):

@@ -176,6 +176,8 @@ def _pixels(album: _Album, size: Size, fit: Fit, mode: Mode | None, progress: bo
     sides = (size, size) if isinstance(size, int) else size
     if sides is not None and (len(sides) != 2 or not all(isinstance(side, int) and side > 0 for side in sides)):
         raise ValueError(f"size is a number of pixels or (height, width), got {size!r}")
+    if sides is not None and sides[0] * sides[1] > _MOST_PIXELS:
+        raise ValueError(f"size {size!r}: rows of more than {_MOST_PIXELS:,} pixels are not made")
     chosen = _mode([pair.image for pair in album.pairs], mode)
     clear = [pair.image.name for pair in album.pairs if pair.image.alpha]
     if clear and chosen != "RGBA":
@@ -185,6 +187,9 @@ def _pixels(album: _Album, size: Size, fit: Fit, mode: Mode | None, progress: bo
             progress,
         )
     return Pixels(chosen, sides or one_size(album.pairs), fit)
+
+
+_MOST_PIXELS = 178_956_970  # as many as Pillow reads of a picture
 
 
 def _mode(images: Sequence[Picture], wanted: Mode | None) -> Mode:

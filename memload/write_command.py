@@ -219,7 +219,7 @@ def _path(text: str) -> Path:
 def _factor(text: str) -> float:
     try:
         return float(Fraction(text))
-    except (ValueError, ZeroDivisionError):
+    except (ValueError, ZeroDivisionError, OverflowError):
         raise ValueError(f"--scale: {text!r} is no number such as 0.00333 or 1/300") from None
 
 

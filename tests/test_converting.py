@@ -127,6 +127,7 @@ FORMS = {"stim": (torch.uint8, (3, 4)), "trial": (torch.int64, ()), "ok": (torch
     [
         ({"mask": np.ones((4, 3), bool)}, ValueError, r"mask \(4, 3\): no row begins with .*stim uint8 \(3, 4\)"),
         ({"mask": {"stim": np.ones((4, 3), bool)}}, ValueError, r"the mask is \(4, 3\); its axes are .* in reverse"),
+        ({"mask": np.ones((4, 3), bool)}, ValueError, r"the mask has the axes of 'stim' in reverse: transpose it"),
         ({"mask": {"robs": np.ones(3, bool)}}, ValueError, "mask: no field 'robs'; there are stim uint8"),
         ({"mask": np.zeros(3, bool)}, ValueError, "keeps none of its 3 elements"),
         ({"mask": np.array([0, 2, 1])}, ValueError, "values other than 0 and 1, such as 2; make it bool"),
@@ -591,6 +592,7 @@ def test_codecs_are_named_on_the_command_line(tmp_path):
         ([], "expected what to convert and the directory to make"),
         (["only.npy"], "expected what to convert and the directory to make"),
         (["x.npy", "s", "--scale", "a third"], "--scale: 'a third' is no number such as 0.00333 or 1/300"),
+        (["x.npy", "s", "--scale", "1e400"], "--scale: '1e400' is no number such as 0.00333 or 1/300"),
         (["x.npy", "s", "--scale", "1/0"], "--scale: '1/0' is no number"),
         (["x.npy", "s", "--rows", "3"], "--rows: expected a slice such as 0:1000, or a .npy file, got '3'"),
         (["x.npy", "s", "--cast", "bfloat16,twice"], "--cast: expected DTYPE or DTYPE,norm_removed"),

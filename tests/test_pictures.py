@@ -267,6 +267,7 @@ def test_mixed_sizes_are_refused_with_all_of_them_and_the_choice(pairs):
     [
         ({"size": 0}, "size is a number of pixels or"),
         ({"size": (3,)}, "size is a number of pixels or"),
+        ({"size": 99_999_999}, "more than 178,956,970 pixels"),
         ({"fit": "pad"}, "fit is one of stretch, crop; got 'pad'"),
         ({"mode": "CMYK"}, "mode is one of L, RGB, RGBA, I;16; got 'CMYK'"),
         ({"mode": "I;16"}, 'mode "I;16" is for images of 16-bit grey, which these are not'),

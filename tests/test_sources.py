@@ -435,3 +435,37 @@ def test_borrowed_rows_have_the_bytes_of_the_arrays(arrays):
     for name, array in arrays.items():
         assert strategies.as_bytes(rows_of(ds, name)) == strategies.as_bytes(array)
         assert strategies.as_bytes(ds[-1][name]) == strategies.as_bytes(array[-1])
+
+
+@pytest.mark.parametrize(
+    ("path", "error", "words"),
+    [
+        (None, TypeError, "a path, a pattern, or a list of these, got None"),
+        (b"x.npy", TypeError, "a path, a pattern, or a list of these, got b'x.npy'"),
+        ([3], TypeError, "expected a path, got 3"),
+        ("", ValueError, "an empty path"),
+    ],
+)
+def test_what_is_no_path_is_refused_in_words(path, error, words):
+    with pytest.raises(error, match=words):
+        memload.open(path)
+
+
+def test_a_key_that_is_no_name_is_refused_in_words(tmp_path):
+    np.savez(tmp_path / "x.npz", a=np.zeros(3))
+    with pytest.raises(TypeError, match="key= takes a name, a list of names, or a mapping to names, got 3"):
+        memload.open(tmp_path / "x.npz", key=3)
+
+
+@pytest.mark.parametrize("shape", [np.int64(2), (np.int64(2),), [2], 2])
+def test_the_shape_of_bare_rows_may_be_in_integers_of_numpy(tmp_path, shape):
+    (tmp_path / "x.dat").write_bytes(bytes(range(10)))
+    ds = memload.open(tmp_path / "x.dat", dtype="uint8", shape=shape, offset=np.int64(4))
+    assert ds[0]["data"].tolist() == [4, 5]
+
+
+@pytest.mark.parametrize("stated", [{"shape": True}, {"shape": (2.5,)}, {"shape": 2, "offset": 1.5}])
+def test_the_shape_and_offset_of_bare_rows_are_counts(tmp_path, stated):
+    (tmp_path / "x.dat").write_bytes(bytes(10))
+    with pytest.raises(ValueError, match="shape and offset must be counts, got"):
+        memload.open(tmp_path / "x.dat", dtype="uint8", **stated)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -100,9 +100,9 @@ def _as_format_errors(path: Path) -> Iterator[None]:
 
 def _datasets(path: Path, file: Any, key: Key) -> dict[str, Any]:
     """The datasets of which `choose` picks some, by their paths: all, or those that the keys name."""
-    keys = key.values() if isinstance(key, Mapping) else [key] if isinstance(key, str) else key or ()
+    keys = key.values() if isinstance(key, Mapping) else [key] if isinstance(key, str) else key
     found: dict[str, Any] = {}
-    for one in keys:
+    for one in keys if isinstance(keys, Iterable) else ():
         named = _named(path, file, one.strip("/")) if isinstance(one, str) and one.strip("/") else {}
         if not named:
             return {**dict(_below(file, "", set())), **found}

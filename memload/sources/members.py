@@ -5,7 +5,7 @@ Names are paths: "x" for an array at the top, "train/x" for one in a group, a ne
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -66,6 +66,8 @@ def _picked(path: Path, members: Mapping[str, T], key: str | Sequence[str] | Map
     chosen: dict[str, T] = {}
     if isinstance(key, Mapping) and key:
         return {name: next(iter(choose(path, members, [one], name).values())) for name, one in key.items()}
+    if not isinstance(key, Iterable):
+        raise TypeError(f"{path}: key= takes a name, a list of names, or a mapping to names, got {key!r}")
     for one in [key] if isinstance(key, str) else key:
         if not isinstance(one, str):
             raise TypeError(f"{path}: key= takes the names of arrays, got {one!r}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 PathLike = str | os.PathLike[str]
@@ -18,10 +18,13 @@ def paths_of(path: PathLike | Sequence[PathLike]) -> list[Path]:
 
     Raises:
         FileNotFoundError: nothing matches a pattern.
-        ValueError: a list is empty.
+        ValueError: a list, or a path, is empty.
+        TypeError: it is no path.
     """
     if isinstance(path, str | os.PathLike):
         return _matching(path)
+    if not isinstance(path, Iterable) or isinstance(path, bytes):
+        raise TypeError(f"expected a path, a pattern, or a list of these, got {path!r}")
     found = [one for each in path for one in _matching(each)]
     if not found:
         raise ValueError("an empty list of paths; expected at least one")
@@ -29,7 +32,11 @@ def paths_of(path: PathLike | Sequence[PathLike]) -> list[Path]:
 
 
 def _matching(path: PathLike) -> list[Path]:
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"expected a path, got {path!r}")
     text = os.fspath(path)
+    if not text:
+        raise ValueError("an empty path; the folder that you are in is '.'")
     if not isinstance(path, str) or not glob.has_magic(text) or Path(text).exists():
         return [Path(text)]
     found = [Path(match) for match in glob.glob(text, recursive=True)]  # noqa: PTH207 - which takes absolute patterns

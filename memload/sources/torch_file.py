@@ -85,7 +85,7 @@ class TorchFile:
         except (TypeError, ValueError) as error:
             raise FormatError(f"{self.path}: {error}") from None
         offset = self.offset(plain) if isinstance(plain, torch.Tensor) else None
-        if offset is None:
+        if offset is None or not field.rows:
             return field
         assert isinstance(field.column, Column)
         ((_, _, rows, stride),) = field.column.segments
