@@ -263,6 +263,13 @@ def test_other_attributes_without_graphs_are_no_graphs():
         memload.graph_collate([[1]])
 
 
+def test_a_cast_of_numbers_of_nodes_is_refused_when_the_loader_is_made():
+    graphs = memload.from_graphs(rings([3, 2]))
+    cast = {"edge_index": memload.Cast(torch.float32)}
+    with pytest.raises(ValueError, match=r"'edge_index' holds numbers of nodes.*batch_transform="):
+        memload.FastLoader(graphs, 2, collate_fn=memload.graph_collate, cast=cast)
+
+
 @pytest.mark.parametrize(
     ("second", "message"),
     [
