@@ -44,8 +44,8 @@ class BudgetBatchSampler(Sampler[list[int]]):
     the epoch that was set.
 
     With several ranks, each gets the same number of batches: where their number is not divisible, the largest of the
-    last batches are cut in two, or, with ``drop_last``, left out. Only where there are fewer rows than ranks do rows
-    come twice.
+    last batches are cut in two, or, with ``drop_last``, left out. Only where too few batches can be cut, such as
+    batches of one row each, do rows come twice.
 
     FastLoader plans the batches as arrays and gathers them ahead. A million rows are planned in about a tenth of a
     second.

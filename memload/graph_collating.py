@@ -21,7 +21,7 @@ from memload.graph_layout import (
     node_attribute,
     parts_of,
 )
-from memload.graph_lists import Kind, attribute
+from memload.graph_lists import Attribute, Kind, attribute, difference
 from memload.graphs import GraphRows
 from memload.layout import DictOf, Graphs, Only
 from memload.native import NotNative, Source
@@ -44,6 +44,7 @@ def graph_collate(samples: Sequence[Any]) -> Any:
 
     Raises:
         TypeError: samples are neither.
+        ValueError: dicts differ in their attributes, or in the dtypes or shapes of these.
 
     Example:
         >>> import memload, torch
@@ -61,11 +62,15 @@ def graph_collate(samples: Sequence[Any]) -> Any:
         raise TypeError(
             f"graph_collate joins torch_geometric.data.Data, or dicts of tensors; got {type(first).__name__}"
         )
-    kinds = {name: Kind.of(name, attribute(name, value)) for name, value in first.items()}
+    graphs = [{name: attribute(name, value) for name, value in sample.items()} for sample in samples]
+    kinds = _kinds(graphs[0])
     _check_plain({name: (kind.dtype, kind.shape) for name, kind in kinds.items()})
+    for number, graph in enumerate(graphs):
+        if (own := _kinds(graph)) != kinds:
+            raise ValueError(f"graph {number} of the batch: {difference(own, kinds)}")
     parts = tuple(Part(name, kind.dtype, kind.shape) for name, kind in kinds.items())
     return GraphLayout(parts, Joined.plain).build(
-        _taken(name, kind, [sample[name] for sample in samples]) for name, kind in kinds.items()
+        _taken(kind, [graph[name] for graph in graphs]) for name, kind in kinds.items()
     )
 
 
@@ -130,7 +135,11 @@ def _counts(fields: Mapping[Any, Field]) -> _core.Ragged | None:
     return _core.Ragged(1, 1, [(offsets, 0, values, 0, field.rows, len(items), 0)])
 
 
-def _taken(name: str, kind: Kind, values: list[Any]) -> Any:
-    """One attribute of samples as the gather gives it."""
-    joined = kind.joined([attribute(name, value) for value in values])
+def _kinds(graph: Mapping[str, Attribute]) -> dict[str, Kind]:
+    return {name: Kind.of(name, value) for name, value in graph.items()}
+
+
+def _taken(kind: Kind, values: list[Attribute]) -> Any:
+    """One attribute of graphs as the gather gives it."""
+    joined = kind.joined(values)
     return Ragged(joined.values, joined.offsets) if isinstance(joined, RaggedArray) else joined

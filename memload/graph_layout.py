@@ -184,6 +184,11 @@ class GraphLayout:
         """The attribute whose length, or, of `COUNTED`, whose value is the number of nodes; None: graphs have none."""
         return node_attribute({part.name: (part.dtype, part.shape) for part in self.parts})
 
+    @functools.cached_property
+    def increased(self) -> frozenset[str]:
+        """The attributes to which the gather adds the nodes of the graphs before."""
+        return frozenset(part.name for part in self.parts if part.increased)
+
     def build(self, tensors: Iterator[Any]) -> Any:
         """Return the batch of all attributes: of those that differ in length a `memload.Ragged`, of others rows."""
         return self.make(self.joined([next(tensors) for _ in self.parts]))

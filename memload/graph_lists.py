@@ -107,7 +107,7 @@ class GraphChecker:
             self._check_first(kinds)
             self.kinds = kinds
         elif kinds != self.kinds:
-            raise ValueError(f"graph {self._number}: {_difference(kinds, self.kinds)}")
+            raise ValueError(f"graph {self._number}: {difference(kinds, self.kinds)}")
         self._number += 1
         return {name: found[name] for name in self.kinds}
 
@@ -148,8 +148,8 @@ def in_chunks(graphs: Iterable[dict[str, Attribute]], nbytes: int) -> Iterator[d
         yield chunk
 
 
-def _difference(kinds: Mapping[str, Kind], first: Mapping[str, Kind]) -> str:
-    """What is different in a graph; attributes may come in another order, as in PyTorch Geometric."""
+def difference(kinds: Mapping[str, Kind], first: Mapping[str, Kind]) -> str:
+    """Return what is different in a graph; attributes may come in another order, as in PyTorch Geometric."""
     if missing := [name for name in first if name not in kinds]:
         return f"lacks {', '.join(missing)}, which graph 0 has"
     if more := [name for name in kinds if name not in first]:

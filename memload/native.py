@@ -12,6 +12,7 @@ from torch.utils.dlpack import from_dlpack
 from memload.cast import Cast
 from memload.dtypes import code_of
 from memload.fields import AnyColumn, Field
+from memload.graph_layout import GraphLayout
 from memload.layout import DictOf, Layout, ListOf, Only
 from memload.ragged_fields import RaggedField
 from memload.watches import Watch
@@ -100,7 +101,7 @@ class Source:
 
         Raises:
             KeyError: a cast names a field that is not there.
-            ValueError: a field is cast already.
+            ValueError: a field is cast already, or cannot be cast.
         """
         if self.maps:  # which fields there are is for the functions to say
             return replace(self, late_casts=dict(casts))
@@ -109,6 +110,11 @@ class Source:
                 raise KeyError(f"cast= names the field {key!r}; the dataset has {', '.join(map(repr, self.fields))}")
             if self.fields[key].kind == "text":
                 raise ValueError(f"the field {key!r} is text, which cannot be cast: leave it out of cast=")
+            if isinstance(self.layout, GraphLayout) and str(key) in self.layout.increased:
+                raise ValueError(
+                    f"the field {key!r} holds numbers of nodes, to which the gather adds those of the graphs before: "
+                    "leave it out of cast=, and convert it in batch_transform="
+                )
             held = self.casts.get(key)
             if held is not None and not (isinstance(held, Conversion) and held.then is None):
                 raise ValueError(f"the field {key!r} is cast by the dataset already: leave it out of cast=")

@@ -161,13 +161,6 @@ def first_row(values: Any) -> Any:
     return values[0] if isinstance(values, list) else values.values()[: int(values.offsets()[1])]
 
 
-def row_count(values: Any) -> int:
-    """Return how many rows there are."""
-    if isinstance(values, Ragged):
-        return len(values.offsets) - 1
-    return len(values.lengths) if isinstance(values, Padded) else len(values)
-
-
 def with_values(values: Any, fn: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     """Return a field of a batch for which `is_ragged` holds with its items made anew by `fn`; padding stays zero.
 

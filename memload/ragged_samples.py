@@ -78,7 +78,7 @@ def _collate(samples: Sequence[Any], *, collate_fn_map: dict[Any, Any] | None = 
 
     def field(key: Any, values: Sequence[Any]) -> Any:
         form, axis = first.forms.get(key, (None, 0))
-        if form is not None and all(isinstance(value, torch.Tensor) for value in values):
+        if form is not None and all(isinstance(value, torch.Tensor) and value.ndim > axis for value in values):
             return joined(values, form, axis)
         return collate(list(values), collate_fn_map=collate_fn_map)
 

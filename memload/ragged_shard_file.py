@@ -1,7 +1,8 @@
 """One shard of rows that differ in length, while it is written.
 
-How long its tensors become is known in the end. So each, and of rows that are joined along their second axis each
-plane, goes into a nameless file of its own beside the shard, and `finish` puts them behind the header.
+How long its tensors become is known in the end. So each goes into a nameless file of its own beside the shard, and
+`finish` puts them behind the header. Of rows that are joined along their second axis the planes share this file: there
+may be more of them, such as channels, than a process may open files.
 """
 
 from __future__ import annotations
@@ -40,11 +41,11 @@ class RaggedShardFile:
         self._streams: dict[str, list[_Stream]] = {}
         for name, field in fields.items():
             if isinstance(field, RaggedSpec):
-                self._streams[name] = [_Stream(path.parent, field.block_rows) for _ in range(field.planes)]
-                self._streams[offsets_name(name)] = [_Stream(path.parent, OFFSETS_BLOCK)]
+                self._streams[name] = _streams(path.parent, field.block_rows, field.planes)
+                self._streams[offsets_name(name)] = _streams(path.parent, OFFSETS_BLOCK)
                 self._add_offsets(name, np.zeros(1, dtype=np.int64))
             else:
-                self._streams[name] = [_Stream(path.parent, field.block_rows)]
+                self._streams[name] = _streams(path.parent, field.block_rows)
 
     def takes(self, rows: Mapping[str, AnyRows], at: int) -> int:
         """Return how many of these rows, from row `at` on, are to be written; an empty shard takes one at least."""
@@ -99,23 +100,41 @@ class RaggedShardFile:
         self._streams[offsets_name(name)][0].write(np.ascontiguousarray(offsets).view(np.uint8).reshape(-1, 8))
 
 
-class _Stream:
-    """The bytes of a tensor, or of one plane of it, and their checksums."""
+def _streams(directory: Path, block_rows: int, planes: int = 1) -> list[_Stream]:
+    """The planes of a tensor, in one new file."""
+    file: IO[bytes] = tempfile.TemporaryFile(dir=directory, buffering=0)  # noqa: SIM115 - closed by _Stream.close()
+    return [_Stream(file, block_rows) for _ in range(planes)]
 
-    def __init__(self, directory: Path, block_rows: int) -> None:
+
+class _Stream:
+    """The bytes of a tensor, or of one plane of it, and their checksums.
+
+    Args:
+        file: takes them, and those of other planes; nothing is written any more once it is read.
+        block_rows: items under one checksum.
+    """
+
+    def __init__(self, file: IO[bytes], block_rows: int) -> None:
         self.nbytes = 0
-        self._file: IO[bytes] = tempfile.TemporaryFile(dir=directory, buffering=0)  # noqa: SIM115 - closed by close()
+        self._file = file
+        self._extents: list[tuple[int, int]] = []  # where in the file they begin and end
         self._hasher = BlockHasher(block_rows)
 
     def write(self, rows: NDArray[np.uint8]) -> None:
+        begin = self._file.tell()
         _write_all(self._file, np.ascontiguousarray(rows).reshape(-1).data)
+        if self._extents and self._extents[-1][1] == begin:
+            begin = self._extents.pop()[0]
+        self._extents.append((begin, self._file.tell()))
         self._hasher.update(rows)
         self.nbytes += rows.nbytes
 
     def pieces(self) -> Iterator[bytes]:
-        self._file.seek(0)
-        while piece := self._file.read(_COPY_BYTES):
-            yield piece
+        for begin, end in self._extents:
+            self._file.seek(begin)
+            while begin < end and (piece := self._file.read(min(_COPY_BYTES, end - begin))):
+                begin += len(piece)
+                yield piece
 
     def sums(self) -> tuple[str, ...]:
         return self._hasher.finish()

@@ -134,6 +134,11 @@ def test_with_fewer_rows_than_ranks_rows_come_twice():
     assert of_ranks({"costs": [1, 1], "budget": 2, "shuffle": False}, 3) == [[[0]], [[1]], [[0]]]
 
 
+def test_batches_of_one_row_cannot_be_cut_so_rows_come_twice():
+    ranks = of_ranks({"costs": [1] * 5, "budget": 1, "shuffle": False}, 2)
+    assert ranks == [[[0], [2], [4]], [[1], [3], [0]]]
+
+
 def test_epochs_differ_and_are_the_same_again():
     sampler = memload.BudgetBatchSampler(range(1, 101), 200)
     first = list(sampler)

@@ -263,6 +263,26 @@ def test_other_attributes_without_graphs_are_no_graphs():
         memload.graph_collate([[1]])
 
 
+def test_a_cast_of_numbers_of_nodes_is_refused_when_the_loader_is_made():
+    graphs = memload.from_graphs(rings([3, 2]))
+    cast = {"edge_index": memload.Cast(torch.float32)}
+    with pytest.raises(ValueError, match=r"'edge_index' holds numbers of nodes.*batch_transform="):
+        memload.FastLoader(graphs, 2, collate_fn=memload.graph_collate, cast=cast)
+
+
+@pytest.mark.parametrize(
+    ("second", "message"),
+    [
+        ({"y": torch.zeros(2)}, "graph 1 of the batch: lacks x, which graph 0 has"),
+        ({"x": torch.zeros(2, 1), "y": 1.0, "z": 1}, "graph 1 of the batch: has z, which graph 0 lacks"),
+        ({"x": torch.zeros(2, 1), "y": "text"}, "graph 1 of the batch: y is a text; in graph 0 it is one float32"),
+    ],
+)
+def test_dicts_of_which_one_is_unlike_the_first_are_refused_rather_than_joined_without_it(second, message):
+    with pytest.raises(ValueError, match=message):
+        memload.graph_collate([{"x": torch.zeros(3, 1), "y": 0.0}, second])
+
+
 def test_rows_of_one_shape_are_attributes_too():
     x, index, face = torch.rand(4, 5, 2), torch.randint(5, (4, 2, 7)), torch.randint(5, (4, 3))
     dataset = memload.GraphDataset(memload.from_arrays(x=x, edge_index=index, y=torch.rand(4), root_index=face).fields)

@@ -448,3 +448,15 @@ def test_a_column_says_what_it_is():
         column.gather([0], torch.empty(3, dtype=torch.uint8).data_ptr(), 3)
     with pytest.raises(ValueError, match="make no windows"):
         _core.Windows(column, [0], [(0, 3, 1)])
+
+
+def _summed(sample):
+    sample["tokens"] = sample["tokens"].sum()
+    return sample
+
+
+def test_a_function_that_makes_one_number_of_a_row_gives_a_tensor_of_them():
+    ds = memload.from_arrays(tokens=memload.ragged([torch.arange(3), torch.arange(2)])).map(_summed)
+    for loader in (memload.FastLoader(ds, batch_size=2), torch.utils.data.DataLoader(ds, batch_size=2)):
+        (batch,) = loader
+        assert batch["tokens"].tolist() == [3, 1]

@@ -2,6 +2,7 @@
 
 import json
 import re
+import resource
 from pathlib import Path
 
 import numpy as np
@@ -100,6 +101,21 @@ def test_single_rows_are_written_in_bounded_pieces(tmp_path):
             assert writer._buffer._ragged_bytes < 2**22
     assert len(list((tmp_path / "s").glob("*.safetensors"))) == 3
     assert [len(x) for x in rows_of(memload.open(tmp_path / "s"), "x")] == [2**18 - k for k in range(6)]
+
+
+def test_rows_of_more_planes_than_a_process_may_open_files_are_written(tmp_path):
+    rows = [torch.rand(200, length) for length in (3, 0, 5, 1)]
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(list(Path("/proc/self/fd").iterdir())) + 50, limits[1]))
+    try:
+        with memload.ShardWriter(tmp_path / "set", ragged={"rates": 1}) as writer:
+            for start in (0, 2):
+                writer.extend(rates=rows[start : start + 2])
+        stored = memload.open(tmp_path / "set")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert all(same_tensor(stored[k]["rates"], row) for k, row in enumerate(rows))
+    memload.verify(tmp_path / "set")
 
 
 def test_an_iterable_of_rows_is_written(tmp_path):

@@ -333,7 +333,9 @@ def test_a_memmap_of_a_file_that_is_cut_raises_instead_of_ending_the_process(tmp
         (torch.zeros(3, dtype=torch.complex64).conj(), ValueError, "resolve_conj"),
         (torch.zeros(3).to_sparse(), TypeError, "dense tensor on the CPU"),
         (torch.zeros(3, device="meta"), TypeError, "dense tensor on the CPU"),
-        ([1, 2, 3], TypeError, "got list"),
+        ([1, 2, 3], TypeError, "got list; use torch.tensor.*memload.ragged"),
+        ([], TypeError, "got an empty list"),
+        (["a", None], TypeError, "list of texts, of which number 1 is a NoneType"),
     ],
 )
 def test_an_array_that_cannot_be_borrowed_says_why_and_what_to_do(array, error, message):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -69,6 +69,8 @@ def field_of(name: str, data: Any) -> Field:
         return _borrow(name, RaggedArray(data.values, data.offsets, data.axis))
     if is_texts(data):
         return text_field(name, data)
+    if isinstance(data, list | tuple):
+        raise TypeError(f"field {name!r}: expected a numpy array or a CPU tensor, got {_listed(data)}")
     return borrow_array(name, data)
 
 
@@ -95,6 +97,17 @@ def encode(name: str, text: str) -> bytes:
         return text.encode()
     except UnicodeEncodeError as error:
         raise ValueError(f"field {name!r}: {text!r:.80} cannot be written as UTF-8 ({error.reason})") from None
+
+
+def _listed(data: Sequence[Any]) -> str:
+    """What is wrong with a list that is no field, and what to give instead."""
+    kind = type(data).__name__
+    if not data:
+        return f"an empty {kind}, which has no dtype"
+    if any(isinstance(value, str) for value in data):
+        place, other = next((place, value) for place, value in enumerate(data) if not isinstance(value, str))
+        return f"a {kind} of texts, of which number {place} is a {type(other).__name__}; texts are all str"
+    return f"{kind}; use torch.tensor(values), or memload.ragged(rows) for rows that differ in length"
 
 
 def _without(row: torch.Tensor, axis: int, position: int) -> tuple[int, ...]:
