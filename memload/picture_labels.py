@@ -109,6 +109,7 @@ def _typed(cells: list[str]) -> list[int] | list[float] | list[str]:
     bare = [cell.strip() for cell in cells]
     if all(_WHOLE.fullmatch(cell) for cell in bare) and all(_LEAST <= int(cell) <= _MOST for cell in bare):
         return [int(cell) for cell in bare]
-    if any(bare) and all(not cell or _NUMBER.fullmatch(cell) for cell in bare):
+    rounded = any(_WHOLE.fullmatch(cell) and int(cell) != float(cell) for cell in bare)  # long numbers are names
+    if any(bare) and not rounded and all(not cell or _NUMBER.fullmatch(cell) for cell in bare):
         return [float(cell) if cell else math.nan for cell in bare]
     return cells

@@ -557,3 +557,9 @@ def test_pictures_are_added_to_a_set(pairs):
     memload.verify(pairs / "s")
     with pytest.raises(FileExistsError, match="append=True"):
         written(pairs / "s", pairs / "images", pairs / "masks", **options)
+
+
+@pytest.mark.parametrize("ids", [["9223372036854775809", "1"], ["36028797018963969", ""]])
+def test_whole_numbers_that_would_be_rounded_stay_text(tmp_path, ids):
+    (tmp_path / "ids.csv").write_text(f"file,id\na.png,{ids[0]}\nb.png,{ids[1]}\n")
+    assert labels_of_table(tmp_path / "ids.csv", ["a.png", "b.png"]) == {"id": ids}
