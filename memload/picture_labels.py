@@ -42,7 +42,8 @@ def labels_of_table(path: Path, names: Sequence[str]) -> Labels:
     """Return the columns of a CSV file, in the order of the pictures.
 
     A column is int64 if all its cells are whole numbers, float64 if all are numbers (an empty cell is NaN, if there are
-    others), and text otherwise; numbers with leading zeros, such as 007, are names, and so text.
+    others), and text otherwise; numbers with leading zeros, such as 007, are names, and so text. So are
+    whole numbers that both would round.
 
     Args:
         path: of a UTF-8 file with names of columns in its first line, one of them `file`, `file_name` or `stem`.
