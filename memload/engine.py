@@ -64,7 +64,7 @@ class EngineOptions:
             None: as many as gather, at most 8, of which so many work at once as are fastest together, found by trying.
         isa: instruction set, one of ``memload._core.isas()``; None: the best.
         streaming: whether batches are written past the cache; None: if the slots exceed 1.5 times the last level cache.
-        direct: whether rows of more than 64 KB that are not in the page cache are read past it (``O_DIRECT``), with 12
+        direct: whether rows of more than 64 KB that are not in the page cache are read past it (``O_DIRECT``), with 8
             threads or more and 2 MB for each while that lasts. True: up to twice as fast as through the page cache, but
             the next pass finds nothing there. False: never. None: a pass reads directly unless it wants again what was
             read so before (half of its bytes, or more than 1.5 times what the files hold within the pass itself) and

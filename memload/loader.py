@@ -183,7 +183,7 @@ class FastLoader(DataLoader[T]):
 
         Where a batch sampler of an unknown kind does not say how many rows its batches have, slots count as one row
         each here and grow to the largest batch. What a sampler takes for itself while it draws is not counted, nor the
-        buffers of 2 MB, twelve as a rule, that a pass over a cold disk has while it reads past the page cache.
+        buffers of 2 MB, eight as a rule, that a pass over a cold disk has while it reads past the page cache.
         """
         source = self._resolved()
         if isinstance(source, str):
