@@ -39,7 +39,7 @@ def sdist(tmp_path_factory) -> Path:
 def wheel(sdist, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     with tarfile.open(sdist) as archive:
-        archive.extractall(folder, filter="data")
+        archive.extractall(folder, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
     source = folder / sdist.name.removesuffix(".tar.gz")
     run(sys.executable, "-m", "build", "--wheel", "--outdir", folder / "dist", source, cwd=folder)
     (path,) = (folder / "dist").iterdir()
