@@ -25,3 +25,13 @@ class LoadsInside(torch.utils.data.Dataset):
     def __getitem__(self, index):
         fresh = memload.FastLoader(memload.from_arrays(x=torch.arange(10) + index), batch_size=3)
         return sum(int(batch[0].sum()) for batch in self.loader) + sum(int(batch["x"].sum()) for batch in fresh)
+
+
+def all_samples(ds):
+    return [(row["tokens"].tolist(), row["text"]) for row in (ds[k] for k in range(len(ds)))]
+
+
+def write_slowly(path, rows):
+    with memload.ShardWriter(path, codec="zstd:rows=2", shard_bytes=20_000) as writer:
+        while True:
+            writer.extend(x=rows)

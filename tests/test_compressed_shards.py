@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from children import write_slowly
 from damage import damaged, opens_or_says_why
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -226,18 +227,13 @@ def test_a_damaged_block_names_its_file_and_row_and_spares_the_others(sound, tmp
     assert torch.equal(rows_of(ds, "n"), torch.arange(40))
 
 
-def _write_slowly(path):
-    with memload.ShardWriter(path, codec="zstd:rows=2", shard_bytes=20_000) as writer:
-        while True:
-            writer.extend(x=betas())
-
-
 def test_a_writer_that_is_killed_leaves_nothing_that_opens(tmp_path):
-    writer = multiprocessing.get_context("spawn").Process(target=_write_slowly, args=(tmp_path / "s",))
+    writer = multiprocessing.get_context("spawn").Process(target=write_slowly, args=(tmp_path / "s", betas()))
     writer.start()
     deadline = time.monotonic() + 60
     while not list(tmp_path.glob(".s.memload/set/shard-00003*")) and time.monotonic() < deadline:
         time.sleep(0.05)
+    assert writer.is_alive()
     os.kill(writer.pid, signal.SIGKILL)
     writer.join()
     with pytest.raises(FileNotFoundError):

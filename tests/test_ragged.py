@@ -9,6 +9,7 @@ import re
 import numpy as np
 import pytest
 import torch
+from children import all_samples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.utils.rnn import pad_sequence
@@ -162,20 +163,16 @@ def test_a_dataset_travels_to_a_spawned_process(tmp_path):
     stored = memload.write(tmp_path / "set", ds)
     for one in (ds, stored, ds.select([5, 1, 5]), stored.select([5, 1, 5]).with_ragged(tokens="padded")):
         with multiprocessing.get_context("spawn").Pool(1) as pool:
-            found = pool.apply(_all_of, (one,))
-        assert found == _all_of(one)
+            found = pool.apply_async(all_samples, (one,)).get(timeout=60)
+        assert found == all_samples(one)
         assert same(list(memload.FastLoader(pickle.loads(pickle.dumps(one)), 4)), list(memload.FastLoader(one, 4)))
         break  # one process shows it; the others are pickled here
     for one in (stored, ds.select([5, 1, 5]), stored.select([5, 1, 5]).with_ragged(tokens="padded"), ds.select([])):
         again = pickle.loads(pickle.dumps(one))
-        assert _all_of(again) == _all_of(one)
+        assert all_samples(again) == all_samples(one)
         assert {name: f.signature for name, f in again.fields.items()} == {
             n: f.signature for n, f in one.fields.items()
         }
-
-
-def _all_of(ds):
-    return [(row["tokens"].tolist(), row["text"]) for row in (ds[k] for k in range(len(ds)))]
 
 
 def test_a_pickled_selection_takes_only_its_rows_along():
@@ -349,7 +346,7 @@ def test_values_and_offsets_are_read_in_place():
 def test_a_batch_makes_a_dataset_again():
     batch = next(iter(memload.FastLoader(sentences(), 10)))
     ds = memload.from_arrays(tokens=batch["tokens"], text=batch["text"])
-    assert _all_of(ds) == _all_of(sentences().select(range(10)))
+    assert all_samples(ds) == all_samples(sentences().select(range(10)))
 
 
 def test_numpy_arrays_memmaps_and_small_integers_hold_ragged_rows(tmp_path):
