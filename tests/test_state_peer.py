@@ -92,7 +92,7 @@ class Counting(IterableDataset):
         return {"at": self.at}
 
     def load_state_dict(self, state):
-        self.begin = state["at"]
+        self.at = self.begin = state["at"]  # told at once: torchdata asks before the pass begins
 
 
 class CountingIterator:
