@@ -90,11 +90,21 @@ def names_at(path: Path, stated: Stated) -> Sequence[str]:
     return one.names(path, stated) if one.names else ()
 
 
-def _format(path: Path) -> Format:
+def recognised(path: Path) -> Format | None:
+    """Return the format of what is at `path`; None if it is of none that memload knows.
+
+    Raises:
+        FileNotFoundError, PermissionError: the path is missing or cannot be read.
+        FormatError: it is empty, or neither a file nor a directory.
+    """
     table, start = (DIRECTORIES, b"") if is_directory(path) else (FILES, _start(path))
-    for one in table:
-        if one.is_one(path, start):
-            return one
+    return next((one for one in table if one.is_one(path, start)), None)
+
+
+def _format(path: Path) -> Format:
+    one = recognised(path)
+    if one is not None:
+        return one
     hint = f"; to open a set of shards, give its directory, {path.parent}" if path.name == "index.json" else ""
     raise FormatError(f"{path}: no format that memload knows; expected {known()}{hint}")
 

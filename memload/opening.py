@@ -11,7 +11,7 @@ from memload.dataset import Dataset
 from memload.dtypes import as_torch_dtype
 from memload.errors import FormatError
 from memload.fields import Field
-from memload.formats import Stated, is_directory, open_fields
+from memload.formats import Stated, is_directory, open_fields, recognised
 from memload.row_costs import warn_of_unfit
 from memload.shard_index import INDEX_NAME
 from memload.sources.members import Key
@@ -44,7 +44,7 @@ def open(  # noqa: A001 - users call it memload.open
         trust: of a file of torch.save: unpickle any class, which runs whatever code the file names.
         dtype: of bare rows: a torch or numpy dtype, or a name such as "bfloat16".
         shape: of one bare row, such as (425, 425, 3), or 100, or () for a single number.
-        offset: bytes before the first bare row; 0 if not given.
+        offset: bytes before the first bare row; 0 if not given, in a file of no other format.
 
     Raises:
         FileNotFoundError, PermissionError: the path is missing or cannot be read.
@@ -136,4 +136,10 @@ def _open_stated(path: Path, stated: Stated) -> dict[str, Field]:
         raise FormatError(f"{path}: a directory; dtype= and shape= are for a file of bare rows")
     if path.stat().st_size == 0:
         raise FormatError(f"{path}: an empty file; expected rows of {sides}")
+    other = recognised(path) if stated.offset is None else None
+    if other is not None:
+        raise TypeError(
+            f"{path}: {other.name}, not bare rows: leave out dtype= and shape=, or give offset=, the byte at which such "
+            "rows begin in it"
+        )
     return open_raw(path, stated.name, as_torch_dtype(stated.dtype), sides, offset)

@@ -103,6 +103,15 @@ def test_the_shape_of_bare_rows_may_be_one_number(tmp_path):
     assert memload.open(tmp_path / "a.dat", dtype="float32", shape=3)[1]["data"].tolist() == [3.0, 4.0, 5.0]
 
 
+def test_a_file_that_states_its_dtype_is_read_as_bare_rows_only_from_a_stated_byte_on(tmp_path):
+    array = np.arange(5 * 8 * 8, dtype=np.int16).reshape(5, 8, 8)
+    np.save(tmp_path / "a.npy", array)  # its header is as long as one row
+    with pytest.raises(TypeError, match=r"a\.npy: a \.npy file, not bare rows: leave out dtype= and shape="):
+        memload.open(tmp_path / "a.npy", dtype="int16", shape=(8, 8))
+    ds = memload.open(tmp_path / "a.npy", dtype="int16", shape=(8, 8), offset=128)
+    assert torch.equal(rows_of(ds), torch.from_numpy(array))
+
+
 def test_bare_bytes_that_are_no_whole_rows_state_the_figures(tmp_path):
     (tmp_path / "a.dat").write_bytes(bytes(100))
     with pytest.raises(memload.FormatError, match=r"100 bytes from offset 0 on are 8 rows of float32 \(3,\).* 4 bytes"):
