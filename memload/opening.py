@@ -139,7 +139,7 @@ def _open_stated(path: Path, stated: Stated) -> dict[str, Field]:
     other = recognised(path) if stated.offset is None else None
     if other is not None:
         raise TypeError(
-            f"{path}: {other.name}, not bare rows: leave out dtype= and shape=, or give offset=, the byte at which such "
-            "rows begin in it"
+            f"{path}: {other.name}, not bare rows: leave out dtype= and shape=, or give offset=, the byte at "
+            "which such rows begin"
         )
     return open_raw(path, stated.name, as_torch_dtype(stated.dtype), sides, offset)
