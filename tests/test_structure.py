@@ -20,7 +20,7 @@ FLOORS = [
     {"pulls", "sampled_rows", "overtaking", "budget_filling", "ragged_rows"},
     {"samplers", "budget_batches"},
     {"batch_streams"},
-    {"errors", "dtypes", "sizes", "progress", "stats", "plan", "collate_rules", "pinning", "seeding", "iterators"}
+    {"errors", "dtypes", "sizes", "progress", "stats", "row_plan", "collate_rules", "pinning", "seeding", "iterators"}
     | {"stored", "memory.budget", "sources.memory_maps", "sources.packages", "sources.paths"},
     {"fields", "state", "mapped", "planned_rows", "ragged_samples"} | {"pace", "reseeding", "drawing_free"},
     {"collating", "safetensors_header", "rows", "windows", "ragged_transport", "sources.members"}
