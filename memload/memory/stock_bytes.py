@@ -1,0 +1,37 @@
+"""What torch's own DataLoader takes in RAM for the same batches: workers x prefetch x batch, and the processes.
+
+A worker copies samples (as h5py, numpy and a cast to float32 do), stacks them in shared memory, and sends the batch's
+name. The main process asks for ``workers * prefetch_factor`` batches when it starts and for one more with each that
+it hands out, so that many lie ready while the loop holds one more.
+"""
+
+from __future__ import annotations
+
+from memload.memory.account import Line
+
+WORKER_BYTES = 0
+"""Of a worker process of its own, forked."""
+
+DEFAULT_PREFETCH = 2
+"""What torch sets where the user gives no prefetch_factor."""
+
+
+def stock_lines(batch_bytes: int, workers: int, prefetch_factor: int | None) -> tuple[Line, ...]:
+    """Return what the stock loader takes beside the process that runs the loop.
+
+    Args:
+        batch_bytes: of one batch as the loop gets it.
+        workers: its num_workers.
+        prefetch_factor: batches that each worker makes ahead; None: torch's default.
+    """
+    if not workers:
+        return (
+            Line("batches", 2 * batch_bytes, "the one that the loop holds, and the next"),
+            Line("samples", batch_bytes, "copies of which a batch is stacked"),
+        )
+    ahead = workers * (prefetch_factor or DEFAULT_PREFETCH)
+    return (
+        Line("batches", (ahead + 1) * batch_bytes, f"{workers} workers x {ahead // workers}, and one in the loop"),
+        Line("samples", workers * batch_bytes, "copies of which each worker stacks a batch"),
+        Line("worker processes", workers * WORKER_BYTES, f"{workers}, forked"),
+    )
