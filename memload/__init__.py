@@ -39,6 +39,9 @@ from memload.hugging_face import from_hf
 from memload.loader import FastLoader
 from memload.mapped import MappedDataset
 from memload.memory.tiers import Tier
+from memload.memory.plan_result import Plan
+from memload.memory.planner import plan
+from memload.memory.shape import DatasetShape
 from memload.opening import from_arrays, open  # noqa: A004 - memload.open is its public name
 from memload.pictures import write_images
 from memload.ragged_rows import Padded, Ragged
@@ -57,6 +60,7 @@ __all__ = [
     "Codec",
     "Damage",
     "Dataset",
+    "DatasetShape",
     "DecodeError",
     "DiskSpaceError",
     "EngineOptions",
@@ -73,6 +77,7 @@ __all__ = [
     "MemloadError",
     "MixingSampler",
     "Padded",
+    "Plan",
     "Ragged",
     "ShardFormatError",
     "ShardReadError",
@@ -90,6 +95,7 @@ __all__ = [
     "group_collate",
     "open",
     "open_graphs",
+    "plan",
     "prepare",
     "ragged",
     "verify",

@@ -19,6 +19,7 @@ from memload.gpu.memory import CONTEXT
 from memload.memory.account import Line
 from memload.memory.allocations import nbytes_of
 from memload.memory.model_bytes import Modules, activation_bytes, model_bytes, modules_of
+from memload.memory.request import Request
 from memload.memory.weightless import Weightless
 from memload.sizes import format_size
 
@@ -42,14 +43,36 @@ class Training:
         sample: a batch, whose tensors need no memory.
         precision: one of `memload.memory.weightless.PRECISIONS`.
         accumulate: batches whose gradients are added up before the optimizer's step.
+        offload: whether models that train nothing stay in pinned RAM, and come layer by layer.
     """
 
     models: Modules
-    optimizers: Any = None
-    loss: Callable[[Any], torch.Tensor] | None = None
-    sample: Any = None
-    precision: str = "float32"
-    accumulate: int = 1
+    optimizers: Any
+    loss: Callable[[Any], torch.Tensor] | None
+    sample: Any
+    precision: str
+    accumulate: int
+    offload: bool
+
+    @classmethod
+    def of(cls, request: Request, sample: Any) -> Training | None:
+        """Return what a request trains; None if nothing."""
+        if request.model is None:
+            return None
+        return cls(
+            request.model,
+            request.optimizer,
+            request.loss,
+            sample,
+            request.precision,
+            request.accumulate,
+            request.offload,
+        )
+
+    @property
+    def offloaded_bytes(self) -> int:
+        """Bytes of models that stay in pinned RAM."""
+        return sum(map(_weights, filter(trains_nothing, modules_of(self.models)))) if self.offload else 0
 
     def lines(self) -> tuple[Line, ...]:
         """Return what it takes of a GPU.
@@ -62,12 +85,23 @@ class Training:
             kept = model_bytes(modules, self._optimizers(light, modules))
             moving = self._moving(light, modules, kept.gradients)
         return (
-            Line("parameters", kept.weights, _frozen_note(modules)),
+            *self._weight_lines(modules, kept.weights),
             Line("gradients", kept.gradients),
             Line("optimizer states", kept.optimizer),
             Line("activations", moving, "" if self.loss else "not counted: loss= is not given"),
             Line("optimizer's step", max(0, kept.optimizer_temporary - moving), "beyond what activations leave behind"),
         )
+
+    def _weight_lines(self, modules: list[torch.nn.Module], weights: int) -> list[Line]:
+        frozen = list(filter(trains_nothing, modules))
+        whole = sum(map(_weights, frozen))
+        if not self.offload or not frozen:
+            return [Line("parameters", weights, f"{format_size(whole)} of them of frozen models" if whole else "")]
+        layers = max(2 * max(map(_weights, module.children()), default=_weights(module)) for module in frozen)
+        return [
+            Line("parameters", weights - whole),
+            Line("offloaded layers", layers, "the largest of a frozen model, and the next that comes"),
+        ]
 
     def _moving(self, light: Weightless, modules: list[torch.nn.Module], gradients: int) -> int:
         """The most that comes and goes in the forward and backward pass, beside gradients."""
@@ -108,15 +142,10 @@ def fragmentation_line(lines: tuple[Line, ...]) -> Line:
     return Line("fragmentation", round(moving * FRAGMENTATION), f"{FRAGMENTATION:.0%} of what comes and goes")
 
 
-def frozen_bytes(modules: list[torch.nn.Module]) -> int:
-    """Return the bytes of the parameters and buffers of models that train nothing."""
-    return sum(
-        nbytes_of([*module.parameters(), *module.buffers()])
-        for module in modules
-        if not any(p.requires_grad for p in module.parameters())
-    )
+def trains_nothing(module: torch.nn.Module) -> bool:
+    """Whether all parameters of a model are frozen."""
+    return not any(p.requires_grad for p in module.parameters())
 
 
-def _frozen_note(modules: list[torch.nn.Module]) -> str:
-    frozen = frozen_bytes(modules)
-    return f"{format_size(frozen)} of them of frozen models" if frozen else ""
+def _weights(module: torch.nn.Module) -> int:
+    return nbytes_of([*module.parameters(), *module.buffers()])

@@ -13,7 +13,8 @@ from memload.engine import PassSettings
 from memload.grouped_batches import GroupSettings, settings_of
 from memload.grouped_source import GroupedSource
 from memload.loader import FastLoader
-from memload.native import PipelineField, Source
+from memload.native import Key, PipelineField, Source
+from memload.ragged_fields import RaggedField
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,30 @@ class LoaderBytes:
         )
 
 
+def sample_batch(loader: FastLoader[Any]) -> Any:
+    """Return a batch of the form that the loader gives, on "meta".
+
+    Raises:
+        ValueError: functions make the batches, or each is several; only the user knows their form.
+    """
+    source = loader._resolved()
+    if not isinstance(source, Source) or source.maps or source.collate or loader.batch_transform:
+        raise ValueError("what a batch looks like is for your functions to say: give one as sample=, on any device")
+    source = source.with_casts(loader._casts)
+    rows = PassSettings.of(loader, source).slot_rows
+    return source.layout.build(iter([_sample_field(source, key, rows) for key in source.fields]))
+
+
+def _sample_field(source: Source, key: Key, rows: int) -> Any:
+    field, cast = source.fields[key], source.casts.get(key)
+    dtype = field.dtype if cast is None else cast.dtype
+    if not isinstance(field, RaggedField):
+        return torch.empty((rows, *field.shape), dtype=dtype, device="meta")
+    items = round(rows * field.column.items / max(1, field.rows)) * field.column.planes
+    values = torch.empty((items, *field.item_shape), dtype=dtype, device="meta")
+    return field.assembled(values, iter([torch.empty(rows + 1, dtype=torch.int64, device="meta")]))
+
+
 def _stored_bytes(source: Source | GroupedSource) -> int:
     sources = source.sources if isinstance(source, GroupedSource) else (source,)
     return sum(field.nbytes for one in sources for field in one.fields.values())
@@ -108,7 +133,9 @@ def _made_bytes(loader: FastLoader[Any], settings: PassSettings, batch_bytes: in
         return 0
     if not settings.recipe.maps:
         return batch_bytes
-    return settings.batch_rows * sum(x.nbytes for x in _tensors_in(loader.dataset[0]))
+    with torch.random.fork_rng(devices=[]):
+        sample = loader.dataset[0]
+    return settings.batch_rows * sum(x.nbytes for x in _tensors_in(sample))
 
 
 def _tensors_in(sample: Any) -> list[torch.Tensor]:

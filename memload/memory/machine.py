@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from memload.gpu.memory import gpu_memory
 from memload.memory import budget
 from memload.sizes import parse_size
 
@@ -53,6 +54,11 @@ class Machine:
 
 def _ram_here() -> int:
     return budget.memory().free + budget.process_bytes()
+
+
+def _gpu_here() -> int | None:
+    memory = gpu_memory()
+    return None if memory is None else memory.available
 
 
 def _disk_here(files: Iterable[str | os.PathLike[str]]) -> int | None:

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+import torch
 
 from memload._core import Column, Ragged, Storage
 from memload.dataset import Dataset
@@ -71,8 +72,12 @@ class DatasetShape:
 
         Lengths rise with the row's number, from nearly nothing to the greatest, so that they have the stated mean.
         """
-        make = {name: self._ragged if None in shape else self._plain for name, (_, shape) in self.fields.items()}
-        return Dataset({name: make[name](name) for name in self.fields})
+        return Dataset(
+            {
+                name: self._ragged(name) if None in shape else zero_field(name, dtype, shape, self.rows)
+                for name, (dtype, shape) in self.fields.items()
+            }
+        )
 
     def _checked_lengths(self) -> dict[str, tuple[float, int]]:
         ragged = {name for name, (_, shape) in self.fields.items() if None in shape}
@@ -90,13 +95,6 @@ class DatasetShape:
         dtype, shape = self.fields[name]
         sides = (self.lengths[name][0] if side is None else side for side in shape)
         return int(self.rows * math.prod(sides) * dtype.itemsize)
-
-    def _plain(self, name: str) -> Field:
-        dtype, shape = self.fields[name]
-        nbytes = row_nbytes(dtype, shape)
-        one = np.zeros(max(1, nbytes), dtype=np.uint8)
-        storage = Storage.borrow(one, one.ctypes.data, one.nbytes, f"a row of zeros for {name!r}")
-        return Field(dtype, shape, Column(nbytes, [(storage, 0, self.rows, 0)]))
 
     def _ragged(self, name: str) -> RaggedField:
         dtype, shape = self.fields[name]
@@ -116,6 +114,14 @@ class DatasetShape:
         mean, greatest = self.lengths[name]
         t = (np.arange(self.rows) + 1) / self.rows
         return np.rint(greatest * t ** (greatest / mean - 1)).astype(np.int64)
+
+
+def zero_field(name: str, dtype: torch.dtype, shape: tuple[int, ...], rows: int) -> Field:
+    """Return a field all of whose rows are one and the same row of zeros."""
+    nbytes = row_nbytes(dtype, shape)
+    one = np.zeros(max(1, nbytes), dtype=np.uint8)
+    storage = Storage.borrow(one, one.ctypes.data, one.nbytes, f"a row of zeros for {name!r}")
+    return Field(dtype, shape, Column(nbytes, [(storage, 0, rows, 0)]))
 
 
 def _checked(name: str, shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
