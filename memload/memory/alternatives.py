@@ -40,10 +40,10 @@ def _fitting(request: Request, refused: Plan, compute: Compute) -> Iterator[tupl
     if refused.ram.fits is False and request.tier in IN_RAM:
         yield from _those_that_fit(_other_tiers(request, refused), compute)
     if refused.gpu is not None and refused.gpu.fits is False:
-        if request.tier is Tier.DEVICE:
-            request = replace(request, tier=Tier.MMAP, device=request.device or "cuda")
-            yield from _those_that_fit(iter([("streamed from mapped files", request)]), compute)
         yield from _on_the_gpu(request, compute)
+        if request.tier is Tier.DEVICE:
+            streamed = replace(request, tier=Tier.MMAP, device=request.device or "cuda")
+            yield from _first_that_fits(_and_smaller("streamed from mapped files", streamed), compute)
     elif refused.ram.fits is False and request.tier not in IN_RAM:
         yield from _first_that_fits(_smaller(request), compute)
 
@@ -56,8 +56,8 @@ def _other_tiers(request: Request, refused: Plan) -> Iterator[Way]:
             yield 'tier="ram" as bfloat16', replace(request, ram_dtype={**request.ram_dtype, **halves})
     left = (refused.ram.free or 0) - refused.ram.without("rows in RAM")
     cache = int(left * _CACHE_SHARE)
-    if cache > 0:
-        share = min(1.0, cache / max(1, refused.data.stored_bytes))
+    if 0 < cache < refused.data.stored_bytes:
+        share = cache / refused.data.stored_bytes
         words = f'tier="hybrid", cache_bytes="{format_size(cache)}": {share:.0%} of the rows stay in RAM'
         yield words, replace(request, tier=Tier.HYBRID, ram_dtype=None, cache_bytes=cache)
     yield 'tier="mmap", what the page cache holds gives way', replace(request, tier=Tier.MMAP, ram_dtype=None)

@@ -1,4 +1,4 @@
-"""What is taken of a GPU: batches, models, optimizers, activations, and what CUDA and the allocator take for themselves.
+"""What is taken of a GPU: batches, models, optimizers, activations, and what CUDA and the allocator take themselves.
 
     at the start of a step   context | data | batches | weights | optimizer states
     in the backward pass     ... and activations, which go while gradients come
@@ -78,7 +78,7 @@ class Training:
         """Return what it takes of a GPU.
 
         Raises:
-            ValueError: the loss cannot be run without numbers, or is none; or of an optimizer nobody knows what it keeps.
+            ValueError: the loss cannot be run without numbers, or is none; or of an optimizer what it keeps is unknown.
         """
         modules = modules_of(self.models)
         with Weightless(modules, self.precision) as light:
@@ -89,7 +89,7 @@ class Training:
             Line("gradients", kept.gradients),
             Line("optimizer states", kept.optimizer),
             Line("activations", moving, "" if self.loss else "not counted: loss= is not given"),
-            Line("optimizer's step", max(0, kept.optimizer_temporary - moving), "beyond what activations leave behind"),
+            Line("optimizer's step", max(0, kept.optimizer_temporary - moving), "beyond what activations had"),
         )
 
     def _weight_lines(self, modules: list[torch.nn.Module], weights: int) -> list[Line]:

@@ -31,7 +31,11 @@ class Machine:
 
     @classmethod
     def of(
-        cls, ram: int | str | None, gpu: int | str | None, disk: int | str | None, files: Iterable[str | os.PathLike[str]]
+        cls,
+        ram: int | str | None,
+        gpu: int | str | None,
+        disk: int | str | None,
+        files: Iterable[str | os.PathLike[str]],
     ) -> Machine:
         """Return the machine that is described; what is not described is looked up here.
 

@@ -30,7 +30,7 @@ class Plan:
         stock: what torch's DataLoader would take of RAM with the same settings.
         gpu: what is taken of one GPU; None if nothing is put there.
         disk: what the data take of the disk; None where they are there already.
-        sets: how many such data sets would fit, beside all else: by "RAM", "GPU", "disk" and "page cache".
+        sets: how many such data sets would fit, beside all else: by "RAM", "GPU" and "disk".
         ways_out: where something does not fit: what does, each with its figures.
     """
 
@@ -76,11 +76,10 @@ class Plan:
         )
         yield from _table([("", "predicted", "free", ""), *self._rows()])
         if self.sets:
-            fit = ", ".join(f"{count:,} in {place}" for place, count in self.sets.items())
-            yield f"Such data sets that fit: {fit}."
+            yield f"Such data sets that fit: {', '.join(f'{place} {count:,}' for place, count in self.sets.items())}."
         yield f"Ask for {self.mem}{self._more_for_the_cache()}."
         if self.ways_out:
-            yield "Refused. What fits:" if not self.fits else "Also:"
+            yield "Refused. What fits:"
             yield from (f"  - {way}" for way in self.ways_out)
 
     def _rows(self) -> Iterator[tuple[str, str, str, str]]:
@@ -93,6 +92,8 @@ class Plan:
         if not cache:
             return ""
         whole = _gibibytes(self.ram.predicted * (1 + MARGIN) + cache)
+        if f"--mem={whole}G" == self.mem:
+            return ""
         return f"; with --mem={whole}G the page cache can hold the whole data set"
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from memload.memory.account import Line
 from memload.memory.accounts import Sizes, disk_account, gpu_account, ram_account, sets_that_fit, stock_account
 from memload.memory.alternatives import ways_out
 from memload.memory.gpu_account import Training
@@ -47,7 +48,7 @@ def plan(
 ) -> Plan:
     """Return what a run takes of RAM, GPU and disk, beside what is free here or on a machine that you will ask for.
 
-    Nothing is loaded, trained or allocated: neither the data nor the models need exist. Printed, a plan is a short table.
+    Nothing is loaded, trained or allocated: neither the data nor the models need exist. Printed, it is a short table.
 
     Args:
         data: a dataset that FastLoader reads natively, or a `memload.DatasetShape`.
@@ -101,28 +102,42 @@ def plan(
         disk=disk,
         loader=loader,
     )
-    found = planned(request)
-    return replace(found, ways_out=ways_out(request, found, planned))
+    planner = _Planner()
+    found = planner(request)
+    return replace(found, ways_out=ways_out(request, found, planner))
 
 
-def planned(request: Request) -> Plan:
-    """Return the plan of one request, without what fits instead of it."""
-    placement = Placement.of(request)
-    machine = Machine.of(request.ram, request.gpu, request.disk, placement.files)
-    sizes = Sizes.of(request, placement)
-    training = Training.of(request, sizes.sample)
-    trained = training.lines() if training else ()
-    ram = ram_account(request, placement, sizes, machine, training.offloaded_bytes if training else 0)
-    gpu = gpu_account(request, placement, sizes, machine, trained) if request.uses_gpu else None
-    disk = disk_account(placement, machine)
-    return Plan(
-        data=sizes.cast,
-        tier=placement.tier,
-        processes=request.processes,
-        machine=machine,
-        ram=ram,
-        stock=stock_account(request, placement, sizes, machine),
-        gpu=gpu,
-        disk=disk,
-        sets=sets_that_fit(placement, ram, gpu, disk),
-    )
+class _Planner:
+    """Plans requests that differ in settings alone; what is trained with the same ones is worked out once."""
+
+    def __init__(self) -> None:
+        self._trained: dict[tuple[Any, ...], tuple[Line, ...]] = {}
+
+    def __call__(self, request: Request) -> Plan:
+        """Return the plan of one request, without what fits instead of it."""
+        placement = Placement.of(request)
+        machine = Machine.of(request.ram, request.gpu, request.disk, placement.files)
+        sizes = Sizes.of(request, placement)
+        training = Training.of(request, sizes.sample)
+        ram = ram_account(request, placement, sizes, machine, training.offloaded_bytes if training else 0)
+        gpu = gpu_account(request, placement, sizes, machine, self._lines(training, request.batch_size))
+        disk = disk_account(placement, machine)
+        return Plan(
+            data=sizes.cast,
+            tier=placement.tier,
+            processes=request.processes,
+            machine=machine,
+            ram=ram,
+            stock=stock_account(request, placement, sizes, machine),
+            gpu=gpu if request.uses_gpu else None,
+            disk=disk,
+            sets=sets_that_fit(placement, ram, gpu if request.uses_gpu else None, disk),
+        )
+
+    def _lines(self, training: Training | None, batch_size: int) -> tuple[Line, ...]:
+        if training is None:
+            return ()
+        key = (batch_size, training.precision, training.accumulate > 1, training.offload)
+        if key not in self._trained:
+            self._trained[key] = training.lines()
+        return self._trained[key]
