@@ -19,10 +19,10 @@ from memload.gpu.near_door import NearDoor
 from memload.layout import flat
 from memload.mapped import MappedDataset
 from memload.native import Source
-from memload.plan import as_indices, from_end
 from memload.ragged_fields import forms_of_fields, with_forms
 from memload.ragged_samples import Forms, sample_of
 from memload.row_numbers import kind, row_number, row_numbers, rows_of_each, two_parts
+from memload.row_plan import as_indices, from_end
 from memload.sizes import format_size
 from memload.stats import LoaderStats
 from memload.transport import PackedColumns, pack_columns, unpack_columns

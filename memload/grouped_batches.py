@@ -1,7 +1,7 @@
 """Batches as lists of groups, gathered natively: one pipeline for each dataset, or one for all where they are alike.
 
 plan -> batches of rows -> shares of each source -> gather (+ cast), native threads -> groups -> batch
-plan.py                    grouped_source.py        a _core.Pipeline for each source       the loop
+row_plan.py                grouped_source.py        a _core.Pipeline for each source       the loop
 """
 
 from __future__ import annotations

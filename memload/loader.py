@@ -1,7 +1,7 @@
 """FastLoader: torch's DataLoader, with an engine of its own where it can read the dataset natively.
 
 sampler -> plan of row indices -> gather (+ cast), native threads -> slot -> batch
-plan.py                           engine.py, _core.Pipeline                  the loop
+row_plan.py                       engine.py, _core.Pipeline                  the loop
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from memload.grouped_source import GroupedSource, resolve_groups
 from memload.groups import GroupedDataset, group_collate
 from memload.native import NotNative, Source
 from memload.pace import Pace
-from memload.plan import plan_bytes
 from memload.ragged_option import in_form
 from memload.readers import resolve
+from memload.row_plan import plan_bytes
 from memload.seeding import peeked_seed
 from memload.state import LoaderState, batches_of
 from memload.stats import LoaderStats

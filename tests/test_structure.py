@@ -16,12 +16,15 @@ PACKAGE = Path(memload.__file__).parent
 # From the ground up. A module imports from lower floors only. `memload` itself, the face, stands on all of them.
 FLOORS = [
     {"_core", "_cuda"},
-    {"draws", "row_numbers", "blocks"},
+    {"draws", "row_numbers", "blocks", "memory.tiers"},
     {"pulls", "sampled_rows", "overtaking", "budget_filling", "ragged_rows"},
     {"samplers", "budget_batches"},
     {"batch_streams"},
-    {"errors", "dtypes", "sizes", "progress", "stats", "plan", "collate_rules", "pinning", "seeding", "iterators"}
+    {"errors", "dtypes", "sizes", "progress", "stats", "row_plan", "collate_rules", "pinning", "seeding", "iterators"}
     | {"stored", "memory.budget", "sources.memory_maps", "sources.packages", "sources.paths"},
+    {"memory.allocations", "gpu.memory"},
+    {"memory.optimizer_bytes"},
+    {"memory.model_bytes"},
     {"fields", "state", "mapped", "planned_rows", "ragged_samples"} | {"pace", "reseeding", "drawing_free"},
     {"gpu.frames", "gpu.devices", "gpu.memory", "gpu.static_buffers"},
     {"gpu.near"},
