@@ -21,6 +21,7 @@ from memload.errors import (
     ChecksumError,
     Damage,
     DecodeError,
+    DeviceError,
     DiskSpaceError,
     FormatError,
     LayoutWarning,
@@ -30,6 +31,7 @@ from memload.errors import (
     WriterBusyError,
 )
 from memload.fields import Field
+from memload.gpu.to_device import to_device
 from memload.graph_collating import graph_collate
 from memload.graph_files import open_graphs, write_graphs
 from memload.graph_layout import GraphBatch
@@ -62,6 +64,7 @@ __all__ = [
     "Dataset",
     "DatasetShape",
     "DecodeError",
+    "DeviceError",
     "DiskSpaceError",
     "EngineOptions",
     "FastLoader",
@@ -98,6 +101,7 @@ __all__ = [
     "plan",
     "prepare",
     "ragged",
+    "to_device",
     "verify",
     "write",
     "write_graphs",
