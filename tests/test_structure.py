@@ -65,13 +65,18 @@ FLOORS = [
     {"engine", "stock_passes"},
     {"grouped_batches"},
     {"loader"},
-    {"accelerated"},
+    {"accelerated", "memory.account", "memory.weightless", "memory.shape", "memory.loader_bytes", "memory.machine"},
+    {"memory.request", "memory.stock_bytes"},
+    {"memory.placement", "memory.gpu_account"},
+    {"memory.accounts", "memory.plan_result"},
+    {"memory.alternatives"},
+    {"memory.planner"},
 ]
 # What runs from the command line stands on the face, like any user's program.
 PROGRAMS = [
     {"measure"},
     {"stock", "bench", "source_options"},
-    {"demo", "doctor", "write_command", "info_command"},
+    {"demo", "doctor", "write_command", "info_command", "plan_command"},
     {"cli"},
     {"__main__"},
 ]

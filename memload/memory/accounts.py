@@ -6,13 +6,14 @@ import warnings
 from dataclasses import dataclass, replace
 from typing import Any
 
+from memload.gpu.loading import CHUNK_BYTES
 from memload.loader import FastLoader
 from memload.memory import budget
 from memload.memory.account import Account, Line
 from memload.memory.gpu_account import context_lines, fragmentation_line
 from memload.memory.loader_bytes import LoaderBytes, sample_batch
 from memload.memory.machine import Machine
-from memload.memory.placement import IN_RAM, MAPPED, Placement
+from memload.memory.placement import GATHERED_ON_GPU, IN_RAM, MAPPED, Placement
 from memload.memory.request import Request
 from memload.memory.stock_bytes import stock_lines
 from memload.memory.tiers import Tier
@@ -22,6 +23,8 @@ PROCESS_BYTES = 155_000_000
 """Private memory of a process that has imported torch and memload and has run an operation on the CPU: measured as
 RssAnon (154.8 MB with Python 3.11 and torch 2.13 without CUDA). What CUDA takes of RAM is not in it."""
 
+_NEAR_AHEAD = 3  # batches of row numbers that are planned for rows on a device
+_CHUNKS = 3 * CHUNK_BYTES  # in which rows are brought to a device
 _ENTRY, _PAGE = 8, 4096  # bytes of an entry of the page table, and of the page that it maps
 
 
@@ -52,9 +55,11 @@ class Sizes:
         sample = request.sample
         if request.loss is not None and sample is None:
             sample = sample_batch(whole)
-        if request.device is None or not settings.pop("cast", None):
+        on_gpu = request.device is not None or placement.tier in GATHERED_ON_GPU
+        if not (on_gpu and settings.pop("cast", None)):
             return cls(cast, cast, sample)
-        return cls(LoaderBytes.of(_loader(placement.dataset, request.batch_size, settings)), cast, sample)
+        bare = LoaderBytes.of(_loader(placement.dataset, request.batch_size, settings))
+        return cls(bare, replace(bare, batch_bytes=cast.batch_bytes, stored_bytes=cast.stored_bytes), sample)
 
 
 def _loader(dataset: Any, batch_size: int, settings: dict[str, Any]) -> FastLoader[Any]:
@@ -75,7 +80,13 @@ def ram_account(request: Request, placement: Placement, sizes: Sizes, machine: M
     """
     loader, count = sizes.loader, request.processes
     each = f" x {count} processes" if count > 1 else ""
-    lines = [Line("loader", loader.nbytes * count, f"{loader.slots} slots and the plan{each}")]
+    if placement.tier in GATHERED_ON_GPU:
+        lines = [
+            Line("loader", (_NEAR_AHEAD * loader.batch_rows * 8 + loader.plan_bytes) * count, f"row numbers{each}"),
+            Line("chunks", _CHUNKS * count, f"while the rows are brought{each}"),
+        ]
+    else:
+        lines = [Line("loader", loader.nbytes * count, f"{loader.slots} slots and the plan{each}")]
     if loader.made_bytes:
         lines.append(Line("transformed batches", loader.made_in_all * count, f"at most {loader.slots}{each}"))
     lines += _tier_lines(placement, count)
@@ -159,7 +170,9 @@ def _batch_lines(request: Request, sizes: Sizes) -> list[Line]:
     if not request.uses_gpu:
         return []
     made = sizes.cast.batch_bytes
-    if request.device is None and request.tier is not Tier.DEVICE:
-        return [Line("batches", 2 * made, "the one in use, and the next that the loop copies")]
     crossing = sizes.loader.batch_bytes if sizes.loader is not sizes.cast else 0
+    if request.tier in GATHERED_ON_GPU:
+        return [Line("batches", 3 * made + crossing, "the one in use, and the next, with what its cast makes")]
+    if request.device is None:
+        return [Line("batches", 2 * made, "the one in use, and the next that the loop copies")]
     return [Line("batches", 2 * (made + crossing), "the one in use and the next, as they cross and as they are cast")]

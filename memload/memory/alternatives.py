@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -19,6 +20,7 @@ from memload.sizes import format_size
 Compute = Callable[[Request], Plan]
 Way = tuple[str, Request]
 
+_MOVING = ("batches", "activations", "optimizer's step", "fragmentation")
 _CACHE_SHARE = 0.9  # of what is left, that a cache of rows is given
 
 
@@ -38,82 +40,78 @@ def ways_out(request: Request, refused: Plan, compute: Compute) -> tuple[str, ..
 
 def _fitting(request: Request, refused: Plan, compute: Compute) -> Iterator[tuple[str, Plan]]:
     if refused.ram.fits is False and request.tier in IN_RAM:
-        yield from _those_that_fit(_other_tiers(request, refused), compute)
+        for words, changed in _other_tiers(request, refused):
+            plan = compute(changed)
+            if plan.fits:
+                yield words, plan
     if refused.gpu is not None and refused.gpu.fits is False:
-        yield from _on_the_gpu(request, compute)
-        if request.tier is Tier.DEVICE:
-            streamed = replace(request, tier=Tier.MMAP, device=request.device or "cuda")
-            yield from _first_that_fits(_and_smaller("streamed from mapped files", streamed), compute)
-    elif refused.ram.fits is False and request.tier not in IN_RAM:
-        yield from _first_that_fits(_smaller(request), compute)
+        for words, changed in _on_the_gpu(request):
+            yield from _first_that_fits(words, changed, compute)
+    elif refused.ram.fits is False:
+        yield from _first_that_fits("", request, compute)
 
 
 def _other_tiers(request: Request, refused: Plan) -> Iterator[Way]:
-    if request.ram_dtype:
-        yield 'tier="ram" as stored, cast while gathering', replace(request, ram_dtype=None)
-        halves = {name: torch.bfloat16 for name, dtype in request.ram_dtype.items() if dtype.itemsize > 2}
-        if halves:
-            yield 'tier="ram" as bfloat16', replace(request, ram_dtype={**request.ram_dtype, **halves})
+    casts = request.ram_casts
+    loader = {**request.loader, "cast": {**(request.loader.get("cast") or {}), **casts}} if casts else request.loader
+    gathered = replace(request, ram_dtype=None, loader=loader)
+    if casts:
+        yield 'tier="ram" as stored, cast while gathering', gathered
+    if any(cast.dtype.itemsize > 2 for cast in casts.values()):
+        halves = {name: replace(cast, dtype=torch.bfloat16) for name, cast in casts.items() if cast.dtype.itemsize > 2}
+        yield 'tier="ram" as bfloat16', replace(request, ram_dtype={**casts, **halves})
     left = (refused.ram.free or 0) - refused.ram.without("rows in RAM")
     cache = int(left * _CACHE_SHARE)
     if 0 < cache < refused.data.stored_bytes:
         share = cache / refused.data.stored_bytes
         words = f'tier="hybrid", cache_bytes="{format_size(cache)}": {share:.0%} of the rows stay in RAM'
-        yield words, replace(request, tier=Tier.HYBRID, ram_dtype=None, cache_bytes=cache)
-    yield 'tier="mmap", what the page cache holds gives way', replace(request, tier=Tier.MMAP, ram_dtype=None)
+        yield words, replace(gathered, tier=Tier.HYBRID, cache_bytes=cache)
+    yield 'tier="mmap", what the page cache holds gives way', replace(gathered, tier=Tier.MMAP)
 
 
-def _on_the_gpu(request: Request, compute: Compute) -> Iterator[tuple[str, Plan]]:
-    yield from _first_that_fits(_smaller(request), compute)
+def _on_the_gpu(request: Request) -> Iterator[Way]:
+    yield "", request
     if request.precision == "float32" and request.loss is not None:
-        lower = replace(request, precision="bf16-mixed")
-        yield from _first_that_fits(_and_smaller('precision="bf16-mixed"', lower), compute)
+        yield 'precision="bf16-mixed"', replace(request, precision="bf16-mixed")
     if not request.offload and request.model is not None and any(map(trains_nothing, modules_of(request.model))):
-        words = "frozen models in pinned RAM, on the GPU layer by layer (memload.offload)"
-        yield from _first_that_fits(_and_smaller(words, replace(request, offload=True)), compute)
+        yield "frozen models in pinned RAM, on the GPU layer by layer (offload=True)", replace(request, offload=True)
+    if request.tier is Tier.DEVICE:
+        yield "streamed from mapped files", replace(request, tier=Tier.MMAP, device=request.device or "cuda")
 
 
-def _and_smaller(words: str, request: Request) -> Iterator[Way]:
-    yield words, request
-    for smaller, changed in _smaller(request):
-        yield f"{words}, {smaller}", changed
+def _first_that_fits(words: str, request: Request, compute: Compute) -> Iterator[tuple[str, Plan]]:
+    """Give the first that fits of a request and of the same effective batch in smaller and smaller parts."""
+    plan, said = compute(request), [words] if words else []
+    while not plan.fits:
+        size = request.batch_size // 2
+        if request.batch_size % 2 or not _could_fit(plan):
+            return
+        request = replace(
+            request, batch_size=size, accumulate=2 * request.accumulate, sample=_first_rows(request, size)
+        )
+        said = [*([words] if words else []), f"batch_size={size}, {request.accumulate} of them accumulated"]
+        plan = compute(request)
+    yield ", ".join(said), plan
 
 
-def _smaller(request: Request) -> Iterator[Way]:
-    """The same effective batch in smaller parts."""
-    size, whole = request.batch_size, request.batch_size * request.accumulate
-    while size > 1:
-        size //= 2
-        if whole % size == 0:
-            count = whole // size
-            yield (
-                f"batch_size={size}, {count} of them accumulated",
-                replace(request, batch_size=size, accumulate=count, sample=_first_rows(request, size)),
-            )
+def _could_fit(plan: Plan) -> bool:
+    """Whether what does not depend on the batch size leaves any room."""
+    gpu, ram = plan.gpu, plan.ram
+    on_gpu = gpu is None or gpu.free is None or gpu.without(*_MOVING) < gpu.free
+    return on_gpu and (ram.free is None or ram.without("loader", "transformed batches") < ram.free)
 
 
-def _first_rows(request: Request, size: int) -> object:
-    def cut(part: object) -> object:
+def _first_rows(request: Request, size: int) -> Any:
+    """The first rows of the sample that was given, if one was."""
+
+    def cut(part: Any) -> Any:
         if isinstance(part, torch.Tensor):
             return part[:size] if part.ndim and len(part) == request.batch_size else part
         if isinstance(part, dict):
             return {name: cut(value) for name, value in part.items()}
-        return type(part)(map(cut, part)) if type(part) in (list, tuple) else part  # type: ignore[call-arg, arg-type]
+        return type(part)(map(cut, part)) if type(part) in (list, tuple) else part
 
     return cut(request.sample)
-
-
-def _those_that_fit(ways: Iterator[Way], compute: Compute) -> Iterator[tuple[str, Plan]]:
-    for words, changed in ways:
-        plan = compute(changed)
-        if plan.fits:
-            yield words, plan
-
-
-def _first_that_fits(ways: Iterator[Way], compute: Compute) -> Iterator[tuple[str, Plan]]:
-    first = next(_those_that_fit(ways, compute), None)
-    if first is not None:
-        yield first
 
 
 def _sentence(words: str, plan: Plan) -> str:
@@ -127,5 +125,5 @@ def _figures(account: Account) -> str:
 
 def _nothing(refused: Plan) -> str:
     short = [account for account in refused.accounts if account.fits is False]
-    missing = " and ".join(f"{account.place} that has {format_size(account.predicted)}" for account in short)
-    return f"nothing that can be changed here: it takes {missing}"
+    needed = " and ".join(f"{account.place} of {format_size(account.predicted)}" for account in short)
+    return f"nothing that can be changed here does: this needs {needed}"

@@ -10,6 +10,7 @@ import torch
 
 from memload import _core
 from memload.engine import PassSettings
+from memload.gpu.near_batches import NearSettings
 from memload.grouped_batches import GroupSettings, settings_of
 from memload.grouped_source import GroupedSource
 from memload.loader import FastLoader
@@ -30,6 +31,7 @@ class LoaderBytes:
         slot_bytes: of one slot.
         slots: batches ahead, and one for the loop.
         nbytes: what `loader.nbytes` says: slots, plan and row selections.
+        plan_bytes: of the plan and the selections alone.
         threads: threads that gather.
     """
 
@@ -41,6 +43,7 @@ class LoaderBytes:
     slot_bytes: int
     slots: int
     nbytes: int
+    plan_bytes: int
     threads: int
 
     @property
@@ -58,13 +61,16 @@ class LoaderBytes:
         """Work them out.
 
         Raises:
-            TypeError: the loader runs on stock machinery, of which nobody knows what it takes.
+            TypeError: the loader runs on stock machinery, of which nobody knows what it takes; or the rows lie on a
+                device already.
         """
         resolved = loader._resolved()
         if isinstance(resolved, str):
             raise TypeError(f"only what the native engine reads can be planned. {resolved}")
         source = resolved.with_casts(loader._casts)
         settings = settings_of(loader, source)
+        if isinstance(settings, NearSettings):
+            raise TypeError('these rows lie on a device already: plan those they were made of, with tier="device"')
         each = list(settings.each) if isinstance(settings, GroupSettings) else [settings]
         batch_bytes = max(map(_batch_bytes, each))
         return cls(
@@ -76,6 +82,7 @@ class LoaderBytes:
             slot_bytes=sum(map(_slot_bytes, each)),
             slots=settings.depth + 1,
             nbytes=loader.nbytes,
+            plan_bytes=loader.nbytes - settings.ring_bytes,
             threads=each[0].threads,
         )
 

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
-
 from memload._core import Storage
+from memload.cast import Cast
 from memload.dataset import Dataset
 from memload.fields import Field
 from memload.groups import GroupedDataset
@@ -19,6 +18,7 @@ from memload.memory.tiers import Tier
 from memload.sizes import parse_size
 
 IN_RAM = (Tier.RAM, Tier.PINNED)
+GATHERED_ON_GPU = (Tier.PINNED, Tier.DEVICE)
 MAPPED = (Tier.MMAP, Tier.HYBRID)
 
 
@@ -56,17 +56,17 @@ class Placement:
             TypeError: the data are a path, or nothing that says how large it is.
             ValueError: tier, dtypes and cache do not go together.
         """
-        data, tier, ram_dtype, cache_bytes = request.data, Tier(request.tier), request.ram_dtype, request.cache_bytes
+        data, tier, casts, cache_bytes = request.data, Tier(request.tier), request.ram_casts, request.cache_bytes
         if isinstance(data, str | os.PathLike):
             raise TypeError(f"{str(data)!r} is a path, not a dataset: give memload.open({str(data)!r})")
-        if ram_dtype and tier not in IN_RAM:
+        if casts and tier not in IN_RAM:
             raise ValueError(f'ram_dtype= is for rows that are loaded into RAM: tier="ram", not {str(tier)!r}')
         if (cache_bytes is not None) != (tier is Tier.HYBRID):
             raise ValueError(f'cache_bytes= is for tier="hybrid", which needs it; the tier is {str(tier)!r}')
         dataset = data.zeros() if isinstance(data, DatasetShape) else data
         planned = dataset is not data
         stored = _nbytes(dataset)
-        held = recast(dataset, ram_dtype) if ram_dtype else dataset
+        held = recast(dataset, casts) if casts else dataset
         storages = [] if planned else _storages(dataset)
         files = {storage.name: storage.nbytes for storage in storages if storage.mapped}
         return cls(
@@ -87,7 +87,7 @@ class Placement:
         return self.stored_bytes if self.planned else self.file_bytes
 
 
-def recast(dataset: Any, dtypes: Mapping[str, torch.dtype]) -> Dataset:
+def recast(dataset: Any, casts: Mapping[str, Cast]) -> Dataset:
     """Return a dataset of the same form in which some fields have other dtypes, and read as zeros.
 
     Raises:
@@ -97,10 +97,10 @@ def recast(dataset: Any, dtypes: Mapping[str, torch.dtype]) -> Dataset:
     if not isinstance(dataset, Dataset):
         raise TypeError(f"ram_dtype= is for the datasets of memload, not for {type(dataset).__name__}")
     fields: dict[str, Field] = dict(dataset.fields)
-    for name, dtype in dtypes.items():
+    for name, cast in casts.items():
         if name not in fields:
             raise KeyError(f"ram_dtype= names the field {name!r}; the dataset has {', '.join(map(repr, fields))}")
-        fields[name] = zero_field(name, dtype, fields[name].shape, len(dataset))
+        fields[name] = zero_field(name, cast.dtype, fields[name].shape, len(dataset))
     return replace(dataset, fields=fields)
 
 

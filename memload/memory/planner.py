@@ -30,7 +30,7 @@ def plan(
     batch_size: int = 1,
     *,
     tier: Tier | str = Tier.MMAP,
-    ram_dtype: Mapping[str, torch.dtype] | None = None,
+    ram_dtype: Mapping[str, Any] | None = None,
     cache_bytes: int | str | None = None,
     device: str | None = None,
     model: Modules | None = None,
@@ -54,7 +54,7 @@ def plan(
         data: a dataset that FastLoader reads natively, or a `memload.DatasetShape`.
         batch_size: rows per batch.
         tier: where the rows are kept, see `memload.Tier`.
-        ram_dtype: with the tier "ram" the dtype of fields that are cast once, when they are loaded.
+        ram_dtype: with the tier "ram" the dtype, or `memload.Cast`, of fields that are cast once, when they are loaded.
         cache_bytes: with the tier "hybrid" what its cache may take; bytes, or a text such as "40GB".
         device: "cuda" if batches are to be on the GPU, as with ``FastLoader(device="cuda")``.
         model: a module, or several in a list or dict; on any device, "meta" included, which takes no memory.

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from memload.cast import Cast
+from memload.dtypes import as_torch_dtype
 from memload.memory.model_bytes import Modules
 from memload.memory.tiers import Tier
 from memload.memory.weightless import checked_precision
@@ -24,7 +26,7 @@ class Request:
     data: Any
     batch_size: int
     tier: Tier | str = Tier.MMAP
-    ram_dtype: Mapping[str, torch.dtype] | None = None
+    ram_dtype: Mapping[str, Any] | None = None
     cache_bytes: int | str | None = None
     device: str | None = None
     model: Modules | None = None
@@ -42,6 +44,7 @@ class Request:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tier", Tier(self.tier))
+        object.__setattr__(self, "ram_dtype", _casts(self.ram_dtype))
         for name in ("batch_size", "accumulate", "processes"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
@@ -51,6 +54,18 @@ class Request:
             raise ValueError("optimizer= and loss= are of a model: give model=")
 
     @property
+    def ram_casts(self) -> Mapping[str, Cast]:
+        """What becomes of fields that are cast when they are loaded into RAM."""
+        return self.ram_dtype or {}
+
+    @property
     def uses_gpu(self) -> bool:
         """Whether anything is put on a GPU."""
-        return self.model is not None or self.device is not None or self.tier is Tier.DEVICE
+        return self.model is not None or self.device is not None or self.tier in (Tier.DEVICE, Tier.PINNED)
+
+
+def _casts(given: Mapping[str, Any] | None) -> dict[str, Cast]:
+    return {
+        name: wanted if isinstance(wanted, Cast) else Cast(as_torch_dtype(wanted))
+        for name, wanted in (given or {}).items()
+    }

@@ -97,7 +97,8 @@ class DatasetShape:
         return int(self.rows * math.prod(sides) * dtype.itemsize)
 
     def _ragged(self, name: str) -> RaggedField:
-        dtype, shape = self.fields[name]
+        dtype: torch.dtype = self.fields[name][0]
+        shape: tuple[Any, ...] = self.fields[name][1]
         axis = shape.index(None)
         planes, item = math.prod(shape[:axis]), row_nbytes(dtype, shape[axis + 1 :])
         ends = np.zeros(self.rows + 1, dtype=np.int64)
@@ -116,7 +117,7 @@ class DatasetShape:
         return np.rint(greatest * t ** (greatest / mean - 1)).astype(np.int64)
 
 
-def zero_field(name: str, dtype: torch.dtype, shape: tuple[int, ...], rows: int) -> Field:
+def zero_field(name: str, dtype: torch.dtype, shape: tuple[Any, ...], rows: int) -> Field:
     """Return a field all of whose rows are one and the same row of zeros."""
     nbytes = row_nbytes(dtype, shape)
     one = np.zeros(max(1, nbytes), dtype=np.uint8)
