@@ -12,6 +12,7 @@ except ModuleNotFoundError as error:
     ) from error
 
 from memload.accelerated import prepare
+from memload.augment import Augment
 from memload.budget_batches import BudgetBatchSampler
 from memload.cast import Cast, Float32View, cast_stim
 from memload.codec import Codec
@@ -50,6 +51,7 @@ from memload.writing import write
 from memload.zipping import zip  # noqa: A004 - memload.zip is its public name
 
 __all__ = [
+    "Augment",
     "BudgetBatchSampler",
     "Cast",
     "ChecksumError",

@@ -21,8 +21,11 @@ FLOORS = [
     {"samplers", "budget_batches"},
     {"batch_streams"},
     {"errors", "dtypes", "sizes", "progress", "stats", "plan", "collate_rules", "pinning", "seeding", "iterators"}
+    | {"augment"}
     | {"stored", "memory.budget", "sources.memory_maps", "sources.packages", "sources.paths"},
     {"fields", "state", "mapped", "planned_rows", "ragged_samples"} | {"pace", "reseeding", "drawing_free"},
+    {"cast_rule"},
+    {"cast_native"},
     {"collating", "safetensors_header", "rows", "windows", "ragged_transport", "sources.members"}
     | {"sources.hdf5_filters", "sources.tile_blocks", "sources.zarr_layout"},
     {"transport", "codec", "ragged_spec", "row_costs", "sources.hdf5_layout"},
@@ -39,7 +42,7 @@ FLOORS = [
     {"formats"},
     {"device", "gathered"},
     {"cast", "layout", "watches"},
-    {"native", "cast_batches"},
+    {"native", "cast_batches", "gpu.casting"},
     {"conversion"},
     {"carried", "batch_sizes"},
     {"door", "cold", "transforms"},
