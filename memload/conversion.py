@@ -176,9 +176,7 @@ def _as_factor(given: Any) -> float:
 
 def _as_cast(given: Any) -> Cast:
     if isinstance(given, Cast) and (given.layout is not None or given.augment is not None):
-        raise ValueError(
-            f"what is stored keeps its layout and is not drawn: give layout= and augment= to the loader: {given}"
-        )
+        raise ValueError(f"layout= and augment= are for a loader, not for what is stored: leave them out of {given}")
     return given if isinstance(given, Cast) else Cast(as_torch_dtype(given))
 
 
