@@ -100,6 +100,8 @@ class Augment:
 
 _MASK = 2**_BITS - 1
 
+_AS_SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
+
 
 def _pair(crop: Any) -> tuple[int, int]:
     whole = isinstance(crop, tuple | list) and all(isinstance(side, int) and side is not True for side in crop)
@@ -119,6 +121,8 @@ def placed(pictures: torch.Tensor, draws: Draws, axes: tuple[int, int], size: tu
         axes: those of height and width, counted from the end.
         size: (height, width) of the result.
     """
+    if pictures.dtype in _AS_SIGNED:  # of which torch turns none around
+        return placed(pictures.view(_AS_SIGNED[pictures.dtype]), draws, axes, size).view(pictures.dtype)
     rows = [
         _cut(picture, top, left, axes, size).flip(axes[1]) if flipped else _cut(picture, top, left, axes, size)
         for picture, (top, left, flipped) in zip(pictures, draws.tolist(), strict=True)

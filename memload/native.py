@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 import torch
 from torch.utils.dlpack import from_dlpack
 
-from memload.cast_native import cast_tensor
+from memload._core import Column, Windows
+from memload.cast_native import CASTABLE, Affine, cast_tensor, how_of
 from memload.cast_rule import Cast
 from memload.dtypes import code_of
 from memload.fields import AnyColumn, Field
@@ -21,9 +23,8 @@ from memload.watches import Watch
 Key = str | int | tuple[str | int, ...]
 """Names a field of a batch: a name, a position, or, where containers lie in containers, the path of both."""
 
-PipelineField = tuple[AnyColumn, tuple[str, str, bool] | None, int, int, list[int]]
+PipelineField = tuple[AnyColumn, tuple[str, str, bool | Affine] | None, int, int, list[int]]
 
-_CASTABLE = {"U8", "I8", "I16", "I32", "I64", "F16", "BF16", "F32", "F64"}
 _CAST_TARGETS = {"F16", "BF16", "F32", "F64"}
 
 # DLPack's type codes for the dtypes that torch takes through it; others travel as unsigned integers of their width.
@@ -173,9 +174,10 @@ class Source:
         dtype = self.fields[key].dtype
         if isinstance(cast, Conversion) and cast.then is not None:
             return None
-        if cast is None or cast.computes or (cast.dtype == dtype and not cast.norm_removed):
+        if cast is None or (cast.dtype == dtype and not cast.norm_removed and not cast.computes):
             return None
-        return cast if code_of(dtype) in _CASTABLE and code_of(cast.dtype) in _CAST_TARGETS else None
+        known = code_of(dtype) in CASTABLE and code_of(cast.dtype) in _CAST_TARGETS
+        return cast if known and (not cast.computes or _is_fused(cast, self.fields[key])) else None
 
 
 def _check_shape(key: Key, cast: Cast, field: Field) -> None:
@@ -189,9 +191,20 @@ def _check_shape(key: Key, cast: Cast, field: Field) -> None:
         raise ValueError(f"the field {key!r}: {error}") from None
 
 
+def _is_fused(cast: Cast, field: Field) -> bool:
+    """Whether the gather knows of which channel the elements are: in rows that are one run of bytes, or such frames."""
+    column, elements = field.column, math.prod(field.shape)
+    if isinstance(column, Windows):
+        column, elements = column.frames, elements // max(1, len(column.steps))
+    if not isinstance(column, Column):
+        return False
+    along = field.shape[cast.channels :] if cast.several and cast.channels is not None else ()
+    return elements > 0 and elements % math.prod(along) == 0
+
+
 def _pipeline_field(field: Field, cast: Cast | None) -> PipelineField:
     code = code_of(field.dtype)
-    fused = None if cast is None else (code, code_of(cast.dtype), cast.norm_removed and field.dtype == torch.uint8)
+    fused = None if cast is None else (code, code_of(cast.dtype), how_of(cast, field.dtype, field.shape))
     dtype = field.dtype if cast is None else cast.dtype
     return field.pipeline_column, fused, _dlpack_code(dtype), dtype.itemsize * 8, list(field.item_shape)
 
