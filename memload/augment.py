@@ -93,7 +93,7 @@ class Augment:
         key = b"augment" + self.stream.to_bytes(8, "little")
         drawn = [xxhash.xxh3_128_intdigest(key, seed=seed) for seed in seeds]
         numbers = np.array([[d & _MASK, d >> _BITS & _MASK, d >> 2 * _BITS & _MASK] for d in drawn], dtype=np.int64)
-        places = numbers.reshape(-1, 3) * np.array([height - high + 1, width - wide + 1, 0]) >> _BITS
+        places: Draws = numbers.reshape(-1, 3) * np.array([height - high + 1, width - wide + 1, 0]) >> _BITS
         places[:, 2] = numbers.reshape(-1, 3)[:, 2] < self.flip * 2**_BITS
         return places
 

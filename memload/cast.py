@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import Dataset
 
 from memload import _core
-from memload.cast_rule import Cast
+from memload.cast_rule import Cast as Cast
 from memload.device import cuda_module, cuda_state, warn_of_fallback
 from memload.dtypes import code_of, dtype_name
 from memload.gathered import GatheredRows

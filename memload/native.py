@@ -193,13 +193,15 @@ def _check_shape(key: Key, cast: Cast, field: Field) -> None:
 
 def _is_fused(cast: Cast, field: Field) -> bool:
     """Whether the gather knows of which channel the elements are: in rows that are one run of bytes, or such frames."""
-    column, elements = field.column, math.prod(field.shape)
+    column: AnyColumn = field.column
+    elements = math.prod(field.shape)
     if isinstance(column, Windows):
-        column, elements = column.frames, elements // max(1, len(column.steps))
+        elements //= max(1, len(column.steps))
+        column = column.frames
     if not isinstance(column, Column):
         return False
     along = field.shape[cast.channels :] if cast.several and cast.channels is not None else ()
-    return elements > 0 and elements % math.prod(along) == 0
+    return bool(elements > 0 and elements % math.prod(along) == 0)
 
 
 def _pipeline_field(field: Field, cast: Cast | None) -> PipelineField:
