@@ -39,6 +39,7 @@ from memload.groups import GroupedDataset, concat, group_collate
 from memload.hugging_face import from_hf
 from memload.loader import FastLoader
 from memload.mapped import MappedDataset
+from memload.memory.tiers import Tier
 from memload.opening import from_arrays, open  # noqa: A004 - memload.open is its public name
 from memload.pictures import write_images
 from memload.ragged_rows import Padded, Ragged
@@ -79,6 +80,7 @@ __all__ = [
     "ShardFormatError",
     "ShardReadError",
     "ShardWriter",
+    "Tier",
     "WeightedSampler",
     "WriterBusyError",
     "__version__",

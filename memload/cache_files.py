@@ -53,9 +53,7 @@ def root_of(where: str | Path) -> Path:
     """
     root = Path(where).absolute()
     if (root / INDEX_NAME).exists():
-        raise FileExistsError(
-            f"{root}: a set of shards; a cache is a directory of its own, such as {root.parent / 'cache'}"
-        )
+        raise FileExistsError(f"{root}: a set of shards; give a directory of its own, such as {root.parent / 'cache'}")
     root.mkdir(parents=True, exist_ok=True)
     return root
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import xxhash
 
 from memload.dataset import Dataset
@@ -36,7 +37,7 @@ def _hash_of_rows(dataset: Dataset, progress: bool | None) -> str:
             for name, rows in block.items():
                 parts = [*rows.planes, rows.lengths] if isinstance(rows, RaggedRows) else [rows.data]
                 for number, part in enumerate(parts):
-                    hashers.setdefault(f"{name}\0{number}", xxhash.xxh3_128()).update(part.data)
+                    hashers.setdefault(f"{name}\0{number}", xxhash.xxh3_128()).update(np.ascontiguousarray(part).data)
                 bar.update(rows.nbytes)
     forms = [f"{name}\0{field.kind}\0{field.shape}\0{field.rows}" for name, field in dataset.fields.items()]
     digests = [f"{part}\0{hasher.hexdigest()}" for part, hasher in hashers.items()]

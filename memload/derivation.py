@@ -9,7 +9,7 @@ import xxhash
 
 from memload.content import content_of
 from memload.dataset import Dataset
-from memload.fingerprints import Unhashable, fingerprint
+from memload.fingerprints import UnhashableError, fingerprint
 from memload.mapped import MappedDataset
 from memload.native import NotNative
 from memload.readers import resolve
@@ -51,7 +51,7 @@ def name_of(fn: Any) -> str:
 def _hashed_function(fn: Callable[..., Any]) -> str:
     try:
         return fingerprint(fn)
-    except Unhashable as error:
+    except UnhashableError as error:
         raise ValueError(
             f"{name_of(fn)} cannot be told from other functions, so that what it computed would not be known again "
             f"({error}); give version=, a text of yours that changes whenever the function or what it uses changes"
@@ -70,14 +70,14 @@ def _rows(dataset: Any, version: str | None, progress: bool | None) -> str:
         return f"{known}\0{source.layout!r}\0{source.casts!r}\0{fingerprint(source.maps)}"
     except NotNative:
         pass
-    except Unhashable as error:
+    except UnhashableError as error:
         if version is None:
             raise ValueError(f"the dataset's functions cannot be told from others ({error}); give version=") from error
     if version is not None:
         return f"{type(dataset).__qualname__} {len(dataset)}"
     try:
         return fingerprint(dataset)
-    except Unhashable as error:
+    except UnhashableError as error:
         raise ValueError(
             f"{type(dataset).__name__} cannot be told from other datasets ({error}); give version=, a text of yours "
             "that changes whenever its rows or the function change"

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copyreg
 import functools
+import itertools
 import struct
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -40,7 +41,7 @@ from memload.dataset import Dataset
 from memload.errors import first_line
 
 
-class Unhashable(Exception):
+class UnhashableError(Exception):
     """A value cannot be told from others; the message says where it was found, and what it is."""
 
 
@@ -48,7 +49,7 @@ def fingerprint(value: Any) -> str:
     """Return 32 hexadecimal digits that stand for a function or value.
 
     Raises:
-        Unhashable: it holds something that cannot be told from others, such as an open file.
+        UnhashableError: it holds something that cannot be told from others, such as an open file.
 
     Example:
         >>> scale = 2
@@ -90,11 +91,11 @@ class _Walk:
         self._path.append(where)
         try:
             yield
-        except Unhashable:
+        except UnhashableError:
             raise
         except Exception as error:
             path = ", in it ".join(filter(None, self._path)) or "it"
-            raise Unhashable(f"{path}: {first_line(error)}") from error
+            raise UnhashableError(f"{path}: {first_line(error)}") from error
         self._path.pop()
 
     def _of_object(self, value: Any) -> bytes:
@@ -111,15 +112,13 @@ class _Walk:
 
     def named(self, kind: str, values: dict[str, Any]) -> bytes:
         """Return the digest of values by name."""
-        return _hashed(
-            kind, *[part for name, value in values.items() for part in (name.encode(), self.of(value, name))]
-        )
+        pairs = ((name.encode(), self.of(value, name)) for name, value in values.items())
+        return _hashed(kind, *itertools.chain.from_iterable(pairs))
 
     def mapping(self, value: dict[Any, Any]) -> bytes:
         """Return the digest of a dict, in its order."""
-        return _hashed(
-            "dict", *[one for key, held in value.items() for one in (self.of(key), self.of(held, f"{key!r}"))]
-        )
+        pairs = ((self.of(key), self.of(held, repr(key))) for key, held in value.items())
+        return _hashed("dict", *itertools.chain.from_iterable(pairs))
 
     def unordered(self, value: Iterable[Any]) -> bytes:
         """Return the digest of a set."""
@@ -179,9 +178,10 @@ class _Walk:
         reduced = reducer(value) if reducer is not None else value.__reduce_ex__(4)
         if isinstance(reduced, str):
             return _hashed("global", f"{type(value).__module__} {reduced}".encode())
-        make, arguments, state, items, pairs, *_ = (*reduced, None, None, None, None)
-        items, pairs = None if items is None else list(items), None if pairs is None else dict(pairs)
-        return self.parts(f"object {type(value).__qualname__}", [make, arguments, state, items, pairs])
+        make, arguments, *others = reduced
+        state, items, pairs = [*others, None, None, None][:3]
+        held = [make, arguments, state, None if items is None else list(items), None if pairs is None else dict(pairs)]
+        return self.parts(f"object {type(value).__qualname__}", held)
 
 
 class _Used:

@@ -17,7 +17,7 @@ from memload.computed import InMemory, Origin, row_bytes_of, rows_in, shard_writ
 from memload.dataset import Dataset, Layout
 from memload.derivation import key_of, name_of
 from memload.errors import MemloadError, WriterBusyError, first_line
-from memload.fingerprints import Unhashable, fingerprint
+from memload.fingerprints import UnhashableError, fingerprint
 from memload.loader import FastLoader
 from memload.mapped import MappedDataset
 from memload.memory.budget import local_threads
@@ -60,9 +60,7 @@ def cached(mapped: MappedDataset, where: str | Path | Tier, version: str | None,
 
 def _in_tier(work: _Work, tier: Tier, progress: bool | None) -> Dataset:
     if tier is not Tier.RAM:
-        raise ValueError(
-            f'cache takes a path or "ram", got the tier {tier.value!r}; a path of that name is "./{tier.value}"'
-        )
+        raise ValueError(f'cache takes a path or "ram", got the tier "{tier}"; a path of that name is "./{tier}"')
     kept = InMemory(work.rows)
     for rows in work.results(0, progress):
         kept.extend(rows)
@@ -112,9 +110,8 @@ class _Work:
 
     def results(self, start: int, progress: bool | None) -> Iterator[dict[str, Any]]:
         """Yield the rows from `start` on, by field, some at once."""
-        step = max(
-            1, min(_MOST_ROWS, _BATCH_BYTES // max(1, self._row_bytes, getattr(self.base, "nbytes", 0) // self.rows))
-        )
+        largest = max(1, self._row_bytes, getattr(self.base, "nbytes", 0) // self.rows)
+        step = max(1, min(_MOST_ROWS, _BATCH_BYTES // largest))
         generators = _states()
         batches = iter(FastLoader(self._from(start), step, num_workers=local_threads() if self._processes else 0))
         with bar("cache", self.rows, progress, start, unit=" rows") as shown:
@@ -151,7 +148,7 @@ class _Work:
         return dict(zip(self._names, value if self.layout == "tuple" else [value], strict=True))
 
     def _check_repeats(self) -> None:
-        with contextlib.suppress(Unhashable):
+        with contextlib.suppress(UnhashableError):
             if fingerprint(self._row(0)) != fingerprint(self._first):
                 raise _draws(self.functions[-1], "gives something else for the first row when it is called again")
 
@@ -159,7 +156,7 @@ class _Work:
     def _naming(self, start: int, stop: int) -> Iterator[None]:
         try:
             yield
-        except (MemloadError, RandomlyDrawn):
+        except (MemloadError, DrawingError):
             raise
         except Exception as error:
             where = f"row {start:,}" if stop == start + 1 else f"rows {start:,} to {stop - 1:,}"
@@ -167,12 +164,12 @@ class _Work:
             raise RuntimeError(f"{where}: {named} raised {type(error).__name__}: {first_line(error)}") from error
 
 
-class RandomlyDrawn(ValueError):
+class DrawingError(ValueError):
     """A function that was to be cached draws random numbers."""
 
 
 class Undrawn:
-    """A function of a sample that may not draw random numbers: the first that it asks for raises `RandomlyDrawn`."""
+    """A function of a sample that may not draw random numbers: the first that it asks for raises `DrawingError`."""
 
     def __init__(self, fn: Callable[..., Any]) -> None:
         self._fn = fn
@@ -191,16 +188,16 @@ class Undrawn:
         raise _draws(self._fn, "draws random numbers")
 
 
-def _draws(fn: Any, what: str) -> RandomlyDrawn:
-    return RandomlyDrawn(
-        f"{name_of(fn)} {what}, so that every epoch would get what one of them drew: cache what comes before it, and map "
-        "it behind: ds.map(before).cache(path).map(after)"
+def _draws(fn: Any, what: str) -> DrawingError:
+    return DrawingError(
+        f"{name_of(fn)} {what}, so that every epoch would get what one of them drew: cache what comes before it, and "
+        "map it behind: ds.map(before).cache(path).map(after)"
     )
 
 
 def _states() -> Any:
-    name, keys, *rest = np.random.get_state()  # noqa: NPY002 - to see whether somebody else draws from it
-    return random.getstate(), name, keys.tobytes(), rest
+    _, keys, *rest = np.random.get_state(legacy=True)  # noqa: NPY002 - to see whether a function draws from it
+    return random.getstate(), np.asarray(keys).tobytes(), rest
 
 
 def _form_of(sample: Any) -> tuple[Layout, list[str]]:
@@ -219,8 +216,8 @@ def _check_values(sample: Mapping[Any, Any]) -> None:
     for name, value in sample.items():
         if not isinstance(name, str) or not isinstance(value, _STORED):
             raise TypeError(
-                f"a mapped sample has {name!r}: {type(value).__name__}; what can be cached is a tensor, an array, a number "
-                "or a text, or a dict or tuple of these"
+                f"a mapped sample has {name!r}: {type(value).__name__}; what can be cached is a tensor, an array, a "
+                "number or a text, or a dict or tuple of these"
             )
 
 

@@ -188,15 +188,13 @@ def _checked(name: Any, value: Any, rows: int, where: str) -> Any:
     texts = isinstance(value, list) and all(isinstance(text, str) for text in value)
     if not isinstance(name, str) or not (texts or isinstance(value, torch.Tensor)):
         raise TypeError(
-            f"{where}: the function returned {name!r}: {type(value).__name__}; expected a tensor, or a dict of tensors or "
-            "lists of texts by name"
+            f"{where}: the function returned {name!r}: {type(value).__name__}; expected a tensor, or a dict of tensors "
+            "or lists of texts by name"
         )
     found = len(value) if texts or value.dim() else None
     if found != rows:
         shape = f"{found} texts" if texts else f"a tensor of shape {tuple(value.shape)}"
-        raise ValueError(
-            f"{where}: the function returned {shape} for {name!r}; expected one result for each of {rows} rows"
-        )
+        raise ValueError(f"{where}: the function returned {shape} for {name!r}; expected results for {rows} rows")
     return value if texts else value.detach().cpu()
 
 

@@ -16,7 +16,7 @@ PACKAGE = Path(memload.__file__).parent
 # From the ground up. A module imports from lower floors only. `memload` itself, the face, stands on all of them.
 FLOORS = [
     {"_core", "_cuda"},
-    {"draws", "row_numbers", "blocks", "captured"},
+    {"draws", "row_numbers", "blocks", "memory.tiers"} | {"captured"},
     {"pulls", "sampled_rows", "overtaking", "budget_filling", "ragged_rows"},
     {"samplers", "budget_batches"},
     {"batch_streams"},
