@@ -23,7 +23,7 @@ from memload.staging import being_written, write_durably
 
 ORIGIN_NAME = "origin.json"
 _SHARDS = 32  # what is computed may have been dear: whoever is interrupted loses no more than such a part of it
-_MOST_SHARD_BYTES = 512_000_000
+_SHARD_BYTES = range(2**14, 512_000_001)
 _FORMAT = 1
 
 Batch = Mapping[str, Any]
@@ -76,7 +76,7 @@ def shard_writer(
     Raises:
         FileExistsError, WriterBusyError, DiskSpaceError: as `memload.ShardWriter` does.
     """
-    shard_bytes = min(max(1, -(-rows // _SHARDS) * row_bytes), _MOST_SHARD_BYTES)
+    shard_bytes = min(max(_SHARD_BYTES[0], -(-rows // _SHARDS) * row_bytes), _SHARD_BYTES[-1])
     plan = None if origin is None else {"computed": origin.key}
     with ShardWriter(path, shard_bytes=shard_bytes, rows=rows, resume=plan, progress=progress) as writer:
         yield writer

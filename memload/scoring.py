@@ -104,9 +104,10 @@ def score(
 def _write(path: Path, origin: Origin, chunks: _Chunks, progress: bool | None) -> None:
     first = next(chunks.results(0, _Silent()))  # also where a writing is taken up: it says what rows are
     with shard_writer(path, origin, len(chunks), row_bytes_of(first), progress) as writer:
-        if not writer.rows_there:
+        start = writer.rows_there
+        if not start:
             writer.extend(**first)
-        start = writer.rows_there or rows_in(first)
+            start = rows_in(first)
         with _shown(chunks, progress, start) as shown:
             for rows in chunks.results(start, shown):
                 writer.extend(**rows)
