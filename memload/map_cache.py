@@ -113,7 +113,9 @@ class _Work:
         largest = max(1, self._row_bytes, getattr(self.base, "nbytes", 0) // self.rows)
         step = max(1, min(_MOST_ROWS, _BATCH_BYTES // largest))
         generators = _states()
-        batches = iter(FastLoader(self._from(start), step, num_workers=local_threads() if self._processes else 0))
+        workers = local_threads() if self._processes else 0
+        own = torch.Generator()  # so that a run whose cache is there draws the same numbers as one that fills it
+        batches = iter(FastLoader(self._from(start), step, num_workers=workers, generator=own))
         with bar("cache", self.rows, progress, start, unit=" rows") as shown:
             while start < self.rows:
                 with self._naming(start, min(start + step, self.rows)):

@@ -163,7 +163,7 @@ class _Chunks:
         rest = self._ds
         if start:
             rest = rest.select(rows) if isinstance(rest, Dataset) else Subset(rest, rows)
-        return FastLoader(rest, self._chunk, **self._options)
+        return FastLoader(rest, self._chunk, **{"generator": torch.Generator(), **self._options})
 
     def _result(self, batch: Any, first: int, stop: int) -> dict[str, Any]:
         where = f"rows {first:,} to {stop - 1:,}"

@@ -20,7 +20,9 @@ def mean(batch):
 
 @pytest.mark.parametrize("chunk", [1000, 500, 7])
 def test_scores_come_in_the_order_of_the_rows_whatever_the_chunk(ds, chunk):
+    before = torch.get_rng_state()
     assert torch.equal(memload.score(mean, ds, chunk), torch.arange(1.0, 3000.0, 3.0))
+    assert torch.equal(torch.get_rng_state(), before)  # a script that scores draws what it would draw without
 
 
 def test_what_is_kept_of_a_chunk_is_its_result_alone(ds):
