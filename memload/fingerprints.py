@@ -52,11 +52,10 @@ def fingerprint(value: Any) -> str:
         UnhashableError: it holds something that cannot be told from others, such as an open file.
 
     Example:
-        >>> scale = 2
-        >>> before = fingerprint(lambda x: x * scale)
-        >>> scale = 3
-        >>> fingerprint(lambda x: x * scale) == before
-        False
+        >>> def scaled_by(factor):
+        ...     return lambda x: x * factor
+        >>> [fingerprint(scaled_by(2)) == fingerprint(scaled_by(factor)) for factor in (2, 3)]
+        [True, False]
     """
     return _Walk().of(value).hex()
 
