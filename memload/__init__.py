@@ -12,6 +12,7 @@ except ModuleNotFoundError as error:
     ) from error
 
 from memload.accelerated import prepare
+from memload.accumulation import Micro, accumulate
 from memload.augment import Augment
 from memload.budget_batches import BudgetBatchSampler
 from memload.cast import Cast, Float32View, cast_stim
@@ -22,6 +23,7 @@ from memload.errors import (
     ChecksumError,
     Damage,
     DecodeError,
+    DeviceError,
     DiskSpaceError,
     FormatError,
     LayoutWarning,
@@ -31,6 +33,7 @@ from memload.errors import (
     WriterBusyError,
 )
 from memload.fields import Field
+from memload.gpu.to_device import to_device
 from memload.graph_collating import graph_collate
 from memload.graph_files import open_graphs, write_graphs
 from memload.graph_layout import GraphBatch
@@ -39,10 +42,12 @@ from memload.groups import GroupedDataset, concat, group_collate
 from memload.hugging_face import from_hf
 from memload.loader import FastLoader
 from memload.mapped import MappedDataset
+from memload.memory.tiers import Tier
 from memload.opening import from_arrays, open  # noqa: A004 - memload.open is its public name
 from memload.pictures import write_images
 from memload.ragged_rows import Padded, Ragged
 from memload.samplers import MixingSampler, WeightedSampler
+from memload.scoring import score
 from memload.shard_writer import ShardWriter
 from memload.shards import verify
 from memload.sources.ragged_arrays import ragged
@@ -59,6 +64,7 @@ __all__ = [
     "Damage",
     "Dataset",
     "DecodeError",
+    "DeviceError",
     "DiskSpaceError",
     "EngineOptions",
     "FastLoader",
@@ -72,15 +78,18 @@ __all__ = [
     "LoaderStats",
     "MappedDataset",
     "MemloadError",
+    "Micro",
     "MixingSampler",
     "Padded",
     "Ragged",
     "ShardFormatError",
     "ShardReadError",
     "ShardWriter",
+    "Tier",
     "WeightedSampler",
     "WriterBusyError",
     "__version__",
+    "accumulate",
     "cast_stim",
     "concat",
     "from_arrays",
@@ -92,6 +101,8 @@ __all__ = [
     "open_graphs",
     "prepare",
     "ragged",
+    "score",
+    "to_device",
     "verify",
     "write",
     "write_graphs",

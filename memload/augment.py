@@ -39,7 +39,7 @@ class Augment:
 
     Example:
         >>> Augment(crop=(2, 2), flip=0.5).draws([7, 8], height=4, width=6).tolist()
-        [[2, 2, 1], [2, 2, 0]]
+        [[1, 2, 0], [1, 2, 1]]
     """
 
     crop: tuple[int, int] | None = None

@@ -1,1 +1,1 @@
-"""What runs on a GPU, or for one."""
+"""The path to a GPU, and what is to be known of one."""
