@@ -62,9 +62,10 @@ class Casting:
                 raise ValueError("rows that differ in length are no pictures: leave out layout= and augment=")
             return with_values(values, cast.apply)
         number, self._fields = self._fields, self._fields + 1
-        return cast_tensor(values, cast, self._seeds(cast, len(values)), self._memory(number))
+        return cast_tensor(values, cast, self.seeds(cast, len(values)), self._memory(number))
 
-    def _seeds(self, cast: Cast, count: int) -> list[int] | None:
+    def seeds(self, cast: Cast, count: int) -> list[int] | None:
+        """Return the seeds of so many rows of the batch; None for a cast that draws nothing."""
         if cast.augment is None:
             return None
         if self.seed is None:

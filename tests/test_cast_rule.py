@@ -386,3 +386,8 @@ def test_native_code_refuses_pictures_that_cannot_be(shape):
 def test_native_code_refuses_cuts_that_leave_their_picture(draws, message):
     with pytest.raises(ValueError, match=message):
         _core.place(0, 0, 1, 1, np.array(draws), (4, 4, 1, 2, 2, True, True), ("U8", "F32", False))
+
+
+def test_rows_that_lie_on_a_device_are_cut_as_rows_of_files_are():
+    near = memload.to_device(photos(), "cpu")
+    assert equal(epochs(near)[1], epochs(photos())[1])

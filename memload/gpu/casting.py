@@ -34,7 +34,7 @@ def cast_on_device(
     """
     if out is not None:
         _check_out(out, x, rule)
-    if rule.is_plain and x.dtype == torch.uint8:
+    if type(rule) is Cast and rule.is_plain and x.dtype == torch.uint8:
         return cast_pixels(x, rule, out)
     made = cast_tensor(x, rule, seeds)
     return made if out is None else out.copy_(made)
