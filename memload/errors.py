@@ -7,9 +7,11 @@ MemloadError
 ├── ChecksumError (ValueError)          bytes differ from those that were written
 ├── ShardReadError (OSError)            a file became unreadable while it was in use
 ├── DiskSpaceError (OSError)            the target's file system is full, or would be
-└── WriterBusyError (OSError)           another writer is at work on the same target
+├── WriterBusyError (OSError)           another writer is at work on the same target
+└── MemoryStopError (MemoryError)       memory is as full as a monitor's stop_at allows
 
 LayoutWarning (UserWarning)             rows can be read, but cost many times their bytes
+MemoryWarning (UserWarning)             a monitor sees memory grow, or become short
 
 Misuse raises Python's own: TypeError, ValueError, IndexError, KeyError, FileNotFoundError, FileExistsError.
 """
@@ -23,6 +25,10 @@ from dataclasses import dataclass
 
 class LayoutWarning(UserWarning):
     """Rows of a file cost many times their bytes to be read; the message says how many, and how to convert them."""
+
+
+class MemoryWarning(UserWarning):
+    """A monitor sees memory grow or become short; the message says where, why, and what to do."""
 
 
 class MemloadError(Exception):
@@ -103,6 +109,10 @@ class WriterBusyError(MemloadError, OSError):
     def __init__(self, message: str) -> None:
         super().__init__(message)
         self.errno = errno.EAGAIN
+
+
+class MemoryStopError(MemloadError, MemoryError):
+    """Memory is as full as a monitor's `stop_at` allows; raised between two batches, so that none is lost."""
 
 
 def first_line(error: BaseException) -> str:

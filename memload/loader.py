@@ -24,6 +24,7 @@ from memload.engine import EngineOptions, Gatherer, NativePass
 from memload.grouped_batches import settings_of
 from memload.grouped_source import GroupedSource, resolve_groups
 from memload.groups import GroupedDataset, group_collate
+from memload.memory.loops import pass_begins
 from memload.native import NotNative, Source
 from memload.pace import Pace
 from memload.plan import plan_bytes
@@ -149,6 +150,7 @@ class FastLoader(DataLoader[T]):
         self._passes: weakref.WeakSet[NativePass] = weakref.WeakSet()
         self._kept: Gatherer | None = None
         self._pace: Pace | None = None
+        self._most_ahead: int | None = None  # batches gathered ahead, once memory has become short
         self._state = LoaderState()
         self._indices: IndexSampler | None = None
         self._inner: Any = None
@@ -234,6 +236,7 @@ class FastLoader(DataLoader[T]):
         self._state.load(self, state_dict)
 
     def __iter__(self) -> Any:
+        pass_begins(self)
         source = self._resolved()
         if not isinstance(source, str):
             hooked = type(self)._get_iterator is not FastLoader._get_iterator

@@ -21,7 +21,15 @@ FLOORS = [
     {"samplers", "budget_batches"},
     {"batch_streams"},
     {"errors", "dtypes", "sizes", "progress", "stats", "plan", "collate_rules", "pinning", "seeding", "iterators"}
-    | {"stored", "memory.budget", "sources.memory_maps", "sources.packages", "sources.paths"},
+    | {"stored", "memory.budget", "memory.loops", "memory.pacing", "sources.memory_maps", "sources.packages"}
+    | {"sources.paths"},
+    {"gpu.memory", "memory.processes"},
+    {"memory.gpu_samples", "memory.shrinking"},
+    {"memory.samples"},
+    {"memory.diagnosis", "memory.live_view"},
+    {"memory.marks", "memory.metric_logs", "memory.monitor_log", "memory.summary"},
+    {"memory.lightning", "memory.plots", "memory.watching"},
+    {"memory.monitor"},
     {"fields", "state", "mapped", "planned_rows", "ragged_samples"} | {"pace", "reseeding", "drawing_free"},
     {"collating", "safetensors_header", "rows", "windows", "ragged_transport", "sources.members"}
     | {"sources.hdf5_filters", "sources.tile_blocks", "sources.zarr_layout"},
@@ -63,7 +71,7 @@ FLOORS = [
 PROGRAMS = [
     {"measure"},
     {"stock", "bench", "source_options"},
-    {"demo", "doctor", "write_command", "info_command"},
+    {"demo", "doctor", "write_command", "info_command", "monitor_command"},
     {"cli"},
     {"__main__"},
 ]
