@@ -21,6 +21,7 @@ from memload.errors import (
     ChecksumError,
     Damage,
     DecodeError,
+    DeviceError,
     DiskSpaceError,
     FormatError,
     LayoutWarning,
@@ -32,6 +33,7 @@ from memload.errors import (
     WriterBusyError,
 )
 from memload.fields import Field
+from memload.gpu.to_device import to_device
 from memload.graph_collating import graph_collate
 from memload.graph_files import open_graphs, write_graphs
 from memload.graph_layout import GraphBatch
@@ -43,6 +45,7 @@ from memload.mapped import MappedDataset
 from memload.memory.diagnosis import Finding
 from memload.memory.metric_logs import MLflowLog, TensorBoardLog
 from memload.memory.monitor import Monitor
+from memload.memory.tiers import Tier
 from memload.opening import from_arrays, open  # noqa: A004 - memload.open is its public name
 from memload.pictures import write_images
 from memload.ragged_rows import Padded, Ragged
@@ -62,6 +65,7 @@ __all__ = [
     "Damage",
     "Dataset",
     "DecodeError",
+    "DeviceError",
     "DiskSpaceError",
     "EngineOptions",
     "FastLoader",
@@ -87,6 +91,7 @@ __all__ = [
     "ShardReadError",
     "ShardWriter",
     "TensorBoardLog",
+    "Tier",
     "WeightedSampler",
     "WriterBusyError",
     "__version__",
@@ -101,6 +106,7 @@ __all__ = [
     "open_graphs",
     "prepare",
     "ragged",
+    "to_device",
     "verify",
     "write",
     "write_graphs",

@@ -8,7 +8,8 @@ MemloadError
 ├── ShardReadError (OSError)            a file became unreadable while it was in use
 ├── DiskSpaceError (OSError)            the target's file system is full, or would be
 ├── WriterBusyError (OSError)           another writer is at work on the same target
-└── MemoryStopError (MemoryError)       memory is as full as a monitor's stop_at allows
+├── MemoryStopError (MemoryError)       memory is as full as a monitor's stop_at allows
+└── DeviceError (RuntimeError)          a GPU is not there, is too small, or cannot be used any more
 
 LayoutWarning (UserWarning)             rows can be read, but cost many times their bytes
 MemoryWarning (UserWarning)             a monitor sees memory grow, or become short
@@ -113,6 +114,10 @@ class WriterBusyError(MemloadError, OSError):
 
 class MemoryStopError(MemloadError, MemoryError):
     """Memory is as full as a monitor's `stop_at` allows; raised between two batches, so that none is lost."""
+
+
+class DeviceError(MemloadError, RuntimeError):
+    """A GPU is not there, has no room for what is asked of it, or cannot be used any more; the message says why."""
 
 
 def first_line(error: BaseException) -> str:
