@@ -86,7 +86,7 @@ def resident(pids: Iterable[int], proc: Path = PROC) -> dict[int, Resident]:
 def proportional(pids: Iterable[int], proc: Path = PROC) -> Proportional | None:
     """What the processes have in memory together; None if none of them may be looked at.
 
-    The kernel walks through all their pages for it: about 10 ms for each 4 GB on small pages.
+    The kernel walks through all their pages for it: some 20 ms for each GB on small pages.
     """
     texts = (_read(proc / str(pid) / "smaps_rollup") for pid in pids)
     each = [parse_smaps_rollup(text) for text in texts if text]
