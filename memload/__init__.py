@@ -28,6 +28,8 @@ from memload.errors import (
     FormatError,
     LayoutWarning,
     MemloadError,
+    MemoryStopError,
+    MemoryWarning,
     ShardFormatError,
     ShardReadError,
     WriterBusyError,
@@ -42,6 +44,9 @@ from memload.groups import GroupedDataset, concat, group_collate
 from memload.hugging_face import from_hf
 from memload.loader import FastLoader
 from memload.mapped import MappedDataset
+from memload.memory.diagnosis import Finding
+from memload.memory.metric_logs import MLflowLog, TensorBoardLog
+from memload.memory.monitor import Monitor
 from memload.memory.tiers import Tier
 from memload.opening import from_arrays, open  # noqa: A004 - memload.open is its public name
 from memload.pictures import write_images
@@ -69,6 +74,7 @@ __all__ = [
     "EngineOptions",
     "FastLoader",
     "Field",
+    "Finding",
     "Float32View",
     "FormatError",
     "GraphBatch",
@@ -76,15 +82,20 @@ __all__ = [
     "GroupedDataset",
     "LayoutWarning",
     "LoaderStats",
+    "MLflowLog",
     "MappedDataset",
     "MemloadError",
+    "MemoryStopError",
+    "MemoryWarning",
     "Micro",
     "MixingSampler",
+    "Monitor",
     "Padded",
     "Ragged",
     "ShardFormatError",
     "ShardReadError",
     "ShardWriter",
+    "TensorBoardLog",
     "Tier",
     "WeightedSampler",
     "WriterBusyError",

@@ -25,6 +25,7 @@ from memload.gpu.static_buffers import StaticBatches, checked_buffers
 from memload.grouped_batches import settings_of
 from memload.grouped_source import GroupedSource, resolve_groups
 from memload.groups import GroupedDataset, group_collate
+from memload.memory.loops import pass_begins
 from memload.native import NotNative, Source
 from memload.pace import Pace
 from memload.ragged_option import in_form
@@ -155,6 +156,7 @@ class FastLoader(DataLoader[T]):
         self._passes: weakref.WeakSet[NativePass] = weakref.WeakSet()
         self._kept: Gatherer | None = None
         self._pace: Pace | None = None
+        self._most_ahead: int | None = None  # batches gathered ahead, once memory has become short
         self._state = LoaderState()
         self._indices: IndexSampler | None = None
         self._inner: Any = None
@@ -240,6 +242,7 @@ class FastLoader(DataLoader[T]):
         self._state.load(self, state_dict)
 
     def __iter__(self) -> Any:
+        pass_begins(self)
         batches = self._batches()
         return batches if self._buffers is None else StaticBatches(batches, self._buffers)
 

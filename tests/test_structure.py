@@ -21,12 +21,12 @@ FLOORS = [
     {"samplers", "budget_batches"},
     {"batch_streams"},
     {"errors", "dtypes", "sizes", "progress", "stats", "row_plan", "collate_rules", "pinning", "seeding", "iterators"}
-    | {"augment"}
-    | {"stored", "memory.budget", "sources.memory_maps", "sources.packages", "sources.paths"},
+    | {"stored", "memory.budget", "memory.loops", "sources.memory_maps", "sources.packages", "sources.paths"},
     {"memory.allocations", "gpu.memory"},
     {"memory.optimizer_bytes"},
     {"memory.model_bytes"},
     {"fields", "state", "mapped", "planned_rows", "ragged_samples"} | {"pace", "reseeding", "drawing_free"},
+    {"augment"},
     {"cast_rule"},
     {"cast_native"},
     {"gpu.frames", "gpu.devices", "gpu.memory", "gpu.static_buffers"},
@@ -70,12 +70,18 @@ FLOORS = [
     {"loader"},
     {"accelerated", "accumulation", "derivation"},
     {"scoring", "map_cache"},
+    {"memory.pacing", "memory.processes", "memory.gpu_samples", "memory.shrinking"},
+    {"memory.samples"},
+    {"memory.diagnosis", "memory.live_view"},
+    {"memory.marks", "memory.metric_logs", "memory.monitor_log", "memory.summary"},
+    {"memory.lightning", "memory.plots", "memory.watching"},
+    {"memory.monitor"},
 ]
 # What runs from the command line stands on the face, like any user's program.
 PROGRAMS = [
     {"measure"},
     {"stock", "bench", "source_options"},
-    {"demo", "doctor", "write_command", "info_command", "cache_command"},
+    {"demo", "doctor", "write_command", "info_command", "monitor_command", "cache_command"},
     {"cli"},
     {"__main__"},
 ]
