@@ -12,13 +12,13 @@ from typing import Any
 
 from memload.memory import loops
 from memload.memory.budget import MemoryGroup, disk_free, memory_groups, parse_meminfo
-from memload.memory.gpu_samples import GpuSample, Nvml, own_samples
+from memload.memory.gpu_samples import GpuSample, Nvml, Turn, counted_by_driver, own_samples
 from memload.memory.pacing import Paced
 from memload.memory.processes import Proportional, Resident, family, proportional, resident
 from memload.stats import LoaderStats
 
-# Shares of one core that the costly looks may take, together a third of what a monitor may.
-_PSS_SHARE, _FAMILY_SHARE = 0.001, 0.0005
+# Shares of one core that the costly looks may take, together less than half of what a monitor may.
+_PSS_SHARE, _FAMILY_SHARE, _NVML_SHARE = 0.001, 0.0005, 0.0005
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class Sampler:
     """Takes samples of a process and all its descendants.
 
     What costs most is taken as often as its cost allows: PSS takes at most 0.1 % of one core, the search for new
-    children 0.05 %.
+    children and the driver's view of GPUs 0.05 % each.
 
     Args:
         pid: default: this process, whose GPUs and loaders are then looked at from inside.
@@ -126,6 +126,7 @@ class Sampler:
         self._group = Paced(self._tightest, _FAMILY_SHARE)
         self._look = Paced(self._looked, _PSS_SHARE)
         self._nvml = Nvml.open()
+        self._by_driver = Paced(lambda: counted_by_driver(self._nvml, self._family.get()), _NVML_SHARE)
         self._before = {loader: (passes, _stats(loader)) for loader, passes in loops.known_passes().items()}
 
     def take(
@@ -133,7 +134,7 @@ class Sampler:
         *,
         marked: tuple[int, int] | None = None,
         step: int = 0,
-        at_batch: Mapping[int, int] | None = None,
+        turns: Mapping[int, Turn] | None = None,
         closely: bool = False,
     ) -> Sample:
         """Return what is seen now.
@@ -141,7 +142,7 @@ class Sampler:
         Args:
             marked: step and epoch, where a loop tells them itself.
             step: otherwise, how many batches loops have asked for.
-            at_batch: bytes allocated by GPU, when a loop last asked for a batch.
+            turns: what a loop saw of GPUs when it last asked for a batch; None: no loop has asked yet.
             closely: whether to take what costs most, whenever it was last taken.
 
         Raises:
@@ -169,12 +170,12 @@ class Sampler:
             fresh_batches=stats.fresh_batches,
             wait_seconds=round(stats.consumer_wait_seconds, 4),
             wall_seconds=round(stats.wall_seconds, 4),
-            gpus=tuple(self._gpus(pids, at_batch or {})),
+            gpus=tuple(self._gpus(pids, turns)),
         )
 
-    def _gpus(self, pids: Sequence[int], at_batch: Mapping[int, int]) -> list[GpuSample]:
+    def _gpus(self, pids: Sequence[int], turns: Mapping[int, Turn] | None) -> list[GpuSample]:
         if self._inside:
-            return own_samples(self._nvml, pids, at_batch)
+            return own_samples(turns, self._by_driver.get())
         return self._nvml.samples(pids) if self._nvml else []
 
     def _looked(self) -> Look:

@@ -23,7 +23,7 @@ import torch
 from memload.errors import MemoryStopError, MemoryWarning
 from memload.memory import loops
 from memload.memory.diagnosis import Finding, diagnose
-from memload.memory.gpu_samples import allocated_now
+from memload.memory.gpu_samples import Turn, turns_now
 from memload.memory.marks import Mark
 from memload.memory.metric_logs import MetricLog, figures_of
 from memload.memory.monitor_log import JsonLog
@@ -79,8 +79,8 @@ class Watching:
         self._log = None if settings.log is None else JsonLog(settings.log)
         self._counted = self._turns = 0
         self._marked: tuple[int, int] | None = None
-        self._wants_allocated = True
-        self._at_batch: dict[int, int] = {}
+        self._wants_turn = True
+        self._seen: dict[int, Turn] | None = None  # of GPUs, in a loop's latest turn
         self._due: BaseException | None = None
         self._stopped = False
         self._reported: set[str] = set()
@@ -144,9 +144,9 @@ class Watching:
 
     def _turn(self) -> None:
         self._turns += 1
-        if self._wants_allocated:
-            self._wants_allocated = False
-            self._at_batch = allocated_now()
+        if self._wants_turn:
+            self._wants_turn = False
+            self._seen = turns_now()
         every = self._settings.empty_cache_every
         if every is not None and self._turns % every == 0:
             torch.cuda.empty_cache()  # does nothing where CUDA has not been started
@@ -168,10 +168,8 @@ class Watching:
     def _look(self, closely: bool = False) -> None:
         before = self.series[-1] if self.series else None
         try:
-            sample = self._sampler.take(
-                marked=self._marked, step=self._counted, at_batch=self._at_batch, closely=closely
-            )
-            self._wants_allocated = True
+            sample = self._sampler.take(marked=self._marked, step=self._counted, turns=self._seen, closely=closely)
+            self._wants_turn = True
             self._take(sample, before)
             for finding in self._diagnosis.get(closely):
                 self._warn(sample, finding)
