@@ -1,13 +1,14 @@
 """The monitor beside real loops: what it sees, warns of, stops and leaves behind."""
 
+import contextlib
 import io
+import os
 import struct
 import subprocess
 import sys
 import threading
 import time
 import warnings
-from contextlib import contextmanager
 
 import pytest
 import torch
@@ -321,7 +322,7 @@ def test_a_logger_that_fails_is_warned_of_once_and_still_closed():
     assert broken.closed
 
 
-@contextmanager
+@contextlib.contextmanager
 def sleeper():
     with subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(60)"]) as process:
         try:
@@ -344,6 +345,17 @@ def test_the_command_shows_another_process_until_it_ends(capsys):
     assert "held" in shown.splitlines()[1]
     assert f"process {process.pid} has ended" in shown
     assert "memory at its peak" in shown
+
+
+def test_on_a_terminal_the_view_replaces_itself():
+    master, slave = os.openpty()
+    with sleeper() as process, os.fdopen(slave, "w") as terminal, contextlib.redirect_stdout(terminal):
+        assert cli.main(["monitor", str(process.pid), "--interval", "0.05", "--count", "3"]) == 0
+    shown = os.read(master, 1 << 16).decode()
+    os.close(master)
+    screens = shown.split("\x1b[5F")  # back over the five lines of the screen before
+    assert len(screens) == 3
+    assert all("RSS" in screen and "PSS" in screen for screen in screens)
 
 
 def test_the_command_says_what_it_cannot_show(capsys, tmp_path):
