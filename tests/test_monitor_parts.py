@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import memload
@@ -241,7 +241,8 @@ def causes(series):
 def epochs(per_epoch, count, samples=8, first=GB):
     """What is held in `count` epochs that need 300 MB for a moment, and leave `per_epoch` bytes each."""
     held = [first + epoch * per_epoch + (k % 4) * 100 * MB for epoch in range(count) for k in range(samples)]
-    return host(held, epoch=[1 + epoch for epoch in range(count) for _ in range(samples)])
+    begun = [first + epoch * per_epoch for epoch in range(count) for _ in range(samples)]
+    return host(held, epoch=[1 + epoch for epoch in range(count) for _ in range(samples)], at_epoch=begun)
 
 
 def test_memory_that_rises_from_epoch_to_epoch_is_a_leak():
@@ -262,7 +263,14 @@ def test_memory_that_comes_and_goes_within_each_epoch_is_no_leak():
 
 def test_memory_that_rose_once_and_stays_is_no_leak():
     held = [GB] * 16 + [GB + 90 * MB] * 48
-    assert causes(host(held, epoch=[1 + k // 8 for k in range(64)])) == []
+    assert causes(host(held, epoch=[1 + k // 8 for k in range(64)], at_epoch=held)) == []
+
+
+def test_memory_that_rises_from_step_to_step_within_an_epoch_is_told_too():
+    begun = [GB + k * 8 * MB for k in range(64)]
+    (found,) = diagnose(host([value + (k % 5) * 300 * MB for k, value in enumerate(begun)], at_batch=begun))
+    assert (found.cause, found.place) == ("results kept", "host")
+    assert "524 kB a step" in found.text
 
 
 def gpu_series(allocated, *, reserved=None, peak=None, at_batch=None, total=80 * GB):
@@ -301,6 +309,7 @@ def test_growth_is_seen_below_activations_where_a_step_begins():
     ]
 
 
+@settings(max_examples=40)
 @given(st.lists(st.integers(9 * GB, 12 * GB), min_size=48, max_size=120))
 def test_noise_is_no_growth_unless_every_part_rises(allocated):
     found = causes(gpu_series(allocated))
