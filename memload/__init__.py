@@ -12,6 +12,8 @@ except ModuleNotFoundError as error:
     ) from error
 
 from memload.accelerated import prepare
+from memload.accumulation import Micro, accumulate
+from memload.augment import Augment
 from memload.budget_batches import BudgetBatchSampler
 from memload.cast import Cast, Float32View, cast_stim
 from memload.codec import Codec
@@ -21,15 +23,19 @@ from memload.errors import (
     ChecksumError,
     Damage,
     DecodeError,
+    DeviceError,
     DiskSpaceError,
     FormatError,
     LayoutWarning,
     MemloadError,
+    MemoryStopError,
+    MemoryWarning,
     ShardFormatError,
     ShardReadError,
     WriterBusyError,
 )
 from memload.fields import Field
+from memload.gpu.to_device import to_device
 from memload.graph_collating import graph_collate
 from memload.graph_files import open_graphs, write_graphs
 from memload.graph_layout import GraphBatch
@@ -38,10 +44,15 @@ from memload.groups import GroupedDataset, concat, group_collate
 from memload.hugging_face import from_hf
 from memload.loader import FastLoader
 from memload.mapped import MappedDataset
+from memload.memory.diagnosis import Finding
+from memload.memory.metric_logs import MLflowLog, TensorBoardLog
+from memload.memory.monitor import Monitor
+from memload.memory.tiers import Tier
 from memload.opening import from_arrays, open  # noqa: A004 - memload.open is its public name
 from memload.pictures import write_images
 from memload.ragged_rows import Padded, Ragged
 from memload.samplers import MixingSampler, WeightedSampler
+from memload.scoring import score
 from memload.shard_writer import ShardWriter
 from memload.shards import verify
 from memload.sources.ragged_arrays import ragged
@@ -50,6 +61,7 @@ from memload.writing import write
 from memload.zipping import zip  # noqa: A004 - memload.zip is its public name
 
 __all__ = [
+    "Augment",
     "BudgetBatchSampler",
     "Cast",
     "ChecksumError",
@@ -57,10 +69,12 @@ __all__ = [
     "Damage",
     "Dataset",
     "DecodeError",
+    "DeviceError",
     "DiskSpaceError",
     "EngineOptions",
     "FastLoader",
     "Field",
+    "Finding",
     "Float32View",
     "FormatError",
     "GraphBatch",
@@ -68,17 +82,25 @@ __all__ = [
     "GroupedDataset",
     "LayoutWarning",
     "LoaderStats",
+    "MLflowLog",
     "MappedDataset",
     "MemloadError",
+    "MemoryStopError",
+    "MemoryWarning",
+    "Micro",
     "MixingSampler",
+    "Monitor",
     "Padded",
     "Ragged",
     "ShardFormatError",
     "ShardReadError",
     "ShardWriter",
+    "TensorBoardLog",
+    "Tier",
     "WeightedSampler",
     "WriterBusyError",
     "__version__",
+    "accumulate",
     "cast_stim",
     "concat",
     "from_arrays",
@@ -90,6 +112,8 @@ __all__ = [
     "open_graphs",
     "prepare",
     "ragged",
+    "score",
+    "to_device",
     "verify",
     "write",
     "write_graphs",

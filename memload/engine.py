@@ -1,7 +1,7 @@
 """One pass of the native engine, and what it is set to.
 
 plan of row indices -> gather (+ cast), native threads -> slot -> batch
-plan.py                _core.Pipeline                             the loop
+row_plan.py            _core.Pipeline                             the loop
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ from memload.cold import reads_blocks, reads_directly
 from memload.draws import Indices
 from memload.iterators import BatchIterator, profiling, waiting
 from memload.memory.budget import local_threads
+from memload.memory.loops import between_batches
 from memload.native import Source
 from memload.pace import paced
 from memload.pinning import pinned
-from memload.plan import Feed, PlanSink, feed
 from memload.planned_rows import PlannedRows
+from memload.row_plan import Feed, PlanSink, feed
 from memload.seeding import PassSeed
 from memload.state import batches_of, given_generators
 from memload.stats import LoaderStats
@@ -130,7 +131,7 @@ class PassSettings:
         drop_last = bool(getattr(sampler, "drop_last", False))
         threads, recipe = _threads(loader), Recipe.of(source, loader.batch_transform)
         transforming = (loader._engine.transform_threads or min(threads, MOST_THREADS)) if recipe else 0
-        depth = _depth(loader, slot) + transforming
+        depth = min(_depth(loader, slot), loader._most_ahead or _MOST) + transforming
         return cls(source, batch_rows, slot_rows, planned, drop_last, depth, threads, recipe, transforming)
 
     @property
@@ -327,6 +328,7 @@ class NativePass(BatchIterator):
         return self
 
     def __next__(self) -> Any:
+        between_batches()
         if not profiling():
             return self._in_turn()
         with waiting(self):

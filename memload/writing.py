@@ -109,9 +109,7 @@ def write(
     identity = supply.identity() if resume else None
     plan = None if identity is None else {"source": identity, **words_of(chosen)}
     if is_sampled(codec) and plan is not None:
-        plan["codec"] = (
-            " ".join(f"{name}={one}" for name, one in codec.items()) if isinstance(codec, Mapping) else codec
-        )
+        plan["codec"] = words_of_codecs(codec)
     with ShardWriter(
         path,
         shard_bytes=shard_bytes,

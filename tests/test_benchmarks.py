@@ -22,6 +22,7 @@ QUICK = {
     "graphs.py": [],
     "hdf5.py": ["--layouts", "contiguous", "gzip-4"],
     "many.py": ["--workloads", "W2", "--variants", "f32"],
+    "monitor.py": [],
     "overlap.py": ["--workloads", "W2", "--variants", "f32"],
     "ragged.py": [],
     "resume.py": [],
