@@ -47,6 +47,9 @@ from memload.mapped import MappedDataset
 from memload.memory.diagnosis import Finding
 from memload.memory.metric_logs import MLflowLog, TensorBoardLog
 from memload.memory.monitor import Monitor
+from memload.memory.plan_result import Plan
+from memload.memory.planner import plan
+from memload.memory.shape import DatasetShape
 from memload.memory.tiers import Tier
 from memload.opening import from_arrays, open  # noqa: A004 - memload.open is its public name
 from memload.pictures import write_images
@@ -68,6 +71,7 @@ __all__ = [
     "Codec",
     "Damage",
     "Dataset",
+    "DatasetShape",
     "DecodeError",
     "DeviceError",
     "DiskSpaceError",
@@ -91,6 +95,7 @@ __all__ = [
     "MixingSampler",
     "Monitor",
     "Padded",
+    "Plan",
     "Ragged",
     "ShardFormatError",
     "ShardReadError",
@@ -110,6 +115,7 @@ __all__ = [
     "group_collate",
     "open",
     "open_graphs",
+    "plan",
     "prepare",
     "ragged",
     "score",

@@ -70,6 +70,12 @@ FLOORS = [
     {"engine", "stock_passes"},
     {"grouped_batches"},
     {"loader"},
+    {"accelerated", "memory.account", "memory.weightless", "memory.shape", "memory.loader_bytes", "memory.machine"},
+    {"memory.request", "memory.stock_bytes"},
+    {"memory.placement", "memory.gpu_account"},
+    {"memory.accounts", "memory.plan_result"},
+    {"memory.alternatives"},
+    {"memory.planner"},
     {"accelerated", "accumulation", "derivation"},
     {"scoring", "map_cache"},
     {"memory.pacing", "memory.processes", "memory.gpu_samples", "memory.shrinking"},
@@ -83,7 +89,7 @@ FLOORS = [
 PROGRAMS = [
     {"measure"},
     {"stock", "bench", "source_options"},
-    {"demo", "doctor", "write_command", "info_command", "monitor_command", "cache_command"},
+    {"demo", "doctor", "write_command", "info_command", "monitor_command", "cache_command", "plan_command"},
     {"cli"},
     {"__main__"},
 ]
