@@ -58,7 +58,7 @@ def score(
         path: the directory of shards to write, for results larger than RAM or to be used again. Interrupted, the same
             call goes on there; complete, it opens what is there. The chunk may be another.
         device: where batches are to be when the function gets them; results come back to the CPU.
-        version: with a path, a text that stands for the function, and for whatever else cannot be hashed. None: code and
+        version: with a path, a text that stands for the function, and for what else cannot be hashed. None: code and
             contents are hashed, all weights among them.
         progress: whether to show a bar once it takes longer than a second; None shows it on a terminal.
         loader: further arguments of FastLoader, such as ``cast`` or ``collate_fn``.
