@@ -13,6 +13,7 @@ except ModuleNotFoundError as error:
 
 from memload.accelerated import prepare
 from memload.accumulation import Micro, accumulate
+from memload.augment import Augment
 from memload.budget_batches import BudgetBatchSampler
 from memload.cast import Cast, Float32View, cast_stim
 from memload.codec import Codec
@@ -46,6 +47,9 @@ from memload.mapped import MappedDataset
 from memload.memory.diagnosis import Finding
 from memload.memory.metric_logs import MLflowLog, TensorBoardLog
 from memload.memory.monitor import Monitor
+from memload.memory.plan_result import Plan
+from memload.memory.planner import plan
+from memload.memory.shape import DatasetShape
 from memload.memory.tiers import Tier
 from memload.opening import from_arrays, open  # noqa: A004 - memload.open is its public name
 from memload.pictures import write_images
@@ -60,12 +64,14 @@ from memload.writing import write
 from memload.zipping import zip  # noqa: A004 - memload.zip is its public name
 
 __all__ = [
+    "Augment",
     "BudgetBatchSampler",
     "Cast",
     "ChecksumError",
     "Codec",
     "Damage",
     "Dataset",
+    "DatasetShape",
     "DecodeError",
     "DeviceError",
     "DiskSpaceError",
@@ -89,6 +95,7 @@ __all__ = [
     "MixingSampler",
     "Monitor",
     "Padded",
+    "Plan",
     "Ragged",
     "ShardFormatError",
     "ShardReadError",
@@ -108,6 +115,7 @@ __all__ = [
     "group_collate",
     "open",
     "open_graphs",
+    "plan",
     "prepare",
     "ragged",
     "score",

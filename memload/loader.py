@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from memload.carried import CarryingCollate, plain_collate, plainly, unpacked
 from memload.cast import Cast
-from memload.cast_batches import CastBatches, checked_casts
+from memload.cast_batches import CastBatches, checked_casts, draws_of
 from memload.collation import collated
 from memload.dataset import Dataset
 from memload.engine import EngineOptions, Gatherer, NativePass
@@ -251,14 +251,15 @@ class FastLoader(DataLoader[T]):
         if not isinstance(source, str):
             hooked = type(self)._get_iterator is not FastLoader._get_iterator
             return self._get_iterator() if hooked else self._native_pass(source)
-        peeked = peeked_seed(self.generator) if self.batch_transform else None
+        draws = self.batch_transform is not None or draws_of(self._casts)
+        peeked = peeked_seed(self.generator) if draws else None
         batches: Any = stock_pass(self, super().__iter__)
+        seed, number = self._state.seed(self, peeked) if draws else None, self._state.delivered
         if self._casts:
-            names = self._field_names()
-            batches = CastBatches(batches, self._casts, names, plain_collate(self) is group_collate)
-        if self.batch_transform is None:
+            names, grouped = self._field_names(), plain_collate(self) is group_collate
+            batches = CastBatches(batches, self._casts, names, grouped, seed=seed, number=number)
+        if self.batch_transform is None or seed is None:
             return batches
-        seed, number = self._state.seed(self, peeked), self._state.delivered
         pin = self.pin_memory and torch.accelerator.is_available()
         return TransformedBatches(batches, self.batch_transform, seed, number, pin=pin)
 

@@ -12,7 +12,7 @@ import math
 import os
 import resource
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,7 +47,7 @@ class Memory:
     Attributes:
         total: what the machine has.
         available: what the machine could give now without swapping.
-        limit: the tightest limit of this process's control groups, None without one.
+        limit: the tightest limit of this process's control groups and of its SLURM job, None without one.
         available_in_limit: what that limit leaves, cache that can be dropped counted as free; None without a limit.
     """
 
@@ -145,14 +145,28 @@ def local_threads() -> int:
     return default_threads(int(processes))
 
 
-def memory(root: Path = _ROOT) -> Memory:
-    """Memory of the machine, and what the control groups of this process leave of it."""
+def memory(root: Path = _ROOT, job: Mapping[str, str] | None = None) -> Memory:
+    """Memory of the machine, and what the control groups of this process, and its SLURM job, leave of it.
+
+    Args:
+        root: of the file system.
+        job: the variables in which SLURM says what it granted; default: this process's environment.
+    """
     host = parse_meminfo(_read(root / "proc/meminfo") or "")
     total = host.get("MemTotal", 0)
     limits = [(limit, left) for limit, left in _memory_limits(root) if limit < total]
+    granted = parse_slurm_memory(os.environ if job is None else job)
+    if granted is not None and granted < total:
+        limits.append((granted, max(0, granted - process_bytes(root))))
     limit = min((limit for limit, _ in limits), default=None)
     left = min((left for _, left in limits), default=None)
     return Memory(total, host.get("MemAvailable", total), limit, left)
+
+
+def process_bytes(root: Path = _ROOT) -> int:
+    """Bytes of this process in memory that no file backs: what it has for itself, and shared memory that it touched."""
+    status = parse_meminfo(_read(root / "proc/self/status") or "")
+    return status.get("RssAnon", 0) + status.get("RssShmem", 0)
 
 
 def memory_groups(root: Path = _ROOT, process: str = "self") -> Iterator[MemoryGroup]:
@@ -217,6 +231,24 @@ def parse_meminfo(text: str) -> dict[str, int]:
     """Bytes by name of a `/proc/meminfo`."""
     rows = (line.split() for line in text.splitlines())
     return {row[0].rstrip(":"): int(row[1]) * 1024 for row in rows if len(row) == 3 and row[2] == "kB"}
+
+
+def parse_slurm_memory(job: Mapping[str, str]) -> int | None:
+    """Bytes that SLURM granted on this machine: SLURM_MEM_PER_NODE, or SLURM_MEM_PER_CPU for SLURM_CPUS_ON_NODE.
+
+    Both count MiB. None outside of a job, where the job may use the whole machine (0), and where the words are no
+    numbers.
+
+    Source: https://slurm.schedmd.com/sbatch.html, "Output environment variables".
+    """
+    whole, each, cpus = (
+        job.get(name, "") for name in ("SLURM_MEM_PER_NODE", "SLURM_MEM_PER_CPU", "SLURM_CPUS_ON_NODE")
+    )
+    if whole.isdecimal():
+        mebibytes = int(whole)
+    else:
+        mebibytes = int(each) * int(cpus) if each.isdecimal() and cpus.isdecimal() else 0
+    return mebibytes << 20 or None
 
 
 def parse_memory_stat(text: str) -> dict[str, int]:
