@@ -21,7 +21,13 @@ from memload.cast_batches import CastBatches, checked_casts
 from memload.collation import collated
 from memload.dataset import Dataset
 from memload.engine import EngineOptions, Gatherer, NativePass
-from memload.grouped_batches import settings_of
+from memload.gpu.device_batches import MovedBatches
+from memload.gpu.interface import HostMemory, Interface
+from memload.gpu.landing import device_bytes, how_they_go
+from memload.gpu.placing import Placer
+from memload.gpu.target import checked_target
+from memload.gpu.torch_interface import TorchHostMemory
+from memload.grouped_batches import GroupSettings, settings_of
 from memload.grouped_source import GroupedSource, resolve_groups
 from memload.groups import GroupedDataset, group_collate
 from memload.native import NotNative, Source
@@ -38,7 +44,7 @@ from memload.transforms import TransformedBatches, checked_transform
 
 T = TypeVar("T")
 
-_FIXED = ("threads", "depth", "cast", "options", "ragged")
+_FIXED = ("threads", "depth", "cast", "options", "ragged", "device")
 
 
 class FastLoader(DataLoader[T]):
@@ -72,6 +78,10 @@ class FastLoader(DataLoader[T]):
             On the stock engine it runs inside ``next()``. ``ds.map(fn)`` is the same for single samples.
         ragged: the form of batches of fields whose rows differ in length, "offsets", "padded" or "jagged", or such by
             field, as ``ds.with_ragged`` takes it; ``dataset`` is then that dataset.
+        device: where batches go, such as "cuda" (the device that is current when a pass begins) or
+            ``torch.device("cuda", 1)``. They cross the bus as they are stored, through pinned memory, ahead of the loop,
+            and are cast and transformed on the device; the loop's current stream waits for them, the CPU does not.
+            ``nbytes`` is then pinned memory, and ``device_nbytes`` that of the device. On the stock engine, too.
         options: an ``EngineOptions`` for all that is rarely touched; excludes ``threads`` and ``depth``.
 
     Raises:
@@ -79,6 +89,7 @@ class FastLoader(DataLoader[T]):
         TypeError: ``dataset`` is a path, ``cast`` holds something else than a ``Cast``, or ``batch_transform`` cannot
             be called.
         KeyError: ``cast`` names a field that the dataset does not have.
+        RuntimeError: ``device`` is a GPU, and torch finds none.
 
     Example:
         >>> import memload, torch
@@ -113,12 +124,14 @@ class FastLoader(DataLoader[T]):
         cast: Mapping[Any, Cast] | None = None,
         batch_transform: Callable[..., Any] | None = None,
         ragged: str | Mapping[str, str] | None = None,
+        device: str | int | torch.device | Interface | None = None,
         options: EngineOptions | None = None,
     ) -> None:
         if isinstance(dataset, str | os.PathLike):
             raise TypeError(f"{str(dataset)!r} is a path, not a dataset: give memload.open({str(dataset)!r})")
         if ragged is not None:
             dataset = in_form(dataset, ragged)
+        target = checked_target(device)
         collate_fn, cast, batch_transform = unpacked(collate_fn, cast, batch_transform)
         super().__init__(
             dataset,
@@ -128,7 +141,7 @@ class FastLoader(DataLoader[T]):
             batch_sampler,
             num_workers,
             collate_fn,
-            pin_memory,
+            pin_memory or (target is not None and target.on_cuda),  # torch's thread pins what its workers make
             drop_last,
             timeout,
             worker_init_fn,
@@ -142,6 +155,7 @@ class FastLoader(DataLoader[T]):
         if options is not None and (threads is not None or depth is not None):
             raise ValueError("give threads= and depth= inside options=EngineOptions(...), or without options=")
         self.threads, self.depth, self.cast, self.options, self.ragged = threads, depth, cast, options, ragged
+        self.device, self._target = device, target
         self._engine = options or EngineOptions(threads=threads, depth=depth)
         self._casts = checked_casts(cast)
         self.batch_transform = checked_transform(batch_transform)
@@ -171,11 +185,9 @@ class FastLoader(DataLoader[T]):
         if isinstance(resolved, str):
             return resolved
         reads = f"The native engine reads {type(self.dataset).__name__}"
-        return (
-            f"{reads}, without worker processes to call worker_init_fn in."
-            if without_worker_init_fn(self)
-            else f"{reads}."
-        )
+        if without_worker_init_fn(self):
+            reads += ", without worker processes to call worker_init_fn in"
+        return f"{reads}." if self._target is None else f"{reads}; {how_they_go(resolved, self._target)}."
 
     @property
     def nbytes(self) -> int:
@@ -192,6 +204,19 @@ class FastLoader(DataLoader[T]):
         selections = 0 if isinstance(self.dataset, Dataset | GroupedDataset) else source.selection_bytes
         ahead = (settings.depth + 1) * settings.slot_rows
         return settings.ring_bytes + plan_bytes(getattr(batches_of(self), "sampler", None), ahead) + selections
+
+    @property
+    def device_nbytes(self) -> int:
+        """Bytes of the device that a native pass takes at most: batches under way, ahead and in the loop's hands.
+
+        0 without ``device=``, and on the stock machinery, which does not know its batches beforehand. Batches that the
+        loop keeps, and what ``batch_transform`` makes of one, come on top.
+        """
+        source = self._resolved()
+        if self._target is None or isinstance(source, str):
+            return 0
+        settings = settings_of(self, source.with_casts(self._casts))
+        return sum(map(device_bytes, settings.each if isinstance(settings, GroupSettings) else [settings]))
 
     def stats(self) -> LoaderStats:
         """Return where the time of the native passes went so far; printing it says what limits."""
@@ -240,9 +265,13 @@ class FastLoader(DataLoader[T]):
             return self._get_iterator() if hooked else self._native_pass(source)
         peeked = peeked_seed(self.generator) if self.batch_transform else None
         batches: Any = stock_pass(self, super().__iter__)
+        names, grouped = self._field_names(), plain_collate(self) is group_collate
+        if (placer := self._placer()) is not None:
+            seed = self._state.seed(self, peeked) if self.batch_transform else None
+            done = self.batch_transform, seed, self._state.delivered
+            return MovedBatches(batches, placer, self._casts, names, grouped, *done)
         if self._casts:
-            names = self._field_names()
-            batches = CastBatches(batches, self._casts, names, plain_collate(self) is group_collate)
+            batches = CastBatches(batches, self._casts, names, grouped)
         if self.batch_transform is None:
             return batches
         seed, number = self._state.seed(self, peeked), self._state.delivered
@@ -264,6 +293,14 @@ class FastLoader(DataLoader[T]):
         one = NativePass(self, settings.gatherer(self, kept))
         self._passes.add(one)
         return one
+
+    def _placer(self) -> Placer | None:
+        """What puts the batches of a pass that begins now onto the device; None: they stay on the CPU."""
+        return None if self._target is None else Placer(self._target.open())
+
+    def _host_memory(self) -> HostMemory | None:
+        """What ``pin_memory=True`` pins by; None: there is no accelerator."""
+        return TorchHostMemory() if torch.accelerator.is_available() else None
 
     @property
     def _index_sampler(self) -> Any:
