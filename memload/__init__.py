@@ -21,6 +21,7 @@ from memload.errors import (
     ChecksumError,
     Damage,
     DecodeError,
+    DeviceError,
     DiskSpaceError,
     FormatError,
     LayoutWarning,
@@ -30,6 +31,7 @@ from memload.errors import (
     WriterBusyError,
 )
 from memload.fields import Field
+from memload.gpu.to_device import to_device
 from memload.graph_collating import graph_collate
 from memload.graph_files import open_graphs, write_graphs
 from memload.graph_layout import GraphBatch
@@ -38,6 +40,7 @@ from memload.groups import GroupedDataset, concat, group_collate
 from memload.hugging_face import from_hf
 from memload.loader import FastLoader
 from memload.mapped import MappedDataset
+from memload.memory.tiers import Tier
 from memload.opening import from_arrays, open  # noqa: A004 - memload.open is its public name
 from memload.pictures import write_images
 from memload.ragged_rows import Padded, Ragged
@@ -57,6 +60,7 @@ __all__ = [
     "Damage",
     "Dataset",
     "DecodeError",
+    "DeviceError",
     "DiskSpaceError",
     "EngineOptions",
     "FastLoader",
@@ -76,6 +80,7 @@ __all__ = [
     "ShardFormatError",
     "ShardReadError",
     "ShardWriter",
+    "Tier",
     "WeightedSampler",
     "WriterBusyError",
     "__version__",
@@ -90,6 +95,7 @@ __all__ = [
     "open_graphs",
     "prepare",
     "ragged",
+    "to_device",
     "verify",
     "write",
     "write_graphs",

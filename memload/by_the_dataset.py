@@ -9,7 +9,7 @@ from memload.cast_batches import cast_batch
 from memload.dataset import Dataset
 from memload.draws import Indices
 from memload.groups import group_collate
-from memload.plan import Unplanned
+from memload.row_plan import Unplanned
 from memload.seeding import PassSeed
 from memload.transforms import samples_here, transformed_here
 
@@ -47,6 +47,6 @@ def answer_rows(loader: FastLoader[Any], indices: Any, seed: PassSeed, batch: In
     names = list(dataset.fields) if isinstance(dataset, Dataset) else []
     if loader._casts:
         collated = cast_batch(collated, loader._casts, names, collate is group_collate)
-    if loader.batch_transform is None or loader._target is not None:  # on a device the transform comes last
+    if loader.batch_transform is None or loader._transforms_last():
         return collated
     return transformed_here(loader.batch_transform, collated, seed, batch)

@@ -1,7 +1,7 @@
 """One pass of the native engine, and what it is set to.
 
 plan of row indices -> gather (+ cast), native threads -> slot -> batch
-plan.py                _core.Pipeline                             the loop
+row_plan.py            _core.Pipeline                             the loop
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import operator
 import os
 import threading
 import time
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
@@ -22,16 +21,15 @@ from memload.changes import UpToDate
 from memload.cold import reads_blocks, reads_directly
 from memload.draws import Indices
 from memload.gpu.device_batches import DeviceBatches
-from memload.gpu.interface import HostMemory
 from memload.gpu.landing import gathered_elsewhere
 from memload.gpu.placing import Placer
 from memload.iterators import BatchIterator, profiling, waiting
 from memload.memory.budget import local_threads
 from memload.native import Source
 from memload.pace import paced
-from memload.pinning import pinned
-from memload.plan import Feed, PlanSink, feed
+from memload.pinning import pinned, pinned_by
 from memload.planned_rows import PlannedRows
+from memload.row_plan import Feed, PlanSink, feed
 from memload.seeding import PassSeed
 from memload.state import batches_of, given_generators
 from memload.stats import LoaderStats
@@ -298,7 +296,7 @@ class NativePass(BatchIterator):
 
     def __init__(self, loader: FastLoader[Any], gatherer: Gatherer) -> None:
         self._gatherer = gatherer
-        self._host = _pins(loader)
+        self._host = pinned_by(loader)
         self._timeout = float(loader.timeout)
         self._asked = 0
         self._turn = threading.Lock()  # several threads may call next(), but samplers may be generators: one at a time
@@ -382,8 +380,8 @@ class NativePass(BatchIterator):
         try:
             if unplanned is not None:
                 answered = answer(loader, unplanned, self._seed, number)
-                on_device = isinstance(self._gatherer, DeviceBatches)
-                return self._gatherer.placed(answered, number) if on_device else answered
+                gatherer = self._gatherer
+                return gatherer.placed(answered, number) if isinstance(gatherer, DeviceBatches) else answered
             return batch.result() if isinstance(batch, Outcome) else batch
         finally:
             del unplanned, batch  # the traceback of an error holds this frame, which would hold the error
@@ -430,24 +428,3 @@ class NativePass(BatchIterator):
 
     def __del__(self) -> None:
         self.close()
-
-
-def _pins(loader: FastLoader[Any]) -> HostMemory | None:
-    """Whose memory batches on the CPU are to lie in; None: any."""
-    if not loader.pin_memory or loader._target is not None:
-        return None
-    host = loader._host_memory()
-    if loader.persistent_workers and loader._state.base_seed is not None:
-        return host  # a stock iterator that goes on to another pass has warned before
-    if loader.pin_memory_device:
-        warnings.warn(
-            "pin_memory_device is deprecated, the current accelerator will be used as the device,"
-            f"ignore pin_memory_device='{loader.pin_memory_device}'.",
-            stacklevel=5,
-        )
-    if host is None:
-        warnings.warn(
-            "'pin_memory' argument is set as true but no accelerator is found, then device pinned memory won't be used.",
-            stacklevel=5,
-        )
-    return host

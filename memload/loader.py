@@ -1,7 +1,7 @@
 """FastLoader: torch's DataLoader, with an engine of its own where it can read the dataset natively.
 
 sampler -> plan of row indices -> gather (+ cast), native threads -> slot -> batch
-plan.py                           engine.py, _core.Pipeline                  the loop
+row_plan.py                       engine.py, _core.Pipeline                  the loop
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from memload.engine import EngineOptions, Gatherer, NativePass
 from memload.gpu.device_batches import MovedBatches
 from memload.gpu.interface import HostMemory, Interface
 from memload.gpu.landing import device_bytes, how_they_go
+from memload.gpu.near_batches import NearSettings, lies_near
 from memload.gpu.placing import Placer
+from memload.gpu.static_buffers import StaticBatches, checked_buffers
 from memload.gpu.target import checked_target
 from memload.gpu.torch_interface import TorchHostMemory
 from memload.grouped_batches import GroupSettings, settings_of
@@ -32,9 +34,9 @@ from memload.grouped_source import GroupedSource, resolve_groups
 from memload.groups import GroupedDataset, group_collate
 from memload.native import NotNative, Source
 from memload.pace import Pace
-from memload.plan import plan_bytes
 from memload.ragged_option import in_form
 from memload.readers import resolve
+from memload.row_plan import plan_bytes
 from memload.seeding import peeked_seed
 from memload.state import LoaderState, batches_of
 from memload.stats import LoaderStats
@@ -44,7 +46,7 @@ from memload.transforms import TransformedBatches, checked_transform
 
 T = TypeVar("T")
 
-_FIXED = ("threads", "depth", "cast", "options", "ragged", "device")
+_FIXED = ("threads", "depth", "cast", "options", "ragged", "device", "static_buffers")
 
 
 class FastLoader(DataLoader[T]):
@@ -79,9 +81,12 @@ class FastLoader(DataLoader[T]):
         ragged: the form of batches of fields whose rows differ in length, "offsets", "padded" or "jagged", or such by
             field, as ``ds.with_ragged`` takes it; ``dataset`` is then that dataset.
         device: where batches go, such as "cuda" (the device that is current when a pass begins) or
-            ``torch.device("cuda", 1)``. They cross the bus as they are stored, through pinned memory, ahead of the loop,
-            and are cast and transformed on the device; the loop's current stream waits for them, the CPU does not.
-            ``nbytes`` is then pinned memory, and ``device_nbytes`` that of the device. On the stock engine, too.
+            ``torch.device("cuda", 1)``. They cross the bus as they are stored, through pinned memory and ahead of the
+            loop, and are cast and transformed on the device; the loop's current stream waits for them, the CPU does
+            not. ``nbytes`` is then pinned memory, and ``device_nbytes`` that of the device. On the stock engine, too.
+        static_buffers: so many sets of tensors at fixed addresses, into which batches are copied in turn, as CUDA
+            graphs need them; see docs/gpu.md. A batch is valid until the loop has asked for so many more, less one.
+            All batches must be of one size: give ``drop_last=True`` where the last would be smaller.
         options: an ``EngineOptions`` for all that is rarely touched; excludes ``threads`` and ``depth``.
 
     Raises:
@@ -125,6 +130,7 @@ class FastLoader(DataLoader[T]):
         batch_transform: Callable[..., Any] | None = None,
         ragged: str | Mapping[str, str] | None = None,
         device: str | int | torch.device | Interface | None = None,
+        static_buffers: int | None = None,
         options: EngineOptions | None = None,
     ) -> None:
         if isinstance(dataset, str | os.PathLike):
@@ -156,6 +162,7 @@ class FastLoader(DataLoader[T]):
             raise ValueError("give threads= and depth= inside options=EngineOptions(...), or without options=")
         self.threads, self.depth, self.cast, self.options, self.ragged = threads, depth, cast, options, ragged
         self.device, self._target = device, target
+        self.static_buffers, self._buffers = static_buffers, checked_buffers(static_buffers, self)
         self._engine = options or EngineOptions(threads=threads, depth=depth)
         self._casts = checked_casts(cast)
         self.batch_transform = checked_transform(batch_transform)
@@ -209,13 +216,15 @@ class FastLoader(DataLoader[T]):
     def device_nbytes(self) -> int:
         """Bytes of the device that a native pass takes at most: batches under way, ahead and in the loop's hands.
 
-        0 without ``device=``, and on the stock machinery, which does not know its batches beforehand. Batches that the
-        loop keeps, and what ``batch_transform`` makes of one, come on top.
+        0 without ``device=``, for rows that lie on a device already, and on the stock machinery, which does not know
+        its batches beforehand. Batches that the loop keeps, and what ``batch_transform`` makes of one, come on top.
         """
         source = self._resolved()
         if self._target is None or isinstance(source, str):
             return 0
         settings = settings_of(self, source.with_casts(self._casts))
+        if isinstance(settings, NearSettings):
+            return 0
         return sum(map(device_bytes, settings.each if isinstance(settings, GroupSettings) else [settings]))
 
     def stats(self) -> LoaderStats:
@@ -259,14 +268,19 @@ class FastLoader(DataLoader[T]):
         self._state.load(self, state_dict)
 
     def __iter__(self) -> Any:
+        batches = self._batches()
+        return batches if self._buffers is None else StaticBatches(batches, self._buffers)
+
+    def _batches(self) -> Any:
         source = self._resolved()
         if not isinstance(source, str):
             hooked = type(self)._get_iterator is not FastLoader._get_iterator
             return self._get_iterator() if hooked else self._native_pass(source)
         peeked = peeked_seed(self.generator) if self.batch_transform else None
+        placer = self._placer()
         batches: Any = stock_pass(self, super().__iter__)
         names, grouped = self._field_names(), plain_collate(self) is group_collate
-        if (placer := self._placer()) is not None:
+        if placer is not None:
             seed = self._state.seed(self, peeked) if self.batch_transform else None
             done = self.batch_transform, seed, self._state.delivered
             return MovedBatches(batches, placer, self._casts, names, grouped, *done)
@@ -298,6 +312,11 @@ class FastLoader(DataLoader[T]):
         """What puts the batches of a pass that begins now onto the device; None: they stay on the CPU."""
         return None if self._target is None else Placer(self._target.open())
 
+    def _transforms_last(self) -> bool:
+        """Whether batches are transformed where they are handed out, since they are moved to a device before."""
+        source = self._resolved()
+        return self._target is not None and not (isinstance(source, Source) and lies_near(source))
+
     def _host_memory(self) -> HostMemory | None:
         """What ``pin_memory=True`` pins by; None: there is no accelerator."""
         return TorchHostMemory() if torch.accelerator.is_available() else None
@@ -327,6 +346,7 @@ class FastLoader(DataLoader[T]):
             "_indices": None,
             "_inner": None,
             "_pace": None,
+            "_buffers": checked_buffers(self.static_buffers, self),
         }
         return {**self.__dict__, **fresh, "_state": copy.copy(self._state)}
 

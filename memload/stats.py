@@ -83,8 +83,8 @@ class LoaderStats:
         waited = f"The loop waited {self.consumer_wait_seconds / wall:.0%} of the time"
         if self.copy_wait_seconds > self.consumer_wait_seconds / 2:
             return (
-                f"{waited} for copies to the device, at {self.copied_bytes / wall / 1e9:.1f} GB/s: the bus is the limit; "
-                "store what crosses it in fewer bytes (uint8 rather than float32, cast on the device)."
+                f"{waited} for copies to the device, at {self.copied_bytes / wall / 1e9:.1f} GB/s: the bus is the "
+                "limit; store what crosses it in fewer bytes (uint8 rather than float32, cast on the device)."
             )
         if self.transform_seconds and self.transform_wait_seconds < self.consumer_wait_seconds / 2:
             return (

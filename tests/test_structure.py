@@ -16,13 +16,19 @@ PACKAGE = Path(memload.__file__).parent
 # From the ground up. A module imports from lower floors only. `memload` itself, the face, stands on all of them.
 FLOORS = [
     {"_core", "_cuda"},
-    {"draws", "row_numbers", "blocks", "gpu.interface", "gpu.nested"},
+    {"draws", "row_numbers", "blocks", "memory.tiers", "gpu.nested", "gpu.pinning_rates"},
+    {"gpu.interface"},
     {"pulls", "sampled_rows", "overtaking", "budget_filling", "ragged_rows"},
     {"samplers", "budget_batches"},
     {"batch_streams"},
-    {"errors", "dtypes", "sizes", "progress", "stats", "plan", "collate_rules", "pinning", "seeding", "iterators"}
+    {"errors", "dtypes", "sizes", "progress", "stats", "row_plan", "collate_rules", "pinning", "seeding", "iterators"}
     | {"stored", "memory.budget", "sources.memory_maps", "sources.packages", "sources.paths"},
+    {"memory.allocations", "gpu.memory"},
+    {"memory.optimizer_bytes"},
+    {"memory.model_bytes"},
     {"fields", "state", "mapped", "planned_rows", "ragged_samples"} | {"pace", "reseeding", "drawing_free"},
+    {"gpu.frames", "gpu.devices", "gpu.memory", "gpu.static_buffers"},
+    {"gpu.near"},
     {"collating", "safetensors_header", "rows", "windows", "ragged_transport", "sources.members"}
     | {"sources.hdf5_filters", "sources.tile_blocks", "sources.zarr_layout"},
     {"transport", "codec", "ragged_spec", "row_costs", "sources.hdf5_layout"},
@@ -43,8 +49,11 @@ FLOORS = [
     {"conversion"},
     {"carried", "batch_sizes"},
     {"door", "cold", "transforms"},
+    {"gpu.loading", "gpu.near_batches"},
+    {"gpu.near_door"},
     {"dataset", "unaltered", "transform_threads"},
     {"groups", "graphs", "hugging_face", "zipping"},
+    {"gpu.to_device"},
     {"transposing", "same_source", "ragged_option", "codec_sampling"},
     {"supplies"},
     {"ragged_supply"},

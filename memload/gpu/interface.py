@@ -17,6 +17,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 
 from memload import _core
+from memload.gpu.pinning_rates import PinningRates
 
 
 @runtime_checkable
@@ -48,6 +49,10 @@ class Interface(HostMemory, Protocol):
     @property
     def why_not_native(self) -> str:
         """Why `native` is None, as a sentence; else empty."""
+
+    @property
+    def pinning(self) -> PinningRates:
+        """How fast copies are from memory that is pinned in either way, measured once; needs `native`."""
 
     @property
     def copies(self) -> Any:

@@ -6,6 +6,7 @@ plan -> gather, native threads -> pinned memory of torch's allocator -> batch
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,6 +18,7 @@ from memload import _core
 from memload.cast import Cast, _cast_sample
 from memload.draws import Indices
 from memload.gpu.interface import HostMemory, Interface
+from memload.gpu.near_batches import lies_near
 from memload.gpu.placing import AHEAD_OF_DEVICE, Placer
 from memload.gpu.ring import PinnedRing
 from memload.gpu.target import Target
@@ -32,10 +34,20 @@ if TYPE_CHECKING:
 Array = tuple[int, int, int, int, list[int]]  # part, offset in it, DLPack code, bits, shape
 
 _DTYPES = {
-    **{(0, 8): torch.int8, (0, 16): torch.int16, (0, 32): torch.int32, (0, 64): torch.int64},
-    **{(1, 8): torch.uint8, (1, 16): torch.uint16, (1, 32): torch.uint32, (1, 64): torch.uint64},
-    **{(2, 16): torch.float16, (2, 32): torch.float32, (2, 64): torch.float64},
-    **{(4, 16): torch.bfloat16, (5, 64): torch.complex64, (6, 8): torch.bool},
+    (0, 8): torch.int8,
+    (0, 16): torch.int16,
+    (0, 32): torch.int32,
+    (0, 64): torch.int64,
+    (1, 8): torch.uint8,
+    (1, 16): torch.uint16,
+    (1, 32): torch.uint32,
+    (1, 64): torch.uint64,
+    (2, 16): torch.float16,
+    (2, 32): torch.float32,
+    (2, 64): torch.float64,
+    (4, 16): torch.bfloat16,
+    (5, 64): torch.complex64,
+    (6, 8): torch.bool,
 }
 
 
@@ -148,11 +160,14 @@ class TransferredBatches(_Landed):
     ) -> None:
         settings.source.check_in_place()
         kept = reuse if isinstance(reuse, TransferredBatches) and reuse._interface is interface else None
-        self._interface = interface
-        self._ring = kept._ring if kept else PinnedRing.of(interface, loader._engine.pinned_bytes)
+        self._interface: Interface = interface
+        self._ring: PinnedRing = kept._ring if kept else PinnedRing.of(interface, loader._engine.pinned_bytes)
         route = (interface.native, interface.handle(interface.copies), interface.handle(interface.work))
         pipeline = settings.pipeline(
-            loader, kept._pipeline if kept else None, slots=self._ring.slots, route=(*route, len(settings.source.late_casts_of_fields()))
+            loader,
+            kept._pipeline if kept else None,
+            slots=self._ring.slots,
+            route=(*route, len(settings.source.late_casts_of_fields())),
         )
         super().__init__(settings, pipeline)
         self._unpack = settings.source.unpacker(take=_as_it_is, cast=cast_on_device)
@@ -222,7 +237,7 @@ def _slot_bytes(fields: list[PipelineField], rows: int) -> int:
 
 
 def why_whole(source: Source) -> str | None:
-    """Return why batches of a source go to a device after they are whole, as a clause; None: they go as they are made."""
+    """Return why batches go to a device after they are whole, as a clause; None: they go as they are made."""
     if source.maps:
         return "functions of samples run on the CPU"
     if source.collate is not None:
@@ -234,6 +249,8 @@ def why_whole(source: Source) -> str | None:
 
 def how_they_go(source: Source | GroupedSource, target: Target) -> str:
     """Return a clause that says how batches of a source get to their device."""
+    if isinstance(source, Source) and lies_near(source):
+        return "its rows lie on a device, where batches are gathered"
     why = "groups are made of several gathers" if isinstance(source, GroupedSource) else why_whole(source)
     if why is None:
         return f"batches are copied to {target} while they are gathered"
@@ -242,14 +259,12 @@ def how_they_go(source: Source | GroupedSource, target: Target) -> str:
 
 def _views(landing: Sequence[torch.Tensor | None], arrays: Sequence[Array]) -> list[torch.Tensor]:
     """The arrays of a batch in its memory, each a tensor of its own to autograd."""
-    return [_view(landing[part], *rest) for part, *rest in arrays]
+    return [_view(landing[array[0]], array) for array in arrays]
 
 
-def _view(part: torch.Tensor | None, offset: int, code: int, bits: int, shape: list[int]) -> torch.Tensor:
-    dtype = _DTYPES[code, bits]
-    elements = 1
-    for side in shape:
-        elements *= side
+def _view(part: torch.Tensor | None, array: Array) -> torch.Tensor:
+    _, offset, code, bits, shape = array
+    dtype, elements = _DTYPES[code, bits], math.prod(shape)
     if part is None or not elements:
         return torch.empty(shape, dtype=dtype, device=None if part is None else part.device)
     return part[offset : offset + elements * dtype.itemsize].view(dtype).view(shape).data

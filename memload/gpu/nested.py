@@ -40,8 +40,9 @@ def rebuilt(batch: Any, fn: Callable[[torch.Tensor], torch.Tensor], other: Calla
     if isinstance(batch, torch.Tensor):
         if batch.layout != torch.jagged:
             return fn(batch)
-        values = fn(batch.values())
-        return torch.nested.nested_tensor_from_jagged(values, offsets=fn(batch.offsets()))
+        jagged: Any = batch
+        values = fn(jagged.values())
+        return torch.nested.nested_tensor_from_jagged(values, offsets=fn(jagged.offsets()))
     if isinstance(batch, tuple):
         members = [rebuilt(member, fn, other) for member in batch]
         return type(batch)(*members) if hasattr(batch, "_fields") else type(batch)(members)

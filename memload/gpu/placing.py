@@ -1,6 +1,6 @@
-"""From a batch on the CPU to one on the device that the loop may use: staging, casts and transforms, and the handing over.
+"""From a batch on the CPU to one on the device that the loop may use: staging, casts and transforms, handing over.
 
-    CPU tensors -> pinned -> copies -> work (casts, transforms) -> event -> the loop's own stream
+CPU tensors -> pinned -> copies -> work (casts, transforms) -> event -> the loop's own stream
 """
 
 from __future__ import annotations
@@ -95,10 +95,7 @@ class Placer:
             interface.copy(memory[:nbytes], staged[:nbytes], interface.copies)
         interface.hold(memory, interface.work)
         self.copied_bytes += nbytes
-        return [
-            _formed(memory[at : at + len(one)], like)
-            for at, one, like in zip(places, flat, tensors, strict=True)
-        ]
+        return [_formed(memory[at : at + len(one)], like) for at, one, like in zip(places, flat, tensors, strict=True)]
 
     def _elsewhere(self, tensor: torch.Tensor) -> torch.Tensor:
         """A tensor that is on the device, or is not bytes in CPU memory: such are moved in the loop's stream."""

@@ -15,6 +15,7 @@ from torch.utils.dlpack import from_dlpack
 
 from memload import _core
 from memload.gpu.nested import rebuilt
+from memload.gpu.pinning_rates import PinningRates
 
 POISON = 0xA5
 """Each byte of memory that has no content."""
@@ -32,6 +33,7 @@ class SimulatedInterface:
     """
 
     why_not_native = ""
+    pinning = PinningRates(registered=1.0, allocated=1.0)
 
     def __init__(
         self,

@@ -1,13 +1,14 @@
-"""Where a loader's batches go: what ``device=`` may be, checked when the loader is made, and opened when a pass begins."""
+"""Where a loader's batches go: ``device=``, checked when the loader is made, and opened when a pass begins."""
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils.data import get_worker_info
 
+from memload.gpu.devices import device_of, no_such_device
 from memload.gpu.interface import Interface
 from memload.gpu.torch_interface import torch_interface
 
@@ -31,23 +32,12 @@ class Target:
         """Return the device's interface.
 
         Raises:
-            RuntimeError: CUDA cannot be used in this process.
+            DeviceError: CUDA cannot be used in this process.
         """
         if not isinstance(self.wanted, torch.device):
             return self.wanted
-        if get_worker_info() is not None:
-            raise RuntimeError(
-                f"device={str(self.wanted)!r}: this loader is used inside a worker process of another one, and worker "
-                "processes hand out CPU tensors; leave device= out there, and give it to the loader outside"
-            )
-        try:
-            index = torch.cuda.current_device() if self.wanted.index is None else self.wanted.index
-            return torch_interface(index)
-        except RuntimeError as error:
-            raise RuntimeError(
-                f"device={str(self.wanted)!r} cannot be used in this process: {error}. A process that was forked after "
-                "CUDA was used cannot use it: start processes by 'spawn', or use the device in one of them alone"
-            ) from error
+        device = device_of(self.wanted)
+        return torch_interface(device.index)
 
     def __str__(self) -> str:
         return str(self.wanted) if isinstance(self.wanted, torch.device) else str(self.wanted.device)
@@ -56,10 +46,12 @@ class Target:
 def checked_target(device: Any) -> Target | None:
     """Return where the ``device=`` of a loader is; None: batches stay on the CPU.
 
+    CUDA is not started, since processes may be forked before the first pass begins.
+
     Raises:
         TypeError: it is no device.
         ValueError: it is of another kind than CUDA, or has an index that does not exist.
-        RuntimeError: torch finds no CUDA device.
+        DeviceError: torch finds no CUDA device.
 
     Example:
         >>> checked_target("cpu") is None
@@ -67,32 +59,24 @@ def checked_target(device: Any) -> Target | None:
     """
     if device is None:
         return None
-    if not isinstance(device, str | int | torch.device):
-        if isinstance(device, Interface):
-            return Target(device)
-        raise TypeError(f'device= takes a device, such as "cuda" or torch.device("cuda", 1); got {device!r}')
-    try:
-        wanted = torch.device(device) if not isinstance(device, int) else torch.device("cuda", device)
-    except RuntimeError as error:
-        raise ValueError(f"device={device!r} is no device that torch knows: {error}") from error
-    if wanted.type == "cpu":
+    if isinstance(device, Interface):
+        return Target(device)
+    if isinstance(device, int) and not isinstance(device, bool):
+        device = f"cuda:{device}"
+    named = torch.device(device) if _names_cuda(device) else device_of(device)
+    if named.type == "cpu":
         return None
-    if wanted.type != "cuda":
-        raise ValueError(f"device={device!r}: only CUDA devices are served; leave device= out and move batches by .to()")
-    _check_there(wanted)
-    return Target(wanted)
-
-
-def _check_there(wanted: torch.device) -> None:
+    if named.type != "cuda":
+        raise ValueError(
+            f"device={device!r}: only CUDA devices are served; leave device= out and move batches by .to()"
+        )
     found = torch.cuda.device_count()
     if found == 0:
-        built = "" if torch.version.cuda else f", since torch {torch.__version__} is built without CUDA"
-        raise RuntimeError(
-            f"device={str(wanted)!r}: torch finds no CUDA device{built}; leave device= out to get batches on the CPU, "
-            "or see `memload doctor`"
-        )
-    if wanted.index is not None and wanted.index >= found:
-        raise ValueError(
-            f"device={str(wanted)!r} does not exist: torch finds {found} CUDA device{'s' * (found > 1)}, "
-            f"cuda:0 to cuda:{found - 1}"
-        )
+        device_of(named)  # which says why
+    if named.index is not None and named.index >= found:
+        raise ValueError(no_such_device(named.index, found, os.environ.get("CUDA_VISIBLE_DEVICES")))
+    return Target(named)
+
+
+def _names_cuda(device: Any) -> bool:
+    return str(device).split(":")[0] == "cuda" and isinstance(device, str | torch.device)

@@ -10,6 +10,7 @@ import torch
 
 from memload import _core
 from memload.device import cuda_module
+from memload.gpu.pinning_rates import PROBED_BYTES, PinningRates, measured_rates
 
 
 class TorchHostMemory:
@@ -29,9 +30,16 @@ class TorchInterface(TorchHostMemory):
 
     def __init__(self, index: int) -> None:
         self.device = torch.device("cuda", index)
-        self.copies = torch.cuda.Stream(self.device)
-        self.work = torch.cuda.Stream(self.device)
+        self.copies = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+        self.work = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
         self.native, self.why_not_native = _native(index)
+
+    @functools.cached_property
+    def pinning(self) -> PinningRates:
+        """How fast copies are from memory that is pinned in either way."""
+        assert self.native is not None
+        memory = self.empty(PROBED_BYTES, self.copies)
+        return measured_rates(self.native, self.handle(self.copies), memory)
 
     def is_there(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor is on the device."""
@@ -62,7 +70,7 @@ class TorchInterface(TorchHostMemory):
 
     def record(self, stream: torch.cuda.Stream) -> torch.cuda.Event:
         """Return an event of the stream. It blocks the thread that waits for it, rather than spin."""
-        event = torch.cuda.Event(blocking=True)
+        event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
         event.record(stream)
         return event
 
@@ -72,7 +80,7 @@ class TorchInterface(TorchHostMemory):
 
     def done(self, event: torch.cuda.Event) -> bool:
         """Whether an event has come."""
-        return bool(event.query())
+        return bool(event.query())  # type: ignore[no-untyped-call]
 
     def synchronise(self, event: torch.cuda.Event) -> None:
         """Wait for an event."""
