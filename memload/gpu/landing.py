@@ -161,13 +161,14 @@ class TransferredBatches(_Landed):
         settings.source.check_in_place()
         kept = reuse if isinstance(reuse, TransferredBatches) and reuse._interface is interface else None
         self._interface: Interface = interface
+        self._casts = settings.source.late_casts_of_fields()
         self._ring: PinnedRing = kept._ring if kept else PinnedRing.of(interface, loader._engine.pinned_bytes)
         route = (interface.native, interface.handle(interface.copies), interface.handle(interface.work))
         pipeline = settings.pipeline(
             loader,
             kept._pipeline if kept else None,
             slots=self._ring.slots,
-            route=(*route, len(settings.source.late_casts_of_fields())),
+            route=(*route, len(self._casts)),
         )
         super().__init__(settings, pipeline)
         self._unpack = settings.source.unpacker(take=_as_it_is, cast=cast_on_device)
@@ -182,7 +183,8 @@ class TransferredBatches(_Landed):
         for part in landing:
             if part is not None:
                 interface.hold(part, interface.work)
-        return OnDevice(interface.launch(interface.work, self._unpack, _views(landing, arrays)))
+        views = _views(landing, arrays)
+        return OnDevice(interface.launch(interface.work, self._unpack, views) if self._casts else self._unpack(views))
 
 
 def cast_on_device(cast: Cast, x: torch.Tensor) -> torch.Tensor:
