@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from memload import _core
-from memload.cast import Cast, _cast_sample
 from memload.draws import Indices
+from memload.gpu.casting import cast_on_device
 from memload.gpu.interface import HostMemory, Interface
 from memload.gpu.near_batches import lies_near
 from memload.gpu.placing import AHEAD_OF_DEVICE, Placer
@@ -161,7 +161,7 @@ class TransferredBatches(_Landed):
         settings.source.check_in_place()
         kept = reuse if isinstance(reuse, TransferredBatches) and reuse._interface is interface else None
         self._interface: Interface = interface
-        self._casts = settings.source.late_casts_of_fields()
+        self._casts = settings.source.raw_casts()
         self._ring: PinnedRing = kept._ring if kept else PinnedRing.of(interface, loader._engine.pinned_bytes)
         route = (interface.native, interface.handle(interface.copies), interface.handle(interface.work))
         pipeline = settings.pipeline(
@@ -185,11 +185,6 @@ class TransferredBatches(_Landed):
                 interface.hold(part, interface.work)
         views = _views(landing, arrays)
         return OnDevice(interface.launch(interface.work, self._unpack, views) if self._casts else self._unpack(views))
-
-
-def cast_on_device(cast: Cast, x: torch.Tensor) -> torch.Tensor:
-    """Return `x` after a cast, by one kernel where there is one."""
-    return _cast_sample(x, cast) if type(cast) is Cast and x.dtype == torch.uint8 else cast.apply(x)
 
 
 def gathered_elsewhere(
@@ -225,13 +220,13 @@ def device_bytes(settings: PassSettings) -> int:
     handed = 2 + AHEAD_OF_DEVICE
     if not source.raw:
         return handed * whole
-    late = source.late_casts_of_fields()
-    passing = sum(_slot_bytes([field], rows) for field in fields[: len(late)])
-    cast = sum(
-        _slot_bytes([field], rows) * to.dtype.itemsize * 8 // field[3]
-        for field, to in zip(fields[: len(late)], late, strict=True)
-    )
-    return settings.depth * whole + handed * (max(0, whole - passing) + cast)
+    late = source.raw_casts()
+    passing = [_slot_bytes([field], rows) for field in fields[: len(late)]]
+    bits = [field[3] for field in fields]
+    cast = sum(n * to.dtype.itemsize * 8 // b for n, to, b in zip(passing, late, bits, strict=False))
+    # Pictures whose pixels change their places are cast out of what the loop would get.
+    cast += sum(whole * to.dtype.itemsize * 8 // min(bits) for to in (source.late_casts or {}).values())
+    return settings.depth * whole + handed * (max(0, whole - sum(passing)) + cast)
 
 
 def _slot_bytes(fields: list[PipelineField], rows: int) -> int:
