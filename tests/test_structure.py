@@ -90,7 +90,7 @@ FLOORS = [
 # What runs from the command line stands on the face, like any user's program.
 PROGRAMS = [
     {"measure"},
-    {"stock", "bench", "source_options"},
+    {"stock", "bench", "source_options", "prediction"},
     {"demo", "doctor", "write_command", "info_command", "monitor_command", "cache_command", "plan_command"},
     {"cli"},
     {"__main__"},
