@@ -220,7 +220,7 @@ def test_batches_at_fixed_addresses_are_not_overwritten_before_they_are_handed_o
     got = [x.clone() for (x, _), _ in memload.accumulate(loader(4), 4, rows=count)]
     assert all(torch.equal(mine, theirs) for mine, theirs in zip(got, expected, strict=True))
     assert len(list(memload.accumulate(loader(1), 4))) == len(expected)
-    with pytest.raises(ValueError, match="static_buffers=3 is too few here: .* give static_buffers=4"):
+    with pytest.raises(ValueError, match=r"static_buffers=3 is too few here: .* give static_buffers=4"):
         list(memload.accumulate(loader(3), 4, rows=count))
 
 
