@@ -38,6 +38,10 @@ from memload.groups import GroupedDataset, concat, group_collate
 from memload.hugging_face import from_hf
 from memload.loader import FastLoader
 from memload.mapped import MappedDataset
+from memload.memory.batch_size import compute_batch_size
+from memload.memory.fitting import FitAdvice, FitOption, fit
+from memload.memory.memory_budget import MemoryBudget, StaticBytes
+from memload.memory.probing import ProbeReport, probe
 from memload.memory.tiers import Tier
 from memload.opening import from_arrays, open  # noqa: A004 - memload.open is its public name
 from memload.pictures import write_images
@@ -62,6 +66,8 @@ __all__ = [
     "EngineOptions",
     "FastLoader",
     "Field",
+    "FitAdvice",
+    "FitOption",
     "Float32View",
     "FormatError",
     "GraphBatch",
@@ -71,18 +77,23 @@ __all__ = [
     "LoaderStats",
     "MappedDataset",
     "MemloadError",
+    "MemoryBudget",
     "MixingSampler",
     "Padded",
+    "ProbeReport",
     "Ragged",
     "ShardFormatError",
     "ShardReadError",
     "ShardWriter",
+    "StaticBytes",
     "Tier",
     "WeightedSampler",
     "WriterBusyError",
     "__version__",
     "cast_stim",
+    "compute_batch_size",
     "concat",
+    "fit",
     "from_arrays",
     "from_graphs",
     "from_hf",
@@ -91,6 +102,7 @@ __all__ = [
     "open",
     "open_graphs",
     "prepare",
+    "probe",
     "ragged",
     "verify",
     "write",

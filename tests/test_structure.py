@@ -61,6 +61,12 @@ FLOORS = [
     {"grouped_batches"},
     {"loader"},
     {"accelerated"},
+    {"memory.variants", "memory.steps", "memory.out_of_memory", "memory.agreement", "memory.memory_budget"}
+    | {"memory.recomputing"},
+    {"memory.curves", "memory.trials", "memory.probing"},
+    {"memory.measuring"},
+    {"memory.batch_size"},
+    {"memory.fitting"},
 ]
 # What runs from the command line stands on the face, like any user's program.
 PROGRAMS = [
