@@ -12,6 +12,8 @@ except ModuleNotFoundError as error:
     ) from error
 
 from memload.accelerated import prepare
+from memload.accumulation import Micro, accumulate
+from memload.augment import Augment
 from memload.budget_batches import BudgetBatchSampler
 from memload.cast import Cast, Float32View, cast_stim
 from memload.codec import Codec
@@ -21,15 +23,19 @@ from memload.errors import (
     ChecksumError,
     Damage,
     DecodeError,
+    DeviceError,
     DiskSpaceError,
     FormatError,
     LayoutWarning,
     MemloadError,
+    MemoryStopError,
+    MemoryWarning,
     ShardFormatError,
     ShardReadError,
     WriterBusyError,
 )
 from memload.fields import Field
+from memload.gpu.to_device import to_device
 from memload.graph_collating import graph_collate
 from memload.graph_files import open_graphs, write_graphs
 from memload.graph_layout import GraphBatch
@@ -39,14 +45,21 @@ from memload.hugging_face import from_hf
 from memload.loader import FastLoader
 from memload.mapped import MappedDataset
 from memload.memory.batch_size import compute_batch_size
+from memload.memory.diagnosis import Finding
 from memload.memory.fitting import FitAdvice, FitOption, fit
 from memload.memory.memory_budget import MemoryBudget, StaticBytes
+from memload.memory.metric_logs import MLflowLog, TensorBoardLog
+from memload.memory.monitor import Monitor
+from memload.memory.plan_result import Plan
+from memload.memory.planner import plan
 from memload.memory.probing import ProbeReport, probe
+from memload.memory.shape import DatasetShape
 from memload.memory.tiers import Tier
 from memload.opening import from_arrays, open  # noqa: A004 - memload.open is its public name
 from memload.pictures import write_images
 from memload.ragged_rows import Padded, Ragged
 from memload.samplers import MixingSampler, WeightedSampler
+from memload.scoring import score
 from memload.shard_writer import ShardWriter
 from memload.shards import verify
 from memload.sources.ragged_arrays import ragged
@@ -55,17 +68,21 @@ from memload.writing import write
 from memload.zipping import zip  # noqa: A004 - memload.zip is its public name
 
 __all__ = [
+    "Augment",
     "BudgetBatchSampler",
     "Cast",
     "ChecksumError",
     "Codec",
     "Damage",
     "Dataset",
+    "DatasetShape",
     "DecodeError",
+    "DeviceError",
     "DiskSpaceError",
     "EngineOptions",
     "FastLoader",
     "Field",
+    "Finding",
     "FitAdvice",
     "FitOption",
     "Float32View",
@@ -75,21 +92,29 @@ __all__ = [
     "GroupedDataset",
     "LayoutWarning",
     "LoaderStats",
+    "MLflowLog",
     "MappedDataset",
     "MemloadError",
     "MemoryBudget",
+    "MemoryStopError",
+    "MemoryWarning",
+    "Micro",
     "MixingSampler",
+    "Monitor",
     "Padded",
+    "Plan",
     "ProbeReport",
     "Ragged",
     "ShardFormatError",
     "ShardReadError",
     "ShardWriter",
     "StaticBytes",
+    "TensorBoardLog",
     "Tier",
     "WeightedSampler",
     "WriterBusyError",
     "__version__",
+    "accumulate",
     "cast_stim",
     "compute_batch_size",
     "concat",
@@ -101,9 +126,12 @@ __all__ = [
     "group_collate",
     "open",
     "open_graphs",
+    "plan",
     "prepare",
     "probe",
     "ragged",
+    "score",
+    "to_device",
     "verify",
     "write",
     "write_graphs",

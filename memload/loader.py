@@ -17,13 +17,15 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from memload.carried import CarryingCollate, plain_collate, plainly, unpacked
 from memload.cast import Cast
-from memload.cast_batches import CastBatches, checked_casts
+from memload.cast_batches import CastBatches, checked_casts, draws_of
 from memload.collation import collated
 from memload.dataset import Dataset
 from memload.engine import EngineOptions, Gatherer, NativePass
+from memload.gpu.static_buffers import StaticBatches, checked_buffers
 from memload.grouped_batches import settings_of
 from memload.grouped_source import GroupedSource, resolve_groups
 from memload.groups import GroupedDataset, group_collate
+from memload.memory.loops import pass_begins
 from memload.native import NotNative, Source
 from memload.pace import Pace
 from memload.ragged_option import in_form
@@ -38,7 +40,7 @@ from memload.transforms import TransformedBatches, checked_transform
 
 T = TypeVar("T")
 
-_FIXED = ("threads", "depth", "cast", "options", "ragged")
+_FIXED = ("threads", "depth", "cast", "options", "ragged", "static_buffers")
 
 
 class FastLoader(DataLoader[T]):
@@ -72,6 +74,9 @@ class FastLoader(DataLoader[T]):
             On the stock engine it runs inside ``next()``. ``ds.map(fn)`` is the same for single samples.
         ragged: the form of batches of fields whose rows differ in length, "offsets", "padded" or "jagged", or such by
             field, as ``ds.with_ragged`` takes it; ``dataset`` is then that dataset.
+        static_buffers: so many sets of tensors at fixed addresses, into which batches are copied in turn, as CUDA
+            graphs need them; see docs/gpu.md. A batch is valid until the loop has asked for so many more, less one.
+            All batches must be of one size: give ``drop_last=True`` where the last would be smaller.
         options: an ``EngineOptions`` for all that is rarely touched; excludes ``threads`` and ``depth``.
 
     Raises:
@@ -113,6 +118,7 @@ class FastLoader(DataLoader[T]):
         cast: Mapping[Any, Cast] | None = None,
         batch_transform: Callable[..., Any] | None = None,
         ragged: str | Mapping[str, str] | None = None,
+        static_buffers: int | None = None,
         options: EngineOptions | None = None,
     ) -> None:
         if isinstance(dataset, str | os.PathLike):
@@ -142,6 +148,7 @@ class FastLoader(DataLoader[T]):
         if options is not None and (threads is not None or depth is not None):
             raise ValueError("give threads= and depth= inside options=EngineOptions(...), or without options=")
         self.threads, self.depth, self.cast, self.options, self.ragged = threads, depth, cast, options, ragged
+        self.static_buffers, self._buffers = static_buffers, checked_buffers(static_buffers, self)
         self._engine = options or EngineOptions(threads=threads, depth=depth)
         self._casts = checked_casts(cast)
         self.batch_transform = checked_transform(batch_transform)
@@ -149,6 +156,7 @@ class FastLoader(DataLoader[T]):
         self._passes: weakref.WeakSet[NativePass] = weakref.WeakSet()
         self._kept: Gatherer | None = None
         self._pace: Pace | None = None
+        self._most_ahead: int | None = None  # batches gathered ahead, once memory has become short
         self._state = LoaderState()
         self._indices: IndexSampler | None = None
         self._inner: Any = None
@@ -234,18 +242,24 @@ class FastLoader(DataLoader[T]):
         self._state.load(self, state_dict)
 
     def __iter__(self) -> Any:
+        pass_begins(self)
+        batches = self._batches()
+        return batches if self._buffers is None else StaticBatches(batches, self._buffers)
+
+    def _batches(self) -> Any:
         source = self._resolved()
         if not isinstance(source, str):
             hooked = type(self)._get_iterator is not FastLoader._get_iterator
             return self._get_iterator() if hooked else self._native_pass(source)
-        peeked = peeked_seed(self.generator) if self.batch_transform else None
+        draws = self.batch_transform is not None or draws_of(self._casts)
+        peeked = peeked_seed(self.generator) if draws else None
         batches: Any = stock_pass(self, super().__iter__)
+        seed, number = self._state.seed(self, peeked) if draws else None, self._state.delivered
         if self._casts:
-            names = self._field_names()
-            batches = CastBatches(batches, self._casts, names, plain_collate(self) is group_collate)
-        if self.batch_transform is None:
+            names, grouped = self._field_names(), plain_collate(self) is group_collate
+            batches = CastBatches(batches, self._casts, names, grouped, seed=seed, number=number)
+        if self.batch_transform is None or seed is None:
             return batches
-        seed, number = self._state.seed(self, peeked), self._state.delivered
         pin = self.pin_memory and torch.accelerator.is_available()
         return TransformedBatches(batches, self.batch_transform, seed, number, pin=pin)
 
@@ -290,6 +304,7 @@ class FastLoader(DataLoader[T]):
             "_indices": None,
             "_inner": None,
             "_pace": None,
+            "_buffers": checked_buffers(self.static_buffers, self),
         }
         return {**self.__dict__, **fresh, "_state": copy.copy(self._state)}
 
