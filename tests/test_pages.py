@@ -12,6 +12,7 @@ PAGES = [
     "accumulation.md",
     "batch-size.md",
     "caching.md",
+    "cast.md",
     "checkpointing.md",
     "compression.md",
     "graphs.md",

@@ -16,7 +16,8 @@ PACKAGE = Path(memload.__file__).parent
 # From the ground up. A module imports from lower floors only. `memload` itself, the face, stands on all of them.
 FLOORS = [
     {"_core", "_cuda"},
-    {"draws", "row_numbers", "blocks", "memory.tiers"} | {"captured"},
+    {"draws", "row_numbers", "blocks", "memory.tiers", "captured", "gpu.nested", "gpu.pinning_rates"},
+    {"gpu.interface"},
     {"pulls", "sampled_rows", "overtaking", "budget_filling", "ragged_rows"},
     {"samplers", "budget_batches"},
     {"batch_streams"},
@@ -46,8 +47,10 @@ FLOORS = [
     {"shard_writer"},
     {"formats", "computed"},
     {"device", "gathered", "cache_files"},
-    {"cast", "layout", "watches"},
-    {"native", "cast_batches", "gpu.casting"},
+    {"cast", "layout", "watches", "gpu.simulated", "gpu.torch_interface"},
+    {"native", "cast_batches", "gpu.kernels", "gpu.target", "gpu.placing", "gpu.ring"},
+    {"gpu.casting"},
+    {"gpu.gathering"},
     {"conversion"},
     {"carried", "batch_sizes"},
     {"door", "cold", "transforms"},
@@ -64,7 +67,8 @@ FLOORS = [
     {"picture_labels", "picture_pixels"},
     {"pictures"},
     {"graph_files", "writing", "collation", "by_the_dataset", "grouped_source"},
-    {"changes", "iterables"},
+    {"changes", "iterables", "gpu.landing"},
+    {"gpu.device_batches"},
     {"engine", "stock_passes"},
     {"grouped_batches"},
     {"loader"},
@@ -92,7 +96,7 @@ FLOORS = [
 # What runs from the command line stands on the face, like any user's program.
 PROGRAMS = [
     {"measure"},
-    {"stock", "bench", "source_options"},
+    {"stock", "bench", "source_options", "prediction"},
     {"demo", "doctor", "write_command", "info_command", "monitor_command", "cache_command", "plan_command"},
     {"cli"},
     {"__main__"},
