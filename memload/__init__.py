@@ -47,6 +47,7 @@ from memload.mapped import MappedDataset
 from memload.memory.diagnosis import Finding
 from memload.memory.metric_logs import MLflowLog, TensorBoardLog
 from memload.memory.monitor import Monitor
+from memload.memory.offload import Offloaded, offload
 from memload.memory.plan_result import Plan
 from memload.memory.planner import plan
 from memload.memory.shape import DatasetShape
@@ -94,6 +95,7 @@ __all__ = [
     "Micro",
     "MixingSampler",
     "Monitor",
+    "Offloaded",
     "Padded",
     "Plan",
     "Ragged",
@@ -113,6 +115,7 @@ __all__ = [
     "from_hf",
     "graph_collate",
     "group_collate",
+    "offload",
     "open",
     "open_graphs",
     "plan",
