@@ -72,6 +72,12 @@ FLOORS = [
     {"engine", "stock_passes"},
     {"grouped_batches"},
     {"loader"},
+    {"memory.variants", "memory.steps", "memory.out_of_memory", "memory.agreement", "memory.memory_budget"}
+    | {"memory.recomputing"},
+    {"memory.curves", "memory.trials", "memory.probing"},
+    {"memory.measuring"},
+    {"memory.batch_size"},
+    {"memory.fitting"},
     {"accelerated", "memory.account", "memory.weightless", "memory.shape", "memory.loader_bytes", "memory.machine"},
     {"memory.request", "memory.stock_bytes"},
     {"memory.placement", "memory.gpu_account"},
