@@ -32,6 +32,7 @@ class LoaderStats:
         advised_rows: rows that were asked for ahead, since reads went to the disk.
         direct_bytes: bytes read past the page cache, those of batches that nobody took included; near ``bytes_in``: the
             next pass finds nothing of them in memory.
+        cached_bytes: bytes copied out of the cache of the hybrid tier; near ``bytes_in``: hardly anything is read.
         streaming: whether batches were written past the cache.
     """
 
@@ -51,6 +52,7 @@ class LoaderStats:
     major_faults: int = 0
     advised_rows: int = 0
     direct_bytes: int = 0
+    cached_bytes: int = 0
     streaming: bool = False
 
     def __add__(self, other: LoaderStats) -> LoaderStats:

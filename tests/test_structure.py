@@ -22,9 +22,11 @@ FLOORS = [
     {"batch_streams"},
     {"errors", "dtypes", "sizes", "progress", "stats", "plan", "collate_rules", "pinning", "seeding", "iterators"}
     | {"stored", "memory.budget", "sources.memory_maps", "sources.packages", "sources.paths"},
-    {"fields", "state", "mapped", "planned_rows", "ragged_samples"} | {"pace", "reseeding", "drawing_free"},
+    {"memory.arenas", "memory.choosing", "memory.guards", "memory.pressure"},
+    {"fields", "state", "mapped", "planned_rows", "ragged_samples"} | {"pace", "reseeding", "drawing_free"}
+    | {"packed_storages"},
     {"collating", "safetensors_header", "rows", "windows", "ragged_transport", "sources.members"}
-    | {"sources.hdf5_filters", "sources.tile_blocks", "sources.zarr_layout"},
+    | {"sources.hdf5_filters", "sources.tile_blocks", "sources.zarr_layout"} | {"memory.columns"},
     {"transport", "codec", "ragged_spec", "row_costs", "sources.hdf5_layout"},
     {"shard_index"},
     {"ragged_fields", "coded_blocks", "coded_fields"},
@@ -39,9 +41,9 @@ FLOORS = [
     {"formats"},
     {"device", "gathered"},
     {"cast", "layout", "watches"},
-    {"native", "cast_batches"},
-    {"conversion"},
-    {"carried", "batch_sizes"},
+    {"native", "cast_batches", "memory.loading"},
+    {"conversion", "memory.placing"},
+    {"carried", "batch_sizes", "memory.tiered"},
     {"door", "cold", "transforms"},
     {"dataset", "unaltered", "transform_threads"},
     {"groups", "graphs", "hugging_face", "zipping"},

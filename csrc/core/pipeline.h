@@ -50,6 +50,7 @@ struct PipelineStats {
   std::uint64_t major_faults = 0;    // reads that went to the disk while gathering
   std::uint64_t advised_rows = 0;    // asked for ahead
   std::uint64_t direct_bytes = 0;    // read past the page cache
+  std::uint64_t cached_bytes = 0;    // copied out of the caches of the hybrid tier
   bool streaming = false;            // whether stores pass by the cache
 };
 

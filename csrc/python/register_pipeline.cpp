@@ -163,6 +163,7 @@ class PyPipeline {
     d["major_faults"] = s.major_faults;
     d["advised_rows"] = s.advised_rows;
     d["direct_bytes"] = s.direct_bytes;
+    d["cached_bytes"] = s.cached_bytes;
     d["streaming"] = s.streaming;
     return d;
   }
