@@ -40,7 +40,7 @@ class PackedFile:
 
 @dataclass(frozen=True)
 class PackedShared:
-    """A part of memory that a process of this machine shares: its locator, bytes of all of it, and where the part is."""
+    """A part of memory that a process of this machine shares: locator and bytes of all of it, and where the part is."""
 
     locator: str
     arena_nbytes: int
@@ -62,9 +62,7 @@ def place_of(storage: Storage) -> PackedFile | PackedShared:
     """Return where another process finds the storage."""
     if storage.locator:
         *locator, arena_nbytes, at = storage.locator.split()
-        return PackedShared(
-            " ".join(locator), int(arena_nbytes), int(at), storage.nbytes, storage.name, storage.reason
-        )
+        return PackedShared(" ".join(locator), int(arena_nbytes), int(at), storage.nbytes, storage.name, storage.reason)
     if storage.is_image:
         return PackedFile(storage.name, storage.nbytes)
     cache, packed = storage.cache, None

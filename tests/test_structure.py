@@ -23,10 +23,12 @@ FLOORS = [
     {"errors", "dtypes", "sizes", "progress", "stats", "plan", "collate_rules", "pinning", "seeding", "iterators"}
     | {"stored", "memory.budget", "sources.memory_maps", "sources.packages", "sources.paths"},
     {"memory.arenas", "memory.choosing", "memory.guards", "memory.pressure"},
-    {"fields", "state", "mapped", "planned_rows", "ragged_samples"} | {"pace", "reseeding", "drawing_free"}
+    {"fields", "state", "mapped", "planned_rows", "ragged_samples"}
+    | {"pace", "reseeding", "drawing_free"}
     | {"packed_storages"},
     {"collating", "safetensors_header", "rows", "windows", "ragged_transport", "sources.members"}
-    | {"sources.hdf5_filters", "sources.tile_blocks", "sources.zarr_layout"} | {"memory.columns"},
+    | {"sources.hdf5_filters", "sources.tile_blocks", "sources.zarr_layout"}
+    | {"memory.columns"},
     {"transport", "codec", "ragged_spec", "row_costs", "sources.hdf5_layout"},
     {"shard_index"},
     {"ragged_fields", "coded_blocks", "coded_fields"},

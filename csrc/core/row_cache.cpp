@@ -65,10 +65,8 @@ RowCache::RowCache(std::size_t budget, bool shrinks)
 bool RowCache::here() const noexcept { return born_ == fork_generation(); }
 
 void RowCache::count(const RunKey& key) noexcept {
-  const std::uint64_t hash = mix(key);
-  const std::size_t mask = counts_.size() - 1;
   const unsigned least = asked(key);
-  for (const std::size_t at : {hash & mask, (hash >> 32 ^ hash * 0x9E3779B1u) & mask}) {
+  for (const std::size_t at : places_of(key)) {
     const std::uint8_t now = counts_[at].load(std::memory_order_relaxed);
     if (now == least && now != 255) counts_[at].store(static_cast<std::uint8_t>(now + 1), std::memory_order_relaxed);
   }
@@ -77,10 +75,21 @@ void RowCache::count(const RunKey& key) noexcept {
 }
 
 unsigned RowCache::asked(const RunKey& key) const noexcept {
-  const std::uint64_t hash = mix(key);
-  const std::size_t mask = counts_.size() - 1;
-  return std::min(counts_[hash & mask].load(std::memory_order_relaxed),
-                  counts_[(hash >> 32 ^ hash * 0x9E3779B1u) & mask].load(std::memory_order_relaxed));
+  unsigned least = 255;
+  for (const std::size_t at : places_of(key)) {
+    least = std::min<unsigned>(least, counts_[at].load(std::memory_order_relaxed));
+  }
+  return least;
+}
+
+std::array<std::size_t, 4> RowCache::places_of(const RunKey& key) const noexcept {
+  std::uint64_t hash = mix(key);
+  std::array<std::size_t, 4> places{};
+  for (std::size_t& place : places) {
+    place = static_cast<std::size_t>(hash >> 20) & (counts_.size() - 1);
+    hash = hash * 0xD1342543DE82EF95u + 0x9E3779B97F4A7C15u;
+  }
+  return places;
 }
 
 // What was asked for long ago counts less.

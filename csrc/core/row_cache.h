@@ -1,6 +1,7 @@
 // Runs of stored bytes kept in RAM, up to a number of bytes: what the hybrid tier has in front of its files.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -120,6 +121,7 @@ class RowCache {
   [[nodiscard]] Shard& shard_of(const RunKey& key) noexcept { return *shards_[(mix(key) >> 40) % shards_.size()]; }
   void count(const RunKey& key) noexcept;
   [[nodiscard]] unsigned asked(const RunKey& key) const noexcept;
+  [[nodiscard]] std::array<std::size_t, 4> places_of(const RunKey& key) const noexcept;
   void age() noexcept;
 
   // With the shard's mutex held alone.
@@ -136,7 +138,7 @@ class RowCache {
   std::atomic<std::size_t> budget_;
   std::atomic<std::size_t> held_{0};
   std::vector<std::unique_ptr<Shard>> shards_;
-  // How often a run was asked for, up to 255, at two places by its hash: the lesser says. Relaxed, and an increment may
+  // How often a run was asked for, up to 255, at four places by its hash: the least says. Relaxed, and an increment may
   // be lost: an estimate.
   std::vector<std::atomic<std::uint8_t>> counts_;
   std::atomic<std::uint64_t> counted_{0};

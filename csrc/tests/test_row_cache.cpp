@@ -49,10 +49,7 @@ using namespace std::chrono_literals;
 using Bytes = std::vector<std::byte>;
 
 Keeping past_cache(std::shared_ptr<RowCache> cache = nullptr) {
-  Keeping keeping;
-  keeping.past_cache = true;
-  keeping.cache = std::move(cache);
-  return keeping;
+  return {.past_cache = true, .cache = std::move(cache)};
 }
 
 constexpr std::size_t kMiB = std::size_t{1} << 20;

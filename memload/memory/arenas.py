@@ -121,7 +121,7 @@ def _register(path: Path) -> Iterator[IO[str]]:
 
 def _is_at(file: IO[str], path: Path) -> bool:
     try:
-        return os.stat(path).st_ino == os.fstat(file.fileno()).st_ino
+        return path.stat().st_ino == os.fstat(file.fileno()).st_ino
     except FileNotFoundError:
         return False
 
@@ -145,9 +145,9 @@ def _attached(line: str, nbytes: int) -> Arena | None:
 def _opened(line: str) -> int | None:
     """A descriptor of the memory that a line names, None if it is not there any more."""
     pid, number, inode = map(int, line.split())
-    place = f"/proc/{pid}/fd/{number}"
+    place = Path(f"/proc/{pid}/fd/{number}")
     try:
-        if not os.readlink(place).startswith(f"/memfd:{_NAME}"):
+        if not str(place.readlink()).startswith(f"/memfd:{_NAME}"):
             return None
         descriptor = os.open(place, os.O_RDWR | os.O_CLOEXEC)
     except OSError:

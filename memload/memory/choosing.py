@@ -50,7 +50,7 @@ class Choice:
 
 
 def choose(needs: Needs, free_ram: int, free_disk: int = 0) -> Choice:
-    """Return the tier for a dataset, as the matrix of docs/tiers.md has it. Pure: it looks at nothing but its arguments.
+    """Return the tier for a dataset, as the matrix of docs/tiers.md has it; looks at nothing but its arguments.
 
     Args:
         needs: of the dataset.
@@ -68,7 +68,9 @@ def choose(needs: Needs, free_ram: int, free_disk: int = 0) -> Choice:
         return _for_transformed(needs, free_ram, free_disk)
     loaded = needs.cast or needs.rows
     if needs.cast and loaded <= RAM_SHARE * free_ram:
-        return Choice(Tier.RAM, f"ram: {format_size(loaded)} once they are cast, which half of the {free} free can hold")
+        return Choice(
+            Tier.RAM, f"ram: {format_size(loaded)} once they are cast, which half of the {free} free can hold"
+        )
     if needs.decoded and needs.rows <= RAM_SHARE * free_ram:
         return Choice(Tier.RAM, f"ram: decoded once, rows are {rows}, which half of the {free} free can hold")
     if needs.stored <= CACHED_SHARE * free_ram:
@@ -95,7 +97,9 @@ def _for_transformed(needs: Needs, free_ram: int, free_disk: int) -> Choice:
     """Where the results of a function are kept that gives the same for a row every time."""
     made = format_size(needs.transformed)
     if needs.transformed <= RAM_SHARE * free_ram:
-        return Choice(Tier.RAM, f"ram: the transform makes {made}, which half of the {format_size(free_ram)} free can hold")
+        return Choice(
+            Tier.RAM, f"ram: the transform makes {made}, which half of the {format_size(free_ram)} free can hold"
+        )
     if 1.2 * needs.transformed <= free_disk:
         return Choice(
             Tier.MMAP,

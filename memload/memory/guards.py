@@ -54,8 +54,8 @@ def check_pinned(need: int, what: str) -> None:
     if limit is None or need <= limit or os.geteuid() == 0:
         return
     raise MemorySpaceError(
-        f"{what} locks {format_size(need)} in memory; this process may lock {format_size(limit)} (ulimit -l): raise the "
-        "limit, or leave the memory pageable",
+        f"{what} locks {format_size(need)} in memory; this process may lock {format_size(limit)} (ulimit -l): raise "
+        "the limit, or leave the memory pageable",
         need=need,
         free=limit,
     )

@@ -10,11 +10,11 @@ need are ever written. What is cast, decoded, or a thin selection of rows is loa
 from __future__ import annotations
 
 import math
-import os
 import pickle
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -80,7 +80,10 @@ class RowImage:
         """Bytes of all rows, in whole huge pages."""
         return _whole_pages(self.column.rows * self.row_bytes)
 
-    nbytes = span
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory."""
+        return self.span
 
 
 @dataclass(frozen=True)
@@ -108,19 +111,19 @@ class LoadPlan:
     @property
     def nbytes(self) -> int:
         """Bytes of memory that it takes."""
-        return sum(image.nbytes for image in (*self.files, *self.rows.values()))
+        return sum(image.nbytes for image in self.files) + sum(image.nbytes for image in self.rows.values())
 
     @property
     def span(self) -> int:
         """Bytes among the addresses."""
-        return sum(image.span for image in (*self.files, *self.rows.values()))
+        return sum(image.span for image in self.files) + sum(image.span for image in self.rows.values())
 
     def key(self) -> str:
         """Return what is equal for equal contents in all processes of a machine."""
         columns = [image.column for image in self.rows.values()]
         said = [(image.dtype, image.shape, image.cast) for image in self.rows.values()]
         files = sorted({s.name for s in file_storages(columns)} | {i.storage.name for i in self.files})
-        stats = [(name, (s := os.stat(name)).st_dev, s.st_ino, s.st_size, s.st_mtime_ns) for name in files]
+        stats = [(name, (s := Path(name).stat()).st_dev, s.st_ino, s.st_size, s.st_mtime_ns) for name in files]
         parts = [(image.storage.name, image.parts) for image in self.files]
         return xxhash.xxh3_128_hexdigest(pickle.dumps((stats, parts, said, pack_columns(columns))))
 
@@ -205,11 +208,11 @@ def _distinct(column: AnyColumn) -> AnyColumn:
         return _distinct(column.frames)
     if column.selection is None:
         return column
-    return _all_stored(column).select(np.unique(column.selection))
-
-
-def _all_stored(column: AnyColumn) -> Any:
-    return Column(column.row_bytes, column.segments) if isinstance(column, Column) else Tiles(column.parts)  # type: ignore[union-attr]
+    used = np.unique(column.selection)
+    if isinstance(column, Tiles):
+        return Tiles(column.parts).select(used)
+    assert isinstance(column, Column)
+    return Column(column.row_bytes, column.segments).select(used)
 
 
 def _fill(plan: LoadPlan, arena: Arena, progress: bool | None) -> None:

@@ -39,9 +39,10 @@ class TierOptions:
 
     def __post_init__(self) -> None:
         if self.cache_bytes is not None:
-            object.__setattr__(self, "cache_bytes", parse_size(self.cache_bytes))
-            if self.cache_bytes < _LEAST_CACHE:
-                raise ValueError(f"cache_bytes is at least 1 MiB, got {format_size(self.cache_bytes)}")
+            budget = parse_size(self.cache_bytes)
+            object.__setattr__(self, "cache_bytes", budget)
+            if budget < _LEAST_CACHE:
+                raise ValueError(f"cache_bytes is at least 1 MiB, got {format_size(budget)}")
         if self.on_pressure not in (None, "shrink"):
             raise ValueError(f'on_pressure is "shrink" or None, got {self.on_pressure!r}')
 
@@ -65,7 +66,8 @@ class TierOptions:
         if self.ram_dtype is None:
             return {}
         if not isinstance(self.ram_dtype, Mapping):
-            raise TypeError(f'ram_dtype= names fields, as in ram_dtype={{"stim": torch.bfloat16}}; got {self.ram_dtype!r}')
+            example = 'ram_dtype={"stim": torch.bfloat16}'
+            raise TypeError(f"ram_dtype= names fields, as in {example}; got {self.ram_dtype!r}")
         casts = {}
         for name, wanted in self.ram_dtype.items():
             if name not in fields:
@@ -122,7 +124,7 @@ def needs_of(fields: Mapping[str, Field], casts: Mapping[str, Cast]) -> Needs:
 
 
 def tiers_of(fields: Iterable[Field]) -> list[str]:
-    """Return the names of the tiers of these fields' storages, each once: "memory" for arrays that were in it before."""
+    """Return the names of the tiers of these fields' storages, each once: "memory" for what was in it before."""
     storages = (storage for one in fields for storage in one.column.storages)
     return list(dict.fromkeys(s.tier if s.mapped or s.tier == "ram" else "memory" for s in storages))
 
@@ -201,4 +203,3 @@ def _on_files(fields: Mapping[str, Field], tier: Tier, cache: RowCache | None, r
         return made[storage]
 
     return {name: replace(one, column=on_storages(one.column, exchange)) for name, one in fields.items()}
-
