@@ -21,6 +21,7 @@ from memload.errors import (
     ChecksumError,
     Damage,
     DecodeError,
+    DeviceError,
     DiskSpaceError,
     FormatError,
     LayoutWarning,
@@ -31,6 +32,7 @@ from memload.errors import (
     WriterBusyError,
 )
 from memload.fields import Field
+from memload.gpu.to_device import to_device
 from memload.graph_collating import graph_collate
 from memload.graph_files import open_graphs, write_graphs
 from memload.graph_layout import GraphBatch
@@ -59,6 +61,7 @@ __all__ = [
     "Damage",
     "Dataset",
     "DecodeError",
+    "DeviceError",
     "DiskSpaceError",
     "EngineOptions",
     "FastLoader",
@@ -94,6 +97,7 @@ __all__ = [
     "open_graphs",
     "prepare",
     "ragged",
+    "to_device",
     "verify",
     "write",
     "write_graphs",

@@ -8,7 +8,7 @@ from memload.budget_batches import BudgetBatchSampler
 from memload.draws import Indices, Position, Progress
 
 if TYPE_CHECKING:
-    from memload.plan import PlanSink
+    from memload.row_plan import PlanSink
 
 _ITERATED_BY = BudgetBatchSampler.__iter__  # when memload was imported
 
@@ -47,7 +47,7 @@ def batch_stream(batch_sampler: Any, position: Position | None) -> RowBatches:
 
 
 class KnownBatches:
-    """Feeds the batches of a stream; a `memload.plan.Feed`."""
+    """Feeds the batches of a stream; a `memload.row_plan.Feed`."""
 
     def __init__(self, source: RowBatches, sink: PlanSink, progress: Progress) -> None:
         progress.follow(source)

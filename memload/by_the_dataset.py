@@ -9,7 +9,7 @@ from memload.cast_batches import cast_batch
 from memload.dataset import Dataset
 from memload.draws import Indices
 from memload.groups import group_collate
-from memload.plan import Unplanned
+from memload.row_plan import Unplanned
 from memload.seeding import PassSeed
 from memload.transforms import samples_here, transformed_here
 

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from memload.by_the_dataset import answer_rows
-from memload.plan import Indices
 from memload.planned_rows import PlannedRows
+from memload.row_plan import Indices
 from memload.seeding import PassSeed
 from memload.stats import LoaderStats
 from memload.watches import Watch

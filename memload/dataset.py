@@ -14,14 +14,16 @@ from numpy.typing import NDArray
 
 from memload.door import Door
 from memload.fields import Field, check_equal_lengths, check_name
+from memload.gpu.near import near_device
+from memload.gpu.near_door import NearDoor
 from memload.layout import flat
 from memload.mapped import MappedDataset
 from memload.memory.tiered import Tiered, tier_words
 from memload.native import Source
-from memload.plan import as_indices, from_end
 from memload.ragged_fields import forms_of_fields, with_forms
 from memload.ragged_samples import Forms, sample_of
 from memload.row_numbers import kind, row_number, row_numbers, rows_of_each, two_parts
+from memload.row_plan import as_indices, from_end
 from memload.sizes import format_size
 from memload.stats import LoaderStats
 from memload.transport import PackedColumns, pack_columns, unpack_columns
@@ -73,6 +75,7 @@ class Dataset(Tiered, torch.utils.data.Dataset[Any]):
         if self.names and (self.layout != "dict" or TAG not in self.fields):
             raise ValueError(f"names= is for datasets whose rows are dicts with a field {TAG!r}")
         check_equal_lengths({name: field.rows for name, field in self.fields.items()}, "the fields")
+        near_device(self.fields)
         object.__setattr__(self, "fields", MappingProxyType(dict(self.fields)))
 
     def __len__(self) -> int:
@@ -222,7 +225,7 @@ class Dataset(Tiered, torch.utils.data.Dataset[Any]):
         """
         if not self.names:
             raise ValueError('only datasets that memload.concat({"name": dataset, ...}) joined have rows by name')
-        return rows_of_each(self.fields[TAG].gather(np.arange(len(self))).numpy(), self.names)
+        return rows_of_each(self.fields[TAG].gather(np.arange(len(self))).cpu().numpy(), self.names)
 
     def map(self, fn: Callable[..., Any], *, in_processes: bool = False) -> MappedDataset:
         """Return a dataset whose samples are ``fn(sample)``, with sample ``i`` as ``self[i]`` gives it.
@@ -300,7 +303,7 @@ class Dataset(Tiered, torch.utils.data.Dataset[Any]):
 
     def _spans(self, segments: Any) -> Spans:
         if segments is None and self.names:
-            segments = self.fields[TAG].gather(np.arange(len(self))).numpy()
+            segments = self.fields[TAG].gather(np.arange(len(self))).cpu().numpy()
         return spans_of(segments, len(self))
 
     def as_tuple(self, *names: str) -> Dataset:
@@ -356,7 +359,8 @@ class Dataset(Tiered, torch.utils.data.Dataset[Any]):
     @functools.cached_property
     def _door(self) -> Door:
         source = Source(dict(self.fields.items()), flat(self.layout, list(self.fields)), {})
-        return Door(source, tensors=self.layout == "only", tag=TAG if self.names else None)
+        door = Door if near_device(self.fields) is None else NearDoor
+        return door(source, tensors=self.layout == "only", tag=TAG if self.names else None)
 
     @functools.cached_property
     def _forms(self) -> Forms:
@@ -414,6 +418,8 @@ def _check_same_fields(first: Dataset, other: Dataset, position: int) -> None:
 
 
 def _origin(dataset: Dataset) -> str:
+    if (device := near_device(dataset.fields)) is not None:
+        return f"on {device}"
     storages = {storage for field in dataset.fields.values() for storage in field.column.storages}
     files = sorted({storage.name for storage in storages if storage.mapped or (storage.is_image and storage.name)})
     if not files:

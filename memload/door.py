@@ -68,7 +68,7 @@ class Door:
         """
         key = frozenset(casts.items())
         if key not in self._casting:
-            self._casting[key] = Door(self.source.with_casts(casts), tensors=self._tensors, tag=self._tag)
+            self._casting[key] = type(self)(self.source.with_casts(casts), tensors=self._tensors, tag=self._tag)
         return self._casting[key]
 
     def rows(self, rows: NDArray[np.int64]) -> GatheredRows[Door]:

@@ -1,7 +1,7 @@
 """One pass of the native engine, and what it is set to.
 
 plan of row indices -> gather (+ cast), native threads -> slot -> batch
-plan.py                _core.Pipeline                             the loop
+row_plan.py            _core.Pipeline                             the loop
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from memload.memory.pressure import Pressure
 from memload.native import Source
 from memload.pace import paced
 from memload.pinning import pinned
-from memload.plan import Feed, PlanSink, feed
 from memload.planned_rows import PlannedRows
+from memload.row_plan import Feed, PlanSink, feed
 from memload.seeding import PassSeed
 from memload.state import batches_of, given_generators
 from memload.stats import LoaderStats

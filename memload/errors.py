@@ -8,7 +8,8 @@ MemloadError
 ├── ShardReadError (OSError)            a file became unreadable while it was in use
 ├── DiskSpaceError (OSError)            the target's file system is full, or would be
 ├── MemorySpaceError (MemoryError)      what is asked for does not fit into memory; nothing was begun
-└── WriterBusyError (OSError)           another writer is at work on the same target
+├── WriterBusyError (OSError)           another writer is at work on the same target
+└── DeviceError (RuntimeError)          a GPU is not there, is too small, or cannot be used any more
 
 LayoutWarning (UserWarning)             rows can be read, but cost many times their bytes
 
@@ -116,6 +117,10 @@ class WriterBusyError(MemloadError, OSError):
     def __init__(self, message: str) -> None:
         super().__init__(message)
         self.errno = errno.EAGAIN
+
+
+class DeviceError(MemloadError, RuntimeError):
+    """A GPU is not there, has no room for what is asked of it, or cannot be used any more; the message says why."""
 
 
 def first_line(error: BaseException) -> str:

@@ -1,7 +1,7 @@
 """Batches as lists of groups, gathered natively: one pipeline for each dataset, or one for all where they are alike.
 
 plan -> batches of rows -> shares of each source -> gather (+ cast), native threads -> groups -> batch
-plan.py                    grouped_source.py        a _core.Pipeline for each source       the loop
+row_plan.py                grouped_source.py        a _core.Pipeline for each source       the loop
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import torch
 from memload import _core
 from memload.draws import Indices
 from memload.engine import Gatherer, PassSettings, gathering, longest_close
+from memload.gpu.near_batches import NearSettings, lies_near
 from memload.grouped_source import GroupedSource, Share
 from memload.native import Source
 from memload.planned_rows import PlannedRows
@@ -30,8 +31,10 @@ if TYPE_CHECKING:
     from memload.loader import FastLoader
 
 
-def settings_of(loader: FastLoader[Any], source: Source | GroupedSource) -> PassSettings | GroupSettings:
+def settings_of(loader: FastLoader[Any], source: Source | GroupedSource) -> PassSettings | GroupSettings | NearSettings:
     """Work out what a pass over a source is set to."""
+    if isinstance(source, Source) and lies_near(source):
+        return NearSettings.of(loader, source)
     return GroupSettings.of(loader, source) if isinstance(source, GroupedSource) else PassSettings.of(loader, source)
 
 

@@ -16,9 +16,9 @@ from memload.fields import Field
 from memload.groups import GroupedDataset, with_tag
 from memload.layout import DictOf, Only
 from memload.native import Key, NotNative, Source
-from memload.plan import Indices
 from memload.readers import check_unaltered, resolve, rows_of_subset
 from memload.row_numbers import by_first_appearance
+from memload.row_plan import Indices
 
 _TAG_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 

@@ -1,7 +1,7 @@
 """FastLoader: torch's DataLoader, with an engine of its own where it can read the dataset natively.
 
 sampler -> plan of row indices -> gather (+ cast), native threads -> slot -> batch
-plan.py                           engine.py, _core.Pipeline                  the loop
+row_plan.py                       engine.py, _core.Pipeline                  the loop
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from memload.cast_batches import CastBatches, checked_casts
 from memload.collation import collated
 from memload.dataset import Dataset
 from memload.engine import EngineOptions, Gatherer, NativePass
+from memload.gpu.static_buffers import StaticBatches, checked_buffers
 from memload.grouped_batches import settings_of
 from memload.grouped_source import GroupedSource, resolve_groups
 from memload.groups import GroupedDataset, group_collate
 from memload.native import NotNative, Source
 from memload.pace import Pace
-from memload.plan import plan_bytes
 from memload.ragged_option import in_form
 from memload.readers import resolve
+from memload.row_plan import plan_bytes
 from memload.seeding import peeked_seed
 from memload.state import LoaderState, batches_of
 from memload.stats import LoaderStats
@@ -38,7 +39,7 @@ from memload.transforms import TransformedBatches, checked_transform
 
 T = TypeVar("T")
 
-_FIXED = ("threads", "depth", "cast", "options", "ragged")
+_FIXED = ("threads", "depth", "cast", "options", "ragged", "static_buffers")
 
 
 class FastLoader(DataLoader[T]):
@@ -72,6 +73,9 @@ class FastLoader(DataLoader[T]):
             On the stock engine it runs inside ``next()``. ``ds.map(fn)`` is the same for single samples.
         ragged: the form of batches of fields whose rows differ in length, "offsets", "padded" or "jagged", or such by
             field, as ``ds.with_ragged`` takes it; ``dataset`` is then that dataset.
+        static_buffers: so many sets of tensors at fixed addresses, into which batches are copied in turn, as CUDA
+            graphs need them; see docs/gpu.md. A batch is valid until the loop has asked for so many more, less one.
+            All batches must be of one size: give ``drop_last=True`` where the last would be smaller.
         options: an ``EngineOptions`` for all that is rarely touched; excludes ``threads`` and ``depth``.
 
     Raises:
@@ -113,6 +117,7 @@ class FastLoader(DataLoader[T]):
         cast: Mapping[Any, Cast] | None = None,
         batch_transform: Callable[..., Any] | None = None,
         ragged: str | Mapping[str, str] | None = None,
+        static_buffers: int | None = None,
         options: EngineOptions | None = None,
     ) -> None:
         if isinstance(dataset, str | os.PathLike):
@@ -142,6 +147,7 @@ class FastLoader(DataLoader[T]):
         if options is not None and (threads is not None or depth is not None):
             raise ValueError("give threads= and depth= inside options=EngineOptions(...), or without options=")
         self.threads, self.depth, self.cast, self.options, self.ragged = threads, depth, cast, options, ragged
+        self.static_buffers, self._buffers = static_buffers, checked_buffers(static_buffers, self)
         self._engine = options or EngineOptions(threads=threads, depth=depth)
         self._casts = checked_casts(cast)
         self.batch_transform = checked_transform(batch_transform)
@@ -234,6 +240,10 @@ class FastLoader(DataLoader[T]):
         self._state.load(self, state_dict)
 
     def __iter__(self) -> Any:
+        batches = self._batches()
+        return batches if self._buffers is None else StaticBatches(batches, self._buffers)
+
+    def _batches(self) -> Any:
         source = self._resolved()
         if not isinstance(source, str):
             hooked = type(self)._get_iterator is not FastLoader._get_iterator
@@ -290,6 +300,7 @@ class FastLoader(DataLoader[T]):
             "_indices": None,
             "_inner": None,
             "_pace": None,
+            "_buffers": checked_buffers(self.static_buffers, self),
         }
         return {**self.__dict__, **fresh, "_state": copy.copy(self._state)}
 

@@ -25,8 +25,8 @@ from memload.hugging_face import source_of
 from memload.layout import DictOf, Graphs, Layout, ListOf, Only, TensorDictOf, flat
 from memload.mapped import MappedDataset
 from memload.native import Key, NotNative, Source
-from memload.plan import Indices, as_indices, from_end
 from memload.ragged_fields import RaggedField
+from memload.row_plan import Indices, as_indices, from_end
 from memload.sources.arrays import borrow_array
 from memload.sources.hugging_face import is_hugging_face
 from memload.unaltered import Unaltered

@@ -17,8 +17,8 @@ from memload.batch_streams import RowBatches, batch_stream, batches_known
 from memload.draws import Indices, Progress, RowStream
 from memload.iterables import iterable_pass
 from memload.overtaking import Overtaking
-from memload.plan import known, planned, stream
 from memload.pulls import BatchStream, Generators
+from memload.row_plan import known, planned, stream
 from memload.seeding import peeked_seed
 from memload.state import CountedBatches, given_generators, put_back, standing
 from memload.worker_states import Untold, asks_workers, pass_of_workers, untold

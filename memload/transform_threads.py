@@ -1,7 +1,7 @@
 """Transforms ahead of the loop: threads between the native gather and ``next()``.
 
 plan of row indices -> gather (+ cast) -> slot -> cut, map, collate, batch_transform -> the loop
-plan.py                engine.Gatherer            background threads, in order
+row_plan.py            engine.Gatherer            background threads, in order
 """
 
 from __future__ import annotations

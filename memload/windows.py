@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from memload._core import Column, Windows
 from memload.fields import Field, digest_of
+from memload.gpu.frames import begins_of
+from memload.gpu.near import NearColumn
 from memload.row_numbers import kind, row_numbers
 
 Spans = list[tuple[int, int]]
@@ -27,7 +29,7 @@ def lagged(fields: Mapping[str, Field], lags: Mapping[str, Any], valid: Any, spa
     runs = _runs(spans, min([0, *every]), max([0, *every]), hop=1)
     chosen = None if valid is None else _positions(row_numbers(valid, _rows(fields)), runs, every)
     found = {
-        name: _windows(field, steps[name], runs) if name in steps else field.select(_begins(runs))
+        name: _windows(field, steps[name], runs) if name in steps else field.select(begins_of(runs))
         for name, field in fields.items()
     }
     return found if chosen is None else {name: field.select(chosen) for name, field in found.items()}
@@ -41,7 +43,7 @@ def hopping(fields: Mapping[str, Field], names: Sequence[str], window: int, hop:
     runs = _runs(spans, 0, window - 1, hop)
     steps = list(range(window))
     return {
-        name: _windows(field, steps, runs) if name in names else field.select(_begins(runs))
+        name: _windows(field, steps, runs) if name in names else field.select(begins_of(runs))
         for name, field in fields.items()
     }
 
@@ -106,11 +108,6 @@ def _runs(spans: Spans, lowest: int, highest: int, hop: int) -> list[Run]:
     return runs
 
 
-def _begins(runs: Sequence[Run]) -> NDArray[np.int64]:
-    """Return the rows at which windows begin, in order."""
-    return np.concatenate([first + hop * np.arange(rows, dtype=np.int64) for first, rows, hop in runs])
-
-
 def _positions(valid: NDArray[np.int64], runs: Sequence[Run], steps: Sequence[int]) -> NDArray[np.int64]:
     """Return which windows begin at these rows.
 
@@ -118,7 +115,7 @@ def _positions(valid: NDArray[np.int64], runs: Sequence[Run], steps: Sequence[in
         IndexError: a row's window is not there.
     """
     ordered = sorted(runs)
-    begins = _begins(ordered)
+    begins = begins_of(ordered)
     position = np.searchsorted(begins, valid)
     there = position < len(begins)
     there[there] = begins[position[there]] == valid[there]
@@ -131,7 +128,7 @@ def _positions(valid: NDArray[np.int64], runs: Sequence[Run], steps: Sequence[in
         )
     if ordered == list(runs):
         return position
-    places = np.argsort(_begins(runs), kind="stable")  # runs in an order of the user's
+    places = np.argsort(begins_of(runs), kind="stable")  # runs in an order of the user's
     return places[position]
 
 
@@ -141,6 +138,8 @@ def _windows(field: Field, steps: list[int], runs: Sequence[Run]) -> Field:
     if isinstance(field.column, Windows):
         raise ValueError("a field that is windows already cannot be cut into windows again")
     shape = (len(steps), *field.shape)
+    if isinstance(field.column, NearColumn):
+        return replace(field, shape=shape, column=field.column.windows(steps, runs))
     column = _overlapping(field, steps, runs) or Windows(field.column, steps, list(runs))
     digest = digest_of([field.digest, f"windows {steps} {runs}"]) if field.digest else ""
     return replace(field, shape=shape, column=column, digest=digest)

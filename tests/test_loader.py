@@ -356,7 +356,15 @@ def test_the_signature_is_the_stock_loaders_and_keyword_only_extras():
     assert list(fast)[: len(stock)] == list(stock)
     assert [p.default for p in fast.values()][2 : len(stock)] == [p.default for p in stock.values()][2:]
     extras = list(fast.values())[len(stock) :]
-    assert [p.name for p in extras] == ["threads", "depth", "cast", "batch_transform", "ragged", "options"]
+    assert [p.name for p in extras] == [
+        "threads",
+        "depth",
+        "cast",
+        "batch_transform",
+        "ragged",
+        "static_buffers",
+        "options",
+    ]
     assert all(p.kind is p.KEYWORD_ONLY for p in extras)
 
 

@@ -20,12 +20,17 @@ FLOORS = [
     {"pulls", "sampled_rows", "overtaking", "budget_filling", "ragged_rows"},
     {"samplers", "budget_batches"},
     {"batch_streams"},
-    {"errors", "dtypes", "sizes", "progress", "stats", "plan", "collate_rules", "pinning", "seeding", "iterators"}
+    {"errors", "dtypes", "sizes", "progress", "stats", "row_plan", "collate_rules", "pinning", "seeding", "iterators"}
     | {"stored", "memory.budget", "sources.memory_maps", "sources.packages", "sources.paths"},
+    {"memory.allocations", "gpu.memory"},
+    {"memory.optimizer_bytes"},
+    {"memory.model_bytes"},
     {"memory.arenas", "memory.choosing", "memory.guards", "memory.pressure"},
     {"fields", "state", "mapped", "planned_rows", "ragged_samples"}
     | {"pace", "reseeding", "drawing_free"}
     | {"packed_storages"},
+    {"gpu.frames", "gpu.devices", "gpu.memory", "gpu.static_buffers"},
+    {"gpu.near"},
     {"collating", "safetensors_header", "rows", "windows", "ragged_transport", "sources.members"}
     | {"sources.hdf5_filters", "sources.tile_blocks", "sources.zarr_layout"}
     | {"memory.columns"},
@@ -47,8 +52,11 @@ FLOORS = [
     {"conversion", "memory.placing"},
     {"carried", "batch_sizes", "memory.tiered"},
     {"door", "cold", "transforms"},
+    {"gpu.loading", "gpu.near_batches"},
+    {"gpu.near_door"},
     {"dataset", "unaltered", "transform_threads"},
     {"groups", "graphs", "hugging_face", "zipping"},
+    {"gpu.to_device"},
     {"transposing", "same_source", "ragged_option", "codec_sampling"},
     {"supplies"},
     {"ragged_supply"},

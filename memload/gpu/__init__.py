@@ -1,0 +1,1 @@
+"""The path to a GPU, and what is to be known of one."""

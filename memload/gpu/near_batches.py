@@ -1,0 +1,164 @@
+"""One pass over rows that lie on a device: gathered there, in the loop's own stream, when the loop asks for them.
+
+plan of row indices -> numbers, to the device -> gather (+ cast) there -> batch
+row_plan.py            frames.py                 near.py                  the loop
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from memload.batch_sizes import BatchSizes
+from memload.draws import Indices
+from memload.gpu.near import near_device
+from memload.native import Source
+from memload.planned_rows import PlannedRows
+from memload.seeding import PassSeed
+from memload.state import batches_of
+from memload.stats import LoaderStats
+from memload.transforms import Outcome, transformed_here
+
+if TYPE_CHECKING:
+    from memload.loader import FastLoader
+
+_DEPTH = 2  # batches of row numbers that are planned ahead; nothing is gathered ahead
+
+
+def lies_near(source: Source) -> bool:
+    """Whether a source's rows lie on a device, or in memory that a device gathers from.
+
+    Raises:
+        ValueError: some of its fields lie there, and others elsewhere.
+    """
+    return near_device(source.fields) is not None
+
+
+def batch_maker(source: Source) -> Callable[[NDArray[np.int64]], Any]:
+    """Return the function that makes the batch of some rows, as default_collate would shape it."""
+    fields = [(field, source.casts.get(key)) for key, field in source.fields.items()]
+    layout, collate = source.layout, source.collate
+
+    def make(rows: NDArray[np.int64]) -> Any:
+        tensors = (field.gather(rows) if cast is None else cast.apply(field.gather(rows)) for field, cast in fields)
+        batch = layout.build(tensors)
+        return batch if collate is None else collate(batch)
+
+    return make
+
+
+@dataclass(frozen=True)
+class NearSettings:
+    """What a pass over rows on a device is set to.
+
+    Attributes:
+        source: the dataset as the engine reads it.
+        sizes: of its batches.
+        drop_last: whether a last batch of fewer rows is left out.
+        depth: batches of row numbers planned ahead.
+    """
+
+    source: Source
+    sizes: BatchSizes
+    drop_last: bool
+    depth: int = _DEPTH
+
+    @classmethod
+    def of(cls, loader: FastLoader[Any], source: Source) -> NearSettings:
+        """Work the settings out.
+
+        Raises:
+            ValueError: samples go through functions, which are called on the CPU.
+        """
+        if source.maps:
+            raise ValueError(
+                "ds.map(fn) calls a function for each sample, on the CPU, and these rows lie on "
+                f"{near_device(source.fields)}: give batch_transform=, whose function gets whole batches there"
+            )
+        sampler = batches_of(loader)
+        return cls(source, BatchSizes.of(sampler, source), bool(getattr(sampler, "drop_last", False)))
+
+    @property
+    def slot_rows(self) -> int:
+        """Rows of the largest batch, as far as it is known beforehand."""
+        return self.sizes.slot_rows
+
+    @property
+    def ring_bytes(self) -> int:
+        """Bytes of this machine's memory that a pass takes: the numbers of the rows planned ahead."""
+        return (self.depth + 1) * self.slot_rows * 8
+
+    def gatherer(self, loader: FastLoader[Any], reuse: object) -> NearBatches:  # noqa: ARG002 - there are no slots
+        """Return what gathers the batches of one pass."""
+        return NearBatches(self, loader.batch_transform)
+
+
+class NearBatches:
+    """Gathers each batch where its rows lie, when it is asked for; a `Gatherer`.
+
+    A kernel reads and writes a batch faster than any loop uses it up, and the loop's own work on the device waits for
+    nobody: it is queued behind. So nothing is gathered ahead, and a batch costs the memory of itself.
+    """
+
+    def __init__(self, settings: NearSettings, transform: Callable[..., Any] | None) -> None:
+        self.rows, self.depth = settings.source.rows, settings.depth
+        self._plan = PlannedRows(settings.sizes.batch_rows, settings.drop_last)
+        self._make = batch_maker(settings.source)
+        self._row_bytes = sum(field.row_bytes for field in settings.source.fields.values())
+        self._transform = transform
+        self._stats = LoaderStats()
+
+    def begin(self, seed: PassSeed) -> None:
+        """Know what the randomness of the pass follows from."""
+        self._seed = seed
+
+    def extend(self, rows: Indices) -> None:
+        """Take rows that follow those before."""
+        self._plan.extend(rows)
+
+    def push(self, rows: Indices) -> None:
+        """Take rows that are one batch."""
+        self._plan.push(rows)
+
+    def finish(self) -> None:
+        """Know that nothing follows."""
+        self._plan.finish()
+
+    def next(self, timeout: float) -> Any:  # noqa: ARG002 - nothing is waited for
+        """Return the next batch, None at the end."""
+        if not self._plan.ready:
+            return None
+        rows = self._plan.take()
+        begun = time.perf_counter()
+        batch = self._make(rows)
+        self._count(len(rows), time.perf_counter() - begun)
+        return batch if self._transform is None else self._transformed(self._transform, batch, rows)
+
+    def _count(self, rows: int, seconds: float) -> None:
+        nbytes = rows * self._row_bytes
+        self._stats += LoaderStats(
+            batches=1, rows=rows, bytes_in=nbytes, bytes_out=nbytes, consumer_wait_seconds=seconds
+        )
+
+    def _transformed(self, transform: Callable[..., Any], batch: Any, rows: Indices) -> Any:
+        begun = time.perf_counter()
+        try:
+            return Outcome(transformed_here(transform, batch, self._seed, rows))
+        except Exception as error:  # of the user's function, which ends no pass
+            return Outcome(error=error)
+        finally:
+            self._stats += LoaderStats(transform_seconds=time.perf_counter() - begun)
+
+    def stats(self) -> LoaderStats:
+        """Return the counters of this pass."""
+        return self._stats
+
+    def close(self, keep_slots: bool, at_once: bool = False) -> None:  # noqa: ARG002 - there is nothing to keep
+        """Let go of the plan."""
+        self._plan = PlannedRows(1, drop_last=False)
+        self._plan.finish()

@@ -1,0 +1,247 @@
+"""Data that lies nearer: the same batches as from files, by arithmetic on rows that a device gathers itself."""
+
+import json
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import as_bytes, field_sets, random_tensor
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler, Subset, WeightedRandomSampler
+
+import memload
+from memload.gpu.frames import FrameIndex, frames_of
+from memload.gpu.near import NearColumn
+from memload.gpu.to_device import does_not_fit
+
+
+def movie(frames=40, seed=0):
+    return {
+        "stim": random_tensor(torch.uint8, (frames, 3, 2), seed),
+        "robs": torch.rand(frames, 4, generator=torch.Generator().manual_seed(seed)),
+    }
+
+
+def near_and_far(arrays=None, **changes):
+    far = memload.from_arrays(movie(**changes) if arrays is None else arrays)
+    return memload.to_device(far, "cpu"), far
+
+
+def same(one, other):
+    """Equal in structure, dtypes, shapes and bytes."""
+    if isinstance(one, torch.Tensor):
+        return (one.dtype, one.shape, as_bytes(one)) == (other.dtype, other.shape, as_bytes(other))
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
+    return len(one) == len(other) and all(map(same, one, other))
+
+
+def batches(ds, *, seed=3, **arguments):
+    torch.manual_seed(seed)
+    loader = memload.FastLoader(ds, **{"batch_size": 4, **arguments})
+    assert loader.engine == "native"
+    return [*loader]
+
+
+@st.composite
+def reorderings(draw):
+    """What is done to a dataset with rows before or after it is brought nearer."""
+    steps = []
+    for kind in draw(st.lists(st.sampled_from(["select", "split", "twice", "mask"]), max_size=3)):
+        if kind == "select":
+            picks = draw(st.lists(st.integers(0, 10**6), min_size=1, max_size=12))
+            steps.append(lambda ds, picks=picks: ds.select([pick % len(ds) for pick in picks]))
+        elif kind == "split":
+            steps.append(lambda ds: ds.split(0.5, seed=1)[0] if len(ds) > 3 else ds)
+        elif kind == "twice":
+            steps.append(lambda ds: ds.concat(ds.select([0])))
+        else:
+            steps.append(lambda ds: ds.select(np.arange(len(ds)) % 2 == 0))
+    return steps
+
+
+@given(field_sets(), reorderings(), reorderings(), st.booleans(), st.booleans(), st.integers(1, 7))
+@settings(max_examples=30)
+def test_batches_are_those_from_files_whatever_is_selected_before_and_after(
+    arrays, before, after, shuffle, drop_last, batch_size
+):
+    far = memload.from_arrays(arrays)
+    for step in before:
+        far = step(far)
+    near = memload.to_device(far, "cpu")
+    for step in after:
+        near, far = step(near), step(far)
+    arguments = {"batch_size": batch_size, "shuffle": shuffle, "drop_last": drop_last}
+    assert same(batches(near, **arguments), batches(far, **arguments))
+
+
+@given(st.data())
+@settings(max_examples=25)
+def test_lags_and_windows_are_the_same_before_and_after(data):
+    far = memload.from_arrays(movie())
+    chosen = data.draw(st.lists(st.integers(0, 39), min_size=30, max_size=50))
+    if data.draw(st.booleans()):
+        far = far.select(chosen)
+    lags = data.draw(st.lists(st.integers(-3, 5), min_size=1, max_size=5))
+    segments = data.draw(st.none() | st.just([(0, 12), (14, 29)]))
+    if data.draw(st.booleans()):
+        cut = lambda ds: ds.with_lags(stim=lags, segments=segments)  # noqa: E731
+    else:
+        cut = lambda ds: ds.windows("stim", window=len(lags), hop=2, segments=segments)  # noqa: E731
+    again = data.draw(st.permutations(range(len(cut(far)))))
+    expected = batches(cut(far).select(again))
+    assert same(batches(cut(memload.to_device(far, "cpu")).select(again)), expected)
+    assert same(batches(memload.to_device(cut(far), "cpu").select(again)), expected)
+    assert same(batches(memload.to_device(cut(far).select(again), "cpu")), expected)
+
+
+def test_frames_are_stored_once_and_only_those_that_a_row_has():
+    far = memload.from_arrays(movie(frames=1000))
+    for ds, frames in (
+        (far.with_lags(stim=range(32)), 1000),
+        (far.windows("stim", window=32, hop=4), 1000),
+        (far.with_lags(stim=[0, 7]).select([0, 1]), 4),
+        (far.select([3] * 50 + [9]), 2),
+    ):
+        assert memload.to_device(ds, "cpu").fields["stim"].column.table.shape == (frames, 6)
+
+
+def test_samplers_states_and_stops_are_those_of_files():
+    near, far = near_and_far()
+    weights = torch.rand(40)
+    for sampler in (
+        lambda: RandomSampler(range(40), generator=torch.Generator().manual_seed(5)),
+        lambda: WeightedRandomSampler(weights, 30, generator=torch.Generator().manual_seed(5)),
+        lambda: [3, 1, 4, 1, 5],
+    ):
+        assert same(batches(near, sampler=sampler()), batches(far, sampler=sampler()))
+    unknown = [[1, 2], [39], [0, 0, 0]]
+    assert same(batches(near, batch_size=1, batch_sampler=unknown), batches(far, batch_size=1, batch_sampler=unknown))
+    sampled = BatchSampler(SequentialSampler(near), 7, drop_last=True)
+    assert same(batches(near, batch_size=1, batch_sampler=sampled), batches(far, batch_size=1, batch_sampler=sampled))
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_state_goes_from_files_to_the_device_and_back(first):
+    both = near_and_far()
+
+    def loader(ds):
+        return memload.FastLoader(ds, batch_size=6, shuffle=True, generator=torch.Generator().manual_seed(2))
+
+    expected = [*loader(both[0])]
+    stopped = loader(both[first])
+    taken = iter(stopped)
+    before = [next(taken), next(taken)]
+    state = json.loads(json.dumps(stopped.state_dict()))
+    going_on = loader(both[1 - first])
+    going_on.load_state_dict(state)
+    assert same([*before, *going_on], expected)
+
+
+def test_casts_views_and_transforms_give_the_same_bits():
+    near, far = near_and_far()
+    for dtype in (torch.bfloat16, torch.float16, torch.float32):
+        cast = {"stim": memload.Cast(dtype, norm_removed=True)}
+        assert same(batches(near, cast=cast), batches(far, cast=cast))
+    view = [memload.Float32View(ds, norm_removed=True) for ds in (near, far)]
+    assert same(batches(view[0]), batches(view[1]))
+    noisy = {"batch_transform": lambda batch: {**batch, "noise": torch.rand(3)}, "shuffle": True}
+    assert same(batches(near, **noisy), batches(far, **noisy))
+
+
+def test_layouts_zips_subsets_and_stock_loaders_work():
+    near, far = near_and_far()
+    pictures = memload.to_device(memload.from_arrays(image=torch.arange(5)), "cpu")
+    zipped = memload.zip(movie=near, image=pictures.select([0, 4] * 20))
+    assert [*zipped.fields] == ["stim", "robs", "image"]
+    assert batches(zipped)[0]["image"].tolist() == [0, 4, 0, 4]
+    assert same(batches(near.as_tuple("robs", "stim")), batches(far.as_tuple("robs", "stim")))
+    assert same(batches(near.only("stim")), batches(far.only("stim")))
+    assert same(batches(Subset(near, [5, 1, 3])), batches(Subset(far, [5, 1, 3])))
+    assert same(near[-1], far[-1])
+    assert same([*DataLoader(near, batch_size=3)], [*DataLoader(far, batch_size=3)])
+    assert near.stats().rows == 40
+
+
+def test_joined_datasets_keep_their_names():
+    joined = memload.concat({"a": memload.from_arrays(x=torch.arange(3)), "b": memload.from_arrays(x=torch.arange(5))})
+    near = memload.to_device(joined, "cpu")
+    assert near.rows_by_name() == {"a": range(3), "b": range(3, 8)}
+    assert near[4] == {"x": 1, "dataset_idx": 1}
+    assert type(near[4]["dataset_idx"]) is int
+    assert same(batches(near), batches(joined))
+
+
+def test_it_can_be_written_to_files_again(tmp_path):
+    near, far = near_and_far()
+    assert same(batches(memload.write(tmp_path / "shards", near)), batches(far))
+
+
+def test_an_error_of_a_transform_ends_no_pass_and_a_row_that_is_not_there_is_named():
+    near, far = near_and_far()
+
+    def refuse_the_first(batch):
+        if batch["stim"][0, 0, 0] == near[0]["stim"][0, 0]:
+            raise ValueError("the first")
+        return batch
+
+    taken = iter(memload.FastLoader(near, batch_size=4, batch_transform=refuse_the_first))
+    with pytest.raises(ValueError, match="the first"):
+        next(taken)
+    assert same(next(taken), batches(far)[1])
+    with pytest.raises(IndexError, match="row 40 is not one of the 40 rows"):
+        next(iter(memload.FastLoader(near, batch_sampler=[[0, 40]])))
+
+
+def test_what_cannot_lie_there_is_refused_in_words(tmp_path):
+    near, far = near_and_far()
+    with pytest.raises(ValueError, match="'tokens' differ in length"):
+        memload.to_device(memload.from_arrays(tokens=memload.ragged([torch.arange(3)])), "cpu")
+    with pytest.raises(ValueError, match="lies on cpu already"):
+        memload.to_device(near, "cpu")
+    with pytest.raises(TypeError, match=r"got a list.*memload.from_arrays"):
+        memload.to_device([1, 2], "cpu")
+    with pytest.raises(ValueError, match=r"'robs': files or arrays.*memload.to_device"):
+        memload.zip(stim=near.only("stim"), robs=far.only("robs"))
+    with pytest.raises(ValueError, match="join the datasets first"):
+        near.concat(memload.to_device(far, "cpu"))
+    with pytest.raises(ValueError, match="windows already"):
+        near.with_lags(stim=range(2)).with_lags(stim=range(2))
+    with pytest.raises(TypeError, match=r"call memload\.to_device there"):
+        pickle.dumps(near)
+    with pytest.raises(ValueError, match="batch_transform="):
+        next(iter(memload.FastLoader(near.map(lambda sample: sample), batch_size=2)))
+
+
+def test_what_does_not_fit_is_refused_before_a_byte_moves():
+    endless = memload.from_arrays(x=torch.zeros(1).expand(2**50))
+    with pytest.raises(memload.DeviceError, match=r"4.5e\+03 TB|4,504 TB"):
+        memload.to_device(endless, "cpu")
+    told = does_not_fit({"stim": 226 * 10**9, "robs": 10**9}, "cuda:0", 150 * 10**9, 141 * 10**9)
+    assert told.startswith(
+        "227 GB of rows (stim 226 GB, robs 1 GB) do not fit on cuda:0: 141 GB of 150 GB are available."
+    )
+
+
+def test_rows_that_lie_apart_in_memory_or_are_decoded_come_whole(tmp_path):
+    arrays = {"x": np.arange(600, dtype=np.int16).reshape(100, 6)[::2, 1:3]}
+    far = memload.from_arrays(arrays)
+    assert same(batches(memload.to_device(far, "cpu")), batches(far))
+    coded = memload.write(tmp_path / "shards", far, codec="lz4")
+    assert same(batches(memload.to_device(coded.select([9, 9, 1]), "cpu")), batches(coded.select([9, 9, 1])))
+
+
+def test_the_frames_of_overlapping_rows_are_taken_apart():
+    far = memload.from_arrays(movie()).windows("stim", window=5, hop=2)
+    frames, index = frames_of(far.fields["stim"])
+    assert (frames.shape, frames.rows, index.steps) == ((3, 2), 39, (0, 1, 2, 3, 4))
+    assert index.begins.tolist() == [*range(0, 36, 2)]
+
+
+def test_words_of_every_width_are_gathered_as_they_are():
+    for width in range(1, 18):
+        table = random_tensor(torch.uint8, (7, width), width)
+        rows = np.array([6, 0, 0, 3])
+        assert torch.equal(NearColumn(table, FrameIndex(np.arange(7))).gathered(rows), table[torch.from_numpy(rows)])
