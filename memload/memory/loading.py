@@ -97,7 +97,7 @@ class LoadPlan:
     def of(cls, fields: Mapping[str, Field], casts: Mapping[str, Cast], *, compressed: bool) -> LoadPlan:
         """Plan it; fields that are in memory already and not cast are left out."""
         rows = {
-            name: RowImage(_distinct(field.column), field.dtype, field.shape, casts.get(name))
+            name: RowImage(_distinct(field.column), field.dtype, _stored_shape(field), casts.get(name))
             for name, field in fields.items()
             if name in casts or _loads_rows(field.column, compressed=compressed)
         }
@@ -200,6 +200,11 @@ def _loads_rows(column: AnyColumn, *, compressed: bool) -> bool:
         parts.setdefault(storage, []).append((offset, nbytes))
     needed = len(np.unique(column.selection)) * column.row_bytes
     return needed < _THINNEST * sum(map(touched, parts.values()))
+
+
+def _stored_shape(field: Field) -> tuple[int, ...]:
+    """The shape of one row as it is loaded: of windows, of one frame."""
+    return field.shape[1:] if isinstance(field.column, Windows) else field.shape
 
 
 def _distinct(column: AnyColumn) -> AnyColumn:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from memload._core import RowCache, Storage
+from memload._core import Column, Ragged, RowCache, Storage, Tiles, Windows
 from memload.cast import Cast
 from memload.dtypes import as_torch_dtype
 from memload.fields import Field, row_nbytes
@@ -95,6 +95,9 @@ def placed(fields: Mapping[str, Field], tier: Tier, options: TierOptions) -> dic
     """
     options.check_for(tier)
     casts = options.casts(fields)
+    for name, one in fields.items():
+        if not isinstance(one.column, Column | Tiles | Windows | Ragged):
+            raise ValueError(f"the rows of field {name!r} lie on a device: choose a tier for the dataset they came from")
     if tier in (Tier.PINNED, Tier.DEVICE):
         raise ValueError(
             f'tier="{tier}" keeps rows where a GPU reads them: it is made by memload.to_device(dataset, ...), not here'

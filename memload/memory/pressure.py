@@ -1,6 +1,6 @@
 """Memory that a cache gives back when the system runs short.
 
-Nothing watches in the background: a pass looks, at most ten times a second, before it hands a batch out.
+Nothing watches in the background: a pass looks before it hands a batch out, for at most a hundredth of the time.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from memload._core import RowCache
 from memload.memory.budget import Memory, memory
 
-INTERVAL = 0.1
-"""Seconds between two looks; one takes some 0.1 ms."""
+_LEAST_INTERVAL = 0.01  # seconds between two looks
+_TIMES = 100  # what a look took, until the next
 RESERVE = 0.1
 """Of what the process may use, what should stay free."""
 _LEAST_CACHE = 1 << 20
@@ -36,7 +36,7 @@ class Pressure:
     """Looks how much memory is left, now and then, and shrinks caches when it is too little."""
 
     caches: tuple[RowCache, ...]
-    looked: float = 0.0
+    next_look: float = 0.0
 
     @classmethod
     def on(cls, caches: Iterable[RowCache]) -> Pressure | None:
@@ -46,11 +46,12 @@ class Pressure:
 
     def look(self) -> None:
         """Shrink the caches if memory is short and the last look was long enough ago."""
-        now = time.monotonic()
-        if now - self.looked < INTERVAL:
+        began = time.monotonic()
+        if began < self.next_look:
             return
-        self.looked = now
         wanted = to_give_back(memory())
+        ended = time.monotonic()
+        self.next_look = ended + max(_LEAST_INTERVAL, _TIMES * (ended - began))
         for cache in self.caches if wanted else ():
             held = cache.stats()["bytes"]
             cache.set_budget(max(_LEAST_CACHE, held - wanted))
