@@ -1,4 +1,4 @@
-"""A memory limit as containers and batch schedulers set it: a control group of our own, where this user may make one."""
+"""A memory limit as containers and schedulers set it: a control group of our own, where this user may make one."""
 
 import contextlib
 import os

@@ -97,7 +97,9 @@ def placed(fields: Mapping[str, Field], tier: Tier, options: TierOptions) -> dic
     casts = options.casts(fields)
     for name, one in fields.items():
         if not isinstance(one.column, Column | Tiles | Windows | Ragged):
-            raise ValueError(f"the rows of field {name!r} lie on a device: choose a tier for the dataset they came from")
+            raise ValueError(
+                f"the rows of field {name!r} lie on a device: choose a tier for the dataset they came from"
+            )
     if tier in (Tier.PINNED, Tier.DEVICE):
         raise ValueError(
             f'tier="{tier}" keeps rows where a GPU reads them: it is made by memload.to_device(dataset, ...), not here'
