@@ -7,31 +7,7 @@ import numpy
 import numpy.typing
 import typing
 import typing_extensions
-__all__: list[str] = ['Ceiling', 'Chain', 'Column', 'HugeMemory', 'Pipeline', 'Ragged', 'RowCache', 'Slots', 'Storage', 'TileGrid', 'Tiles', 'Windows', 'bench_decode', 'bench_disk', 'bench_memcpy', 'cast', 'copy', 'extents', 'isas', 'load_rows', 'version']
-class RowCache:
-    """
-    Rows of files kept in RAM up to a budget; what comes first stays, unless others are drawn more.
-    """
-    def __init__(self, budget: typing.SupportsInt | typing.SupportsIndex, shrinks: bool = False) -> None:
-        """
-        `shrinks`: a pass may lower the budget when memory runs short. Raises ValueError below 1 MB.
-        """
-    def set_budget(self, budget: typing.SupportsInt | typing.SupportsIndex) -> None:
-        """
-        Give what is held above so many bytes back to the system, and hold no more from now on.
-        """
-    def stats(self) -> dict[str, typing.Any]:
-        """
-        hits, misses, hit_bytes, entries, displaced, bytes held now, budget.
-        """
-    @property
-    def budget(self) -> int:
-        """
-        Bytes that it may hold now.
-        """
-    @property
-    def shrinks(self) -> bool:
-        ...
+__all__: list[str] = ['Ceiling', 'Chain', 'Column', 'Pipeline', 'Ragged', 'Slots', 'Storage', 'TileGrid', 'Tiles', 'Windows', 'bench_decode', 'bench_disk', 'bench_memcpy', 'cast', 'copy', 'isas', 'place', 'version']
 class Storage:
     """
     One readable run of bytes: a mapped file, or memory of somebody else's.
@@ -42,28 +18,14 @@ class Storage:
         View memory that `owner` keeps alive; errors call it `name`.
         """
     @staticmethod
-    def image(owner: typing.Any, address: typing.SupportsInt | typing.SupportsIndex, nbytes: typing.SupportsInt | typing.SupportsIndex, name: str, tier: str, reason: str = '', locator: str = '') -> Storage:
+    def map_file(path: str) -> Storage:
         """
-        Memory that `owner` keeps alive and that was loaded: `name` is the file that it holds, byte by byte where columns read it, or no path; `locator` is what another process finds it by.
-        """
-    @staticmethod
-    def map_file(path: str, past_cache: bool = False, cache: RowCache | None = None, tier: str = 'mmap', reason: str = '') -> Storage:
-        """
-        Map a whole file read-only. past_cache: rows are read past the page cache, always, and `cache` keeps some of them; `tier` names that, and `reason` says why. Raises OSError.
+        Map a whole file read-only. Raises OSError.
         """
     @staticmethod
     def name_file(path: str, nbytes: typing.SupportsInt | typing.SupportsIndex) -> Storage:
         """
         A file that is opened, read and closed whenever a chunk of it is wanted: for tiles with a chain.
-        """
-    def load(self, offset: typing.SupportsInt | typing.SupportsIndex, address: typing.SupportsInt | typing.SupportsIndex, nbytes: typing.SupportsInt | typing.SupportsIndex) -> None:
-        """
-        Copy bytes to memory, past the page cache where they are not in it. Raises IndexError and ShardReadError.
-        """
-    @property
-    def cache(self) -> RowCache:
-        """
-        What keeps rows of it, or None.
         """
     @property
     def closed(self) -> bool:
@@ -76,18 +38,10 @@ class Storage:
         Bytes read past the page cache so far.
         """
     @property
-    def is_image(self) -> bool:
-        """
-        Whether it is memory that holds what a file held.
-        """
-    @property
     def knows_residency(self) -> bool:
         """
         Whether the kernel tells what of it is in the page cache.
         """
-    @property
-    def locator(self) -> str:
-        ...
     @property
     def mapped(self) -> bool:
         """
@@ -98,17 +52,6 @@ class Storage:
         ...
     @property
     def nbytes(self) -> int:
-        ...
-    @property
-    def past_cache(self) -> bool:
-        """
-        Whether rows are read past the page cache, always.
-        """
-    @property
-    def reason(self) -> str:
-        ...
-    @property
-    def tier(self) -> str:
         ...
 class Column:
     """
@@ -414,30 +357,16 @@ class Windows:
         """
         What is read, each storage once.
         """
-class HugeMemory:
-    """
-    Zero-filled private memory on huge pages.
-    """
-    def __init__(self, nbytes: typing.SupportsInt | typing.SupportsIndex) -> None:
-        """
-        Raises MemoryError.
-        """
-    @property
-    def address(self) -> int:
-        ...
-    @property
-    def nbytes(self) -> int:
-        ...
 class Pipeline:
     """
     One pass over a plan: rows gathered by native threads into reused slots.
     """
     @staticmethod
-    def ring_bytes(fields: collections.abc.Sequence[tuple[Column | Tiles | Windows | Ragged, tuple[str, str, bool] | None, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]]], slot_rows: typing.SupportsInt | typing.SupportsIndex, depth: typing.SupportsInt | typing.SupportsIndex, threads: typing.SupportsInt | typing.SupportsIndex = 0) -> int:
+    def ring_bytes(fields: collections.abc.Sequence[tuple[Column | Tiles | Windows | Ragged, tuple[str, str, bool | tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex], collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex]]] | None, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]]], slot_rows: typing.SupportsInt | typing.SupportsIndex, depth: typing.SupportsInt | typing.SupportsIndex, threads: typing.SupportsInt | typing.SupportsIndex = 0) -> int:
         """
         Bytes that the slots of such a pipeline take, and what so many threads decode in.
         """
-    def __init__(self, fields: collections.abc.Sequence[tuple[Column | Tiles | Windows | Ragged, tuple[str, str, bool] | None, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]]], batch_rows: typing.SupportsInt | typing.SupportsIndex, slot_rows: typing.SupportsInt | typing.SupportsIndex, drop_last: bool, depth: typing.SupportsInt | typing.SupportsIndex, threads: typing.SupportsInt | typing.SupportsIndex, read_blocks: bool = False, direct: bool = False, isa: str = '', streaming: bool | None = None, reuse: Pipeline | None = None) -> None:
+    def __init__(self, fields: collections.abc.Sequence[tuple[Column | Tiles | Windows | Ragged, tuple[str, str, bool | tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex], collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex]]] | None, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]]], batch_rows: typing.SupportsInt | typing.SupportsIndex, slot_rows: typing.SupportsInt | typing.SupportsIndex, drop_last: bool, depth: typing.SupportsInt | typing.SupportsIndex, threads: typing.SupportsInt | typing.SupportsIndex, read_blocks: bool = False, direct: bool = False, isa: str = '', streaming: bool | None = None, reuse: Pipeline | None = None) -> None:
         """
         Fields are (column, None or (from, to, norm_removed), DLPack code, bits, shape of what follows the first axis).
         """
@@ -513,24 +442,20 @@ def bench_memcpy(nbytes: typing.SupportsInt | typing.SupportsIndex, threads: typ
     """
     Copies between huge-page buffers for about that long: seconds, cpu_seconds, bytes.
     """
-def cast(src_address: typing.SupportsInt | typing.SupportsIndex, dst_address: typing.SupportsInt | typing.SupportsIndex, n: typing.SupportsInt | typing.SupportsIndex, from_code: str, to_code: str, norm_removed: bool = False, isa: str = '', streaming: bool = False, threads: typing.SupportsInt | typing.SupportsIndex = 1) -> None:
+def cast(src_address: typing.SupportsInt | typing.SupportsIndex, dst_address: typing.SupportsInt | typing.SupportsIndex, n: typing.SupportsInt | typing.SupportsIndex, from_code: str, to_code: str, how: bool | tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex], collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex]] = False, isa: str = '', streaming: bool = False, threads: typing.SupportsInt | typing.SupportsIndex = 1) -> None:
     """
-    Cast n elements from one address to another; dtypes by their safetensors names, isa "" for the best.
+    Cast n elements from one address to another; dtypes by their safetensors names, isa "" for the best. how: norm_removed, or constants (elements from one channel to the next, scale, offset, means, deviations).
     """
 def copy(src_address: typing.SupportsInt | typing.SupportsIndex, dst_address: typing.SupportsInt | typing.SupportsIndex, nbytes: typing.SupportsInt | typing.SupportsIndex, isa: str = '', streaming: bool = False) -> None:
     """
     Copy bytes from one address to another.
     """
-def extents(column: Column | Tiles | Windows | Ragged) -> list[tuple[Storage, int, int]]:
-    """
-    (storage, offset, bytes) of all that is read of files for any row, in whole pages, each byte once.
-    """
 def isas() -> list[str]:
     """
     The instruction sets that this build holds and this machine runs, the best last.
     """
-def load_rows(column: Column | Tiles | Windows | Ragged, cast: tuple[str, str, bool] | None, rows: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], address: typing.SupportsInt | typing.SupportsIndex, nbytes: typing.SupportsInt | typing.SupportsIndex) -> None:
+def place(src_address: typing.SupportsInt | typing.SupportsIndex, dst_address: typing.SupportsInt | typing.SupportsIndex, pictures: typing.SupportsInt | typing.SupportsIndex, pictures_per_draw: typing.SupportsInt | typing.SupportsIndex, draws: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], shape: tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, bool, bool], cast: tuple[str, str, bool | tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex], collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex]]], isa: str = '', threads: typing.SupportsInt | typing.SupportsIndex = 1) -> None:
     """
-    Copy rows to memory, one after the other; cast is None or (from, to, norm_removed). Raises IndexError and ShardReadError.
+    Cut, flip, lay out and cast pictures; shape: (height, width, channels, height and width of the result, stored interleaved, result in planes); cast: (from, to, how); draws: (rows, 3) of top, left, flipped.
     """
 version: str

@@ -25,6 +25,7 @@ from memload.cold import reads_blocks, reads_directly
 from memload.draws import Indices
 from memload.iterators import BatchIterator, profiling, waiting
 from memload.memory.budget import local_threads
+from memload.memory.loops import between_batches
 from memload.memory.placing import caches_of
 from memload.memory.pressure import Pressure
 from memload.native import Source
@@ -132,7 +133,7 @@ class PassSettings:
         drop_last = bool(getattr(sampler, "drop_last", False))
         threads, recipe = _threads(loader), Recipe.of(source, loader.batch_transform)
         transforming = (loader._engine.transform_threads or min(threads, MOST_THREADS)) if recipe else 0
-        depth = _depth(loader, slot) + transforming
+        depth = min(_depth(loader, slot), loader._most_ahead or _MOST) + transforming
         return cls(source, batch_rows, slot_rows, planned, drop_last, depth, threads, recipe, transforming)
 
     @property
@@ -332,6 +333,7 @@ class NativePass(BatchIterator):
         return self
 
     def __next__(self) -> Any:
+        between_batches()
         if not profiling():
             return self._in_turn()
         with waiting(self):

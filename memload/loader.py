@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from memload.carried import CarryingCollate, plain_collate, plainly, unpacked
 from memload.cast import Cast
-from memload.cast_batches import CastBatches, checked_casts
+from memload.cast_batches import CastBatches, checked_casts, draws_of
 from memload.collation import collated
 from memload.dataset import Dataset
 from memload.engine import EngineOptions, Gatherer, NativePass
@@ -25,6 +25,7 @@ from memload.gpu.static_buffers import StaticBatches, checked_buffers
 from memload.grouped_batches import settings_of
 from memload.grouped_source import GroupedSource, resolve_groups
 from memload.groups import GroupedDataset, group_collate
+from memload.memory.loops import pass_begins
 from memload.native import NotNative, Source
 from memload.pace import Pace
 from memload.ragged_option import in_form
@@ -155,6 +156,7 @@ class FastLoader(DataLoader[T]):
         self._passes: weakref.WeakSet[NativePass] = weakref.WeakSet()
         self._kept: Gatherer | None = None
         self._pace: Pace | None = None
+        self._most_ahead: int | None = None  # batches gathered ahead, once memory has become short
         self._state = LoaderState()
         self._indices: IndexSampler | None = None
         self._inner: Any = None
@@ -240,6 +242,7 @@ class FastLoader(DataLoader[T]):
         self._state.load(self, state_dict)
 
     def __iter__(self) -> Any:
+        pass_begins(self)
         batches = self._batches()
         return batches if self._buffers is None else StaticBatches(batches, self._buffers)
 
@@ -248,14 +251,15 @@ class FastLoader(DataLoader[T]):
         if not isinstance(source, str):
             hooked = type(self)._get_iterator is not FastLoader._get_iterator
             return self._get_iterator() if hooked else self._native_pass(source)
-        peeked = peeked_seed(self.generator) if self.batch_transform else None
+        draws = self.batch_transform is not None or draws_of(self._casts)
+        peeked = peeked_seed(self.generator) if draws else None
         batches: Any = stock_pass(self, super().__iter__)
+        seed, number = self._state.seed(self, peeked) if draws else None, self._state.delivered
         if self._casts:
-            names = self._field_names()
-            batches = CastBatches(batches, self._casts, names, plain_collate(self) is group_collate)
-        if self.batch_transform is None:
+            names, grouped = self._field_names(), plain_collate(self) is group_collate
+            batches = CastBatches(batches, self._casts, names, grouped, seed=seed, number=number)
+        if self.batch_transform is None or seed is None:
             return batches
-        seed, number = self._state.seed(self, peeked), self._state.delivered
         pin = self.pin_memory and torch.accelerator.is_available()
         return TransformedBatches(batches, self.batch_transform, seed, number, pin=pin)
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch.utils.dlpack import from_dlpack
 
-from memload.cast import Cast
+from memload._core import Column, Windows
+from memload.cast_native import CASTABLE, Affine, cast_tensor, how_of
+from memload.cast_rule import Cast
 from memload.dtypes import code_of
 from memload.fields import AnyColumn, Field
 from memload.graph_layout import GraphLayout
@@ -20,9 +23,8 @@ from memload.watches import Watch
 Key = str | int | tuple[str | int, ...]
 """Names a field of a batch: a name, a position, or, where containers lie in containers, the path of both."""
 
-PipelineField = tuple[AnyColumn, tuple[str, str, bool] | None, int, int, list[int]]
+PipelineField = tuple[AnyColumn, tuple[str, str, bool | Affine] | None, int, int, list[int]]
 
-_CASTABLE = {"U8", "I8", "I16", "I32", "I64", "F16", "BF16", "F32", "F64"}
 _CAST_TARGETS = {"F16", "BF16", "F32", "F64"}
 
 # DLPack's type codes for the dtypes that torch takes through it; others travel as unsigned integers of their width.
@@ -47,10 +49,10 @@ class Conversion(Cast):
     def __post_init__(self) -> None:
         pass  # any dtype
 
-    def apply(self, x: torch.Tensor) -> torch.Tensor:
+    def apply(self, x: torch.Tensor, seeds: Sequence[int] | None = None) -> torch.Tensor:
         """Return `x` after both."""
         y = x.to(self.dtype)
-        return y if self.then is None else self.then.apply(y)
+        return y if self.then is None else self.then.apply(y, seeds)
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,8 @@ class Source:
         collate: what is done to each batch, then; None: nothing.
         watches: what shows whether what is read was changed meanwhile.
         maps: functions that each sample goes through after the gather, in this order.
-        late_casts: what becomes of a field of the batches made of mapped samples.
+        late_casts: what becomes of a field after the gather: of the batches made of mapped samples, and of pictures
+            whose pixels change their places.
         tags: fields that are ints in a sample of the dataset.
     """
 
@@ -101,7 +104,7 @@ class Source:
 
         Raises:
             KeyError: a cast names a field that is not there.
-            ValueError: a field is cast already, or cannot be cast.
+            ValueError: a field is cast already, or cannot be cast so.
         """
         if self.maps:  # which fields there are is for the functions to say
             return replace(self, late_casts=dict(casts))
@@ -118,7 +121,10 @@ class Source:
             held = self.casts.get(key)
             if held is not None and not (isinstance(held, Conversion) and held.then is None):
                 raise ValueError(f"the field {key!r} is cast by the dataset already: leave it out of cast=")
-        return replace(self, casts={**self.casts, **{key: self._after(key, casts[key]) for key in casts}})
+            _check_shape(key, casts[key], self.fields[key])
+        late = {key: cast for key, cast in casts.items() if cast.places}
+        early = {key: self._after(key, cast) for key, cast in casts.items() if key not in late}
+        return replace(self, casts={**self.casts, **early}, late_casts=late)
 
     def pipeline_fields(self) -> list[PipelineField]:
         """Return the fields as the native pipeline takes them."""
@@ -168,14 +174,39 @@ class Source:
         dtype = self.fields[key].dtype
         if isinstance(cast, Conversion) and cast.then is not None:
             return None
-        if cast is None or (cast.dtype == dtype and not cast.norm_removed):
+        if cast is None or (cast.dtype == dtype and not cast.norm_removed and not cast.computes):
             return None
-        return cast if code_of(dtype) in _CASTABLE and code_of(cast.dtype) in _CAST_TARGETS else None
+        known = code_of(dtype) in CASTABLE and code_of(cast.dtype) in _CAST_TARGETS
+        return cast if known and (not cast.computes or _is_fused(cast, self.fields[key])) else None
+
+
+def _check_shape(key: Key, cast: Cast, field: Field) -> None:
+    if isinstance(field, RaggedField) and (cast.layout is not None or cast.augment is not None):
+        raise ValueError(
+            f"the rows of the field {key!r} differ in length and are no pictures: leave out layout= and augment="
+        )
+    try:
+        cast.row_shape(field.item_shape)
+    except ValueError as error:
+        raise ValueError(f"the field {key!r}: {error}") from None
+
+
+def _is_fused(cast: Cast, field: Field) -> bool:
+    """Whether the gather knows of which channel the elements are: in rows that are one run of bytes, or such frames."""
+    column: AnyColumn = field.column
+    elements = math.prod(field.shape)
+    if isinstance(column, Windows):
+        elements //= max(1, len(column.steps))
+        column = column.frames
+    if not isinstance(column, Column):
+        return False
+    along = field.shape[cast.channels :] if cast.several and cast.channels is not None else ()
+    return bool(elements > 0 and elements % math.prod(along) == 0)
 
 
 def _pipeline_field(field: Field, cast: Cast | None) -> PipelineField:
     code = code_of(field.dtype)
-    fused = None if cast is None else (code, code_of(cast.dtype), cast.norm_removed and field.dtype == torch.uint8)
+    fused = None if cast is None else (code, code_of(cast.dtype), how_of(cast, field.dtype, field.shape))
     dtype = field.dtype if cast is None else cast.dtype
     return field.pipeline_column, fused, _dlpack_code(dtype), dtype.itemsize * 8, list(field.item_shape)
 
@@ -208,8 +239,10 @@ def _as_it_is(x: torch.Tensor) -> torch.Tensor:
 def _finisher(field: Field, fused: Cast | None, wanted: Cast | None) -> Callable[[torch.Tensor], torch.Tensor] | None:
     """What is left to do to a tensor that comes out of the pipeline; None: nothing."""
     dtype = field.dtype if fused is None else fused.dtype
-    if wanted is not None and fused is None and wanted.dtype != dtype:
-        return lambda x: wanted.apply(x.view(dtype))
+    if wanted is not None and fused is None and not (wanted.is_plain and wanted.dtype == dtype):
+        return lambda x: cast_tensor(x.view(dtype), wanted)
+    if wanted is not None and wanted.layout is not None:
+        return lambda x: x.movedim(-1, -3)
     if _dlpack_code(dtype) == _DLPACK_UINT and dtype != torch.uint8:
         return lambda x: x.view(dtype)
     return None

@@ -22,6 +22,7 @@ QUICK = {
     "graphs.py": [],
     "hdf5.py": ["--layouts", "contiguous", "gzip-4"],
     "many.py": ["--workloads", "W2", "--variants", "f32"],
+    "monitor.py": [],
     "overlap.py": ["--workloads", "W2", "--variants", "f32"],
     "ragged.py": [],
     "resume.py": [],
@@ -40,6 +41,7 @@ def test_every_script_that_uses_the_harness_is_tried_here():
     assert scripts - {"harness.py"} == QUICK.keys()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", QUICK)
 def test_the_benchmark_runs(script, tmp_path):
     kept = tmp_path / "figures.json"

@@ -9,7 +9,17 @@ DOCS = Path(__file__).parents[1] / "docs"
 
 
 @pytest.mark.parametrize(
-    "page", ["checkpointing.md", "compression.md", "graphs.md", "hdf5.md", "nsd.md", "sources.md", "tiers.md"]
+    "page",
+    [
+        "checkpointing.md",
+        "compression.md",
+        "graphs.md",
+        "hdf5.md",
+        "monitor.md",
+        "nsd.md",
+        "sources.md",
+        "tiers.md",
+    ],
 )
 def test_the_snippets_of_a_page_run_one_after_the_other(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -34,7 +34,7 @@ class PlainReader::Part {
         out_(out),
         begin_(begin),
         end_(end),
-        copier_(field.kernel_, field.in_size_, field.out_size_, cold, found) {}
+        copier_(field.mover_, field.in_size_, field.out_size_, cold, found) {}
 
   // Runs under the fault guard: owns nothing, throws nothing.
   void copy() noexcept {
@@ -49,7 +49,8 @@ class PlainReader::Part {
       const std::size_t elements = bytes / field_.out_size_;
       const std::size_t skipped = inside / field_.out_size_ * field_.in_size_;
       const Extent extent = column.at(rows_[i]);
-      copier_.copy(*extent.segment->storage, extent.data + skipped, out_ + at, elements, column.row_bytes());
+      copier_.copy(*extent.segment->storage, extent.data + skipped, out_ + at, elements, column.row_bytes(),
+                   inside / field_.out_size_);
       at += bytes;
       inside = 0;
     }
@@ -58,7 +59,7 @@ class PlainReader::Part {
   // Of one run, by the mapping.
   void copy(const PlannedRun& run) noexcept {
     current_ = run.row;
-    copier_.copy_mapped(*run.storage, run.src, run.out, run.elements, field_.column_->row_bytes());
+    copier_.copy_mapped(*run.storage, run.src, run.out, run.elements, field_.column_->row_bytes(), run.first);
   }
 
   // The runs of this part, cut at its ends.
@@ -72,7 +73,8 @@ class PlainReader::Part {
       const std::size_t bytes = std::min(run_end - inside, end_ - at);
       const Extent extent = field_.column_->at(rows_[row]);
       const std::byte* const src = extent.data + inside / field_.out_size_ * field_.in_size_;
-      found.push_back({extent.segment->storage.get(), src, out_ + at, bytes / field_.out_size_, row});
+      found.push_back(
+          {extent.segment->storage.get(), src, out_ + at, bytes / field_.out_size_, inside / field_.out_size_, row});
       at += bytes;
     }
     return found;
@@ -94,8 +96,13 @@ class PlainReader::Part {
 };
 
 PlainReader::PlainReader(std::shared_ptr<const Column> column, const std::optional<CastRule>& cast, Isa isa,
-                         Store store)
-    : column_(std::move(column)), kernel_(cast ? find_cast(*cast, isa, store) : find_copy(isa, store)) {
+                         Store store, const Affine* affine)
+    : column_(std::move(column)),
+      affine_(cast && affine != nullptr ? std::make_unique<AffineCast>(cast->from, cast->to, *affine, isa, store)
+                                        : nullptr),
+      mover_(affine_ ? Mover(*affine_)
+             : cast  ? find_cast(*cast, isa, store)
+                     : find_copy(isa, store)) {
   if (cast) {
     in_size_ = size_of(cast->from);
     out_size_ = size_of(cast->to);
@@ -148,10 +155,13 @@ void PlainReader::fill_past_cache(const FieldPlan& plan, std::byte* out, std::si
   std::vector<PlannedRun> mapped;
   std::vector<PlannedRun> planned;
   for (const PlannedRun& run : runs) (run.storage->past_cache() ? planned : mapped).push_back(run);
-  PlannedReads(kernel_, in_size_, cold, found).copy(planned, mapped);
+  PlannedReads(mover_, in_size_, cold, found).copy(planned, mapped);
   for (const PlannedRun& run : mapped) {
     const void* const fault = guarded([&]() noexcept { part.copy(run); });
     if (fault != nullptr) part.fail(fault);
+    // The page in which a file ends after it was cut shows zeros, and raises nothing.
+    const std::byte* const end = run.storage->past_cache() ? run.storage->end_if_cut() : nullptr;
+    if (end != nullptr && run.src + run.elements * in_size_ > end) part.fail(std::max(run.src, end));
   }
 }
 

@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-#include "cast/cast.h"
+#include "cast/affine.h"
 #include "core/direct_file.h"
 #include "core/field_reader.h"
 #include "core/row_cache.h"
@@ -39,7 +39,8 @@ struct PlannedRun {
   const std::byte* src;
   std::byte* out;
   std::size_t elements;
-  std::size_t row;  // of the batch, for errors
+  std::size_t first;  // of them, as its row counts
+  std::size_t row;    // of the batch, for errors
 };
 
 // Copies runs of storages that are read past the page cache: out of their cache, or by reads of which many are under
@@ -52,9 +53,9 @@ class PlannedReads {
   static constexpr std::size_t kMostUnderWay = 32;
   static constexpr std::size_t kBytesUnderWay = std::size_t{512} << 10;
 
-  // kernel reads elements of in_size bytes and writes elements of out_size bytes.
-  PlannedReads(CopyFn kernel, std::size_t in_size, const ColdReads& cold, Filled& found) noexcept
-      : kernel_(kernel), in_size_(in_size), cold_(cold), found_(found) {}
+  // mover reads elements of in_size bytes.
+  PlannedReads(Mover mover, std::size_t in_size, const ColdReads& cold, Filled& found) noexcept
+      : mover_(mover), in_size_(in_size), cold_(cold), found_(found) {}
 
   // Takes the runs that it could not read to `left`: their mapping is to be read.
   void copy(std::span<const PlannedRun> runs, std::vector<PlannedRun>& left);
@@ -69,7 +70,7 @@ class PlannedReads {
   void read_together(std::span<const PlannedRun> runs, std::size_t room, std::size_t most,
                      std::vector<PlannedRun>& left);
 
-  CopyFn kernel_;
+  Mover mover_;
   std::size_t in_size_;
   const ColdReads& cold_;
   Filled& found_;

@@ -13,6 +13,7 @@
 #include "core/extents.h"
 #include "core/memory.h"
 #include "core/row_cache.h"
+#include "python/casts.h"
 #include "python/columns.h"
 #include "python/names.h"
 #include "python/register.h"
@@ -47,14 +48,12 @@ std::vector<std::tuple<std::shared_ptr<Storage>, std::size_t, std::size_t>> exte
   return shown_ones;
 }
 
-using PyCast = std::optional<std::tuple<std::string, std::string, bool>>;
-
-void load_rows(const PyColumn& column, const PyCast& cast, const Indices& rows, std::uintptr_t address,
+void load_rows(const PyColumn& column, const std::optional<PyCast>& cast, const Indices& rows, std::uintptr_t address,
                std::size_t nbytes) {
   FieldSpec field{any_column(column), std::nullopt};
   if (cast) {
-    const auto& [from, to, norm_removed] = *cast;
-    field.cast = CastRule{dtype_named(from), dtype_named(to), norm_removed};
+    field.cast = rule_of(*cast);
+    field.affine = affine_of(std::get<2>(*cast));
   }
   const std::span<const std::int64_t> indices = view(rows);
   const Isa isa = isa_named("");

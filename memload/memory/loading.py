@@ -9,6 +9,7 @@ need are ever written. What is cast, decoded, or a thin selection of rows is loa
 
 from __future__ import annotations
 
+import ctypes
 import math
 import pickle
 from collections.abc import Iterable, Iterator, Mapping
@@ -261,11 +262,16 @@ def _rows_at_once(image: RowImage) -> int:
 
 def _load_rows(image: RowImage, rows: NDArray[np.int64], address: int, nbytes: int) -> None:
     cast = image.cast
-    if cast is None or cast.dtype == image.dtype:
+    if cast is None or (cast.dtype == image.dtype and not cast.computes):
         _core.load_rows(image.column, None, rows, address, nbytes)
-        return
-    normed = cast.norm_removed and image.dtype == torch.uint8
-    _core.load_rows(image.column, (code_of(image.dtype), code_of(cast.dtype), normed), rows, address, nbytes)
+    elif cast.computes:
+        raw = torch.empty((len(rows), *image.shape), dtype=image.dtype)
+        _core.load_rows(image.column, None, rows, raw.data_ptr(), raw.nbytes)
+        made = cast.apply(raw).contiguous()
+        ctypes.memmove(address, made.data_ptr(), nbytes)
+    else:
+        normed = cast.norm_removed and image.dtype == torch.uint8
+        _core.load_rows(image.column, (code_of(image.dtype), code_of(cast.dtype), normed), rows, address, nbytes)
 
 
 def _on(fields: Mapping[str, Field], plan: LoadPlan, arena: Arena, reason: str) -> dict[str, Field]:
