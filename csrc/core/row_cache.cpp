@@ -165,7 +165,7 @@ bool RowCache::reserve(std::size_t bytes) noexcept {
 std::byte* RowCache::displace(Shard& shard, SizeClass& sizes, const RunKey& key) {
   if (sizes.slabs.empty()) return nullptr;
   const unsigned wanted = asked(key);
-  if (wanted < 3) return nullptr;  // nothing that is held was asked for less than once
+  if (wanted < 4) return nullptr;  // nothing that is held was asked for less than once
   RunKey* least = nullptr;
   unsigned least_asked = 255;
   std::byte* place = nullptr;
@@ -180,7 +180,7 @@ std::byte* RowCache::displace(Shard& shard, SizeClass& sizes, const RunKey& key)
       place = slab.memory.data() + at * sizes.place_bytes;
     }
   }
-  if (least == nullptr || wanted < least_asked + 2 || 2 * wanted < 3 * least_asked) return nullptr;
+  if (least == nullptr || wanted < 2 * least_asked + 2) return nullptr;
   shard.index.erase(*least);
   *least = key;
   ++shard.displaced;

@@ -34,9 +34,9 @@ struct RowCacheStats {
   std::uint64_t budget = 0;     // that may be held
 };
 
-// Keeps what comes first. Once it is full, a run takes the place of another only if it was asked for twice more than
-// that and half as often again: while every row is drawn once an epoch nothing is displaced, and the hits are the
-// budget's share of the data; where some rows are drawn more often than others, these are kept in the end.
+// Keeps what comes first. Once it is full, a run takes the place of another only if it was asked for more than twice as
+// often: while every row is drawn once an epoch nothing is displaced, and the hits are the budget's share of the data;
+// where some rows are drawn far more often than others, these are kept in the end.
 //
 //   run --hash--> shard: index of the runs it holds -> place in a slab of places of one size
 //
