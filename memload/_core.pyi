@@ -7,31 +7,7 @@ import numpy
 import numpy.typing
 import typing
 import typing_extensions
-__all__: list[str] = ['Ceiling', 'Chain', 'Column', 'HugeMemory', 'Pipeline', 'Ragged', 'RowCache', 'Slots', 'Storage', 'TileGrid', 'Tiles', 'Windows', 'bench_decode', 'bench_disk', 'bench_memcpy', 'cast', 'copy', 'extents', 'isas', 'load_rows', 'place', 'version']
-class RowCache:
-    """
-    Rows of files kept in RAM up to a budget; what comes first stays, unless others are drawn more.
-    """
-    def __init__(self, budget: typing.SupportsInt | typing.SupportsIndex, shrinks: bool = False) -> None:
-        """
-        `shrinks`: a pass may lower the budget when memory runs short. Raises ValueError below 1 MB.
-        """
-    def set_budget(self, budget: typing.SupportsInt | typing.SupportsIndex) -> None:
-        """
-        Give what is held above so many bytes back to the system, and hold no more from now on.
-        """
-    def stats(self) -> dict[str, typing.Any]:
-        """
-        hits, misses, hit_bytes, entries, displaced, bytes held now, budget.
-        """
-    @property
-    def budget(self) -> int:
-        """
-        Bytes that it may hold now.
-        """
-    @property
-    def shrinks(self) -> bool:
-        ...
+__all__: list[str] = ['Ceiling', 'Chain', 'Column', 'Device', 'PinnedSlots', 'Pipeline', 'Ragged', 'SimulatedDevice', 'SimulatedEvent', 'SimulatedReading', 'Slots', 'Storage', 'TileGrid', 'Tiles', 'Windows', 'bench_decode', 'bench_disk', 'bench_memcpy', 'cast', 'copy', 'copy_seconds', 'isas', 'place', 'version']
 class Storage:
     """
     One readable run of bytes: a mapped file, or memory of somebody else's.
@@ -42,28 +18,14 @@ class Storage:
         View memory that `owner` keeps alive; errors call it `name`.
         """
     @staticmethod
-    def image(owner: typing.Any, address: typing.SupportsInt | typing.SupportsIndex, nbytes: typing.SupportsInt | typing.SupportsIndex, name: str, tier: str, reason: str = '', locator: str = '') -> Storage:
+    def map_file(path: str) -> Storage:
         """
-        Memory that `owner` keeps alive and that was loaded: `name` is the file that it holds, byte by byte where columns read it, or no path; `locator` is what another process finds it by.
-        """
-    @staticmethod
-    def map_file(path: str, past_cache: bool = False, cache: RowCache | None = None, tier: str = 'mmap', reason: str = '') -> Storage:
-        """
-        Map a whole file read-only. past_cache: rows are read past the page cache, always, and `cache` keeps some of them; `tier` names that, and `reason` says why. Raises OSError.
+        Map a whole file read-only. Raises OSError.
         """
     @staticmethod
     def name_file(path: str, nbytes: typing.SupportsInt | typing.SupportsIndex) -> Storage:
         """
         A file that is opened, read and closed whenever a chunk of it is wanted: for tiles with a chain.
-        """
-    def load(self, offset: typing.SupportsInt | typing.SupportsIndex, address: typing.SupportsInt | typing.SupportsIndex, nbytes: typing.SupportsInt | typing.SupportsIndex) -> None:
-        """
-        Copy bytes to memory, past the page cache where they are not in it. Raises IndexError and ShardReadError.
-        """
-    @property
-    def cache(self) -> RowCache:
-        """
-        What keeps rows of it, or None.
         """
     @property
     def closed(self) -> bool:
@@ -76,18 +38,10 @@ class Storage:
         Bytes read past the page cache so far.
         """
     @property
-    def is_image(self) -> bool:
-        """
-        Whether it is memory that holds what a file held.
-        """
-    @property
     def knows_residency(self) -> bool:
         """
         Whether the kernel tells what of it is in the page cache.
         """
-    @property
-    def locator(self) -> str:
-        ...
     @property
     def mapped(self) -> bool:
         """
@@ -98,17 +52,6 @@ class Storage:
         ...
     @property
     def nbytes(self) -> int:
-        ...
-    @property
-    def past_cache(self) -> bool:
-        """
-        Whether rows are read past the page cache, always.
-        """
-    @property
-    def reason(self) -> str:
-        ...
-    @property
-    def tier(self) -> str:
         ...
 class Column:
     """
@@ -414,19 +357,107 @@ class Windows:
         """
         What is read, each storage once.
         """
-class HugeMemory:
+class Device:
     """
-    Zero-filled private memory on huge pages.
+    A device that native threads copy to.
     """
-    def __init__(self, nbytes: typing.SupportsInt | typing.SupportsIndex) -> None:
+    def __init__(self, capsule: typing_extensions.CapsuleType) -> None:
         """
-        Raises MemoryError.
+        From what memload._cuda.device() gives.
+        """
+class PinnedSlots:
+    """
+    Where a pipeline's slots come from: memory that the device reads.
+    """
+    def __init__(self, device: Device, registered: bool, limit: typing.SupportsInt | typing.SupportsIndex | None = None) -> None:
+        """
+        Registered huge pages, or what the driver allocates; pageable memory beyond `limit` bytes.
         """
     @property
-    def address(self) -> int:
+    def pinned_bytes(self) -> int:
         ...
     @property
-    def nbytes(self) -> int:
+    def refusal(self) -> str:
+        """
+        Why slots are pageable; empty if they are not.
+        """
+class SimulatedEvent:
+    """
+    A point in a stream of a SimulatedDevice.
+    """
+class SimulatedReading:
+    """
+    What was read in a stream of a SimulatedDevice.
+    """
+    def bytes(self) -> bytes:
+        """
+        To be asked for once an event has come that was recorded after the read.
+        """
+class SimulatedDevice:
+    """
+    A device for tests, whose memory is plain RAM and whose streams are late threads.
+    """
+    def __init__(self, pinnable: typing.SupportsInt | typing.SupportsIndex | None = None) -> None:
+        """
+        At most so many bytes can be pinned at once.
+        """
+    def add_stream(self, least: typing.SupportsInt | typing.SupportsIndex, most: typing.SupportsInt | typing.SupportsIndex, seed: typing.SupportsInt | typing.SupportsIndex = 0) -> int:
+        """
+        A stream that does each thing so many microseconds late.
+        """
+    def copy(self, to: typing.SupportsInt | typing.SupportsIndex, source: typing.SupportsInt | typing.SupportsIndex, nbytes: typing.SupportsInt | typing.SupportsIndex, stream: typing.SupportsInt | typing.SupportsIndex) -> None:
+        ...
+    def copy_keeping(self, to: typing.SupportsInt | typing.SupportsIndex, source: typing.SupportsInt | typing.SupportsIndex, nbytes: typing.SupportsInt | typing.SupportsIndex, stream: typing.SupportsInt | typing.SupportsIndex, keeps: typing.Any) -> None:
+        ...
+    def done(self, event: SimulatedEvent) -> bool:
+        ...
+    def empty(self, nbytes: typing.SupportsInt | typing.SupportsIndex, stream: typing.SupportsInt | typing.SupportsIndex) -> typing.Any:
+        """
+        A DLPack capsule of poisoned memory that belongs to a stream.
+        """
+    def hold(self, base: typing.SupportsInt | typing.SupportsIndex, stream: typing.SupportsInt | typing.SupportsIndex) -> bool:
+        """
+        Whether a block begins there, which the stream then uses.
+        """
+    def is_pinned(self, base: typing.SupportsInt | typing.SupportsIndex) -> bool:
+        ...
+    def is_there(self, base: typing.SupportsInt | typing.SupportsIndex) -> bool:
+        ...
+    def leave_out(self, call: str) -> None:
+        """
+        From now on native code's "record", "wait", "done" or "synchronise" do nothing.
+        """
+    def note_copy(self, base: typing.SupportsInt | typing.SupportsIndex, stream: typing.SupportsInt | typing.SupportsIndex) -> bool:
+        """
+        Whether a pinned block begins there, which a copy then reads.
+        """
+    def pinned(self, nbytes: typing.SupportsInt | typing.SupportsIndex) -> typing.Any:
+        """
+        A DLPack capsule of poisoned pinned memory.
+        """
+    def read(self, address: typing.SupportsInt | typing.SupportsIndex, nbytes: typing.SupportsInt | typing.SupportsIndex, stream: typing.SupportsInt | typing.SupportsIndex) -> SimulatedReading:
+        """
+        Read memory of the device in a stream's order.
+        """
+    def record(self, stream: typing.SupportsInt | typing.SupportsIndex) -> SimulatedEvent:
+        ...
+    def synchronise(self, event: SimulatedEvent) -> None:
+        ...
+    def wait(self, stream: typing.SupportsInt | typing.SupportsIndex, event: SimulatedEvent) -> None:
+        ...
+    @property
+    def counts(self) -> dict[str, int]:
+        ...
+    @property
+    def device(self) -> Device:
+        """
+        The same, for native code.
+        """
+    @property
+    def pinned_bytes(self) -> int:
+        ...
+    @property
+    def violations(self) -> list[str]:
         ...
 class Pipeline:
     """
@@ -437,9 +468,9 @@ class Pipeline:
         """
         Bytes that the slots of such a pipeline take, and what so many threads decode in.
         """
-    def __init__(self, fields: collections.abc.Sequence[tuple[Column | Tiles | Windows | Ragged, tuple[str, str, bool | tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex], collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex]]] | None, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]]], batch_rows: typing.SupportsInt | typing.SupportsIndex, slot_rows: typing.SupportsInt | typing.SupportsIndex, drop_last: bool, depth: typing.SupportsInt | typing.SupportsIndex, threads: typing.SupportsInt | typing.SupportsIndex, read_blocks: bool = False, direct: bool = False, isa: str = '', streaming: bool | None = None, reuse: Pipeline | None = None) -> None:
+    def __init__(self, fields: collections.abc.Sequence[tuple[Column | Tiles | Windows | Ragged, tuple[str, str, bool | tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex], collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex]]] | None, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]]], batch_rows: typing.SupportsInt | typing.SupportsIndex, slot_rows: typing.SupportsInt | typing.SupportsIndex, drop_last: bool, depth: typing.SupportsInt | typing.SupportsIndex, threads: typing.SupportsInt | typing.SupportsIndex, read_blocks: bool = False, direct: bool = False, isa: str = '', streaming: bool | None = None, reuse: Pipeline | None = None, slots: PinnedSlots | None = None, route: tuple[Device, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex] | None = None, lent: bool = False) -> None:
         """
-        Fields are (column, None or (from, to, norm_removed), DLPack code, bits, shape of what follows the first axis).
+        Fields are (column, None or (from, to, norm_removed), DLPack code, bits, shape of what follows the first axis). With a route (device, stream of copies, stream of what follows, first field of the second part) batches go to a device, by `slots`; lent: they are gathered into memory that land() gives.
         """
     def close(self, keep_slots: bool = False, patience: typing.SupportsFloat | typing.SupportsIndex = 2.0) -> bool:
         """
@@ -453,13 +484,25 @@ class Pipeline:
         """
         No more rows will come.
         """
+    def land(self, first: typing.SupportsInt | typing.SupportsIndex, second: typing.SupportsInt | typing.SupportsIndex, owner: typing.Any) -> None:
+        """
+        Memory for the two parts of that batch; without a route only the first, which `owner` keeps.
+        """
+    def need(self) -> typing.Any:
+        """
+        Bytes of each part of the first batch that has begun and not landed; None if there is none.
+        """
     def next(self, timeout: typing.SupportsFloat | typing.SupportsIndex = 0.0) -> typing.Any:
         """
-        The next batch as a list of DLPack capsules, None at the end. Raises TimeoutError, ShardReadError, IndexError.
+        The next batch as a list of DLPack capsules, or with a route or lent of (part, offset, DLPack code, bits, shape); None at the end; a tuple like that of need(): land() comes first. Raises TimeoutError, ShardReadError, IndexError.
         """
     def push(self, rows: typing.Annotated[numpy.typing.ArrayLike, numpy.int64]) -> None:
         """
         Plan one batch of exactly these rows.
+        """
+    def ready(self) -> bool:
+        """
+        Whether next() has a batch, or its error, without waiting.
         """
     def stats(self) -> dict[str, typing.Any]:
         """
@@ -521,17 +564,13 @@ def copy(src_address: typing.SupportsInt | typing.SupportsIndex, dst_address: ty
     """
     Copy bytes from one address to another.
     """
-def extents(column: Column | Tiles | Windows | Ragged) -> list[tuple[Storage, int, int]]:
+def copy_seconds(device: Device, stream: typing.SupportsInt | typing.SupportsIndex, to: typing.SupportsInt | typing.SupportsIndex, nbytes: typing.SupportsInt | typing.SupportsIndex, registered: bool) -> float:
     """
-    (storage, offset, bytes) of all that is read of files for any row, in whole pages, each byte once.
+    Seconds of the fastest of a few copies from such pinned memory to the device.
     """
 def isas() -> list[str]:
     """
     The instruction sets that this build holds and this machine runs, the best last.
-    """
-def load_rows(column: Column | Tiles | Windows | Ragged, cast: tuple[str, str, bool | tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex], collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex]]] | None, rows: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], address: typing.SupportsInt | typing.SupportsIndex, nbytes: typing.SupportsInt | typing.SupportsIndex) -> None:
-    """
-    Copy rows to memory, one after the other; cast is None or (from, to, norm_removed). Raises IndexError and ShardReadError.
     """
 def place(src_address: typing.SupportsInt | typing.SupportsIndex, dst_address: typing.SupportsInt | typing.SupportsIndex, pictures: typing.SupportsInt | typing.SupportsIndex, pictures_per_draw: typing.SupportsInt | typing.SupportsIndex, draws: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], shape: tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, bool, bool], cast: tuple[str, str, bool | tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex], collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex]]], isa: str = '', threads: typing.SupportsInt | typing.SupportsIndex = 1) -> None:
     """

@@ -10,13 +10,16 @@ DOCS = Path(__file__).parents[1] / "docs"
 
 PAGES = [
     "accumulation.md",
+    "batch-size.md",
     "caching.md",
+    "cast.md",
     "checkpointing.md",
     "compression.md",
     "graphs.md",
     "hdf5.md",
     "monitor.md",
     "nsd.md",
+    "offloading.md",
     "scoring.md",
     "sources.md",
     "tiers.md",
