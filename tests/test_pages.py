@@ -22,6 +22,7 @@ PAGES = [
     "offloading.md",
     "scoring.md",
     "sources.md",
+    "tiers.md",
 ]
 
 
