@@ -41,6 +41,13 @@ LOADERS: dict[str, dict[str, Any]] = {
         "batch_transform": lambda batch: {"data": batch["data"] * 2},
     },
 }
+SLOTS = {"batch_size": 16, "shuffle": True, "cast": CAST}
+TIERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "tier direct": ({"tier": "direct"}, SLOTS),
+    "tier hybrid": ({"tier": "hybrid", "cache_bytes": "100MB"}, SLOTS),
+    "tier ram": ({"tier": "ram"}, SLOTS),
+    "tier ram, cast": ({"tier": "ram", "ram_dtype": CAST}, {"batch_size": 16, "shuffle": True}),
+}
 STOCK = {"stock, 0 workers": 0, "stock, 2 workers": 2}
 
 
@@ -59,9 +66,10 @@ class Floats(Dataset[torch.Tensor]):
 
 def native(path: str, name: str) -> Prediction:
     """One pass of FastLoader."""
-    settings = LOADERS[name]
-    plan = memload.plan(memload.open(path), **settings)
-    return measured(plan, lambda: memload.FastLoader(memload.open(path), **settings))
+    tier, settings = TIERS.get(name) or ({}, LOADERS[name])
+    plan = memload.plan(memload.open(path), **tier, **settings)
+    quiet = {"progress": False} if tier else {}
+    return measured(plan, lambda: memload.FastLoader(memload.open(path, **tier, **quiet), **settings))
 
 
 def stock(path: str, name: str) -> Prediction:
@@ -135,7 +143,7 @@ def main() -> None:
     bench = Bench(args)
     with tempfile.TemporaryDirectory(prefix="memload-bench-") as folder:
         path = make(args.cache or Path(folder), 64 if args.quick else 800)
-        for name in ["cast"] if args.quick else [*LOADERS, *STOCK]:
+        for name in ["cast"] if args.quick else [*LOADERS, *TIERS, *STOCK]:
             measure(bench, path, name)
     bench.save()
 
