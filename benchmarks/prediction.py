@@ -30,6 +30,7 @@ from memload.prediction import Prediction, measured
 
 ROW_BYTES = 1 << 19
 CAST = {"data": memload.Cast(torch.float32, norm_removed=True)}
+HALVES = {"data": memload.Cast(torch.bfloat16, norm_removed=True)}
 LOADERS: dict[str, dict[str, Any]] = {
     "as stored": {"batch_size": 64, "shuffle": True},
     "cast": {"batch_size": 16, "shuffle": True, "cast": CAST},
@@ -46,7 +47,7 @@ TIERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "tier direct": ({"tier": "direct"}, SLOTS),
     "tier hybrid": ({"tier": "hybrid", "cache_bytes": "100MB"}, SLOTS),
     "tier ram": ({"tier": "ram"}, SLOTS),
-    "tier ram, cast": ({"tier": "ram", "ram_dtype": CAST}, {"batch_size": 16, "shuffle": True}),
+    "tier ram, cast": ({"tier": "ram", "ram_dtype": HALVES}, {"batch_size": 32, "shuffle": True}),
 }
 STOCK = {"stock, 0 workers": 0, "stock, 2 workers": 2}
 
