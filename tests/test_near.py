@@ -12,9 +12,9 @@ from strategies import as_bytes, field_sets, random_tensor
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler, Subset, WeightedRandomSampler
 
 import memload
+from memload.gpu.bringing import does_not_fit
 from memload.gpu.frames import FrameIndex, frames_of
 from memload.gpu.near import NearColumn
-from memload.gpu.to_device import does_not_fit
 
 
 def movie(frames=40, seed=0):

@@ -27,7 +27,8 @@ FLOORS = [
     {"memory.model_bytes"},
     {"fields", "state", "mapped", "planned_rows", "ragged_samples"} | {"pace", "reseeding", "drawing_free"},
     {"gpu.frames", "gpu.devices", "gpu.memory", "gpu.static_buffers"},
-    {"gpu.near"},
+    {"gpu.near", "gpu.ways"},
+    {"gpu.pinned_memory"},
     {"collating", "safetensors_header", "rows", "windows", "ragged_transport", "sources.members"}
     | {"sources.hdf5_filters", "sources.tile_blocks", "sources.zarr_layout"},
     {"transport", "codec", "ragged_spec", "row_costs", "sources.hdf5_layout"},
@@ -49,7 +50,7 @@ FLOORS = [
     {"carried", "batch_sizes"},
     {"door", "cold", "transforms"},
     {"gpu.loading", "gpu.near_batches"},
-    {"gpu.near_door"},
+    {"gpu.near_door", "gpu.bringing"},
     {"dataset", "unaltered", "transform_threads"},
     {"groups", "graphs", "hugging_face", "zipping"},
     {"gpu.to_device"},

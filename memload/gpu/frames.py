@@ -66,6 +66,12 @@ class FrameIndex:
         """Return the index of these rows, and then of those of others in the same frames."""
         return replace(self, begins=np.concatenate([np.asarray(one.begins, np.int64) for one in (self, *others)]))
 
+    def into(self, numbers: Numbers) -> FrameIndex:
+        """Return the index whose frame k is stored as ``numbers[k]``."""
+        if self.steps is None:
+            return FrameIndex(numbers[self._stored(np.asarray(self.begins))])
+        return replace(self, places=numbers if self.places is None else numbers[self.places])
+
     def windows(self, begins: Numbers, steps: Sequence[int]) -> FrameIndex:
         """Return the index of windows of these rows: of the rows begin + step, for each begin."""
         if self.steps is not None:
