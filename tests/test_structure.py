@@ -26,7 +26,7 @@ FLOORS = [
     {"memory.optimizer_bytes"},
     {"memory.model_bytes"},
     {"fields", "state", "mapped", "planned_rows", "ragged_samples"} | {"pace", "reseeding", "drawing_free"},
-    {"gpu.frames", "gpu.devices", "gpu.memory", "gpu.static_buffers"},
+    {"gpu.frames", "gpu.devices", "gpu.driver", "gpu.memory", "gpu.static_buffers"},
     {"gpu.near", "gpu.ways"},
     {"gpu.pinned_memory"},
     {"collating", "safetensors_header", "rows", "windows", "ragged_transport", "sources.members"}
