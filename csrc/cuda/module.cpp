@@ -2,6 +2,7 @@
 #include <pybind11/pybind11.h>
 
 #include "cuda/cast_stim.h"
+#include "cuda/copy_device.h"
 
 namespace py = pybind11;
 
@@ -23,6 +24,14 @@ void cast_stim_at(std::uintptr_t src, std::uintptr_t dst, std::size_t n, const s
             reinterpret_cast<void*>(stream));
 }
 
+py::capsule device(int index) {
+  auto made = std::make_unique<std::shared_ptr<Device>>(copy_device(index));
+  py::capsule capsule(made.get(), Device::kCapsule,
+                      [](void* held) { delete static_cast<std::shared_ptr<Device>*>(held); });
+  static_cast<void>(made.release());  // the capsule's from here on
+  return capsule;
+}
+
 }  // namespace
 }  // namespace memload::cuda
 
@@ -34,6 +43,8 @@ PYBIND11_MODULE(_cuda, m) {
   m.def("cast_stim", memload::cuda::cast_stim_at, py::arg("src_address"), py::arg("dst_address"), py::arg("n"),
         py::arg("to_code"), py::arg("norm_removed"), py::arg("device"), py::arg("stream"),
         "Cast n uint8 pixels on a device, asynchronously on the stream with this handle.");
+  m.def("device", memload::cuda::device, py::arg("index"),
+        "What memload._core.Device takes, for a device that exists. Raises RuntimeError.");
   m.def("unusable_reason", memload::cuda::unusable_reason, py::arg("device"),
         "Why the kernels do not run on this device with this driver; \"\" if they do.");
 }

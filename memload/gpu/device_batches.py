@@ -1,0 +1,168 @@
+"""Batches on the device, in the loop's hands: the last layer of a native pass, and of a stock one.
+
+gatherer -> placed on the device, cast, transformed (stream `work`) -> one batch ahead -> the loop's stream
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from memload.cast import Cast
+from memload.cast_batches import cast_batch
+from memload.draws import Indices
+from memload.gpu.landing import CopiedBatches, OnDevice, TransferredBatches
+from memload.gpu.placing import Placer
+from memload.iterators import AroundBatches
+from memload.planned_rows import PlannedRows
+from memload.seeding import PassSeed
+from memload.stats import LoaderStats
+from memload.transforms import Outcome, transformed_here
+
+if TYPE_CHECKING:
+    from memload.engine import Gatherer
+
+Transform = Callable[..., Any]
+
+
+class DeviceBatches:
+    """A `Gatherer` around a gatherer, whose batches it hands out on the device.
+
+    While the loop works on a batch, the one after it is cast and transformed, if it was gathered by then. A consumer
+    that is asked for does not wait for the device: its stream does.
+
+    Args:
+        gatherer: gives batches that are `OnDevice`, or on the CPU.
+        placer: of the device.
+        transform: what becomes of a batch on the device, last; None: nothing.
+        ahead: cuts the plan as the gatherer does, since randomness follows from the rows of a batch.
+    """
+
+    def __init__(self, gatherer: Gatherer, placer: Placer, transform: Transform | None, ahead: PlannedRows) -> None:
+        self.gatherer = gatherer
+        self.rows, self.depth = gatherer.rows, gatherer.depth
+        self._placer, self._transform, self._ahead = placer, transform, ahead
+        self._prepared: deque[Outcome | _Raised] = deque()
+
+    def begin(self, seed: PassSeed) -> None:
+        """Begin the pass."""
+        self._seed = seed
+        self.gatherer.begin(seed)
+
+    def extend(self, rows: Indices) -> None:
+        """Take rows that follow those before."""
+        if self._transform is not None:
+            self._ahead.extend(rows)
+        self.gatherer.extend(rows)
+
+    def push(self, rows: Indices) -> None:
+        """Take rows that are one batch."""
+        if self._transform is not None:
+            self._ahead.push(rows)
+        self.gatherer.push(rows)
+
+    def finish(self) -> None:
+        """Know that nothing follows."""
+        self._ahead.finish()
+        self.gatherer.finish()
+
+    def next(self, timeout: float) -> Any:
+        """Return the next batch as an `Outcome`, None at the end."""
+        self._placer.pace()
+        found = self._prepared.popleft() if self._prepared else self._prepare(timeout)
+        if isinstance(found, _Raised):
+            raise found.error
+        if found is None or found.error is not None:
+            return found
+        handed = self._placer.hand_over(found.batch)
+        if isinstance(self.gatherer, TransferredBatches | CopiedBatches):
+            self._prepare_another(self.gatherer)
+        return Outcome(handed)
+
+    def placed(self, batch: Any, number: int) -> Any:
+        """Return a batch that the dataset itself answered, on the device and transformed; its rows are not known."""
+        placed = self._placer.place(batch)
+        if self._transform is not None:
+            placed = self._placer.launch(transformed_here, self._transform, placed, self._seed, number)
+        return self._placer.hand_over(placed)
+
+    def stats(self) -> LoaderStats:
+        """Return the gatherer's counters, with what was copied here."""
+        gathered = self.gatherer.stats()
+        return replace(gathered, copied_bytes=gathered.copied_bytes + self._placer.copied_bytes)
+
+    def close(self, keep_slots: bool, at_once: bool = False) -> None:
+        """Stop, and give memory and threads back, or keep the slots for a later pass."""
+        self._prepared.clear()
+        self.gatherer.close(keep_slots, at_once)
+
+    def _prepare_another(self, gatherer: TransferredBatches | CopiedBatches) -> None:
+        try:
+            if gatherer.is_ready() and (prepared := self._prepare(0.0)) is not None:
+                self._prepared.append(prepared)
+        except Exception as error:  # in its turn: after the batch that is handed out now
+            self._prepared.append(_Raised(error))
+
+    def _prepare(self, timeout: float) -> Outcome | None:
+        gathered = self.gatherer.next(timeout)
+        if gathered is None:
+            return None
+        rows = self._ahead.take() if self._transform is not None else None
+        if isinstance(gathered, Outcome):
+            if gathered.error is not None:
+                return gathered
+            gathered = gathered.batch
+        batch = gathered.batch if isinstance(gathered, OnDevice) else self._placer.place(gathered)
+        if self._transform is None or rows is None:
+            return Outcome(batch)
+        try:
+            return Outcome(self._placer.launch(transformed_here, self._transform, batch, self._seed, rows))
+        except BaseException as error:  # whatever it is, the loop raises it in its turn
+            return Outcome(error=error)
+
+
+class _Raised:
+    """What a gatherer raised while a batch was prepared ahead."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+
+class MovedBatches(AroundBatches):
+    """The batches of the stock machinery, moved to the device, cast and transformed there.
+
+    Args:
+        batches: an iterator with a length.
+        placer: of the device.
+        casts, names, grouped: as `memload.cast_batches.cast_batch` takes them.
+        transform: what becomes of a batch, last; None: nothing.
+        seed: what the randomness of the pass follows from, and with it the number of the batch.
+        number: of the first of these batches, counted from the beginning of the pass.
+    """
+
+    def __init__(
+        self,
+        batches: Any,
+        placer: Placer,
+        casts: Mapping[Any, Cast],
+        names: Sequence[str],
+        grouped: bool,
+        transform: Transform | None,
+        seed: PassSeed | None,
+        number: int,
+    ) -> None:
+        super().__init__(batches)
+        self._placer, self._casts, self._names, self._grouped = placer, casts, names, grouped
+        self._transform, self._seed, self._number = transform, seed, number
+
+    def __next__(self) -> Any:
+        self._placer.pace()
+        batch = self._placer.place(next(self._batches))
+        number, self._number = self._number, self._number + 1
+        if self._casts:
+            batch = self._placer.launch(cast_batch, batch, self._casts, self._names, self._grouped)
+        if self._transform is not None and self._seed is not None:
+            batch = self._placer.launch(transformed_here, self._transform, batch, self._seed, number)
+        return self._placer.hand_over(batch)
