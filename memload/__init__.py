@@ -12,6 +12,7 @@ except ModuleNotFoundError as error:
     ) from error
 
 from memload.accelerated import prepare
+from memload.accumulation import Micro, accumulate
 from memload.budget_batches import BudgetBatchSampler
 from memload.cast import Cast, Float32View, cast_stim
 from memload.codec import Codec
@@ -45,6 +46,7 @@ from memload.opening import from_arrays, open  # noqa: A004 - memload.open is it
 from memload.pictures import write_images
 from memload.ragged_rows import Padded, Ragged
 from memload.samplers import MixingSampler, WeightedSampler
+from memload.scoring import score
 from memload.shard_writer import ShardWriter
 from memload.shards import verify
 from memload.sources.ragged_arrays import ragged
@@ -74,6 +76,7 @@ __all__ = [
     "LoaderStats",
     "MappedDataset",
     "MemloadError",
+    "Micro",
     "MixingSampler",
     "Padded",
     "Ragged",
@@ -84,6 +87,7 @@ __all__ = [
     "WeightedSampler",
     "WriterBusyError",
     "__version__",
+    "accumulate",
     "cast_stim",
     "concat",
     "from_arrays",
@@ -95,6 +99,7 @@ __all__ = [
     "open_graphs",
     "prepare",
     "ragged",
+    "score",
     "to_device",
     "verify",
     "write",

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.data import Dataset, Subset
 
 from memload.seeding import Drawing
+
+if TYPE_CHECKING:
+    import memload.dataset
+    from memload.memory.tiers import Tier
 
 
 class MappedDataset(Dataset[Any]):
@@ -77,6 +82,41 @@ class MappedDataset(Dataset[Any]):
             raise TypeError(f"{type(self.base).__name__} has no split: use torch.utils.data.random_split")
         first, second = self.base.split(fraction, seed)
         return self._over(first), self._over(second)
+
+    def cache(
+        self, where: str | Path | Tier, *, version: str | None = None, progress: bool | None = None
+    ) -> memload.dataset.Dataset:
+        """Return a dataset of the same samples, each computed once; ``fn`` must not draw random numbers.
+
+        What is stored is known by its rows and its code: the files (their paths, sizes and times of change) or bytes
+        of the base, and the functions' bytecode, constants, captured values and the global functions that they call.
+        When one of these changes, it is computed anew beside the old; ``memload cache list`` and ``rm`` show and remove
+        what there is. Interrupted, the same call goes on. A process that comes while another one computes it waits.
+
+        Args:
+            where: a directory for any number of such results, each in one of its own; or "ram", to keep this one in
+                the memory of this process.
+            version: a text that stands for the functions, for those that hold what cannot be hashed, and for the base,
+                if it is not known again otherwise. Change it whenever they change.
+            progress: whether to show a bar once it takes longer than a second; None shows it on a terminal.
+
+        Raises:
+            ValueError: a function draws random numbers, or gives something else when it is called again; or it cannot
+                be hashed, and there is no version.
+            TypeError: a sample is not made of tensors, arrays, numbers and texts.
+            RuntimeError: a function failed; the message names the rows, and has its error as cause.
+            DiskSpaceError, MemoryError: there is not 1.2 times the room for all rows.
+
+        Example:
+            >>> import memload, tempfile, torch
+            >>> ds = memload.from_arrays(x=torch.arange(4)).map(lambda sample: {"square": sample["x"] ** 2})
+            >>> cached = ds.cache(tempfile.mkdtemp())
+            >>> cached[3]
+            {'square': tensor(9)}
+        """
+        from memload.map_cache import cached
+
+        return cached(self, where, version, progress)
 
     def _over(self, base: Any) -> MappedDataset:
         return MappedDataset(base, self.fn, in_processes=self.in_processes)

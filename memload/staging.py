@@ -40,7 +40,7 @@ class Staging:
         self._process = os.getpid()
         self._target = target
         self._append = append
-        beside = target.parent / f".{target.name}.memload"
+        beside = _beside(target)
         self._home = target / ".append.memload" if append else beside
         if append:
             _clear_leftover(beside, target)
@@ -108,6 +108,25 @@ class Staging:
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
+
+
+def being_written(target: Path) -> Path:
+    """Return the directory in which a new set is written before it becomes `target`, for what is to lie in it too."""
+    return _beside(target.absolute()) / "set"
+
+
+def wait_for_writer(target: Path) -> None:
+    """Wait until nobody writes a new set to `target`: it is complete then, or its writer gave up."""
+    with contextlib.suppress(FileNotFoundError):
+        lock = os.open(_beside(target.absolute()) / "lock", os.O_RDWR | os.O_CLOEXEC)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        finally:
+            os.close(lock)
+
+
+def _beside(target: Path) -> Path:
+    return target.parent / f".{target.name}.memload"
 
 
 def _clear_leftover(home: Path, target: Path) -> None:

@@ -1,0 +1,191 @@
+"""What tells functions from each other: their code, what it goes by, and what they hold; in every process alike."""
+
+import dataclasses
+import enum
+import functools
+import math
+import re
+import textwrap
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from programs import run_all
+
+import memload
+from memload.fingerprints import UnhashableError, fingerprint
+
+
+def function(source, **held):
+    """The function f of a source, whose global variables are `held`."""
+    names = {"__name__": "script", "torch": torch, "np": np, **held}
+    exec(textwrap.dedent(source), names)
+    return names["f"]
+
+
+def changed(before, after):
+    return fingerprint(before) != fingerprint(after)
+
+
+def test_the_same_source_has_the_same_fingerprint_wherever_it_stands():
+    source = "def f(x, *, k=2):\n    return torch.relu(x) * k + sum(v for v in (1, 2))"
+    assert not changed(function(source), function(f"\n\n# moved\n{source}"))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("def f(x): return x + 1", "def f(x): return x + 2"),
+        ("def f(x): return x + 1", "def f(x): return x - 1"),
+        ("def f(x): return x + 1", "def f(x): return x + 1.0"),
+        ("def f(x): return x + 1", "def f(x): return x + True"),
+        ("def f(x, k=1): return x", "def f(x, k=2): return x"),
+        ("def f(x, *, k=1): return x", "def f(x, *, k=2): return x"),
+        ("def f(x): return torch.sin(x)", "def f(x): return torch.cos(x)"),
+        ("def f(x): return [k for k in x if k > 1]", "def f(x): return [k for k in x if k > 2]"),
+        ("def g(x): return 1\ndef f(x): return g(x)", "def g(x): return 2\ndef f(x): return g(x)"),
+        (
+            "def f(x):\n  try: return x\n  except ValueError: return 1",
+            "def f(x):\n  try: return x\n  except KeyError: return 1",
+        ),
+        ("f = lambda x: x in {1, 2}", "f = lambda x: x in {1, 3}"),
+        (
+            "class C:\n  def m(self, x): return x\nf = C().m",
+            "class C:\n  def m(self, x): return -x\nf = C().m",
+        ),
+    ],
+)
+def test_whatever_changes_what_a_function_does_changes_its_fingerprint(before, after):
+    assert changed(function(before), function(after))
+
+
+@dataclasses.dataclass
+class Scale:
+    by: float
+
+    def __call__(self, x):
+        return x * self.by
+
+
+class Side(enum.Enum):
+    LEFT = 1
+    RIGHT = 2
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (1, 1.0),
+        ((1, 2), [1, 2]),
+        ({"a": 1}, {"a": 2}),
+        ({1, 2}, {1, 3}),
+        (0.0, -0.0),
+        (torch.zeros(3), torch.zeros(3, dtype=torch.float64)),
+        (torch.zeros(2, 3), torch.zeros(3, 2)),
+        (torch.tensor([1.0, 2.0]), torch.tensor([2.0, 1.0])),
+        (np.arange(4), np.arange(1, 5)),
+        (np.arange(4), np.arange(4, dtype=np.uint32)),
+        (np.array(["a", None]), np.array(["b", None])),
+        (np.float32(1), np.float32(2)),
+        (Path("a"), Path("b")),
+        (re.compile("a"), re.compile("b")),
+        (Side.LEFT, Side.RIGHT),
+        (Scale(1.0), Scale(2.0)),
+        (functools.partial(torch.add, alpha=1), functools.partial(torch.add, alpha=2)),
+        (functools.lru_cache(lambda x: x), functools.lru_cache(lambda x: -x)),
+        (torch.no_grad()(lambda x: x), torch.no_grad()(lambda x: -x)),
+        (torch.vmap(lambda x: x), torch.vmap(lambda x: -x)),
+        (torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)),
+        (torch.nn.Softmax(0), torch.nn.Softmax(1)),
+        (torch.ones(2).add, torch.zeros(2).add),
+        (np.add, np.subtract),
+        (math.sin, math.cos),
+        (torch.Tensor.add, torch.Tensor.sub),
+        (memload.from_arrays(x=torch.zeros(3)), memload.from_arrays(x=torch.ones(3))),
+        (memload.Cast(torch.float32), memload.Cast(torch.float16)),
+    ],
+)
+def test_values_that_a_function_captures_count(one, other):
+    def holding(value):
+        return lambda x: (x, value)
+
+    assert changed(holding(one), holding(other))
+    assert not changed(holding(one), holding(one))
+    assert changed(function("f = lambda x: (x, v)", v=one), function("f = lambda x: (x, v)", v=other))
+
+
+def test_what_holds_itself_comes_to_an_end():
+    one, other = [1], [2]
+    one.append(one)
+    other.append(other)
+    assert changed(one, other)
+    recursive = "def f(x): return f(x - 1) if x else 0"
+    assert not changed(function(recursive), function(recursive))
+
+
+def test_helpers_in_modules_of_one_s_own_count_and_those_that_are_not_used_do_not(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "own_helpers.py").write_text("def used(x):\n    return x + 1\n\ndef other(x):\n    return x\n")
+    import own_helpers
+
+    sources = [
+        "import own_helpers\ndef f(x): return own_helpers.used(x)",
+        "def f(x):\n    import own_helpers\n    return own_helpers.used(x)",
+        "def f(x):\n    from own_helpers import used\n    return used(x)",
+        "from own_helpers import used\ndef f(x): return used(x)",
+    ]
+    before = [fingerprint(function(source)) for source in sources]
+    own_helpers.other = lambda x: x + 7
+    assert before == [fingerprint(function(source)) for source in sources]
+    exec("def used(x):\n    return x + 2", vars(own_helpers))
+    after = [fingerprint(function(source)) for source in sources]
+    assert all(mine != theirs for mine, theirs in zip(before, after, strict=True))
+
+
+def test_what_cannot_be_told_from_others_is_named_with_its_place(tmp_path):
+    with (tmp_path / "log").open("w") as file:
+        stats = {"count": 3, "log": file}
+        with pytest.raises(UnhashableError, match=r"captured 'stats', in it 'log': .*TextIOWrapper"):
+            fingerprint(lambda x: stats)
+    lock = threading.Lock()
+    with pytest.raises(UnhashableError, match=r"captured 'lock': .*lock"):
+        fingerprint(lambda x: lock)
+    with pytest.raises(UnhashableError, match="sparse"):
+        fingerprint(torch.eye(2).to_sparse())
+
+
+PROGRAM = """
+    import functools
+    import torch
+    import memload
+    from memload.fingerprints import fingerprint
+
+    {before}
+    names = {{"red", "green", "blue", "grey"}}
+    net = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
+    for parameter in net.parameters():
+        torch.nn.init.constant_(parameter, 0.5)
+
+    class Crop:
+        def __init__(self, size):
+            self.size, self.names = size, names
+        def __call__(self, x):
+            return helper(x[..., : self.size])
+
+    def helper(x):
+        return torch.nn.functional.relu(x) if "red" in names else net(x)
+
+    print(fingerprint(functools.partial(Crop(3))), fingerprint(lambda x: (helper(x), x in {{"red", "blue"}})))
+"""
+
+
+def test_fingerprints_are_the_same_in_every_process():
+    befores = {"plain": "", "busy": "kept = [str(k) for k in range(9999)]; torch.nn.Linear(1, 1); lambda: 1"}
+    programs = {name: textwrap.dedent(PROGRAM).format(before=before) for name, before in befores.items()}
+    ended = run_all(programs)  # both are forked from one process: its seed of hashes is theirs
+    again = run_all({"other seed": programs["plain"]})
+    outs = [one.out for one in [*ended.values(), *again.values()]]
+    assert [len(out) for out in outs] == [1, 1, 1], ended["plain"].err
+    assert outs[0] == outs[1] == outs[2]

@@ -1,0 +1,299 @@
+"""ds.map(fn).cache(...): computed once, known by rows and code, taken up, listed and removed."""
+
+import os
+import random
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from programs import run_all
+from torch.utils.data import TensorDataset
+
+import memload
+from memload.cli import main
+from memload.memory.tiers import Tier
+
+
+@pytest.fixture
+def ds():
+    return memload.from_arrays(x=torch.arange(600.0).reshape(200, 3), label=torch.arange(200))
+
+
+def standardised(sample):
+    x = sample["x"]
+    return {"x": (x - x.mean()) / x.std(), "name": f"row {int(sample['label'])}", "half": 0.5, "k": np.int16(7)}
+
+
+def entries(root):
+    return sorted(path.name for path in Path(root).iterdir() if not path.name.startswith("."))
+
+
+def assert_same(mine, theirs):
+    assert type(mine) is type(theirs)
+    if isinstance(theirs, torch.Tensor):
+        assert mine.dtype == theirs.dtype
+        assert torch.equal(mine, theirs)
+    elif isinstance(theirs, dict):
+        assert list(mine) == list(theirs)
+        assert_same([*mine.values()], [*theirs.values()])
+    elif isinstance(theirs, list):
+        for one, other in zip(mine, theirs, strict=True):
+            assert_same(one, other)
+    else:
+        assert mine == theirs
+
+
+@pytest.mark.parametrize("where", ["stored", "ram", Tier.RAM])
+@pytest.mark.parametrize("form", ["dict", "tuple", "only"])
+def test_batches_are_those_of_the_mapped_dataset(ds, tmp_path, monkeypatch, where, form):
+    monkeypatch.chdir(tmp_path)
+    mapped = {
+        "dict": ds.map(standardised),
+        "tuple": ds.as_tuple().map(lambda pair: (pair[0] * 2, pair[1])),
+        "only": ds.only("x").map(torch.neg).map(lambda x: x + 1),
+    }[form]
+    cached = mapped.cache(where)
+    assert isinstance(cached, memload.Dataset)
+    assert cached.layout == form
+    assert_same(list(memload.FastLoader(cached, 64)), list(memload.FastLoader(mapped, 64)))
+    loader = memload.FastLoader(cached.select([3, 1]), batch_size=2)
+    assert loader.engine == "native"
+
+
+def test_a_sample_is_computed_once(ds, tmp_path):
+    calls = []
+
+    def counted(sample):
+        calls.append(int(sample["label"]))
+        return sample["x"]
+
+    mapped = ds.map(counted)
+    mapped.cache(tmp_path, version="1")
+    assert len(calls) == 202  # the first row twice more, to see what rows are and whether it stays the same
+    mapped.cache(tmp_path, version="1")
+    assert len(calls) == 204
+    mapped.cache(tmp_path, version="2")
+    assert len(calls) == 406
+
+
+def test_other_code_other_captured_values_and_other_rows_are_computed_anew_beside_the_old(ds, tmp_path):
+    def scaled_by(factor):
+        return lambda sample: sample["x"] * factor
+
+    ones = torch.ones(3)
+    ds.map(scaled_by(2)).cache(tmp_path)
+    ds.map(scaled_by(2)).cache(tmp_path)
+    assert len(entries(tmp_path)) == 1
+    for mapped in (
+        ds.map(scaled_by(3)),
+        ds.map(scaled_by(ones)),
+        ds.map(lambda sample: sample["x"] / 2),
+        ds.select(range(100)).map(scaled_by(2)),
+        ds.map(scaled_by(2)).map(torch.neg),
+        memload.from_arrays(x=torch.zeros(200, 3), label=torch.arange(200)).map(scaled_by(2)),
+    ):
+        before = len(entries(tmp_path))
+        cached = mapped.cache(tmp_path)
+        assert len(entries(tmp_path)) == before + 1
+        assert torch.equal(cached[7], mapped[7])
+    ones += 1
+    assert torch.equal(ds.map(scaled_by(ones)).cache(tmp_path)[7], ds[7]["x"] * 2)
+
+
+def test_files_are_known_by_what_they_are_and_rows_in_other_datasets_by_their_bytes(tmp_path):
+    memload.write(tmp_path / "set", {"x": torch.arange(5)})
+    for _ in range(2):
+        memload.open(tmp_path / "set").map(lambda sample: sample["x"] + 1).cache(tmp_path / "cache")
+    assert len(entries(tmp_path / "cache")) == 1
+    (tmp_path / "set" / "shard-00000.safetensors").touch()
+    memload.open(tmp_path / "set").map(lambda sample: sample["x"] + 1).cache(tmp_path / "cache")
+    assert len(entries(tmp_path / "cache")) == 2
+    for tensor in (torch.arange(5), torch.arange(5), torch.arange(1, 6)):
+        memload.MappedDataset(TensorDataset(tensor), lambda sample: sample[0]).cache(tmp_path / "others")
+    assert len(entries(tmp_path / "others")) == 2
+
+
+def draws_torch(sample):
+    return sample["x"] + torch.rand(3)
+
+
+def draws_rarely(sample):
+    return sample["x"] if sample["label"] < 190 else torch.nn.functional.dropout(sample["x"])
+
+
+def asks_for_rng(sample, rng):
+    return sample["x"]
+
+
+def draws_numpy(sample):
+    return sample["x"] * (np.random.rand() < 2)  # noqa: NPY002
+
+
+def draws_python(sample):
+    random.random()
+    return sample["x"]
+
+
+def counts(sample, seen=[0]):  # noqa: B006
+    seen[0] += 1
+    return sample["x"] + seen[0]
+
+
+@pytest.mark.parametrize(
+    ("fn", "message"),
+    [
+        (draws_torch, "draws_torch draws random numbers"),
+        (draws_rarely, "draws_rarely draws random numbers"),
+        (asks_for_rng, "asks for a random generator"),
+        (draws_numpy, "draws from the generators of numpy.random or random"),
+        (draws_python, "draws from the generators of numpy.random or random"),
+        (counts, "gives something else for the first row"),
+    ],
+)
+@pytest.mark.parametrize("where", ["stored", "ram"])
+def test_functions_that_draw_random_numbers_are_refused(ds, tmp_path, monkeypatch, fn, message, where):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=f"{message}.*cache\\(path\\)\\.map\\(after\\)"):
+        ds.map(fn).cache(where)
+
+
+def test_a_function_that_seeds_itself_draws_the_same_and_is_taken(ds):
+    def seeded(sample):
+        torch.manual_seed(int(sample["label"]))
+        return sample["x"] + torch.rand(3)
+
+    before = torch.get_rng_state()
+    cached = ds.map(seeded).cache("ram")
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(11)
+    assert torch.equal(cached[11], ds[11]["x"] + torch.rand(3))
+
+
+def test_what_cannot_be_hashed_needs_a_version_and_the_error_says_so(ds, tmp_path):
+    with (tmp_path / "table").open("w") as table:
+        mapped = ds.map(lambda sample: table and sample["x"])
+        with pytest.raises(ValueError, match=r"captured 'table': cannot pickle .*; give version="):
+            mapped.cache(tmp_path / "cache")
+        assert len(mapped.cache(tmp_path / "cache", version="2024-05")) == 200
+    with pytest.raises(TypeError, match="version= is a text"):
+        mapped.cache(tmp_path / "cache", version=2)
+
+
+@pytest.mark.parametrize(
+    ("fn", "error", "message"),
+    [
+        (lambda sample: 1 / (150 - int(sample["label"])), RuntimeError, "rows 0 to 199: .*ZeroDivisionError"),
+        (lambda sample: 1 / int(sample["label"]), RuntimeError, "row 0: .*ZeroDivisionError"),
+        (lambda sample: sample["x"][int(sample["label"]) :], RuntimeError, "rows 0 to 199: .*equal size"),
+        (lambda sample: {"a": sample}, TypeError, "'a': dict; what can be cached"),
+        (lambda sample: None, TypeError, "'data': NoneType"),
+    ],
+)
+def test_a_function_that_fails_is_named_with_its_rows(ds, tmp_path, fn, error, message):
+    with pytest.raises(error, match=message):
+        ds.map(fn).cache(tmp_path)
+
+
+def test_tiers_that_keep_nothing_of_their_own_and_sets_of_shards_are_no_caches(ds, tmp_path):
+    with pytest.raises(ValueError, match='a path or "ram", got the tier "hybrid"'):
+        ds.map(standardised).cache("hybrid")
+    memload.write(tmp_path / "set", ds)
+    with pytest.raises(FileExistsError, match="a set of shards; give a directory of its own"):
+        ds.map(standardised).cache(tmp_path / "set")
+    with pytest.raises(ValueError, match="no rows"):
+        ds.select([]).map(standardised).cache(tmp_path)
+
+
+@pytest.mark.parametrize(("where", "error"), [("ram", MemoryError), ("stored", memload.DiskSpaceError)])
+def test_room_is_looked_for_before_most_is_computed(ds, tmp_path, monkeypatch, where, error):
+    monkeypatch.chdir(tmp_path)
+    calls = []
+
+    def large(sample):
+        calls.append(1)
+        return torch.zeros(10**6)
+
+    with pytest.raises(error, match=r"4 TB are to be (kept|written) and 4.8 TB wanted free"):
+        ds.select(torch.zeros(10**6, dtype=torch.int64)).map(large).cache(where, version="1")
+    assert len(calls) < 100
+    assert not any(tmp_path.rglob("*.safetensors"))
+
+
+def test_functions_for_worker_processes_run_in_these(ds, tmp_path):
+    parent = os.getpid()
+
+    def heavy(sample):
+        return {"x": sample["x"], "here": int(os.getpid() == parent)}
+
+    cached = ds.map(heavy, in_processes=True).cache(tmp_path, version="1")
+    assert not any(batch["here"].any() for batch in memload.FastLoader(cached, 64))
+
+
+PROGRAM = """
+    import os, signal, sys, time
+    import torch
+    import memload
+
+    def slow(sample):
+        if {dies} and int(sample["k"]) == 15_000:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return sample["k"].expand(64) * 2
+
+    ds = memload.from_arrays(k=torch.arange(20_000))
+    cached = ds.map(slow).cache({root!r}, version="1", progress=True)
+    assert cached[19_999].tolist() == [39_998] * 64
+    print(len(cached))
+"""
+
+
+def test_a_killed_process_is_followed_and_several_at_once_compute_it_once(tmp_path, capsys):
+    def program(dies):
+        return textwrap.dedent(PROGRAM).format(dies=dies, root=str(tmp_path))
+
+    ended = run_all({"killed": program(True)})
+    assert ended["killed"].status == -9
+    assert entries(tmp_path) == []
+    assert main(["cache", "list", str(tmp_path)]) == 0
+    assert "unfinished" in capsys.readouterr().out
+    ended = run_all({f"rank{k}": program(False) for k in range(2)})
+    assert [one.out for one in ended.values()] == [["20000"]] * 2, ended["rank0"].err
+    said = "".join(one.err for one in ended.values())
+    assert said.count("taken up where it was interrupted") == 1
+    assert said.count("another process is computing it") <= 1
+    (entry,) = entries(tmp_path)
+    assert memload.verify(tmp_path / entry) > 0
+
+
+def test_the_command_lists_and_removes(ds, tmp_path, capsys):
+    ds.map(standardised).cache(tmp_path)
+    ds.only("x").map(torch.neg).cache(tmp_path)
+    left = [0] * 15_000
+
+    def ends(sample):
+        left.pop()
+        return sample["x"]
+
+    with pytest.raises(RuntimeError):
+        ds.select(torch.arange(20_000) % 200).map(ends).cache(tmp_path, version="1")
+    capsys.readouterr()
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine-0123456789abcdef").mkdir()
+    assert main(["cache", "list", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert out.count("200 rows") == 2
+    assert "standardised" in out
+    assert "unfinished" in out
+    assert "mine" not in out
+    assert "3 entries" in out
+    assert main(["cache", "rm", str(tmp_path), "--unfinished"]) == 0
+    assert main(["cache", "rm", str(tmp_path), "neg-"]) == 0
+    assert capsys.readouterr().out.count("removed") == 2
+    assert len([name for name in entries(tmp_path) if name.startswith("standardised-")]) == 1
+    assert main(["cache", "rm", str(tmp_path), "nothing"]) == 2
+    assert main(["cache", "rm", str(tmp_path)]) == 2
+    assert "give --all or --unfinished" in capsys.readouterr().err
+    assert main(["cache", "rm", str(tmp_path), "--all"]) == 0
+    assert entries(tmp_path) == ["mine", "mine-0123456789abcdef"]
+    assert main(["cache", "list", str(tmp_path / "missing")]) == 2
