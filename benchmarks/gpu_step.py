@@ -67,12 +67,12 @@ def first(batches: Iterable[dict[str, torch.Tensor]], count: int) -> Iterator[to
 
 
 def measure(bench: GpuBench, case: Case, repeats: int) -> None:
-    device, steps = bench.device, 4 if bench.args.quick else STEPS
+    device, steps = bench.device, 2 if bench.args.quick else STEPS
     loader = loader_of(case, device)
     resident = [batch.clone() for batch in first(loader, RESIDENT)]
     step = trainer(device, resident[0], repeats)
     fed = [resident[k % RESIDENT] for k in range(steps)]
-    loop(step, fed[:3])
+    loop(step, fed[: 1 if bench.args.quick else 3])
     cpu: list[float] = []
 
     def with_loader() -> float:

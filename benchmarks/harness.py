@@ -190,4 +190,6 @@ def _plain(value: Any) -> Any:
         return asdict(value)
     if isinstance(value, list):
         return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
     return value

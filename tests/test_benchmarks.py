@@ -40,7 +40,7 @@ ON_A_GPU = {
     "gpu_copy.py": [],
     "gpu_loader.py": ["--workloads", "W2"],
     "gpu_resident.py": ["--workloads", "W2"],
-    "gpu_step.py": [],
+    "gpu_step.py": ["--workloads", "W2"],
 }
 RUN_ALL = """
 import json, runpy, sys

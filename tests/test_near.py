@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,6 +16,10 @@ import memload
 from memload.gpu.bringing import does_not_fit
 from memload.gpu.frames import FrameIndex, frames_of
 from memload.gpu.near import NearColumn
+from memload.gpu.pinned_memory import near_fields
+from memload.gpu.simulated import SimulatedInterface
+
+CPU = torch.device("cpu")
 
 
 def movie(frames=40, seed=0):
@@ -75,6 +80,74 @@ def test_batches_are_those_from_files_whatever_is_selected_before_and_after(
         near, far = step(near), step(far)
     arguments = {"batch_size": batch_size, "shuffle": shuffle, "drop_last": drop_last}
     assert same(batches(near, **arguments), batches(far, **arguments))
+
+
+@given(field_sets(), reorderings(), reorderings(), st.booleans())
+@settings(max_examples=20)
+def test_data_in_pinned_memory_is_the_same_to_the_cpu_and_to_the_device_that_gathers_it(arrays, before, after, shuffle):
+    far = memload.from_arrays(arrays)
+    for step in before:
+        far = step(far)
+    pinned = memload.to_device(far, "cpu", tier="pinned")
+    for step in after:
+        pinned, far = step(pinned), step(far)
+    expected = batches(far, shuffle=shuffle)
+    assert same(batches(pinned, shuffle=shuffle), expected)
+    seen = near_fields(pinned.fields, CPU)
+    assert seen is not None
+    assert same(batches(memload.Dataset(seen), shuffle=shuffle), expected)
+
+
+def test_windows_of_pinned_memory_are_gathered_frame_by_frame():
+    far = memload.from_arrays(movie())
+    pinned = memload.to_device(far, "cpu", tier="pinned")
+    for cut in (
+        lambda ds: ds.with_lags(stim=range(5)),
+        lambda ds: ds.with_lags(stim=[-2, 0, 3]).select([9, 1, 1]),
+        lambda ds: ds.select([*range(30), 3]).with_lags(stim=[1, 0]),
+        lambda ds: ds.windows(window=4, hop=3),
+    ):
+        for ds in (cut(pinned), memload.to_device(cut(far), "cpu", tier="pinned")):
+            assert same(batches(ds), batches(cut(far)))
+            assert same(batches(memload.Dataset(near_fields(ds.fields, CPU))), batches(cut(far)))
+
+
+def test_what_is_joined_of_several_memories_goes_through_the_ring():
+    one, two = (memload.to_device(memload.from_arrays(movie(seed=seed)), "cpu", tier="pinned") for seed in (1, 2))
+    joined = one.concat(two)
+    assert near_fields(joined.fields, CPU) is None
+    assert near_fields(one.fields, torch.device("cuda", 0)) is None
+    assert same(batches(joined), batches(memload.from_arrays(movie(seed=1)).concat(memload.from_arrays(movie(seed=2)))))
+
+
+@pytest.mark.parametrize("native", [False, True])
+def test_a_loader_tries_both_ways_once_and_says_which_it_took(native):
+    interface = SimulatedInterface(native=native)
+    far = memload.from_arrays(movie())
+    pinned = memload.to_device(far, "cpu", tier="pinned")
+    called = []
+
+    def transform(batch):
+        called.append(batch)
+        return batch
+
+    loader = memload.FastLoader(pinned, batch_size=4, device=interface, batch_transform=transform)
+    assert same(read_from(interface, loader), batches(far))
+    assert len(called) == 10
+    assert "its rows lie in pinned RAM" in loader.why
+    tried = loader._way
+    assert same(read_from(interface, loader), batches(far))
+    assert loader._way is tried
+    loader._way = replace(tried, gathers=not tried.gathers)
+    assert same(read_from(interface, loader), batches(far))
+
+
+def read_from(interface, loader):
+    found = []
+    for batch in loader:
+        reading = {name: interface.read(tensor) for name, tensor in batch.items()}
+        found.append({name: read() for name, read in reading.items()})
+    return found
 
 
 @given(st.data())

@@ -8,7 +8,9 @@ import pytest
 DOCS = Path(__file__).parents[1] / "docs"
 
 
-@pytest.mark.parametrize("page", ["checkpointing.md", "compression.md", "graphs.md", "hdf5.md", "nsd.md", "sources.md"])
+@pytest.mark.parametrize(
+    "page", ["checkpointing.md", "compression.md", "gpu.md", "graphs.md", "hdf5.md", "nsd.md", "sources.md"]
+)
 def test_the_snippets_of_a_page_run_one_after_the_other(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     snippets = re.findall(r"^```python\n(.*?)^```", (DOCS / page).read_text(), flags=re.MULTILINE | re.DOTALL)

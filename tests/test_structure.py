@@ -67,6 +67,7 @@ FLOORS = [
     {"gpu.device_batches"},
     {"engine", "stock_passes"},
     {"grouped_batches"},
+    {"gpu.trials"},
     {"loader"},
     {"accelerated", "accumulation", "derivation"},
     {"scoring", "map_cache"},

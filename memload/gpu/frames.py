@@ -89,7 +89,7 @@ class FrameIndex:
             used[begins if self.places is None else self.places[begins]] = True
         if used.all():
             return range(frames), self
-        place = np.cumsum(used) - 1
+        place = np.maximum(np.cumsum(used) - 1, 0)  # of those that are not used, some number that is there
         if self.steps is None and self.places is None:
             return np.flatnonzero(used), FrameIndex(place[self.begins])
         places = place if self.places is None else place[self.places]

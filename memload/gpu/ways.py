@@ -11,6 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 _WARM, _TIMED = 2, 6
+TRIED = _WARM + _TIMED
+"""Batches of a trial."""
+
 _BUSY = 0.8  # of the CPUs that a process may use: above, they are what limits
 _MOST_SLOWER = 1.5
 
