@@ -16,6 +16,8 @@ from memload.bench import memcpy_gb_per_second
 from memload.device import CudaState, cuda_state
 from memload.gpu.driver import driver_version, too_old
 from memload.gpu.memory import gpu_memories
+from memload.gpu.pinning_rates import PinningRates
+from memload.gpu.torch_interface import torch_interface
 from memload.measure import cpu_model
 from memload.memory import budget
 
@@ -123,8 +125,7 @@ def gpu_facts() -> Iterator[Fact]:
     for gpu in gpus:
         major, minor = torch.cuda.get_device_capability(gpu.index)
         yield Fact(f"GPU {gpu.index}", f"{gpu.name} (sm_{major}{minor})", str(gpu))
-    if not gpus:
-        yield no_gpu_fact(torch.version.cuda, driver_version())
+    yield copies_fact(*_pinning()) if gpus else no_gpu_fact(torch.version.cuda, driver_version())
     state = cuda_state()
     yield driver_fact(driver_version(), {"torch": torch.version.cuda, "memload._cuda": state.toolkit})
     yield cuda_fact(state)
@@ -148,6 +149,22 @@ def driver_fact(driver: str | None, built_with: Mapping[str, str | None]) -> Fac
     problems = [f"{who}: {too_old(driver, toolkit)}" for who, toolkit in wanted.items() if too_old(driver, toolkit)]
     served = ", ".join(f"{who} (CUDA {toolkit})" for who, toolkit in wanted.items())
     return Fact("driver", driver, "; ".join(problems) or f"new enough for {served or 'what there is'}")
+
+
+def copies_fact(rates: PinningRates | None, why_not: str) -> Fact:
+    """How fast the GPU copies from memory that is pinned in either way, and which way slots are."""
+    if rates is None:
+        return Fact("pinned copies", "not tried", f"batches are copied whole, by torch: {why_not}")
+    value = f"{rates.registered / 1e9:.1f} registered, {rates.allocated / 1e9:.1f} allocated"
+    if not rates.fastest:
+        return Fact("pinned copies", "refused", "the driver pins nothing here: copies go several times slower")
+    way = "huge pages registered with the driver" if rates.registers else "memory that the driver allocates"
+    return Fact("pinned copies", value, f"GB/s; slots are {way}, and no loader brings more to the GPU")
+
+
+def _pinning() -> tuple[PinningRates | None, str]:
+    interface = torch_interface(torch.cuda.current_device())
+    return (None, interface.why_not_native) if interface.native is None else (interface.pinning, "")
 
 
 def cuda_fact(state: CudaState) -> Fact:

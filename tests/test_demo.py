@@ -12,6 +12,7 @@ import torch
 import memload
 from memload import demo, doctor
 from memload.gpu.driver import driver_version
+from memload.gpu.pinning_rates import PinningRates
 from memload.measure import Spread
 from memload.memory import budget
 
@@ -113,6 +114,10 @@ def test_the_doctor_says_what_a_driver_is_too_old_for_and_why_there_is_no_gpu():
     assert old.meaning == "memload._cuda: driver 535.129.03 is older than 580, the oldest for CUDA 13"
     assert "torch (CUDA 12.8)" in doctor.driver_fact("535.129.03", {"torch": "12.8", "memload._cuda": ""}).meaning
     assert "built without CUDA" in doctor.no_gpu_fact(None, "580.65.06").meaning
+    assert "registered with the driver" in doctor.copies_fact(PinningRates(55e9, 54e9), "").meaning
+    assert "the driver allocates" in doctor.copies_fact(PinningRates(0.0, 54e9), "").meaning
+    assert doctor.copies_fact(PinningRates(0.0, 0.0), "").value == "refused"
+    assert "no nvcc" in doctor.copies_fact(None, "no nvcc was found").meaning
     assert "CUDA_VISIBLE_DEVICES" in doctor.no_gpu_fact("13.0", "580.65.06").meaning
 
 
