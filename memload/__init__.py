@@ -13,6 +13,7 @@ except ModuleNotFoundError as error:
 
 from memload.accelerated import prepare
 from memload.accumulation import Micro, accumulate
+from memload.augment import Augment
 from memload.budget_batches import BudgetBatchSampler
 from memload.cast import Cast, Float32View, cast_stim
 from memload.codec import Codec
@@ -27,6 +28,8 @@ from memload.errors import (
     FormatError,
     LayoutWarning,
     MemloadError,
+    MemoryStopError,
+    MemoryWarning,
     ShardFormatError,
     ShardReadError,
     WriterBusyError,
@@ -41,6 +44,12 @@ from memload.groups import GroupedDataset, concat, group_collate
 from memload.hugging_face import from_hf
 from memload.loader import FastLoader
 from memload.mapped import MappedDataset
+from memload.memory.diagnosis import Finding
+from memload.memory.metric_logs import MLflowLog, TensorBoardLog
+from memload.memory.monitor import Monitor
+from memload.memory.plan_result import Plan
+from memload.memory.planner import plan
+from memload.memory.shape import DatasetShape
 from memload.memory.tiers import Tier
 from memload.opening import from_arrays, open  # noqa: A004 - memload.open is its public name
 from memload.pictures import write_images
@@ -55,18 +64,21 @@ from memload.writing import write
 from memload.zipping import zip  # noqa: A004 - memload.zip is its public name
 
 __all__ = [
+    "Augment",
     "BudgetBatchSampler",
     "Cast",
     "ChecksumError",
     "Codec",
     "Damage",
     "Dataset",
+    "DatasetShape",
     "DecodeError",
     "DeviceError",
     "DiskSpaceError",
     "EngineOptions",
     "FastLoader",
     "Field",
+    "Finding",
     "Float32View",
     "FormatError",
     "GraphBatch",
@@ -74,15 +86,21 @@ __all__ = [
     "GroupedDataset",
     "LayoutWarning",
     "LoaderStats",
+    "MLflowLog",
     "MappedDataset",
     "MemloadError",
+    "MemoryStopError",
+    "MemoryWarning",
     "Micro",
     "MixingSampler",
+    "Monitor",
     "Padded",
+    "Plan",
     "Ragged",
     "ShardFormatError",
     "ShardReadError",
     "ShardWriter",
+    "TensorBoardLog",
     "Tier",
     "WeightedSampler",
     "WriterBusyError",
@@ -97,6 +115,7 @@ __all__ = [
     "group_collate",
     "open",
     "open_graphs",
+    "plan",
     "prepare",
     "ragged",
     "score",

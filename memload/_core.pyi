@@ -7,7 +7,7 @@ import numpy
 import numpy.typing
 import typing
 import typing_extensions
-__all__: list[str] = ['Ceiling', 'Chain', 'Column', 'Device', 'PinnedSlots', 'Pipeline', 'Ragged', 'SimulatedDevice', 'SimulatedEvent', 'SimulatedReading', 'Slots', 'Storage', 'TileGrid', 'Tiles', 'Windows', 'bench_decode', 'bench_disk', 'bench_memcpy', 'cast', 'copy', 'copy_seconds', 'isas', 'version']
+__all__: list[str] = ['Ceiling', 'Chain', 'Column', 'Device', 'PinnedSlots', 'Pipeline', 'Ragged', 'SimulatedDevice', 'SimulatedEvent', 'SimulatedReading', 'Slots', 'Storage', 'TileGrid', 'Tiles', 'Windows', 'bench_decode', 'bench_disk', 'bench_memcpy', 'cast', 'copy', 'copy_seconds', 'isas', 'place', 'version']
 class Storage:
     """
     One readable run of bytes: a mapped file, or memory of somebody else's.
@@ -464,11 +464,11 @@ class Pipeline:
     One pass over a plan: rows gathered by native threads into reused slots.
     """
     @staticmethod
-    def ring_bytes(fields: collections.abc.Sequence[tuple[Column | Tiles | Windows | Ragged, tuple[str, str, bool] | None, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]]], slot_rows: typing.SupportsInt | typing.SupportsIndex, depth: typing.SupportsInt | typing.SupportsIndex, threads: typing.SupportsInt | typing.SupportsIndex = 0) -> int:
+    def ring_bytes(fields: collections.abc.Sequence[tuple[Column | Tiles | Windows | Ragged, tuple[str, str, bool | tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex], collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex]]] | None, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]]], slot_rows: typing.SupportsInt | typing.SupportsIndex, depth: typing.SupportsInt | typing.SupportsIndex, threads: typing.SupportsInt | typing.SupportsIndex = 0) -> int:
         """
         Bytes that the slots of such a pipeline take, and what so many threads decode in.
         """
-    def __init__(self, fields: collections.abc.Sequence[tuple[Column | Tiles | Windows | Ragged, tuple[str, str, bool] | None, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]]], batch_rows: typing.SupportsInt | typing.SupportsIndex, slot_rows: typing.SupportsInt | typing.SupportsIndex, drop_last: bool, depth: typing.SupportsInt | typing.SupportsIndex, threads: typing.SupportsInt | typing.SupportsIndex, read_blocks: bool = False, direct: bool = False, isa: str = '', streaming: bool | None = None, reuse: Pipeline | None = None, slots: PinnedSlots | None = None, route: tuple[Device, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex] | None = None, lent: bool = False) -> None:
+    def __init__(self, fields: collections.abc.Sequence[tuple[Column | Tiles | Windows | Ragged, tuple[str, str, bool | tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex], collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex]]] | None, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]]], batch_rows: typing.SupportsInt | typing.SupportsIndex, slot_rows: typing.SupportsInt | typing.SupportsIndex, drop_last: bool, depth: typing.SupportsInt | typing.SupportsIndex, threads: typing.SupportsInt | typing.SupportsIndex, read_blocks: bool = False, direct: bool = False, isa: str = '', streaming: bool | None = None, reuse: Pipeline | None = None, slots: PinnedSlots | None = None, route: tuple[Device, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex] | None = None, lent: bool = False) -> None:
         """
         Fields are (column, None or (from, to, norm_removed), DLPack code, bits, shape of what follows the first axis). With a route (device, stream of copies, stream of what follows, first field of the second part) batches go to a device, by `slots`; lent: they are gathered into memory that land() gives.
         """
@@ -556,9 +556,9 @@ def bench_memcpy(nbytes: typing.SupportsInt | typing.SupportsIndex, threads: typ
     """
     Copies between huge-page buffers for about that long: seconds, cpu_seconds, bytes.
     """
-def cast(src_address: typing.SupportsInt | typing.SupportsIndex, dst_address: typing.SupportsInt | typing.SupportsIndex, n: typing.SupportsInt | typing.SupportsIndex, from_code: str, to_code: str, norm_removed: bool = False, isa: str = '', streaming: bool = False, threads: typing.SupportsInt | typing.SupportsIndex = 1) -> None:
+def cast(src_address: typing.SupportsInt | typing.SupportsIndex, dst_address: typing.SupportsInt | typing.SupportsIndex, n: typing.SupportsInt | typing.SupportsIndex, from_code: str, to_code: str, how: bool | tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex], collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex]] = False, isa: str = '', streaming: bool = False, threads: typing.SupportsInt | typing.SupportsIndex = 1) -> None:
     """
-    Cast n elements from one address to another; dtypes by their safetensors names, isa "" for the best.
+    Cast n elements from one address to another; dtypes by their safetensors names, isa "" for the best. how: norm_removed, or constants (elements from one channel to the next, scale, offset, means, deviations).
     """
 def copy(src_address: typing.SupportsInt | typing.SupportsIndex, dst_address: typing.SupportsInt | typing.SupportsIndex, nbytes: typing.SupportsInt | typing.SupportsIndex, isa: str = '', streaming: bool = False) -> None:
     """
@@ -571,5 +571,9 @@ def copy_seconds(device: Device, stream: typing.SupportsInt | typing.SupportsInd
 def isas() -> list[str]:
     """
     The instruction sets that this build holds and this machine runs, the best last.
+    """
+def place(src_address: typing.SupportsInt | typing.SupportsIndex, dst_address: typing.SupportsInt | typing.SupportsIndex, pictures: typing.SupportsInt | typing.SupportsIndex, pictures_per_draw: typing.SupportsInt | typing.SupportsIndex, draws: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], shape: tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, bool, bool], cast: tuple[str, str, bool | tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex], collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex]]], isa: str = '', threads: typing.SupportsInt | typing.SupportsIndex = 1) -> None:
+    """
+    Cut, flip, lay out and cast pictures; shape: (height, width, channels, height and width of the result, stored interleaved, result in planes); cast: (from, to, how); draws: (rows, 3) of top, left, flipped.
     """
 version: str

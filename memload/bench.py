@@ -63,7 +63,7 @@ class Ceiling:
         isa: str = "",
     ) -> None:
         specs = resolve(dataset).with_casts(cast or {}).pipeline_fields()
-        fields = [(_plain(column), rule) for column, rule, *_ in specs]
+        fields = [(_plain(column), _without_constants(rule)) for column, rule, *_ in specs]
         self.threads = threads or default_threads()
         self._native = _core.Ceiling(fields, rows, batch_size, self.threads, isa)
 
@@ -104,6 +104,12 @@ def memcpy_gb_per_second(threads: int, seconds: float = _COPY_SECONDS) -> float:
     """10^9 bytes per second that plain memcpy copies between huge-page buffers larger than the caches."""
     run = _core.bench_memcpy(_COPY_BYTES, threads, seconds)
     return float(run["bytes"] / run["seconds"] / 1e9)
+
+
+def _without_constants(rule: tuple[str, str, Any] | None) -> tuple[str, str, bool] | None:
+    if rule is not None and not isinstance(rule[2], bool):
+        raise ValueError("the ceiling of casts with scale=, offset=, mean= or std= is not measured: leave these out")
+    return rule
 
 
 def casts_of(dataset: Dataset, dtype: torch.dtype | None) -> dict[str, Cast]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from memload.carried import plain_collate
-from memload.cast_batches import cast_batch
+from memload.cast_batches import Casting, cast_batch
 from memload.dataset import Dataset
 from memload.draws import Indices
 from memload.groups import group_collate
@@ -46,7 +46,7 @@ def answer_rows(loader: FastLoader[Any], indices: Any, seed: PassSeed, batch: In
     collated = collate(samples)
     names = list(dataset.fields) if isinstance(dataset, Dataset) else []
     if loader._casts:
-        collated = cast_batch(collated, loader._casts, names, collate is group_collate)
+        collated = cast_batch(collated, loader._casts, names, collate is group_collate, Casting(seed, batch))
     if loader.batch_transform is None or loader._transforms_last():
         return collated
     return transformed_here(loader.batch_transform, collated, seed, batch)

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import re
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from memload.computed import ORIGIN_NAME, Origin
+from memload.computed import Origin
 from memload.errors import FormatError
 from memload.shard_index import INDEX_NAME, read_index
 from memload.staging import Staging
@@ -109,8 +108,6 @@ def remove(entry: Entry) -> None:
     staging = Staging(entry.path, append=False)  # whoever holds it writes there, alone
     try:
         if entry.complete:
-            (entry.path / INDEX_NAME).unlink(missing_ok=True)  # first: what is half removed must not open
-            (entry.path / ORIGIN_NAME).unlink(missing_ok=True)
-            shutil.rmtree(entry.path)
+            entry.path.rename(staging.directory / "removed")  # at once: what is half removed must not open
     finally:
         staging.discard()

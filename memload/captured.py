@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dis
 import functools
 import importlib
@@ -51,23 +52,19 @@ def global_values(fn: FunctionType) -> dict[str, Any]:
     return {f"global {name!r}": fn.__globals__[name] for name in names if name in fn.__globals__}
 
 
-def imported_modules(fn: FunctionType) -> dict[str, ModuleType]:
-    """Return the modules that a function imports when it runs, by name.
-
-    Raises:
-        ImportError: one is not there.
-    """
-    names = names_in(fn.__code__, "IMPORT_NAME")
+def imported_modules(fn: FunctionType) -> dict[str, ModuleType | None]:
+    """Return the modules that a function imports when it runs, by name; None for those that are not there."""
     package = fn.__globals__.get("__package__") or ""
-    found = {}
-    for name in names:
-        try:
-            found[f"module {name!r}"] = importlib.import_module(name or package)
-        except ImportError:
-            if not package:
-                raise
-            found[f"module {name!r}"] = importlib.import_module(f".{name}", package)
-    return found
+    names = names_in(fn.__code__, "IMPORT_NAME")
+    return {f"module {name!r}": _imported(name, package) for name in names}
+
+
+def _imported(name: str, package: str) -> ModuleType | None:
+    for place in [name, f"{package}.{name}" if name and package else package]:  # absolute, or beside the function
+        if place:
+            with contextlib.suppress(ImportError):
+                return importlib.import_module(place)
+    return None
 
 
 def attributes_used(fn: FunctionType) -> tuple[str, ...]:

@@ -49,7 +49,8 @@ class CarryingCollate:
     def _cast(self, samples: list[Any]) -> Any:
         if self.plain is default_collate and isinstance(samples, GatheredRows):
             door = samples.door
-            if door is not None and not door.source.casts:  # part of the gather
+            in_gather = not any(cast.places for cast in self.casts.values())
+            if door is not None and in_gather and not door.source.casts:  # part of the gather
                 return default_collate(samples.through(door.with_casts(self.casts)))
         return cast_batch(self.plain(samples), self.casts, self._names, self._grouped)
 

@@ -1,6 +1,7 @@
-"""From uint8 pixels to the numbers a network takes: the rule, the operation, and a view of a dataset that applies it.
+"""From uint8 pixels to the numbers a network takes: an operation on tensors, and a view of a dataset that applies it.
 
-The rule, which every path follows to the bit (C++ on the CPU, the kernel on CUDA, fused into the gather of a loader):
+The rule, which every path follows to the bit (C++ on the CPU, the kernel on CUDA, fused into the gather of a loader);
+what else a `Cast` can do is in cast_rule.py:
 
     y = x.to(dtype)
     y = (y - 127) / 255.0      # if norm_removed and x is uint8
@@ -9,69 +10,23 @@ The rule, which every path follows to the bit (C++ on the CPU, the kernel on CUD
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 from torch.utils.data import Dataset
 
 from memload import _core
+from memload.cast_rule import Cast as Cast
 from memload.device import cuda_module, cuda_state, warn_of_fallback
 from memload.dtypes import code_of, dtype_name
 from memload.gathered import GatheredRows
 from memload.ragged_samples import NO_FORMS, sample_of
 from memload.stats import LoaderStats
 
-_TARGETS = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 _KERNEL_TARGETS = (torch.bfloat16, torch.float16, torch.float32)
 
 # Results above this size do not fit into a last level cache beside anything else, and are written past it.
 _STREAMING_BYTES = 64 << 20
-
-
-@dataclass(frozen=True)
-class Cast:
-    """What becomes of a field: each element converted to ``dtype``, and uint8 pixels normalised if asked.
-
-    Args:
-        dtype: torch.bfloat16, torch.float16, torch.float32 or torch.float64. The first two halve what float32 takes in
-            memory and time; (x - 127) / 255 in bfloat16 is exact to 1 part in 256, in float16 to 1 in 2048.
-        norm_removed: a uint8 element x becomes (x - 127) / 255, between -0.498 and 0.502, each operation rounded to
-            ``dtype``. Elements of any other dtype are converted and never normalised.
-
-    Raises:
-        TypeError: ``dtype`` is none of these, or ``norm_removed`` is no bool.
-
-    Example:
-        >>> Cast(torch.float32, norm_removed=True).apply(torch.tensor([127, 0], dtype=torch.uint8))
-        tensor([ 0.0000, -0.4980])
-    """
-
-    dtype: torch.dtype
-    norm_removed: bool = False
-
-    def __post_init__(self) -> None:
-        if self.dtype not in _TARGETS:
-            allowed = ", ".join(map(str, _TARGETS))
-            raise TypeError(f"a cast is to one of {allowed}; got dtype={self.dtype!r}")
-        if not isinstance(self.norm_removed, bool):
-            raise TypeError(f"norm_removed is True or False; got {self.norm_removed!r}")
-
-    def apply(self, x: torch.Tensor) -> torch.Tensor:
-        """Return ``x`` after the cast, by plain torch operations on any device: the definition of the rule.
-
-        Gradients flow through a floating ``x`` as through ``x.to(dtype)``.
-
-        Raises:
-            TypeError: ``x`` is complex.
-        """
-        if x.is_complex():
-            raise TypeError(f"no cast from {x.dtype} to {self.dtype}: take x.real, x.imag or x.abs() first")
-        y = x.to(self.dtype)
-        if self.norm_removed and x.dtype == torch.uint8:
-            # A tensor as divisor: on CUDA, torch multiplies by the inverse of a number, which rounds differently.
-            y = (y - 127) / y.new_full((), 255.0)
-        return y
 
 
 def cast_stim(
@@ -157,11 +112,20 @@ def _cast_anew(x: torch.Tensor, norm_removed: bool, dtype: torch.dtype) -> torch
     return out
 
 
-def _cast_sample(x: torch.Tensor, rule: Cast) -> torch.Tensor:
-    """As `cast_stim`, whose operator imports torch's compiler when it first runs: seconds in each worker process."""
-    if type(x) is torch.Tensor and x.dtype == torch.uint8 and x.layout == torch.strided:
+def cast_pixels(x: torch.Tensor, rule: Cast, out: torch.Tensor | None = None) -> torch.Tensor:
+    """As `cast_stim`, whose operator imports torch's compiler when it first runs: seconds in each worker process.
+
+    Args:
+        x: on the CPU or a CUDA device.
+        rule: a plain one.
+        out: where to put the result: dense, of the result's shape, dtype and device.
+    """
+    if type(x) is not torch.Tensor or x.dtype != torch.uint8 or x.layout != torch.strided:
+        return cast_stim(x, rule.norm_removed, rule.dtype, out=out)
+    if out is None:
         return _cast_anew(x, rule.norm_removed, rule.dtype)
-    return cast_stim(x, rule.norm_removed, rule.dtype)
+    _fill(out, x, rule.norm_removed)
+    return out
 
 
 def _empty_as_converted(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -305,7 +269,7 @@ class Float32View(Dataset[dict[str, Any]]):
             raise TypeError(f"Float32View needs samples that are dicts; sample {index} is a {type(sample).__name__}")
         fields = {name: torch.as_tensor(sample[name]) for name in ("stim", "robs", "behavior") if name in sample}
         converted = {
-            name: _cast_sample(fields[name], rule) if name == "stim" else rule.apply(fields[name])
+            name: cast_pixels(fields[name], rule) if name == "stim" else rule.apply(fields[name])
             for name, rule in self.rules(fields).items()
         }
         made: dict[str, Any] = sample_of({**sample, **converted}, getattr(sample, "forms", NO_FORMS))

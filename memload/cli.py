@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from memload import bench, cache_command, demo, doctor, info_command, write_command
+from memload import bench, cache_command, demo, doctor, info_command, monitor_command, plan_command, write_command
 from memload.errors import ChecksumError, MemloadError
 from memload.shards import verify
 from memload.sizes import format_size
@@ -66,6 +66,8 @@ COMMANDS = {
     "bench": Command("Measure a loader beside the ceiling of this machine", bench.add_arguments, bench.run),
     "write": Command(write_command.HELP, write_command.add_arguments, write_command.run),
     "info": Command(info_command.HELP, info_command.add_arguments, info_command.run),
+    "plan": Command(plan_command.HELP, plan_command.add_arguments, plan_command.run),
+    "monitor": Command(monitor_command.HELP, monitor_command.add_arguments, monitor_command.run),
     "cache": Command(cache_command.HELP, cache_command.add_arguments, cache_command.run),
     "verify": Command(
         "Read every byte of a set of shards and compare it with the checksums", _verify_arguments, _verify

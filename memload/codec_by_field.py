@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
 
@@ -37,7 +37,7 @@ def _parse(codec: object) -> Codec:
     return codec
 
 
-def words_of(codecs: Codec | Mapping[str, Codec] | None) -> str:
+def words_of(codecs: Codecs) -> str:
     """Return what is asked for as one text; equal texts mean the same."""
     if isinstance(codecs, Mapping):
         return " ".join(f"{name}={codec}" for name, codec in sorted(codecs.items()))
@@ -53,12 +53,18 @@ def coded_specs(
         ValueError: a codec names a field that is not there, or has blocks that are too large, or a field has the name
             that another one's offsets need.
     """
-    if isinstance(codecs, Mapping) and codecs.keys() - forms.keys():
-        unknown = sorted(codecs.keys() - forms.keys())[0]
-        raise ValueError(f"codec= names the field {unknown!r}; the rows have {', '.join(map(repr, forms))}")
+    check_known(codecs, forms)
     fields = {name: FieldSpec.of_rows(*form, _codec_of(name, form, codecs)) for name, form in forms.items()}
     check_names(fields)
     return fields
+
+
+def check_known(codecs: Codecs, names: Iterable[str]) -> None:
+    """Raise ValueError if a codec is meant for a field that is not among `names`."""
+    known = list(names)
+    unknown = sorted(codecs.keys() - set(known)) if isinstance(codecs, Mapping) else []
+    if unknown:
+        raise ValueError(f"codec= names the field {unknown[0]!r}; the rows have {', '.join(map(repr, known))}")
 
 
 def check_same(fields: Mapping[str, FieldSpec], codecs: Codec | Mapping[str, Codec] | None) -> None:

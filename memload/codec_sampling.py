@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from memload.codec import Codec
+from memload.codec_by_field import Codecs, check_known
 from memload.codec_choice import choose_codec
 from memload.progress import note
 from memload.rows import Rows
@@ -19,12 +20,22 @@ _SAMPLE_BYTES = 2**24
 _RUNS = 16  # places from which it is taken
 
 
+def is_sampled(codec: Codecs) -> bool:
+    """Whether a sample decides the codec of all fields, or of some."""
+    return AUTO in codec.values() if isinstance(codec, Mapping) else codec == AUTO
+
+
 def sampled_codecs(
-    sample: Callable[[NDArray[np.int64]], Mapping[str, Rows]], rows: int, row_bytes: int, progress: bool | None
-) -> dict[str, Codec]:
-    """Return the codec of each field that is worth one, and say on standard error what was found.
+    codec: Codecs,
+    sample: Callable[[NDArray[np.int64]], Mapping[str, Rows]],
+    rows: int,
+    row_bytes: int,
+    progress: bool | None,
+) -> dict[str, Codec | str]:
+    """Return the codec of each field that is worth one, or is given one, and say on standard error what was found.
 
     Args:
+        codec: "auto", or a dict in which it stands for some fields.
         sample: returns rows by their numbers, as they will be written.
         rows: how many there are.
         row_bytes: about how many bytes one has.
@@ -34,10 +45,13 @@ def sampled_codecs(
     starts = np.linspace(0, rows - length, min(_RUNS, rows)).astype(np.int64)
     numbers = np.unique(starts[:, None] + np.arange(length))
     fields = {name: borrow_array(name, _tensor(some)) for name, some in sample(numbers).items()}
-    choices = choose_codec(fields)
+    check_known(codec, fields)
+    asked = codec if isinstance(codec, Mapping) else dict.fromkeys(fields, AUTO)
+    given = {name: one for name, one in asked.items() if one != AUTO}
+    choices = choose_codec({name: field for name, field in fields.items() if asked.get(name) == AUTO})
     for name, choice in choices.items():
         note(f"{name}: {choice}", progress)
-    return {name: choice.codec for name, choice in choices.items() if choice.codec is not None}
+    return {**given, **{name: choice.codec for name, choice in choices.items() if choice.codec is not None}}
 
 
 def _tensor(rows: Rows) -> torch.Tensor:

@@ -41,7 +41,7 @@ class FieldSlots:
         self._of: dict[int, _core.Slots] = {}
 
     def take(self, field: int, nbytes: int) -> torch.Tensor:
-        """Return so many uninitialised bytes for the field of this number, counted from 0."""
+        """Return so many uninitialised bytes for the field of this number."""
         if field not in self._of:
             self._of.setdefault(field, _core.Slots(self._batches))
         return from_dlpack(self._of[field].take(nbytes))

@@ -60,7 +60,7 @@ class Conversion:
         if self.factor is not None:
             values = values.to(self._computes_in(rows.dtype), copy=True).mul_(self.factor)
         if self.cast is not None:
-            values = self.cast.apply(values)
+            values = self.cast.apply(values.view(len(rows), *rows.shape)).reshape(-1)
         converted = values.view(torch.uint8).numpy().reshape(len(rows), row_nbytes(values.dtype, rows.shape))
         return Rows(values.dtype, rows.shape, converted)
 
@@ -76,7 +76,9 @@ class Conversion:
 
     def _dtypes(self, dtype: torch.dtype) -> list[torch.dtype]:
         computes = [self._computes_in(dtype)] if self.factor is not None else []
-        return [dtype, *computes, *([self.cast.dtype] if self.cast is not None else [])]
+        if self.cast is None:
+            return [dtype, *computes]
+        return [dtype, *computes, self.cast.dtype, *([self.cast.computes_in(dtype)] if self.cast.computes else [])]
 
     def _computes_in(self, dtype: torch.dtype) -> torch.dtype:
         wide = torch.float64 in (dtype, self.cast.dtype if self.cast is not None else None)
@@ -173,6 +175,8 @@ def _as_factor(given: Any) -> float:
 
 
 def _as_cast(given: Any) -> Cast:
+    if isinstance(given, Cast) and (given.layout is not None or given.augment is not None):
+        raise ValueError(f"layout= and augment= are for a loader, not for what is stored: leave them out of {given}")
     return given if isinstance(given, Cast) else Cast(as_torch_dtype(given))
 
 

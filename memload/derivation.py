@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import xxhash
@@ -21,6 +21,7 @@ def key_of(
     functions: Sequence[Callable[..., Any]],
     version: str | None,
     progress: bool | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> str:
     """Return 32 hexadecimal digits that are the same in another process for the same functions over the same rows.
 
@@ -30,6 +31,7 @@ def key_of(
         functions: that are applied to them, in order.
         version: stands for the functions, and for a dataset that is not known again otherwise; None: they are hashed.
         progress: whether to show a bar where rows have to be read for it; None shows it on a terminal.
+        options: that change what is computed, by name.
 
     Raises:
         ValueError: a function or the dataset cannot be hashed, and there is no version.
@@ -38,7 +40,7 @@ def key_of(
     if version is not None and not isinstance(version, str):
         raise TypeError(f"version= is a text of yours, got {type(version).__name__}")
     code = [version] if version is not None else [_hashed_function(one) for one in functions]
-    parts = [what, _rows(dataset, version, progress), *code]
+    parts = [what, _rows(dataset, version, progress), *code, *_hashed_options(options or {}, version)]
     return xxhash.xxh3_128_hexdigest("\0".join(parts).encode())
 
 
@@ -56,6 +58,17 @@ def _hashed_function(fn: Callable[..., Any]) -> str:
             f"{name_of(fn)} cannot be told from other functions, so that what it computed would not be known again "
             f"({error}); give version=, a text of yours that changes whenever the function or what it uses changes"
         ) from error
+
+
+def _hashed_options(options: Mapping[str, Any], version: str | None) -> Iterator[str]:
+    for name in sorted(options):
+        try:
+            yield f"{name} {fingerprint(options[name])}"
+        except UnhashableError as error:
+            if version is None:
+                raise ValueError(
+                    f"{name}= cannot be told from others ({error}); give version=, a text of yours"
+                ) from error
 
 
 def _rows(dataset: Any, version: str | None, progress: bool | None) -> str:

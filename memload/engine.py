@@ -20,11 +20,12 @@ from memload.by_the_dataset import answer
 from memload.changes import UpToDate
 from memload.cold import reads_blocks, reads_directly
 from memload.draws import Indices
-from memload.gpu.device_batches import DeviceBatches
+from memload.gpu.device_batches import Casts, DeviceBatches
 from memload.gpu.landing import gathered_elsewhere
 from memload.gpu.placing import Placer
 from memload.iterators import BatchIterator, profiling, waiting
 from memload.memory.budget import local_threads
+from memload.memory.loops import between_batches
 from memload.native import Source
 from memload.pace import paced
 from memload.pinning import pinned, pinned_by
@@ -134,9 +135,9 @@ class PassSettings:
         slot = _core.Pipeline.ring_bytes(source.pipeline_fields(), slot_rows, depth=1) // 2
         drop_last = bool(getattr(sampler, "drop_last", False))
         transform = loader.batch_transform if loader._target is None else None  # on a device it comes last
-        threads, recipe = _threads(loader), Recipe.of(source, transform)
+        threads, recipe = _threads(loader), None if source.raw else Recipe.of(source, transform)
         transforming = (loader._engine.transform_threads or min(threads, MOST_THREADS)) if recipe else 0
-        depth = _depth(loader, slot) + transforming
+        depth = min(_depth(loader, slot), loader._most_ahead or _MOST) + transforming
         return cls(source, batch_rows, slot_rows, planned, drop_last, depth, threads, recipe, transforming)
 
     @property
@@ -183,7 +184,9 @@ class PassSettings:
             gatherer = UpToDate(gatherer, watches, loader, self.batch_rows, self.drop_last)
         if placer is None:
             return gatherer
-        return DeviceBatches(gatherer, placer, loader.batch_transform, PlannedRows(self.batch_rows, self.drop_last))
+        casts = Casts(self.source.late_casts or {} if self.source.raw else {}, list(self.source.fields))
+        ahead = PlannedRows(self.batch_rows, self.drop_last)
+        return DeviceBatches(gatherer, placer, casts, loader.batch_transform, ahead)
 
 
 def gathering(kept: Gatherer | None) -> Gatherer | None:
@@ -345,6 +348,7 @@ class NativePass(BatchIterator):
         return self
 
     def __next__(self) -> Any:
+        between_batches()
         if not profiling():
             return self._in_turn()
         with waiting(self):

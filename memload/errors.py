@@ -8,9 +8,11 @@ MemloadError
 ├── ShardReadError (OSError)            a file became unreadable while it was in use
 ├── DiskSpaceError (OSError)            the target's file system is full, or would be
 ├── WriterBusyError (OSError)           another writer is at work on the same target
+├── MemoryStopError (MemoryError)       memory is as full as a monitor's stop_at allows
 └── DeviceError (RuntimeError)          a GPU is not there, is too small, or cannot be used any more
 
 LayoutWarning (UserWarning)             rows can be read, but cost many times their bytes
+MemoryWarning (UserWarning)             a monitor sees memory grow, or become short
 
 Misuse raises Python's own: TypeError, ValueError, IndexError, KeyError, FileNotFoundError, FileExistsError.
 """
@@ -24,6 +26,10 @@ from dataclasses import dataclass
 
 class LayoutWarning(UserWarning):
     """Rows of a file cost many times their bytes to be read; the message says how many, and how to convert them."""
+
+
+class MemoryWarning(UserWarning):
+    """A monitor sees memory grow or become short; the message says where, why, and what to do."""
 
 
 class MemloadError(Exception):
@@ -104,6 +110,10 @@ class WriterBusyError(MemloadError, OSError):
     def __init__(self, message: str) -> None:
         super().__init__(message)
         self.errno = errno.EAGAIN
+
+
+class MemoryStopError(MemloadError, MemoryError):
+    """Memory is as full as a monitor's `stop_at` allows; raised between two batches, so that none is lost."""
 
 
 class DeviceError(MemloadError, RuntimeError):

@@ -11,6 +11,7 @@ import torch
 from torch.utils.data import Subset
 
 from memload.cast import Cast, Float32View
+from memload.cast_batches import check_groups
 from memload.dataset import TAG
 from memload.fields import Field
 from memload.groups import GroupedDataset, with_tag
@@ -80,8 +81,9 @@ class GroupedSource:
 
         Raises:
             KeyError: a cast names a field that no dataset has.
-            ValueError: a field is cast already.
+            ValueError: a field is cast already, or cannot be cast so.
         """
+        check_groups(casts)
         known = dict.fromkeys(key for source in self.sources for key in source.fields)
         for key in casts:
             if key not in known:

@@ -17,11 +17,11 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from memload.carried import CarryingCollate, plain_collate, plainly, unpacked
 from memload.cast import Cast
-from memload.cast_batches import CastBatches, checked_casts
+from memload.cast_batches import CastBatches, checked_casts, draws_of
 from memload.collation import collated
 from memload.dataset import Dataset
 from memload.engine import EngineOptions, Gatherer, NativePass
-from memload.gpu.device_batches import MovedBatches
+from memload.gpu.device_batches import Casts, MovedBatches
 from memload.gpu.interface import HostMemory, Interface
 from memload.gpu.landing import device_bytes, how_they_go
 from memload.gpu.near_batches import NearSettings, lies_near
@@ -34,6 +34,7 @@ from memload.gpu.ways import Way
 from memload.grouped_batches import GroupSettings, settings_of
 from memload.grouped_source import GroupedSource, resolve_groups
 from memload.groups import GroupedDataset, group_collate
+from memload.memory.loops import pass_begins
 from memload.native import NotNative, Source
 from memload.pace import Pace
 from memload.ragged_option import in_form
@@ -173,6 +174,7 @@ class FastLoader(DataLoader[T]):
         self._kept: Gatherer | None = None
         self._pace: Pace | None = None
         self._way: Way | None = None
+        self._most_ahead: int | None = None  # batches gathered ahead, once memory has become short
         self._state = LoaderState()
         self._indices: IndexSampler | None = None
         self._inner: Any = None
@@ -273,6 +275,7 @@ class FastLoader(DataLoader[T]):
         self._state.load(self, state_dict)
 
     def __iter__(self) -> Any:
+        pass_begins(self)
         batches = self._batches()
         return batches if self._buffers is None else StaticBatches(batches, self._buffers)
 
@@ -281,19 +284,19 @@ class FastLoader(DataLoader[T]):
         if not isinstance(source, str):
             hooked = type(self)._get_iterator is not FastLoader._get_iterator
             return self._get_iterator() if hooked else self._native_pass(source)
-        peeked = peeked_seed(self.generator) if self.batch_transform else None
+        draws = self.batch_transform is not None or draws_of(self._casts)
+        peeked = peeked_seed(self.generator) if draws else None
         placer = self._placer()
         batches: Any = stock_pass(self, super().__iter__)
+        seed, number = self._state.seed(self, peeked) if draws else None, self._state.delivered
         names, grouped = self._field_names(), plain_collate(self) is group_collate
         if placer is not None:
-            seed = self._state.seed(self, peeked) if self.batch_transform else None
-            done = self.batch_transform, seed, self._state.delivered
-            return MovedBatches(batches, placer, self._casts, names, grouped, *done)
+            casts = Casts(self._casts, names, grouped)
+            return MovedBatches(batches, placer, casts, self.batch_transform, seed, number)
         if self._casts:
-            batches = CastBatches(batches, self._casts, names, grouped)
-        if self.batch_transform is None:
+            batches = CastBatches(batches, self._casts, names, grouped, seed=seed, number=number)
+        if self.batch_transform is None or seed is None:
             return batches
-        seed, number = self._state.seed(self, peeked), self._state.delivered
         pin = self.pin_memory and torch.accelerator.is_available()
         return TransformedBatches(batches, self.batch_transform, seed, number, pin=pin)
 

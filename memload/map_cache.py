@@ -36,31 +36,26 @@ _MOST_ROWS = 512
 def cached(mapped: MappedDataset, where: str | Path | Tier, version: str | None, progress: bool | None) -> Dataset:
     """Return the samples of a mapped dataset as a dataset; see `MappedDataset.cache`."""
     work = _Work(mapped)
-    tier = where if isinstance(where, Tier) else None
-    if tier is None and str(where) in {*Tier}:
-        tier = Tier(str(where))
-    if tier is not None:
-        return _in_tier(work, tier, progress)
+    if str(where) in {*Tier}:
+        return _in_tier(work, Tier(str(where)), progress)
     key = key_of("map", work.base, work.functions, version, progress)
-    origin = Origin(key, " then ".join(map(name_of, work.functions)), work.layout)
     target = entry_path(root_of(where), name_of(work.functions[-1]), key)
-    while True:
-        there = Origin.of(target)
-        if there is not None:
-            return _as_layout(open_dataset(target), there.layout)
+    while (there := Origin.of(target)) is None:
         try:
-            work.write(target, origin, progress)
+            work.write(target, key, progress)
         except FileExistsError:
             if Origin.of(target) is None:
                 raise
         except WriterBusyError:
             note(f"{target}: another process is computing it; waiting for that", progress)
             wait_for_writer(target)
+    return _as_layout(open_dataset(target), there.layout)
 
 
 def _in_tier(work: _Work, tier: Tier, progress: bool | None) -> Dataset:
     if tier is not Tier.RAM:
         raise ValueError(f'cache takes a path or "ram", got the tier "{tier}"; a path of that name is "./{tier}"')
+    work.look()
     kept = InMemory(work.rows)
     for rows in work.results(0, progress):
         kept.extend(rows)
@@ -79,8 +74,8 @@ class _Work:
     Attributes:
         base: the dataset under all functions.
         functions: in the order in which samples go through them.
-        layout: of the rows that they make.
         rows: how many.
+        layout: of what they make, as a dataset has it; known once rows are asked for.
     """
 
     def __init__(self, mapped: MappedDataset) -> None:
@@ -97,16 +92,26 @@ class _Work:
         for fn in self.functions:
             if Drawing(fn).wants:
                 raise _draws(fn, "asks for a random generator")
-        self._first = self._row(0)
-        self.layout, self._names = _form_of(self._first)
-        self._row_bytes = row_bytes_of(self._named(default_collate([self._first])))
-        self._check_repeats()
+        self.layout: Layout = "dict"
+        self._names: list[str] = []
+        self._row_bytes = 0
 
-    def write(self, path: Path, origin: Origin, progress: bool | None) -> None:
+    def write(self, path: Path, key: str, progress: bool | None) -> None:
         """Write the set of shards, or what is lacking of it."""
+        self.look()
+        origin = Origin(key, " then ".join(map(name_of, self.functions)), self.layout)
         with shard_writer(path, origin, self.rows, self._row_bytes, progress) as writer:
             for rows in self.results(writer.rows_there, progress):
                 writer.extend(**rows)
+
+    def look(self) -> None:
+        """Find out what rows are, by the first one, and whether it is the same when it comes again."""
+        first = self._row(0)
+        self.layout, self._names = _form_of(first)
+        self._row_bytes = row_bytes_of(self._named(default_collate([first])))
+        with contextlib.suppress(UnhashableError):
+            if fingerprint(self._row(0)) != fingerprint(first):
+                raise _draws(self.functions[-1], "gives something else for the first row when it is called again")
 
     def results(self, start: int, progress: bool | None) -> Iterator[dict[str, Any]]:
         """Yield the rows from `start` on, by field, some at once."""
@@ -148,11 +153,6 @@ class _Work:
         if self.layout == "dict":
             return dict(value)
         return dict(zip(self._names, value if self.layout == "tuple" else [value], strict=True))
-
-    def _check_repeats(self) -> None:
-        with contextlib.suppress(UnhashableError):
-            if fingerprint(self._row(0)) != fingerprint(self._first):
-                raise _draws(self.functions[-1], "gives something else for the first row when it is called again")
 
     @contextlib.contextmanager
     def _naming(self, start: int, stop: int) -> Iterator[None]:

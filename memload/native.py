@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch.utils.dlpack import from_dlpack
 
-from memload.cast import Cast
+from memload._core import Column, Windows
+from memload.cast_native import CASTABLE, Affine, cast_tensor, how_of
+from memload.cast_rule import Cast
 from memload.dtypes import code_of
 from memload.fields import AnyColumn, Field
 from memload.graph_layout import GraphLayout
@@ -23,9 +26,11 @@ Key = str | int | tuple[str | int, ...]
 Take = Callable[[Any], torch.Tensor]
 """Makes a tensor of an array of the pipeline."""
 
-PipelineField = tuple[AnyColumn, tuple[str, str, bool] | None, int, int, list[int]]
+Converts = Callable[[torch.Tensor, Cast], torch.Tensor]
+"""Does a cast that the gather has left over."""
 
-_CASTABLE = {"U8", "I8", "I16", "I32", "I64", "F16", "BF16", "F32", "F64"}
+PipelineField = tuple[AnyColumn, tuple[str, str, bool | Affine] | None, int, int, list[int]]
+
 _CAST_TARGETS = {"F16", "BF16", "F32", "F64"}
 
 # DLPack's type codes for the dtypes that torch takes through it; others travel as unsigned integers of their width.
@@ -50,10 +55,10 @@ class Conversion(Cast):
     def __post_init__(self) -> None:
         pass  # any dtype
 
-    def apply(self, x: torch.Tensor) -> torch.Tensor:
+    def apply(self, x: torch.Tensor, seeds: Sequence[int] | None = None) -> torch.Tensor:
         """Return `x` after both."""
         y = x.to(self.dtype)
-        return y if self.then is None else self.then.apply(y)
+        return y if self.then is None else self.then.apply(y, seeds)
 
 
 @dataclass(frozen=True)
@@ -69,7 +74,8 @@ class Source:
         collate: what is done to each batch, then; None: nothing.
         watches: what shows whether what is read was changed meanwhile.
         maps: functions that each sample goes through after the gather, in this order.
-        late_casts: what becomes of a field of the batches made of mapped samples.
+        late_casts: what becomes of a field after the gather: of the batches made of mapped samples, and of pictures
+            whose pixels change their places.
         tags: fields that are ints in a sample of the dataset.
         raw: whether the gather leaves all casts to a device, which does them to batches that lie there.
     """
@@ -106,7 +112,7 @@ class Source:
 
         Raises:
             KeyError: a cast names a field that is not there.
-            ValueError: a field is cast already, or cannot be cast.
+            ValueError: a field is cast already, or cannot be cast so.
         """
         if self.maps:  # which fields there are is for the functions to say
             return replace(self, late_casts=dict(casts))
@@ -123,13 +129,16 @@ class Source:
             held = self.casts.get(key)
             if held is not None and not (isinstance(held, Conversion) and held.then is None):
                 raise ValueError(f"the field {key!r} is cast by the dataset already: leave it out of cast=")
-        return replace(self, casts={**self.casts, **{key: self._after(key, casts[key]) for key in casts}})
+            _check_shape(key, casts[key], self.fields[key])
+        late = {key: cast for key, cast in casts.items() if cast.places}
+        early = {key: self._after(key, cast) for key, cast in casts.items() if key not in late}
+        return replace(self, casts={**self.casts, **early}, late_casts=late)
 
     def pipeline_fields(self) -> list[PipelineField]:
         """Return the fields as the native pipeline takes them; with `raw`, those that are cast afterwards first."""
         return [_pipeline_field(self.fields[key], self._fused(key)) for key in self._order]
 
-    def late_casts_of_fields(self) -> list[Cast]:
+    def raw_casts(self) -> list[Cast]:
         """Return the casts that are done after the gather, with `raw`: of the first fields of the pipeline."""
         return [self.casts[key] for key in self._order if self._is_cast(key)]
 
@@ -148,9 +157,7 @@ class Source:
         fields = {keys[key]: field for key, field in self.fields.items()}
         return replace(self, fields=fields, casts={keys[key]: cast for key, cast in self.casts.items()})
 
-    def unpacker(
-        self, take: Take = from_dlpack, cast: Callable[[Cast, torch.Tensor], torch.Tensor] = Cast.apply
-    ) -> Callable[[list[Any]], Any]:
+    def unpacker(self, take: Take = from_dlpack, cast: Converts = cast_tensor) -> Callable[[list[Any]], Any]:
         """Return the function that makes a batch of the pipeline's arrays, as default_collate would shape it.
 
         Args:
@@ -170,9 +177,7 @@ class Source:
             return lambda capsules: dict(zip(names, tensors(capsules), strict=True))
         return lambda capsules: layout.build(iter(tensors(capsules)))
 
-    def _tensors(
-        self, take: Take, cast: Callable[[Cast, torch.Tensor], torch.Tensor]
-    ) -> Callable[[list[Any]], list[Any]]:
+    def _tensors(self, take: Take, cast: Converts) -> Callable[[list[Any]], list[Any]]:
         order = self._order
         fields = [self.fields[key] for key in order]
         finish = [_finisher(self.fields[key], self._fused(key), self.casts.get(key), cast) for key in order]
@@ -203,7 +208,7 @@ class Source:
     def _is_cast(self, key: Key) -> bool:
         """Whether a cast, or a conversion, is left to be done to a field of a batch that is gathered raw."""
         cast = self.casts.get(key)
-        return cast is not None and cast.dtype != self.fields[key].dtype
+        return cast is not None and not (cast.is_plain and cast.dtype == self.fields[key].dtype)
 
     def _after(self, key: Key, cast: Cast) -> Cast:
         """The cast of a field after what its dataset makes of it."""
@@ -216,14 +221,39 @@ class Source:
         dtype = self.fields[key].dtype
         if isinstance(cast, Conversion) and cast.then is not None:
             return None
-        if self.raw or cast is None or (cast.dtype == dtype and not cast.norm_removed):
+        if self.raw or cast is None or (cast.dtype == dtype and not cast.norm_removed and not cast.computes):
             return None
-        return cast if code_of(dtype) in _CASTABLE and code_of(cast.dtype) in _CAST_TARGETS else None
+        known = code_of(dtype) in CASTABLE and code_of(cast.dtype) in _CAST_TARGETS
+        return cast if known and (not cast.computes or _is_fused(cast, self.fields[key])) else None
+
+
+def _check_shape(key: Key, cast: Cast, field: Field) -> None:
+    if isinstance(field, RaggedField) and (cast.layout is not None or cast.augment is not None):
+        raise ValueError(
+            f"the rows of the field {key!r} differ in length and are no pictures: leave out layout= and augment="
+        )
+    try:
+        cast.row_shape(field.item_shape)
+    except ValueError as error:
+        raise ValueError(f"the field {key!r}: {error}") from None
+
+
+def _is_fused(cast: Cast, field: Field) -> bool:
+    """Whether the gather knows of which channel the elements are: in rows that are one run of bytes, or such frames."""
+    column: AnyColumn = field.column
+    elements = math.prod(field.shape)
+    if isinstance(column, Windows):
+        elements //= max(1, len(column.steps))
+        column = column.frames
+    if not isinstance(column, Column):
+        return False
+    along = field.shape[cast.channels :] if cast.several and cast.channels is not None else ()
+    return bool(elements > 0 and elements % math.prod(along) == 0)
 
 
 def _pipeline_field(field: Field, cast: Cast | None) -> PipelineField:
     code = code_of(field.dtype)
-    fused = None if cast is None else (code, code_of(cast.dtype), cast.norm_removed and field.dtype == torch.uint8)
+    fused = None if cast is None else (code, code_of(cast.dtype), how_of(cast, field.dtype, field.shape))
     dtype = field.dtype if cast is None else cast.dtype
     return field.pipeline_column, fused, _dlpack_code(dtype), dtype.itemsize * 8, list(field.item_shape)
 
@@ -263,12 +293,14 @@ def _finisher(
     field: Field,
     fused: Cast | None,
     wanted: Cast | None,
-    cast: Callable[[Cast, torch.Tensor], torch.Tensor],
+    cast: Converts,
 ) -> Callable[[torch.Tensor], torch.Tensor] | None:
     """What is left to do to a tensor that comes out of the pipeline; None: nothing."""
     dtype = field.dtype if fused is None else fused.dtype
-    if wanted is not None and fused is None and wanted.dtype != dtype:
-        return lambda x: cast(wanted, x.view(dtype))
+    if wanted is not None and fused is None and not (wanted.is_plain and wanted.dtype == dtype):
+        return lambda x: cast(x.view(dtype), wanted)
+    if wanted is not None and wanted.layout is not None:
+        return lambda x: x.movedim(-1, -3)
     if _dlpack_code(dtype) == _DLPACK_UINT and dtype != torch.uint8:
         return lambda x: x.view(dtype)
     return None

@@ -27,6 +27,10 @@ ONE = "score"
 """The name of the field where the function returns one tensor."""
 
 _OURS = ("batch_size", "shuffle", "sampler", "batch_sampler", "drop_last")
+_HOW = {  # batches come, but not what is in them
+    *("num_workers", "pin_memory", "timeout", "multiprocessing_context", "generator", "prefetch_factor", "threads"),
+    *("persistent_workers", "pin_memory_device", "in_order", "depth", "options"),
+}
 
 
 def score(
@@ -54,8 +58,8 @@ def score(
         path: the directory of shards to write, for results larger than RAM or to be used again. Interrupted, the same
             call goes on there; complete, it opens what is there. The chunk may be another.
         device: where batches are to be when the function gets them; results come back to the CPU.
-        version: with a path, a text that stands for the function, and for a dataset that is not known again otherwise.
-            None: their code and contents are hashed, all weights among them.
+        version: with a path, a text that stands for the function, and for what else cannot be hashed. None: code and
+            contents are hashed, all weights among them.
         progress: whether to show a bar once it takes longer than a second; None shows it on a terminal.
         loader: further arguments of FastLoader, such as ``cast`` or ``collate_fn``.
 
@@ -86,7 +90,8 @@ def score(
                 kept.extend(rows)
         return kept.values[ONE] if chunks.single else kept.values
     with evaluating(fn):
-        origin = Origin(key_of("score", ds, [fn], version, progress), name_of(fn))
+        telling = {name: value for name, value in loader.items() if name not in _HOW}
+        origin = Origin(key_of("score", ds, [fn], version, progress, telling), name_of(fn))
     target = Path(path)
     there = Origin.of(target)
     if there is not None and there.key == origin.key:

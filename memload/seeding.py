@@ -48,6 +48,13 @@ class PassSeed:
             rows = np.array([rows], dtype=np.int64)
         return _hashed(b"batch" + rows.tobytes(), self._key)
 
+    def of_samples(self, batch: NDArray[np.int64] | int, count: int) -> list[int]:
+        """Return the seeds of the samples of a batch, of which its rows are given, or its number and their count."""
+        if isinstance(batch, int):
+            key = self.of_batch(batch)
+            return [_hashed(position.to_bytes(8, "little"), key) for position in range(count)]
+        return [self.of_row(row) for row in batch.tolist()]
+
 
 def _hashed(what: bytes, key: int) -> int:
     return int(xxhash.xxh3_64_intdigest(what, seed=key))

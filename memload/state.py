@@ -35,6 +35,7 @@ from memload.budget_batches import BudgetBatchSampler
 from memload.draws import Progress, decode, encode
 from memload.dtypes import dtype_name
 from memload.iterators import AroundBatches
+from memload.memory.loops import between_batches
 from memload.pulls import epoch_of, epoch_owner, is_stateful, samplers_in
 from memload.samplers import MixingSampler, WeightedSampler
 from memload.seeding import PassSeed, drawn_seed
@@ -202,6 +203,7 @@ class CountedBatches(AroundBatches):
         self._progress = progress
 
     def __next__(self) -> Any:
+        between_batches()
         try:
             batch = next(self._batches)
         except StopIteration:

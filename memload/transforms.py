@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from memload.cast import Cast
-from memload.cast_batches import cast_batch
+from memload.cast_batches import Casting, cast_batch
 from memload.collating import CutBatch, FieldSlots, collate_as_made
 from memload.drawing_free import cannot_draw
 from memload.draws import Indices
@@ -37,21 +37,25 @@ class Recipe:
 
     Attributes:
         maps: functions of one sample, applied one after the other; none: the batch stays whole.
-        casts: casts of a batch made of mapped samples; those of others are done while gathering.
+        casts: casts of a batch made of mapped samples, and of pictures whose pixels change their places; others are
+            done while gathering.
         transform: a function of the batch that comes last.
+        names: of the fields of a batch that was gathered, in order.
     """
 
     maps: tuple[Drawing, ...]
     casts: Mapping[Any, Cast]
     transform: Drawing | None
+    names: tuple[Any, ...] = ()
 
     @classmethod
     def of(cls, source: Source, transform: Callable[..., Any] | None) -> Recipe | None:
         """Return what is to be done to the batches of a source; None: nothing."""
-        if not source.maps and transform is None:
+        if not source.maps and not source.late_casts and transform is None:
             return None
         last = None if transform is None else Drawing(transform)
-        return cls(tuple(map(Drawing, source.maps)), source.late_casts or {}, last)
+        names = () if source.maps else tuple(source.fields)
+        return cls(tuple(map(Drawing, source.maps)), source.late_casts or {}, last, names)
 
     def apply(self, batch: Any, rows: Indices, seed: PassSeed, random: Randomness, slots: FieldSlots) -> Any:
         """Return what the loop gets for a gathered batch of these rows; `slots` lend memory for what is collated."""
@@ -59,7 +63,9 @@ class Recipe:
             cut = CutBatch(batch)
             batch = collate_as_made(self._maker(cut, rows, seed, random), len(rows), slots, cut)
         if self.casts:
-            batch = cast_batch(batch, self.casts)
+            # Fields of mapped samples have the numbers from 0 on.
+            casting = Casting(seed, rows, lambda number, nbytes: slots.take(-1 - number, nbytes))
+            batch = cast_batch(batch, self.casts, self.names, casting=casting)
         if self.transform is None:
             return batch
         random.begin(seed.of_batch, rows)

@@ -29,7 +29,7 @@ def lagged(fields: Mapping[str, Field], lags: Mapping[str, Any], valid: Any, spa
     runs = _runs(spans, min([0, *every]), max([0, *every]), hop=1)
     chosen = None if valid is None else _positions(row_numbers(valid, _rows(fields)), runs, every)
     found = {
-        name: _windows(field, steps[name], runs) if name in steps else field.select(begins_of(runs))
+        name: _windows(name, field, steps[name], runs) if name in steps else field.select(begins_of(runs))
         for name, field in fields.items()
     }
     return found if chosen is None else {name: field.select(chosen) for name, field in found.items()}
@@ -43,7 +43,7 @@ def hopping(fields: Mapping[str, Field], names: Sequence[str], window: int, hop:
     runs = _runs(spans, 0, window - 1, hop)
     steps = list(range(window))
     return {
-        name: _windows(field, steps, runs) if name in names else field.select(begins_of(runs))
+        name: _windows(name, field, steps, runs) if name in names else field.select(begins_of(runs))
         for name, field in fields.items()
     }
 
@@ -132,11 +132,11 @@ def _positions(valid: NDArray[np.int64], runs: Sequence[Run], steps: Sequence[in
     return places[position]
 
 
-def _windows(field: Field, steps: list[int], runs: Sequence[Run]) -> Field:
+def _windows(name: str, field: Field, steps: list[int], runs: Sequence[Run]) -> Field:
     if None in field.shape:
-        raise ValueError("a field whose rows differ in length cannot be cut into windows")
+        raise ValueError(f"field {name!r}: its rows differ in length, so they cannot be frames of windows")
     if isinstance(field.column, Windows):
-        raise ValueError("a field that is windows already cannot be cut into windows again")
+        raise ValueError(f"field {name!r}: it is windows already, which cannot be cut into windows again")
     shape = (len(steps), *field.shape)
     if isinstance(field.column, NearColumn):
         return replace(field, shape=shape, column=field.column.windows(steps, runs))

@@ -8,7 +8,8 @@ from typing import Any
 
 from memload.codec import Codec
 from memload.codec_by_field import Codecs
-from memload.codec_sampling import AUTO, sampled_codecs
+from memload.codec_by_field import words_of as words_of_codecs
+from memload.codec_sampling import is_sampled, sampled_codecs
 from memload.conversion import Conversion, Conversions, words_of
 from memload.dataset import Dataset
 from memload.fields import row_nbytes
@@ -63,8 +64,8 @@ def write(
         shard_bytes: about how large a shard file may grow, in bytes or as "512MB".
         append: add shards to the set if it exists; fields must match.
         codec: how to compress: a `Codec`, or its text such as "zstd" or "lz4:9", for all fields whose rows have at
-            least 256 bytes; or a dict of these by field, for those it names. "auto" takes for each field the one with
-            which a sample of its rows arrives soonest from a disk, and says why. None: rows lie as they are, which
+            least 256 bytes; or a dict of these by field, for those it names. "auto", for all or by field, takes the one
+            with which a sample of the rows arrives soonest from a disk, and says why. None: rows lie as they are, which
             loads fastest from memory. docs/compression.md tells what it gains and costs.
         resume: go on where an earlier call was interrupted, if all its rows were in files and it is the same: of the
             same files, unchanged, with the same options. What is complete is verified first. A call that is
@@ -95,7 +96,7 @@ def write(
     conversions = Conversions(mask, scale, cast)
     supply = _supply(data, rows)
     if supply is None:
-        if codec == AUTO:
+        if is_sampled(codec):
             raise TypeError(
                 'codec="auto" takes a sample of a dataset or of arrays; rows that come one by one have none'
             )
@@ -107,20 +108,20 @@ def write(
     chosen = conversions.of(supply.forms)
     identity = supply.identity() if resume else None
     plan = None if identity is None else {"source": identity, **words_of(chosen)}
-    if codec == AUTO and plan is not None:
-        plan["codec"] = AUTO
+    if is_sampled(codec) and plan is not None:
+        plan["codec"] = words_of_codecs(codec)
     with ShardWriter(
         path,
         shard_bytes=shard_bytes,
         append=append,
         rows=supply.rows,
-        codec=None if codec == AUTO else codec,
+        codec=None if is_sampled(codec) else codec,
         resume=plan,
         progress=progress,
         nbytes=supply.nbytes if isinstance(supply, RaggedSupply) else None,
     ) as writer:
-        if codec == AUTO and not writer.has_fields:
-            writer.compress(_by_sample(supply, chosen, progress))
+        if is_sampled(codec) and not writer.has_fields:
+            writer.compress(_by_sample(codec, supply, chosen, progress))
         _write_supply(writer, supply, chosen, progress)
     return open_dataset(path)
 
@@ -138,10 +139,10 @@ def _supply(data: Any, rows: Any) -> Supply | RaggedSupply | None:
 
 
 def _by_sample(
-    supply: Supply | RaggedSupply, chosen: Mapping[str, Conversion], progress: bool | None
-) -> dict[str, Codec]:
+    codec: Codecs, supply: Supply | RaggedSupply, chosen: Mapping[str, Conversion], progress: bool | None
+) -> dict[str, Codec | str]:
     row_bytes = supply.nbytes // supply.rows if isinstance(supply, RaggedSupply) else _row_bytes(supply, chosen)
-    return sampled_codecs(lambda numbers: supply.sample(chosen, numbers), supply.rows, row_bytes, progress)
+    return sampled_codecs(codec, lambda numbers: supply.sample(chosen, numbers), supply.rows, row_bytes, progress)
 
 
 def _row_bytes(supply: Supply, chosen: Mapping[str, Conversion]) -> int:

@@ -22,6 +22,7 @@ QUICK = {
     "graphs.py": [],
     "hdf5.py": ["--layouts", "contiguous", "gzip-4"],
     "many.py": ["--workloads", "W2", "--variants", "f32"],
+    "monitor.py": [],
     "overlap.py": ["--workloads", "W2", "--variants", "f32"],
     "ragged.py": [],
     "resume.py": [],
@@ -76,6 +77,7 @@ def test_the_gpu_benchmarks_run_on_a_cpu_and_their_figures_make_one_table(tmp_pa
     assert "missing.json: missing" in shown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", QUICK)
 def test_the_benchmark_runs(script, tmp_path):
     kept = tmp_path / "figures.json"

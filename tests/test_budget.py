@@ -62,6 +62,29 @@ def test_sizes_of_caches_are_read_in_bytes(text, nbytes):
     assert budget.parse_size(text) == nbytes
 
 
+@pytest.mark.parametrize(
+    ("job", "granted"),
+    [
+        ({"SLURM_MEM_PER_NODE": "16384"}, 16 << 30),
+        ({"SLURM_MEM_PER_CPU": "2048", "SLURM_CPUS_ON_NODE": "6"}, 12 << 30),
+        ({"SLURM_MEM_PER_NODE": "1024", "SLURM_MEM_PER_CPU": "2048", "SLURM_CPUS_ON_NODE": "6"}, 1 << 30),
+        ({"SLURM_MEM_PER_NODE": "0"}, None),
+        ({"SLURM_MEM_PER_CPU": "2048"}, None),
+        ({"SLURM_MEM_PER_NODE": "all"}, None),
+        ({}, None),
+    ],
+)
+def test_what_slurm_granted_is_read_in_bytes(job, granted):
+    assert budget.parse_slurm_memory(job) == granted
+
+
+def test_a_slurm_job_may_use_what_it_was_granted_less_what_it_has(tmp_path):
+    root = tree(tmp_path, proc__self__status="VmRSS:\t9000 kB\nRssAnon:\t1000 kB\nRssShmem:\t24 kB\n")
+    memory = budget.memory(root, {"SLURM_MEM_PER_NODE": "4"})
+    assert (memory.limit, memory.free) == (4096 * KB, 3072 * KB)
+    assert budget.memory(root, {"SLURM_MEM_PER_NODE": "64"}).limit is None  # more than the machine has
+
+
 def test_the_chosen_word_stands_in_brackets():
     assert budget.parse_choice("always [madvise] never\n") == "madvise"
 

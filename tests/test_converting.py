@@ -1,5 +1,6 @@
 """memload.write converts: rows, mask, scale and cast as numpy and torch have them; what is killed is taken up."""
 
+import json
 import os
 import signal
 import subprocess
@@ -522,6 +523,18 @@ def test_a_sample_is_taken_of_what_will_be_written(tmp_path, capfd):
         memload.write(tmp_path / "u", [{"x": 1}], codec="auto")
 
 
+def test_a_sample_decides_for_the_fields_that_ask_for_one(tmp_path, capfd):
+    fields = {name: torch.zeros(64, 1000) for name in "abc"}
+    memload.write(tmp_path / "s", fields, codec={"a": "auto", "b": "lz4:3"})
+    said = capfd.readouterr().err
+    assert "a: " in said
+    assert "b: " not in said
+    fields_there = json.loads((tmp_path / "s" / "index.json").read_text())["fields"]
+    assert [name for name, one in fields_there.items() if "codec" in one] == ["a", "b"]
+    with pytest.raises(ValueError, match="codec= names the field 'd'; the rows have 'a', 'b', 'c'"):
+        memload.write(tmp_path / "t", fields, codec={"d": "auto"})
+
+
 # The command line
 
 
@@ -578,7 +591,7 @@ def test_bare_rows_are_converted_where_they_are_described(tmp_path):
 
 def test_codecs_are_named_on_the_command_line(tmp_path):
     np.save(tmp_path / "x.npy", np.zeros((40, 1000), np.float32))
-    for k, codecs in enumerate((["zstd:level=9,shuffle=bit"], ["data=lz4:3"], ["auto"])):
+    for k, codecs in enumerate((["zstd:level=9,shuffle=bit"], ["data=lz4:3"], ["auto"], ["data=auto"])):
         more = [word for codec in codecs for word in ("--codec", codec)]
         assert main(["write", str(tmp_path / "x.npy"), str(tmp_path / f"s{k}"), "--quiet", *more]) == 0
         (shard,) = (tmp_path / f"s{k}").glob("*.safetensors")

@@ -136,6 +136,8 @@ def test_helpers_in_modules_of_one_s_own_count_and_those_that_are_not_used_do_no
         "def f(x):\n    from own_helpers import used\n    return used(x)",
         "from own_helpers import used\ndef f(x): return used(x)",
     ]
+    optional = "def f(x):\n    import missing_helpers\n    return x"
+    assert not changed(function(optional), function(optional))
     before = [fingerprint(function(source)) for source in sources]
     own_helpers.other = lambda x: x + 7
     assert before == [fingerprint(function(source)) for source in sources]

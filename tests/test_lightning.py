@@ -64,6 +64,25 @@ def test_a_run_that_was_stopped_in_an_epoch_goes_on_where_it_was(alone):
     assert found["after"] == [found["whole"][0][5:], found["whole"][1]]
 
 
+def test_a_monitor_is_a_callback_of_the_trainer(alone):
+    found = alone["monitor"]
+    assert found["last"] == [found["steps"] - 1, 1]
+    assert found["logged"] > 0
+    assert found["ended"]
+    assert found["pickled"] == "MonitorCallback"
+
+
+def test_a_monitor_stops_the_trainer_before_a_step_and_ends_with_it(alone):
+    found = alone["monitor"]
+    assert "stop_at=1 MB" in found["stopped"]
+    assert found["steps_before_the_stop"] == 0
+    assert found["ended_then"]
+
+
+def test_a_trainer_leaves_a_monitor_running_that_ran_before(alone):
+    assert alone["monitor"]["left_running"]
+
+
 @pytest.mark.parametrize("scenario", ["fit", "overfit_batches"])
 def test_two_devices_run_on_the_native_engine(ranks, scenario):
     for found in ranks:

@@ -8,9 +8,22 @@ import pytest
 DOCS = Path(__file__).parents[1] / "docs"
 
 
-@pytest.mark.parametrize(
-    "page", ["checkpointing.md", "compression.md", "gpu.md", "graphs.md", "hdf5.md", "nsd.md", "sources.md"]
-)
+PAGES = [
+    "accumulation.md",
+    "caching.md",
+    "checkpointing.md",
+    "compression.md",
+    "gpu.md",
+    "graphs.md",
+    "hdf5.md",
+    "monitor.md",
+    "nsd.md",
+    "scoring.md",
+    "sources.md",
+]
+
+
+@pytest.mark.parametrize("page", PAGES)
 def test_the_snippets_of_a_page_run_one_after_the_other(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     snippets = re.findall(r"^```python\n(.*?)^```", (DOCS / page).read_text(), flags=re.MULTILINE | re.DOTALL)

@@ -75,6 +75,15 @@ def test_what_is_complete_is_opened_and_not_computed_again(ds, tmp_path):
         memload.score(counted, ds.select(range(999)), path=tmp_path / "scores", version="1")
 
 
+def test_options_that_change_what_is_in_batches_are_part_of_what_a_result_is_known_by(ds, tmp_path):
+    halved = {"cast": {"x": memload.Cast(torch.float16)}}
+    memload.score(mean, ds, path=tmp_path / "scores", threads=1, **halved)
+    assert len(memload.score(mean, ds, path=tmp_path / "scores", depth=3, **halved)) == 1000
+    for options in ({}, {"cast": {"x": memload.Cast(torch.bfloat16)}}, {"batch_transform": lambda batch: batch}):
+        with pytest.raises(FileExistsError):
+            memload.score(mean, ds, path=tmp_path / "scores", **options)
+
+
 def test_an_interrupted_call_goes_on_where_it_was_with_another_chunk_too(ds, tmp_path, capsys):
     large = ds.select(torch.arange(20_000) % 1000)
     seen = []

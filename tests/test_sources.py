@@ -32,6 +32,11 @@ def test_a_npy_file_of_any_dtype_is_mapped_row_by_row(tmp_path, dtype):
     assert np.array_equal(rows_of(ds).numpy(), array)
 
 
+def test_a_masked_array_is_refused_since_its_mask_would_be_lost():
+    with pytest.raises(TypeError, match=r"field 'x': a masked array, whose mask would be lost; pass array.filled"):
+        memload.from_arrays(x=np.ma.masked_less(np.arange(5), 2))
+
+
 def test_a_npy_field_takes_the_name_given(tmp_path):
     np.save(tmp_path / "a.npy", np.zeros((4, 2)))
     assert list(memload.open(tmp_path / "a.npy", field="stim").fields) == ["stim"]

@@ -146,6 +146,51 @@ struct F16ToF32 {
   }
 };
 
+// Casts with constants.
+struct Lanes {
+  static constexpr std::size_t step = 8;
+
+  static __m256 all(float value) { return _mm256_set1_ps(value); }
+  static __m256 constants(const float* from) { return _mm256_loadu_ps(from); }
+
+  template <DType from>
+  static __m256 load(const std::byte* src) {
+    if constexpr (from == DType::u8 || from == DType::i8) {
+      const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(src));
+      return _mm256_cvtepi32_ps(from == DType::u8 ? _mm256_cvtepu8_epi32(bytes) : _mm256_cvtepi8_epi32(bytes));
+    } else if constexpr (from == DType::i16 || from == DType::u16) {
+      const __m128i words = load_half(src);
+      return _mm256_cvtepi32_ps(from == DType::u16 ? _mm256_cvtepu16_epi32(words) : _mm256_cvtepi16_epi32(words));
+    } else if constexpr (from == DType::f16) {
+      return _mm256_cvtph_ps(load_half(src));
+    } else {
+      return load_floats(src);
+    }
+  }
+
+  template <bool divides>
+  static __m256 compute(__m256 x, __m256 scale, __m256 offset, __m256 mean, const float* deviation) {
+    const __m256 y = _mm256_sub_ps(_mm256_add_ps(_mm256_mul_ps(x, scale), offset), mean);
+    return divides ? _mm256_div_ps(y, constants(deviation)) : y;
+  }
+
+  static __m128i bf16_halves(__m256 x) {
+    const __m256i lanes = to_bf16(x);
+    return _mm256_castsi256_si128(_mm256_permute4x64_epi64(_mm256_packus_epi32(lanes, lanes), 0b11'01'10'00));
+  }
+
+  template <DType to, Store store>
+  static void save(std::byte* dst, __m256 x) {
+    if constexpr (to == DType::f32) {
+      put<store>(dst, _mm256_castps_si256(x));
+    } else {
+      const __m128i halves = to == DType::bf16 ? bf16_halves(x) : to_f16(x);
+      auto* const at = reinterpret_cast<__m128i*>(dst);
+      store == Store::streaming ? _mm_stream_si128(at, halves) : _mm_storeu_si128(at, halves);
+    }
+  }
+};
+
 void copy_streaming(const std::byte* src, std::byte* dst, std::size_t n) noexcept {
   const std::size_t head = bytes_to_line(dst);
   if (n == 0) return;
@@ -166,6 +211,10 @@ CastFn avx2_cast(CastRule rule, Store store) noexcept {
   if (rule.from == rule.to) return store == Store::streaming ? copy_loop<copy_streaming>(rule.from) : nullptr;
   return choose_loop<U8ToF32<false>, U8ToF32<true>, U8ToBf16<false>, U8ToBf16<true>, U8ToF16<false>, U8ToF16<true>,
                      F32ToBf16, F32ToF16, F16ToF32>(rule, store);
+}
+
+AffineFn avx2_affine(DType from, DType to, bool divides, Store store) noexcept {
+  return choose_affine<Lanes>(from, to, divides, store);
 }
 
 CopyFn avx2_copy(Store store) noexcept { return store == Store::streaming ? copy_streaming : scalar_copy(); }

@@ -137,6 +137,46 @@ struct F16ToF32 {
   }
 };
 
+// Casts with constants.
+struct Lanes {
+  static constexpr std::size_t step = 16;
+
+  static __m512 all(float value) { return _mm512_set1_ps(value); }
+  static __m512 constants(const float* from) { return _mm512_loadu_ps(from); }
+
+  template <DType from>
+  static __m512 load(const std::byte* src) {
+    if constexpr (from == DType::u8 || from == DType::i8) {
+      const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(src));
+      return _mm512_cvtepi32_ps(from == DType::u8 ? _mm512_cvtepu8_epi32(bytes) : _mm512_cvtepi8_epi32(bytes));
+    } else if constexpr (from == DType::i16 || from == DType::u16) {
+      const __m256i words = load_half(src);
+      return _mm512_cvtepi32_ps(from == DType::u16 ? _mm512_cvtepu16_epi32(words) : _mm512_cvtepi16_epi32(words));
+    } else if constexpr (from == DType::f16) {
+      return _mm512_cvtph_ps(load_half(src));
+    } else {
+      return load_floats(src);
+    }
+  }
+
+  template <bool divides>
+  static __m512 compute(__m512 x, __m512 scale, __m512 offset, __m512 mean, const float* deviation) {
+    const __m512 y = _mm512_sub_ps(_mm512_add_ps(_mm512_mul_ps(x, scale), offset), mean);
+    return divides ? _mm512_div_ps(y, constants(deviation)) : y;
+  }
+
+  template <DType to, Store store>
+  static void save(std::byte* dst, __m512 x) {
+    if constexpr (to == DType::f32) {
+      put<store>(dst, _mm512_castps_si512(x));
+    } else {
+      const __m256i halves = to == DType::bf16 ? to_bf16(x) : to_f16(x);
+      auto* const at = reinterpret_cast<__m256i*>(dst);
+      store == Store::streaming ? _mm256_stream_si256(at, halves) : _mm256_storeu_si256(at, halves);
+    }
+  }
+};
+
 void copy_streaming(const std::byte* src, std::byte* dst, std::size_t n) noexcept {
   const std::size_t head = bytes_to_line(dst);
   if (n == 0) return;
@@ -156,6 +196,10 @@ CastFn avx512_cast(CastRule rule, Store store) noexcept {
   if (rule.from == rule.to) return store == Store::streaming ? copy_loop<copy_streaming>(rule.from) : nullptr;
   return choose_loop<U8ToF32<false>, U8ToF32<true>, U8ToBf16<false>, U8ToBf16<true>, U8ToF16<false>, U8ToF16<true>,
                      F32ToBf16, F32ToF16, F16ToF32>(rule, store);
+}
+
+AffineFn avx512_affine(DType from, DType to, bool divides, Store store) noexcept {
+  return choose_affine<Lanes>(from, to, divides, store);
 }
 
 CopyFn avx512_copy(Store store) noexcept { return store == Store::streaming ? copy_streaming : scalar_copy(); }

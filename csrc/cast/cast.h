@@ -21,7 +21,7 @@
 namespace memload {
 
 // Element types that can be cast. Others are only copied.
-enum class DType : std::uint8_t { u8, i8, i16, i32, i64, f16, bf16, f32, f64 };
+enum class DType : std::uint8_t { u8, i8, i16, u16, i32, i64, f16, bf16, f32, f64 };
 
 enum class Isa : std::uint8_t { scalar, avx2, avx512, neon };
 

@@ -25,6 +25,7 @@ std::size_t size_of(DType dtype) noexcept {
     case DType::i8:
       return 1;
     case DType::i16:
+    case DType::u16:
     case DType::f16:
     case DType::bf16:
       return 2;
@@ -46,6 +47,8 @@ std::string_view name_of(DType dtype) noexcept {
       return "I8";
     case DType::i16:
       return "I16";
+    case DType::u16:
+      return "U16";
     case DType::i32:
       return "I32";
     case DType::i64:
@@ -95,6 +98,11 @@ CastFn find_cast(CastRule rule, Isa isa, Store store) {
   }
   const CastFn vector = target == nullptr ? nullptr : target->cast(rule, store);
   return vector == nullptr ? scalar : vector;
+}
+
+AffineFn find_affine(DType from, DType to, bool divides, Isa isa, Store store) {
+  const Target* target = target_of(isa);
+  return target == nullptr ? nullptr : target->affine(from, to, divides, store);
 }
 
 CopyFn find_copy(Isa isa, Store store) {

@@ -131,6 +131,9 @@ CastFn neon_cast(CastRule rule, Store store) noexcept {
                      F32ToBf16, F32ToF16, F16ToF32>(rule, store);
 }
 
+// Left to the compiler's own vectors.
+AffineFn neon_affine(DType, DType, bool, Store) noexcept { return nullptr; }
+
 CopyFn neon_copy(Store) noexcept { return scalar_copy(); }
 
 }  // namespace memload

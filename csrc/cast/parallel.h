@@ -1,6 +1,7 @@
 // One large cast, shared by several threads.
 #pragma once
 
+#include "cast/affine.h"
 #include "cast/cast.h"
 
 namespace memload {
@@ -10,5 +11,9 @@ namespace memload {
 // to do. May throw std::system_error if the machine gives no thread.
 void cast_parallel(CastRule rule, Isa isa, Store store, const std::byte* src, std::byte* dst, std::size_t n,
                    std::size_t threads);
+
+// The same with constants; element i of the n has those of element i of a row.
+void affine_parallel(DType from, DType to, const Affine& rule, Isa isa, Store store, const std::byte* src,
+                     std::byte* dst, std::size_t n, std::size_t threads);
 
 }  // namespace memload

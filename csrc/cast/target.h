@@ -3,16 +3,18 @@
 
 #include <span>
 
+#include "cast/affine.h"
 #include "cast/cast.h"
 
 namespace memload {
 
-// One instruction set. cast() gives nullptr where the set has nothing better than the scalar version.
+// One instruction set. cast() and affine() give nullptr where the set has nothing better than the scalar version.
 struct Target {
   Isa isa;
   bool (*runs_here)() noexcept;
   CastFn (*cast)(CastRule, Store) noexcept;
   CopyFn (*copy)(Store) noexcept;
+  AffineFn (*affine)(DType from, DType to, bool divides, Store) noexcept;
 };
 
 // What this build holds, the best last; the scalar version is not among them.
@@ -22,6 +24,10 @@ struct Target {
 [[nodiscard]] CastFn scalar_cast(CastRule rule) noexcept;
 [[nodiscard]] CopyFn scalar_copy() noexcept;
 
+// The loop of an instruction set for a cast with constants in f32, nullptr if it has none. `divides`: a deviation is
+// not 1. Throws std::invalid_argument for an instruction set that is not available.
+[[nodiscard]] AffineFn find_affine(DType from, DType to, bool divides, Isa isa, Store store);
+
 // The same, by name: vector code calls it for what is shorter than a vector. Defined in scalar.cpp for the rules that
 // an instruction set implements.
 template <DType From, DType To, bool NormRemoved>
@@ -29,9 +35,12 @@ void cast_scalar(const std::byte* src, std::byte* dst, std::size_t n) noexcept;
 
 [[nodiscard]] CastFn avx2_cast(CastRule rule, Store store) noexcept;
 [[nodiscard]] CopyFn avx2_copy(Store store) noexcept;
+[[nodiscard]] AffineFn avx2_affine(DType from, DType to, bool divides, Store store) noexcept;
 [[nodiscard]] CastFn avx512_cast(CastRule rule, Store store) noexcept;
 [[nodiscard]] CopyFn avx512_copy(Store store) noexcept;
+[[nodiscard]] AffineFn avx512_affine(DType from, DType to, bool divides, Store store) noexcept;
 [[nodiscard]] CastFn neon_cast(CastRule rule, Store store) noexcept;
 [[nodiscard]] CopyFn neon_copy(Store store) noexcept;
+[[nodiscard]] AffineFn neon_affine(DType from, DType to, bool divides, Store store) noexcept;
 
 }  // namespace memload

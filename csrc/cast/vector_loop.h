@@ -18,7 +18,7 @@ constexpr std::size_t kLine = 64;
 constexpr std::size_t kPrefetchBytes = 4096;
 
 constexpr std::size_t bytes_of(DType dtype) {
-  constexpr std::size_t kBytes[] = {1, 1, 2, 4, 8, 2, 2, 4, 8};
+  constexpr std::size_t kBytes[] = {1, 1, 2, 2, 4, 8, 2, 2, 4, 8};
   return kBytes[static_cast<std::size_t>(dtype)];
 }
 
@@ -54,6 +54,64 @@ void vector_loop(const std::byte* src, std::byte* dst, std::size_t n) noexcept {
     Kernel::template run<store>(src + i * kIn, dst + i * kOut);
   }
   if (i != n) Kernel::template run<Store::cached>(src + (n - kStep) * kIn, dst + (n - kStep) * kOut);
+}
+
+// Casts with constants, `step` elements at a time: Lanes has load<from>(address), constants(address),
+// compute<divides>(x, scale, offset, mean, deviation) and save<to, store>(address, x). A streaming store begins at a
+// line.
+template <class Lanes, DType from, DType to, bool divides, Store store>
+void affine_loop(const AffineLoop& loop, const std::byte* src, std::byte* dst, std::size_t n, std::size_t at) noexcept {
+  constexpr std::size_t kIn = bytes_of(from);
+  constexpr std::size_t kOut = bytes_of(to);
+  constexpr std::size_t kStep = Lanes::step;
+  static_assert(kStep <= AffineLoop::kLanes);
+  std::size_t i = 0;
+  if constexpr (store == Store::streaming) {
+    const std::size_t head = bytes_to_line(dst) / kOut;
+    i = head < n ? head : n;
+    loop.scalar(loop, src, dst, i, at);
+    at = (at + i) % loop.period;
+  }
+  const auto scale = Lanes::all(static_cast<float>(loop.scale));
+  const auto offset = Lanes::all(static_cast<float>(loop.offset));
+  for (; kStep <= n - i; i += kStep) {
+    if constexpr (store == Store::streaming) prefetch_ahead<kStep * kIn>(src + i * kIn);
+    const auto x = Lanes::template load<from>(src + i * kIn);
+    const auto y =
+        Lanes::template compute<divides>(x, scale, offset, Lanes::constants(loop.mean + at), loop.deviation + at);
+    Lanes::template save<to, store>(dst + i * kOut, y);
+    at += kStep;
+    if (loop.period <= at) at -= loop.period;
+  }
+  loop.scalar(loop, src + i * kIn, dst + i * kOut, n - i, at);
+}
+
+template <class Lanes, DType from, DType to>
+AffineFn affine_from_to(bool divides, Store store) {
+  if (store == Store::streaming) {
+    return divides ? affine_loop<Lanes, from, to, true, Store::streaming>
+                   : affine_loop<Lanes, from, to, false, Store::streaming>;
+  }
+  return divides ? affine_loop<Lanes, from, to, true, Store::cached>
+                 : affine_loop<Lanes, from, to, false, Store::cached>;
+}
+
+template <class Lanes, DType from>
+AffineFn affine_from(DType to, bool divides, Store store) {
+  if (to == DType::bf16) return affine_from_to<Lanes, from, DType::bf16>(divides, store);
+  if (to == DType::f16) return affine_from_to<Lanes, from, DType::f16>(divides, store);
+  return to == DType::f32 ? affine_from_to<Lanes, from, DType::f32>(divides, store) : nullptr;
+}
+
+// The loop of casts with constants; nullptr for dtypes that are left to the scalar version.
+template <class Lanes>
+AffineFn choose_affine(DType from, DType to, bool divides, Store store) {
+  if (from == DType::u8) return affine_from<Lanes, DType::u8>(to, divides, store);
+  if (from == DType::i8) return affine_from<Lanes, DType::i8>(to, divides, store);
+  if (from == DType::i16) return affine_from<Lanes, DType::i16>(to, divides, store);
+  if (from == DType::u16) return affine_from<Lanes, DType::u16>(to, divides, store);
+  if (from == DType::f16) return affine_from<Lanes, DType::f16>(to, divides, store);
+  return from == DType::f32 ? affine_from<Lanes, DType::f32>(to, divides, store) : nullptr;
 }
 
 // A cast from a dtype to itself: n elements of Bytes bytes, copied.

@@ -58,7 +58,8 @@ DirectFile::Opened DirectFile::open() const noexcept {
   if (!usable()) return {-1, false};
   // Whatever lies at the path by now, opening it must not wait: hence O_NONBLOCK, which files do not heed.
   const int fd = ::open(path_.c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC | O_NONBLOCK);
-  if (fd >= 0 && is_our_file(fd)) return keep(fd);
+  struct stat info{};
+  if (fd >= 0 && ::fstat(fd, &info) == 0 && is_ours(info)) return keep(fd);
   if (fd >= 0) ::close(fd);
   refused_.store(true, std::memory_order_relaxed);
   return {-1, false};
@@ -74,9 +75,14 @@ DirectFile::Opened DirectFile::keep(int fd) const noexcept {
   return {fd, false};
 }
 
-bool DirectFile::is_our_file(int fd) const noexcept {
+bool DirectFile::is_ours(const struct stat& info) const noexcept {
+  return S_ISREG(info.st_mode) && info.st_dev == device_ && info.st_ino == inode_;
+}
+
+std::optional<std::size_t> DirectFile::size_now() const noexcept {
   struct stat info{};
-  return ::fstat(fd, &info) == 0 && S_ISREG(info.st_mode) && info.st_dev == device_ && info.st_ino == inode_;
+  if (::stat(path_.c_str(), &info) != 0 || !is_ours(info)) return std::nullopt;
+  return static_cast<std::size_t>(info.st_size);
 }
 
 }  // namespace memload

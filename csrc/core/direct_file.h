@@ -1,10 +1,12 @@
 // Reading a file past the page cache (O_DIRECT): at the disk's own rate, and nothing is kept of it.
 #pragma once
 
+#include <sys/stat.h>
 #include <sys/types.h>
 
 #include <atomic>
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -35,6 +37,9 @@ class DirectFile {
   // Whether the next read would be tried. Once false, it stays so.
   [[nodiscard]] bool usable() const noexcept { return !refused_.load(std::memory_order_relaxed); }
 
+  // The size that the file has now; nothing if the path leads to another file by now, or to none.
+  [[nodiscard]] std::optional<std::size_t> size_now() const noexcept;
+
   [[nodiscard]] static constexpr std::size_t room_for(std::size_t n) noexcept { return round_up(n, kPage) + kPage; }
 
  private:
@@ -44,7 +49,7 @@ class DirectFile {
   };
   [[nodiscard]] Opened open() const noexcept;
   [[nodiscard]] Opened keep(int fd) const noexcept;
-  [[nodiscard]] bool is_our_file(int fd) const noexcept;
+  [[nodiscard]] bool is_ours(const struct stat& info) const noexcept;
 
   std::string path_;
   dev_t device_;

@@ -18,20 +18,28 @@ constexpr std::size_t kLargestBatch = std::size_t{1} << 56;  // more than any ad
 
 struct MakeReader {
   const std::optional<CastRule>& cast;
+  const Affine* affine;
   Isa isa;
   Store store;
 
   std::unique_ptr<const FieldReader> operator()(const std::shared_ptr<const Column>& column) const {
-    return std::make_unique<PlainReader>(column, cast, isa, store);
+    return std::make_unique<PlainReader>(column, cast, isa, store, affine);
   }
   std::unique_ptr<const FieldReader> operator()(const std::shared_ptr<const Ragged>& ragged) const {
+    check_no_constants();
     return std::make_unique<RaggedReader>(ragged, cast, isa, store);
   }
   std::unique_ptr<const FieldReader> operator()(const std::shared_ptr<const Tiles>& tiles) const {
+    check_no_constants();
     return std::make_unique<TileReader>(tiles, cast, isa, store);
   }
   std::unique_ptr<const FieldReader> operator()(const std::shared_ptr<const Windows>& windows) const {
     return std::make_unique<WindowReader>(windows, std::visit(*this, windows->frames()));
+  }
+
+  void check_no_constants() const {
+    if (affine != nullptr)
+      throw std::invalid_argument("a cast with constants is of rows that are one run of bytes each");
   }
 };
 
@@ -69,7 +77,7 @@ std::size_t batch_bytes(std::size_t rows, std::size_t row_bytes) {
 }
 
 std::unique_ptr<const FieldReader> make_reader(const FieldSpec& field, Isa isa, Store store) {
-  return std::visit(MakeReader{field.cast, isa, store}, field.column);
+  return std::visit(MakeReader{field.cast, field.affine.get(), isa, store}, field.column);
 }
 
 std::int64_t rows_of(const AnyColumn& column) noexcept {

@@ -15,6 +15,7 @@
 #include <span>
 #include <variant>
 
+#include "cast/affine.h"
 #include "cast/cast.h"
 #include "core/storage.h"
 
@@ -34,6 +35,7 @@ using AnyColumn = std::variant<std::shared_ptr<const Column>, std::shared_ptr<co
 struct FieldSpec {
   AnyColumn column;
   std::optional<CastRule> cast;
+  std::shared_ptr<const Affine> affine{};  // the constants of a cast that has any
 };
 
 // What fill() does about rows that are not in the page cache, beyond reading the mapping. Both cost a system call per
@@ -128,8 +130,8 @@ class FieldReader {
 [[nodiscard]] std::int64_t rows_of(const AnyColumn& column) noexcept;
 [[nodiscard]] std::size_t row_bytes_of(const AnyColumn& column) noexcept;
 
-// The reader of a field of any kind. Throws std::invalid_argument if the cast has no implementation, or a row is not a
-// whole number of elements.
+// The reader of a field of any kind. Throws std::invalid_argument if the cast has no implementation, has constants
+// while the rows are not one run of bytes each, or a row is not a whole number of elements.
 [[nodiscard]] std::unique_ptr<const FieldReader> make_reader(const FieldSpec& field, Isa isa, Store store);
 
 // All rows of the first, then of the second, and so on. Throws std::invalid_argument if they do not fit together.

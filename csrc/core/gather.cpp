@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <stdexcept>
 #include <string>
+#include <unordered_set>
+#include <utility>
 
 #include "core/error.h"
 #include "core/fault_guard.h"
@@ -18,6 +20,7 @@ std::size_t sum_of(std::size_t bytes, std::size_t more) {
 }  // namespace
 
 Gather::Gather(const std::vector<FieldSpec>& fields, Isa isa, Store store) : store_(store) {
+  std::unordered_set<const Storage*> seen;
   if (fields.empty()) throw std::invalid_argument("a batch needs at least one field");
   for (const FieldSpec& field : fields) {
     fields_.push_back({make_reader(field, isa, store), {}});
@@ -32,6 +35,10 @@ Gather::Gather(const std::vector<FieldSpec>& fields, Isa isa, Store store) : sto
     files_.large_rows = files_.large_rows || files.large_rows;
     files_.small_rows = files_.small_rows || files.small_rows;
     files_.knows_residency = files_.knows_residency && files.knows_residency;
+    if (!files.mapped) continue;
+    reader.visit_storages([&](const Storage& storage) {
+      if (storage.mapped() && seen.insert(&storage).second) mapped_.push_back(storage.shared_from_this());
+    });
   }
 }
 
@@ -93,6 +100,30 @@ std::size_t Gather::row_edge(const BatchLayout& layout, std::size_t at) const no
   const BatchLayout::Share& share = *std::prev(next);
   const FieldReader& reader = *fields_[static_cast<std::size_t>(next - layout.shares.begin()) - 1].reader;
   return share.work + reader.edge(*share.plan, at - share.work);
+}
+
+void Gather::check_file(std::size_t number, std::span<const std::int64_t> rows) const {
+  if (mapped_.empty()) return;
+  if (mapped_[number % mapped_.size()]->end_if_cut() != nullptr) check_rows(rows);
+}
+
+void Gather::check_files() const {
+  if (mapped_.size() < 2) return;  // its turn came after every piece
+  for (const auto& storage : mapped_) storage->check_whole();
+}
+
+void Gather::check_rows(std::span<const std::int64_t> rows) const {
+  for (const Field& field : fields_) {
+    if (!field.files.mapped) continue;
+    const Storage* last = nullptr;
+    const std::byte* end = nullptr;  // of what is left of the last storage, if it was cut
+    for (const std::int64_t& row : rows) {
+      field.reader->visit({&row, 1}, [&](const Storage& storage, const std::byte* at, std::size_t n) {
+        if (std::exchange(last, &storage) != &storage) end = storage.end_if_cut();
+        if (end != nullptr && at + n > end) throw storage.unreadable(row, std::max(at, end));
+      });
+    }
+  }
 }
 
 void Gather::advise(std::span<const std::int64_t> rows, bool small_only) const {
@@ -160,6 +191,7 @@ void gather_rows(const AnyColumn& column, std::span<const std::int64_t> rows, st
   ColdReads cold;
   cold.workspace = {workspace.data(), workspace.size()};
   gather.fill(layout, out.data(), 0, layout.work, cold);
+  gather.check_rows(rows);
 }
 
 }  // namespace memload

@@ -66,6 +66,15 @@ class Gather {
   // gives no smaller edge.
   [[nodiscard]] std::size_t row_edge(const BatchLayout& layout, std::size_t at) const noexcept;
 
+  // Of the page in which a mapped file ends after it was cut short, the kernel shows zeros, and raises nothing. So,
+  // after these rows were filled: looks at one of the files, whose turn it is by `number`, and if it was cut, throws
+  // ReadError if one of the rows is gone.
+  void check_file(std::size_t number, std::span<const std::int64_t> rows) const;
+  // Throws ReadError if a file was cut whose turn may have come too late.
+  void check_files() const;
+  // Throws ReadError if one of these rows reaches past the end that its file has now.
+  void check_rows(std::span<const std::int64_t> rows) const;
+
   // Asks for the bytes of these rows ahead of fill(), without waiting; neighbours are asked for together. small_only:
   // but not for large rows.
   void advise(std::span<const std::int64_t> rows, bool small_only = false) const;
@@ -87,6 +96,7 @@ class Gather {
   std::vector<Field> fields_;
   std::size_t row_bytes_ = 0;
   FieldReader::Files files_;
+  std::vector<std::shared_ptr<const Storage>> mapped_;  // each once
   Store store_;
 };
 

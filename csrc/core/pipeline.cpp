@@ -151,9 +151,11 @@ class Pipeline::State : public std::enable_shared_from_this<Pipeline::State> {
   bool looked_ = false;
   // These two are written with mutex_ and read without: an old value costs time only.
   std::atomic<bool> cold_{false};
-  std::atomic<bool> direct_;  // large rows are read past the page cache while cold_
+  std::atomic<std::size_t> checked_{0};  // files looked at, in turn
+  std::atomic<bool> direct_;             // large rows are read past the page cache while cold_
   std::size_t warm_samples_ = 0;
   bool closed_ = false;
+  bool ended_ = false;  // the loop was told of the end, or of an error
   std::optional<Clock::time_point> ring_full_since_;
   PipelineStats stats_;
 };
@@ -184,6 +186,7 @@ class Pipeline::State::Filling : public Job {
       const SlotPool::Lease workspace = state_->workspace();
       if (workspace) cold.workspace = {workspace.get(), state_->gather_->workspace_bytes()};
       found = state_->gather_->fill(layout, slot.get(), edge(index), edge(index + 1), cold);
+      if (watch) state_->gather_->check_file(state_->checked_.fetch_add(1, std::memory_order_relaxed), rows);
       if (shipment) shipment->piece_done(index);
     } catch (...) {
       const std::lock_guard lock(state_->mutex_);
@@ -569,6 +572,10 @@ Step Pipeline::State::next(Batch& batch, std::chrono::milliseconds patience, boo
     }
   }
   stats_.consumer_wait_seconds += seconds(Clock::now() - start_time);
+  if (step == Step::end && !closed_ && !std::exchange(ended_, true)) {
+    lock.unlock();
+    gather_->check_files();
+  }
   if (step != Step::batch) return step;
   hand_out(batch, dropped);
   lock.unlock();  // the lease may end right here if memory runs out, and its end takes the mutex
@@ -587,6 +594,7 @@ void Pipeline::State::hand_out(Batch& batch, std::deque<std::shared_ptr<Filling>
     cancel_shipments();
     dropped.insert(dropped.end(), in_flight_.begin(), in_flight_.end());
     in_flight_.clear();
+    ended_ = true;
     std::rethrow_exception(std::exchange(done->error, nullptr));  // the consumer is its only holder, and its end
   }
   batch.slot.swap(done->slot);  // what the caller's batch held before ends with the dropped

@@ -32,7 +32,7 @@ class PlainReader::Part {
         out_(out),
         begin_(begin),
         end_(end),
-        copier_(field.kernel_, field.in_size_, field.out_size_, cold, found) {}
+        copier_(field.mover_, field.in_size_, field.out_size_, cold, found) {}
 
   // Runs under the fault guard: owns nothing, throws nothing.
   void copy() noexcept {
@@ -47,7 +47,8 @@ class PlainReader::Part {
       const std::size_t elements = bytes / field_.out_size_;
       const std::size_t skipped = inside / field_.out_size_ * field_.in_size_;
       const Extent extent = column.at(rows_[i]);
-      copier_.copy(*extent.segment->storage, extent.data + skipped, out_ + at, elements, column.row_bytes());
+      copier_.copy(*extent.segment->storage, extent.data + skipped, out_ + at, elements, column.row_bytes(),
+                   inside / field_.out_size_);
       at += bytes;
       inside = 0;
     }
@@ -69,8 +70,13 @@ class PlainReader::Part {
 };
 
 PlainReader::PlainReader(std::shared_ptr<const Column> column, const std::optional<CastRule>& cast, Isa isa,
-                         Store store)
-    : column_(std::move(column)), kernel_(cast ? find_cast(*cast, isa, store) : find_copy(isa, store)) {
+                         Store store, const Affine* affine)
+    : column_(std::move(column)),
+      affine_(cast && affine != nullptr ? std::make_unique<AffineCast>(cast->from, cast->to, *affine, isa, store)
+                                        : nullptr),
+      mover_(affine_ ? Mover(*affine_)
+             : cast  ? find_cast(*cast, isa, store)
+                     : find_copy(isa, store)) {
   if (cast) {
     in_size_ = size_of(cast->from);
     out_size_ = size_of(cast->to);

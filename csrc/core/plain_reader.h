@@ -1,6 +1,9 @@
 // The reader of columns whose rows are one run of bytes each.
 #pragma once
 
+#include <memory>
+
+#include "cast/affine.h"
 #include "core/column.h"
 #include "core/field_reader.h"
 
@@ -8,7 +11,9 @@ namespace memload {
 
 class PlainReader final : public FieldReader {
  public:
-  PlainReader(std::shared_ptr<const Column> column, const std::optional<CastRule>& cast, Isa isa, Store store);
+  // affine: the constants of the cast, if it has any; element e of the column's rows is e-th of its rule.
+  PlainReader(std::shared_ptr<const Column> column, const std::optional<CastRule>& cast, Isa isa, Store store,
+              const Affine* affine = nullptr);
 
   [[nodiscard]] std::int64_t rows() const noexcept override { return column_->rows(); }
   [[nodiscard]] std::size_t row_bytes() const noexcept override { return column_->row_bytes(); }
@@ -28,7 +33,8 @@ class PlainReader final : public FieldReader {
   [[nodiscard]] bool large() const noexcept { return column_->row_bytes() > kLargeRow; }
 
   std::shared_ptr<const Column> column_;
-  CopyFn kernel_;  // copies bytes or casts elements: both have the signature (src, dst, n)
+  std::unique_ptr<const AffineCast> affine_;  // before what borrows it
+  Mover mover_;
   std::size_t in_size_ = 1;
   std::size_t out_size_ = 1;  // bytes per element; 1 and 1 for a copy
   std::size_t out_row_bytes_;

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 
-#include "cast/cast.h"
+#include "cast/affine.h"
 #include "core/field_reader.h"
 #include "core/memory.h"
 #include "core/storage.h"
@@ -16,17 +16,17 @@ class RunCopier {
  public:
   static constexpr std::size_t kSmallRow = 4096;  // below, the hardware's prefetcher has no time to see a row's pattern
 
-  // kernel reads elements of in_size bytes and writes elements of out_size bytes.
-  RunCopier(CopyFn kernel, std::size_t in_size, std::size_t out_size, const ColdReads& cold, Filled& found) noexcept
-      : kernel_(kernel), in_size_(in_size), out_size_(out_size), cold_(cold), found_(found) {}
+  // mover reads elements of in_size bytes and writes elements of out_size bytes.
+  RunCopier(Mover mover, std::size_t in_size, std::size_t out_size, const ColdReads& cold, Filled& found) noexcept
+      : mover_(mover), in_size_(in_size), out_size_(out_size), cold_(cold), found_(found) {}
 
-  // Elements of a row that has row_bytes in all, which says how it is best read while it is cold.
-  void copy(const Storage& storage, const std::byte* src, std::byte* out, std::size_t elements,
-            std::size_t row_bytes) const noexcept {
+  // Elements, from number `at` on, of a row that has row_bytes in all, which says how it is best read while it is cold.
+  void copy(const Storage& storage, const std::byte* src, std::byte* out, std::size_t elements, std::size_t row_bytes,
+            std::size_t at = 0) const noexcept {
     if (row_bytes > FieldReader::kLargeRow && !cold_.scratch.empty() && storage.mapped()) {
-      copy_directly(storage, src, out, elements);
+      copy_directly(storage, src, out, elements, at);
     } else {
-      copy_mapped(storage, src, out, elements, row_bytes);
+      copy_mapped(storage, src, out, elements, row_bytes, at);
     }
   }
 
@@ -39,27 +39,28 @@ class RunCopier {
 
  private:
   void copy_mapped(const Storage& storage, const std::byte* src, std::byte* out, std::size_t elements,
-                   std::size_t row_bytes) const noexcept {
+                   std::size_t row_bytes, std::size_t at) const noexcept {
     const std::size_t bytes = elements * in_size_;
     if (!storage.enter(src, bytes)) found_.in_cache = false;
     if (cold_.ask && row_bytes > kSmallRow && !storage.resident(src)) storage.advise(src, bytes);
-    kernel_(src, out, elements);
+    mover_(src, out, elements, at);
   }
 
   // As many elements at once as the scratch can hold.
-  void copy_directly(const Storage& storage, const std::byte* src, std::byte* out,
-                     std::size_t elements) const noexcept {
+  void copy_directly(const Storage& storage, const std::byte* src, std::byte* out, std::size_t elements,
+                     std::size_t at) const noexcept {
     const std::size_t most = (cold_.scratch.size() - kPage) / in_size_;
     while (elements != 0) {
       const std::size_t n = std::min(elements, most);
       if (const std::byte* const read = read_directly(storage, src, n * in_size_)) {
-        kernel_(read, out, n);
+        mover_(read, out, n, at);
       } else {
-        copy_mapped(storage, src, out, n, n * in_size_);
+        copy_mapped(storage, src, out, n, n * in_size_, at);
       }
       src += n * in_size_;
       out += n * out_size_;
       elements -= n;
+      at += n;
     }
   }
 
@@ -79,7 +80,7 @@ class RunCopier {
     return read;
   }
 
-  CopyFn kernel_;
+  Mover mover_;
   std::size_t in_size_;
   std::size_t out_size_;
   const ColdReads& cold_;

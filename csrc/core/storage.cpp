@@ -199,6 +199,22 @@ ReadError Storage::unreadable(std::int64_t row, const void* address) const {
               "again"};
 }
 
+const std::byte* Storage::end_if_cut() const noexcept {
+  const std::optional<std::size_t> now = direct_ ? direct_->size_now() : std::nullopt;
+  return now && *now < size_ ? data_ + *now : nullptr;
+}
+
+void Storage::check_whole() const {
+  const std::byte* const end = end_if_cut();
+  if (end == nullptr) return;
+  const auto now = static_cast<std::size_t>(end - data_);
+  throw ReadError(name_, -1, now,
+                  "the file had " + std::to_string(size_) + " bytes when it was opened and ends at " +
+                      std::to_string(now) +
+                      " now; rows that were read since from around its end may have had zeros. Restore it and open the "
+                      "data set again");
+}
+
 const std::byte* Storage::read_direct(const std::byte* at, std::size_t n, std::span<std::byte> scratch) const noexcept {
   if (!direct_) return nullptr;
   const std::byte* const read = direct_->read(static_cast<std::size_t>(at - data_), n, scratch);

@@ -78,6 +78,12 @@ class Storage : public std::enable_shared_from_this<Storage> {
   // What a read of the mapping that failed at `address` is reported as, in a row of what the storage holds.
   [[nodiscard]] ReadError unreadable(std::int64_t row, const void* address) const;
 
+  // Where what is left of the file ends, if it was cut short since it was mapped; else nullptr. For a file that was
+  // replaced under its path, and for borrowed memory, it cannot tell: nullptr.
+  [[nodiscard]] const std::byte* end_if_cut() const noexcept;
+  // Throws ReadError if the file was cut short.
+  void check_whole() const;
+
   // Bytes that read_direct() has read so far.
   [[nodiscard]] std::uint64_t direct_bytes() const noexcept { return direct_bytes_.load(std::memory_order_relaxed); }
 

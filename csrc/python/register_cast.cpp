@@ -1,10 +1,14 @@
+#include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cast/cast.h"
 #include "cast/parallel.h"
+#include "cast/place.h"
+#include "python/casts.h"
 #include "python/convert.h"
 #include "python/names.h"
 #include "python/register.h"
@@ -17,13 +21,51 @@ namespace {
 Store store_of(bool streaming) { return streaming ? Store::streaming : Store::cached; }
 
 void cast(std::uintptr_t src, std::uintptr_t dst, std::size_t n, const std::string& from, const std::string& to,
-          bool norm_removed, const std::string& isa, bool streaming, std::size_t threads) {
-  const CastRule rule{dtype_named(from), dtype_named(to), norm_removed};
+          const PyHow& how, const std::string& isa, bool streaming, std::size_t threads) {
+  const CastRule rule = rule_of({from, to, how});
   if (dst % size_of(rule.to) != 0) throw py::value_error("the destination is not aligned to elements of " + to);
   const Isa chosen = isa_named(isa);
+  const auto affine = affine_of(how);
   const WithoutGil nogil;
+  if (affine) {
+    return affine_parallel(rule.from, rule.to, *affine, chosen, store_of(streaming),
+                           reinterpret_cast<const std::byte*>(src), reinterpret_cast<std::byte*>(dst), n, threads);
+  }
   cast_parallel(rule, chosen, store_of(streaming), reinterpret_cast<const std::byte*>(src),
                 reinterpret_cast<std::byte*>(dst), n, threads);
+}
+
+// (height, width, channels, height and width of what is cut out, stored interleaved, result in planes)
+using PyShape = std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t, bool, bool>;
+using PyDraws = py::array_t<std::int64_t, py::array::c_style | py::array::forcecast>;
+
+std::vector<PictureDraw> draws_of(const PyDraws& given) {
+  if (given.ndim() != 2 || given.shape(1) != 3) throw py::value_error("draws are (rows, 3): top, left, flipped");
+  const auto each = given.unchecked<2>();
+  std::vector<PictureDraw> draws;
+  draws.reserve(static_cast<std::size_t>(each.shape(0)));
+  for (py::ssize_t i = 0; i < each.shape(0); ++i) {
+    if (!std::in_range<std::uint32_t>(each(i, 0)) || !std::in_range<std::uint32_t>(each(i, 1))) {
+      throw py::value_error("the draw of row " + std::to_string(i) + " is of no picture");
+    }
+    draws.push_back({static_cast<std::uint32_t>(each(i, 0)), static_cast<std::uint32_t>(each(i, 1)), each(i, 2) != 0});
+  }
+  return draws;
+}
+
+void place(std::uintptr_t src, std::uintptr_t dst, std::size_t pictures, std::size_t pictures_per_draw,
+           const PyDraws& draws, const PyShape& shape, const PyCast& cast, const std::string& isa,
+           std::size_t threads) {
+  const auto& [height, width, channels, out_height, out_width, interleaved, planes] = shape;
+  const auto affine = affine_of(std::get<2>(cast));
+  const PictureJob job{
+      {height, width, channels, out_height, out_width, interleaved, planes}, rule_of(cast), affine.get()};
+  if (dst % size_of(job.rule.to) != 0) throw py::value_error("the destination is not aligned to its elements");
+  const std::vector<PictureDraw> drawn = draws_of(draws);
+  const Isa chosen = isa_named(isa);
+  const WithoutGil nogil;
+  place_pictures(job, chosen, reinterpret_cast<const std::byte*>(src), reinterpret_cast<std::byte*>(dst), pictures,
+                 pictures_per_draw, drawn, threads);
 }
 
 void copy(std::uintptr_t src, std::uintptr_t dst, std::size_t nbytes, const std::string& isa, bool streaming) {
@@ -43,9 +85,15 @@ std::vector<std::string> isas() {
 
 void register_cast(py::module_& m) {
   m.def("cast", cast, py::arg("src_address"), py::arg("dst_address"), py::arg("n"), py::arg("from_code"),
-        py::arg("to_code"), py::arg("norm_removed") = false, py::arg("isa") = "", py::arg("streaming") = false,
+        py::arg("to_code"), py::arg("how") = PyHow(false), py::arg("isa") = "", py::arg("streaming") = false,
         py::arg("threads") = 1,
-        "Cast n elements from one address to another; dtypes by their safetensors names, isa \"\" for the best.");
+        "Cast n elements from one address to another; dtypes by their safetensors names, isa \"\" for the best. "
+        "how: norm_removed, or constants (elements from one channel to the next, scale, offset, means, deviations).");
+  m.def("place", place, py::arg("src_address"), py::arg("dst_address"), py::arg("pictures"),
+        py::arg("pictures_per_draw"), py::arg("draws"), py::arg("shape"), py::arg("cast"), py::arg("isa") = "",
+        py::arg("threads") = 1,
+        "Cut, flip, lay out and cast pictures; shape: (height, width, channels, height and width of the result, stored "
+        "interleaved, result in planes); cast: (from, to, how); draws: (rows, 3) of top, left, flipped.");
   m.def("copy", copy, py::arg("src_address"), py::arg("dst_address"), py::arg("nbytes"), py::arg("isa") = "",
         py::arg("streaming") = false, "Copy bytes from one address to another.");
   m.def("isas", isas, "The instruction sets that this build holds and this machine runs, the best last.");

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/pipeline.h"
+#include "python/casts.h"
 #include "python/columns.h"
 #include "python/devices.h"
 #include "python/dlpack.h"
@@ -33,18 +34,17 @@ std::chrono::milliseconds span_of(Seconds left) {
   return std::chrono::ceil<std::chrono::milliseconds>(std::clamp<Seconds>(left, 0ms, kPatience));
 }
 
-// (column, cast or None as (from, to, norm_removed), DLPack code, bits, shape of a row)
-using PyCast = std::optional<std::tuple<std::string, std::string, bool>>;
-using PyField = std::tuple<PyColumn, PyCast, int, int, std::vector<std::int64_t>>;
+// (column, cast or None, DLPack code, bits, shape of a row)
+using PyField = std::tuple<PyColumn, std::optional<PyCast>, int, int, std::vector<std::int64_t>>;
 
 // (device, stream of copies, stream of what follows, first field of the second part)
 using PyRoute = std::tuple<const PyDevice*, Device::Stream, Device::Stream, std::size_t>;
 
 FieldSpec spec_of(const PyField& field) {
   FieldSpec spec{any_column(std::get<0>(field)), std::nullopt};
-  if (const PyCast& cast = std::get<1>(field)) {
-    const auto& [from, to, norm_removed] = *cast;
-    spec.cast = CastRule{dtype_named(from), dtype_named(to), norm_removed};
+  if (const std::optional<PyCast>& cast = std::get<1>(field)) {
+    spec.cast = rule_of(*cast);
+    spec.affine = affine_of(std::get<2>(*cast));
   }
   return spec;
 }

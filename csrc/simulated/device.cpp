@@ -141,9 +141,8 @@ void SimulatedDevice::unpin(const std::byte* memory) noexcept {
   pinned_.erase(found);
 }
 
-bool SimulatedDevice::reads_itself(const std::byte* memory) const {
-  if (pinned_pool_->writable(memory, 1)) return true;
-  const std::lock_guard lock(mutex_);
+bool SimulatedDevice::is_readable(const std::byte* memory) const {
+  if (pinned_pool_->maps(memory)) return true;
   const auto after = pinned_.upper_bound(memory);
   if (after == pinned_.begin()) return false;
   const auto& [base, bytes] = *std::prev(after);
@@ -152,20 +151,30 @@ bool SimulatedDevice::reads_itself(const std::byte* memory) const {
 
 void SimulatedDevice::copy_async(std::byte* to, const std::byte* from, std::size_t bytes, Stream stream) {
   counted("copy");
+  bool pinned = false;
   {
     const std::lock_guard lock(mutex_);
     counts_["copied_bytes"] += bytes;
+    pinned = is_readable(from);
   }
-  if (!reads_itself(from)) {
+  if (!pinned) {
     const auto aside = std::make_shared<std::vector<std::byte>>(from, from + bytes);
     copy_keeping(to, aside->data(), bytes, stream, aside);
     return;
   }
-  put(stream, [this, to, from, bytes, sum = sum_of(from, bytes)] {
-    if (sum_of(from, bytes) != sum) violate("the source of a copy changed before the copy was done");
-    if (!memory_->writable(to, bytes)) violate("a copy went to memory that was given up");
-    std::memcpy(to, from, bytes);
-  });
+  put(stream, [this, to, from, bytes, sum = sum_of(from, bytes)] { copy_late(to, from, bytes, sum); });
+}
+
+// With the mutex, so that nobody unmaps the source meanwhile.
+void SimulatedDevice::copy_late(std::byte* to, const std::byte* from, std::size_t bytes, std::uint64_t sum) {
+  const std::lock_guard lock(mutex_);
+  if (!is_readable(from)) {
+    violations_.emplace_back("the source of a copy was given up before the copy was done");
+    return;
+  }
+  if (sum_of(from, bytes) != sum) violations_.emplace_back("the source of a copy changed before the copy was done");
+  if (!memory_->writable(to, bytes)) violations_.emplace_back("a copy went to memory that was given up");
+  std::memcpy(to, from, bytes);
 }
 
 void SimulatedDevice::copy_keeping(std::byte* to, const std::byte* from, std::size_t bytes, Stream stream,
@@ -268,11 +277,6 @@ bool SimulatedDevice::counted(const std::string& call) {
   const std::lock_guard lock(mutex_);
   ++counts_[call];
   return !left_out_.contains(call);
-}
-
-void SimulatedDevice::violate(std::string what) {
-  const std::lock_guard lock(mutex_);
-  violations_.push_back(std::move(what));
 }
 
 std::vector<std::string> SimulatedDevice::violations() const {

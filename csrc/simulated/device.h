@@ -92,9 +92,9 @@ class SimulatedDevice final : public Device, public std::enable_shared_from_this
   void release(SimulatedMemory::Block block);
   void pin(const std::byte* memory, std::size_t bytes);
   void unpin(const std::byte* memory) noexcept;
-  [[nodiscard]] bool reads_itself(const std::byte* memory) const;
+  [[nodiscard]] bool is_readable(const std::byte* memory) const;  // with mutex_ held: whether it is pinned
+  void copy_late(std::byte* to, const std::byte* from, std::size_t bytes, std::uint64_t sum);
   bool counted(const std::string& call);  // whether it is not left out
-  void violate(std::string what);
   [[nodiscard]] std::stop_token stopping() const;
 
   const std::size_t pinnable_;

@@ -73,4 +73,12 @@ bool SimulatedMemory::writable(const std::byte* at, std::size_t bytes) const {
                      [&](const auto& one) { return within(one.first, one.second); });
 }
 
+bool SimulatedMemory::maps(const std::byte* at) const {
+  if (writable(at, 1)) return true;
+  const std::lock_guard lock(mutex_);
+  return std::any_of(free_.begin(), free_.end(), [at](const Block& block) {
+    return at >= block.memory.data() && at < block.memory.data() + block.memory.size();
+  });
+}
+
 }  // namespace memload

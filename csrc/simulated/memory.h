@@ -42,6 +42,8 @@ class SimulatedMemory : public std::enable_shared_from_this<SimulatedMemory> {
   [[nodiscard]] bool lent(const std::byte* base) const;
   // Whether these bytes lie in a block that may be written to: not one that waits to be lent again.
   [[nodiscard]] bool writable(const std::byte* at, std::size_t bytes) const;
+  // Whether it is memory of a block, lent or not.
+  [[nodiscard]] bool maps(const std::byte* at) const;
 
  private:
   void release(const std::byte* base);

@@ -454,6 +454,60 @@ TEST(a_truncated_file_fails_its_batch_and_no_other_pipeline) {
   CHECK_EQ(read_all(*good, healthy, plan), static_cast<std::int64_t>(kRows));
 }
 
+// Of the page in which a file ends the kernel shows zeros, and no fault tells of them.
+TEST(rows_in_the_page_in_which_a_file_was_cut_are_not_zeros_but_an_error) {
+  constexpr std::size_t kRow = 64;
+  constexpr std::size_t kRows = 50;  // all in one page
+  const ScratchFile file(pattern_bytes(kRow * kRows, 15));
+  const ColumnPtr column = dense(Storage::map_file(file.path()), kRow);
+  file.truncate(20 * kRow + 1);
+  for (const std::int64_t row : {std::int64_t{0}, std::int64_t{19}, std::int64_t{20}, std::int64_t{49}}) {
+    std::vector<std::byte> out(kRow);
+    bool thrown = false;
+    try {
+      gather_rows(column, {&row, 1}, out);
+    } catch (const ReadError& error) {
+      thrown = true;
+      CHECK_EQ(error.row(), row);
+      CHECK_EQ(error.offset(), std::max<std::uint64_t>(20 * kRow + 1, static_cast<std::uint64_t>(row) * kRow));
+    }
+    CHECK_EQ(thrown, row >= 20);
+  }
+  const auto pipeline = planned({column}, Indices{3, 4, 19, 20, 21}, options(3, 2));
+  Batch batch;
+  bool thrown = false;
+  try {
+    while (pipeline->next(batch, kPatience) == Step::batch) {
+    }
+  } catch (const ReadError&) {
+    thrown = true;
+  }
+  CHECK(thrown);
+  CHECK(pipeline->next(batch, kPatience) == Step::end);
+}
+
+TEST(a_pass_ends_with_an_error_if_one_of_many_files_was_cut_meanwhile) {
+  constexpr std::size_t kRow = 64;
+  std::vector<std::unique_ptr<ScratchFile>> files;
+  std::vector<ColumnPtr> columns;
+  for (std::uint32_t i = 0; i < 9; ++i) {
+    files.push_back(std::make_unique<ScratchFile>(pattern_bytes(kRow * 4, i)));
+    columns.push_back(dense(Storage::map_file(files.back()->path()), kRow));
+  }
+  const auto pipeline = planned(columns, Indices{0, 1, 2, 3}, options(4, 2));
+  Batch batch;
+  CHECK(pipeline->next(batch, kPatience) == Step::batch);
+  files[7]->truncate(kRow);
+  std::string message;
+  try {
+    CHECK(pipeline->next(batch, kPatience) != Step::end);
+  } catch (const ReadError& error) {
+    message = error.what();
+  }
+  CHECK(message.find(files[7]->path()) != std::string::npos);
+  CHECK(pipeline->next(batch, kPatience) == Step::end);
+}
+
 TEST(an_error_with_batches_in_flight_and_held_does_not_hang) {
   const ScratchFile file(pattern_bytes(4096 * 64));
   const std::vector<ColumnPtr> mapped = {dense(Storage::map_file(file.path()), 4096)};

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from memload.cast import Cast
-from memload.cast_batches import cast_batch
+from memload.cast_batches import Casting, cast_batch
 from memload.draws import Indices
 from memload.gpu.landing import CopiedBatches, OnDevice, TransferredBatches
 from memload.gpu.placing import Placer
@@ -27,6 +27,23 @@ if TYPE_CHECKING:
 Transform = Callable[..., Any]
 
 
+@dataclass(frozen=True)
+class Casts:
+    """The casts of whole batches on the device.
+
+    Attributes:
+        casts, names, grouped: as `memload.cast_batches.cast_batch` takes them.
+    """
+
+    casts: Mapping[Any, Cast]
+    names: Sequence[Any] = ()
+    grouped: bool = False
+
+    def apply(self, batch: Any, seed: PassSeed | None, rows: Indices | int) -> Any:
+        """Return a batch with its fields cast; what is drawn follows from its rows, or its number."""
+        return cast_batch(batch, self.casts, self.names, self.grouped, Casting(seed, rows))
+
+
 class DeviceBatches:
     """A `Gatherer` around a gatherer, whose batches it hands out on the device.
 
@@ -36,14 +53,18 @@ class DeviceBatches:
     Args:
         gatherer: gives batches that are `OnDevice`, or on the CPU.
         placer: of the device.
+        casts: of batches that are `OnDevice`.
         transform: what becomes of a batch on the device, last; None: nothing.
         ahead: cuts the plan as the gatherer does, since randomness follows from the rows of a batch.
     """
 
-    def __init__(self, gatherer: Gatherer, placer: Placer, transform: Transform | None, ahead: PlannedRows) -> None:
+    def __init__(
+        self, gatherer: Gatherer, placer: Placer, casts: Casts, transform: Transform | None, ahead: PlannedRows
+    ) -> None:
         self.gatherer = gatherer
         self.rows, self.depth = gatherer.rows, gatherer.depth
-        self._placer, self._transform, self._ahead = placer, transform, ahead
+        self._placer, self._casts, self._transform = placer, casts, transform
+        self._ahead = ahead if casts.casts or transform is not None else None
         self._prepared: deque[Outcome | _Raised] = deque()
 
     def begin(self, seed: PassSeed) -> None:
@@ -53,19 +74,20 @@ class DeviceBatches:
 
     def extend(self, rows: Indices) -> None:
         """Take rows that follow those before."""
-        if self._transform is not None:
+        if self._ahead is not None:
             self._ahead.extend(rows)
         self.gatherer.extend(rows)
 
     def push(self, rows: Indices) -> None:
         """Take rows that are one batch."""
-        if self._transform is not None:
+        if self._ahead is not None:
             self._ahead.push(rows)
         self.gatherer.push(rows)
 
     def finish(self) -> None:
         """Know that nothing follows."""
-        self._ahead.finish()
+        if self._ahead is not None:
+            self._ahead.finish()
         self.gatherer.finish()
 
     def next(self, timeout: float) -> Any:
@@ -109,13 +131,18 @@ class DeviceBatches:
         gathered = self.gatherer.next(timeout)
         if gathered is None:
             return None
-        rows = self._ahead.take() if self._transform is not None else None
+        rows = None if self._ahead is None else self._ahead.take()
         if isinstance(gathered, Outcome):
             if gathered.error is not None:
                 return gathered
             gathered = gathered.batch
-        batch = gathered.batch if isinstance(gathered, OnDevice) else self._placer.place(gathered)
-        if self._transform is None or rows is None:
+        on_device = isinstance(gathered, OnDevice)
+        batch = gathered.batch if on_device else self._placer.place(gathered)
+        if rows is None:
+            return Outcome(batch)
+        if on_device and self._casts.casts:
+            batch = self._placer.launch(self._casts.apply, batch, self._seed, rows)
+        if self._transform is None:
             return Outcome(batch)
         try:
             return Outcome(self._placer.launch(transformed_here, self._transform, batch, self._seed, rows))
@@ -136,9 +163,9 @@ class MovedBatches(AroundBatches):
     Args:
         batches: an iterator with a length.
         placer: of the device.
-        casts, names, grouped: as `memload.cast_batches.cast_batch` takes them.
+        casts: what is cast.
         transform: what becomes of a batch, last; None: nothing.
-        seed: what the randomness of the pass follows from, and with it the number of the batch.
+        seed: what the randomness of the pass follows from, and with it the number of the batch; None: there is none.
         number: of the first of these batches, counted from the beginning of the pass.
     """
 
@@ -146,23 +173,21 @@ class MovedBatches(AroundBatches):
         self,
         batches: Any,
         placer: Placer,
-        casts: Mapping[Any, Cast],
-        names: Sequence[str],
-        grouped: bool,
+        casts: Casts,
         transform: Transform | None,
         seed: PassSeed | None,
         number: int,
     ) -> None:
         super().__init__(batches)
-        self._placer, self._casts, self._names, self._grouped = placer, casts, names, grouped
-        self._transform, self._seed, self._number = transform, seed, number
+        self._placer, self._casts, self._transform = placer, casts, transform
+        self._seed, self._number = seed, number
 
     def __next__(self) -> Any:
         self._placer.pace()
         batch = self._placer.place(next(self._batches))
         number, self._number = self._number, self._number + 1
-        if self._casts:
-            batch = self._placer.launch(cast_batch, batch, self._casts, self._names, self._grouped)
+        if self._casts.casts:
+            batch = self._placer.launch(self._casts.apply, batch, self._seed, number)
         if self._transform is not None and self._seed is not None:
             batch = self._placer.launch(transformed_here, self._transform, batch, self._seed, number)
         return self._placer.hand_over(batch)

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from memload import _core
-from memload.cast import Cast, _cast_sample
 from memload.draws import Indices
+from memload.gpu.casting import cast_on_device
 from memload.gpu.interface import HostMemory, Interface
 from memload.gpu.near_batches import lies_near
 from memload.gpu.placing import AHEAD_OF_DEVICE, Placer
@@ -161,13 +161,14 @@ class TransferredBatches(_Landed):
         settings.source.check_in_place()
         kept = reuse if isinstance(reuse, TransferredBatches) and reuse._interface is interface else None
         self._interface: Interface = interface
+        self._casts = settings.source.raw_casts()
         self._ring: PinnedRing = kept._ring if kept else PinnedRing.of(interface, loader._engine.pinned_bytes)
         route = (interface.native, interface.handle(interface.copies), interface.handle(interface.work))
         pipeline = settings.pipeline(
             loader,
             kept._pipeline if kept else None,
             slots=self._ring.slots,
-            route=(*route, len(settings.source.late_casts_of_fields())),
+            route=(*route, len(self._casts)),
         )
         super().__init__(settings, pipeline)
         self._unpack = settings.source.unpacker(take=_as_it_is, cast=cast_on_device)
@@ -182,12 +183,8 @@ class TransferredBatches(_Landed):
         for part in landing:
             if part is not None:
                 interface.hold(part, interface.work)
-        return OnDevice(interface.launch(interface.work, self._unpack, _views(landing, arrays)))
-
-
-def cast_on_device(cast: Cast, x: torch.Tensor) -> torch.Tensor:
-    """Return `x` after a cast, by one kernel where there is one."""
-    return _cast_sample(x, cast) if type(cast) is Cast and x.dtype == torch.uint8 else cast.apply(x)
+        views = _views(landing, arrays)
+        return OnDevice(interface.launch(interface.work, self._unpack, views) if self._casts else self._unpack(views))
 
 
 def gathered_elsewhere(
@@ -223,13 +220,13 @@ def device_bytes(settings: PassSettings) -> int:
     handed = 2 + AHEAD_OF_DEVICE
     if not source.raw:
         return handed * whole
-    late = source.late_casts_of_fields()
-    passing = sum(_slot_bytes([field], rows) for field in fields[: len(late)])
-    cast = sum(
-        _slot_bytes([field], rows) * to.dtype.itemsize * 8 // field[3]
-        for field, to in zip(fields[: len(late)], late, strict=True)
-    )
-    return settings.depth * whole + handed * (max(0, whole - passing) + cast)
+    late = source.raw_casts()
+    passing = [_slot_bytes([field], rows) for field in fields[: len(late)]]
+    bits = [field[3] for field in fields]
+    cast = sum(n * to.dtype.itemsize * 8 // b for n, to, b in zip(passing, late, bits, strict=False))
+    # Pictures whose pixels change their places are cast out of what the loop would get.
+    cast += sum(whole * to.dtype.itemsize * 8 // min(bits) for to in (source.late_casts or {}).values())
+    return settings.depth * whole + handed * (max(0, whole - sum(passing)) + cast)
 
 
 def _slot_bytes(fields: list[PipelineField], rows: int) -> int:

@@ -7,15 +7,19 @@ row_plan.py            frames.py                 near.py                  the lo
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from memload.batch_sizes import BatchSizes
+from memload.cast_batches import Casting
+from memload.cast_rule import Cast
 from memload.draws import Indices
+from memload.gpu.casting import cast_on_device
 from memload.gpu.near import near_device
 from memload.native import Source
 from memload.planned_rows import PlannedRows
@@ -39,17 +43,29 @@ def lies_near(source: Source) -> bool:
     return near_device(source.fields) is not None
 
 
-def batch_maker(source: Source) -> Callable[[NDArray[np.int64]], Any]:
-    """Return the function that makes the batch of some rows, as default_collate would shape it."""
-    fields = [(field, source.casts.get(key)) for key, field in source.fields.items()]
+def batch_maker(source: Source) -> Callable[..., Any]:
+    """Return the function that makes the batch of some rows, as default_collate would shape it.
+
+    Its second argument is what the randomness of the pass follows from; without it, a number drawn from torch's default
+    generator.
+    """
+    late = source.late_casts or {}
+    fields = [(field, (source.casts.get(key), late.get(key))) for key, field in source.fields.items()]
     layout, collate = source.layout, source.collate
 
-    def make(rows: NDArray[np.int64]) -> Any:
-        tensors = (field.gather(rows) if cast is None else cast.apply(field.gather(rows)) for field, cast in fields)
-        batch = layout.build(tensors)
+    def make(rows: NDArray[np.int64], seed: PassSeed | None = None) -> Any:
+        casting = Casting(seed, rows)
+        batch = layout.build(_cast(field.gather(rows), casts, casting) for field, casts in fields)
         return batch if collate is None else collate(batch)
 
     return make
+
+
+def _cast(x: torch.Tensor, casts: Iterable[Cast | None], casting: Casting) -> torch.Tensor:
+    for cast in casts:
+        if cast is not None:
+            x = cast_on_device(x, cast, seeds=casting.seeds(cast, len(x)))
+    return x
 
 
 @dataclass(frozen=True)
@@ -135,7 +151,7 @@ class NearBatches:
             return None
         rows = self._plan.take()
         begun = time.perf_counter()
-        batch = self._make(rows)
+        batch = self._make(rows, self._seed)
         self._count(len(rows), time.perf_counter() - begun)
         return batch if self._transform is None else self._transformed(self._transform, batch, rows)
 

@@ -79,6 +79,8 @@ class SimulatedInterface:
 
     def is_there(self, tensor: torch.Tensor) -> bool:
         """Whether the tensor's memory came from `empty`."""
+        if tensor.layout != torch.strided:
+            return False
         return self.simulated.is_there(tensor.untyped_storage().data_ptr())
 
     def empty(self, nbytes: int, stream: int) -> torch.Tensor:

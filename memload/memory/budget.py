@@ -12,11 +12,12 @@ import math
 import os
 import resource
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 _ROOT = Path("/")
+_NAMES_V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes")
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Memory:
     Attributes:
         total: what the machine has.
         available: what the machine could give now without swapping.
-        limit: the tightest limit of this process's control groups, None without one.
+        limit: the tightest limit of this process's control groups and of its SLURM job, None without one.
         available_in_limit: what that limit leaves, cache that can be dropped counted as free; None without a limit.
     """
 
@@ -59,6 +60,45 @@ class Memory:
     def free(self) -> int:
         """What this process can still take: near 0, the next large buffer ends it."""
         return self.available if self.available_in_limit is None else min(self.available, self.available_in_limit)
+
+
+@dataclass(frozen=True)
+class GroupMemory:
+    """What a control group counts, in bytes.
+
+    Attributes:
+        used: by its processes, page cache included.
+        cache: how much of that is page cache that can be dropped.
+        limit: None without one.
+    """
+
+    used: int
+    cache: int
+    limit: int | None
+
+    @property
+    def left(self) -> int | None:
+        """What its processes can still take; None without a limit."""
+        return None if self.limit is None else max(0, self.limit - max(0, self.used - self.cache))
+
+
+@dataclass(frozen=True)
+class MemoryGroup:
+    """A control group that counts memory: its folder, and the version whose names its files have."""
+
+    folder: Path
+    version: int
+
+    def read(self) -> GroupMemory | None:
+        """What it counts now; None where it does not, or cannot be seen."""
+        names = ("memory.max", "memory.current") if self.version == 2 else _NAMES_V1
+        limit, used = (_read(self.folder / name) for name in names)
+        if limit is None and used is None:
+            return None
+        stat = parse_memory_stat(_read(self.folder / "memory.stat") or "")
+        prefix = "" if self.version == 2 else "total_"
+        cache = stat.get(prefix + "inactive_file", 0) + stat.get(prefix + "active_file", 0)
+        return GroupMemory(int(used or 0), cache, parse_limit(limit))
 
 
 @dataclass(frozen=True)
@@ -105,14 +145,34 @@ def local_threads() -> int:
     return default_threads(int(processes))
 
 
-def memory(root: Path = _ROOT) -> Memory:
-    """Memory of the machine, and what the control groups of this process leave of it."""
+def memory(root: Path = _ROOT, job: Mapping[str, str] | None = None) -> Memory:
+    """Memory of the machine, and what the control groups of this process, and its SLURM job, leave of it.
+
+    Args:
+        root: of the file system.
+        job: the variables in which SLURM says what it granted; default: this process's environment.
+    """
     host = parse_meminfo(_read(root / "proc/meminfo") or "")
     total = host.get("MemTotal", 0)
     limits = [(limit, left) for limit, left in _memory_limits(root) if limit < total]
+    granted = parse_slurm_memory(os.environ if job is None else job)
+    if granted is not None and granted < total:
+        limits.append((granted, max(0, granted - process_bytes(root))))
     limit = min((limit for limit, _ in limits), default=None)
     left = min((left for _, left in limits), default=None)
     return Memory(total, host.get("MemAvailable", total), limit, left)
+
+
+def process_bytes(root: Path = _ROOT) -> int:
+    """Bytes of this process in memory that no file backs: what it has for itself, and shared memory that it touched."""
+    status = parse_meminfo(_read(root / "proc/self/status") or "")
+    return status.get("RssAnon", 0) + status.get("RssShmem", 0)
+
+
+def memory_groups(root: Path = _ROOT, process: str = "self") -> Iterator[MemoryGroup]:
+    """The control groups that count the memory of a process, its own first; some may not be visible from here."""
+    yield from (MemoryGroup(folder, 2) for folder in _groups_v2(root, process))
+    yield from (MemoryGroup(folder, 1) for folder in _groups_v1(root, "memory", process))
 
 
 def disk_free(path: str | os.PathLike[str]) -> int:
@@ -173,6 +233,24 @@ def parse_meminfo(text: str) -> dict[str, int]:
     return {row[0].rstrip(":"): int(row[1]) * 1024 for row in rows if len(row) == 3 and row[2] == "kB"}
 
 
+def parse_slurm_memory(job: Mapping[str, str]) -> int | None:
+    """Bytes that SLURM granted on this machine: SLURM_MEM_PER_NODE, or SLURM_MEM_PER_CPU for SLURM_CPUS_ON_NODE.
+
+    Both count MiB. None outside of a job, where the job may use the whole machine (0), and where the words are no
+    numbers.
+
+    Source: https://slurm.schedmd.com/sbatch.html, "Output environment variables".
+    """
+    whole, each, cpus = (
+        job.get(name, "") for name in ("SLURM_MEM_PER_NODE", "SLURM_MEM_PER_CPU", "SLURM_CPUS_ON_NODE")
+    )
+    if whole.isdecimal():
+        mebibytes = int(whole)
+    else:
+        mebibytes = int(each) * int(cpus) if each.isdecimal() and cpus.isdecimal() else 0
+    return mebibytes << 20 or None
+
+
 def parse_memory_stat(text: str) -> dict[str, int]:
     """Bytes by name of a control group's `memory.stat`."""
     rows = (line.split() for line in text.splitlines())
@@ -207,30 +285,21 @@ def parse_size(text: str) -> int:
 
 def _memory_limits(root: Path) -> Iterator[tuple[int, int]]:
     """(limit, what is left of it) for each control group above this process that has one."""
-    for group in _groups_v2(root):
-        yield from _limit_of(group, "memory.max", "memory.current", "")
-    for group in _groups_v1(root, "memory"):
-        yield from _limit_of(group, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
+    for group in memory_groups(root):
+        found = group.read()
+        if found is not None and found.limit is not None and found.left is not None:
+            yield found.limit, found.left
 
 
-def _limit_of(group: Path, limit_name: str, usage_name: str, prefix: str) -> Iterator[tuple[int, int]]:
-    limit = parse_limit(_read(group / limit_name))
-    if limit is not None:
-        used = int(_read(group / usage_name) or 0)
-        stat = parse_memory_stat(_read(group / "memory.stat") or "")
-        droppable = stat.get(prefix + "inactive_file", 0) + stat.get(prefix + "active_file", 0)
-        yield limit, max(0, limit - max(0, used - droppable))
-
-
-def _groups_v2(root: Path) -> Iterator[Path]:
+def _groups_v2(root: Path, process: str = "self") -> Iterator[Path]:
     mount = root / "sys/fs/cgroup"
     if not (mount / "cgroup.controllers").exists():
         mount /= "unified"
-    return _with_ancestors(mount, parse_groups(_read(root / "proc/self/cgroup") or "").get(""))
+    return _with_ancestors(mount, parse_groups(_read(root / "proc" / process / "cgroup") or "").get(""))
 
 
-def _groups_v1(root: Path, controller: str) -> Iterator[Path]:
-    path = parse_groups(_read(root / "proc/self/cgroup") or "").get(controller)
+def _groups_v1(root: Path, controller: str, process: str = "self") -> Iterator[Path]:
+    path = parse_groups(_read(root / "proc" / process / "cgroup") or "").get(controller)
     return _with_ancestors(root / "sys/fs/cgroup" / controller, path)
 
 

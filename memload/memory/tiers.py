@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
+from enum import Enum
 
 
-class Tier(StrEnum):
+class Tier(str, Enum):
     """Where rows are kept while a loader reads them. Results are the same for every tier.
 
     Example:
@@ -28,3 +28,6 @@ class Tier(StrEnum):
     """In a GPU's own memory."""
     AUTO = "auto"
     """Whichever of the others suits the sizes and what is free; it says why."""
+
+    def __str__(self) -> str:
+        return self.value

@@ -25,6 +25,11 @@ def borrow_array(name: str, array: Any) -> Field:
     check_name(name)
     if isinstance(array, torch.Tensor):
         return _borrow_tensor(name, array)
+    if isinstance(array, np.ma.MaskedArray):
+        raise TypeError(
+            f"field {name!r}: a masked array, whose mask would be lost; pass array.filled(value), and, where it is "
+            "wanted, numpy.ma.getmaskarray(array) as a field of its own"
+        )
     if isinstance(array, np.ndarray):
         return _borrow_ndarray(name, array)
     raise TypeError(f"field {name!r}: expected a numpy array or a CPU tensor, got {type(array).__name__}")

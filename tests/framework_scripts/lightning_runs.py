@@ -1,6 +1,7 @@
 """Lightning's Trainer, which makes a loader anew from its attributes whenever it puts a sampler of its own into it."""
 
 import logging
+import pickle
 import sys
 import tempfile
 import warnings
@@ -11,6 +12,7 @@ import lightning.pytorch as pl
 import torch
 from common import BATCH, Net, Noted, dataset, door_loader, report, stock_loader
 from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.loggers import Logger
 
 import memload
 
@@ -151,6 +153,52 @@ def resumed():
     return {"whole": whole, "before": before, "after": after}
 
 
+class Kept(Logger):
+    """A logger that keeps what it is told."""
+
+    name, version = "kept", "0"
+
+    def __init__(self):
+        super().__init__()
+        self.told = []
+
+    def log_metrics(self, metrics, step=None):
+        self.told.append((step, metrics))
+
+    def log_hyperparams(self, *_, **__):
+        pass
+
+
+def monitored():
+    """A trainer that runs a monitor as its callback, one that is stopped by it, and one beside a monitor that runs."""
+
+    def run(monitor, **arguments):
+        ds, logger = dataset(), Kept()
+        runner = trainer(callbacks=[monitor.lightning_callback()], logger=logger, **arguments)
+        loader = memload.FastLoader(ds, batch_size=BATCH)
+        try:
+            runner.fit(Module(ds), loader)
+        except memload.MemoryStopError as error:
+            return str(error), logger, runner
+        return "", logger, runner
+
+    whole = memload.Monitor(interval=0.01, show=False)
+    _, logger, runner = run(whole)
+    told = {
+        "last": [whole.samples[-1].step, whole.samples[-1].epoch],
+        "steps": runner.global_step,
+        "logged": sum("memory/held_gb" in metrics for _, metrics in logger.told),
+        "ended": not whole.running and whole.summary is not None,
+        "pickled": type(pickle.loads(pickle.dumps(whole.lightning_callback()))).__name__,
+    }
+    full = memload.Monitor(interval=60, warn_at=None, stop_at="1MB", show=False)
+    stopped, _, runner = run(full)
+    told |= {"stopped": stopped, "steps_before_the_stop": runner.global_step, "ended_then": not full.running}
+    with memload.Monitor(interval=60, show=False) as own:
+        run(own, max_epochs=1)
+        return {**told, "left_running": own.running}
+
+
 everywhere = {
     "fit": compared,
     "the second door": lambda: compared(door_loader),
@@ -166,5 +214,6 @@ alone = {
     "predict": lambda: compared(stage="predict"),
     "workers": lambda: compared(loader={"num_workers": 2, "persistent_workers": True}, limit_val_batches=2),
     "resume": resumed,
+    "monitor": monitored,
 }
 report({"ddp": lambda: {name: run() for name, run in everywhere.items()}} if DEVICES > 1 else {**everywhere, **alone})

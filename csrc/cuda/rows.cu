@@ -1,0 +1,166 @@
+// Which thread does what. A warp takes a tile at a time: kTileBytes of one stored row. Its threads load the 16-byte words
+// that hold the tile side by side into the warp's shared memory, wherever the tile begins, and then store 16-byte
+// packets of results side by side, thread t the packets t, t + 32, t + 64 ..., so that loads and stores are both
+// contiguous over the warp. Tiles begin where the results have a 16-byte boundary; the elements of a row before the
+// first such, and what fills no packet at the end of a tile, are stored one by one. Words that reach over the ends of
+// the stored rows are loaded byte by byte, so that nothing outside is read.
+//
+// The naive reference is csrc/tests/test_kernels.cpp's: row by row, element by element.
+#include <algorithm>
+#include <stdexcept>
+
+#include "cuda/element.cuh"
+#include "cuda/launch.h"
+#include "cuda/rows.h"
+
+namespace memload::cuda {
+namespace {
+
+constexpr std::uint32_t kWarp = 32;
+constexpr std::uint32_t kWarpsPerBlock = 8;
+constexpr std::uint32_t kWord = 16;
+constexpr std::uint32_t kTileBytes = kWarp * kWord;
+constexpr std::uint32_t kBlocksPerProcessor = 8;  // 2048 threads: as many as a multiprocessor holds
+
+struct Rows {
+  const unsigned char* src;
+  std::size_t stored_rows;
+  std::size_t rows;
+  std::uint32_t elements;
+  std::uint32_t tiles;  // of a row
+  RowChoice choice;
+};
+
+__device__ std::size_t stored_row(const Rows& rows, std::size_t row) {
+  if (rows.choice.numbers == nullptr) return row;
+  std::int64_t number = rows.choice.numbers[row / rows.choice.steps_count];
+  if (rows.choice.steps != nullptr) number += rows.choice.steps[row % rows.choice.steps_count];
+  if (number < 0 || static_cast<std::size_t>(number) >= rows.stored_rows) __trap();
+  return static_cast<std::size_t>(number);
+}
+
+// The aligned word at `at`, of which only the bytes in [begin, end) may be read.
+__device__ uint4 load_word(const unsigned char* at, const unsigned char* begin, const unsigned char* end) {
+  if (begin <= at && at + kWord <= end) return __ldcs(reinterpret_cast<const uint4*>(at));
+  alignas(16) unsigned char bytes[kWord] = {};
+  for (std::uint32_t i = 0; i < kWord; ++i) {
+    if (begin <= at + i && at + i < end) bytes[i] = at[i];
+  }
+  return *reinterpret_cast<const uint4*>(bytes);
+}
+
+template <class In, class Out>
+__device__ Out made(const In* elements, std::uint32_t i, const DeviceRule& rule, std::uint32_t channel) {
+  if constexpr (std::is_same_v<Out, std::uint8_t>) {
+    return elements[i];  // copied
+  } else {
+    return cast_element<Out>(elements[i], rule, channel);
+  }
+}
+
+// Results [0, n) of a tile whose first is element `first` of its row, from its stored elements to `out`, where the first
+// `head` of them lie before a 16-byte boundary.
+template <class In, class Out>
+__device__ void store_tile(const In* elements, Out* out, std::uint32_t n, std::uint32_t head, std::uint32_t first,
+                           std::uint32_t lane, const DeviceRule& rule) {
+  constexpr std::uint32_t kPacket = Packet<Out>::kElements;
+  const std::uint32_t packets = (n - head) / kPacket;
+  for (std::uint32_t packet = lane; packet < packets; packet += kWarp) {
+    const std::uint32_t begin = head + packet * kPacket;
+    Packet<Out> made_here;
+    Channel channel(rule, first + begin);
+#pragma unroll
+    for (std::uint32_t i = 0; i < kPacket; ++i) {
+      made_here.values[i] = made<In, Out>(elements, begin + i, rule, channel.number());
+      channel.advance();
+    }
+    store_packet(out + begin, made_here);
+  }
+  const std::uint32_t in_packets = packets * kPacket;
+  for (std::uint32_t k = lane; k < n - in_packets; k += kWarp) {
+    const std::uint32_t i = k < head ? k : k + in_packets;
+    out[i] = made<In, Out>(elements, i, rule, Channel(rule, first + i).number());
+  }
+}
+
+template <class In, class Out>
+__global__ void __launch_bounds__(kWarp* kWarpsPerBlock) rows_kernel(Rows rows, Out* dst, DeviceRule rule) {
+  constexpr std::uint32_t kTile = kTileBytes / sizeof(In);
+  __shared__ uint4 shared[kWarpsPerBlock][kWarp + 1];
+
+  const std::uint32_t lane = threadIdx.x % kWarp;
+  uint4* const words = shared[threadIdx.x / kWarp];
+  const std::size_t warps = std::size_t{gridDim.x} * kWarpsPerBlock;
+  const std::size_t total = rows.rows * rows.tiles;
+  const std::size_t row_bytes = rows.elements * sizeof(In);
+  const unsigned char* const end = rows.src + rows.stored_rows * row_bytes;
+
+  for (std::size_t tile = std::size_t{blockIdx.x} * kWarpsPerBlock + threadIdx.x / kWarp; tile < total; tile += warps) {
+    const std::size_t row = tile / rows.tiles;
+    const auto first = static_cast<std::uint32_t>(tile % rows.tiles) * kTile;
+    const std::uint32_t n = min(kTile, rows.elements - first);
+    const unsigned char* const from = rows.src + stored_row(rows, row) * row_bytes + first * sizeof(In);
+    const auto skew = static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(from) % kWord);
+    const auto count = static_cast<std::uint32_t>((skew + n * sizeof(In) + kWord - 1) / kWord);
+    for (std::uint32_t word = lane; word < count; word += kWarp) {
+      words[word] = load_word(from - skew + word * kWord, rows.src, end);
+    }
+    __syncwarp();
+    Out* const out = dst + row * rows.elements + first;
+    const auto past = static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(out) % kWord);
+    const std::uint32_t head = min(n, static_cast<std::uint32_t>((kWord - past) % kWord / sizeof(Out)));
+    const auto* const bytes = reinterpret_cast<const unsigned char*>(words) + skew;
+    store_tile(reinterpret_cast<const In*>(bytes), out, n, head, first, lane, rule);
+    __syncwarp();
+  }
+}
+
+template <class In, class Out>
+void launch(Rows rows, void* dst, const DeviceRule& rule, int device, cudaStream_t stream) {
+  constexpr std::uint32_t kTile = kTileBytes / sizeof(In);
+  rows.tiles = (rows.elements + kTile - 1) / kTile;
+  int processors = 0;
+  check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device), "cudaDeviceGetAttribute");
+  const std::size_t useful = (rows.rows * rows.tiles + kWarpsPerBlock - 1) / kWarpsPerBlock;
+  const std::size_t most = static_cast<std::size_t>(processors) * kBlocksPerProcessor;
+  rows_kernel<In, Out><<<static_cast<unsigned>(std::min(useful, most)), kWarp * kWarpsPerBlock, 0, stream>>>(
+      rows, static_cast<Out*>(dst), rule);
+  check(cudaGetLastError(), "launch of rows_kernel");
+}
+
+Rows rows_of(const void* src, std::size_t stored_rows, std::size_t rows, std::size_t elements,
+             const RowChoice& choice) {
+  if (elements >= std::size_t{1} << 31) throw std::invalid_argument("a row has 2^31 elements or more");
+  if (choice.steps_count == 0) throw std::invalid_argument("a window has no frames");
+  return {static_cast<const unsigned char*>(src), stored_rows, rows, static_cast<std::uint32_t>(elements), 0, choice};
+}
+
+}  // namespace
+
+void cast_rows(const void* src, std::size_t stored_rows, void* dst, std::size_t rows, std::size_t elements,
+               const DeviceRule& rule, const RowChoice& choice, int device, void* stream) {
+  const Rows work = rows_of(src, stored_rows, rows, elements, choice);
+  if (rows == 0 || elements == 0) return;  // a grid of no blocks is an error
+  const DeviceGuard guard(device);
+  with_types(rule.from, rule.to, [&](auto in, auto out) {
+    launch<decltype(in), decltype(out)>(work, dst, rule, device, static_cast<cudaStream_t>(stream));
+  });
+}
+
+void copy_rows(const void* src, std::size_t stored_rows, void* dst, std::size_t rows, std::size_t row_bytes,
+               const RowChoice& choice, int device, void* stream) {
+  const Rows work = rows_of(src, stored_rows, rows, row_bytes, choice);
+  if (rows == 0 || row_bytes == 0) return;
+  const DeviceGuard guard(device);
+  launch<std::uint8_t, std::uint8_t>(work, dst, DeviceRule{Element::u8, Target::f32}, device,
+                                     static_cast<cudaStream_t>(stream));
+}
+
+std::uintptr_t mapped_address(std::uintptr_t host, int device) {
+  const DeviceGuard guard(device);
+  void* mapped = nullptr;
+  check(cudaHostGetDevicePointer(&mapped, reinterpret_cast<void*>(host), 0), "cudaHostGetDevicePointer");
+  return reinterpret_cast<std::uintptr_t>(mapped);
+}
+
+}  // namespace memload::cuda

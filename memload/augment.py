@@ -1,0 +1,136 @@
+"""Random crops and flips: what is drawn for a row, and where the pixels come from then."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import xxhash
+from numpy.typing import NDArray
+
+Draws = NDArray[np.int64]
+"""(rows, 3): of each row the top and left edge of its crop, and 1 if it is flipped."""
+
+_BITS = 32  # of each number that is drawn
+
+
+@dataclass(frozen=True)
+class Augment:
+    """A random crop and a random horizontal flip of pictures, one draw for each row.
+
+    The draw of a row follows from (base seed, epoch, row) and ``stream`` alone: it is the same on any number of
+    threads, on the CPU and on a GPU, and after a resume. Fields of one batch whose ``Augment`` has the same ``stream``
+    share the draw: an image and its mask are cut at the same place, also where the mask is half the size and its crop
+    half as large. On the stock engine, which does not know rows, the number of the batch and the position in it stand
+    for the row.
+
+    Args:
+        crop: (height, width) in pixels of what is cut out, each top and left edge as likely as any other; None: the
+            whole picture.
+        flip: the probability that a row's pictures are mirrored left to right, 0 to 1.
+        stream: fields with other numbers draw independently of each other.
+
+    Raises:
+        TypeError: ``crop`` is no pair of whole numbers, ``flip`` no number, or ``stream`` no int.
+        ValueError: a side of ``crop`` is below 1, ``flip`` is outside [0, 1], or ``stream`` outside [0, 2^63).
+
+    Example:
+        >>> Augment(crop=(2, 2), flip=0.5).draws([7, 8], height=4, width=6).tolist()
+        [[1, 2, 0], [1, 2, 1]]
+    """
+
+    crop: tuple[int, int] | None = None
+    flip: float = 0.0
+    stream: int = 0
+
+    def __post_init__(self) -> None:
+        if self.crop is not None:
+            object.__setattr__(self, "crop", _pair(self.crop))
+        if not isinstance(self.flip, int | float) or isinstance(self.flip, bool):
+            raise TypeError(f"flip is a probability, such as 0.5; got {self.flip!r}")
+        if not 0 <= self.flip <= 1:
+            raise ValueError(f"flip is a probability from 0 to 1; got {self.flip!r}")
+        if not isinstance(self.stream, int) or isinstance(self.stream, bool):
+            raise TypeError(f"stream is an int; got {self.stream!r}")
+        if not 0 <= self.stream < 2**63:
+            raise ValueError(f"stream is an int from 0 to 2^63 - 1; got {self.stream}")
+
+    def size(self, height: int, width: int) -> tuple[int, int]:
+        """Return height and width of what becomes of pictures of this size.
+
+        Raises:
+            ValueError: the crop is larger than the picture.
+        """
+        if self.crop is None:
+            return height, width
+        if self.crop[0] > height or self.crop[1] > width:
+            raise ValueError(
+                f"a crop of {self.crop[0]} x {self.crop[1]} does not fit into pictures of {height} x {width} pixels "
+                "(is channels= the axis of the channels, counted from the end?)"
+            )
+        return self.crop
+
+    def draws(self, seeds: Sequence[int], height: int, width: int) -> Draws:
+        """Return what is drawn for rows with these seeds, whose pictures have this size.
+
+        Of the 96 bits that xxh3 makes of a row's seed, 32 choose the top edge among (height - crop height + 1), 32 the
+        left edge, and 32 the flip.
+
+        Args:
+            seeds: one for each row, 64 bits.
+            height, width: of the pictures, in pixels.
+
+        Returns:
+            int64 (rows, 3): top, left, and 1 where the row is flipped.
+
+        Raises:
+            ValueError: the crop is larger than the picture.
+        """
+        high, wide = self.size(height, width)
+        key = b"augment" + self.stream.to_bytes(8, "little")
+        drawn = [xxhash.xxh3_128_intdigest(key, seed=seed) for seed in seeds]
+        numbers = np.array([[d & _MASK, d >> _BITS & _MASK, d >> 2 * _BITS & _MASK] for d in drawn], dtype=np.int64)
+        places: Draws = numbers.reshape(-1, 3) * np.array([height - high + 1, width - wide + 1, 0]) >> _BITS
+        places[:, 2] = numbers.reshape(-1, 3)[:, 2] < self.flip * 2**_BITS
+        return places
+
+
+_MASK = 2**_BITS - 1
+
+_AS_SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
+
+
+def _pair(crop: Any) -> tuple[int, int]:
+    whole = isinstance(crop, tuple | list) and all(isinstance(side, int) and side is not True for side in crop)
+    if not whole or len(crop) != 2:
+        raise TypeError(f"crop is (height, width) in pixels, such as (224, 224); got {crop!r}")
+    if min(crop) < 1:
+        raise ValueError(f"crop is at least (1, 1); got {crop!r}")
+    return int(crop[0]), int(crop[1])
+
+
+def placed(pictures: torch.Tensor, draws: Draws, axes: tuple[int, int], size: tuple[int, int]) -> torch.Tensor:
+    """Return a batch of pictures after their draws, by plain torch operations: the definition.
+
+    Args:
+        pictures: (rows, ...), of any dtype and on any device.
+        draws: of each row.
+        axes: those of height and width, counted from the end.
+        size: (height, width) of the result.
+    """
+    if pictures.dtype in _AS_SIGNED:  # of which torch turns none around
+        return placed(pictures.view(_AS_SIGNED[pictures.dtype]), draws, axes, size).view(pictures.dtype)
+    rows = [
+        _cut(picture, top, left, axes, size).flip(axes[1]) if flipped else _cut(picture, top, left, axes, size)
+        for picture, (top, left, flipped) in zip(pictures, draws.tolist(), strict=True)
+    ]
+    if not rows:
+        return _cut(pictures, 0, 0, axes, size)
+    return torch.stack(rows)
+
+
+def _cut(picture: torch.Tensor, top: int, left: int, axes: tuple[int, int], size: tuple[int, int]) -> torch.Tensor:
+    return picture.narrow(axes[0], top, size[0]).narrow(axes[1], left, size[1])

@@ -1,0 +1,274 @@
+"""What becomes of a field's elements on their way into a batch: the rule, and its definition in torch operations.
+
+In this order, each step only where it is asked for:
+
+    x = crop and flip of each row, as drawn                  # augment
+    y = x.to(dtype); y = (y - 127) / 255.0                   # norm_removed and x is uint8; with none of the next three
+    w = x.to(float32)                                        # float64 where x or dtype is float64
+    w = w * scale                                            # each operation rounded to float32
+    w = w + offset
+    w = (w - mean[channel]) / std[channel]
+    y = w.to(dtype)                                          # rounded once
+    y = y.movedim(-1, -3)                                    # layout
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass, fields
+from typing import Any
+
+import torch
+
+from memload.augment import Augment, placed
+
+_TARGETS = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
+_LAYOUTS = ("NCHW", "channels_last")
+
+Constants = float | tuple[float, ...]
+
+
+@dataclass(frozen=True, repr=False)
+class Cast:
+    """What becomes of a field: each element converted to ``dtype``, scaled and normalised, pictures cut and laid out.
+
+    Everything but ``dtype`` is left out unless asked for. With ``scale``, ``offset``, ``mean`` or ``std`` an element x
+    becomes ``(x * scale + offset - mean) / std``, from left to right, each operation rounded to float32 (to float64
+    where x or ``dtype`` is float64), and then rounded once to ``dtype``.
+
+    Args:
+        dtype: torch.bfloat16, torch.float16, torch.float32 or torch.float64. The first two halve what float32 takes in
+            memory and time; (x - 127) / 255 in bfloat16 is exact to 1 part in 256, in float16 to 1 in 2048.
+        norm_removed: a uint8 element x becomes (x - 127) / 255, between -0.498 and 0.502, each operation rounded to
+            ``dtype``. Elements of any other dtype are converted and never normalised. Excludes the next four.
+        scale, offset: numbers for all elements, such as ``scale=1 / 300`` for betas stored as int16, or
+            ``scale=1 / 255`` for pixels that are to lie in [0, 1].
+        mean, std: a number for all elements, or one for each channel, such as those of the three colours.
+        channels: the axis of a row that has the channels, counted from the end: -1 for pictures stored as (H, W, C), -3
+            for (C, H, W), -2 for spectrograms (frequencies, time) with a mean for each frequency. None: rows have no
+            such axis.
+        layout: of batches of pictures that are stored as (H, W, C), with ``channels=-1``: "NCHW", where each channel is
+            a plane of its own, or "channels_last", of the same shape (B, C, H, W), with the memory as it is stored,
+            which costs nothing.
+        augment: a random crop and flip of pictures, (H, W) with ``channels=None`` or with ``channels`` -1 or -3.
+
+    Raises:
+        TypeError: ``dtype`` is none of these, ``norm_removed`` is no bool, or another argument is nothing of its kind.
+        ValueError: a number is not finite, ``std`` is 0, or arguments exclude each other.
+
+    Example:
+        >>> Cast(torch.float32, norm_removed=True).apply(torch.tensor([127, 0], dtype=torch.uint8))
+        tensor([ 0.0000, -0.4980])
+        >>> rule = Cast(torch.float32, scale=1 / 2, mean=(1.0, 2.0), std=(1.0, 4.0), channels=-1)
+        >>> rule.apply(torch.tensor([[4, 4], [8, 8]], dtype=torch.int16))
+        tensor([[1.0000, 0.0000],
+                [3.0000, 0.5000]])
+    """
+
+    dtype: torch.dtype
+    norm_removed: bool = False
+    _: KW_ONLY
+    scale: float | None = None
+    offset: float | None = None
+    mean: Constants | None = None
+    std: Constants | None = None
+    channels: int | None = None
+    layout: str | None = None
+    augment: Augment | None = None
+
+    def __post_init__(self) -> None:
+        if self.dtype not in _TARGETS:
+            allowed = ", ".join(map(str, _TARGETS))
+            raise TypeError(f"a cast is to one of {allowed}; got dtype={self.dtype!r}")
+        if not isinstance(self.norm_removed, bool):
+            raise TypeError(f"norm_removed is True or False; got {self.norm_removed!r}")
+        for name in ("scale", "offset"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, _number(name, getattr(self, name), self.dtype))
+        for name in ("mean", "std"):
+            object.__setattr__(self, name, _constants(name, getattr(self, name), self.dtype))
+        self._check_constants()
+        self._check_pictures()
+
+    def _check_constants(self) -> None:
+        if self.norm_removed and self.computes:
+            raise ValueError(
+                "norm_removed=True is (x - 127) / 255 and excludes scale=, offset=, mean= and std=; of uint8 elements "
+                "mean=127, std=255 makes the same"
+            )
+        if any(deviation == 0 for deviation in _several(self.std)):
+            raise ValueError(f"std is what is divided by, and may not be 0; got {self.std!r}")
+        counts = {len(given) for given in (self.mean, self.std) if isinstance(given, tuple)}
+        if len(counts) > 1:
+            raise ValueError(f"mean and std have a number for each channel; got {self.mean!r} and {self.std!r}")
+        if self.channels is None and counts:
+            raise ValueError("mean= or std= by channel needs channels=, the axis of the channels counted from the end")
+
+    def _check_pictures(self) -> None:
+        if self.channels is not None:
+            if not isinstance(self.channels, int) or isinstance(self.channels, bool):
+                raise TypeError(f"channels is the axis of the channels, such as -1; got {self.channels!r}")
+            if self.channels >= 0:
+                raise ValueError(f"channels is counted from the end, -1 being the last axis; got {self.channels}")
+        if self.layout is not None and self.layout not in _LAYOUTS:
+            raise ValueError(f"layout is one of {', '.join(map(repr, _LAYOUTS))}, or None; got {self.layout!r}")
+        if self.layout is not None and self.channels != -1:
+            raise ValueError(
+                f"layout={self.layout!r} is for pictures that are stored as (H, W, C), with channels=-1; "
+                f"got channels={self.channels}"
+            )
+        if self.augment is not None and not isinstance(self.augment, Augment):
+            raise TypeError(f"augment is a memload.Augment; got {self.augment!r}")
+        if self.augment is not None and self.channels not in (None, -1, -3):
+            raise ValueError(
+                "pictures that are cropped or flipped are (H, W) with channels=None, (H, W, C) with channels=-1 or "
+                f"(C, H, W) with channels=-3; got channels={self.channels}"
+            )
+
+    @property
+    def computes(self) -> bool:
+        """Whether there are any of ``scale``, ``offset``, ``mean`` and ``std``."""
+        return not (self.scale is None and self.offset is None and self.mean is None and self.std is None)
+
+    @property
+    def places(self) -> bool:
+        """Whether pixels change their places in memory: a crop, a flip, or the layout "NCHW"."""
+        return self.augment is not None or self.layout == "NCHW"
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether ``dtype`` and ``norm_removed`` are all there is."""
+        return not self.computes and self.layout is None and self.augment is None
+
+    @property
+    def several(self) -> int:
+        """For how many channels ``mean`` or ``std`` has a number of its own; 0: for none."""
+        return max((len(given) for given in (self.mean, self.std) if isinstance(given, tuple)), default=0)
+
+    @property
+    def picture_axes(self) -> tuple[int, int]:
+        """The axes of height and width of a stored picture, counted from the end."""
+        return (-3, -2) if self.channels == -1 else (-2, -1)
+
+    def row_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """Return the shape of what becomes of a row of this shape.
+
+        Raises:
+            ValueError: the rule is not for rows of that shape; the message says what it is for.
+        """
+        sides = list(shape)
+        if self.channels is not None and -self.channels > len(sides):
+            raise ValueError(f"channels={self.channels} is no axis of rows of the shape {tuple(shape)}")
+        if self.several and self.channels is not None and sides[self.channels] != self.several:
+            raise ValueError(
+                f"mean= or std= has {self.several} numbers, but rows of the shape {tuple(shape)} have "
+                f"{sides[self.channels]} channels along the axis {self.channels}"
+            )
+        if self.augment is not None or self.layout is not None:
+            if len(sides) < -self.picture_axes[0]:
+                raise ValueError(
+                    f"rows of the shape {tuple(shape)} are no pictures "
+                    f"{'(H, W, C)' if self.channels == -1 else '(C, H, W)' if self.channels else '(H, W)'}"
+                )
+            high, wide = self.picture_axes
+            if self.augment is not None:
+                sides[high], sides[wide] = self.augment.size(sides[high], sides[wide])
+        if self.layout is not None:
+            sides.insert(len(sides) - 3, sides.pop())
+        return tuple(sides)
+
+    def apply(self, x: torch.Tensor, seeds: Sequence[int] | None = None) -> torch.Tensor:
+        """Return ``x`` after the cast, by plain torch operations on any device: the definition of the rule.
+
+        Gradients flow through a floating ``x`` as through the operations.
+
+        Args:
+            x: a batch; without ``augment`` also a single row.
+            seeds: where there is ``augment``, one for each row, 64 bits.
+
+        Raises:
+            TypeError: ``x`` is complex, or seeds are missing.
+            ValueError: the rule is not for a tensor of this shape.
+        """
+        if x.is_complex():
+            raise TypeError(f"no cast from {x.dtype} to {self.dtype}: take x.real, x.imag or x.abs() first")
+        if self.is_plain:
+            return self._converted(x)
+        if self.augment is not None:
+            x = self._augmented(x, self.augment, seeds)
+        else:
+            self.row_shape(x.shape)
+        y = self._computed(x) if self.computes else self._converted(x)
+        if self.layout is not None:
+            y = y.movedim(-1, -3)
+        return y if self.layout != "NCHW" else y.contiguous()
+
+    def _converted(self, x: torch.Tensor) -> torch.Tensor:
+        y = x.to(self.dtype)
+        if self.norm_removed and x.dtype == torch.uint8:
+            # A tensor as divisor: on CUDA, torch multiplies by the inverse of a number, which rounds differently.
+            y = (y - 127) / y.new_full((), 255.0)
+        return y
+
+    def _computed(self, x: torch.Tensor) -> torch.Tensor:
+        y = x.to(self.computes_in(x.dtype))
+        if self.scale is not None:
+            y = y * y.new_tensor(self.scale)
+        if self.offset is not None:
+            y = y + y.new_tensor(self.offset)
+        if self.mean is not None:
+            y = y - self._along(y, self.mean)
+        if self.std is not None:
+            y = y / self._along(y, self.std)
+        return y.to(self.dtype)
+
+    def computes_in(self, dtype: torch.dtype) -> torch.dtype:
+        """Return the dtype to which the operations on elements of this one are rounded."""
+        return torch.float64 if torch.float64 in (dtype, self.dtype) else torch.float32
+
+    def _along(self, y: torch.Tensor, given: Constants) -> torch.Tensor:
+        constants = y.new_tensor(given)
+        if isinstance(given, tuple) and self.channels is not None:
+            return constants.view(-1, *(1,) * (-self.channels - 1))
+        return constants
+
+    def _augmented(self, x: torch.Tensor, augment: Augment, seeds: Sequence[int] | None) -> torch.Tensor:
+        if seeds is None:
+            raise TypeError("a cast with augment= draws for each row: give apply() a batch, and the seeds of its rows")
+        self.row_shape(x.shape[1:])
+        high, wide = self.picture_axes
+        draws = augment.draws(seeds, x.shape[high], x.shape[wide])
+        return placed(x, draws, self.picture_axes, augment.size(x.shape[high], x.shape[wide]))
+
+    def __repr__(self) -> str:
+        given = [one for one in fields(self) if one.name == "norm_removed" or getattr(self, one.name) != one.default]
+        return f"{type(self).__name__}({', '.join(f'{one.name}={getattr(self, one.name)!r}' for one in given)})"
+
+
+def _number(name: str, given: Any, dtype: torch.dtype) -> float:
+    if not isinstance(given, int | float) or isinstance(given, bool):
+        raise TypeError(f"{name} is a number; got {given!r}")
+    if not math.isfinite(given):
+        raise ValueError(f"{name} is a finite number; got {given!r}")
+    limit = torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32)
+    if given != 0 and not limit.tiny <= abs(given) <= limit.max:
+        raise ValueError(
+            f"{name} is 0 or a number that {limit.dtype} holds, from {limit.tiny:.3g} to {limit.max:.3g}; got {given!r}"
+        )
+    return float(given)
+
+
+def _constants(name: str, given: Any, dtype: torch.dtype) -> Constants | None:
+    if given is None or isinstance(given, int | float):
+        return None if given is None else _number(name, given, dtype)
+    listed = given.tolist() if hasattr(given, "tolist") else given  # of an array or a tensor
+    if not isinstance(listed, list | tuple):
+        return _number(name, listed, dtype)
+    if not listed:
+        raise ValueError(f"{name} has no numbers; leave it out instead")
+    return tuple(_number(name, one, dtype) for one in listed)
+
+
+def _several(given: Constants | None) -> tuple[float, ...]:
+    return given if isinstance(given, tuple) else () if given is None else (given,)

@@ -1,0 +1,84 @@
+"""What is taken of one kind of memory: lines that add up, beside what is free."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from memload.sizes import format_size
+
+
+@dataclass(frozen=True)
+class Line:
+    """One figure of a plan.
+
+    Attributes:
+        name: what takes the memory.
+        predicted: bytes.
+        note: how they come about, in a few words.
+        counted: whether they are part of the sum; what the system takes back when it is short, as the page cache, is
+            not.
+    """
+
+    name: str
+    predicted: int
+    note: str = ""
+    counted: bool = True
+
+
+@dataclass(frozen=True)
+class Account:
+    """All that is taken of RAM, of a GPU or of a disk.
+
+    Attributes:
+        place: which of them, for reading.
+        lines: what takes it.
+        free: bytes that may be taken; None where nobody knows.
+
+    Example:
+        >>> ram = Account("RAM", (Line("slots", 600), Line("page cache", 9_000, counted=False)), free=1_000)
+        >>> ram.predicted, ram.fits, ram.left
+        (600, True, 400)
+    """
+
+    place: str
+    lines: tuple[Line, ...]
+    free: int | None = None
+
+    @property
+    def predicted(self) -> int:
+        """Bytes that are taken at the peak."""
+        return sum(line.predicted for line in self.lines if line.counted)
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether there is room for it; None where nobody knows what is free."""
+        return None if self.free is None else self.predicted <= self.free
+
+    @property
+    def left(self) -> int | None:
+        """Bytes that stay free; below 0, how many are missing."""
+        return None if self.free is None else self.free - self.predicted
+
+    def of(self, name: str) -> int:
+        """Return the bytes of the lines of that name; 0 if there is none."""
+        return sum(line.predicted for line in self.lines if line.name == name)
+
+    def without(self, *names: str) -> int:
+        """Return the bytes of all counted lines but those of these names."""
+        return sum(line.predicted for line in self.lines if line.counted and line.name not in names)
+
+
+def rows_of(account: Account) -> Iterable[tuple[str, str, str, str]]:
+    """Give the rows of a table: name, predicted, free, and whether it fits or how it comes about."""
+    free = "" if account.free is None else format_size(account.free)
+    yield account.place, format_size(account.predicted), free, _verdict(account)
+    for line in account.lines:
+        size = format_size(line.predicted)
+        yield f"  {line.name}", size if line.counted else f"({size})", "", line.note
+
+
+def _verdict(account: Account) -> str:
+    if account.left is None:
+        return ""
+    return "fits" if account.left >= 0 else f"does not fit: {format_size(-account.left)} too much"

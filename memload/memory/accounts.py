@@ -1,0 +1,178 @@
+"""The accounts of one plan: RAM, the stock loader's RAM, GPU and disk."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, replace
+from typing import Any
+
+from memload.gpu.loading import CHUNK_BYTES
+from memload.loader import FastLoader
+from memload.memory import budget
+from memload.memory.account import Account, Line
+from memload.memory.gpu_account import context_lines, fragmentation_line
+from memload.memory.loader_bytes import LoaderBytes, sample_batch
+from memload.memory.machine import Machine
+from memload.memory.placement import GATHERED_ON_GPU, IN_RAM, MAPPED, Placement
+from memload.memory.request import Request
+from memload.memory.stock_bytes import stock_lines
+from memload.memory.tiers import Tier
+from memload.sizes import format_size
+
+PROCESS_BYTES = 155_000_000
+"""Private memory of a process that has imported torch and memload and has run an operation on the CPU: measured as
+RssAnon (154.8 MB with Python 3.11 and torch 2.13 without CUDA). What CUDA takes of RAM is not in it."""
+
+_NEAR_AHEAD = 3  # batches of row numbers that are planned for rows on a device
+_CHUNKS = 3 * CHUNK_BYTES  # in which rows are brought to a device
+_ENTRY, _PAGE = 8, 4096  # bytes of an entry of the page table, and of the page that it maps
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What a loader's batches take.
+
+    Attributes:
+        loader: of the loader that gathers: where batches are cast on a GPU, of their uncast rows.
+        cast: of batches as the loop gets them.
+        sample: a batch without memory, for the loss; None if there is none to run.
+    """
+
+    loader: LoaderBytes
+    cast: LoaderBytes
+    sample: Any = None
+
+    @classmethod
+    def of(cls, request: Request, placement: Placement) -> Sizes:
+        """Work them out.
+
+        Raises:
+            TypeError: the native engine does not read the dataset.
+        """
+        settings = dict(request.loader)
+        whole = _loader(placement.dataset, request.batch_size, settings)
+        cast = replace(LoaderBytes.of(whole), stored_bytes=placement.stored_bytes)
+        sample = request.sample
+        if request.loss is not None and sample is None:
+            sample = sample_batch(whole)
+        on_gpu = request.device is not None or placement.tier in GATHERED_ON_GPU
+        if not (on_gpu and settings.pop("cast", None)):
+            return cls(cast, cast, sample)
+        bare = LoaderBytes.of(_loader(placement.dataset, request.batch_size, settings))
+        return cls(bare, replace(bare, batch_bytes=cast.batch_bytes, stored_bytes=cast.stored_bytes), sample)
+
+
+def _loader(dataset: Any, batch_size: int, settings: dict[str, Any]) -> FastLoader[Any]:
+    with warnings.catch_warnings():  # about more workers than this machine has CPUs: it may be for another
+        warnings.filterwarnings("ignore", "This DataLoader will create")
+        return FastLoader(dataset, batch_size, **settings)
+
+
+def ram_account(request: Request, placement: Placement, sizes: Sizes, machine: Machine, frozen: int) -> Account:
+    """Return what all processes take of RAM.
+
+    Args:
+        request: what was asked.
+        placement: where the rows lie.
+        sizes: of batches and slots.
+        machine: what is free.
+        frozen: bytes of models that are offloaded.
+    """
+    loader, count = sizes.loader, request.processes
+    each = f" x {count} processes" if count > 1 else ""
+    if placement.tier in GATHERED_ON_GPU:
+        lines = [
+            Line("loader", (_NEAR_AHEAD * loader.batch_rows * 8 + loader.plan_bytes) * count, f"row numbers{each}"),
+            Line("chunks", _CHUNKS * count, f"while the rows are brought{each}"),
+        ]
+    else:
+        lines = [Line("loader", loader.nbytes * count, f"{loader.slots} slots and the plan{each}")]
+    if loader.made_bytes:
+        lines.append(Line("transformed batches", loader.made_in_all * count, f"at most {loader.slots}{each}"))
+    lines += _tier_lines(placement, count)
+    if frozen:
+        lines.append(Line("offloaded models", frozen * count, f"pinned{each}"))
+    lines.append(_process_line(placement, machine, count))
+    return Account("RAM", tuple(lines), machine.ram)
+
+
+def stock_account(request: Request, placement: Placement, sizes: Sizes, machine: Machine) -> Account:
+    """Return what torch's own loader would take of RAM with the same settings."""
+    workers, prefetch = request.loader.get("num_workers", 0), request.loader.get("prefetch_factor")
+    count = request.processes
+    lines = [
+        Line(line.name, line.predicted * count, line.note)
+        for line in stock_lines(sizes.cast.batch_bytes, workers, prefetch)
+    ]
+    if placement.tier in IN_RAM:
+        lines.append(Line("rows in RAM", placement.held_bytes, ""))
+    return Account("RAM, stock loader", (*lines, _process_line(placement, machine, count)), machine.ram)
+
+
+def gpu_account(
+    request: Request, placement: Placement, sizes: Sizes, machine: Machine, training: tuple[Line, ...]
+) -> Account:
+    """Return what is taken of one GPU; `training` are the lines of what is trained."""
+    lines = [*context_lines()]
+    if placement.tier is Tier.DEVICE:
+        lines.append(Line("rows on the GPU", placement.stored_bytes))
+    lines += [*_batch_lines(request, sizes), *training]
+    return Account("GPU", (*lines, fragmentation_line(tuple(lines))), machine.gpu)
+
+
+def disk_account(placement: Placement, machine: Machine) -> Account | None:
+    """Return what the rows take of the disk; None where they are there already and no disk is to be asked for."""
+    if placement.planned:
+        return Account("disk", (Line("rows", placement.stored_bytes, "as they are stored"),), machine.disk)
+    if machine.disk_is_here or not placement.file_bytes:
+        return None
+    return Account("disk", (Line("files", placement.file_bytes),), machine.disk)
+
+
+def sets_that_fit(placement: Placement, ram: Account, gpu: Account | None, disk: Account | None) -> dict[str, int]:
+    """Return how many such data sets fit beside all else into RAM, onto the GPU and on the disk."""
+    found = {}
+    for account, rows, size in (
+        (ram, "rows in RAM", placement.held_bytes),
+        (gpu, "rows on the GPU", placement.stored_bytes),
+        (disk, "rows", placement.stored_bytes),
+    ):
+        if account is not None and account.free is not None and size:
+            found[account.place] = max(0, account.free - account.without(rows)) // size
+    return found
+
+
+def _tier_lines(placement: Placement, count: int) -> list[Line]:
+    """What the tier takes of RAM."""
+    tier, lines = placement.tier, []
+    if tier in IN_RAM:
+        shared = f"one copy for {count} processes" if count > 1 else ""
+        lines.append(Line("rows in RAM", placement.held_bytes, shared))
+    if tier is Tier.HYBRID:
+        lines.append(Line("cache of rows", placement.cache_bytes))
+    if tier in MAPPED and placement.mapped_bytes:
+        entries = placement.mapped_bytes // _PAGE * _ENTRY
+        lines.append(Line("page tables", entries * count, "8 bytes for each mapped page of 4 KB"))
+        lines.append(Line("page cache", placement.mapped_bytes, "gives way: not counted", counted=False))
+    return lines
+
+
+def _process_line(placement: Placement, machine: Machine, count: int) -> Line:
+    if machine.ram_is_here:
+        own = budget.process_bytes()
+        return Line("process", own + (count - 1) * PROCESS_BYTES, "what this one has now")
+    arrays = f", and arrays of {format_size(placement.array_bytes)}" if placement.array_bytes else ""
+    return Line("process", PROCESS_BYTES * count + placement.array_bytes, f"Python, torch and memload{arrays}")
+
+
+def _batch_lines(request: Request, sizes: Sizes) -> list[Line]:
+    """Batches on the GPU: with ``device=`` those under way, uncast, and their casts; else what the loop copies."""
+    if not request.uses_gpu:
+        return []
+    made = sizes.cast.batch_bytes
+    crossing = sizes.loader.batch_bytes if sizes.loader is not sizes.cast else 0
+    if request.tier in GATHERED_ON_GPU:
+        return [Line("batches", 3 * made + crossing, "the one in use, and the next, with what its cast makes")]
+    if request.device is None:
+        return [Line("batches", 2 * made, "the one in use, and the next that the loop copies")]
+    return [Line("batches", 2 * (made + crossing), "the one in use and the next, as they cross and as they are cast")]

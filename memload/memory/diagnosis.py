@@ -1,0 +1,227 @@
+"""What is about to go wrong with memory, and why: from a series of samples to causes, each in a sentence.
+
+    rising from epoch to epoch            something is kept: a leak
+    rising from step to step              results are kept, on a GPU with their graph
+    reserved far above what was ever used the allocator's memory is fragmented
+    a step up that stays                  one large tensor
+    batches without a free slot           the loop keeps batches
+
+Pure: nothing is looked at here. Growth is judged by the least value of each part of the series, since what a step
+needs for a moment comes and goes, and only where each part rises: noise does not do that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from memload.memory.gpu_samples import GpuSample
+from memload.memory.samples import Sample
+from memload.sizes import format_size
+
+_MB = 1 << 20
+_LEAST_EPOCHS, _MOST_EPOCHS = 4, 6  # parts that must rise, one for each epoch
+_PARTS, _LEAST_IN_PART = 6, 4  # of the second half of the series: parts that must rise, and samples in each
+_STEADY = 1 / 3  # of the mean rise: the least that each part must rise
+_HOST_RISE, _GPU_RISE = 64 * _MB, 32 * _MB  # over all parts; less is not worth a word
+_RISE_SHARE = 0.005  # of what there was
+_SPARE_BEFORE, _SPARE_SAMPLES = 1.3, 10  # reserved over the peak of allocated, in so many samples
+_SPARE_SHARE = 0.1  # of the GPU
+_BEFORE, _AFTER = 6, 3  # samples around a sudden step
+_SUDDEN_SHARE, _SUDDEN_BYTES = 0.1, 128 * _MB
+_UNDER_WAY = 3  # steps, after which nothing new should be taken
+_KEPT_SHARE, _KEPT_BATCHES = 0.25, 8
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is about to go wrong.
+
+    Attributes:
+        cause: "leak", "results kept", "fragmentation", "large tensor", "batches kept", or "limit".
+        text: what was seen, what it means and what to do, in a sentence or two.
+        place: "host", or a GPU such as "cuda:0".
+    """
+
+    cause: str
+    text: str
+    place: str = "host"
+
+
+@dataclass(frozen=True)
+class Rise:
+    """A figure that rises all the way: from `first` to `last` bytes between two positions, such as epochs."""
+
+    begin: float
+    end: float
+    first: int
+    last: int
+
+    @property
+    def each(self) -> float:
+        """Bytes per unit of the position."""
+        return (self.last - self.first) / (self.end - self.begin)
+
+
+def diagnose(series: Sequence[Sample]) -> list[Finding]:
+    """Return what the samples show, in the order of their time; one finding for each cause and place at most."""
+    if not series:
+        return []
+    found = [kept_batches(series)]
+    if found == [None]:  # which would explain the growth
+        found.append(leak(series) or host_results_kept(series))
+    found.append(sudden_step(series, "host", lambda sample: sample.held, series[-1].limit))
+    for gpu in series[-1].gpus:
+        own = _gpu_series(series, gpu.index)
+        found.append(gpu_results_kept(own))
+        found.append(fragmentation([one for _, one in own]))
+        found.append(sudden_step(*_alone(own), gpu.total))
+    return [finding for finding in found if finding is not None]
+
+
+def leak(series: Sequence[Sample]) -> Finding | None:
+    """What the process holds rises from epoch to epoch. The first epoch does not count: memory is taken once."""
+    least: dict[int, int] = {}
+    for sample in series:
+        if sample.epoch > 1:
+            least[sample.epoch] = min(sample.held, least.get(sample.epoch, sample.held))
+    rising = rise(list(least.items())[-_MOST_EPOCHS:], _HOST_RISE // 4, _LEAST_EPOCHS)
+    if rising is None:
+        return None
+    last = series[-1]
+    left = max(0.0, (1 - last.share) * last.limit)
+    return Finding(
+        "leak",
+        f"memory grows by {format_size(rising.each)} an epoch, from {format_size(rising.first)} in epoch "
+        f"{rising.begin:.0f} to {format_size(rising.last)} in epoch {rising.end:.0f}: something is kept from epoch to "
+        "epoch, such as losses or outputs in a list (keep loss.item() or x.detach().cpu() of what is needed), or a "
+        f"cache without an end. What is free lasts for {left / rising.each:.0f} epochs more",
+    )
+
+
+def host_results_kept(series: Sequence[Sample]) -> Finding | None:
+    """What the process holds rises from step to step."""
+    rising = rise(_parts([(sample.step, sample.held) for sample in series]), _HOST_RISE, _PARTS)
+    if rising is None:
+        return None
+    return Finding(
+        "results kept",
+        f"memory grows by {format_size(rising.each)} a step, from {format_size(rising.first)} at step "
+        f"{rising.begin:.0f} to {format_size(rising.last)} at step {rising.end:.0f}: results are kept, and those that "
+        "autograd made with their whole graph: keep loss.item() or x.detach() instead; or a list or cache grows",
+    )
+
+
+def gpu_results_kept(series: Sequence[tuple[Sample, GpuSample]]) -> Finding | None:
+    """What is allocated on a GPU rises from step to step."""
+    points = [(sample.step, _in_tensors(gpu)) for sample, gpu in series]
+    rising = rise(_parts(points), _GPU_RISE, _PARTS)
+    if rising is None:
+        return None
+    return Finding(
+        "results kept",
+        f"tensors on the GPU grow by {format_size(rising.each)} a step, from {format_size(rising.first)} at step "
+        f"{rising.begin:.0f} to {format_size(rising.last)} at step {rising.end:.0f}: results are kept together with "
+        "their graph, as by `total += loss` or `outputs.append(y)`: use loss.detach() or loss.item(), y.detach()",
+        _name(series),
+    )
+
+
+def fragmentation(series: Sequence[GpuSample]) -> Finding | None:
+    """What torch keeps reserved is far more than was ever allocated at one time."""
+    recent = series[-_SPARE_SAMPLES:]
+    spare = min(((gpu.reserved or 0) - (gpu.peak or 0) for gpu in recent), default=0)
+    last = series[-1] if series else None
+    if last is None or len(recent) < _SPARE_SAMPLES or spare < _SPARE_SHARE * last.total:
+        return None
+    reserved, peak = last.reserved or 0, last.peak or 0
+    if reserved < _SPARE_BEFORE * peak:
+        return None
+    return Finding(
+        "fragmentation",
+        f"torch reserves {format_size(reserved)} of the GPU's {format_size(last.total)}, and never had more than "
+        f"{format_size(peak)} in tensors: memory is fragmented, as batches of many shapes leave it. Set "
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, or give batches equal shapes; empty_cache_every= gives the "
+        "rest back to others, at a cost",
+        f"cuda:{last.index}",
+    )
+
+
+def sudden_step(series: Sequence[Sample], place: str, figure: Callable[[Sample], int], limit: int) -> Finding | None:
+    """A figure rises between two samples, by far more than before, and stays there."""
+    values = [figure(sample) for sample in series]
+    least = max(_SUDDEN_BYTES, int(_SUDDEN_SHARE * limit))
+    for at in range(_BEFORE, len(values) - _AFTER + 1):
+        if series[at - _BEFORE].step < _UNDER_WAY:
+            continue
+        before, after = max(values[at - _BEFORE : at]), min(values[at : at + _AFTER])
+        if after - before >= least:
+            took = series[at].time - series[at - 1].time
+            return Finding(
+                "large tensor",
+                f"memory rose by {format_size(after - before)} within {took:.1f} s at step {series[at].step} (epoch "
+                f"{series[at].epoch}), from {format_size(before)}, and stays there: one large tensor or array was made "
+                "then; look at what the loop does at that step, such as validation, a plot or a checkpoint",
+                place,
+            )
+    return None
+
+
+def kept_batches(series: Sequence[Sample]) -> Finding | None:
+    """Batches find no free slot, since the loop keeps those before."""
+    last = series[-1]
+    for first in series:
+        batches, fresh = last.batches - first.batches, last.fresh_batches - first.fresh_batches
+        if batches > 0 and fresh >= _KEPT_BATCHES and fresh > _KEPT_SHARE * batches:
+            grown = last.held - first.held
+            more = f", and memory grew by {format_size(grown)} meanwhile" if grown > _HOST_RISE // 4 else ""
+            each = format_size(last.bytes_out / last.batches)
+            return Finding(
+                "batches kept",
+                f"{fresh} of {batches} batches of {each} found every slot taken and got memory of their own{more}: the "
+                "loop keeps batches, or views of them. Keep results or copies (x.clone()) instead, or give depth= the "
+                "number of batches you keep",
+            )
+    return None
+
+
+def rise(points: Sequence[tuple[float, int]], least: int, parts: int) -> Rise | None:
+    """Return how (position, bytes) rise, if there are enough parts, each rises steadily, and all together enough."""
+    if len(points) < max(2, parts):
+        return None
+    (begin, first), (end, last) = points[0], points[-1]
+    found = Rise(begin, end, first, last)
+    if end <= begin or last - first < max(least, _RISE_SHARE * first):
+        return None
+    slopes = [(b - a) / max(1e-9, y - x) for (x, a), (y, b) in pairwise(points)]
+    return found if min(slopes) >= _STEADY * found.each else None
+
+
+def _parts(points: Sequence[tuple[int, int]]) -> list[tuple[float, int]]:
+    """The least value in each part of the second half, where it was; none as long as there are few samples."""
+    half = points[len(points) // 2 :]
+    size = len(half) // _PARTS
+    if size < _LEAST_IN_PART or half[-1][0] - half[0][0] < 2 * _PARTS:
+        return []
+    begins = range(len(half) - size * _PARTS, len(half), size)
+    return [min(half[begin : begin + size], key=lambda point: point[1]) for begin in begins]
+
+
+def _gpu_series(series: Iterable[Sample], index: int) -> list[tuple[Sample, GpuSample]]:
+    return [(sample, gpu) for sample in series for gpu in sample.gpus if gpu.index == index]
+
+
+def _in_tensors(gpu: GpuSample) -> int:
+    """What is allocated; at the beginning of a step if that is known, since it is alike in all steps."""
+    return (gpu.allocated or 0) if gpu.at_batch is None else gpu.at_batch
+
+
+def _alone(series: Sequence[tuple[Sample, GpuSample]]) -> tuple[list[Sample], str, Callable[[Sample], int]]:
+    """The samples with a GPU, its name, and what is in its tensors."""
+    by_time = {sample.time: _in_tensors(gpu) for sample, gpu in series}
+    return [sample for sample, _ in series], _name(series), lambda sample: by_time[sample.time]
+
+
+def _name(series: Sequence[tuple[Sample, GpuSample]]) -> str:
+    return f"cuda:{series[-1][1].index}"

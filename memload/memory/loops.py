@@ -1,0 +1,62 @@
+"""What loops tell the monitors of this process, and the place where monitors may act: between two batches.
+
+A loader says when a pass begins, and before each batch lets every monitor that runs have its turn, which may raise.
+Without a monitor that costs a look at an empty tuple. A forked child has the loops of its parent, but none of its
+monitors: their threads stayed behind.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from typing import Any, Protocol
+
+_passes: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # begun so far, by living loaders
+_attendants: tuple[Attendant, ...] = ()
+
+
+class Attendant(Protocol):
+    """Something that has a turn before each batch, in the thread of the loop."""
+
+    def between_batches(self) -> None:
+        """Do what may only be done there; what it raises, the loop gets in place of a batch, and no batch is lost."""
+
+
+def pass_begins(loader: Any) -> None:
+    """Know of a pass, and of the loader."""
+    _passes[loader] = _passes.get(loader, 0) + 1
+
+
+def between_batches() -> None:
+    """Let every attendant have its turn."""
+    for attendant in _attendants:
+        attendant.between_batches()
+
+
+def attend(attendant: Attendant) -> None:
+    """Give an attendant turns from now on."""
+    global _attendants
+    _attendants = (*_attendants, attendant)
+
+
+def leave(attendant: Attendant) -> None:
+    """Give it none any more."""
+    global _attendants
+    _attendants = tuple(one for one in _attendants if one is not attendant)
+
+
+def known_passes() -> dict[Any, int]:
+    """Return how many passes each living loader has begun. May be asked from any thread."""
+    while True:
+        try:
+            return dict(_passes.items())
+        except RuntimeError:  # a loader came or went meanwhile
+            continue
+
+
+def _forget() -> None:
+    global _attendants
+    _attendants = ()
+
+
+os.register_at_fork(after_in_child=_forget)

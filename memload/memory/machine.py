@@ -1,0 +1,70 @@
+"""What a plan may use: what is free here, or what a machine has that is to be asked for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from memload.gpu.memory import gpu_memory
+from memload.memory import budget
+from memload.sizes import parse_size
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Bytes that may be taken in all, by this process and those beside it.
+
+    Attributes:
+        ram: what control groups, a SLURM job and the host leave, with what this process has already; or as asked for.
+        gpu: of one GPU; None where there is none, or nobody knows.
+        disk: free, where the data lies; None without a place.
+        ram_is_here, gpu_is_here, disk_is_here: whether the figure is this machine's own.
+    """
+
+    ram: int
+    gpu: int | None
+    disk: int | None
+    ram_is_here: bool
+    gpu_is_here: bool
+    disk_is_here: bool
+
+    @classmethod
+    def of(
+        cls,
+        ram: int | str | None,
+        gpu: int | str | None,
+        disk: int | str | None,
+        files: Iterable[str | os.PathLike[str]],
+    ) -> Machine:
+        """Return the machine that is described; what is not described is looked up here.
+
+        Args:
+            ram, gpu, disk: bytes, or texts such as "64GB"; None: what is free here.
+            files: of the data, or where they are to lie; the first says on which disk.
+
+        Raises:
+            ValueError, TypeError: a size is none.
+        """
+        return cls(
+            ram=_ram_here() if ram is None else parse_size(ram),
+            gpu=_gpu_here() if gpu is None else parse_size(gpu),
+            disk=_disk_here(files) if disk is None else parse_size(disk),
+            ram_is_here=ram is None,
+            gpu_is_here=gpu is None,
+            disk_is_here=disk is None,
+        )
+
+
+def _ram_here() -> int:
+    return budget.memory().free + budget.process_bytes()
+
+
+def _gpu_here() -> int | None:
+    memory = gpu_memory()
+    return None if memory is None else memory.available
+
+
+def _disk_here(files: Iterable[str | os.PathLike[str]]) -> int | None:
+    place = next(iter(files), None)
+    return None if place is None else budget.disk_free(place)

@@ -1,0 +1,143 @@
+"""memload.plan: what a run will take of RAM, GPU and disk, before it begins.
+
+data + loader settings -> LoaderBytes -> RAM, and the stock loader's RAM
+models + optimizers    -> Training    -> GPU                                -> Plan: each beside what is free
+tier                   -> where the rows lie: RAM, GPU, page cache, disk
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from memload.memory.account import Line
+from memload.memory.accounts import Sizes, disk_account, gpu_account, ram_account, sets_that_fit, stock_account
+from memload.memory.alternatives import ways_out
+from memload.memory.gpu_account import Training
+from memload.memory.machine import Machine
+from memload.memory.model_bytes import Modules
+from memload.memory.placement import Placement
+from memload.memory.plan_result import Plan
+from memload.memory.request import Request
+from memload.memory.tiers import Tier
+
+
+def plan(
+    data: Any,
+    batch_size: int = 1,
+    *,
+    tier: Tier | str = Tier.MMAP,
+    ram_dtype: Mapping[str, Any] | None = None,
+    cache_bytes: int | str | None = None,
+    device: str | None = None,
+    model: Modules | None = None,
+    optimizer: Any = None,
+    loss: Callable[[Any], torch.Tensor] | None = None,
+    sample: Any = None,
+    precision: str = "float32",
+    accumulate: int = 1,
+    offload: bool = False,
+    processes: int = 1,
+    ram: int | str | None = None,
+    gpu: int | str | None = None,
+    disk: int | str | None = None,
+    **loader: Any,
+) -> Plan:
+    """Return what a run takes of RAM, GPU and disk, beside what is free here or on a machine that you will ask for.
+
+    Nothing is loaded, trained or allocated: neither the data nor the models need exist. Printed, it is a short table.
+
+    Args:
+        data: a dataset that FastLoader reads natively, or a `memload.DatasetShape`.
+        batch_size: rows per batch.
+        tier: where the rows are kept, see `memload.Tier`.
+        ram_dtype: with the tier "ram" the dtype, or `memload.Cast`, of fields that are cast once, when they are loaded.
+        cache_bytes: with the tier "hybrid" what its cache may take; bytes, or a text such as "40GB".
+        device: "cuda" if batches are to be on the GPU, as with ``FastLoader(device="cuda")``.
+        model: a module, or several in a list or dict; on any device, "meta" included, which takes no memory.
+        optimizer: a torch optimizer or its class, or several; a class is made over the parameters that are trained.
+        loss: a function of a batch that returns the loss, which is run on tensors without memory to find what
+            activations take; without it they are not counted.
+        sample: a batch for `loss`; default: one as the loader gives it.
+        precision: "float32", "bf16", "fp16" (trained models are converted), "bf16-mixed" or "fp16-mixed" (autocast).
+        accumulate: batches whose gradients are added up for one step of the optimizer.
+        offload: whether models that train nothing stay in pinned RAM and come to the GPU layer by layer, as by
+            `memload.offload`.
+        processes: on this machine, one for each GPU; tiers in RAM are shared between them.
+        ram, gpu, disk: what a machine has that is to be asked for: bytes or texts such as "64GB"; of one GPU. Default:
+            what is free here, as control groups and SLURM allow.
+        **loader: further arguments of `FastLoader`, such as ``cast``, ``depth``, ``shuffle`` or ``num_workers``.
+
+    Raises:
+        TypeError: `data` is a path, or nothing that the native engine reads.
+        ValueError: settings contradict each other, or the loss cannot be run without numbers.
+
+    Example:
+        >>> import memload, torch
+        >>> volumes = memload.DatasetShape(30_000, {"betas": ("float32", (150, 150, 100))})
+        >>> plan = memload.plan(volumes, batch_size=32, shuffle=True, ram="64GB", disk="2TB")
+        >>> plan.data.row_bytes, plan.data.batch_bytes, plan.ram.fits, plan.disk.predicted
+        (9000000, 288000000, True, 270000000000)
+    """
+    request = Request(
+        data,
+        batch_size,
+        tier=tier,
+        ram_dtype=ram_dtype,
+        cache_bytes=cache_bytes,
+        device=device,
+        model=model,
+        optimizer=optimizer,
+        loss=loss,
+        sample=sample,
+        precision=precision,
+        accumulate=accumulate,
+        offload=offload,
+        processes=processes,
+        ram=ram,
+        gpu=gpu,
+        disk=disk,
+        loader=loader,
+    )
+    planner = _Planner()
+    found = planner(request)
+    return replace(found, ways_out=ways_out(request, found, planner))
+
+
+class _Planner:
+    """Plans requests that differ in settings alone; what is trained with the same ones is worked out once."""
+
+    def __init__(self) -> None:
+        self._trained: dict[tuple[Any, ...], tuple[Line, ...]] = {}
+
+    def __call__(self, request: Request) -> Plan:
+        """Return the plan of one request, without what fits instead of it."""
+        placement = Placement.of(request)
+        machine = Machine.of(request.ram, request.gpu, request.disk, placement.files)
+        sizes = Sizes.of(request, placement)
+        training = Training.of(request, sizes.sample)
+        ram = ram_account(request, placement, sizes, machine, training.offloaded_bytes if training else 0)
+        gpu = gpu_account(request, placement, sizes, machine, self._lines(training, request.batch_size))
+        disk = disk_account(placement, machine)
+        return Plan(
+            data=sizes.cast,
+            tier=placement.tier,
+            processes=request.processes,
+            machine=machine,
+            ram=ram,
+            stock=stock_account(request, placement, sizes, machine),
+            gpu=gpu if request.uses_gpu else None,
+            disk=disk,
+            sets=sets_that_fit(placement, ram, gpu if request.uses_gpu else None, disk),
+        )
+
+    def _lines(self, training: Training | None, batch_size: int) -> tuple[Line, ...]:
+        if training is None:
+            return ()
+        key = (batch_size, training.precision, training.accumulate > 1, training.offload)
+        if key not in self._trained:
+            self._trained[key] = training.lines()
+        return self._trained[key]

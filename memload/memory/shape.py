@@ -1,0 +1,136 @@
+"""The form of a dataset, which is enough to plan for it before it exists."""
+
+from __future__ import annotations
+
+import math
+import mmap
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import torch
+
+from memload._core import Column, Ragged, Storage
+from memload.dataset import Dataset
+from memload.dtypes import as_torch_dtype
+from memload.fields import Field, check_name, check_size, row_nbytes
+from memload.ragged_fields import RaggedField
+
+_NO_RESERVE = 0x4000  # Linux's MAP_NORESERVE: addresses alone, for which the kernel sets no memory aside
+
+
+@dataclass(frozen=True)
+class DatasetShape:
+    """How many rows a dataset has and what they are made of: all that `memload.plan` needs of one.
+
+    Args:
+        rows: how many, at least 1.
+        fields: for each name dtype and shape of one row, as ``("uint8", (425, 425, 3))``. One side is None where rows
+            differ in length, as in ``("float32", (None, 16))``.
+        lengths: for each field whose rows differ the mean and the greatest length, as ``{"x": (24, 80)}``.
+
+    Raises:
+        ValueError: no rows, no fields, a shape that no field can have, or lengths that are missing or contradict
+            themselves.
+        TypeError: a dtype is none.
+
+    Example:
+        >>> import memload
+        >>> stimuli = memload.DatasetShape(417_000, {"stim": ("uint8", (425, 425, 3))})
+        >>> stimuli.nbytes
+        225961875000
+        >>> stimuli.zeros()[0]["stim"].shape
+        torch.Size([425, 425, 3])
+    """
+
+    rows: int
+    fields: Mapping[str, tuple[Any, tuple[int | None, ...]]]
+    lengths: Mapping[str, tuple[float, int]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.rows, int) or isinstance(self.rows, bool) or self.rows < 1:
+            raise ValueError(f"rows is how many there are: at least 1, not {self.rows!r}")
+        if not self.fields:
+            raise ValueError('a dataset needs at least one field, such as {"stim": ("uint8", (425, 425, 3))}')
+        fields = {}
+        for name, (dtype, shape) in self.fields.items():
+            check_name(name)
+            fields[name] = (as_torch_dtype(dtype), _checked(name, tuple(shape)))
+            check_size(fields[name][0], (side or 1 for side in fields[name][1]), self.rows)
+        object.__setattr__(self, "fields", MappingProxyType(fields))
+        object.__setattr__(self, "lengths", MappingProxyType(self._checked_lengths()))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all rows, offsets of rows that differ in length left out."""
+        return sum(map(self._field_bytes, self.fields))
+
+    def zeros(self) -> Dataset:
+        """Return a dataset of this form that reads as zeros, and takes the memory of one row, and of offsets.
+
+        Lengths rise with the row's number, from nearly nothing to the greatest, so that they have the stated mean.
+        """
+        return Dataset(
+            {
+                name: self._ragged(name) if None in shape else zero_field(name, dtype, shape, self.rows)
+                for name, (dtype, shape) in self.fields.items()
+            }
+        )
+
+    def _checked_lengths(self) -> dict[str, tuple[float, int]]:
+        ragged = {name for name, (_, shape) in self.fields.items() if None in shape}
+        if ragged != set(self.lengths):
+            raise ValueError(
+                f"lengths= gives mean and greatest length of the fields whose rows differ, which are "
+                f"{sorted(ragged) or 'none'}; got {sorted(self.lengths) or 'none'}"
+            )
+        for name, (mean, greatest) in self.lengths.items():
+            if not 0 < mean <= greatest:
+                raise ValueError(f"field {name!r}: a mean length from 0 to the greatest, got {(mean, greatest)}")
+        return {name: (float(mean), int(greatest)) for name, (mean, greatest) in self.lengths.items()}
+
+    def _field_bytes(self, name: str) -> int:
+        dtype, shape = self.fields[name]
+        sides = (self.lengths[name][0] if side is None else side for side in shape)
+        return int(self.rows * math.prod(sides) * dtype.itemsize)
+
+    def _ragged(self, name: str) -> RaggedField:
+        dtype: torch.dtype = self.fields[name][0]
+        shape: tuple[Any, ...] = self.fields[name][1]
+        axis = shape.index(None)
+        planes, item = math.prod(shape[:axis]), row_nbytes(dtype, shape[axis + 1 :])
+        ends = np.zeros(self.rows + 1, dtype=np.int64)
+        np.cumsum(self._lengths(name), out=ends[1:])
+        plane = int(ends[-1]) * item
+        values = np.frombuffer(mmap.mmap(-1, max(1, planes * plane), mmap.MAP_PRIVATE | _NO_RESERVE), dtype=np.uint8)
+        offsets = Storage.borrow(ends, ends.ctypes.data, ends.nbytes, f"the offsets of {name!r}")
+        items = Storage.borrow(values, values.ctypes.data, values.nbytes, f"zeros for {name!r}")
+        column = Ragged(item, planes, [(offsets, 0, items, 0, self.rows, int(ends[-1]), plane)])
+        return RaggedField(dtype, shape, column)
+
+    def _lengths(self, name: str) -> Any:
+        """A length for each row: greatest * t ** (greatest / mean - 1), whose mean for t from 0 to 1 is the mean."""
+        mean, greatest = self.lengths[name]
+        t = (np.arange(self.rows) + 1) / self.rows
+        return np.rint(greatest * t ** (greatest / mean - 1)).astype(np.int64)
+
+
+def zero_field(name: str, dtype: torch.dtype, shape: tuple[Any, ...], rows: int) -> Field:
+    """Return a field all of whose rows are one and the same row of zeros."""
+    nbytes = row_nbytes(dtype, shape)
+    one = np.zeros(max(1, nbytes), dtype=np.uint8)
+    storage = Storage.borrow(one, one.ctypes.data, one.nbytes, f"a row of zeros for {name!r}")
+    return Field(dtype, shape, Column(nbytes, [(storage, 0, rows, 0)]))
+
+
+def _checked(name: str, shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
+    sides = [side for side in shape if side is not None]
+    counts = all(isinstance(side, int) and side >= 0 for side in sides)
+    if not counts or len(shape) - len(sides) > 1 or None in shape[2:]:
+        raise ValueError(
+            f"field {name!r}: the shape of a row is of whole numbers, such as (425, 425, 3), one of the first two None "
+            f"where rows differ in length; got {shape!r:.80}"
+        )
+    return shape

@@ -1,0 +1,474 @@
+"""The monitor beside real loops: what it sees, warns of, stops and leaves behind."""
+
+import io
+import struct
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from contextlib import contextmanager
+
+import pytest
+import torch
+from programs import run_all
+from torch.utils.data import Dataset
+
+import memload
+from memload import cli
+from memload.memory import loops
+from memload.memory.monitor_log import read_log
+
+ROW = 64 * 1024
+
+
+def rows(count, width=ROW):
+    return memload.from_arrays(x=torch.zeros(count, width, dtype=torch.uint8), id=torch.arange(count))
+
+
+def until(condition, within=10.0):
+    end = time.monotonic() + within
+    while not condition():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.005)
+
+
+def threads():
+    return [thread.name for thread in threading.enumerate() if thread.name == "memload-monitor"]
+
+
+def watched(loop=None, **arguments):
+    """Run a loop, or nothing, beside a monitor; return the monitor and the texts of its warnings."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with memload.Monitor(**{"interval": 0.02, "show": False, **arguments}) as monitor:
+            if loop is not None:
+                loop(monitor)
+    assert {one.category for one in caught} <= {memload.MemoryWarning}
+    return monitor, [str(one.message) for one in caught]
+
+
+def some_looks(monitor):
+    until(lambda: len(monitor.samples) > 5)
+
+
+class Plain(Dataset):
+    """Samples for stock machinery."""
+
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, index):
+        return torch.tensor(index)
+
+
+def test_it_counts_steps_and_epochs_and_sees_what_loaders_did():
+    loader = memload.FastLoader(rows(64), batch_size=16)
+    list(loader)  # before it began
+    with memload.Monitor(interval=0.02, show=False) as monitor:
+        for _ in range(3):
+            for _ in loader:
+                time.sleep(0.01)
+        for _ in memload.FastLoader(Plain(), batch_size=4):
+            pass
+    last = monitor.samples[-1]
+    assert (last.epoch, last.batches, last.rows) == (3, 12, 192)
+    assert last.step == 3 * 5 + 4  # with the question at each end that has no answer
+    assert 0 < last.held < last.rss < last.limit
+    assert last.pss <= last.rss
+    assert last.disk_free > 0
+    assert monitor.findings == []
+    assert len(monitor.samples) == monitor.summary.samples >= 5
+    assert threads() == []
+
+
+def test_marks_count_instead_of_loaders_where_a_loop_makes_them():
+    with memload.Monitor(interval=60, show=False) as monitor:
+        for step in range(3):
+            monitor.mark(10 + step, epoch=4)
+        monitor.mark()
+        list(memload.FastLoader(rows(4), batch_size=2))
+    assert (monitor.samples[-1].step, monitor.samples[-1].epoch) == (13, 0)
+    monitor.mark(99)  # after the end: nothing
+    assert monitor.samples[-1].step == 13
+
+
+def test_batches_that_a_loop_keeps_are_warned_of_once_with_what_to_do():
+    loader, kept = memload.FastLoader(rows(96), batch_size=2), []
+
+    def loop(monitor):
+        for _ in range(2):
+            for batch in loader:
+                kept.append(batch)
+                time.sleep(0.002)
+
+    monitor, (said,) = watched(loop)
+    assert [(one.cause, one.place) for one in monitor.findings] == [("batches kept", "host")]
+    assert "the loop keeps batches" in said
+    assert monitor.samples[-1].fresh_batches == loader.stats().fresh_batches > 48
+
+
+@pytest.mark.parametrize("engine", ["native", "torch"])
+def test_stop_at_stops_the_loop_between_batches_and_none_is_lost(engine):
+    dataset = rows(12) if engine == "native" else Plain()
+    number = (lambda batch: batch["id"].tolist()) if engine == "native" else (lambda batch: batch.tolist())
+    loader = memload.FastLoader(dataset, batch_size=2, shuffle=True, generator=torch.Generator().manual_seed(3))
+    whole = [number(batch) for batch in loader]
+    loader.generator.manual_seed(3)
+    assert loader.engine == engine
+    seen = []
+    monitor = memload.Monitor(interval=0.02, warn_at=None, stop_at="1MB", show=False)
+    said = r"hold .* at or above stop_at=1 MB.*no batch is lost"
+    with pytest.raises(memload.MemoryStopError, match=said), monitor:
+        for batch in loader:
+            seen.append(number(batch))
+    assert isinstance(memload.MemoryStopError(), MemoryError)
+    assert [one.cause for one in monitor.findings] == ["stop"]
+    state = loader.state_dict()
+    other = memload.FastLoader(dataset, batch_size=2, shuffle=True, generator=torch.Generator())
+    other.load_state_dict(state)
+    if seen:
+        assert seen + [number(batch) for batch in other] == whole
+    else:
+        assert len(list(other)) == len(whole)
+
+
+def test_it_stops_once_and_the_loop_may_go_on():
+    with memload.Monitor(interval=0.02, warn_at=None, stop_at="1MB", show=False):
+        with pytest.raises(memload.MemoryStopError):
+            list(memload.FastLoader(rows(4)))
+        time.sleep(0.1)
+        assert len(list(memload.FastLoader(rows(4)))) == 4
+
+
+def test_a_loop_that_only_marks_is_stopped_too():
+    monitor = memload.Monitor(interval=60, warn_at=None, stop_at="1MB", show=False)
+    with monitor, pytest.raises(memload.MemoryStopError):
+        monitor.mark(1)
+
+
+def test_warnings_that_filters_make_errors_end_the_loop_or_the_block():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        full = memload.Monitor(interval=60, warn_at="1MB", show=False)
+        with pytest.raises(memload.MemoryWarning, match="warn_at=1 MB"), full:
+            list(memload.FastLoader(rows(4)))
+        with pytest.raises(memload.MemoryWarning, match="warn_at=1 MB"), full:
+            pass
+        with pytest.raises(KeyError, match="mine"), full:
+            raise KeyError("mine")
+    assert threads() == []
+
+
+def test_what_on_warn_raises_is_warned_of_and_looking_goes_on():
+    called = []
+
+    def on_warn(finding):
+        called.append(finding)
+        raise OSError("no route")
+
+    _, said = watched(some_looks, warn_at="1MB", on_warn=on_warn)
+    assert [finding.cause for finding in called] == ["limit"]
+    assert len(said) == 2
+    assert "on_warn failed, and may fail again unsaid: OSError: no route" in said[0]
+
+
+def test_on_warn_cannot_stop_the_monitor_that_calls_it():
+    begun = threading.Event()
+
+    def loop(monitor):
+        running.append(monitor)
+        begun.set()
+        some_looks(monitor)
+
+    def on_warn(finding):
+        if threading.current_thread() is not threading.main_thread():
+            begun.wait(10)
+            running[0].stop()
+
+    def grow(monitor):
+        held = torch.ones(50_000_000)
+        loop(monitor)
+        return held
+
+    running = []
+    mark = watched()[0].samples[-1].held + 100_000_000
+    _, said = watched(grow, warn_at=mark, on_warn=on_warn)
+    assert any("RuntimeError: on_warn cannot stop the monitor" in text for text in said)
+
+
+def test_shrink_lets_loaders_gather_one_batch_ahead_from_the_next_pass_on():
+    loader = memload.FastLoader(rows(40), batch_size=4, depth=4)
+    whole = loader.nbytes
+    iterator = iter(loader)
+    first = [next(iterator)["id"].tolist() for _ in range(3)]
+    watched(warn_at="1MB", on_warn="shrink")
+    assert loader.nbytes == pytest.approx(whole * 2 / 5, rel=0.01)
+    assert first + [batch["id"].tolist() for batch in iterator] == torch.arange(40).view(10, 4).tolist()
+    assert [batch["id"].tolist() for batch in loader] == torch.arange(40).view(10, 4).tolist()
+
+
+def test_a_full_disk_is_warned_of_once_and_costs_only_the_log():
+    _, (said,) = watched(some_looks, log="/dev/full")
+    assert "writing /dev/full failed" in said
+    assert "No space left" in said
+
+
+def test_a_log_that_cannot_be_opened_is_told_at_once(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        memload.Monitor(log=tmp_path / "no" / "mem.jsonl").start()
+    assert threads() == []
+
+
+def test_the_log_and_its_picture_and_the_command_that_draws_it(tmp_path, capsys):
+    log = tmp_path / "mem.jsonl"
+
+    def loop(monitor):
+        for _ in memload.FastLoader(rows(64), batch_size=4):
+            time.sleep(0.005)
+
+    monitor, _ = watched(loop, warn_at="1MB", log=log)
+    (run,) = read_log(log)
+    assert run.samples == monitor.samples
+    assert [finding for _, finding in run.warnings] == monitor.findings
+    assert run.summary["samples"] == len(run.samples)
+    for path in (monitor.plot(tmp_path / "own"), tmp_path / "mem.png"):
+        if path.name == "mem.png":
+            assert cli.main(["monitor", "--plot", str(log)]) == 0
+            assert capsys.readouterr().out.strip() == str(path)
+        head = path.read_bytes()[:24]
+        assert head[:8] == b"\x89PNG\r\n\x1a\n"
+        assert min(struct.unpack(">II", head[16:24])) > 300
+
+
+def test_the_summary_is_printed_unless_it_is_not_wanted(capsys):
+    with memload.Monitor(interval=60):
+        pass
+    shown = capsys.readouterr().err
+    assert "memory at its peak" in shown
+    assert "of one core" in shown
+    with memload.Monitor(interval=60, show=False):
+        pass
+    assert capsys.readouterr().err == ""
+
+
+def test_a_monitor_may_run_again_but_not_twice_at_once():
+    monitor = memload.Monitor(interval=60, show=False)
+    for _ in range(2):
+        with monitor:
+            assert monitor.running
+            with pytest.raises(RuntimeError, match="runs already"):
+                monitor.start()
+        assert not monitor.running
+        assert len(monitor.samples) == 2
+    monitor.stop()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"interval": 0}, ValueError, "at least 0.01; got 0"),
+        ({"interval": "1"}, TypeError, "number of seconds"),
+        ({"log": 3.5}, TypeError, "not iterable"),
+        ({"log": [object()]}, TypeError, "log is a path, a TensorBoardLog"),
+        ({"log": ["a", "b"]}, ValueError, "names 2 files"),
+        ({"on_warn": "stop"}, ValueError, 'or "shrink"; got'),
+        ({"on_warn": 3}, TypeError, "got int"),
+        ({"empty_cache_every": 0}, ValueError, "at least 1"),
+        ({"empty_cache_every": 1.5}, TypeError, "number of batches"),
+    ],
+)
+def test_bad_arguments_are_refused_by_name(arguments, error, message):
+    with pytest.raises(error, match=message):
+        memload.Monitor(**arguments)
+
+
+def events_of(folder):
+    """Scalars of TensorBoard's event files: records of a length, a checksum, a message of protobuf, a checksum."""
+    from tensorboardX.proto.event_pb2 import Event
+
+    for path in folder.glob("events.out.tfevents.*"):
+        data = io.BytesIO(path.read_bytes())
+        while head := data.read(12):
+            event = Event.FromString(data.read(struct.unpack("<Q", head[:8])[0]))
+            data.read(4)
+            yield from ((value.tag, event.step, value.simple_value) for value in event.summary.value)
+
+
+def test_tensorboard_gets_every_sample_at_its_step(tmp_path):
+    with memload.Monitor(interval=60, log=[memload.TensorBoardLog(tmp_path), tmp_path / "log"], show=False) as monitor:
+        monitor.mark(7, epoch=2)
+    found = list(events_of(tmp_path))
+    held = [(step, value) for tag, step, value in found if tag == "memory/held_gb"]
+    assert held == [(s.step, pytest.approx(s.held / 1e9)) for s in monitor.samples]
+    assert ("memory/epoch", 7, 2.0) in found
+
+
+def test_a_logger_that_fails_is_warned_of_once_and_still_closed():
+    class Broken:
+        closed = False
+
+        def add_scalar(self, *_, **__):
+            raise ConnectionError("server gone")
+
+        def flush(self):
+            self.closed = True
+
+    broken = Broken()
+    _, (said,) = watched(some_looks, log=memload.TensorBoardLog(broken))
+    assert "writing to TensorBoardLog failed" in said
+    assert "server gone" in said
+    assert broken.closed
+
+
+@contextmanager
+def sleeper():
+    with subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(60)"]) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_the_command_shows_another_process_until_it_ends(capsys):
+    with sleeper() as process:
+        timer = threading.Timer(0.3, process.kill)
+        timer.start()
+        reaper = threading.Thread(target=process.wait)
+        reaper.start()
+        assert cli.main(["monitor", str(process.pid), "--interval", "0.05"]) == 0
+        timer.join()
+        reaper.join()
+    shown = capsys.readouterr().out
+    assert shown.splitlines()[0].endswith("import time; time.sleep(60)")
+    assert "held" in shown.splitlines()[1]
+    assert f"process {process.pid} has ended" in shown
+    assert "memory at its peak" in shown
+
+
+def test_the_command_says_what_it_cannot_show(capsys, tmp_path):
+    assert cli.main(["monitor", "0"]) == 2
+    assert "there is no process 0" in capsys.readouterr().err
+    for arguments in ([], ["1", "--plot", "x"], ["1", "--interval", "0"], ["1", "--count", "0"]):
+        assert cli.main(["monitor", *arguments]) == 2
+    assert cli.main(["monitor", "--plot", str(tmp_path / "none")]) == 2
+    assert "none" in capsys.readouterr().err
+
+
+def test_loops_pay_for_nothing_while_no_monitor_runs():
+    assert loops._attendants == ()
+
+
+PROGRAMS = {
+    "leak": """
+import time, warnings
+import torch, memload
+warnings.simplefilter("always")
+loader, kept = memload.FastLoader(memload.from_arrays(x=torch.zeros(64, 1000)), batch_size=8), []
+with memload.Monitor(interval=0.02, show=False) as monitor:
+    for epoch in range(8):
+        for batch in loader:
+            time.sleep(0.008)
+        kept.append(bytearray(20_000_000))
+        kept[-1][::4096] = b"x" * len(kept[-1][::4096])
+print([(one.cause, one.place) for one in monitor.findings])
+print(monitor.findings[0].text)
+""",
+    "no leak": """
+import time
+import torch, memload
+loader = memload.FastLoader(memload.from_arrays(x=torch.zeros(64, 1000)), batch_size=8)
+with memload.Monitor(interval=0.02, show=False) as monitor:
+    for epoch in range(8):
+        for batch in loader:
+            time.sleep(0.008)
+            work = torch.ones(5_000_000)
+        del work
+print([(one.cause, one.place) for one in monitor.findings])
+""",
+    "fork": """
+import os, threading, time
+import torch, memload
+loader = memload.FastLoader(memload.from_arrays(x=torch.zeros(64, 1000)), batch_size=8)
+with memload.Monitor(interval=0.01, warn_at=None, stop_at="1MB", log="fork.jsonl", show=False) as monitor:
+    time.sleep(0.05)
+    child = os.fork()
+    if child == 0:
+        assert [thread.name for thread in threading.enumerate()] == ["MainThread"]
+        assert not monitor.running
+        monitor.mark(5)
+        assert len(list(loader)) == 8, "what is due is the parent's"
+        with memload.Monitor(interval=0.01, show=False) as own:
+            time.sleep(0.05)
+        assert own.summary.samples > 2
+        raise SystemExit(7)  # through the parent's block
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    try:
+        next(iter(loader))
+    except memload.MemoryStopError:
+        print("stopped")
+from memload.memory.monitor_log import read_log
+(run,) = read_log("fork.jsonl")
+print(run.pid == os.getpid(), run.summary is not None)
+os.remove("fork.jsonl")
+""",
+    "exit": """
+import memload
+memload.Monitor(interval=0.01).start()
+""",
+    "error": """
+import memload
+with memload.Monitor(interval=0.01, show=False):
+    raise LookupError("mine")
+""",
+    "workers": """
+import time
+import torch, memload
+class Plain(torch.utils.data.Dataset):
+    def __len__(self): return 400
+    def __getitem__(self, index):
+        time.sleep(0.004)
+        return torch.zeros(10)
+block = torch.ones(100_000_000)  # 400 MB, which forked workers share
+with memload.Monitor(interval=0.05, show=False) as monitor:
+    for batch in memload.FastLoader(Plain(), batch_size=8, num_workers=2):
+        pass
+print(max(s.processes for s in monitor.samples), len(monitor.samples) > 2)
+print(max(s.held for s in monitor.samples) < 2 * 400_000_000 + min(s.held for s in monitor.samples) - 400_000_000)
+""",
+}
+
+
+@pytest.fixture(scope="module")
+def ended():
+    return run_all(PROGRAMS)
+
+
+def test_a_real_leak_from_epoch_to_epoch_is_found_in_a_fresh_process(ended):
+    assert ended["leak"].status == 0, ended["leak"].err
+    assert ended["leak"].out[0] == "[('leak', 'host')]"
+    grown = float(ended["leak"].out[1].partition("grows by ")[2].partition(" MB")[0])
+    assert 15 < grown < 25
+    assert "MemoryWarning: host: memory grows by" in ended["leak"].err
+
+
+def test_a_loop_that_takes_and_gives_back_the_same_each_step_is_left_in_peace(ended):
+    assert (ended["no leak"].status, ended["no leak"].out) == (0, ["[]"]), ended["no leak"].err
+
+
+def test_a_forked_child_has_no_monitor_and_the_parent_keeps_its_own(ended):
+    assert (ended["fork"].status, ended["fork"].out) == (0, ["7", "stopped", "True True"]), ended["fork"].err
+
+
+def test_a_monitor_left_running_ends_with_the_interpreter_and_still_sums_up(ended):
+    assert ended["exit"].status == 0
+    assert "memory at its peak" in ended["exit"].err
+
+
+def test_an_error_in_the_block_comes_out_as_it_is(ended):
+    assert ended["error"].status == 1
+    assert ended["error"].err.strip().endswith("LookupError: mine")
+
+
+def test_workers_are_counted_and_what_they_share_with_the_parent_once(ended):
+    assert (ended["workers"].status, ended["workers"].out) == (0, ["3 True", "True"]), ended["workers"].err

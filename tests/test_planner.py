@@ -1,0 +1,279 @@
+"""memload.plan: it predicts what the arithmetic of the parts says, and what does not fit is told with figures."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import memload
+from memload.memory.account import Account, Line
+from memload.memory.gpu_account import FRAGMENTATION, Training
+from memload.memory.model_bytes import activation_bytes
+from memload.sizes import format_size
+
+PICTURES = memload.DatasetShape(10_000, {"stim": ("uint8", (64, 64, 3)), "robs": ("float32", (10,))})
+ROW = 64 * 64 * 3 + 40
+
+
+def test_a_shape_reads_as_zeros_and_says_how_large_it_is():
+    ds = PICTURES.zeros()
+    assert (len(ds), ds.nbytes, PICTURES.nbytes) == (10_000, 10_000 * ROW, 10_000 * ROW)
+    assert ds[9_999]["stim"].shape == (64, 64, 3)
+    assert not any(ds[5]["robs"])
+
+
+def test_a_shape_of_226_gigabytes_takes_the_memory_of_a_row():
+    stimuli = memload.DatasetShape(417_000, {"stim": ("uint8", (425, 425, 3))})
+    batch = next(iter(memload.FastLoader(stimuli.zeros(), batch_size=4, shuffle=True)))
+    assert batch["stim"].shape == (4, 425, 425, 3)
+
+
+def test_rows_that_differ_have_the_mean_and_the_greatest_length_that_were_stated():
+    shape = memload.DatasetShape(
+        5_000,
+        {"x": ("float32", (None, 16)), "edges": ("int64", (2, None))},
+        lengths={"x": (30, 120), "edges": (64, 70)},
+    )
+    fields = shape.zeros().fields
+    assert fields["x"].column.longest(1) == 120
+    assert fields["edges"].column.longest(1) == 70
+    assert fields["x"].nbytes == pytest.approx(5_000 * 30 * 16 * 4, rel=0.01)
+    assert fields["edges"].nbytes == pytest.approx(5_000 * 64 * 2 * 8, rel=0.01)
+    assert shape.zeros()[4_999]["edges"].shape == (2, 70)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((0, {"x": ("uint8", ())}), "rows is how many there are"),
+        ((1, {}), "at least one field"),
+        ((1, {"x": ("uint8", (3, -1))}), "shape of a row is of whole numbers"),
+        ((1, {"x": ("uint8", (2, 2, None))}), "one of the first two None"),
+        ((1, {"x": ("uint8", (None,))}), "lengths= gives mean and greatest length"),
+        ((1, {"x": ("uint8", (None,))}, {"x": (9, 3)}), "a mean length from 0 to the greatest"),
+        ((2**50, {"x": ("uint8", (2**20,))}), "multiplies to"),
+    ],
+)
+def test_a_shape_that_nothing_can_have_is_refused(arguments, words):
+    with pytest.raises(ValueError, match=words):
+        memload.DatasetShape(*arguments)
+
+
+def test_slots_and_plan_are_what_the_loader_says():
+    settings = {"shuffle": True, "depth": 4, "cast": {"stim": memload.Cast(torch.float32)}}
+    plan = memload.plan(PICTURES, 32, ram="16GB", disk="1TB", **settings)
+    loader = memload.FastLoader(PICTURES.zeros(), 32, **settings)
+    assert plan.ram.of("loader") == loader.nbytes
+    assert (plan.data.slots, plan.data.row_bytes) == (5, ROW)
+    assert plan.data.batch_bytes == 32 * (64 * 64 * 3 * 4 + 40)
+    assert plan.disk.predicted == PICTURES.nbytes
+
+
+def test_casts_in_ram_count_as_they_are_held_and_batches_too():
+    plan = memload.plan(PICTURES, 32, tier="ram", ram_dtype={"stim": torch.float32}, ram="1GB", disk="1GB")
+    assert plan.ram.of("rows in RAM") == 10_000 * (64 * 64 * 3 * 4 + 40)
+    assert plan.data.batch_bytes == 32 * (64 * 64 * 3 * 4 + 40)
+    assert plan.data.stored_bytes == PICTURES.nbytes
+    assert plan.sets == {"RAM": 1, "disk": 8}
+
+
+def test_processes_have_loaders_of_their_own_and_one_copy_of_the_rows():
+    one, four = (memload.plan(PICTURES, 32, tier="ram", ram="16GB", disk="1TB", processes=n) for n in (1, 4))
+    assert four.ram.of("rows in RAM") == one.ram.of("rows in RAM")
+    assert four.ram.of("loader") == 4 * one.ram.of("loader")
+    assert four.ram.of("process") == 4 * one.ram.of("process")
+
+
+def test_the_page_cache_gives_way_and_is_not_counted():
+    plan = memload.plan(PICTURES, 32, ram="16GB", disk="1TB")
+    assert plan.ram.of("page cache") == PICTURES.nbytes
+    assert plan.ram.predicted == plan.ram.of("loader") + plan.ram.of("page tables") + plan.ram.of("process")
+
+
+def test_the_stock_loader_makes_workers_times_prefetch_batches_and_holds_one():
+    plan = memload.plan(PICTURES, 32, num_workers=4, prefetch_factor=3, ram="16GB", disk="1TB")
+    assert plan.stock.of("batches") == 13 * plan.data.batch_bytes
+    assert plan.stock.of("worker processes") == 4 * 9_000_000
+
+
+def test_on_a_gpu_batches_cross_uncast_and_ram_holds_them_so():
+    common = {"cast": {"stim": memload.Cast(torch.float32)}, "depth": 2, "ram": "16GB", "disk": "1TB"}
+    near = memload.plan(PICTURES, 32, device="cuda", gpu="8GB", **common)
+    far = memload.plan(PICTURES, 32, **common)
+    assert near.ram.of("loader") < far.ram.of("loader") / 3
+    assert near.data.slot_bytes < far.data.slot_bytes / 3
+    assert near.gpu.of("batches") == 2 * 32 * (ROW + 64 * 64 * 3 * 4 + 40)
+    assert far.gpu is None
+
+
+def perceptron():
+    return nn.Sequential(nn.Flatten(), nn.Linear(64 * 64 * 3, 100), nn.ReLU(), nn.Linear(100, 10))
+
+
+def loss_of(model):
+    return lambda batch: nn.functional.mse_loss(model(batch["stim"].float()), batch["robs"])
+
+
+@pytest.mark.parametrize(("precision", "each"), [("float32", 4), ("bf16", 2), ("fp16", 2), ("bf16-mixed", 4)])
+@pytest.mark.parametrize(
+    ("optimizer", "moments"), [(torch.optim.SGD, 0), (torch.optim.AdamW, 2), (torch.optim.RMSprop, 1)]
+)
+def test_models_count_by_precision_and_optimizers_by_what_they_keep(precision, each, optimizer, moments):
+    model = perceptron()
+    parameters = sum(p.numel() for p in model.parameters())
+    lines = Training(model, optimizer, None, None, precision, 1, offload=False).lines()
+    account = Account("GPU", lines)
+    assert account.of("parameters") == account.of("gradients") == parameters * each
+    assert account.of("optimizer states") == pytest.approx(parameters * each * moments, abs=100)
+
+
+class Translator(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(500, 64)
+        layer = nn.TransformerEncoderLayer(64, 4, 128, batch_first=True)
+        self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.head = nn.Linear(64, 500)
+
+    def forward(self, x):
+        return self.head(self.layers(self.words(x)))
+
+
+def convolutions():
+    return nn.Sequential(
+        nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 32, 3, stride=2), nn.Flatten()
+    )
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+@pytest.mark.parametrize(
+    ("make", "x"), [(convolutions, torch.rand(8, 3, 32, 32)), (Translator, torch.zeros(4, 32, dtype=torch.long))]
+)
+def test_activations_without_numbers_are_those_of_a_real_step(make, x, mixed):
+    model = make()
+
+    def loss(batch):
+        with torch.autocast("cpu", torch.bfloat16, enabled=mixed):
+            return model(batch).float().square().mean()
+
+    found = activation_bytes(lambda: loss(x), model)
+    precision = "bf16-mixed" if mixed else "float32"
+    plain = lambda batch: model(batch).float().square().mean()  # noqa: E731
+    lines = Training(model, torch.optim.SGD, plain, x.to("meta"), precision, 1, offload=False).lines()
+    predicted = Account("GPU", lines).of("activations")
+    assert predicted == pytest.approx(found.peak_with_gradients - found.gradients, rel=0.01)
+
+
+def test_models_are_afterwards_what_they_were():
+    model = convolutions()
+    before = {name: (id(tensor), tensor.clone()) for name, tensor in model.state_dict(keep_vars=True).items()}
+    x = torch.empty(2, 3, 8, 8, device="meta")
+    Training(model, torch.optim.Adam, lambda b: model(b).mean(), x, "bf16-mixed", 1, offload=False).lines()
+    with pytest.raises(ValueError, match="cannot be run on tensors without numbers"):
+        Training(model, None, lambda b: b.mean().item(), x, "bf16", 1, offload=False).lines()
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        assert (id(tensor), tensor.tolist()) == (before[name][0], before[name][1].tolist())
+
+
+def test_a_gpu_account_adds_up():
+    model = perceptron()
+    plan = memload.plan(
+        PICTURES,
+        32,
+        model=model,
+        optimizer=torch.optim.Adam(model.parameters()),
+        loss=loss_of(model),
+        gpu="8GB",
+        ram="16GB",
+        disk="1TB",
+    )
+    gpu, weights = plan.gpu, sum(p.numel() for p in model.parameters()) * 4
+    assert gpu.of("parameters") == gpu.of("gradients") == weights
+    assert gpu.of("activations") + gpu.of("optimizer's step") >= weights  # Adam's step on a GPU takes all at once
+    moving = sum(gpu.of(name) for name in ("batches", "activations", "optimizer's step"))
+    assert gpu.of("fragmentation") == round(FRAGMENTATION * moving)
+    assert gpu.predicted == sum(line.predicted for line in gpu.lines)
+    assert plan.fits
+
+
+def test_several_models_have_optimizers_of_their_own_and_frozen_ones_no_gradients():
+    with torch.device("meta"):
+        teacher, student = perceptron().requires_grad_(False), nn.Linear(10, 10)
+    lines = Training(
+        {"teacher": teacher, "student": student}, torch.optim.Adam, None, None, "bf16-mixed", 1, offload=False
+    ).lines()
+    account = Account("GPU", lines)
+    assert account.of("gradients") == 440
+    assert account.of("optimizer states") == pytest.approx(880, abs=20)
+    both = Training([nn.Linear(10, 10), student], [torch.optim.SGD, torch.optim.Adam], None, None, "float32", 1, False)
+    assert Account("GPU", both.lines()).of("optimizer states") == pytest.approx(880, abs=20)
+
+
+def test_offloaded_models_are_in_ram_and_two_of_their_layers_on_the_gpu():
+    with torch.device("meta"):
+        teacher = nn.Sequential(*(nn.Linear(1000, 1000, bias=False) for _ in range(50))).requires_grad_(False)
+        model = [teacher, perceptron()]
+    common = {"model": model, "gpu": "8GB", "ram": "16GB", "disk": "1TB"}
+    there, away = (memload.plan(PICTURES, 32, offload=offload, **common) for offload in (False, True))
+    assert there.gpu.predicted - away.gpu.predicted == 48 * 4_000_000
+    assert away.ram.predicted - there.ram.predicted == 50 * 4_000_000
+
+
+def test_what_does_not_fit_into_ram_is_refused_with_what_does():
+    plan = memload.plan(PICTURES, 32, tier="ram", ram_dtype={"stim": torch.float32}, ram="500MB", disk="1TB")
+    assert not plan.fits
+    assert plan.ram.left < 0
+    assert [way.partition(":")[0] for way in plan.ways_out] == [
+        'tier="ram" as stored, cast while gathering',
+        'tier="ram" as bfloat16',
+        'tier="mmap", what the page cache holds gives way',
+    ]
+    assert f"does not fit: {format_size(-plan.ram.left)} too much" in repr(plan)
+    assert "Refused. What fits:" in repr(plan)
+
+
+def test_a_batch_too_large_for_the_gpu_is_cut_into_parts_that_fit():
+    model = nn.Sequential(nn.Conv2d(64, 64, 3, padding=1), nn.ReLU(), nn.Flatten())
+    common = {"model": model, "loss": lambda b: model(b["stim"].float()).mean(), "ram": "16GB", "disk": "1TB"}
+    small = memload.plan(PICTURES, 8, gpu="80GB", **common)
+    plan = memload.plan(PICTURES, 64, gpu=small.gpu.predicted + 1_000_000, **common)
+    assert plan.ways_out[0].startswith("batch_size=8, 8 of them accumulated: RAM")
+    assert plan.ways_out[1].startswith('precision="bf16-mixed", batch_size=16, 4 of them accumulated')
+    hopeless = memload.plan(PICTURES, 64, gpu="100MB", **common)
+    assert hopeless.ways_out[0].startswith("nothing that can be changed here does: this needs GPU of")
+
+
+def test_what_to_ask_for_is_a_tenth_more_in_whole_gibibytes():
+    account = Account("RAM", (Line("loader", 2 * 2**30),), 8 * 2**30)
+    plan = memload.plan(PICTURES, 32, ram="16GB", disk="1TB")
+    assert plan.mem == f"--mem={math.ceil(plan.ram.predicted * 1.1 / 2**30)}G"
+    assert account.left == 6 * 2**30
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "words"),
+    [
+        ({"batch_size": 0}, ValueError, "batch_size is a whole number from 1"),
+        ({"tier": "attic"}, ValueError, "attic"),
+        ({"precision": "int4"}, ValueError, "precision is one of float32, bf16"),
+        ({"ram_dtype": {"stim": torch.bfloat16}}, ValueError, "loaded into RAM"),
+        ({"cache_bytes": "1GB"}, ValueError, 'for tier="hybrid"'),
+        ({"optimizer": torch.optim.SGD}, ValueError, "give model="),
+        ({"tier": "ram", "ram_dtype": {"x": torch.bfloat16}}, KeyError, "names the field 'x'"),
+        ({"ram": "plenty"}, ValueError, "not a size"),
+        ({"threads": 2, "surprise": 3}, TypeError, "surprise"),
+    ],
+)
+def test_settings_that_contradict_themselves_are_refused(arguments, error, words):
+    with pytest.raises(error, match=words):
+        memload.plan(PICTURES, **{"batch_size": 4, "ram": "1GB", "disk": "1GB", **arguments})
+
+
+def test_paths_and_what_nobody_reads_natively_are_refused_in_words():
+    with pytest.raises(TypeError, match=r"give memload\.open\('x\.npy'\)"):
+        memload.plan("x.npy", 4)
+    with pytest.raises(TypeError, match="does not say how large it is"):
+        memload.plan([1, 2, 3], 4)
+    with pytest.raises(TypeError, match="only what the native engine reads can be planned"):
+        memload.plan(PICTURES, 4, ram="1GB", disk="1GB", collate_fn=lambda batch: batch[0], num_workers=2)
