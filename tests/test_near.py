@@ -252,6 +252,32 @@ def test_it_can_be_written_to_files_again(tmp_path):
     assert same(batches(memload.write(tmp_path / "shards", near)), batches(far))
 
 
+def test_pictures_are_cropped_and_laid_out_as_from_files():
+    arrays = {"image": random_tensor(torch.uint8, (30, 9, 8, 3), 0), "mask": random_tensor(torch.uint8, (30, 9, 8), 1)}
+    near, far = near_and_far(arrays)
+    crop = memload.Augment(crop=(5, 4), flip=0.5)
+    cast = {
+        "image": memload.Cast(torch.float32, scale=1 / 255, channels=-1, layout="NCHW", augment=crop),
+        "mask": memload.Cast(torch.float32, augment=crop),
+    }
+    torch.manual_seed(0)
+    found = [*memload.FastLoader(near, 7, shuffle=True, cast=cast)]
+    torch.manual_seed(0)
+    assert same(found, [*memload.FastLoader(far, 7, shuffle=True, cast=cast)])
+
+
+def test_counters_tell_what_was_read_and_written():
+    near, far = near_and_far()
+    cast = {"stim": memload.Cast(torch.bfloat16)}
+    told = []
+    for ds in (near, far):
+        loader = memload.FastLoader(ds, 4, cast=cast)
+        assert len([*loader]) == 10
+        told.append((loader.stats().batches, loader.stats().rows, loader.stats().bytes_in, loader.stats().bytes_out))
+    assert told[0] == told[1]
+    assert near.nbytes == far.nbytes == 40 * (6 + 16)
+
+
 def test_an_error_of_a_transform_ends_no_pass_and_a_row_that_is_not_there_is_named():
     near, far = near_and_far()
 
