@@ -24,6 +24,7 @@ QUICK = {
     "many.py": ["--workloads", "W2", "--variants", "f32"],
     "monitor.py": [],
     "overlap.py": ["--workloads", "W2", "--variants", "f32"],
+    "prediction.py": [],
     "ragged.py": [],
     "resume.py": [],
     "streaming.py": [],

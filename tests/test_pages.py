@@ -11,6 +11,7 @@ DOCS = Path(__file__).parents[1] / "docs"
 PAGES = [
     "accumulation.md",
     "caching.md",
+    "cast.md",
     "checkpointing.md",
     "compression.md",
     "gpu.md",

@@ -49,7 +49,9 @@ FLOORS = [
     {"formats", "computed"},
     {"device", "gathered", "cache_files"},
     {"cast", "layout", "watches", "gpu.simulated", "gpu.torch_interface"},
-    {"native", "cast_batches", "gpu.casting", "gpu.target", "gpu.placing", "gpu.ring"},
+    {"native", "cast_batches", "gpu.kernels", "gpu.target", "gpu.placing", "gpu.ring"},
+    {"gpu.casting"},
+    {"gpu.gathering"},
     {"conversion"},
     {"carried", "batch_sizes"},
     {"door", "cold", "transforms"},
@@ -90,7 +92,7 @@ FLOORS = [
 # What runs from the command line stands on the face, like any user's program.
 PROGRAMS = [
     {"measure"},
-    {"stock", "bench", "source_options"},
+    {"stock", "bench", "source_options", "prediction"},
     {"demo", "doctor", "write_command", "info_command", "monitor_command", "cache_command", "plan_command"},
     {"cli"},
     {"__main__"},

@@ -122,11 +122,16 @@ Wide quotient(Wide a, Wide b) {
 }
 #endif
 
+template <class Wide>
+MEMLOAD_BOTH inline Wide scaled(Wide x, Wide scale, Wide offset) {
+  return sum(product(x, scale), offset);
+}
+
 // (x * scale + offset - mean) / deviation, each operation rounded to Wide. A step that is not asked for is one that
 // changes nothing: scale 1, offset -0.0 (which, unlike 0.0, leaves a negative zero what it is), mean 0, deviation 1.
 template <class Wide>
 MEMLOAD_BOTH inline Wide computed(Wide x, Wide scale, Wide offset, Wide mean, Wide deviation) {
-  return quotient(sum(sum(product(x, scale), offset), -mean), deviation);
+  return quotient(sum(scaled(x, scale, offset), -mean), deviation);
 }
 
 }  // namespace memload

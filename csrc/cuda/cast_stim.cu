@@ -7,6 +7,7 @@
 
 #include "cast/norm.h"
 #include "cuda/cast_stim.h"
+#include "cuda/launch.h"
 
 namespace memload::cuda {
 namespace {
@@ -16,31 +17,6 @@ constexpr unsigned kWarpsPerBlock = 8;
 constexpr unsigned kPixelsPerLoad = 16;             // one 16-byte load per thread
 constexpr unsigned kTile = kWarp * kPixelsPerLoad;  // pixels that a warp handles at a time
 constexpr unsigned kBlocksPerProcessor = 8;         // 2048 threads: as many as a multiprocessor holds
-
-void check(cudaError_t status, const char* call) {
-  if (status == cudaSuccess) return;
-  throw CudaError(std::string(call) + " failed: " + cudaGetErrorName(status) + " (" + cudaGetErrorString(status) + ")");
-}
-
-// Makes `device` the thread's current one, and the previous one again at the end.
-class DeviceGuard {
- public:
-  explicit DeviceGuard(int device) {
-    check(cudaGetDevice(&previous_), "cudaGetDevice");
-    if (device == previous_) return;
-    check(cudaSetDevice(device), "cudaSetDevice");
-    changed_ = true;
-  }
-  ~DeviceGuard() {
-    if (changed_) static_cast<void>(cudaSetDevice(previous_));
-  }
-  DeviceGuard(const DeviceGuard&) = delete;
-  DeviceGuard& operator=(const DeviceGuard&) = delete;
-
- private:
-  int previous_ = 0;
-  bool changed_ = false;
-};
 
 // Byte `index` of a word, put below the exponent of 2^23, is the float 2^23 + x: subtracting converts it, exactly.
 template <bool NormRemoved>

@@ -10,21 +10,24 @@ namespace memload::cuda {
 // Which constants the next element has; it moves on with the elements.
 class Channel {
  public:
-  __device__ Channel(const DeviceRule& rule, std::uint32_t element)
-      : rule_(rule), within_(element % rule.inner), channel_(element / rule.inner % rule.channels) {}
+  __device__ Channel(const DeviceRule& rule, std::uint32_t element) : rule_(rule) {
+    if (rule.channels == 1) return;
+    within_ = element % rule.inner;
+    channel_ = element / rule.inner % rule.channels;
+  }
 
   [[nodiscard]] __device__ std::uint32_t number() const { return channel_; }
 
   __device__ void advance() {
-    if (++within_ < rule_.inner) return;
+    if (rule_.channels == 1 || ++within_ < rule_.inner) return;
     within_ = 0;
     if (++channel_ == rule_.channels) channel_ = 0;
   }
 
  private:
   const DeviceRule& rule_;
-  std::uint32_t within_;
-  std::uint32_t channel_;
+  std::uint32_t within_ = 0;
+  std::uint32_t channel_ = 0;
 };
 
 template <class Out, class In>
@@ -34,6 +37,7 @@ __device__ Out cast_element(In value, const DeviceRule& rule, std::uint32_t chan
     const float deviation = __ldg(rule.constants + rule.channels + channel);
     return narrow<Out>(computed(static_cast<float>(widen(value)), rule.scale, rule.offset, mean, deviation));
   }
+  if (rule.how == How::scaled) return narrow<Out>(scaled(static_cast<float>(widen(value)), rule.scale, rule.offset));
   if constexpr (std::is_same_v<In, std::uint8_t>) {
     if (rule.how == How::norm_removed) {
       const float k = static_cast<float>(value) - 127.0F;

@@ -1,8 +1,15 @@
 // memload._cuda: addresses, sizes and stream handles in, launches out. Knows no torch.
+#include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
+
+#include <tuple>
+#include <utility>
+#include <vector>
 
 #include "cuda/cast_stim.h"
 #include "cuda/copy_device.h"
+#include "cuda/pictures.h"
+#include "cuda/rows.h"
 
 namespace py = pybind11;
 
@@ -32,6 +39,101 @@ py::capsule device(int index) {
   return capsule;
 }
 
+Element element_named(const std::string& code) {
+  if (code == "U8") return Element::u8;
+  if (code == "I8") return Element::i8;
+  if (code == "I16") return Element::i16;
+  if (code == "U16") return Element::u16;
+  if (code == "F16") return Element::f16;
+  if (code == "F32") return Element::f32;
+  throw py::value_error("no CUDA cast from dtype " + code + " (known: U8, I8, I16, U16, F16, F32)");
+}
+
+How how_named(const std::string& name) {
+  if (name == "plain") return How::plain;
+  if (name == "norm_removed") return How::norm_removed;
+  if (name == "scaled") return How::scaled;
+  if (name == "computed") return How::computed;
+  throw py::value_error("no CUDA cast called " + name);
+}
+
+// (from, to, how, scale, offset, address of the constants, channels, elements from one channel to the next)
+using PyRule =
+    std::tuple<std::string, std::string, std::string, float, float, std::uintptr_t, std::uint32_t, std::uint32_t>;
+
+DeviceRule rule_of(const PyRule& given) {
+  const auto& [from, to, how, scale, offset, constants, channels, inner] = given;
+  const DeviceRule rule{element_named(from),
+                        target_named(to),
+                        how_named(how),
+                        scale,
+                        offset,
+                        reinterpret_cast<const float*>(constants),
+                        channels,
+                        inner};
+  if (channels == 0 || inner == 0 || (rule.how == How::computed && constants == 0)) {
+    throw py::value_error("there are no such channels");
+  }
+  return rule;
+}
+
+// (address of the numbers, address of the steps, how many steps); addresses of what is not there are 0
+using PyChoice = std::tuple<std::uintptr_t, std::uintptr_t, std::uint32_t>;
+
+RowChoice choice_of(const PyChoice& given) {
+  const auto& [numbers, steps, count] = given;
+  return {reinterpret_cast<const std::int64_t*>(numbers), reinterpret_cast<const std::int64_t*>(steps), count};
+}
+
+void cast_rows_at(std::uintptr_t src, std::size_t stored_rows, std::uintptr_t dst, std::size_t rows,
+                  std::size_t elements, const PyRule& rule, const PyChoice& choice, int device, std::uintptr_t stream) {
+  const DeviceRule checked = rule_of(rule);
+  const py::gil_scoped_release nogil;
+  cast_rows(reinterpret_cast<const void*>(src), stored_rows, reinterpret_cast<void*>(dst), rows, elements, checked,
+            choice_of(choice), device, reinterpret_cast<void*>(stream));
+}
+
+void copy_rows_at(std::uintptr_t src, std::size_t stored_rows, std::uintptr_t dst, std::size_t rows,
+                  std::size_t row_bytes, const PyChoice& choice, int device, std::uintptr_t stream) {
+  const py::gil_scoped_release nogil;
+  copy_rows(reinterpret_cast<const void*>(src), stored_rows, reinterpret_cast<void*>(dst), rows, row_bytes,
+            choice_of(choice), device, reinterpret_cast<void*>(stream));
+}
+
+// (height, width, channels, height and width of what is cut out, stored interleaved, result in planes)
+using PyShape = std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t, bool, bool>;
+using PyDraws = py::array_t<std::int64_t, py::array::c_style | py::array::forcecast>;
+
+std::vector<PictureDraw> draws_of(const PyDraws& given, const PictureShape& shape, std::size_t least) {
+  if (given.ndim() != 2 || given.shape(1) != 3 || static_cast<std::size_t>(given.shape(0)) < least) {
+    throw py::value_error("draws are (rows, 3): top, left, flipped");
+  }
+  const auto each = given.unchecked<2>();
+  std::vector<PictureDraw> draws;
+  for (py::ssize_t i = 0; i < each.shape(0); ++i) {
+    const std::int64_t top = each(i, 0);
+    const std::int64_t left = each(i, 1);
+    if (top < 0 || top + shape.out_height > shape.height || left < 0 || left + shape.out_width > shape.width) {
+      throw py::value_error("the cut of row " + std::to_string(i) + " leaves its picture");
+    }
+    draws.push_back({static_cast<std::uint32_t>(top), static_cast<std::uint32_t>(left), each(i, 2) != 0});
+  }
+  return draws;
+}
+
+void place_pictures_at(std::uintptr_t src, std::uintptr_t dst, std::size_t pictures, std::size_t pictures_per_draw,
+                       const PyDraws& draws, const PyShape& given, const PyRule& rule, int device,
+                       std::uintptr_t stream) {
+  const auto& [height, width, channels, out_height, out_width, interleaved, planes] = given;
+  const PictureShape shape{height, width, channels, out_height, out_width, interleaved, planes};
+  if (pictures_per_draw == 0 || !(interleaved || planes)) throw py::value_error("there are no such pictures");
+  const DeviceRule checked = rule_of(rule);
+  const auto drawn = draws_of(draws, shape, (pictures + pictures_per_draw - 1) / pictures_per_draw);
+  const py::gil_scoped_release nogil;
+  place_pictures(reinterpret_cast<const void*>(src), reinterpret_cast<void*>(dst), pictures, pictures_per_draw,
+                 drawn.data(), shape, checked, device, reinterpret_cast<void*>(stream));
+}
+
 }  // namespace
 }  // namespace memload::cuda
 
@@ -45,6 +147,21 @@ PYBIND11_MODULE(_cuda, m) {
         "Cast n uint8 pixels on a device, asynchronously on the stream with this handle.");
   m.def("device", memload::cuda::device, py::arg("index"),
         "What memload._core.Device takes, for a device that exists. Raises RuntimeError.");
+  m.def(
+      "cast_rows", memload::cuda::cast_rows_at, py::arg("src_address"), py::arg("stored_rows"), py::arg("dst_address"),
+      py::arg("rows"), py::arg("elements"), py::arg("rule"), py::arg("choice"), py::arg("device"), py::arg("stream"),
+      "Gather and cast rows of so many elements, asynchronously on the stream with this handle. rule: (from, to, how, "
+      "scale, offset, address of means and deviations, channels, elements from one channel to the next); choice: "
+      "(address of the rows' numbers, address of the steps of windows, how many steps).");
+  m.def("copy_rows", memload::cuda::copy_rows_at, py::arg("src_address"), py::arg("stored_rows"),
+        py::arg("dst_address"), py::arg("rows"), py::arg("row_bytes"), py::arg("choice"), py::arg("device"),
+        py::arg("stream"), "Gather rows of so many bytes, asynchronously on the stream with this handle.");
+  m.def("place_pictures", memload::cuda::place_pictures_at, py::arg("src_address"), py::arg("dst_address"),
+        py::arg("pictures"), py::arg("pictures_per_draw"), py::arg("draws"), py::arg("shape"), py::arg("rule"),
+        py::arg("device"), py::arg("stream"),
+        "Cut, flip, lay out and cast pictures, asynchronously on the stream with this handle; as memload._core.place.");
+  m.def("mapped_address", memload::cuda::mapped_address, py::arg("host_address"), py::arg("device"),
+        "The address by which a device reads this address of pinned memory.");
   m.def("unusable_reason", memload::cuda::unusable_reason, py::arg("device"),
         "Why the kernels do not run on this device with this driver; \"\" if they do.");
 }

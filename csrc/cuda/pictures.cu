@@ -3,7 +3,8 @@
 // result does not begin at a multiple of 16 bytes, and at its end, elements are stored one by one. What was drawn
 // travels with the launch, for kMostDraws rows at a time, so that nothing has to be copied to the device first.
 //
-// The naive reference is csrc/tests/test_kernels.cpp's: crop, flip and transposition one after the other.
+// The naive reference is Cast.apply: crop, flip and transposition one after the other, in tests/test_kernels_gpu.py.
+// The cursor is picture.h's, which csrc/tests/test_kernels.cpp goes through on the CPU. No GPU has run it yet.
 #include <algorithm>
 
 #include "cuda/element.cuh"
@@ -79,8 +80,12 @@ void launch(const In* src, Out* dst, Pictures work, const Draws& draws, const De
 void place_pictures(const void* src, void* dst, std::size_t pictures, std::size_t pictures_per_draw,
                     const PictureDraw* draws, const PictureShape& shape, const DeviceRule& rule, int device,
                     void* stream) {
-  Pictures work{0, pictures_per_draw, shape, shape.height * shape.width * shape.channels,
-                shape.out_height * shape.out_width * shape.channels, 0};
+  Pictures work{0,
+                pictures_per_draw,
+                shape,
+                shape.height * shape.width * shape.channels,
+                shape.out_height * shape.out_width * shape.channels,
+                0};
   if (work.out_elements == 0) return;
   const DeviceGuard guard(device);
   const std::size_t at_once = kMostDraws * pictures_per_draw;

@@ -1,25 +1,25 @@
-// Which thread does what. A warp takes a tile at a time: kTileBytes of one stored row. Its threads load the 16-byte words
-// that hold the tile side by side into the warp's shared memory, wherever the tile begins, and then store 16-byte
+// Which thread does what. A warp takes a tile at a time: kTileBytes of one stored row. Its threads load the 16-byte
+// words that hold the tile side by side into the warp's shared memory, wherever the tile begins, and then store 16-byte
 // packets of results side by side, thread t the packets t, t + 32, t + 64 ..., so that loads and stores are both
 // contiguous over the warp. Tiles begin where the results have a 16-byte boundary; the elements of a row before the
 // first such, and what fills no packet at the end of a tile, are stored one by one. Words that reach over the ends of
 // the stored rows are loaded byte by byte, so that nothing outside is read.
 //
-// The naive reference is csrc/tests/test_kernels.cpp's: row by row, element by element.
+// The naive reference is Cast.apply of the rows that torch's own indexing gives, in tests/test_kernels_gpu.py. Which
+// words and packets a tile has is tile.h's, and what an element becomes element.h's: csrc/tests/test_kernels.cpp goes
+// through both on the CPU. No GPU has run it yet.
 #include <algorithm>
 #include <stdexcept>
 
 #include "cuda/element.cuh"
 #include "cuda/launch.h"
 #include "cuda/rows.h"
+#include "cuda/tile.h"
 
 namespace memload::cuda {
 namespace {
 
-constexpr std::uint32_t kWarp = 32;
 constexpr std::uint32_t kWarpsPerBlock = 8;
-constexpr std::uint32_t kWord = 16;
-constexpr std::uint32_t kTileBytes = kWarp * kWord;
 constexpr std::uint32_t kBlocksPerProcessor = 8;  // 2048 threads: as many as a multiprocessor holds
 
 struct Rows {
@@ -58,34 +58,29 @@ __device__ Out made(const In* elements, std::uint32_t i, const DeviceRule& rule,
   }
 }
 
-// Results [0, n) of a tile whose first is element `first` of its row, from its stored elements to `out`, where the first
-// `head` of them lie before a 16-byte boundary.
+// The results of a tile, from its stored elements to `out`.
 template <class In, class Out>
-__device__ void store_tile(const In* elements, Out* out, std::uint32_t n, std::uint32_t head, std::uint32_t first,
-                           std::uint32_t lane, const DeviceRule& rule) {
+__device__ void store_tile(const In* elements, Out* out, const Tile& tile, std::uint32_t lane, const DeviceRule& rule) {
   constexpr std::uint32_t kPacket = Packet<Out>::kElements;
-  const std::uint32_t packets = (n - head) / kPacket;
-  for (std::uint32_t packet = lane; packet < packets; packet += kWarp) {
-    const std::uint32_t begin = head + packet * kPacket;
-    Packet<Out> made_here;
-    Channel channel(rule, first + begin);
+  for (std::uint32_t packet = lane; packet < tile.packets; packet += kWarp) {
+    const std::uint32_t begin = tile.head + packet * kPacket;
+    Packet<Out> results;
+    Channel channel(rule, tile.first + begin);
 #pragma unroll
     for (std::uint32_t i = 0; i < kPacket; ++i) {
-      made_here.values[i] = made<In, Out>(elements, begin + i, rule, channel.number());
+      results.values[i] = made<In, Out>(elements, begin + i, rule, channel.number());
       channel.advance();
     }
-    store_packet(out + begin, made_here);
+    store_packet(out + begin, results);
   }
-  const std::uint32_t in_packets = packets * kPacket;
-  for (std::uint32_t k = lane; k < n - in_packets; k += kWarp) {
-    const std::uint32_t i = k < head ? k : k + in_packets;
-    out[i] = made<In, Out>(elements, i, rule, Channel(rule, first + i).number());
+  for (std::uint32_t k = lane; k < tile.singles(kPacket); k += kWarp) {
+    const std::uint32_t i = tile.single(k, kPacket);
+    out[i] = made<In, Out>(elements, i, rule, Channel(rule, tile.first + i).number());
   }
 }
 
 template <class In, class Out>
 __global__ void __launch_bounds__(kWarp* kWarpsPerBlock) rows_kernel(Rows rows, Out* dst, DeviceRule rule) {
-  constexpr std::uint32_t kTile = kTileBytes / sizeof(In);
   __shared__ uint4 shared[kWarpsPerBlock][kWarp + 1];
 
   const std::uint32_t lane = threadIdx.x % kWarp;
@@ -95,30 +90,27 @@ __global__ void __launch_bounds__(kWarp* kWarpsPerBlock) rows_kernel(Rows rows, 
   const std::size_t row_bytes = rows.elements * sizeof(In);
   const unsigned char* const end = rows.src + rows.stored_rows * row_bytes;
 
-  for (std::size_t tile = std::size_t{blockIdx.x} * kWarpsPerBlock + threadIdx.x / kWarp; tile < total; tile += warps) {
-    const std::size_t row = tile / rows.tiles;
-    const auto first = static_cast<std::uint32_t>(tile % rows.tiles) * kTile;
-    const std::uint32_t n = min(kTile, rows.elements - first);
-    const unsigned char* const from = rows.src + stored_row(rows, row) * row_bytes + first * sizeof(In);
-    const auto skew = static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(from) % kWord);
-    const auto count = static_cast<std::uint32_t>((skew + n * sizeof(In) + kWord - 1) / kWord);
-    for (std::uint32_t word = lane; word < count; word += kWarp) {
-      words[word] = load_word(from - skew + word * kWord, rows.src, end);
+  for (std::size_t item = std::size_t{blockIdx.x} * kWarpsPerBlock + threadIdx.x / kWarp; item < total; item += warps) {
+    const std::size_t row = item / rows.tiles;
+    const unsigned char* const from = rows.src + stored_row(rows, row) * row_bytes;
+    Out* const out = dst + row * rows.elements;
+    const Tile tile =
+        tile_of(static_cast<std::uint32_t>(item % rows.tiles), rows.elements, reinterpret_cast<std::uintptr_t>(from),
+                sizeof(In), reinterpret_cast<std::uintptr_t>(out), sizeof(Out));
+    const unsigned char* const first_word = from + std::size_t{tile.first} * sizeof(In) - tile.skew;
+    for (std::uint32_t word = lane; word < tile.words; word += kWarp) {
+      words[word] = load_word(first_word + word * kWord, rows.src, end);
     }
     __syncwarp();
-    Out* const out = dst + row * rows.elements + first;
-    const auto past = static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(out) % kWord);
-    const std::uint32_t head = min(n, static_cast<std::uint32_t>((kWord - past) % kWord / sizeof(Out)));
-    const auto* const bytes = reinterpret_cast<const unsigned char*>(words) + skew;
-    store_tile(reinterpret_cast<const In*>(bytes), out, n, head, first, lane, rule);
+    const auto* const stored = reinterpret_cast<const unsigned char*>(words) + tile.skew;
+    store_tile(reinterpret_cast<const In*>(stored), out + tile.first, tile, lane, rule);
     __syncwarp();
   }
 }
 
 template <class In, class Out>
 void launch(Rows rows, void* dst, const DeviceRule& rule, int device, cudaStream_t stream) {
-  constexpr std::uint32_t kTile = kTileBytes / sizeof(In);
-  rows.tiles = (rows.elements + kTile - 1) / kTile;
+  rows.tiles = tiles_of(rows.elements, sizeof(In));
   int processors = 0;
   check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device), "cudaDeviceGetAttribute");
   const std::size_t useful = (rows.rows * rows.tiles + kWarpsPerBlock - 1) / kWarpsPerBlock;

@@ -19,8 +19,8 @@ struct RowChoice {
 
 // Casts `rows` rows of so many elements from src, where there are stored_rows, to dst, asynchronously on `stream` (a
 // cudaStream_t of `device`) and without allocating. src and dst are aligned to their elements, and it is fastest when
-// rows are multiples of 16 bytes. Throws CudaError if the launch fails, std::invalid_argument for a row of 2^31 elements
-// or more.
+// rows are multiples of 16 bytes. Throws CudaError if the launch fails, std::invalid_argument for a row of 2^31
+// elements or more.
 void cast_rows(const void* src, std::size_t stored_rows, void* dst, std::size_t rows, std::size_t elements,
                const DeviceRule& rule, const RowChoice& choice, int device, void* stream);
 

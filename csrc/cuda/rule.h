@@ -10,9 +10,9 @@ namespace memload::cuda {
 
 enum class Element : std::uint8_t { u8, i8, i16, u16, f16, f32 };
 
-// What is done to an element between its two types: nothing, (x - 127) / 255 of a u8, or
+// What is done to an element between its two types: nothing, (x - 127) / 255 of a u8, x * scale + offset, or
 // (x * scale + offset - mean) / deviation.
-enum class How : std::uint8_t { plain, norm_removed, computed };
+enum class How : std::uint8_t { plain, norm_removed, scaled, computed };
 
 struct DeviceRule {
   Element from;
@@ -20,7 +20,7 @@ struct DeviceRule {
   How how = How::plain;
   float scale = 1;
   float offset = -0.0F;
-  const float* constants = nullptr;  // on the device: the mean of each channel, then the deviation of each
+  const float* constants = nullptr;  // if computed, on the device: the mean of each channel, then each deviation
   std::uint32_t channels = 1;
   std::uint32_t inner = 1;  // element e of a row is of the channel (e / inner) % channels
 };

@@ -15,8 +15,8 @@ namespace {
 using namespace memload;
 using Bytes = std::vector<std::byte>;
 
-constexpr std::array kFroms{DType::u8,  DType::i8,   DType::i16, DType::i32, DType::i64,
-                            DType::f16, DType::bf16, DType::f32, DType::f64};
+constexpr std::array kFroms{DType::u8,  DType::i8,  DType::i16,  DType::u16, DType::i32,
+                            DType::i64, DType::f16, DType::bf16, DType::f32, DType::f64};
 constexpr std::array kTos{DType::bf16, DType::f16, DType::f32, DType::f64};
 constexpr std::array kStores{Store::cached, Store::streaming};
 constexpr std::byte kUntouched{0xA5};

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
 
 from memload.cast import cast_pixels
-from memload.cast_native import cast_tensor
+from memload.cast_native import PictureJob, cast_tensor
 from memload.cast_rule import Cast
+from memload.gpu.kernels import cast_rows, has_kernel, kernels_serve, place_pictures
 
 
 def cast_on_device(
@@ -22,8 +24,8 @@ def cast_on_device(
     Args:
         x: a batch on any device, contiguous.
         rule: what becomes of it.
-        out: where to put the result: contiguous in the order in which the result lies in memory, of
-            ``rule.row_shape(x.shape)``, ``rule.dtype`` and the device of ``x``, no memory in common with it.
+        out: where to put the result: of ``rule.row_shape(x.shape)``, ``rule.dtype`` and the device of ``x``, with no
+            memory in common; fastest with the strides that the result would have.
         seeds: where the rule draws, one for each row: ``PassSeed.of_samples``.
 
     Returns:
@@ -36,8 +38,8 @@ def cast_on_device(
         _check_out(out, x, rule)
     if type(rule) is Cast and rule.is_plain and x.dtype == torch.uint8:
         return cast_pixels(x, rule, out)
-    made = cast_tensor(x, rule, seeds)
-    return made if out is None else out.copy_(made)
+    made = _cast_on_cuda(x, rule, out, seeds) if x.device.type == "cuda" else cast_tensor(x, rule, seeds)
+    return made if out is None or made is out else out.copy_(made)
 
 
 def _check_out(out: torch.Tensor, x: torch.Tensor, rule: Cast) -> None:
@@ -48,3 +50,42 @@ def _check_out(out: torch.Tensor, x: torch.Tensor, rule: Cast) -> None:
     ):
         if got != expected:
             raise ValueError(f"out does not fit: its {what} is {got}, the result's is {expected}")
+
+
+def _cast_on_cuda(x: torch.Tensor, rule: Cast, out: torch.Tensor | None, seeds: Sequence[int] | None) -> torch.Tensor:
+    row_shape = _row_shape(x, rule)
+    dense = type(x) is torch.Tensor and x.is_contiguous() and x.numel() > 0 and not x.requires_grad
+    if not dense or not has_kernel(rule, x.dtype, row_shape) or not kernels_serve(x.device):
+        return rule.apply(x, seeds)
+    if rule.places:
+        return _placed(x, rule, out, seeds)
+    rule.row_shape(x.shape)
+    stored = out if out is None or rule.layout is None else out.movedim(-3, -1)  # as the result lies in memory
+    made = stored if stored is not None and stored.is_contiguous() else torch.empty_like(x, dtype=rule.dtype)
+    cast_rows(x, made, rule, row_shape)
+    if made is stored and out is not None:
+        return out
+    return made if rule.layout is None else made.movedim(-1, -3)
+
+
+def _row_shape(x: torch.Tensor, rule: Cast) -> tuple[int, ...]:
+    """The shape of what is taken for a row: without the first axis, unless the channels lie along it."""
+    alone = x.ndim == 0 or (rule.several > 0 and rule.channels == -x.ndim)
+    return tuple(x.shape) if alone else tuple(x.shape[1:])
+
+
+def _placed(x: torch.Tensor, rule: Cast, out: torch.Tensor | None, seeds: Sequence[int] | None) -> torch.Tensor:
+    if rule.augment is not None and seeds is None:
+        return rule.apply(x, seeds)  # which says what is missing
+    job = PictureJob.of(rule, x.shape, seeds)
+    if job is None:
+        return rule.apply(x, seeds)
+    last = rule.layout == "channels_last"
+    stored = out if out is None or not last else out.movedim(-3, -1)
+    if stored is None or not stored.is_contiguous():
+        elements = job.pictures * math.prod(job.out_shape)
+        stored, out = x.new_empty(elements, dtype=rule.dtype).view(*job.leading, *job.out_shape), None
+    place_pictures(x, stored, rule, job)
+    if out is not None:
+        return out
+    return stored.movedim(-1, -3) if last else stored

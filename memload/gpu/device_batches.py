@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 from memload.cast import Cast
 from memload.cast_batches import Casting, cast_batch
 from memload.draws import Indices
+from memload.gpu.casting import cast_on_device
 from memload.gpu.landing import CopiedBatches, OnDevice, TransferredBatches
 from memload.gpu.placing import Placer
 from memload.iterators import AroundBatches
 from memload.planned_rows import PlannedRows
+from memload.ragged_rows import is_ragged
 from memload.seeding import PassSeed
 from memload.stats import LoaderStats
 from memload.transforms import Outcome, transformed_here
@@ -25,6 +27,16 @@ if TYPE_CHECKING:
     from memload.engine import Gatherer
 
 Transform = Callable[..., Any]
+
+
+class _CastingThere(Casting):
+    """How the fields of a batch that is on the device are cast."""
+
+    def of(self, cast: Cast, values: Any) -> Any:
+        """Return a field of the batch after its cast, by one kernel where there is one."""
+        if is_ragged(values):
+            return super().of(cast, values)
+        return cast_on_device(values, cast, seeds=self.seeds(cast, len(values)))
 
 
 @dataclass(frozen=True)
@@ -41,7 +53,7 @@ class Casts:
 
     def apply(self, batch: Any, seed: PassSeed | None, rows: Indices | int) -> Any:
         """Return a batch with its fields cast; what is drawn follows from its rows, or its number."""
-        return cast_batch(batch, self.casts, self.names, self.grouped, Casting(seed, rows))
+        return cast_batch(batch, self.casts, self.names, self.grouped, _CastingThere(seed, rows))
 
 
 class DeviceBatches:
