@@ -218,6 +218,8 @@ def test_casts_views_and_transforms_give_the_same_bits():
     for dtype in (torch.bfloat16, torch.float16, torch.float32):
         cast = {"stim": memload.Cast(dtype, norm_removed=True)}
         assert same(batches(near, cast=cast), batches(far, cast=cast))
+        cut = [ds.with_lags(stim=[0, 3, -1]).select([7, 0, 7, 30]) for ds in (near, far)]
+        assert same(batches(cut[0], cast=cast), batches(cut[1], cast=cast))
     view = [memload.Float32View(ds, norm_removed=True) for ds in (near, far)]
     assert same(batches(view[0]), batches(view[1]))
     noisy = {"batch_transform": lambda batch: {**batch, "noise": torch.rand(3)}, "shuffle": True}

@@ -52,6 +52,7 @@ FLOORS = [
     {"native", "cast_batches", "gpu.kernels", "gpu.target", "gpu.placing", "gpu.ring"},
     {"gpu.casting"},
     {"gpu.gathering"},
+    {"gpu.near_rows"},
     {"conversion"},
     {"carried", "batch_sizes"},
     {"door", "cold", "transforms"},

@@ -53,10 +53,14 @@ class FrameIndex:
         Raises:
             IndexError: a row is not there.
         """
+        return self._stored(self.begin(rows))
+
+    def begin(self, rows: Numbers) -> Numbers:
+        """Return the frames at which these rows begin. Raises IndexError as `numbers` does."""
         bad = (rows < 0) | (rows >= self.rows)
         if bad.any():
             raise IndexError(f"row {rows[bad.argmax()]} is not one of the {self.rows} rows")
-        return self._stored(self._begin(rows))
+        return self._begin(rows)
 
     def select(self, rows: Numbers) -> FrameIndex:
         """Return the index of these rows, in this order."""

@@ -7,7 +7,7 @@ row_plan.py            frames.py                 near.py                  the lo
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from memload.draws import Indices
 from memload.gpu.casting import cast_on_device
 from memload.gpu.devices import raise_in_words
 from memload.gpu.near import near_device
+from memload.gpu.near_rows import near_rows
 from memload.gpu.nested import tensors_of
 from memload.native import Source
 from memload.planned_rows import PlannedRows
@@ -57,16 +58,20 @@ def batch_maker(source: Source) -> Callable[..., Any]:
 
     def make(rows: NDArray[np.int64], seed: PassSeed | None = None) -> Any:
         casting = Casting(seed, rows)
-        batch = layout.build(_cast(field.gather(rows), casts, casting) for field, casts in fields)
+        batch = layout.build(_made(field, rows, casts, casting) for field, casts in fields)
         return batch if collate is None else collate(batch)
 
     return make
 
 
-def _cast(x: torch.Tensor, casts: Iterable[Cast | None], casting: Casting) -> torch.Tensor:
-    for cast in casts:
-        if cast is not None:
-            x = cast_on_device(x, cast, seeds=casting.seeds(cast, len(x)))
+def _made(field: Any, rows: NDArray[np.int64], casts: tuple[Cast | None, ...], casting: Casting) -> torch.Tensor:
+    """Rows of a field after its casts, the first of which is done while they are gathered."""
+    wanted = [cast for cast in casts if cast is not None]
+    if not wanted:
+        return near_rows(field, rows)
+    x = near_rows(field, rows, wanted[0], casting.seeds(wanted[0], len(rows)))
+    for cast in wanted[1:]:
+        x = cast_on_device(x, cast, seeds=casting.seeds(cast, len(x)))
     return x
 
 
