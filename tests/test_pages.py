@@ -10,6 +10,7 @@ DOCS = Path(__file__).parents[1] / "docs"
 
 PAGES = [
     "accumulation.md",
+    "batch-size.md",
     "caching.md",
     "cast.md",
     "checkpointing.md",
@@ -19,6 +20,7 @@ PAGES = [
     "hdf5.md",
     "monitor.md",
     "nsd.md",
+    "offloading.md",
     "scoring.md",
     "sources.md",
 ]
