@@ -44,11 +44,15 @@ from memload.groups import GroupedDataset, concat, group_collate
 from memload.hugging_face import from_hf
 from memload.loader import FastLoader
 from memload.mapped import MappedDataset
+from memload.memory.batch_size import compute_batch_size
 from memload.memory.diagnosis import Finding
+from memload.memory.fitting import FitAdvice, FitOption, fit
+from memload.memory.memory_budget import MemoryBudget, StaticBytes
 from memload.memory.metric_logs import MLflowLog, TensorBoardLog
 from memload.memory.monitor import Monitor
 from memload.memory.plan_result import Plan
 from memload.memory.planner import plan
+from memload.memory.probing import ProbeReport, probe
 from memload.memory.shape import DatasetShape
 from memload.memory.tiers import Tier
 from memload.opening import from_arrays, open  # noqa: A004 - memload.open is its public name
@@ -79,6 +83,8 @@ __all__ = [
     "FastLoader",
     "Field",
     "Finding",
+    "FitAdvice",
+    "FitOption",
     "Float32View",
     "FormatError",
     "GraphBatch",
@@ -89,6 +95,7 @@ __all__ = [
     "MLflowLog",
     "MappedDataset",
     "MemloadError",
+    "MemoryBudget",
     "MemoryStopError",
     "MemoryWarning",
     "Micro",
@@ -96,10 +103,12 @@ __all__ = [
     "Monitor",
     "Padded",
     "Plan",
+    "ProbeReport",
     "Ragged",
     "ShardFormatError",
     "ShardReadError",
     "ShardWriter",
+    "StaticBytes",
     "TensorBoardLog",
     "Tier",
     "WeightedSampler",
@@ -107,7 +116,9 @@ __all__ = [
     "__version__",
     "accumulate",
     "cast_stim",
+    "compute_batch_size",
     "concat",
+    "fit",
     "from_arrays",
     "from_graphs",
     "from_hf",
@@ -117,6 +128,7 @@ __all__ = [
     "open_graphs",
     "plan",
     "prepare",
+    "probe",
     "ragged",
     "score",
     "to_device",

@@ -7,7 +7,7 @@ import numpy
 import numpy.typing
 import typing
 import typing_extensions
-__all__: list[str] = ['Ceiling', 'Chain', 'Column', 'Pipeline', 'Ragged', 'Slots', 'Storage', 'TileGrid', 'Tiles', 'Windows', 'bench_decode', 'bench_disk', 'bench_memcpy', 'cast', 'copy', 'isas', 'place', 'version']
+__all__: list[str] = ['Ceiling', 'Chain', 'Column', 'Device', 'PinnedSlots', 'Pipeline', 'Ragged', 'SimulatedDevice', 'SimulatedEvent', 'SimulatedReading', 'Slots', 'Storage', 'TileGrid', 'Tiles', 'Windows', 'bench_decode', 'bench_disk', 'bench_memcpy', 'cast', 'copy', 'copy_seconds', 'isas', 'place', 'version']
 class Storage:
     """
     One readable run of bytes: a mapped file, or memory of somebody else's.
@@ -357,6 +357,108 @@ class Windows:
         """
         What is read, each storage once.
         """
+class Device:
+    """
+    A device that native threads copy to.
+    """
+    def __init__(self, capsule: typing_extensions.CapsuleType) -> None:
+        """
+        From what memload._cuda.device() gives.
+        """
+class PinnedSlots:
+    """
+    Where a pipeline's slots come from: memory that the device reads.
+    """
+    def __init__(self, device: Device, registered: bool, limit: typing.SupportsInt | typing.SupportsIndex | None = None) -> None:
+        """
+        Registered huge pages, or what the driver allocates; pageable memory beyond `limit` bytes.
+        """
+    @property
+    def pinned_bytes(self) -> int:
+        ...
+    @property
+    def refusal(self) -> str:
+        """
+        Why slots are pageable; empty if they are not.
+        """
+class SimulatedEvent:
+    """
+    A point in a stream of a SimulatedDevice.
+    """
+class SimulatedReading:
+    """
+    What was read in a stream of a SimulatedDevice.
+    """
+    def bytes(self) -> bytes:
+        """
+        To be asked for once an event has come that was recorded after the read.
+        """
+class SimulatedDevice:
+    """
+    A device for tests, whose memory is plain RAM and whose streams are late threads.
+    """
+    def __init__(self, pinnable: typing.SupportsInt | typing.SupportsIndex | None = None) -> None:
+        """
+        At most so many bytes can be pinned at once.
+        """
+    def add_stream(self, least: typing.SupportsInt | typing.SupportsIndex, most: typing.SupportsInt | typing.SupportsIndex, seed: typing.SupportsInt | typing.SupportsIndex = 0) -> int:
+        """
+        A stream that does each thing so many microseconds late.
+        """
+    def copy(self, to: typing.SupportsInt | typing.SupportsIndex, source: typing.SupportsInt | typing.SupportsIndex, nbytes: typing.SupportsInt | typing.SupportsIndex, stream: typing.SupportsInt | typing.SupportsIndex) -> None:
+        ...
+    def copy_keeping(self, to: typing.SupportsInt | typing.SupportsIndex, source: typing.SupportsInt | typing.SupportsIndex, nbytes: typing.SupportsInt | typing.SupportsIndex, stream: typing.SupportsInt | typing.SupportsIndex, keeps: typing.Any) -> None:
+        ...
+    def done(self, event: SimulatedEvent) -> bool:
+        ...
+    def empty(self, nbytes: typing.SupportsInt | typing.SupportsIndex, stream: typing.SupportsInt | typing.SupportsIndex) -> typing.Any:
+        """
+        A DLPack capsule of poisoned memory that belongs to a stream.
+        """
+    def hold(self, base: typing.SupportsInt | typing.SupportsIndex, stream: typing.SupportsInt | typing.SupportsIndex) -> bool:
+        """
+        Whether a block begins there, which the stream then uses.
+        """
+    def is_pinned(self, base: typing.SupportsInt | typing.SupportsIndex) -> bool:
+        ...
+    def is_there(self, base: typing.SupportsInt | typing.SupportsIndex) -> bool:
+        ...
+    def leave_out(self, call: str) -> None:
+        """
+        From now on native code's "record", "wait", "done" or "synchronise" do nothing.
+        """
+    def note_copy(self, base: typing.SupportsInt | typing.SupportsIndex, stream: typing.SupportsInt | typing.SupportsIndex) -> bool:
+        """
+        Whether a pinned block begins there, which a copy then reads.
+        """
+    def pinned(self, nbytes: typing.SupportsInt | typing.SupportsIndex) -> typing.Any:
+        """
+        A DLPack capsule of poisoned pinned memory.
+        """
+    def read(self, address: typing.SupportsInt | typing.SupportsIndex, nbytes: typing.SupportsInt | typing.SupportsIndex, stream: typing.SupportsInt | typing.SupportsIndex) -> SimulatedReading:
+        """
+        Read memory of the device in a stream's order.
+        """
+    def record(self, stream: typing.SupportsInt | typing.SupportsIndex) -> SimulatedEvent:
+        ...
+    def synchronise(self, event: SimulatedEvent) -> None:
+        ...
+    def wait(self, stream: typing.SupportsInt | typing.SupportsIndex, event: SimulatedEvent) -> None:
+        ...
+    @property
+    def counts(self) -> dict[str, int]:
+        ...
+    @property
+    def device(self) -> Device:
+        """
+        The same, for native code.
+        """
+    @property
+    def pinned_bytes(self) -> int:
+        ...
+    @property
+    def violations(self) -> list[str]:
+        ...
 class Pipeline:
     """
     One pass over a plan: rows gathered by native threads into reused slots.
@@ -366,9 +468,9 @@ class Pipeline:
         """
         Bytes that the slots of such a pipeline take, and what so many threads decode in.
         """
-    def __init__(self, fields: collections.abc.Sequence[tuple[Column | Tiles | Windows | Ragged, tuple[str, str, bool | tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex], collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex]]] | None, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]]], batch_rows: typing.SupportsInt | typing.SupportsIndex, slot_rows: typing.SupportsInt | typing.SupportsIndex, drop_last: bool, depth: typing.SupportsInt | typing.SupportsIndex, threads: typing.SupportsInt | typing.SupportsIndex, read_blocks: bool = False, direct: bool = False, isa: str = '', streaming: bool | None = None, reuse: Pipeline | None = None) -> None:
+    def __init__(self, fields: collections.abc.Sequence[tuple[Column | Tiles | Windows | Ragged, tuple[str, str, bool | tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex], collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex]]] | None, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]]], batch_rows: typing.SupportsInt | typing.SupportsIndex, slot_rows: typing.SupportsInt | typing.SupportsIndex, drop_last: bool, depth: typing.SupportsInt | typing.SupportsIndex, threads: typing.SupportsInt | typing.SupportsIndex, read_blocks: bool = False, direct: bool = False, isa: str = '', streaming: bool | None = None, reuse: Pipeline | None = None, slots: PinnedSlots | None = None, route: tuple[Device, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex] | None = None, lent: bool = False) -> None:
         """
-        Fields are (column, None or (from, to, norm_removed), DLPack code, bits, shape of what follows the first axis).
+        Fields are (column, None or (from, to, norm_removed), DLPack code, bits, shape of what follows the first axis). With a route (device, stream of copies, stream of what follows, first field of the second part) batches go to a device, by `slots`; lent: they are gathered into memory that land() gives.
         """
     def close(self, keep_slots: bool = False, patience: typing.SupportsFloat | typing.SupportsIndex = 2.0) -> bool:
         """
@@ -382,13 +484,25 @@ class Pipeline:
         """
         No more rows will come.
         """
+    def land(self, first: typing.SupportsInt | typing.SupportsIndex, second: typing.SupportsInt | typing.SupportsIndex, owner: typing.Any) -> None:
+        """
+        Memory for the two parts of that batch; without a route only the first, which `owner` keeps.
+        """
+    def need(self) -> typing.Any:
+        """
+        Bytes of each part of the first batch that has begun and not landed; None if there is none.
+        """
     def next(self, timeout: typing.SupportsFloat | typing.SupportsIndex = 0.0) -> typing.Any:
         """
-        The next batch as a list of DLPack capsules, None at the end. Raises TimeoutError, ShardReadError, IndexError.
+        The next batch as a list of DLPack capsules, or with a route or lent of (part, offset, DLPack code, bits, shape); None at the end; a tuple like that of need(): land() comes first. Raises TimeoutError, ShardReadError, IndexError.
         """
     def push(self, rows: typing.Annotated[numpy.typing.ArrayLike, numpy.int64]) -> None:
         """
         Plan one batch of exactly these rows.
+        """
+    def ready(self) -> bool:
+        """
+        Whether next() has a batch, or its error, without waiting.
         """
     def stats(self) -> dict[str, typing.Any]:
         """
@@ -449,6 +563,10 @@ def cast(src_address: typing.SupportsInt | typing.SupportsIndex, dst_address: ty
 def copy(src_address: typing.SupportsInt | typing.SupportsIndex, dst_address: typing.SupportsInt | typing.SupportsIndex, nbytes: typing.SupportsInt | typing.SupportsIndex, isa: str = '', streaming: bool = False) -> None:
     """
     Copy bytes from one address to another.
+    """
+def copy_seconds(device: Device, stream: typing.SupportsInt | typing.SupportsIndex, to: typing.SupportsInt | typing.SupportsIndex, nbytes: typing.SupportsInt | typing.SupportsIndex, registered: bool) -> float:
+    """
+    Seconds of the fastest of a few copies from such pinned memory to the device.
     """
 def isas() -> list[str]:
     """

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy
 import numpy.typing
 import typing
-__all__: list[str] = ['architectures', 'cast_rows', 'cast_stim', 'copy_rows', 'mapped_address', 'place_pictures', 'unusable_reason', 'version']
+import typing_extensions
+__all__: list[str] = ['architectures', 'cast_rows', 'cast_stim', 'copy_rows', 'device', 'mapped_address', 'place_pictures', 'unusable_reason', 'version']
 def cast_rows(src_address: typing.SupportsInt | typing.SupportsIndex, stored_rows: typing.SupportsInt | typing.SupportsIndex, dst_address: typing.SupportsInt | typing.SupportsIndex, rows: typing.SupportsInt | typing.SupportsIndex, elements: typing.SupportsInt | typing.SupportsIndex, rule: tuple[str, str, str, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex], choice: tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex], device: typing.SupportsInt | typing.SupportsIndex, stream: typing.SupportsInt | typing.SupportsIndex) -> None:
     """
     Gather and cast rows of so many elements, asynchronously on the stream with this handle. rule: (from, to, how, scale, offset, address of means and deviations, channels, elements from one channel to the next); choice: (address of the rows' numbers, address of the steps of windows, how many steps).
@@ -17,6 +18,10 @@ def cast_stim(src_address: typing.SupportsInt | typing.SupportsIndex, dst_addres
 def copy_rows(src_address: typing.SupportsInt | typing.SupportsIndex, stored_rows: typing.SupportsInt | typing.SupportsIndex, dst_address: typing.SupportsInt | typing.SupportsIndex, rows: typing.SupportsInt | typing.SupportsIndex, row_bytes: typing.SupportsInt | typing.SupportsIndex, choice: tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex], device: typing.SupportsInt | typing.SupportsIndex, stream: typing.SupportsInt | typing.SupportsIndex) -> None:
     """
     Gather rows of so many bytes, asynchronously on the stream with this handle.
+    """
+def device(index: typing.SupportsInt | typing.SupportsIndex) -> typing_extensions.CapsuleType:
+    """
+    What memload._core.Device takes, for a device that exists. Raises RuntimeError.
     """
 def mapped_address(host_address: typing.SupportsInt | typing.SupportsIndex, device: typing.SupportsInt | typing.SupportsIndex) -> int:
     """

@@ -36,17 +36,18 @@ class Micro:
     count: int
     rows: float
 
-    def no_sync(self, *models: Any) -> contextlib.AbstractContextManager[object]:
+    @contextlib.contextmanager
+    def no_sync(self, *models: Any) -> Iterator[None]:
         """Return a context in which these models do not exchange gradients, unless this is the group's last batch.
 
         Forward and backward belong inside. Models without a method ``no_sync``, which DistributedDataParallel and
         FSDP have, are left alone, so that the same loop runs in one process.
         """
-        stack = contextlib.ExitStack()
-        for model in models:
-            if not self.step and hasattr(model, "no_sync"):
-                stack.enter_context(model.no_sync())
-        return stack
+        with contextlib.ExitStack() as stack:
+            for model in models:
+                if not self.step and hasattr(model, "no_sync"):
+                    stack.enter_context(model.no_sync())
+            yield
 
 
 def accumulate(loader: Iterable[T], k: int, *, rows: Callable[[T], Any] | None = None) -> Accumulation[T]:
@@ -119,6 +120,8 @@ class Accumulation(Generic[T]):
         batches = iter(self.loader)
         done = self.loader._state.delivered if isinstance(self.loader, FastLoader) else 0  # a pass that is taken up
         sizes = _sizes_of(self.loader) if self._rows is None and not done else None
+        if sizes is None:
+            _check_buffers(self.loader, self.k)
         return self._looking_ahead(batches, done) if sizes is None else self._as_planned(batches, sizes)
 
     def _as_planned(self, batches: Iterator[T], sizes: _Sizes) -> Iterator[tuple[T, Micro]]:
@@ -146,6 +149,16 @@ def _micro(sizes: Sequence[float], index: int) -> Micro:
     if not total > 0:
         raise ValueError(f"a group of {len(sizes)} batches has {total:g} rows, so that there is no mean over them")
     return Micro(sizes[index] / total, index == len(sizes) - 1, index, len(sizes), sizes[index])
+
+
+def _check_buffers(loader: object, k: int) -> None:
+    """Raise ValueError if a loader would write to a batch again before its group has been handed on."""
+    buffers = getattr(loader, "static_buffers", None)
+    if buffers is not None and buffers < k:
+        raise ValueError(
+            f"static_buffers={buffers} is too few here: the sizes of the batches are not known beforehand, so that all "
+            f"{k} of a group are taken first; give static_buffers={k}"
+        )
 
 
 @dataclass(frozen=True)

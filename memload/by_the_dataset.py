@@ -47,6 +47,6 @@ def answer_rows(loader: FastLoader[Any], indices: Any, seed: PassSeed, batch: In
     names = list(dataset.fields) if isinstance(dataset, Dataset) else []
     if loader._casts:
         collated = cast_batch(collated, loader._casts, names, collate is group_collate, Casting(seed, batch))
-    if loader.batch_transform is None:
+    if loader.batch_transform is None or loader._transforms_last():
         return collated
     return transformed_here(loader.batch_transform, collated, seed, batch)

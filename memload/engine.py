@@ -10,12 +10,9 @@ import operator
 import os
 import threading
 import time
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
-
-import torch
 
 from memload import _core
 from memload.batch_sizes import BatchSizes
@@ -23,12 +20,15 @@ from memload.by_the_dataset import answer
 from memload.changes import UpToDate
 from memload.cold import reads_blocks, reads_directly
 from memload.draws import Indices
+from memload.gpu.device_batches import Casts, DeviceBatches
+from memload.gpu.landing import gathered_elsewhere
+from memload.gpu.placing import Placer
 from memload.iterators import BatchIterator, profiling, waiting
 from memload.memory.budget import local_threads
 from memload.memory.loops import between_batches
 from memload.native import Source
 from memload.pace import paced
-from memload.pinning import pinned
+from memload.pinning import pinned, pinned_by
 from memload.planned_rows import PlannedRows
 from memload.row_plan import Feed, PlanSink, feed
 from memload.seeding import PassSeed
@@ -72,6 +72,8 @@ class EngineOptions:
             the files fit into half of the free memory; then it goes through the page cache, and later passes find the
             rows there. Files that this user neither owns nor may write are read directly with True alone, since the
             kernel does not tell what of them is in the page cache.
+        pinned_bytes: with ``device=``, the most bytes of slots that are pinned; None: as many as the driver grants.
+            Slots beyond it are pageable, and copied to the device several times slower.
     """
 
     threads: int | None = None
@@ -80,6 +82,7 @@ class EngineOptions:
     streaming: bool | None = None
     direct: bool | None = None
     transform_threads: int | None = None
+    pinned_bytes: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("threads", "depth", "transform_threads"):
@@ -90,6 +93,8 @@ class EngineOptions:
                 )
         if not (self.direct is None or isinstance(self.direct, bool)):
             raise ValueError(f"direct must be True, False, or None to let memload choose; got {self.direct!r}")
+        if self.pinned_bytes is not None and (not isinstance(self.pinned_bytes, int) or self.pinned_bytes < 0):
+            raise ValueError(f"pinned_bytes must be a number of bytes, or None for no limit; got {self.pinned_bytes!r}")
         if self.isa is not None and self.isa not in _core.isas():
             raise ValueError(f"isa must be one of {_core.isas()} on this machine, got {self.isa!r}")
 
@@ -129,7 +134,8 @@ class PassSettings:
         batch_rows, slot_rows, planned = sizes.batch_rows, sizes.slot_rows, sizes.planned_rows
         slot = _core.Pipeline.ring_bytes(source.pipeline_fields(), slot_rows, depth=1) // 2
         drop_last = bool(getattr(sampler, "drop_last", False))
-        threads, recipe = _threads(loader), Recipe.of(source, loader.batch_transform)
+        transform = loader.batch_transform if loader._target is None else None  # on a device it comes last
+        threads, recipe = _threads(loader), None if source.raw else Recipe.of(source, transform)
         transforming = (loader._engine.transform_threads or min(threads, MOST_THREADS)) if recipe else 0
         depth = min(_depth(loader, slot), loader._most_ahead or _MOST) + transforming
         return cls(source, batch_rows, slot_rows, planned, drop_last, depth, threads, recipe, transforming)
@@ -140,8 +146,8 @@ class PassSettings:
         slots = _core.Pipeline.ring_bytes(self.source.pipeline_fields(), self.slot_rows, self.depth, self.threads)
         return slots + (self.depth + 1) * self.slot_rows * (8 + self.source.late_row_bytes)
 
-    def pipeline(self, loader: FastLoader[Any], reuse: _core.Pipeline | None) -> _core.Pipeline:
-        """Return a pipeline for one pass, on the slots of an earlier one if given."""
+    def pipeline(self, loader: FastLoader[Any], reuse: _core.Pipeline | None, **where: Any) -> _core.Pipeline:
+        """Return a pipeline for one pass, on the slots of an earlier one if given; `where`: its further arguments."""
         options = loader._engine
         return _core.Pipeline(
             self.source.pipeline_fields(),
@@ -155,23 +161,37 @@ class PassSettings:
             isa=options.isa or "",
             streaming=options.streaming,
             reuse=reuse,
+            **where,
         )
 
     def gatherer(self, loader: FastLoader[Any], reuse: Gatherer | None) -> Gatherer:
         """Return what gathers the batches of one pass, on the slots of an earlier one if given."""
-        return self.around(WholeBatches(self, loader, gathering(reuse)), loader, self.source.watches)
+        placer, before = loader._placer(), gathering(reuse)
+        elsewhere = gathered_elsewhere(self, loader, placer, before)
+        return self.around(elsewhere or WholeBatches(self, loader, before), loader, self.source.watches, placer)
 
-    def around(self, gatherer: Gatherer, loader: FastLoader[Any], watches: Sequence[Watch]) -> Gatherer:
-        """Return the gatherer with what transforms its batches, and notices changes of what it reads, around it."""
+    def around(
+        self, gatherer: Gatherer, loader: FastLoader[Any], watches: Sequence[Watch], placer: Placer | None
+    ) -> Gatherer:
+        """Return the gatherer with what lies around it.
+
+        That transforms its batches, notices changes of what it reads, and hands batches out on a device.
+        """
         if self.recipe is not None:
             ahead = PlannedRows(self.batch_rows, self.drop_last)
             gatherer = Transforming(gatherer, self.recipe, ahead, paced(loader, self.transform_threads))
-        return UpToDate(gatherer, watches, loader, self.batch_rows, self.drop_last) if watches else gatherer
+        if watches:
+            gatherer = UpToDate(gatherer, watches, loader, self.batch_rows, self.drop_last)
+        if placer is None:
+            return gatherer
+        casts = Casts(self.source.late_casts or {} if self.source.raw else {}, list(self.source.fields))
+        ahead = PlannedRows(self.batch_rows, self.drop_last)
+        return DeviceBatches(gatherer, placer, casts, loader.batch_transform, ahead)
 
 
 def gathering(kept: Gatherer | None) -> Gatherer | None:
     """Return what gathered in an earlier pass, without what was laid around it."""
-    while isinstance(kept, UpToDate | Transforming):
+    while isinstance(kept, UpToDate | Transforming | DeviceBatches):
         kept = kept.gatherer
     return kept
 
@@ -279,7 +299,7 @@ class NativePass(BatchIterator):
 
     def __init__(self, loader: FastLoader[Any], gatherer: Gatherer) -> None:
         self._gatherer = gatherer
-        self._pin = _pins(loader)
+        self._host = pinned_by(loader)
         self._timeout = float(loader.timeout)
         self._asked = 0
         self._turn = threading.Lock()  # several threads may call next(), but samplers may be generators: one at a time
@@ -349,7 +369,7 @@ class NativePass(BatchIterator):
             batch = self._next(self._loader)
         finally:
             self._turn.release()
-        return pinned(batch) if self._pin else batch
+        return pinned(batch, self._host) if self._host else batch
 
     def _next(self, loader: FastLoader[Any]) -> Any:
         if not self._lead:
@@ -363,7 +383,9 @@ class NativePass(BatchIterator):
         # What the dataset itself raises ends no pass, as it ends no stock iterator: the next batch follows.
         try:
             if unplanned is not None:
-                return answer(loader, unplanned, self._seed, number)
+                answered = answer(loader, unplanned, self._seed, number)
+                gatherer = self._gatherer
+                return gatherer.placed(answered, number) if isinstance(gatherer, DeviceBatches) else answered
             return batch.result() if isinstance(batch, Outcome) else batch
         finally:
             del unplanned, batch  # the traceback of an error holds this frame, which would hold the error
@@ -410,23 +432,3 @@ class NativePass(BatchIterator):
 
     def __del__(self) -> None:
         self.close()
-
-
-def _pins(loader: FastLoader[Any]) -> bool:
-    if not loader.pin_memory:
-        return False
-    if loader.persistent_workers and loader._state.base_seed is not None:
-        return torch.accelerator.is_available()  # a stock iterator that goes on to another pass has warned before
-    if loader.pin_memory_device:
-        warnings.warn(
-            "pin_memory_device is deprecated, the current accelerator will be used as the device,"
-            f"ignore pin_memory_device='{loader.pin_memory_device}'.",
-            stacklevel=5,
-        )
-    if torch.accelerator.is_available():
-        return True
-    warnings.warn(
-        "'pin_memory' argument is set as true but no accelerator is found, then device pinned memory won't be used.",
-        stacklevel=5,
-    )
-    return False

@@ -237,6 +237,8 @@ def _is_of_class(name: str, value: Any) -> bool:
 def _version_of(module: str) -> str | None:
     """Return the version of Python or of the package that brings a module; None: the module is the user's own."""
     top = module.partition(".")[0]
+    if top == "__main__":
+        return None  # whatever started it
     if top in sys.stdlib_module_names:
         return sys.version.partition(" ")[0]
     package = sys.modules.get(top)

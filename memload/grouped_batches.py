@@ -19,6 +19,7 @@ import torch
 from memload import _core
 from memload.draws import Indices
 from memload.engine import Gatherer, PassSettings, gathering, longest_close
+from memload.gpu.landing import bound_for
 from memload.gpu.near_batches import NearSettings, lies_near
 from memload.grouped_source import GroupedSource, Share
 from memload.native import Source
@@ -33,9 +34,11 @@ if TYPE_CHECKING:
 
 def settings_of(loader: FastLoader[Any], source: Source | GroupedSource) -> PassSettings | GroupSettings | NearSettings:
     """Work out what a pass over a source is set to."""
-    if isinstance(source, Source) and lies_near(source):
+    if isinstance(source, GroupedSource):
+        return GroupSettings.of(loader, source)
+    if lies_near(source):
         return NearSettings.of(loader, source)
-    return GroupSettings.of(loader, source) if isinstance(source, GroupedSource) else PassSettings.of(loader, source)
+    return PassSettings.of(loader, bound_for(loader, source))
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,7 @@ class GroupSettings:
     def gatherer(self, loader: FastLoader[Any], reuse: Gatherer | None) -> Gatherer:
         """Return what gathers the batches of one pass, on the slots of an earlier one if given."""
         watches = [watch for one in self.source.sources for watch in one.watches]
-        return self.each[0].around(GroupedBatches(self, loader, gathering(reuse)), loader, watches)
+        return self.each[0].around(GroupedBatches(self, loader, gathering(reuse)), loader, watches, loader._placer())
 
 
 class GroupedBatches:

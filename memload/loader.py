@@ -21,8 +21,15 @@ from memload.cast_batches import CastBatches, checked_casts, draws_of
 from memload.collation import collated
 from memload.dataset import Dataset
 from memload.engine import EngineOptions, Gatherer, NativePass
+from memload.gpu.device_batches import Casts, MovedBatches
+from memload.gpu.interface import HostMemory, Interface
+from memload.gpu.landing import device_bytes, how_they_go
+from memload.gpu.near_batches import NearSettings, lies_near
+from memload.gpu.placing import Placer
 from memload.gpu.static_buffers import StaticBatches, checked_buffers
-from memload.grouped_batches import settings_of
+from memload.gpu.target import checked_target
+from memload.gpu.torch_interface import TorchHostMemory
+from memload.grouped_batches import GroupSettings, settings_of
 from memload.grouped_source import GroupedSource, resolve_groups
 from memload.groups import GroupedDataset, group_collate
 from memload.memory.loops import pass_begins
@@ -40,7 +47,7 @@ from memload.transforms import TransformedBatches, checked_transform
 
 T = TypeVar("T")
 
-_FIXED = ("threads", "depth", "cast", "options", "ragged", "static_buffers")
+_FIXED = ("threads", "depth", "cast", "options", "ragged", "device", "static_buffers")
 
 
 class FastLoader(DataLoader[T]):
@@ -75,6 +82,10 @@ class FastLoader(DataLoader[T]):
             On the stock engine it runs inside ``next()``. ``ds.map(fn)`` is the same for single samples.
         ragged: the form of batches of fields whose rows differ in length, "offsets", "padded" or "jagged", or such by
             field, as ``ds.with_ragged`` takes it; ``dataset`` is then that dataset.
+        device: where batches go, such as "cuda" (the device that is current when a pass begins) or
+            ``torch.device("cuda", 1)``. They cross the bus as they are stored, through pinned memory and ahead of the
+            loop, and are cast and transformed on the device; the loop's current stream waits for them, the CPU does
+            not. ``nbytes`` is then pinned memory, and ``device_nbytes`` that of the device. On the stock engine, too.
         static_buffers: so many sets of tensors at fixed addresses, into which batches are copied in turn, as CUDA
             graphs need them; see docs/gpu.md. A batch is valid until the loop has asked for so many more, less one.
             All batches must be of one size: give ``drop_last=True`` where the last would be smaller.
@@ -85,6 +96,7 @@ class FastLoader(DataLoader[T]):
         TypeError: ``dataset`` is a path, ``cast`` holds something else than a ``Cast``, or ``batch_transform`` cannot
             be called.
         KeyError: ``cast`` names a field that the dataset does not have.
+        RuntimeError: ``device`` is a GPU, and torch finds none.
 
     Example:
         >>> import memload, torch
@@ -119,6 +131,7 @@ class FastLoader(DataLoader[T]):
         cast: Mapping[Any, Cast] | None = None,
         batch_transform: Callable[..., Any] | None = None,
         ragged: str | Mapping[str, str] | None = None,
+        device: str | int | torch.device | Interface | None = None,
         static_buffers: int | None = None,
         options: EngineOptions | None = None,
     ) -> None:
@@ -126,6 +139,7 @@ class FastLoader(DataLoader[T]):
             raise TypeError(f"{str(dataset)!r} is a path, not a dataset: give memload.open({str(dataset)!r})")
         if ragged is not None:
             dataset = in_form(dataset, ragged)
+        target = checked_target(device)
         collate_fn, cast, batch_transform = unpacked(collate_fn, cast, batch_transform)
         super().__init__(
             dataset,
@@ -135,7 +149,7 @@ class FastLoader(DataLoader[T]):
             batch_sampler,
             num_workers,
             collate_fn,
-            pin_memory,
+            pin_memory or (target is not None and target.on_cuda),  # torch's thread pins what its workers make
             drop_last,
             timeout,
             worker_init_fn,
@@ -149,6 +163,7 @@ class FastLoader(DataLoader[T]):
         if options is not None and (threads is not None or depth is not None):
             raise ValueError("give threads= and depth= inside options=EngineOptions(...), or without options=")
         self.threads, self.depth, self.cast, self.options, self.ragged = threads, depth, cast, options, ragged
+        self.device, self._target = device, target
         self.static_buffers, self._buffers = static_buffers, checked_buffers(static_buffers, self)
         self._engine = options or EngineOptions(threads=threads, depth=depth)
         self._casts = checked_casts(cast)
@@ -180,11 +195,9 @@ class FastLoader(DataLoader[T]):
         if isinstance(resolved, str):
             return resolved
         reads = f"The native engine reads {type(self.dataset).__name__}"
-        return (
-            f"{reads}, without worker processes to call worker_init_fn in."
-            if without_worker_init_fn(self)
-            else f"{reads}."
-        )
+        if without_worker_init_fn(self):
+            reads += ", without worker processes to call worker_init_fn in"
+        return f"{reads}." if self._target is None else f"{reads}; {how_they_go(resolved, self._target)}."
 
     @property
     def nbytes(self) -> int:
@@ -201,6 +214,21 @@ class FastLoader(DataLoader[T]):
         selections = 0 if isinstance(self.dataset, Dataset | GroupedDataset) else source.selection_bytes
         ahead = (settings.depth + 1) * settings.slot_rows
         return settings.ring_bytes + plan_bytes(getattr(batches_of(self), "sampler", None), ahead) + selections
+
+    @property
+    def device_nbytes(self) -> int:
+        """Bytes of the device that a native pass takes at most: batches under way, ahead and in the loop's hands.
+
+        0 without ``device=``, for rows that lie on a device already, and on the stock machinery, which does not know
+        its batches beforehand. Batches that the loop keeps, and what ``batch_transform`` makes of one, come on top.
+        """
+        source = self._resolved()
+        if self._target is None or isinstance(source, str):
+            return 0
+        settings = settings_of(self, source.with_casts(self._casts))
+        if isinstance(settings, NearSettings):
+            return 0
+        return sum(map(device_bytes, settings.each if isinstance(settings, GroupSettings) else [settings]))
 
     def stats(self) -> LoaderStats:
         """Return where the time of the native passes went so far; printing it says what limits."""
@@ -254,10 +282,14 @@ class FastLoader(DataLoader[T]):
             return self._get_iterator() if hooked else self._native_pass(source)
         draws = self.batch_transform is not None or draws_of(self._casts)
         peeked = peeked_seed(self.generator) if draws else None
+        placer = self._placer()
         batches: Any = stock_pass(self, super().__iter__)
         seed, number = self._state.seed(self, peeked) if draws else None, self._state.delivered
+        names, grouped = self._field_names(), plain_collate(self) is group_collate
+        if placer is not None:
+            casts = Casts(self._casts, names, grouped)
+            return MovedBatches(batches, placer, casts, self.batch_transform, seed, number)
         if self._casts:
-            names, grouped = self._field_names(), plain_collate(self) is group_collate
             batches = CastBatches(batches, self._casts, names, grouped, seed=seed, number=number)
         if self.batch_transform is None or seed is None:
             return batches
@@ -279,6 +311,19 @@ class FastLoader(DataLoader[T]):
         one = NativePass(self, settings.gatherer(self, kept))
         self._passes.add(one)
         return one
+
+    def _placer(self) -> Placer | None:
+        """What puts the batches of a pass that begins now onto the device; None: they stay on the CPU."""
+        return None if self._target is None else Placer(self._target.open())
+
+    def _transforms_last(self) -> bool:
+        """Whether batches are transformed where they are handed out, since they are moved to a device before."""
+        source = self._resolved()
+        return self._target is not None and not (isinstance(source, Source) and lies_near(source))
+
+    def _host_memory(self) -> HostMemory | None:
+        """What ``pin_memory=True`` pins by; None: there is no accelerator."""
+        return TorchHostMemory() if torch.accelerator.is_available() else None
 
     @property
     def _index_sampler(self) -> Any:

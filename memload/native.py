@@ -23,6 +23,12 @@ from memload.watches import Watch
 Key = str | int | tuple[str | int, ...]
 """Names a field of a batch: a name, a position, or, where containers lie in containers, the path of both."""
 
+Take = Callable[[Any], torch.Tensor]
+"""Makes a tensor of an array of the pipeline."""
+
+Converts = Callable[[torch.Tensor, Cast], torch.Tensor]
+"""Does a cast that the gather has left over."""
+
 PipelineField = tuple[AnyColumn, tuple[str, str, bool | Affine] | None, int, int, list[int]]
 
 _CAST_TARGETS = {"F16", "BF16", "F32", "F64"}
@@ -71,6 +77,7 @@ class Source:
         late_casts: what becomes of a field after the gather: of the batches made of mapped samples, and of pictures
             whose pixels change their places.
         tags: fields that are ints in a sample of the dataset.
+        raw: whether the gather leaves all casts to a device, which does them to batches that lie there.
     """
 
     fields: Mapping[Key, Field]
@@ -83,6 +90,7 @@ class Source:
     maps: tuple[Callable[..., Any], ...] = ()
     late_casts: Mapping[Any, Cast] | None = None
     tags: tuple[Key, ...] = ()
+    raw: bool = False
 
     @property
     def rows(self) -> int:
@@ -135,8 +143,18 @@ class Source:
         )
 
     def pipeline_fields(self) -> list[PipelineField]:
-        """Return the fields as the native pipeline takes them."""
-        return [_pipeline_field(field, self._fused(key)) for key, field in self.fields.items()]
+        """Return the fields as the native pipeline takes them; with `raw`, those that are cast afterwards first."""
+        return [_pipeline_field(self.fields[key], self._fused(key)) for key in self._order]
+
+    def raw_casts(self) -> list[Cast]:
+        """Return the casts that are done after the gather, with `raw`: of the first fields of the pipeline."""
+        return [self.casts[key] for key in self._order if self._is_cast(key)]
+
+    @property
+    def makes_plain_containers(self) -> bool:
+        """Whether batches are tensors, dicts, lists and rows that differ in length, wherever their memory is."""
+        texts = any(field.kind == "text" for field in self.fields.values())
+        return not texts and _plain_containers(self.layout)
 
     def below(self, name: str | int) -> Source:
         """Return this source with the keys that its fields have as those of a member of that name."""
@@ -147,12 +165,17 @@ class Source:
         fields = {keys[key]: field for key, field in self.fields.items()}
         return replace(self, fields=fields, casts={keys[key]: cast for key, cast in self.casts.items()})
 
-    def unpacker(self) -> Callable[[list[Any]], Any]:
-        """Return the function that makes a batch of the pipeline's capsules, as default_collate would shape it."""
+    def unpacker(self, take: Take = from_dlpack, cast: Converts = cast_tensor) -> Callable[[list[Any]], Any]:
+        """Return the function that makes a batch of the pipeline's arrays, as default_collate would shape it.
+
+        Args:
+            take: makes a tensor of an array of the pipeline, a DLPack capsule unless the pipeline was told otherwise.
+            cast: does the casts that the gather leaves over.
+        """
         if self.collate is not None:
-            collate, unpack = self.collate, replace(self, collate=None).unpacker()
+            collate, unpack = self.collate, replace(self, collate=None).unpacker(take, cast)
             return lambda capsules: collate(unpack(capsules))
-        tensors, layout = self._tensors(), self.layout
+        tensors, layout = self._tensors(take, cast), self.layout
         if layout == Only():
             return lambda capsules: tensors(capsules)[0]
         if layout == ListOf((Only(),) * len(self.fields)):
@@ -162,14 +185,38 @@ class Source:
             return lambda capsules: dict(zip(names, tensors(capsules), strict=True))
         return lambda capsules: layout.build(iter(tensors(capsules)))
 
-    def _tensors(self) -> Callable[[list[Any]], list[Any]]:
-        finish = [_finisher(field, self._fused(key), self.casts.get(key)) for key, field in self.fields.items()]
-        if any(isinstance(field, RaggedField) for field in self.fields.values()):
-            return _assembler(list(self.fields.values()), finish)
+    def _tensors(self, take: Take, cast: Converts) -> Callable[[list[Any]], list[Any]]:
+        order = self._order
+        fields = [self.fields[key] for key in order]
+        finish = [_finisher(self.fields[key], self._fused(key), self.casts.get(key), cast) for key in order]
+        if any(isinstance(field, RaggedField) for field in fields):
+            return self._in_place(_assembler(fields, finish, take))
         if not any(finish):
-            return lambda capsules: [from_dlpack(capsule) for capsule in capsules]
+            return self._in_place(lambda capsules: [take(capsule) for capsule in capsules])
         steps = [step or _as_it_is for step in finish]
-        return lambda capsules: [step(from_dlpack(c)) for step, c in zip(steps, capsules, strict=True)]
+        return self._in_place(lambda capsules: [step(take(c)) for step, c in zip(steps, capsules, strict=True)])
+
+    def _in_place(self, tensors: Callable[[list[Any]], list[Any]]) -> Callable[[list[Any]], list[Any]]:
+        """What makes the fields in their own order, of what makes them in that of the pipeline."""
+        order = self._order
+        if order == list(self.fields):
+            return tensors
+        places = [order.index(key) for key in self.fields]
+
+        def reordered(capsules: list[Any]) -> list[Any]:
+            made = tensors(capsules)
+            return [made[place] for place in places]
+
+        return reordered
+
+    @property
+    def _order(self) -> list[Key]:
+        return sorted(self.fields, key=lambda key: not self._is_cast(key)) if self.raw else list(self.fields)
+
+    def _is_cast(self, key: Key) -> bool:
+        """Whether a cast, or a conversion, is left to be done to a field of a batch that is gathered raw."""
+        cast = self.casts.get(key)
+        return cast is not None and not (cast.is_plain and cast.dtype == self.fields[key].dtype)
 
     def _after(self, key: Key, cast: Cast) -> Cast:
         """The cast of a field after what its dataset makes of it."""
@@ -182,7 +229,7 @@ class Source:
         dtype = self.fields[key].dtype
         if isinstance(cast, Conversion) and cast.then is not None:
             return None
-        if cast is None or (cast.dtype == dtype and not cast.norm_removed and not cast.computes):
+        if self.raw or cast is None or (cast.dtype == dtype and not cast.norm_removed and not cast.computes):
             return None
         known = code_of(dtype) in CASTABLE and code_of(cast.dtype) in _CAST_TARGETS
         return cast if known and (not cast.computes or _is_fused(cast, self.fields[key])) else None
@@ -219,14 +266,20 @@ def _pipeline_field(field: Field, cast: Cast | None) -> PipelineField:
     return field.pipeline_column, fused, _dlpack_code(dtype), dtype.itemsize * 8, list(field.item_shape)
 
 
+def _plain_containers(layout: Layout) -> bool:
+    if isinstance(layout, DictOf):
+        return all(_plain_containers(member) for _, member in layout.members)
+    return all(map(_plain_containers, layout.members)) if isinstance(layout, ListOf) else layout == Only()
+
+
 def _assembler(
-    fields: list[Field], finish: list[Callable[[torch.Tensor], torch.Tensor] | None]
+    fields: list[Field], finish: list[Callable[[torch.Tensor], torch.Tensor] | None], take: Take
 ) -> Callable[[list[Any]], list[Any]]:
     """What makes the fields of a batch of capsules of which some fields have several."""
     steps = [(field, step or _as_it_is) for field, step in zip(fields, finish, strict=True)]
 
     def assemble(capsules: list[Any]) -> list[Any]:
-        outputs = map(from_dlpack, capsules)
+        outputs = map(take, capsules)
         return [field.assembled(step(next(outputs)), outputs) for field, step in steps]
 
     return assemble
@@ -244,11 +297,16 @@ def _as_it_is(x: torch.Tensor) -> torch.Tensor:
     return x
 
 
-def _finisher(field: Field, fused: Cast | None, wanted: Cast | None) -> Callable[[torch.Tensor], torch.Tensor] | None:
+def _finisher(
+    field: Field,
+    fused: Cast | None,
+    wanted: Cast | None,
+    cast: Converts,
+) -> Callable[[torch.Tensor], torch.Tensor] | None:
     """What is left to do to a tensor that comes out of the pipeline; None: nothing."""
     dtype = field.dtype if fused is None else fused.dtype
     if wanted is not None and fused is None and not (wanted.is_plain and wanted.dtype == dtype):
-        return lambda x: cast_tensor(x.view(dtype), wanted)
+        return lambda x: cast(x.view(dtype), wanted)
     if wanted is not None and wanted.layout is not None:
         return lambda x: x.movedim(-1, -3)
     if _dlpack_code(dtype) == _DLPACK_UINT and dtype != torch.uint8:

@@ -2,18 +2,51 @@
 
 from __future__ import annotations
 
-from typing import Any
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from memload.gpu.interface import HostMemory
+
+if TYPE_CHECKING:
+    from memload.loader import FastLoader
 
 
-def pinned(batch: Any) -> Any:
+def pinned(batch: Any, host: HostMemory | None = None) -> Any:
     """Copy a batch into memory of torch's pinned allocator, since only that knows which copies are in flight.
 
-    Containers are gone into; of what lies in them, everything that has a ``pin_memory`` method is pinned.
+    Containers are gone into; of what lies in them, everything that has a ``pin_memory`` method is pinned. Tensors that
+    lie in the memory of `host` already stay there.
     """
+    if host is not None and isinstance(batch, torch.Tensor) and host.is_pinned(batch):
+        return batch
     if hasattr(batch, "pin_memory"):
         return batch.pin_memory()
     if isinstance(batch, dict):
-        return {key: pinned(value) for key, value in batch.items()}
+        return {key: pinned(value, host) for key, value in batch.items()}
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*map(pinned, batch))
-    return type(batch)(map(pinned, batch)) if type(batch) in (list, tuple) else batch
+        return type(batch)(*(pinned(value, host) for value in batch))
+    return type(batch)(pinned(value, host) for value in batch) if type(batch) in (list, tuple) else batch
+
+
+def pinned_by(loader: FastLoader[Any]) -> HostMemory | None:
+    """Return whose memory the batches of a native pass are to lie in, None: any; warns as stock iterators do."""
+    if not loader.pin_memory or loader._target is not None:
+        return None
+    host = loader._host_memory()
+    if loader.persistent_workers and loader._state.base_seed is not None:
+        return host  # a stock iterator that goes on to another pass has warned before
+    if loader.pin_memory_device:
+        warnings.warn(
+            "pin_memory_device is deprecated, the current accelerator will be used as the device,"
+            f"ignore pin_memory_device='{loader.pin_memory_device}'.",
+            stacklevel=5,
+        )
+    if host is None:
+        warnings.warn(
+            "'pin_memory' argument is set as true but no accelerator is found, "
+            "then device pinned memory won't be used.",
+            stacklevel=5,
+        )
+    return host

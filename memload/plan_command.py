@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 import torch
@@ -12,13 +10,11 @@ import torch
 from memload.cast import Cast
 from memload.dtypes import as_torch_dtype
 from memload.loader import FastLoader
-from memload.measure import peak_memory, private_bytes
-from memload.memory.plan_result import Plan
 from memload.memory.planner import plan
 from memload.memory.shape import DatasetShape
 from memload.memory.tiers import Tier
 from memload.opening import open  # noqa: A004 - memload's own
-from memload.sizes import format_size
+from memload.prediction import measured
 from memload.source_options import add_source_options, stated
 
 HELP = "Say what loading a data set takes of RAM, GPU and disk, before it is loaded"
@@ -73,34 +69,14 @@ def run(options: argparse.Namespace) -> int:
     print(found)
     if options.measure:
         print()
-        print(measured(found, options, data))
+        print(measured(found, lambda: _loader(data, options), options.measure))
     return 0 if found.fits else 1
 
 
-@dataclass(frozen=True)
-class Measured:
-    """What loading took, beside what was predicted: private memory of all processes, at its peak."""
-
-    predicted: int
-    peak: int
-    batches: int
-
-    def __str__(self) -> str:
-        return (
-            f"RAM over {self.batches} batches: predicted {format_size(self.predicted)}, measured "
-            f"{format_size(self.peak)}: {self.predicted / self.peak - 1:+.1%}"
-        )
-
-
-def measured(found: Plan, options: argparse.Namespace, data: Any) -> Measured:
-    """Load some batches here, and return the peak of what this process and its children had."""
-    dataset = data.zeros() if isinstance(data, DatasetShape) else data
-    loader: FastLoader[Any] = FastLoader(dataset, options.batch_size, **_settings(options))
-    start = private_bytes()
-    with peak_memory() as peak:
-        batches = sum(1 for _ in islice(loader, options.measure))
-        above = peak()
-    return Measured(found.ram.predicted, start + above, batches)
+def _loader(data: Any, options: argparse.Namespace) -> FastLoader[Any]:
+    return FastLoader(
+        data.zeros() if isinstance(data, DatasetShape) else data, options.batch_size, **_settings(options)
+    )
 
 
 def _data(options: argparse.Namespace) -> Any:

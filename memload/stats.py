@@ -32,6 +32,10 @@ class LoaderStats:
         advised_rows: rows that were asked for ahead, since reads went to the disk.
         direct_bytes: bytes read past the page cache, those of batches that nobody took included; near ``bytes_in``: the
             next pass finds nothing of them in memory.
+        copied_bytes: bytes copied to the device.
+        copies: copies in which native threads issued them, while batches were gathered.
+        copy_wait_seconds: time that the loop waited inside ``next()`` for a slot that was still being copied; near
+            ``consumer_wait_seconds``: the bus is the limit.
         streaming: whether batches were written past the cache.
     """
 
@@ -51,6 +55,9 @@ class LoaderStats:
     major_faults: int = 0
     advised_rows: int = 0
     direct_bytes: int = 0
+    copied_bytes: int = 0
+    copies: int = 0
+    copy_wait_seconds: float = 0.0
     streaming: bool = False
 
     def __add__(self, other: LoaderStats) -> LoaderStats:
@@ -74,6 +81,11 @@ class LoaderStats:
                 f"was full for {self.ring_full_seconds / wall:.0%} of it."
             )
         waited = f"The loop waited {self.consumer_wait_seconds / wall:.0%} of the time"
+        if self.copy_wait_seconds > self.consumer_wait_seconds / 2:
+            return (
+                f"{waited} for copies to the device, at {self.copied_bytes / wall / 1e9:.1f} GB/s: the bus is the "
+                "limit; store what crosses it in fewer bytes (uint8 rather than float32, cast on the device)."
+            )
         if self.transform_seconds and self.transform_wait_seconds < self.consumer_wait_seconds / 2:
             return (
                 f"{waited} for the transform, which took {self.transform_seconds / self.batches:.2g} s a batch in "

@@ -211,6 +211,19 @@ def test_a_batch_that_does_not_say_how_many_rows_it_has_is_an_error_that_says_wh
             next(iter(memload.accumulate([batch], 2)))
 
 
+def test_batches_at_fixed_addresses_are_not_overwritten_before_they_are_handed_on():
+    def loader(buffers):
+        return memload.FastLoader(dataset(), batch_size=2, static_buffers=buffers)
+
+    count = lambda batch: len(batch[0])  # noqa: E731
+    expected = [x.clone() for x, _ in loader(4)]
+    got = [x.clone() for (x, _), _ in memload.accumulate(loader(4), 4, rows=count)]
+    assert all(torch.equal(mine, theirs) for mine, theirs in zip(got, expected, strict=True))
+    assert len(list(memload.accumulate(loader(1), 4))) == len(expected)
+    with pytest.raises(ValueError, match=r"static_buffers=3 is too few here: .* give static_buffers=4"):
+        list(memload.accumulate(loader(3), 4, rows=count))
+
+
 def test_a_group_without_rows_and_a_loader_that_is_not_as_long_as_it_says_are_errors():
     with pytest.raises(ValueError, match="no mean over"):
         list(memload.accumulate([torch.zeros(0, 3)], 2))

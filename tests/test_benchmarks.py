@@ -14,6 +14,7 @@ from memload.measure import Spread
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 QUICK = {
+    "batch_size.py": [],
     "busy_core.py": ["--workloads", "W2", "--variants", "bf16"],
     "codecs.py": ["--kinds", "int16 betas", "spectrograms"],
     "cold.py": ["--workloads", "C4"],
@@ -24,6 +25,7 @@ QUICK = {
     "many.py": ["--workloads", "W2", "--variants", "f32"],
     "monitor.py": [],
     "overlap.py": ["--workloads", "W2", "--variants", "f32"],
+    "prediction.py": [],
     "ragged.py": [],
     "resume.py": [],
     "streaming.py": [],

@@ -1,13 +1,14 @@
 """The monitor beside real loops: what it sees, warns of, stops and leaves behind."""
 
+import contextlib
 import io
+import os
 import struct
 import subprocess
 import sys
 import threading
 import time
 import warnings
-from contextlib import contextmanager
 
 import pytest
 import torch
@@ -41,7 +42,7 @@ def watched(loop=None, **arguments):
     """Run a loop, or nothing, beside a monitor; return the monitor and the texts of its warnings."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        with memload.Monitor(**{"interval": 0.02, "show": False, **arguments}) as monitor:
+        with memload.Monitor(**{"interval": 0.02, "warn_at": None, "show": False, **arguments}) as monitor:
             if loop is not None:
                 loop(monitor)
     assert {one.category for one in caught} <= {memload.MemoryWarning}
@@ -65,7 +66,7 @@ class Plain(Dataset):
 def test_it_counts_steps_and_epochs_and_sees_what_loaders_did():
     loader = memload.FastLoader(rows(64), batch_size=16)
     list(loader)  # before it began
-    with memload.Monitor(interval=0.02, show=False) as monitor:
+    with memload.Monitor(interval=0.02, warn_at=None, show=False) as monitor:
         for _ in range(3):
             for _ in loader:
                 time.sleep(0.01)
@@ -83,7 +84,7 @@ def test_it_counts_steps_and_epochs_and_sees_what_loaders_did():
 
 
 def test_marks_count_instead_of_loaders_where_a_loop_makes_them():
-    with memload.Monitor(interval=60, show=False) as monitor:
+    with memload.Monitor(interval=60, warn_at=None, show=False) as monitor:
         for step in range(3):
             monitor.mark(10 + step, epoch=4)
         monitor.mark()
@@ -242,18 +243,18 @@ def test_the_log_and_its_picture_and_the_command_that_draws_it(tmp_path, capsys)
 
 
 def test_the_summary_is_printed_unless_it_is_not_wanted(capsys):
-    with memload.Monitor(interval=60):
+    with memload.Monitor(interval=60, warn_at=None):
         pass
     shown = capsys.readouterr().err
     assert "memory at its peak" in shown
     assert "of one core" in shown
-    with memload.Monitor(interval=60, show=False):
+    with memload.Monitor(interval=60, warn_at=None, show=False):
         pass
     assert capsys.readouterr().err == ""
 
 
 def test_a_monitor_may_run_again_but_not_twice_at_once():
-    monitor = memload.Monitor(interval=60, show=False)
+    monitor = memload.Monitor(interval=60, warn_at=None, show=False)
     for _ in range(2):
         with monitor:
             assert monitor.running
@@ -321,7 +322,7 @@ def test_a_logger_that_fails_is_warned_of_once_and_still_closed():
     assert broken.closed
 
 
-@contextmanager
+@contextlib.contextmanager
 def sleeper():
     with subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(60)"]) as process:
         try:
@@ -346,6 +347,17 @@ def test_the_command_shows_another_process_until_it_ends(capsys):
     assert "memory at its peak" in shown
 
 
+def test_on_a_terminal_the_view_replaces_itself():
+    master, slave = os.openpty()
+    with sleeper() as process, os.fdopen(slave, "w") as terminal, contextlib.redirect_stdout(terminal):
+        assert cli.main(["monitor", str(process.pid), "--interval", "0.05", "--count", "3"]) == 0
+    shown = os.read(master, 1 << 16).decode()
+    os.close(master)
+    screens = shown.split("\x1b[5F")  # back over the five lines of the screen before
+    assert len(screens) == 3
+    assert all("RSS" in screen and "PSS" in screen for screen in screens)
+
+
 def test_the_command_says_what_it_cannot_show(capsys, tmp_path):
     assert cli.main(["monitor", "0"]) == 2
     assert "there is no process 0" in capsys.readouterr().err
@@ -365,7 +377,7 @@ import time, warnings
 import torch, memload
 warnings.simplefilter("always")
 loader, kept = memload.FastLoader(memload.from_arrays(x=torch.zeros(64, 1000)), batch_size=8), []
-with memload.Monitor(interval=0.02, show=False) as monitor:
+with memload.Monitor(interval=0.02, warn_at=None, show=False) as monitor:
     for epoch in range(8):
         for batch in loader:
             time.sleep(0.008)
@@ -378,7 +390,7 @@ print(monitor.findings[0].text)
 import time
 import torch, memload
 loader = memload.FastLoader(memload.from_arrays(x=torch.zeros(64, 1000)), batch_size=8)
-with memload.Monitor(interval=0.02, show=False) as monitor:
+with memload.Monitor(interval=0.02, warn_at=None, show=False) as monitor:
     for epoch in range(8):
         for batch in loader:
             time.sleep(0.008)
@@ -398,7 +410,7 @@ with memload.Monitor(interval=0.01, warn_at=None, stop_at="1MB", log="fork.jsonl
         assert not monitor.running
         monitor.mark(5)
         assert len(list(loader)) == 8, "what is due is the parent's"
-        with memload.Monitor(interval=0.01, show=False) as own:
+        with memload.Monitor(interval=0.01, warn_at=None, show=False) as own:
             time.sleep(0.05)
         assert own.summary.samples > 2
         raise SystemExit(7)  # through the parent's block
@@ -418,7 +430,7 @@ memload.Monitor(interval=0.01).start()
 """,
     "error": """
 import memload
-with memload.Monitor(interval=0.01, show=False):
+with memload.Monitor(interval=0.01, warn_at=None, show=False):
     raise LookupError("mine")
 """,
     "workers": """
@@ -430,7 +442,7 @@ class Plain(torch.utils.data.Dataset):
         time.sleep(0.004)
         return torch.zeros(10)
 block = torch.ones(100_000_000)  # 400 MB, which forked workers share
-with memload.Monitor(interval=0.05, show=False) as monitor:
+with memload.Monitor(interval=0.05, warn_at=None, show=False) as monitor:
     for batch in memload.FastLoader(Plain(), batch_size=8, num_workers=2):
         pass
 print(max(s.processes for s in monitor.samples), len(monitor.samples) > 2)

@@ -5,17 +5,19 @@ import os
 import subprocess
 import sys
 import time
+import warnings
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+import torch
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import memload
 from memload.memory import processes
 from memload.memory.budget import GroupMemory, MemoryGroup
 from memload.memory.diagnosis import diagnose, rise
-from memload.memory.gpu_samples import GpuSample, split
+from memload.memory.gpu_samples import GpuSample, Turn, gpu_sample, own_samples, split, turns_now
 from memload.memory.live_view import curve, line, screen, trend
 from memload.memory.marks import Mark
 from memload.memory.metric_logs import figures_of
@@ -163,6 +165,56 @@ def test_what_torch_keeps_for_tensors_to_come_can_still_be_had():
     assert GpuSample(0, 80, 8).share == pytest.approx(0.9)
 
 
+def test_a_sample_of_a_gpu_is_what_the_loop_saw_and_what_torch_and_the_driver_count():
+    stats = {
+        "allocated_bytes.all.current": 30,
+        "allocated_bytes.all.peak": 44,
+        "reserved_bytes.all.current": 50,
+        "num_ooms": 0,
+    }
+    seen = gpu_sample(2, Turn(allocated=12, free=20, total=80), stats, (55, 5))
+    assert seen == GpuSample(2, 80, 20, allocated=30, reserved=50, peak=44, at_batch=12, own=55, others=5)
+    assert gpu_sample(2, Turn(30, 20, 80), stats, (None, None), between_batches=False).at_batch is None
+
+
+def test_looking_at_gpus_starts_none():
+    assert turns_now() == {}
+    assert own_samples(None, {}) == []
+    assert not torch.cuda.is_initialized()
+
+
+@pytest.mark.gpu
+def test_a_gpu_is_seen_as_torch_has_it_and_growing_tensors_are_told():
+    kept = [torch.zeros(64 * MB, dtype=torch.uint8, device="cuda")]
+    with warnings.catch_warnings(record=True):
+        warnings.simplefilter("always")
+        with memload.Monitor(interval=0.02, show=False) as monitor:
+            for step in range(200):
+                monitor.mark(step)
+                kept.append(torch.zeros(MB, dtype=torch.uint8, device="cuda"))
+                time.sleep(0.01)
+            monitor.mark(200)
+    (gpu,) = monitor.samples[-1].gpus
+    assert gpu.allocated == torch.cuda.memory_allocated()
+    assert gpu.reserved == torch.cuda.memory_reserved()
+    assert gpu.at_batch <= gpu.allocated <= gpu.peak
+    assert 0 < gpu.free < gpu.total
+    assert ("results kept", f"cuda:{gpu.index}") in [(one.cause, one.place) for one in monitor.findings]
+
+
+@pytest.mark.gpu
+def test_a_monitor_beside_the_capture_of_a_graph_does_not_break_it():
+    x = torch.ones(1000, device="cuda")
+    with memload.Monitor(interval=0.01, show=False) as monitor:
+        monitor.mark(0)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            y = x * 2
+            time.sleep(0.1)
+        graph.replay()
+    assert y.sum().item() == 2000
+
+
 # Diagnoses
 
 
@@ -189,7 +241,8 @@ def causes(series):
 def epochs(per_epoch, count, samples=8, first=GB):
     """What is held in `count` epochs that need 300 MB for a moment, and leave `per_epoch` bytes each."""
     held = [first + epoch * per_epoch + (k % 4) * 100 * MB for epoch in range(count) for k in range(samples)]
-    return host(held, epoch=[1 + epoch for epoch in range(count) for _ in range(samples)])
+    begun = [first + epoch * per_epoch for epoch in range(count) for _ in range(samples)]
+    return host(held, epoch=[1 + epoch for epoch in range(count) for _ in range(samples)], at_epoch=begun)
 
 
 def test_memory_that_rises_from_epoch_to_epoch_is_a_leak():
@@ -210,7 +263,14 @@ def test_memory_that_comes_and_goes_within_each_epoch_is_no_leak():
 
 def test_memory_that_rose_once_and_stays_is_no_leak():
     held = [GB] * 16 + [GB + 90 * MB] * 48
-    assert causes(host(held, epoch=[1 + k // 8 for k in range(64)])) == []
+    assert causes(host(held, epoch=[1 + k // 8 for k in range(64)], at_epoch=held)) == []
+
+
+def test_memory_that_rises_from_step_to_step_within_an_epoch_is_told_too():
+    begun = [GB + k * 8 * MB for k in range(64)]
+    (found,) = diagnose(host([value + (k % 5) * 300 * MB for k, value in enumerate(begun)], at_batch=begun))
+    assert (found.cause, found.place) == ("results kept", "host")
+    assert "524 kB a step" in found.text
 
 
 def gpu_series(allocated, *, reserved=None, peak=None, at_batch=None, total=80 * GB):
@@ -249,6 +309,7 @@ def test_growth_is_seen_below_activations_where_a_step_begins():
     ]
 
 
+@settings(max_examples=40)
 @given(st.lists(st.integers(9 * GB, 12 * GB), min_size=48, max_size=120))
 def test_noise_is_no_growth_unless_every_part_rises(allocated):
     found = causes(gpu_series(allocated))

@@ -10,6 +10,7 @@ DOCS = Path(__file__).parents[1] / "docs"
 
 PAGES = [
     "accumulation.md",
+    "batch-size.md",
     "caching.md",
     "cast.md",
     "checkpointing.md",

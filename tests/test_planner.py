@@ -107,6 +107,11 @@ def test_on_a_gpu_batches_cross_uncast_and_ram_holds_them_so():
     assert far.gpu is None
 
 
+def training_account(models, optimizers=None, loss=None, sample=None, precision="float32"):
+    training = Training(models, optimizers, loss, sample, precision, 1, offload=False)
+    return Account("GPU", training.lines(training.counted()))
+
+
 def perceptron():
     return nn.Sequential(nn.Flatten(), nn.Linear(64 * 64 * 3, 100), nn.ReLU(), nn.Linear(100, 10))
 
@@ -115,15 +120,19 @@ def loss_of(model):
     return lambda batch: nn.functional.mse_loss(model(batch["stim"].float()), batch["robs"])
 
 
-@pytest.mark.parametrize(("precision", "each"), [("float32", 4), ("bf16", 2), ("fp16", 2), ("bf16-mixed", 4)])
 @pytest.mark.parametrize(
-    ("optimizer", "moments"), [(torch.optim.SGD, 0), (torch.optim.AdamW, 2), (torch.optim.RMSprop, 1)]
+    ("precision", "each", "optimizer", "moments"),
+    [
+        ("float32", 4, torch.optim.SGD, 0),
+        ("bf16", 2, torch.optim.AdamW, 2),
+        ("fp16", 2, torch.optim.RMSprop, 1),
+        ("bf16-mixed", 4, torch.optim.AdamW, 2),
+    ],
 )
 def test_models_count_by_precision_and_optimizers_by_what_they_keep(precision, each, optimizer, moments):
     model = perceptron()
     parameters = sum(p.numel() for p in model.parameters())
-    lines = Training(model, optimizer, None, None, precision, 1, offload=False).lines()
-    account = Account("GPU", lines)
+    account = training_account(model, optimizer, precision=precision)
     assert account.of("parameters") == account.of("gradients") == parameters * each
     assert account.of("optimizer states") == pytest.approx(parameters * each * moments, abs=100)
 
@@ -160,8 +169,7 @@ def test_activations_without_numbers_are_those_of_a_real_step(make, x, mixed):
     found = activation_bytes(lambda: loss(x), model)
     precision = "bf16-mixed" if mixed else "float32"
     plain = lambda batch: model(batch).float().square().mean()  # noqa: E731
-    lines = Training(model, torch.optim.SGD, plain, x.to("meta"), precision, 1, offload=False).lines()
-    predicted = Account("GPU", lines).of("activations")
+    predicted = training_account(model, torch.optim.SGD, plain, x.to("meta"), precision).of("activations")
     assert predicted == pytest.approx(found.peak_with_gradients - found.gradients, rel=0.01)
 
 
@@ -169,9 +177,9 @@ def test_models_are_afterwards_what_they_were():
     model = convolutions()
     before = {name: (id(tensor), tensor.clone()) for name, tensor in model.state_dict(keep_vars=True).items()}
     x = torch.empty(2, 3, 8, 8, device="meta")
-    Training(model, torch.optim.Adam, lambda b: model(b).mean(), x, "bf16-mixed", 1, offload=False).lines()
+    training_account(model, torch.optim.Adam, lambda b: model(b).mean(), x, "bf16-mixed")
     with pytest.raises(ValueError, match="cannot be run on tensors without numbers"):
-        Training(model, None, lambda b: b.mean().item(), x, "bf16", 1, offload=False).lines()
+        training_account(model, None, lambda b: b.mean().item(), x, "bf16")
     for name, tensor in model.state_dict(keep_vars=True).items():
         assert (id(tensor), tensor.tolist()) == (before[name][0], before[name][1].tolist())
 
@@ -200,14 +208,11 @@ def test_a_gpu_account_adds_up():
 def test_several_models_have_optimizers_of_their_own_and_frozen_ones_no_gradients():
     with torch.device("meta"):
         teacher, student = perceptron().requires_grad_(False), nn.Linear(10, 10)
-    lines = Training(
-        {"teacher": teacher, "student": student}, torch.optim.Adam, None, None, "bf16-mixed", 1, offload=False
-    ).lines()
-    account = Account("GPU", lines)
+    account = training_account({"teacher": teacher, "student": student}, torch.optim.Adam, precision="bf16-mixed")
     assert account.of("gradients") == 440
     assert account.of("optimizer states") == pytest.approx(880, abs=20)
-    both = Training([nn.Linear(10, 10), student], [torch.optim.SGD, torch.optim.Adam], None, None, "float32", 1, False)
-    assert Account("GPU", both.lines()).of("optimizer states") == pytest.approx(880, abs=20)
+    both = training_account([nn.Linear(10, 10), student], [torch.optim.SGD, torch.optim.Adam])
+    assert both.of("optimizer states") == pytest.approx(880, abs=20)
 
 
 def test_offloaded_models_are_in_ram_and_two_of_their_layers_on_the_gpu():

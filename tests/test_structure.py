@@ -16,7 +16,8 @@ PACKAGE = Path(memload.__file__).parent
 # From the ground up. A module imports from lower floors only. `memload` itself, the face, stands on all of them.
 FLOORS = [
     {"_core", "_cuda"},
-    {"draws", "row_numbers", "blocks", "memory.tiers"} | {"captured"},
+    {"draws", "row_numbers", "blocks", "memory.tiers", "captured", "gpu.nested", "gpu.pinning_rates"},
+    {"gpu.interface"},
     {"pulls", "sampled_rows", "overtaking", "budget_filling", "ragged_rows"},
     {"samplers", "budget_batches"},
     {"batch_streams"},
@@ -46,8 +47,8 @@ FLOORS = [
     {"shard_writer"},
     {"formats", "computed"},
     {"device", "gathered", "cache_files"},
-    {"cast", "layout", "watches"},
-    {"native", "cast_batches", "gpu.kernels"},
+    {"cast", "layout", "watches", "gpu.simulated", "gpu.torch_interface"},
+    {"native", "cast_batches", "gpu.kernels", "gpu.target", "gpu.placing", "gpu.ring"},
     {"gpu.casting"},
     {"gpu.gathering"},
     {"conversion"},
@@ -66,10 +67,17 @@ FLOORS = [
     {"picture_labels", "picture_pixels"},
     {"pictures"},
     {"graph_files", "writing", "collation", "by_the_dataset", "grouped_source"},
-    {"changes", "iterables"},
+    {"changes", "iterables", "gpu.landing"},
+    {"gpu.device_batches"},
     {"engine", "stock_passes"},
     {"grouped_batches"},
     {"loader"},
+    {"memory.variants", "memory.steps", "memory.out_of_memory", "memory.agreement", "memory.memory_budget"}
+    | {"memory.recomputing"},
+    {"memory.curves", "memory.trials", "memory.probing"},
+    {"memory.measuring"},
+    {"memory.batch_size"},
+    {"memory.fitting"},
     {"accelerated", "memory.account", "memory.weightless", "memory.shape", "memory.loader_bytes", "memory.machine"},
     {"memory.request", "memory.stock_bytes"},
     {"memory.placement", "memory.gpu_account"},
@@ -88,7 +96,7 @@ FLOORS = [
 # What runs from the command line stands on the face, like any user's program.
 PROGRAMS = [
     {"measure"},
-    {"stock", "bench", "source_options"},
+    {"stock", "bench", "source_options", "prediction"},
     {"demo", "doctor", "write_command", "info_command", "monitor_command", "cache_command", "plan_command"},
     {"cli"},
     {"__main__"},

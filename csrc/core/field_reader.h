@@ -70,6 +70,7 @@ struct FieldPlan {
   std::size_t bytes = 0;     // of the slot
   std::size_t work = 0;      // what fill() is cut by: bytes for most kinds, so that pieces are of like cost
   std::size_t bytes_in = 0;  // read for it
+  bool in_order = false;     // work counts bytes of the slot: once the first n of it are done, so are the first n bytes
   std::array<Output, kMostOutputs> outputs{};
 };
 

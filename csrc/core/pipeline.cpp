@@ -78,6 +78,9 @@ class Pipeline::State : public std::enable_shared_from_this<Pipeline::State> {
   void plan(Rows rows, bool whole);
   void finish();
   Step next(Batch& batch, std::chrono::milliseconds patience, bool help);
+  bool ready();
+  std::optional<MemoryNeed> need();
+  void land(const Landing& memory, std::shared_ptr<void> owner);
   bool close(bool keep_slots, std::chrono::milliseconds patience);
   void forsake(bool keep_slots);
   [[nodiscard]] PipelineStats stats() const;
@@ -88,7 +91,14 @@ class Pipeline::State : public std::enable_shared_from_this<Pipeline::State> {
   class Filling;
   class Advice;
 
+  // A slot whose batch is still being copied to the device.
+  struct Departed {
+    SlotPool::Lease slot;
+    Device::Event copied;
+  };
+
   void give_back(bool keep_slots);
+  void wait_for_copies() noexcept;
 
   // All of these are called with mutex_ held.
   void pump();
@@ -106,6 +116,12 @@ class Pipeline::State : public std::enable_shared_from_this<Pipeline::State> {
   void look_at_residency(const std::vector<std::int64_t>& rows);
   void hand_out(Batch& batch, std::deque<std::shared_ptr<Filling>>& dropped);
   void note_ring();
+  void depart(Batch& batch, const Filling& filling);
+  void reclaim();
+  void wait_for_slot(std::unique_lock<std::mutex>& lock);
+  [[nodiscard]] bool complete() const;
+  [[nodiscard]] std::shared_ptr<Filling> unlanded() const;
+  void cancel_shipments();
 
   // Called by workers without the mutex.
   SlotPool::Lease workspace();
@@ -129,6 +145,7 @@ class Pipeline::State : public std::enable_shared_from_this<Pipeline::State> {
   std::condition_variable ready_;                   // the front batch is complete, or all has stopped
   PlanQueue plan_;                                  // guarded by mutex_, as all below
   std::deque<std::shared_ptr<Filling>> in_flight_;  // in the plan's order
+  std::deque<Departed> departed_;                   // in the order of their copies
   std::size_t unready_ = 0;                         // of those, still being gathered
   std::size_t advised_ = 0;                         // position in the plan up to which rows were asked for
   bool looked_ = false;
@@ -170,6 +187,7 @@ class Pipeline::State::Filling : public Job {
       if (workspace) cold.workspace = {workspace.get(), state_->gather_->workspace_bytes()};
       found = state_->gather_->fill(layout, slot.get(), edge(index), edge(index + 1), cold);
       if (watch) state_->gather_->check_file(state_->checked_.fetch_add(1, std::memory_order_relaxed), rows);
+      if (shipment) shipment->piece_done(index);
     } catch (...) {
       const std::lock_guard lock(state_->mutex_);
       fail(std::current_exception());
@@ -177,7 +195,24 @@ class Pipeline::State::Filling : public Job {
     state_->piece_done(*this, Clock::now() - start, found, watch ? major_faults_of_thread() - faults : 0);
   }
 
-  // The first error stays. With the state's mutex held.
+  // Lets the pieces be copied as they are done. Before any of them is queued.
+  void ship(const Route& route) {
+    const std::size_t kept_begin =
+        route.kept_from < layout.shares.size() ? layout.shares[route.kept_from].offset : layout.bytes;
+    std::vector<std::size_t> ready(pieces());
+    for (std::size_t i = 0; i < ready.size(); ++i) ready[i] = finished_bytes(layout, edge(i + 1));
+    shipment = std::make_shared<Shipment>(route, slot.get(), kept_begin, std::move(ready));
+  }
+
+  // With the state's mutex held, as the next ones.
+  [[nodiscard]] MemoryNeed need() const {
+    if (!shipment) return {layout.bytes, 0};
+    return {shipment->kept_begin(), layout.bytes - shipment->kept_begin()};
+  }
+
+  [[nodiscard]] bool complete() const { return remaining == 0 && (error || !shipment || shipment->shipped()); }
+
+  // The first error stays.
   void fail(std::exception_ptr e) {
     if (!error) error = std::move(e);
   }
@@ -188,6 +223,8 @@ class Pipeline::State::Filling : public Job {
   std::exception_ptr error;  // guarded by the state's mutex, as the next two
   std::size_t remaining;     // pieces not yet done
   bool fresh = false;
+  bool landed = true;
+  std::shared_ptr<Shipment> shipment;  // null without a route
 
  private:
   // Where the piece begins, and the one before it ends.
@@ -240,9 +277,9 @@ Pipeline::State::State(const std::vector<FieldSpec>& fields, const PipelineOptio
   slot_bytes_ = gather_->slot_bytes(options.slot_rows);
   stats_.streaming = store == Store::streaming;
   const auto slots = static_cast<std::size_t>(options.depth) + 1;
-  const bool kept = reuse != nullptr && !reuse->in_child() && reuse->pool_;
+  const bool kept = reuse != nullptr && !reuse->in_child() && reuse->pool_ && !options.lent;
   if (kept && reuse->pool_->slots() != slots) reuse->pool_->close();
-  pool_ = kept && reuse->pool_->slots() == slots ? std::move(reuse->pool_) : SlotPool::create(slots);
+  pool_ = kept && reuse->pool_->slots() == slots ? std::move(reuse->pool_) : SlotPool::create(slots, options.slots);
   direct_ = options.direct && !options.read_blocks && gather_->files().large_rows;
   scratch_ = SlotPool::create(static_cast<std::size_t>(direct_threads()));
   workspaces_ = SlotPool::create(static_cast<std::size_t>(direct_threads()) + 1);
@@ -268,9 +305,10 @@ void Pipeline::State::finish() {
 }
 
 void Pipeline::State::pump() {
+  reclaim();
   while (!closed_ && plan_.ready() && in_flight_.size() < static_cast<std::size_t>(options_.depth)) {
-    SlotPool::Lease slot = pool_->try_acquire(slot_bytes_);
-    if (!slot) break;
+    SlotPool::Lease slot = options_.lent ? nullptr : pool_->try_acquire(slot_bytes_);
+    if (!slot && !options_.lent) break;
     start(std::move(slot), plan_.take(), /*fresh=*/false);
   }
   note_ring();
@@ -291,7 +329,7 @@ void Pipeline::State::start(SlotPool::Lease slot, std::vector<std::int64_t> rows
     check(rows);
     if (!looked_) look_at_residency(rows);
     layout = gather_->layout(rows);
-    if (layout.bytes > slot_bytes_) {
+    if (layout.bytes > slot_bytes_ && !options_.lent) {
       slot.reset();
       slot = fresh ? pool_->fresh(layout.bytes) : pool_->try_acquire(layout.bytes);
     }
@@ -303,10 +341,74 @@ void Pipeline::State::start(SlotPool::Lease slot, std::vector<std::int64_t> rows
                                      : piece_bytes(layout.work, options_.threads);
   auto filling = std::make_shared<Filling>(*this, std::move(slot), std::move(rows), std::move(layout), piece);
   filling->fresh = fresh;
+  filling->landed = !options_.lent && !options_.route;
+  if (options_.route) filling->ship(*options_.route);
   in_flight_.push_back(filling);
   ++unready_;
   if (cold_) advise_ahead();
-  workers_->submit(std::move(filling));
+  if (!options_.lent) workers_->submit(std::move(filling));
+}
+
+// Slots whose copies are done can be filled again.
+void Pipeline::State::reclaim() {
+  while (!departed_.empty() && options_.route->device->done(departed_.front().copied)) departed_.pop_front();
+}
+
+// Every slot is still being copied, and nothing else is left to do.
+void Pipeline::State::wait_for_slot(std::unique_lock<std::mutex>& lock) {
+  const Clock::time_point start_time = Clock::now();
+  const Device::Event copied = departed_.front().copied;
+  lock.unlock();
+  options_.route->device->synchronise(copied);
+  lock.lock();
+  stats_.copy_wait_seconds += seconds(Clock::now() - start_time);
+}
+
+std::shared_ptr<Pipeline::State::Filling> Pipeline::State::unlanded() const {
+  const auto found = std::find_if(in_flight_.begin(), in_flight_.end(), [](const auto& f) { return !f->landed; });
+  return found == in_flight_.end() ? nullptr : *found;
+}
+
+bool Pipeline::State::complete() const { return closed_ || (!in_flight_.empty() && in_flight_.front()->complete()); }
+
+void Pipeline::State::cancel_shipments() {
+  for (const auto& filling : in_flight_) {
+    if (filling->shipment) filling->shipment->cancel();
+  }
+}
+
+std::optional<MemoryNeed> Pipeline::State::need() {
+  const std::lock_guard lock(mutex_);
+  pump();
+  const std::shared_ptr<Filling> wants = unlanded();
+  return wants && !closed_ ? std::optional(wants->need()) : std::nullopt;
+}
+
+void Pipeline::State::land(const Landing& memory, std::shared_ptr<void> owner) {
+  std::shared_ptr<Filling> filling;
+  {
+    const std::lock_guard lock(mutex_);
+    filling = unlanded();
+    if (!filling) throw std::logic_error("no batch needs memory");
+    filling->landed = true;
+    if (options_.lent) {
+      filling->slot = SlotPool::Lease(std::move(owner), memory.passing);
+      if (!closed_) workers_->submit(filling);
+      return;
+    }
+  }
+  try {
+    filling->shipment->land(memory);
+  } catch (...) {
+    const std::lock_guard lock(mutex_);
+    filling->fail(std::current_exception());
+  }
+}
+
+bool Pipeline::State::ready() {
+  const std::lock_guard lock(mutex_);
+  pump();
+  return !closed_ && !unlanded() && complete();
 }
 
 // The batch is the last one.
@@ -314,6 +416,7 @@ void Pipeline::State::fail_batch(SlotPool::Lease slot, std::exception_ptr error)
   auto failed = std::make_shared<Filling>(*this, std::move(slot), std::vector<std::int64_t>{}, BatchLayout{}, 1);
   failed->fail(std::move(error));
   failed->remaining = 0;
+  failed->landed = true;
   in_flight_.push_back(std::move(failed));
   plan_.finish();
 }
@@ -437,12 +540,16 @@ Step Pipeline::State::next(Batch& batch, std::chrono::milliseconds patience, boo
   const Clock::time_point deadline = start_time + patience;
   std::deque<std::shared_ptr<Filling>> dropped;  // a lease that ends takes the mutex: not before it is let go
   std::unique_lock lock(mutex_);
-  const auto complete = [this] { return closed_ || (!in_flight_.empty() && in_flight_.front()->remaining == 0); };
+  const auto complete = [this] { return this->complete(); };
   Step step = Step::waiting;
   while (step == Step::waiting) {
     pump();
     if (closed_ || (in_flight_.empty() && plan_.ended())) {
       step = Step::end;
+    } else if (unlanded()) {
+      step = Step::unlanded;
+    } else if (in_flight_.empty() && plan_.ready() && !departed_.empty()) {
+      wait_for_slot(lock);
     } else if (in_flight_.empty() && plan_.ready()) {  // every slot is lent: this batch gets memory of its own
       SlotPool::Lease slot = pool_->fresh(slot_bytes_);
       start(std::move(slot), plan_.take(), /*fresh=*/true);
@@ -472,7 +579,7 @@ Step Pipeline::State::next(Batch& batch, std::chrono::milliseconds patience, boo
   if (step != Step::batch) return step;
   hand_out(batch, dropped);
   lock.unlock();  // the lease may end right here if memory runs out, and its end takes the mutex
-  batch.slot = waking(std::move(batch.slot));
+  if (batch.slot) batch.slot = waking(std::move(batch.slot));
   return step;
 }
 
@@ -483,12 +590,16 @@ void Pipeline::State::hand_out(Batch& batch, std::deque<std::shared_ptr<Filling>
   if (done->error) {
     plan_ = PlanQueue(options_.batch_rows, options_.drop_last);
     plan_.finish();
+    if (done->shipment) done->shipment->cancel();
+    cancel_shipments();
     dropped.insert(dropped.end(), in_flight_.begin(), in_flight_.end());
     in_flight_.clear();
     ended_ = true;
     std::rethrow_exception(std::exchange(done->error, nullptr));  // the consumer is its only holder, and its end
   }
   batch.slot.swap(done->slot);  // what the caller's batch held before ends with the dropped
+  if (done->shipment) depart(batch, *done);
+  if (options_.lent) done->slot.swap(batch.slot);
   batch.rows = done->rows.size();
   batch.outputs = gather_->outputs(done->layout);
   ++stats_.batches;
@@ -496,6 +607,16 @@ void Pipeline::State::hand_out(Batch& batch, std::deque<std::shared_ptr<Filling>
   stats_.bytes_in += bytes_in(done->layout);
   for (const BatchLayout::Share& share : done->layout.shares) stats_.bytes_out += share.plan->bytes;
   if (done->fresh) ++stats_.fresh_batches;
+}
+
+// The batch leaves its slot behind, until its copies are done.
+void Pipeline::State::depart(Batch& batch, const Filling& filling) {
+  const Device::Event copied = filling.shipment->event();
+  departed_.push_back({std::exchange(batch.slot, nullptr), copied});
+  batch.kept_begin = filling.shipment->kept_begin();
+  stats_.copied_bytes += filling.layout.bytes;
+  stats_.copies += filling.shipment->copies();
+  options_.route->device->wait(options_.route->work, copied);
 }
 
 // The lease that is handed out starts the next batch when it ends. The slot's own lease lies inside it.
@@ -512,6 +633,7 @@ bool Pipeline::State::close(bool keep_slots, std::chrono::milliseconds patience)
   {
     const std::lock_guard lock(mutex_);
     closed_ = true;
+    cancel_shipments();
     note_ring();
     ready_.notify_all();
   }
@@ -528,16 +650,28 @@ void Pipeline::State::forsake(bool keep_slots) {
 
 void Pipeline::State::give_back(bool keep_slots) {
   std::deque<std::shared_ptr<Filling>> dropped;  // their leases end without the mutex
+  std::deque<Departed> departed;
   {
     const std::lock_guard lock(mutex_);
     dropped.swap(in_flight_);
+    departed.swap(departed_);
   }
+  if (options_.route && pool_) wait_for_copies();
   dropped.clear();
+  departed.clear();
   scratch_->close();
   workspaces_->close();
   if (keep_slots) return;
   workers_.reset();
   if (pool_) pool_->close();
+}
+
+// Slots of batches that were given up are being copied from as well.
+void Pipeline::State::wait_for_copies() noexcept {
+  try {
+    options_.route->device->synchronise(options_.route->device->record(options_.route->copies));
+  } catch (const std::exception&) {  // the device is lost, or the process ends: nothing is copied any more
+  }
 }
 
 PipelineStats Pipeline::State::stats() const {
@@ -574,6 +708,9 @@ void Pipeline::finish() { here().finish(); }
 Step Pipeline::next(Batch& batch, std::chrono::milliseconds patience, bool help) {
   return here().next(batch, patience, help);
 }
+bool Pipeline::ready() { return here().ready(); }
+std::optional<MemoryNeed> Pipeline::need() { return here().need(); }
+void Pipeline::land(const Landing& memory, std::shared_ptr<void> owner) { here().land(memory, std::move(owner)); }
 bool Pipeline::close(bool keep_slots, std::chrono::milliseconds patience) { return here().close(keep_slots, patience); }
 void Pipeline::forsake(bool keep_slots) { here().forsake(keep_slots); }
 std::size_t Pipeline::outputs(std::size_t field) const { return state_->outputs(field); }

@@ -11,6 +11,7 @@
 #include "core/gather.h"
 #include "core/plan_queue.h"
 #include "core/slot_pool.h"
+#include "core/transfer.h"
 
 namespace memload {
 
@@ -24,17 +25,28 @@ struct PipelineOptions {
   bool read_blocks = false;  // cold rows are read with the 2 MB around them: for passes that need most of a file anyway
   bool direct = false;  // cold rows above Gather::kLargeRow are read past the page cache, where the file system can
   std::optional<Store> store;  // unset: streaming if the ring is larger than 1.5 last level caches
+  MemorySource slots = huge_memory;
+  std::optional<Route> route;  // to a device; unset: batches are handed out in their slots
+  bool lent = false;           // there are no slots: each batch is gathered into memory that land() gives
 };
 
 // A finished batch. Its bytes stay as they are for as long as any copy of the lease lives.
 struct Batch {
-  SlotPool::Lease slot;
+  SlotPool::Lease slot;  // null where the batch is in memory that land() gave
   std::size_t rows = 0;
+  std::size_t kept_begin = 0;   // where the second part of the slot begins, with a route
   std::vector<Output> outputs;  // of the fields in their order; their offsets are those in the slot
 };
 
-// unplanned: the plan is not finished and holds no further batch.
-enum class Step : std::uint8_t { batch, end, waiting, unplanned };
+// unplanned: the plan is not finished and holds no further batch. unlanded: a batch has begun for which land() is to be
+// called first.
+enum class Step : std::uint8_t { batch, end, waiting, unplanned, unlanded };
+
+// What land() is to give for a batch: with a route, for the two parts of the slot; else for the batch.
+struct MemoryNeed {
+  std::size_t first = 0;
+  std::size_t second = 0;
+};
 
 struct PipelineStats {
   std::uint64_t batches = 0;         // handed out
@@ -50,11 +62,14 @@ struct PipelineStats {
   std::uint64_t major_faults = 0;    // reads that went to the disk while gathering
   std::uint64_t advised_rows = 0;    // asked for ahead
   std::uint64_t direct_bytes = 0;    // read past the page cache
+  std::uint64_t copied_bytes = 0;    // to a device, of batches that were handed out
+  std::uint64_t copies = 0;          // in which they were copied
+  double copy_wait_seconds = 0;      // the consumer, for a slot that was still being copied
   bool streaming = false;            // whether stores pass by the cache
 };
 
-// One pass over a plan. extend/push/finish/next/close are for one consumer thread at a time; leases may end anywhere.
-// In a forked child every call but the destructor throws ForkedError.
+// One pass over a plan. extend/push/finish/next/ready/need/land/close are for one consumer thread at a time; leases may
+// end anywhere. In a forked child every call but the destructor throws ForkedError.
 class Pipeline {
  public:
   // Far beyond what one piece takes on any disk that works.
@@ -79,6 +94,15 @@ class Pipeline {
   // Throws the first error of the batch: ReadError, or
   // std::out_of_range for a row that is not there; what follows is then the end.
   Step next(Batch& batch, std::chrono::milliseconds patience, bool help = true);
+  // Whether next() would give a batch, or its error, at once.
+  bool ready();
+
+  // With a route, or lent: what the first batch needs that has begun and not landed; unset: none does.
+  std::optional<MemoryNeed> need();
+  // Memory for that batch, which `owner` keeps alive until the batch is handed out or the pipeline is closed. With a
+  // route it is the device's, `owner` is not needed, and it is written to in the order of the route's stream of copies.
+  // Errors of the device are the batch's.
+  void land(const Landing& memory, std::shared_ptr<void> owner = nullptr);
 
   // Stops, waits for pieces that are being gathered, and gives memory and threads back, unless keep_slots saves them
   // for another pass. Batches that are lent stay valid. May be called twice. Returns false if a piece has not ended

@@ -104,6 +104,7 @@ std::unique_ptr<const FieldPlan> PlainReader::plan(std::span<const std::int64_t>
   auto plan = std::make_unique<PlainPlan>();
   plan->bytes = plan->work = bound(rows.size());
   plan->bytes_in = rows.size() * column_->row_bytes();
+  plan->in_order = true;
   plan->outputs[0] = {0, static_cast<std::int64_t>(rows.size())};
   plan->rows = rows;
   return plan;

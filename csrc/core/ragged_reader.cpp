@@ -197,6 +197,7 @@ std::unique_ptr<const FieldPlan> RaggedReader::plan(std::span<const std::int64_t
     plan->numbers.push_back(items);
   }
   plan->bytes = plan->work = bytes_of(items, rows.size());  // which also says that what follows can be counted
+  plan->in_order = true;
   plan->starts.reserve(rows.size() + 1);
   for (std::size_t i = 0; i <= rows.size(); ++i) {
     const auto before =

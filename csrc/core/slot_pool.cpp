@@ -6,12 +6,20 @@
 
 namespace memload {
 
-SlotPool::SlotPool(std::size_t slots) : limit_(slots), born_(fork_generation()) {}
+SlotMemory huge_memory(std::size_t bytes) {
+  auto memory = std::make_shared<HugeMemory>(bytes);
+  return {memory->data(), memory->size(), memory};
+}
 
-std::shared_ptr<SlotPool> SlotPool::create(std::size_t slots) { return std::shared_ptr<SlotPool>(new SlotPool(slots)); }
+SlotPool::SlotPool(std::size_t slots, MemorySource source)
+    : limit_(slots), born_(fork_generation()), source_(std::move(source)) {}
+
+std::shared_ptr<SlotPool> SlotPool::create(std::size_t slots, MemorySource source) {
+  return std::shared_ptr<SlotPool>(new SlotPool(slots, std::move(source)));
+}
 
 SlotPool::Lease SlotPool::try_acquire(std::size_t bytes) {
-  HugeMemory memory;
+  SlotMemory memory;
   {
     const std::lock_guard lock(mutex_);
     if (taken_ >= limit_) return nullptr;
@@ -19,11 +27,14 @@ SlotPool::Lease SlotPool::try_acquire(std::size_t bytes) {
       memory = std::move(free_.back());
       free_.pop_back();
     }
-    if (memory.size() < bytes || memory.data() == nullptr) memory = HugeMemory(bytes);
+    if (memory.size < bytes || memory.data == nullptr) {
+      memory = {};  // a larger one takes the place of what it had
+      memory = source_(bytes);
+    }
     ++taken_;
-    taken_bytes_ += memory.size();
+    taken_bytes_ += memory.size;
   }
-  std::byte* const data = memory.data();
+  std::byte* const data = memory.data;
   // In a forked child the mutex may be held for ever by a thread that is not there: its slots are let go, not given
   // back.
   return {data, [pool = shared_from_this(), memory = std::move(memory)](std::byte*) mutable {
@@ -32,20 +43,20 @@ SlotPool::Lease SlotPool::try_acquire(std::size_t bytes) {
 }
 
 SlotPool::Lease SlotPool::fresh(std::size_t bytes) {
-  HugeMemory memory(bytes);
-  std::byte* const data = memory.data();
+  SlotMemory memory = huge_memory(bytes);
+  std::byte* const data = memory.data;
   return {data, [memory = std::move(memory)](std::byte*) {}};
 }
 
-void SlotPool::give_back(HugeMemory memory) {
+void SlotPool::give_back(SlotMemory memory) {
   const std::lock_guard lock(mutex_);
   --taken_;
-  taken_bytes_ -= memory.size();
+  taken_bytes_ -= memory.size;
   if (!closed_) free_.push_back(std::move(memory));
 }
 
 void SlotPool::close() {
-  std::vector<HugeMemory> freed;
+  std::vector<SlotMemory> freed;
   const std::lock_guard lock(mutex_);
   closed_ = true;
   freed.swap(free_);
@@ -54,7 +65,7 @@ void SlotPool::close() {
 std::size_t SlotPool::kept_bytes() const {
   const std::lock_guard lock(mutex_);
   std::size_t bytes = taken_bytes_;
-  for (const HugeMemory& memory : free_) bytes += memory.size();
+  for (const SlotMemory& memory : free_) bytes += memory.size;
   return bytes;
 }
 

@@ -134,6 +134,7 @@ std::unique_ptr<const FieldPlan> WindowReader::plan(std::span<const std::int64_t
   plan->bytes = plan->inner->bytes;
   plan->work = plan->inner->work;
   plan->bytes_in = plan->inner->bytes_in;
+  plan->in_order = plan->inner->in_order;
   plan->outputs[0] = {0, static_cast<std::int64_t>(rows.size())};
   return plan;
 }

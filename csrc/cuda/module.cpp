@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cuda/cast_stim.h"
+#include "cuda/copy_device.h"
 #include "cuda/pictures.h"
 #include "cuda/rows.h"
 
@@ -28,6 +29,14 @@ void cast_stim_at(std::uintptr_t src, std::uintptr_t dst, std::size_t n, const s
   const py::gil_scoped_release nogil;  // a launch may wait for room in the stream's queue
   cast_stim(reinterpret_cast<const void*>(src), reinterpret_cast<void*>(dst), n, target, norm_removed, device,
             reinterpret_cast<void*>(stream));
+}
+
+py::capsule device(int index) {
+  auto made = std::make_unique<std::shared_ptr<Device>>(copy_device(index));
+  py::capsule capsule(made.get(), Device::kCapsule,
+                      [](void* held) { delete static_cast<std::shared_ptr<Device>*>(held); });
+  static_cast<void>(made.release());  // the capsule's from here on
+  return capsule;
 }
 
 Element element_named(const std::string& code) {
@@ -138,6 +147,8 @@ PYBIND11_MODULE(_cuda, m) {
   m.def("cast_stim", memload::cuda::cast_stim_at, py::arg("src_address"), py::arg("dst_address"), py::arg("n"),
         py::arg("to_code"), py::arg("norm_removed"), py::arg("device"), py::arg("stream"),
         "Cast n uint8 pixels on a device, asynchronously on the stream with this handle.");
+  m.def("device", memload::cuda::device, py::arg("index"),
+        "What memload._core.Device takes, for a device that exists. Raises RuntimeError.");
   m.def(
       "cast_rows", memload::cuda::cast_rows_at, py::arg("src_address"), py::arg("stored_rows"), py::arg("dst_address"),
       py::arg("rows"), py::arg("elements"), py::arg("rule"), py::arg("choice"), py::arg("device"), py::arg("stream"),

@@ -9,6 +9,7 @@ PYBIND11_MODULE(_core, m) {
   memload::python::register_tiles(m);
   memload::python::register_windows(m);
   memload::python::register_cast(m);
+  memload::python::register_device(m);
   memload::python::register_pipeline(m);
   memload::python::register_slots(m);
   memload::python::register_bench(m);

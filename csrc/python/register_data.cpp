@@ -9,6 +9,7 @@
 #include <tuple>
 #include <vector>
 
+#include "core/device.h"
 #include "core/error.h"
 #include "core/storage.h"
 #include "python/columns.h"
@@ -30,6 +31,8 @@ void translate(std::exception_ptr raised) {
     py::set_error(type, error);
   } catch (const ForkedError& e) {
     py::set_error(PyExc_RuntimeError, e.what());
+  } catch (const DeviceError& e) {
+    py::set_error(py::module_::import("memload.errors").attr("DeviceError"), e.what());
   } catch (const std::system_error& e) {
     const std::string what = e.what();
     py::set_error(PyExc_OSError, py::make_tuple(e.code().value(), what).cast<py::object>());

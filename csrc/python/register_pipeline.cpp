@@ -13,6 +13,7 @@
 #include "core/pipeline.h"
 #include "python/casts.h"
 #include "python/columns.h"
+#include "python/devices.h"
 #include "python/dlpack.h"
 #include "python/names.h"
 #include "python/register.h"
@@ -35,6 +36,9 @@ std::chrono::milliseconds span_of(Seconds left) {
 
 // (column, cast or None, DLPack code, bits, shape of a row)
 using PyField = std::tuple<PyColumn, std::optional<PyCast>, int, int, std::vector<std::int64_t>>;
+
+// (device, stream of copies, stream of what follows, first field of the second part)
+using PyRoute = std::tuple<const PyDevice*, Device::Stream, Device::Stream, std::size_t>;
 
 FieldSpec spec_of(const PyField& field) {
   FieldSpec spec{any_column(std::get<0>(field)), std::nullopt};
@@ -66,6 +70,8 @@ class PyPipeline {
  public:
   PyPipeline(const std::vector<PyField>& fields, const PipelineOptions& options, PyPipeline* reuse)
       : fields_(fields),
+        in_slots_(!options.route && !options.lent),
+        kept_from_(options.route ? options.route->kept_from : fields.size()),
         pipeline_(std::make_unique<Pipeline>(specs_of(fields), options,
                                              reuse == nullptr ? nullptr : reuse->pipeline_.get())) {}
 
@@ -103,7 +109,7 @@ class PyPipeline {
     pipeline_->finish();
   }
 
-  // One capsule per field; None at the end.
+  // The batch, or None at the end; or what land() is to give first.
   py::object next(double timeout) {
     const auto start = std::chrono::steady_clock::now();
     const auto left = [&] { return start + Seconds(timeout) - std::chrono::steady_clock::now(); };
@@ -111,7 +117,10 @@ class PyPipeline {
     while (true) {
       switch (timeout > 0 ? wait(batch, span_of(left()), /*help=*/false) : wait(batch, kPatience, /*help=*/true)) {
         case Step::batch:
-          return capsules(batch);
+          return arrays(batch);
+        case Step::unlanded:
+          if (const auto need = wanted()) return py::make_tuple(need->first, need->second);
+          break;
         case Step::end:
           return py::none();
         case Step::unplanned:
@@ -124,6 +133,23 @@ class PyPipeline {
           }
       }
     }
+  }
+
+  bool ready() {
+    const WithoutGil released;
+    return pipeline_->ready();
+  }
+
+  py::object need() {
+    const auto need = wanted();
+    if (!need) return py::none();
+    return py::make_tuple(need->first, need->second);
+  }
+
+  void land(std::uintptr_t first, std::uintptr_t second, const py::object& owner) {
+    std::shared_ptr<void> kept = keep_alive(owner);
+    const WithoutGil released;
+    pipeline_->land({reinterpret_cast<std::byte*>(first), reinterpret_cast<std::byte*>(second)}, std::move(kept));
   }
 
   // Returns whether all threads have stopped. Reads that do not answer for `patience` seconds are left behind.
@@ -163,6 +189,9 @@ class PyPipeline {
     d["major_faults"] = s.major_faults;
     d["advised_rows"] = s.advised_rows;
     d["direct_bytes"] = s.direct_bytes;
+    d["copied_bytes"] = s.copied_bytes;
+    d["copies"] = s.copies;
+    d["copy_wait_seconds"] = s.copy_wait_seconds;
     d["streaming"] = s.streaming;
     return d;
   }
@@ -173,7 +202,22 @@ class PyPipeline {
     return pipeline_->next(batch, span, help);
   }
 
-  [[nodiscard]] py::list capsules(const Batch& batch) const {
+  std::optional<MemoryNeed> wanted() {
+    const WithoutGil released;
+    return pipeline_->need();
+  }
+
+  // An array of a batch: as a DLPack capsule on its slot; of a batch elsewhere as (part, offset in it, code, bits,
+  // shape).
+  [[nodiscard]] py::object array(const Batch& batch, std::size_t field, std::size_t offset, DlDataType dtype,
+                                 std::vector<std::int64_t> shape) const {
+    if (in_slots_) return to_capsule(batch.slot, batch.slot.get() + offset, dtype, std::move(shape));
+    const bool kept = field >= kept_from_;
+    return py::make_tuple(kept ? 1 : 0, kept ? offset - batch.kept_begin : offset, dtype.code, dtype.bits,
+                          py::cast(shape));
+  }
+
+  [[nodiscard]] py::list arrays(const Batch& batch) const {
     py::list list(batch.outputs.size());
     std::size_t position = 0;
     for (std::size_t f = 0; f < fields_.size(); ++f) {
@@ -182,16 +226,18 @@ class PyPipeline {
       std::vector<std::int64_t> shape{elements.rows};
       shape.insert(shape.end(), row_shape.begin(), row_shape.end());
       const DlDataType dtype{static_cast<std::uint8_t>(code), static_cast<std::uint8_t>(bits), 1};
-      list[position++] = to_capsule(batch.slot, batch.slot.get() + elements.offset, dtype, std::move(shape));
+      list[position++] = array(batch, f, elements.offset, dtype, std::move(shape));
       for (std::size_t k = 1; k < pipeline_->outputs(f); ++k) {
         const Output& numbers = batch.outputs[position];
-        list[position++] = to_capsule(batch.slot, batch.slot.get() + numbers.offset, kInt64, {numbers.rows});
+        list[position++] = array(batch, f, numbers.offset, kInt64, {numbers.rows});
       }
     }
     return list;
   }
 
   std::vector<PyField> fields_;
+  bool in_slots_;
+  std::size_t kept_from_;
   std::vector<Indices> planned_;  // outlive the pipeline's use of them: closed before they go
   std::unique_ptr<Pipeline> pipeline_;
 };
@@ -199,9 +245,23 @@ class PyPipeline {
 std::unique_ptr<PyPipeline> make_pipeline(const std::vector<PyField>& fields, std::size_t batch_rows,
                                           std::size_t slot_rows, bool drop_last, int depth, int threads,
                                           bool read_blocks, bool direct, const std::string& isa,
-                                          std::optional<bool> streaming, std::optional<PyPipeline*> reuse) {
-  PipelineOptions options{batch_rows,     slot_rows,   drop_last, depth,       threads,
-                          isa_named(isa), read_blocks, direct,    std::nullopt};
+                                          std::optional<bool> streaming, std::optional<PyPipeline*> reuse,
+                                          const PyPinnedSlots* slots, const std::optional<PyRoute>& route, bool lent) {
+  PipelineOptions options;
+  options.batch_rows = batch_rows;
+  options.slot_rows = slot_rows;
+  options.drop_last = drop_last;
+  options.depth = depth;
+  options.threads = threads;
+  options.isa = isa_named(isa);
+  options.read_blocks = read_blocks;
+  options.direct = direct;
+  options.lent = lent;
+  if (slots != nullptr) options.slots = *slots->get();
+  if (route) {
+    const auto& [device, copies, work, kept_from] = *route;
+    options.route = Route{device->get(), copies, work, kept_from};
+  }
   if (streaming) options.store = *streaming ? Store::streaming : Store::cached;
   return std::make_unique<PyPipeline>(fields, options, reuse.value_or(nullptr));
 }
@@ -218,15 +278,23 @@ void register_pipeline(py::module_& m) {
       .def(py::init(&make_pipeline), py::arg("fields"), py::arg("batch_rows"), py::arg("slot_rows"),
            py::arg("drop_last"), py::arg("depth"), py::arg("threads"), py::arg("read_blocks") = false,
            py::arg("direct") = false, py::arg("isa") = "", py::arg("streaming") = py::none(),
-           py::arg("reuse") = py::none(),
+           py::arg("reuse") = py::none(), py::arg("slots") = py::none(), py::arg("route") = py::none(),
+           py::arg("lent") = false,
            "Fields are (column, None or (from, to, norm_removed), DLPack code, bits, shape of what follows the first "
-           "axis).")
+           "axis). With a route (device, stream of copies, stream of what follows, first field of the second part) "
+           "batches go to a device, by `slots`; lent: they are gathered into memory that land() gives.")
       .def("extend", &PyPipeline::extend, py::arg("rows"), "Plan rows, to be cut into batches of batch_rows.")
       .def("push", &PyPipeline::push, py::arg("rows"), "Plan one batch of exactly these rows.")
       .def("finish", &PyPipeline::finish, "No more rows will come.")
       .def("next", &PyPipeline::next, py::arg("timeout") = 0.0,
-           "The next batch as a list of DLPack capsules, None at the end. Raises TimeoutError, ShardReadError, "
-           "IndexError.")
+           "The next batch as a list of DLPack capsules, or with a route or lent of (part, offset, DLPack code, bits, "
+           "shape); None at the end; a tuple like that of need(): land() comes first. Raises TimeoutError, "
+           "ShardReadError, IndexError.")
+      .def("ready", &PyPipeline::ready, "Whether next() has a batch, or its error, without waiting.")
+      .def("need", &PyPipeline::need,
+           "Bytes of each part of the first batch that has begun and not landed; None if there is none.")
+      .def("land", &PyPipeline::land, py::arg("first"), py::arg("second"), py::arg("owner"),
+           "Memory for the two parts of that batch; without a route only the first, which `owner` keeps.")
       .def("close", &PyPipeline::close, py::arg("keep_slots") = false,
            py::arg("patience") = Seconds(Pipeline::kLongestClose).count(),
            "Stop, and give memory and threads back. Returns whether all threads stopped: one whose read does not "

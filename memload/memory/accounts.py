@@ -25,6 +25,7 @@ RssAnon (154.8 MB with Python 3.11 and torch 2.13 without CUDA). What CUDA takes
 
 _NEAR_AHEAD = 3  # batches of row numbers that are planned for rows on a device
 _CHUNKS = 3 * CHUNK_BYTES  # in which rows are brought to a device
+_READS, _READ_BUFFER = 8, 2 << 20  # reads past the page cache that are under way at once, and the memory of each
 _ENTRY, _PAGE = 8, 4096  # bytes of an entry of the page table, and of the page that it maps
 
 
@@ -90,6 +91,9 @@ def ram_account(request: Request, placement: Placement, sizes: Sizes, machine: M
     if loader.made_bytes:
         lines.append(Line("transformed batches", loader.made_in_all * count, f"at most {loader.slots}{each}"))
     lines += _tier_lines(placement, count)
+    if placement.reads_past_cache:
+        buffers = max(_READS, loader.threads) * _READ_BUFFER
+        lines.append(Line("read buffers", buffers * count, f"past the page cache, of what is not in it{each}"))
     if frozen:
         lines.append(Line("offloaded models", frozen * count, f"pinned{each}"))
     lines.append(_process_line(placement, machine, count))
@@ -146,7 +150,7 @@ def _tier_lines(placement: Placement, count: int) -> list[Line]:
     """What the tier takes of RAM."""
     tier, lines = placement.tier, []
     if tier in IN_RAM:
-        shared = f"one copy for {count} processes" if count > 1 else ""
+        shared = f"one copy for {count} processes, with share=True" if count > 1 else ""
         lines.append(Line("rows in RAM", placement.held_bytes, shared))
     if tier is Tier.HYBRID:
         lines.append(Line("cache of rows", placement.cache_bytes))

@@ -12,7 +12,7 @@ import contextlib
 import gc
 import weakref
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -49,6 +49,14 @@ class Timeline:
         given_back = np.zeros(len(counted) + 2, dtype=np.int64)
         np.add.at(given_back, self.freed, counted)
         return np.cumsum(counted) - np.cumsum(given_back)[: len(counted)]
+
+    def accumulating(self) -> Timeline:
+        """Return what it would have been if gradients had been there: each new one is added to the old and given back.
+
+        That is before the allocation after next, as autograd accumulates a gradient as soon as it is made.
+        """
+        soon = np.minimum(self.freed, np.arange(len(self.nbytes)) + 2)
+        return replace(self, freed=np.where(self.gradient, soon, self.freed))
 
     @property
     def peak(self) -> int:
@@ -150,8 +158,10 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 @contextlib.contextmanager
 def no_collection() -> Iterator[None]:
-    """Collects garbage, and keeps it from being collected inside: what dies then dies of its last reference."""
-    gc.collect()
+    """Keeps garbage from being collected inside: what dies there dies of its last reference, at the same moment always.
+
+    What is collected at some time or other would make two runs of the same step differ.
+    """
     was_on = gc.isenabled()
     gc.disable()
     try:

@@ -45,7 +45,7 @@ def _fitting(request: Request, refused: Plan, compute: Compute) -> Iterator[tupl
             if plan.fits:
                 yield words, plan
     if refused.gpu is not None and refused.gpu.fits is False:
-        for words, changed in _on_the_gpu(request):
+        for words, changed in _on_the_gpu(request, worth_it=_could_fit(refused)):
             yield from _first_that_fits(words, changed, compute)
     elif refused.ram.fits is False:
         yield from _first_that_fits("", request, compute)
@@ -69,9 +69,11 @@ def _other_tiers(request: Request, refused: Plan) -> Iterator[Way]:
     yield 'tier="mmap", what the page cache holds gives way', replace(gathered, tier=Tier.MMAP)
 
 
-def _on_the_gpu(request: Request) -> Iterator[Way]:
-    yield "", request
-    if request.precision == "float32" and request.loss is not None:
+def _on_the_gpu(request: Request, *, worth_it: bool) -> Iterator[Way]:
+    """Ways to take less of a GPU; `worth_it`: whether it helps to take less for batches and activations."""
+    if worth_it:
+        yield "", request
+    if worth_it and request.precision == "float32" and request.loss is not None:
         yield 'precision="bf16-mixed"', replace(request, precision="bf16-mixed")
     if not request.offload and request.model is not None and any(map(trains_nothing, modules_of(request.model))):
         yield "frozen models in pinned RAM, on the GPU layer by layer (offload=True)", replace(request, offload=True)

@@ -6,8 +6,9 @@
     a step up that stays                  one large tensor
     batches without a free slot           the loop keeps batches
 
-Pure: nothing is looked at here. Growth is judged by the least value of each part of the series, since what a step
-needs for a moment comes and goes, and only where each part rises: noise does not do that.
+Pure: nothing is looked at here. Growth is judged where a loop always is at the same point, at the beginning of an epoch
+or between two batches, since what a step needs for a moment comes and goes; by the least value of each part of the
+series; and only where each part rises.
 """
 
 from __future__ import annotations
@@ -81,12 +82,9 @@ def diagnose(series: Sequence[Sample]) -> list[Finding]:
 
 
 def leak(series: Sequence[Sample]) -> Finding | None:
-    """What the process holds rises from epoch to epoch. The first epoch does not count: memory is taken once."""
-    least: dict[int, int] = {}
-    for sample in series:
-        if sample.epoch > 1:
-            least[sample.epoch] = min(sample.held, least.get(sample.epoch, sample.held))
-    rising = rise(list(least.items())[-_MOST_EPOCHS:], _HOST_RISE // 4, _LEAST_EPOCHS)
+    """What is held where epochs begin rises from one to the next. In the first epoch, what lasts is taken once."""
+    begun = {one.epoch: one.at_epoch for one in series if one.at_epoch is not None and one.epoch > 1}
+    rising = rise(list(begun.items())[-_MOST_EPOCHS:], _HOST_RISE // 4, _LEAST_EPOCHS)
     if rising is None:
         return None
     last = series[-1]
@@ -101,8 +99,9 @@ def leak(series: Sequence[Sample]) -> Finding | None:
 
 
 def host_results_kept(series: Sequence[Sample]) -> Finding | None:
-    """What the process holds rises from step to step."""
-    rising = rise(_parts([(sample.step, sample.held) for sample in series]), _HOST_RISE, _PARTS)
+    """What is held between two batches rises from step to step."""
+    points = [(sample.step, sample.at_batch) for sample in series if sample.at_batch is not None]
+    rising = rise(_parts(points), _HOST_RISE, _PARTS)
     if rising is None:
         return None
     return Finding(

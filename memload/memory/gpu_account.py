@@ -9,7 +9,7 @@ The last two are not at one time: the larger counts.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ import torch
 from memload.gpu.memory import CONTEXT
 from memload.memory.account import Line
 from memload.memory.allocations import nbytes_of
-from memload.memory.model_bytes import Modules, activation_bytes, model_bytes, modules_of
+from memload.memory.model_bytes import ModelBytes, Modules, activation_bytes, model_bytes, modules_of
 from memload.memory.request import Request
 from memload.memory.weightless import Weightless
 from memload.sizes import format_size
@@ -31,6 +31,19 @@ Virtual Memory Stitching", ASPLOS 2024, https://arxiv.org/abs/2401.08156, abstra
 """
 
 _CONTAINERS = (torch.nn.Sequential, torch.nn.ModuleList, torch.nn.ModuleDict)
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What training takes, in bytes.
+
+    Attributes:
+        kept: by models and optimizers, from step to step.
+        moving: the most that comes and goes in forward and backward pass, beside gradients.
+    """
+
+    kept: ModelBytes
+    moving: int
 
 
 @dataclass(frozen=True)
@@ -76,8 +89,8 @@ class Training:
         """Bytes of models that stay in pinned RAM."""
         return sum(map(_weights, filter(trains_nothing, modules_of(self.models)))) if self.offload else 0
 
-    def lines(self) -> tuple[Line, ...]:
-        """Return what it takes of a GPU.
+    def counted(self) -> Counted:
+        """Return what is kept and what comes and goes, wherever frozen models are.
 
         Raises:
             ValueError: the loss cannot be run without numbers, or is none; or of an optimizer what it keeps is unknown.
@@ -85,9 +98,13 @@ class Training:
         modules = modules_of(self.models)
         with Weightless(modules, self.precision) as light:
             kept = model_bytes(modules, self._optimizers(light, modules))
-            moving = self._moving(light, modules, kept.gradients)
+            return Counted(kept, self._moving(light, modules, kept.gradients))
+
+    def lines(self, counted: Counted) -> tuple[Line, ...]:
+        """Return what it takes of a GPU."""
+        kept, moving = counted.kept, counted.moving
         return (
-            *self._weight_lines(modules, kept.weights),
+            *self._weight_lines(modules_of(self.models), kept.weights),
             Line("gradients", kept.gradients),
             Line("optimizer states", kept.optimizer),
             Line("activations", moving, "" if self.loss else "not counted: loss= is not given"),
@@ -123,6 +140,8 @@ class Training:
 
     def _optimizers(self, light: Weightless, modules: list[torch.nn.Module]) -> list[torch.optim.Optimizer]:
         given = self.optimizers
+        if isinstance(given, Mapping):
+            given = list(given.values())
         several = list(given) if isinstance(given, list | tuple) else [] if given is None else [given]
         each_its_own = len(several) == len(modules)
         return [

@@ -49,7 +49,11 @@ class GpuSample:
         return 1 - (self.free + max(0, cached)) / max(1, self.total)
 
 
-def split(used: Mapping[int, int | None], family: Collection[int]) -> tuple[int | None, int | None]:
+Split = tuple[int | None, int | None]
+"""What the driver counts on a GPU for some processes, and for all others; None: not known."""
+
+
+def split(used: Mapping[int, int | None], family: Collection[int]) -> Split:
     """What processes take of a GPU, as (of the family, of the others).
 
     Args:
@@ -106,35 +110,60 @@ class Nvml:
         return {process.pid: process.usedGpuMemory for process in listed}
 
 
-def own_samples(nvml: Nvml | None, family: Collection[int], at_batch: Mapping[int, int]) -> list[GpuSample]:
+@dataclass(frozen=True)
+class Turn:
+    """What the loop's own thread saw of a GPU between two batches, in bytes: always at the same point of a step."""
+
+    allocated: int
+    free: int
+    total: int
+
+
+def turns_now() -> dict[int, Turn]:
+    """What this thread sees now of each GPU on which torch has memory in this process.
+
+    For the loop's own thread, between two batches: the driver is asked, which another thread must not do while this one
+    captures a CUDA graph.
+    """
+    return {index: Turn(torch.cuda.memory_allocated(index), *torch.cuda.mem_get_info(index)) for index in _used()}
+
+
+def own_samples(turns: Mapping[int, Turn] | None, by_driver: Mapping[int, Split]) -> list[GpuSample]:
     """What each GPU holds on which torch has memory in this process; nothing as long as CUDA has not been started.
 
     Args:
-        nvml: asked for what others take.
-        family: this process and its children.
-        at_batch: what was allocated when the loop last asked for a batch, by device.
+        turns: what the loop last saw between two batches; None if there is no loop: then the driver is asked here.
+        by_driver: what the driver counts, by GPU.
     """
-    if not _running():
-        return []
     found = []
-    for index in range(torch.cuda.device_count()):
-        stats = torch.cuda.memory_stats(index)
-        if not stats.get("reserved_bytes.all.current"):
-            continue  # asking the driver for its free memory would make a context there
-        memory = parse_memory(index, "", torch.cuda.mem_get_info(index), stats)
-        taken, others = split(nvml.used_by(_uuid(index)), family) if nvml else (None, None)
-        own, between = memory.own, at_batch.get(index)
-        figures = (own.allocated, own.reserved, own.peak_allocated, between, taken, others)
-        found.append(GpuSample(index, memory.total, memory.free, *figures))
+    for index in _used():
+        turn = (turns_now() if turns is None else turns).get(index)
+        if turn is not None:
+            stats = torch.cuda.memory_stats(index)
+            found.append(gpu_sample(index, turn, stats, by_driver.get(index, (None, None)), turns is not None))
     return found
 
 
-def allocated_now() -> dict[int, int]:
-    """Bytes of live tensors by device, on all devices that this process uses."""
+def gpu_sample(
+    index: int, turn: Turn, stats: Mapping[str, Any], counted: Split, between_batches: bool = True
+) -> GpuSample:
+    """Return a sample of what a turn saw, of `torch.cuda.memory_stats`, and of what the driver counts."""
+    own = parse_memory(index, "", (turn.free, turn.total), stats).own
+    at_batch = turn.allocated if between_batches else None
+    figures = (own.allocated, own.reserved, own.peak_allocated, at_batch, *counted)
+    return GpuSample(index, turn.total, turn.free, *figures)
+
+
+def counted_by_driver(nvml: Nvml | None, family: Collection[int]) -> dict[int, Split]:
+    """What the driver counts for the family and for others, on each GPU on which torch has memory in this process."""
+    return {} if nvml is None else {index: split(nvml.used_by(_uuid(index)), family) for index in _used()}
+
+
+def _used() -> list[int]:
+    """The GPUs on which torch has memory; asking others for what is free would start a context there."""
     if not _running():
-        return {}
-    each = {index: torch.cuda.memory_allocated(index) for index in range(torch.cuda.device_count())}
-    return {index: nbytes for index, nbytes in each.items() if nbytes}
+        return []
+    return [index for index in range(torch.cuda.device_count()) if torch.cuda.memory_reserved(index)]
 
 
 def _running() -> bool:

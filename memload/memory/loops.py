@@ -18,13 +18,18 @@ _attendants: tuple[Attendant, ...] = ()
 class Attendant(Protocol):
     """Something that has a turn before each batch, in the thread of the loop."""
 
+    def pass_begins(self, loader: Any, number: int) -> None:
+        """Know that a loader begins a pass, and how many it has begun with it."""
+
     def between_batches(self) -> None:
         """Do what may only be done there; what it raises, the loop gets in place of a batch, and no batch is lost."""
 
 
 def pass_begins(loader: Any) -> None:
     """Know of a pass, and of the loader."""
-    _passes[loader] = _passes.get(loader, 0) + 1
+    number = _passes[loader] = _passes.get(loader, 0) + 1
+    for attendant in _attendants:
+        attendant.pass_begins(loader, number)
 
 
 def between_batches() -> None:

@@ -19,7 +19,7 @@ from memload.memory.optimizer_bytes import optimizer_bytes
 from memload.sizes import format_size
 
 Modules = torch.nn.Module | Iterable[torch.nn.Module] | Mapping[Any, torch.nn.Module]
-Loss = Callable[[], torch.Tensor]
+Loss = Callable[[], Any]
 Optimizers = torch.optim.Optimizer | Iterable[torch.optim.Optimizer] | Mapping[Any, torch.optim.Optimizer] | None
 
 
@@ -32,8 +32,8 @@ class ModelBytes:
         embeddings: of the weights of ``torch.nn.Embedding`` and ``EmbeddingBag``.
         buffers: of buffers, such as running means.
         gradients: of those parameters that are trained, once backward has reached all of them; none for embeddings
-            with ``sparse=True``. Under DistributedDataParallel its buckets count too, unless gradients are views of
-            these.
+            with ``sparse=True``.
+        buckets: of DistributedDataParallel, as large as gradients unless these are views of them.
         optimizer: kept by the optimizers.
         optimizer_temporary: the most that a step of one of them takes for itself.
     """
@@ -42,6 +42,7 @@ class ModelBytes:
     embeddings: int = 0
     buffers: int = 0
     gradients: int = 0
+    buckets: int = 0
     optimizer: int = 0
     optimizer_temporary: int = 0
 
@@ -53,7 +54,7 @@ class ModelBytes:
     @property
     def total(self) -> int:
         """All that stays in memory from step to step; what an optimizer takes for a moment comes on top."""
-        return self.weights + self.gradients + self.optimizer
+        return self.weights + self.gradients + self.buckets + self.optimizer
 
     def __str__(self) -> str:
         embeddings = f" (and embeddings {format_size(self.embeddings)})" if self.embeddings else ""
@@ -93,6 +94,7 @@ def model_bytes(models: Modules, optimizers: Optimizers = None, *, device_type: 
         embeddings=embeddings,
         buffers=nbytes_of(b for module in modules for b in module.buffers()),
         gradients=_gradients(modules, {id(table.weight) for table in tables if table.sparse}),
+        buckets=_buckets(modules),
         optimizer=sum(step.state for step in steps),
         optimizer_temporary=max((step.temporary for step in steps), default=0),
     )
@@ -109,6 +111,7 @@ class ActivationBytes:
         peak_with_gradients: the most that was alive at one time, gradients included, which come into being one after
             the other while activations go: mostly less than `peak` + `gradients`.
         gradients: of parameters, at the end.
+        held: what the loop still holds then, such as outputs, while the optimizer makes its step.
         timeline: all allocations in order.
     """
 
@@ -117,6 +120,7 @@ class ActivationBytes:
     peak: int
     peak_with_gradients: int
     gradients: int
+    held: int
     timeline: Timeline
 
     def __repr__(self) -> str:
@@ -140,8 +144,9 @@ def activation_bytes(
     Gradients of the models are afterwards what they were. Buffers, such as running means, change as in any step.
 
     Args:
-        loss: runs the forward pass and returns the loss, a tensor of one number; or several such, as those of a GAN,
-            which run one after the other, each with its backward pass.
+        loss: runs the forward pass and returns the loss, a tensor of one number, or a tuple of it and of what the loop
+            holds during the backward pass, such as outputs. Or several such functions, as a GAN has, which run one
+            after the other, each with its backward pass.
         models: whose parameters' gradients are told apart from activations.
         inputs: tensors of the batch, which do not count as saved. What was there before `loss` ran never counts as
             allocated.
@@ -179,20 +184,24 @@ def observed(
     saved = forward_peak = 0
     with gradients_set_aside(parameters, zeros=accumulating), no_collection(), Allocations(limit) as seen:
         for loss in losses:
+            result = begin = None  # of the loss before
             kept: weakref.WeakValueDictionary[int, torch.UntypedStorage] = weakref.WeakValueDictionary()
             with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(*_noting(kept, outside)):
-                result = checked_loss(loss())
+                result = loss()
+                begin = checked_loss(result)
             forward_peak = max(forward_peak, seen.peak)
             saved = max(saved, sum(storage.nbytes() for storage in kept.values()))
-            result.backward()  # type: ignore[no-untyped-call]
-            del result
+            begin.backward()  # type: ignore[no-untyped-call]
         timeline = seen.timeline(p.grad for p in parameters if p.grad is not None)
+        del result, begin
+    gradients = int(timeline.nbytes[timeline.gradient].sum())
     return ActivationBytes(
         saved=saved,
         forward_peak=forward_peak,
         peak=int(timeline.live(gradients=False).max(initial=0)),
         peak_with_gradients=timeline.peak,
-        gradients=int(timeline.nbytes[timeline.gradient].sum()),
+        gradients=gradients,
+        held=timeline.kept - gradients,
         timeline=timeline,
     )
 
@@ -210,11 +219,13 @@ def _noting(
 
 
 def checked_loss(loss: Any) -> torch.Tensor:
-    """Return the loss if it is one number that a backward pass can begin at.
+    """Return the loss, the first of a tuple, if it is one number that a backward pass can begin at.
 
     Raises:
         ValueError: it is not.
     """
+    if isinstance(loss, tuple) and loss:
+        loss = loss[0]
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
         got = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
         raise ValueError(f"the loss must be a tensor of one number, got {got}: let it return, say, a mean")
@@ -269,11 +280,11 @@ def _embeddings(modules: Iterable[torch.nn.Module]) -> Iterator[torch.nn.Embeddi
 
 
 def _gradients(modules: Iterable[torch.nn.Module], sparse: set[int]) -> int:
-    counted: dict[int, int] = {}
-    for module in modules:
-        replicated = isinstance(module, torch.nn.parallel.DistributedDataParallel)
-        copies = 2 if replicated and not module.gradient_as_bucket_view else 1
-        for p in module.parameters():
-            if p.requires_grad and id(p) not in sparse:
-                counted[id(p)] = copies * p.numel() * p.element_size()
-    return sum(counted.values())
+    trained = {id(p): p for module in modules for p in module.parameters() if p.requires_grad}
+    return sum(p.numel() * p.element_size() for key, p in trained.items() if key not in sparse)
+
+
+def _buckets(modules: Iterable[torch.nn.Module]) -> int:
+    parts = [part for module in modules for part in module.modules()]
+    replicated = [part for part in parts if isinstance(part, torch.nn.parallel.DistributedDataParallel)]
+    return sum(_gradients([part], set()) for part in replicated if not part.gradient_as_bucket_view)

@@ -15,7 +15,7 @@ from memload.memory.marks import Mark
 from memload.memory.metric_logs import MetricLog
 from memload.memory.samples import Sample
 from memload.memory.summary import MonitorSummary
-from memload.memory.watching import Settings, Watching, give_back
+from memload.memory.watching import Settings, Watching
 from memload.progress import note
 
 Log = str | os.PathLike[str] | MetricLog
@@ -38,7 +38,7 @@ class Monitor:
         log: a path, to which samples and warnings are appended as JSON, one object a line; a ``TensorBoardLog`` or
             ``MLflowLog``; or several of these.
         on_warn: called with each ``Finding`` in the monitor's thread; what it raises is warned of. Or "shrink": caches
-            of datasets and loaders give memory back.
+            of datasets and loaders give memory back, and of the GPU that it is about.
         empty_cache_every: after so many batches ``torch.cuda.empty_cache()`` is called between two batches. It waits
             for the GPU, and memory must be asked of the driver anew; docs/monitor.md says when that helps.
         show: whether the summary is printed to standard error at the end; None: yes.
@@ -76,6 +76,7 @@ class Monitor:
             log=paths[0] if paths else None,
             metric_logs=others,
             on_warn=_checked_call(on_warn),
+            shrinks=on_warn == "shrink",
             empty_cache_every=_checked_count(empty_cache_every),
         )
         self._show = show
@@ -144,7 +145,8 @@ class Monitor:
         try:
             watching.end()
         finally:
-            atexit.unregister(self.stop)
+            if not watching.running:
+                atexit.unregister(self.stop)
             self._summary = watching.summary
             if self._summary is not None:
                 note(str(self._summary), self._show)
@@ -230,7 +232,7 @@ def _checked_call(value: Callable[[Finding], object] | str | None) -> Callable[[
     if isinstance(value, str):
         if value != "shrink":
             raise ValueError(f'on_warn is a function of a finding, or "shrink"; got {value!r}')
-        return give_back
+        return None
     if value is not None and not callable(value):
         raise TypeError(f'on_warn is a function of a finding, or "shrink"; got {type(value).__name__}')
     return value

@@ -9,6 +9,7 @@ from typing import Any
 
 from memload._core import Storage
 from memload.cast import Cast
+from memload.cold import SMALL_ROW
 from memload.dataset import Dataset
 from memload.fields import Field
 from memload.groups import GroupedDataset
@@ -18,6 +19,7 @@ from memload.memory.tiers import Tier
 from memload.sizes import parse_size
 
 IN_RAM = (Tier.RAM, Tier.PINNED)
+PAST_CACHE = (Tier.DIRECT, Tier.HYBRID)
 GATHERED_ON_GPU = (Tier.PINNED, Tier.DEVICE)
 MAPPED = (Tier.MMAP, Tier.HYBRID)
 
@@ -47,6 +49,13 @@ class Placement:
     file_bytes: int
     array_bytes: int
     planned: bool
+
+    @property
+    def reads_past_cache(self) -> bool:
+        """Whether rows may be read past the page cache: where the tier does so, and large rows that nobody read yet."""
+        if self.tier in PAST_CACHE:
+            return True
+        return self.tier is Tier.MMAP and self.mapped_bytes > 0 and _largest_row(self.dataset) > SMALL_ROW
 
     @classmethod
     def of(cls, request: Request) -> Placement:
@@ -102,6 +111,13 @@ def recast(dataset: Any, casts: Mapping[str, Cast]) -> Dataset:
             raise KeyError(f"ram_dtype= names the field {name!r}; the dataset has {', '.join(map(repr, fields))}")
         fields[name] = zero_field(name, cast.dtype, fields[name].shape, len(dataset))
     return replace(dataset, fields=fields)
+
+
+def _largest_row(dataset: Any) -> int:
+    """Bytes of the largest field of a row."""
+    members = dataset.members.values() if isinstance(dataset, GroupedDataset) else [dataset]
+    fields = [field for member in members for field in getattr(member, "fields", {}).values()]
+    return max((field.row_bytes for field in fields), default=0)
 
 
 def _nbytes(dataset: Any) -> int:

@@ -16,7 +16,7 @@ import torch
 from memload.memory.account import Line
 from memload.memory.accounts import Sizes, disk_account, gpu_account, ram_account, sets_that_fit, stock_account
 from memload.memory.alternatives import ways_out
-from memload.memory.gpu_account import Training
+from memload.memory.gpu_account import Counted, Training
 from memload.memory.machine import Machine
 from memload.memory.model_bytes import Modules
 from memload.memory.placement import Placement
@@ -111,7 +111,7 @@ class _Planner:
     """Plans requests that differ in settings alone; what is trained with the same ones is worked out once."""
 
     def __init__(self) -> None:
-        self._trained: dict[tuple[Any, ...], tuple[Line, ...]] = {}
+        self._counted: dict[tuple[Any, ...], Counted] = {}
 
     def __call__(self, request: Request) -> Plan:
         """Return the plan of one request, without what fits instead of it."""
@@ -137,7 +137,7 @@ class _Planner:
     def _lines(self, training: Training | None, batch_size: int) -> tuple[Line, ...]:
         if training is None:
             return ()
-        key = (batch_size, training.precision, training.accumulate > 1, training.offload)
-        if key not in self._trained:
-            self._trained[key] = training.lines()
-        return self._trained[key]
+        key = (batch_size, training.precision, training.accumulate > 1)
+        if key not in self._counted:
+            self._counted[key] = training.counted()
+        return training.lines(self._counted[key])

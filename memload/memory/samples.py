@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,13 +13,13 @@ from typing import Any
 
 from memload.memory import loops
 from memload.memory.budget import MemoryGroup, disk_free, memory_groups, parse_meminfo
-from memload.memory.gpu_samples import GpuSample, Nvml, own_samples
+from memload.memory.gpu_samples import GpuSample, Nvml, Turn, counted_by_driver, own_samples
 from memload.memory.pacing import Paced
 from memload.memory.processes import Proportional, Resident, family, proportional, resident
 from memload.stats import LoaderStats
 
-# Shares of one core that the costly looks may take, together a third of what a monitor may.
-_PSS_SHARE, _FAMILY_SHARE = 0.001, 0.0005
+# Shares of one core that the costly looks may take, together less than half of what a monitor may.
+_PSS_SHARE, _FAMILY_SHARE, _NVML_SHARE = 0.001, 0.0005, 0.0005
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,8 @@ class Sample:
         rss: pages of theirs in memory, shared ones counted in each; those of mapped files too, which can be dropped.
         pss: the same, shared ones divided; taken more rarely, since the kernel walks through all pages for it.
         held: what of it no file backs, shared ones counted once: what only they can give back.
+        at_batch: what the process itself held when a loop last asked for a batch: always at the same point of a step.
+        at_epoch: the same when the epoch began.
         total: memory of the machine.
         available: what the machine could give without swapping.
         page_cache: files in memory: of the control group where it has a limit, else of the machine.
@@ -55,6 +58,8 @@ class Sample:
     rss: int = 0
     pss: int | None = None
     held: int = 0
+    at_batch: int | None = None
+    at_epoch: int | None = None
     total: int = 0
     available: int = 0
     page_cache: int = 0
@@ -106,11 +111,27 @@ class Sample:
 _NAMES = [field.name for field in dataclasses.fields(Sample) if field.name != "gpus"]
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where a loop is, and what its own thread saw there; None: it has not been there yet.
+
+    Attributes:
+        epoch, step, at_batch, at_epoch: as of a `Sample`.
+        gpus: what it saw of GPUs when it last asked for a batch.
+    """
+
+    epoch: int = 0
+    step: int = 0
+    at_batch: int | None = None
+    at_epoch: int | None = None
+    gpus: Mapping[int, Turn] | None = None
+
+
 class Sampler:
     """Takes samples of a process and all its descendants.
 
     What costs most is taken as often as its cost allows: PSS takes at most 0.1 % of one core, the search for new
-    children 0.05 %.
+    children and the driver's view of GPUs 0.05 % each.
 
     Args:
         pid: default: this process, whose GPUs and loaders are then looked at from inside.
@@ -126,22 +147,15 @@ class Sampler:
         self._group = Paced(self._tightest, _FAMILY_SHARE)
         self._look = Paced(self._looked, _PSS_SHARE)
         self._nvml = Nvml.open()
-        self._before = {loader: (passes, _stats(loader)) for loader, passes in loops.known_passes().items()}
+        self._by_driver = Paced(lambda: counted_by_driver(self._nvml, self._family.get()), _NVML_SHARE)
+        before = {loader: _stats(loader) for loader in loops.known_passes()}
+        self._before = weakref.WeakKeyDictionary(before)
 
-    def take(
-        self,
-        *,
-        marked: tuple[int, int] | None = None,
-        step: int = 0,
-        at_batch: Mapping[int, int] | None = None,
-        closely: bool = False,
-    ) -> Sample:
+    def take(self, place: Place | None = None, closely: bool = False) -> Sample:
         """Return what is seen now.
 
         Args:
-            marked: step and epoch, where a loop tells them itself.
-            step: otherwise, how many batches loops have asked for.
-            at_batch: bytes allocated by GPU, when a loop last asked for a batch.
+            place: where the loop is, and what it saw.
             closely: whether to take what costs most, whenever it was last taken.
 
         Raises:
@@ -152,15 +166,18 @@ class Sampler:
         if self.pid not in here:
             raise ProcessLookupError(f"there is no process {self.pid} (any more)")
         look = self._look.get(closely)
-        epoch, stats = self._loaders() if self._inside else (0, LoaderStats())
+        stats = self._loaders() if self._inside else LoaderStats()
+        place = place or Place()
         return Sample(
             time=time.time(),
-            epoch=epoch if marked is None else marked[1],
-            step=step if marked is None else marked[0],
+            epoch=place.epoch,
+            step=place.step,
             processes=len(here),
             rss=sum(one.rss for one in here.values()),
             pss=look.whole.pss if look.whole else None,
             held=look.held_now(here),
+            at_batch=place.at_batch,
+            at_epoch=place.at_epoch,
             **self._system(),
             disk_free=_disk_free(self._folder),
             batches=stats.batches,
@@ -169,12 +186,16 @@ class Sampler:
             fresh_batches=stats.fresh_batches,
             wait_seconds=round(stats.consumer_wait_seconds, 4),
             wall_seconds=round(stats.wall_seconds, 4),
-            gpus=tuple(self._gpus(pids, at_batch or {})),
+            gpus=tuple(self._gpus(pids, place.gpus)),
         )
 
-    def _gpus(self, pids: Sequence[int], at_batch: Mapping[int, int]) -> list[GpuSample]:
+    def private(self) -> int:
+        """Return what the process itself, without its children, holds now; some ten microseconds."""
+        return resident([self.pid], self._proc)[self.pid].private
+
+    def _gpus(self, pids: Sequence[int], turns: Mapping[int, Turn] | None) -> list[GpuSample]:
         if self._inside:
-            return own_samples(self._nvml, pids, at_batch)
+            return own_samples(turns, self._by_driver.get())
         return self._nvml.samples(pids) if self._nvml else []
 
     def _looked(self) -> Look:
@@ -200,14 +221,10 @@ class Sampler:
             return {**told, "group_used": found.used}
         return {**told, "group_used": found.used, "group_limit": found.limit, "page_cache": found.cache}
 
-    def _loaders(self) -> tuple[int, LoaderStats]:
-        """How many passes the busiest loader has begun since the first look, and the counters of all since then."""
-        passes, summed = 0, LoaderStats()
-        for loader, begun in loops.known_passes().items():
-            passes_before, before = self._before.get(loader, (0, LoaderStats()))
-            passes = max(passes, begun - passes_before)
-            summed += _since(before, _stats(loader))
-        return passes, summed
+    def _loaders(self) -> LoaderStats:
+        """The counters of all loaders since the first look."""
+        each = (_since(self._before.get(loader, LoaderStats()), _stats(loader)) for loader in loops.known_passes())
+        return sum(each, LoaderStats())
 
 
 @dataclass(frozen=True)

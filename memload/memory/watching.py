@@ -14,21 +14,23 @@ import os
 import threading
 import time
 import warnings
+import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from memload.errors import MemoryStopError, MemoryWarning
 from memload.memory import loops
 from memload.memory.diagnosis import Finding, diagnose
-from memload.memory.gpu_samples import allocated_now
+from memload.memory.gpu_samples import turns_now
 from memload.memory.marks import Mark
 from memload.memory.metric_logs import MetricLog, figures_of
 from memload.memory.monitor_log import JsonLog
 from memload.memory.pacing import Paced
-from memload.memory.samples import Sample, Sampler
+from memload.memory.samples import Place, Sample, Sampler
 from memload.memory.shrinking import shrink
 from memload.memory.summary import MonitorSummary, Tally
 
@@ -47,7 +49,8 @@ class Settings:
         stop_at: None: no such mark.
         log: where samples and warnings go as JSON, if anywhere.
         metric_logs: where figures go besides.
-        on_warn: called with each finding.
+        on_warn: called with each finding; None: nothing is.
+        shrinks: whether memory is given back with each finding.
         empty_cache_every: batches after which the GPU's cache is emptied; None: never.
     """
 
@@ -57,12 +60,8 @@ class Settings:
     log: Path | None
     metric_logs: tuple[MetricLog, ...]
     on_warn: Callable[[Finding], object] | None
+    shrinks: bool
     empty_cache_every: int | None
-
-
-def give_back(finding: Finding) -> None:  # noqa: ARG001 - any cause will do
-    """What ``on_warn="shrink"`` does."""
-    shrink(loops.known_passes())
 
 
 class Watching:
@@ -77,10 +76,12 @@ class Watching:
         self._pid = os.getpid()
         self._sampler = Sampler(folder=(settings.log or Path("log").absolute()).parent)
         self._log = None if settings.log is None else JsonLog(settings.log)
-        self._counted = self._turns = 0
-        self._marked: tuple[int, int] | None = None
-        self._wants_allocated = True
-        self._at_batch: dict[int, int] = {}
+        self._passes_before = weakref.WeakKeyDictionary(loops.known_passes())
+        self._turns = self._step = 0
+        self._marked = False  # whether a loop tells itself where it is
+        self._wanted = True  # whether the next turn is to look for the sample to come
+        self._place = Place()  # but for the step
+        self._empties = False  # whether the GPU's cache is to be emptied in the next turn
         self._due: BaseException | None = None
         self._stopped = False
         self._reported: set[str] = set()
@@ -128,27 +129,36 @@ class Watching:
         if isinstance(self._due, Warning):
             raise self._due
 
+    def pass_begins(self, loader: Any, number: int) -> None:
+        """Know that a loader begins a pass: the busiest counts epochs."""
+        number -= self._passes_before.get(loader, 0)
+        if not self._marked and number > self._place.epoch:
+            self._place = replace(self._place, epoch=number, at_epoch=self._sampler.private())
+
     def between_batches(self) -> None:
         """Have a turn in the loop's thread; raises what is due."""
-        self._counted += 1
-        if self._marked is None:
+        if not self._marked:
+            self._step += 1
             self._turn()
         self._raise_what_is_due()
 
     def mark(self, step: int | None, epoch: int) -> None:
         """Know where a loop is from itself; raises what is due."""
-        last = self._marked[0] if self._marked else 0
-        self._marked = (last + 1 if step is None else step, epoch)
+        if not self._marked or epoch != self._place.epoch:
+            self._place = replace(self._place, epoch=epoch, at_epoch=self._sampler.private())
+        last = self._step if self._marked else 0
+        self._marked, self._step = True, last + 1 if step is None else step
         self._turn()
         self._raise_what_is_due()
 
     def _turn(self) -> None:
         self._turns += 1
-        if self._wants_allocated:
-            self._wants_allocated = False
-            self._at_batch = allocated_now()
+        if self._wanted:
+            self._wanted = False
+            self._place = replace(self._place, at_batch=self._sampler.private(), gpus=turns_now())
         every = self._settings.empty_cache_every
-        if every is not None and self._turns % every == 0:
+        if self._empties or (every is not None and self._turns % every == 0):
+            self._empties = False
             torch.cuda.empty_cache()  # does nothing where CUDA has not been started
 
     def _raise_what_is_due(self) -> None:
@@ -168,10 +178,8 @@ class Watching:
     def _look(self, closely: bool = False) -> None:
         before = self.series[-1] if self.series else None
         try:
-            sample = self._sampler.take(
-                marked=self._marked, step=self._counted, at_batch=self._at_batch, closely=closely
-            )
-            self._wants_allocated = True
+            sample = self._sampler.take(replace(self._place, step=self._step), closely)
+            self._wanted = True
             self._take(sample, before)
             for finding in self._diagnosis.get(closely):
                 self._warn(sample, finding)
@@ -220,6 +228,9 @@ class Watching:
         on_warn = self._settings.on_warn
         if on_warn is not None:
             self._try("on_warn", lambda: on_warn(finding))
+        if self._settings.shrinks:
+            self._empties = finding.place != "host"
+            self._try("giving memory back", lambda: shrink(loops.known_passes()))
         if finding.cause != "stop":
             self._say(MemoryWarning(f"{finding.place}: {finding.text}"))
 

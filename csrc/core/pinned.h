@@ -1,0 +1,51 @@
+// Slots that the device reads by itself.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "core/device.h"
+#include "core/slot_pool.h"
+
+namespace memload {
+
+// How memory is pinned: huge pages that are registered with the driver, or what the driver allocates.
+enum class Pinning : std::uint8_t { registered, allocated };
+
+// Throws DeviceError if the device refuses.
+[[nodiscard]] SlotMemory pinned_memory(const std::shared_ptr<Device>& device, std::size_t bytes, Pinning how);
+
+// Where a ring's slots come from: pinned memory up to a limit, and pageable memory from the first refusal on.
+class PinnedSource {
+ public:
+  // limit: the most bytes that may be pinned at once.
+  PinnedSource(std::shared_ptr<Device> device, Pinning how, std::size_t limit);
+
+  [[nodiscard]] SlotMemory operator()(std::size_t bytes);
+
+  [[nodiscard]] std::size_t pinned_bytes() const { return state_->bytes.load(); }
+  // Why slots are pageable; empty if they are not.
+  [[nodiscard]] std::string refusal() const;
+
+ private:
+  struct State {
+    std::atomic<std::size_t> bytes{0};  // relaxed would do: only a limit hangs on it
+    mutable std::mutex mutex;
+    std::string refusal;  // guarded by mutex
+  };
+  void refuse(std::string why) const;
+
+  std::shared_ptr<Device> device_;
+  Pinning how_;
+  std::size_t limit_;
+  std::shared_ptr<State> state_;
+};
+
+// Seconds that the fastest of a few copies of `bytes` takes from such memory to `to`, on the device.
+[[nodiscard]] double copy_seconds(const std::shared_ptr<Device>& device, Device::Stream stream, std::byte* to,
+                                  std::size_t bytes, Pinning how);
+
+}  // namespace memload

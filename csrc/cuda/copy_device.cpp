@@ -1,0 +1,133 @@
+#include "cuda/copy_device.h"
+
+#include <cuda_runtime.h>
+
+#include <string>
+
+namespace memload::cuda {
+namespace {
+
+// Errors after which no call of the process succeeds any more. They are told by whichever call comes next.
+bool sticks(cudaError_t status) {
+  switch (status) {
+    case cudaErrorIllegalAddress:
+    case cudaErrorLaunchFailure:
+    case cudaErrorAssert:
+    case cudaErrorHardwareStackError:
+    case cudaErrorIllegalInstruction:
+    case cudaErrorMisalignedAddress:
+    case cudaErrorInvalidAddressSpace:
+    case cudaErrorInvalidPc:
+    case cudaErrorLaunchTimeout:
+    case cudaErrorECCUncorrectable:
+      return true;
+    default:
+      return false;
+  }
+}
+
+void check(cudaError_t status, const char* call) {
+  if (status == cudaSuccess) return;
+  std::string what =
+      std::string(call) + " failed: " + cudaGetErrorName(status) + " (" + cudaGetErrorString(status) + ")";
+  if (sticks(status)) {
+    what +=
+        "; a kernel that ran before this call failed, most likely one of the loop's own, and the process cannot use "
+        "the device any more: run it again with CUDA_LAUNCH_BLOCKING=1 to see which";
+  } else {
+    static_cast<void>(cudaGetLastError());  // so that the next call of somebody else does not report it
+  }
+  throw DeviceError(what);
+}
+
+// Makes `device` the thread's current one, and the previous one again at the end.
+class OnDevice {
+ public:
+  explicit OnDevice(int device) {
+    check(cudaGetDevice(&previous_), "cudaGetDevice");
+    if (device == previous_) return;
+    check(cudaSetDevice(device), "cudaSetDevice");
+    changed_ = true;
+  }
+  ~OnDevice() {
+    if (changed_) static_cast<void>(cudaSetDevice(previous_));
+  }
+  OnDevice(const OnDevice&) = delete;
+  OnDevice& operator=(const OnDevice&) = delete;
+
+ private:
+  int previous_ = 0;
+  bool changed_ = false;
+};
+
+cudaStream_t handle_of(Device::Stream stream) { return reinterpret_cast<cudaStream_t>(stream); }
+cudaEvent_t event_of(const Device::Event& event) { return static_cast<cudaEvent_t>(event.get()); }
+
+class CudaDevice final : public Device {
+ public:
+  explicit CudaDevice(int index) : index_(index) {
+    int devices = 0;
+    check(cudaGetDeviceCount(&devices), "cudaGetDeviceCount");
+    if (index < 0 || index >= devices) {
+      throw DeviceError("there is no CUDA device " + std::to_string(index) + " among " + std::to_string(devices));
+    }
+  }
+
+  std::byte* allocate_pinned(std::size_t bytes) override {
+    const OnDevice here(index_);
+    void* memory = nullptr;
+    check(cudaHostAlloc(&memory, bytes, cudaHostAllocPortable), "cudaHostAlloc");
+    return static_cast<std::byte*>(memory);
+  }
+
+  void free_pinned(std::byte* memory) noexcept override { static_cast<void>(cudaFreeHost(memory)); }
+
+  void register_host(std::byte* memory, std::size_t bytes) override {
+    const OnDevice here(index_);
+    check(cudaHostRegister(memory, bytes, cudaHostRegisterPortable), "cudaHostRegister");
+  }
+
+  void unregister_host(std::byte* memory) noexcept override { static_cast<void>(cudaHostUnregister(memory)); }
+
+  void copy_async(std::byte* to, const std::byte* from, std::size_t bytes, Stream stream) override {
+    const OnDevice here(index_);
+    check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, handle_of(stream)), "cudaMemcpyAsync");
+  }
+
+  Event record(Stream stream) override {
+    const OnDevice here(index_);
+    cudaEvent_t made = nullptr;
+    check(cudaEventCreateWithFlags(&made, cudaEventDisableTiming | cudaEventBlockingSync), "cudaEventCreateWithFlags");
+    Event event(made, [](void* one) { static_cast<void>(cudaEventDestroy(static_cast<cudaEvent_t>(one))); });
+    check(cudaEventRecord(made, handle_of(stream)), "cudaEventRecord");
+    return event;
+  }
+
+  void wait(Stream stream, const Event& event) override {
+    const OnDevice here(index_);
+    check(cudaStreamWaitEvent(handle_of(stream), event_of(event), 0), "cudaStreamWaitEvent");
+  }
+
+  bool done(const Event& event) override {
+    const cudaError_t status = cudaEventQuery(event_of(event));
+    if (status == cudaErrorNotReady) {
+      static_cast<void>(cudaGetLastError());
+      return false;
+    }
+    check(status, "cudaEventQuery");
+    return true;
+  }
+
+  void synchronise(const Event& event) override {
+    check(cudaEventSynchronize(event_of(event)), "cudaEventSynchronize");
+  }
+
+ private:
+  const int index_;
+};
+
+}  // namespace
+
+std::shared_ptr<Device> copy_device(int index) { return std::make_shared<CudaDevice>(index); }
+
+}  // namespace memload::cuda

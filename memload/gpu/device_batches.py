@@ -1,0 +1,205 @@
+"""Batches on the device, in the loop's hands: the last layer of a native pass, and of a stock one.
+
+gatherer -> placed on the device, cast, transformed (stream `work`) -> one batch ahead -> the loop's stream
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from memload.cast import Cast
+from memload.cast_batches import Casting, cast_batch
+from memload.draws import Indices
+from memload.gpu.casting import cast_on_device
+from memload.gpu.landing import CopiedBatches, OnDevice, TransferredBatches
+from memload.gpu.placing import Placer
+from memload.iterators import AroundBatches
+from memload.planned_rows import PlannedRows
+from memload.ragged_rows import is_ragged
+from memload.seeding import PassSeed
+from memload.stats import LoaderStats
+from memload.transforms import Outcome, transformed_here
+
+if TYPE_CHECKING:
+    from memload.engine import Gatherer
+
+Transform = Callable[..., Any]
+
+
+class _CastingThere(Casting):
+    """How the fields of a batch that is on the device are cast."""
+
+    def of(self, cast: Cast, values: Any) -> Any:
+        """Return a field of the batch after its cast, by one kernel where there is one."""
+        if is_ragged(values):
+            return super().of(cast, values)
+        return cast_on_device(values, cast, seeds=self.seeds(cast, len(values)))
+
+
+@dataclass(frozen=True)
+class Casts:
+    """The casts of whole batches on the device.
+
+    Attributes:
+        casts, names, grouped: as `memload.cast_batches.cast_batch` takes them.
+    """
+
+    casts: Mapping[Any, Cast]
+    names: Sequence[Any] = ()
+    grouped: bool = False
+
+    def apply(self, batch: Any, seed: PassSeed | None, rows: Indices | int) -> Any:
+        """Return a batch with its fields cast; what is drawn follows from its rows, or its number."""
+        return cast_batch(batch, self.casts, self.names, self.grouped, _CastingThere(seed, rows))
+
+
+class DeviceBatches:
+    """A `Gatherer` around a gatherer, whose batches it hands out on the device.
+
+    While the loop works on a batch, the one after it is cast and transformed, if it was gathered by then. A consumer
+    that is asked for does not wait for the device: its stream does.
+
+    Args:
+        gatherer: gives batches that are `OnDevice`, or on the CPU.
+        placer: of the device.
+        casts: of batches that are `OnDevice`.
+        transform: what becomes of a batch on the device, last; None: nothing.
+        ahead: cuts the plan as the gatherer does, since randomness follows from the rows of a batch.
+    """
+
+    def __init__(
+        self, gatherer: Gatherer, placer: Placer, casts: Casts, transform: Transform | None, ahead: PlannedRows
+    ) -> None:
+        self.gatherer = gatherer
+        self.rows, self.depth = gatherer.rows, gatherer.depth
+        self._placer, self._casts, self._transform = placer, casts, transform
+        self._ahead = ahead if casts.casts or transform is not None else None
+        self._prepared: deque[Outcome | _Raised] = deque()
+
+    def begin(self, seed: PassSeed) -> None:
+        """Begin the pass."""
+        self._seed = seed
+        self.gatherer.begin(seed)
+
+    def extend(self, rows: Indices) -> None:
+        """Take rows that follow those before."""
+        if self._ahead is not None:
+            self._ahead.extend(rows)
+        self.gatherer.extend(rows)
+
+    def push(self, rows: Indices) -> None:
+        """Take rows that are one batch."""
+        if self._ahead is not None:
+            self._ahead.push(rows)
+        self.gatherer.push(rows)
+
+    def finish(self) -> None:
+        """Know that nothing follows."""
+        if self._ahead is not None:
+            self._ahead.finish()
+        self.gatherer.finish()
+
+    def next(self, timeout: float) -> Any:
+        """Return the next batch as an `Outcome`, None at the end."""
+        self._placer.pace()
+        found = self._prepared.popleft() if self._prepared else self._prepare(timeout)
+        if isinstance(found, _Raised):
+            raise found.error
+        if found is None or found.error is not None:
+            return found
+        handed = self._placer.hand_over(found.batch)
+        if isinstance(self.gatherer, TransferredBatches | CopiedBatches):
+            self._prepare_another(self.gatherer)
+        return Outcome(handed)
+
+    def placed(self, batch: Any, number: int) -> Any:
+        """Return a batch that the dataset itself answered, on the device and transformed; its rows are not known."""
+        placed = self._placer.place(batch)
+        if self._transform is not None:
+            placed = self._placer.launch(transformed_here, self._transform, placed, self._seed, number)
+        return self._placer.hand_over(placed)
+
+    def stats(self) -> LoaderStats:
+        """Return the gatherer's counters, with what was copied here."""
+        gathered = self.gatherer.stats()
+        return replace(gathered, copied_bytes=gathered.copied_bytes + self._placer.copied_bytes)
+
+    def close(self, keep_slots: bool, at_once: bool = False) -> None:
+        """Stop, and give memory and threads back, or keep the slots for a later pass."""
+        self._prepared.clear()
+        self.gatherer.close(keep_slots, at_once)
+
+    def _prepare_another(self, gatherer: TransferredBatches | CopiedBatches) -> None:
+        try:
+            if gatherer.is_ready() and (prepared := self._prepare(0.0)) is not None:
+                self._prepared.append(prepared)
+        except Exception as error:  # in its turn: after the batch that is handed out now
+            self._prepared.append(_Raised(error))
+
+    def _prepare(self, timeout: float) -> Outcome | None:
+        gathered = self.gatherer.next(timeout)
+        if gathered is None:
+            return None
+        rows = None if self._ahead is None else self._ahead.take()
+        if isinstance(gathered, Outcome):
+            if gathered.error is not None:
+                return gathered
+            gathered = gathered.batch
+        on_device = isinstance(gathered, OnDevice)
+        batch = gathered.batch if on_device else self._placer.place(gathered)
+        if rows is None:
+            return Outcome(batch)
+        if on_device and self._casts.casts:
+            batch = self._placer.launch(self._casts.apply, batch, self._seed, rows)
+        if self._transform is None:
+            return Outcome(batch)
+        try:
+            return Outcome(self._placer.launch(transformed_here, self._transform, batch, self._seed, rows))
+        except BaseException as error:  # whatever it is, the loop raises it in its turn
+            return Outcome(error=error)
+
+
+class _Raised:
+    """What a gatherer raised while a batch was prepared ahead."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+
+class MovedBatches(AroundBatches):
+    """The batches of the stock machinery, moved to the device, cast and transformed there.
+
+    Args:
+        batches: an iterator with a length.
+        placer: of the device.
+        casts: what is cast.
+        transform: what becomes of a batch, last; None: nothing.
+        seed: what the randomness of the pass follows from, and with it the number of the batch; None: there is none.
+        number: of the first of these batches, counted from the beginning of the pass.
+    """
+
+    def __init__(
+        self,
+        batches: Any,
+        placer: Placer,
+        casts: Casts,
+        transform: Transform | None,
+        seed: PassSeed | None,
+        number: int,
+    ) -> None:
+        super().__init__(batches)
+        self._placer, self._casts, self._transform = placer, casts, transform
+        self._seed, self._number = seed, number
+
+    def __next__(self) -> Any:
+        self._placer.pace()
+        batch = self._placer.place(next(self._batches))
+        number, self._number = self._number, self._number + 1
+        if self._casts.casts:
+            batch = self._placer.launch(self._casts.apply, batch, self._seed, number)
+        if self._transform is not None and self._seed is not None:
+            batch = self._placer.launch(transformed_here, self._transform, batch, self._seed, number)
+        return self._placer.hand_over(batch)

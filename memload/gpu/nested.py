@@ -1,0 +1,74 @@
+"""The tensors of a batch, in whichever containers they lie."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+
+def tensors_of(batch: Any) -> list[torch.Tensor]:
+    """Return the tensors of a batch, from left to right; those of objects that are no containers are not found.
+
+    Example:
+        >>> [x.item() for x in tensors_of({"a": torch.tensor(1), "b": [(torch.tensor(2), "text")]})]
+        [1, 2]
+    """
+    found: list[torch.Tensor] = []
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        found.append(tensor)
+        return tensor
+
+    rebuilt(batch, note)
+    return found
+
+
+def rebuilt(batch: Any, fn: Callable[[torch.Tensor], torch.Tensor], other: Callable[[Any], Any] | None = None) -> Any:
+    """Return a batch like this one, with `fn` of each tensor, from left to right.
+
+    Args:
+        batch: tensors in dicts and other mappings, tuples, named tuples, lists and dataclasses, nested in any way.
+            Jagged tensors count as their values and offsets.
+        fn: makes a tensor of a tensor.
+        other: makes something of whatever is neither a tensor nor such a container; without it, that stays as it is.
+    """
+    if isinstance(batch, torch.Tensor):
+        if batch.layout != torch.jagged:
+            return fn(batch)
+        jagged: Any = batch
+        values = fn(jagged.values())
+        return torch.nested.nested_tensor_from_jagged(values, offsets=fn(jagged.offsets()))
+    if isinstance(batch, tuple):
+        members = [rebuilt(member, fn, other) for member in batch]
+        return type(batch)(*members) if hasattr(batch, "_fields") else type(batch)(members)
+    if type(batch) is list:
+        return [rebuilt(member, fn, other) for member in batch]
+    if isinstance(batch, Mapping) and not hasattr(batch, "to"):
+        return _mapping_like(batch, {key: rebuilt(value, fn, other) for key, value in batch.items()})
+    if dataclasses.is_dataclass(batch) and not isinstance(batch, type) and not hasattr(batch, "to"):
+        return _dataclass_like(batch, fn, other)
+    return batch if other is None else other(batch)
+
+
+def _mapping_like(batch: Mapping[Any, Any], members: dict[Any, Any]) -> Any:
+    if type(batch) is dict:
+        return members
+    if isinstance(batch, MappingProxyType):
+        return MappingProxyType(members)
+    made: Any = copy.copy(batch)  # keeps what a subclass has besides, such as the factory of a defaultdict
+    made.update(members)
+    return made
+
+
+def _dataclass_like(
+    batch: Any, fn: Callable[[torch.Tensor], torch.Tensor], other: Callable[[Any], Any] | None = None
+) -> Any:
+    made = copy.copy(batch)
+    for field in dataclasses.fields(batch):
+        object.__setattr__(made, field.name, rebuilt(getattr(batch, field.name), fn, other))
+    return made

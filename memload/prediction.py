@@ -1,0 +1,65 @@
+"""What a plan predicted beside what a pass took: private memory of all processes at its peak, shared memory once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from memload.measure import peak_memory, private_bytes
+from memload.memory.plan_result import Plan
+from memload.sizes import format_size
+
+_PAUSE = 0.02  # seconds that the loop computes on a batch, so that others are gathered ahead of it
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """One pass, in bytes.
+
+    Attributes:
+        predicted: of RAM, what the process had before included.
+        measured: the peak.
+        start: what the process had before.
+        batches: that were loaded.
+    """
+
+    predicted: int
+    measured: int
+    start: int
+    batches: int
+
+    @property
+    def error(self) -> float:
+        """How far the prediction is off: above 0, it says too much."""
+        return self.predicted / self.measured - 1
+
+    @property
+    def own_error(self) -> float:
+        """The same of the memory that the pass itself took, what the process had before left out."""
+        return (self.predicted - self.start) / max(1, self.measured - self.start) - 1
+
+    def __str__(self) -> str:
+        return (
+            f"RAM over {self.batches} batches: predicted {format_size(self.predicted)}, measured "
+            f"{format_size(self.measured)} ({self.error:+.1%})"
+        )
+
+
+def measured(plan: Plan, loader: Callable[[], Iterable[Any]], batches: int | None = None) -> Prediction:
+    """Run one pass of at most so many batches, and return its peak beside what was predicted.
+
+    Args:
+        plan: of this pass, made in this process before it.
+        loader: opens the data and makes the loader; what that takes counts.
+        batches: how many; None: all.
+    """
+    count = 0
+    start = private_bytes()
+    with peak_memory() as peak:
+        for _ in islice(loader(), batches):  # holds a batch while it asks for the next, as loops do
+            count += 1
+            time.sleep(_PAUSE)
+        return Prediction(plan.ram.predicted, start + peak(), start, count)

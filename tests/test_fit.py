@@ -1,0 +1,124 @@
+"""Advice on how to train on a device of some size, and what one step says of itself."""
+
+import pytest
+import torch
+from memory_models import GraphNet, Transformer, convolutional, graph_batch
+from torch import nn
+
+import memload
+from memload.memory.allocations import Allocations
+from memload.memory.recomputing import blocks_of, checkpointed
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def test_less_memory_means_accumulation_then_checkpointing_then_nothing():
+    model, sample = Transformer(), torch.randint(100, (2, 64))
+    advice = memload.fit(
+        model, sample, ["100MB", "10MB", "1.9MB", "200kB"], effective_batch=64, min_batch_size=4, device="cpu"
+    )
+    roomy, less, little, none = advice.best
+    assert (roomy.batch_size, roomy.accumulation, roomy.checkpointing, roomy.precision) == (64, 1, False, "bf16")
+    assert less.batch_size < 64 <= less.batch_size * less.accumulation < 64 + less.accumulation
+    assert little.checkpointing
+    assert little.fits
+    assert not none.fits
+    assert all(one.nbytes <= 0.9 * one.memory for one in advice.options if one.fits)
+    assert all(one.nbytes > 0.9 * one.memory for one in advice.options if not one.fits)
+    assert all(one.relative_time > 0 for one in advice.options)
+    assert advice.for_memory("10MB") == less
+    assert repr(advice).splitlines()[4].strip().startswith("200 kB  does not fit: ")
+
+
+def test_what_is_advised_runs_in_the_predicted_bytes():
+    model, sample = Transformer(), torch.randint(100, (2, 64))
+    optimizer = torch.optim.Adam(model.parameters())
+    advice = memload.fit(model, sample, "4MB", effective_batch=48, optimizer=optimizer, device="cpu", mode="static")
+    for option in advice.options:
+        tokens = torch.randint(100, (option.batch_size, 64))
+        model.zero_grad()
+        with Allocations() as seen:
+            for _ in range(option.accumulation):
+                dtype = torch.bfloat16 if option.precision == "bf16" else None
+                with torch.autocast("cpu", dtype, enabled=dtype is not None):
+                    if option.checkpointing:
+                        with checkpointed([model]):
+                            model(tokens).mean().backward()
+                    else:
+                        out = model(tokens)
+                        out.mean().backward()
+                        del out
+        weights = sum(p.nbytes for p in model.parameters())
+        assert seen.peak + 3 * weights == pytest.approx(option.nbytes, rel=0.1)
+
+
+def test_what_is_frozen_can_be_offloaded():
+    frozen = nn.Sequential(*(nn.Linear(300, 300) for _ in range(8))).requires_grad_(False)
+    model = nn.Sequential(frozen, nn.Linear(300, 4))
+    advice = memload.fit(model, torch.rand(2, 300), ["100MB", "2MB"], effective_batch=32, device="cpu")
+    plenty, little = advice.best
+    assert not plenty.offload
+    assert little.offload
+    assert little.fits
+    assert plenty.nbytes - little.nbytes >= 6 * 300 * 300 * 4
+
+
+def test_blocks_are_members_of_lists_that_have_parts_of_their_own():
+    assert len(blocks_of([Transformer()])) == 2
+    assert blocks_of([convolutional()]) == []
+    model = Transformer()
+    with checkpointed([model]) as count:
+        assert count == 2
+        assert "forward" in vars(model.layers[0])
+    assert "forward" not in vars(model.layers[0])
+
+
+def test_graphs_are_not_worth_compiling():
+    advice = memload.fit(GraphNet(), graph_batch([5, 9], [20, 31]), "1GB", effective_batch=32, device="cpu")
+    assert not advice.compile
+    assert advice.best[0].batch_size == 32
+
+
+def test_advice_that_was_not_asked_for_is_an_error():
+    advice = memload.fit(nn.Linear(4, 4), torch.rand(2, 4), "1GB", effective_batch=32, mode="static")
+    with pytest.raises(KeyError, match="2 GB was not asked for; there is advice for 1 GB"):
+        advice.for_memory("2GB")
+    with pytest.raises(ValueError, match="effective_batch is 3: at least min_batch_size, 4"):
+        memload.fit(nn.Linear(4, 4), torch.rand(2, 4), effective_batch=3, min_batch_size=4)
+
+
+def test_a_probe_tells_the_peak_and_what_is_kept():
+    model, x = nn.Linear(1000, 1000), torch.rand(500, 1000)
+    report = memload.probe(lambda batch: model(batch).sum().backward(), x)
+    assert (report.peak, report.kept) == (1001 * 1000 * 4 + 8, 1001 * 1000 * 4)
+    assert report.fits
+    assert report.largest_from.startswith("aten.")
+
+
+def test_a_probe_catches_that_memory_ran_out_and_gives_back_what_was_taken():
+    with Allocations() as seen:
+        report = memload.probe(lambda: [torch.zeros(1000) for _ in range(100)], limit="100kB")
+        assert seen.live == 0
+    assert not report.fits
+    assert report.out_of_memory.startswith("out of the 100 kB that were allowed: ")
+    assert "memload.compute_batch_size" in report.advice[0]
+    assert repr(report).startswith("ProbeReport: the step ran out of memory; peak ")
+
+    def too_much():
+        raise MemoryError
+
+    assert memload.probe(too_much).out_of_memory == "MemoryError"
+    assert not memload.probe(lambda: torch.empty(1 << 60, dtype=torch.uint8)).fits  # the allocator's own RuntimeError
+
+
+def test_a_probe_names_one_large_tensor_and_lets_other_errors_through():
+    scores = memload.probe(lambda x: (x @ x.t()).softmax(-1).sum(), torch.rand(400, 4))
+    assert any(sentence.startswith("One tensor is ") for sentence in scores.advice)
+    with pytest.raises(RuntimeError, match="cannot be multiplied"):
+        memload.probe(lambda x: x @ x, torch.rand(400, 4))
