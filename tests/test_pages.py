@@ -15,10 +15,12 @@ PAGES = [
     "cast.md",
     "checkpointing.md",
     "compression.md",
+    "gpu.md",
     "graphs.md",
     "hdf5.md",
     "monitor.md",
     "nsd.md",
+    "offloading.md",
     "scoring.md",
     "sources.md",
 ]
