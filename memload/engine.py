@@ -149,7 +149,8 @@ class PassSettings:
         slots = _core.Pipeline.ring_bytes(self.source.pipeline_fields(), self.slot_rows, self.depth, self.threads)
         if self.pins:
             slots = (self.depth + 1) * whole_power(slots // (self.depth + 1))
-        return slots + (self.depth + 1) * self.slot_rows * 8
+        late = 0 if self.source.raw else self.source.late_row_bytes
+        return slots + (self.depth + 1) * self.slot_rows * (8 + late)
 
     def pipeline(self, loader: FastLoader[Any], reuse: _core.Pipeline | None, **where: Any) -> _core.Pipeline:
         """Return a pipeline for one pass, on the slots of an earlier one if given; `where`: its further arguments."""

@@ -234,8 +234,7 @@ def device_bytes(settings: PassSettings) -> int:
     passing = [_slot_bytes([field], rows) for field in fields[: len(late)]]
     bits = [field[3] for field in fields]
     cast = sum(n * to.dtype.itemsize * 8 // b for n, to, b in zip(passing, late, bits, strict=False))
-    # Pictures whose pixels change their places are cast out of what the loop would get.
-    cast += sum(whole * to.dtype.itemsize * 8 // min(bits) for to in (source.late_casts or {}).values())
+    cast += rows * source.late_row_bytes
     return settings.depth * whole + handed * (max(0, whole - sum(passing)) + cast)
 
 
