@@ -50,6 +50,7 @@ from memload.memory.fitting import FitAdvice, FitOption, fit
 from memload.memory.memory_budget import MemoryBudget, StaticBytes
 from memload.memory.metric_logs import MLflowLog, TensorBoardLog
 from memload.memory.monitor import Monitor
+from memload.memory.offload import Offloaded, offload
 from memload.memory.plan_result import Plan
 from memload.memory.planner import plan
 from memload.memory.probing import ProbeReport, probe
@@ -101,6 +102,7 @@ __all__ = [
     "Micro",
     "MixingSampler",
     "Monitor",
+    "Offloaded",
     "Padded",
     "Plan",
     "ProbeReport",
@@ -124,6 +126,7 @@ __all__ = [
     "from_hf",
     "graph_collate",
     "group_collate",
+    "offload",
     "open",
     "open_graphs",
     "plan",

@@ -74,7 +74,8 @@ class FastLoader(DataLoader[T]):
             ``(depth + 1)`` batches; see ``nbytes``.
         cast: for each named field a ``Cast``, done while gathering, such as
             ``{"stim": Cast(torch.bfloat16, norm_removed=True)}``. Keys are field names; for a TensorDataset positions.
-            On the stock engine the same cast follows the collation.
+            On the stock engine the same cast follows the collation. Scales, means by channel, layouts, crops and flips
+            are in docs/cast.md.
         batch_transform: a function of one batch, such as a torchvision v2 transform, an ``nn.Module`` or a compiled
             pipeline; the loop gets what it returns. It follows the cast, runs ahead of the loop in background threads
             under ``torch.no_grad()``, and draws random numbers that follow from (base seed, epoch, rows of the batch).

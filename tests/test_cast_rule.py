@@ -277,6 +277,13 @@ def test_windows_of_frames_are_normalised_along_any_axis(channels):
     assert same(cast, rule.apply(plain))
 
 
+def test_the_memory_of_cut_pictures_is_counted():
+    options = EngineOptions(threads=1, depth=3, transform_threads=1)
+    plain = memload.FastLoader(photos(), 8, batch_transform=dict, options=options)
+    cut = memload.FastLoader(photos(), 8, batch_transform=dict, options=options, cast={"mask": CASTS["mask"]})
+    assert cut.nbytes - plain.nbytes == (3 + 1 + 1) * 8 * (8 * 6 * 4)  # depth, thread and loop; rows; float32 pixels
+
+
 def test_a_batch_transform_gets_what_was_cut():
     seen = []
     loader = memload.FastLoader(photos(), 8, cast=CASTS, batch_transform=lambda b: seen.append(b["mask"].shape) or b)
@@ -308,6 +315,23 @@ def test_it_is_the_cast_of_what_lies_on_a_device():
         cast_on_device(x, rule, torch.empty(1), seeds)
 
 
+def test_constants_may_be_numbers_arrays_and_tensors():
+    listed = Cast(torch.float32, scale=0.5, mean=(1.0, 2.0), std=4.0, channels=-1)
+    assert listed == Cast(
+        torch.float32, scale=np.float64(0.5), mean=torch.tensor([1.0, 2.0]), std=np.array(4.0), channels=-1
+    )
+    assert hash(listed) == hash(Cast(torch.float32, scale=0.5, mean=[1, 2], std=4, channels=-1))
+    assert repr(Cast(torch.float32)) == "Cast(dtype=torch.float32, norm_removed=False)"
+    assert repr(listed).endswith("norm_removed=False, scale=0.5, mean=(1.0, 2.0), std=4.0, channels=-1)")
+
+
+def test_samples_without_an_axis_are_cast_too():
+    loader = memload.FastLoader(
+        TensorDataset(torch.arange(3)), batch_size=None, cast={0: Cast(torch.float32, scale=0.5)}
+    )
+    assert [float(sample[0]) for sample in loader] == [0.0, 0.5, 1.0]
+
+
 # What is refused.
 
 
@@ -320,6 +344,7 @@ def test_it_is_the_cast_of_what_lies_on_a_device():
         ({"scale": float("nan")}, ValueError, "finite"),
         ({"scale": 1e-60}, ValueError, "that float32 holds"),
         ({"scale": "big"}, TypeError, "scale is a number"),
+        ({"mean": [[1.0]], "channels": -1}, TypeError, "mean is a number"),
         ({"norm_removed": True, "scale": 2.0}, ValueError, "excludes scale="),
         ({"channels": 1}, ValueError, "counted from the end"),
         ({"channels": True}, TypeError, "axis"),

@@ -19,6 +19,7 @@ PAGES = [
     "hdf5.md",
     "monitor.md",
     "nsd.md",
+    "offloading.md",
     "scoring.md",
     "sources.md",
 ]

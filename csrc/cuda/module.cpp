@@ -126,7 +126,10 @@ void place_pictures_at(std::uintptr_t src, std::uintptr_t dst, std::size_t pictu
                        std::uintptr_t stream) {
   const auto& [height, width, channels, out_height, out_width, interleaved, planes] = given;
   const PictureShape shape{height, width, channels, out_height, out_width, interleaved, planes};
-  if (pictures_per_draw == 0 || !(interleaved || planes)) throw py::value_error("there are no such pictures");
+  const double elements = static_cast<double>(height) * width * channels;
+  if (pictures_per_draw == 0 || !(interleaved || planes) || elements >= 4294967296.0) {
+    throw py::value_error("there are no such pictures");
+  }
   const DeviceRule checked = rule_of(rule);
   const auto drawn = draws_of(draws, shape, (pictures + pictures_per_draw - 1) / pictures_per_draw);
   const py::gil_scoped_release nogil;
