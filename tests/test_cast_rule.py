@@ -325,6 +325,16 @@ def test_constants_may_be_numbers_arrays_and_tensors():
     assert repr(listed).endswith("norm_removed=False, scale=0.5, mean=(1.0, 2.0), std=4.0, channels=-1)")
 
 
+def test_a_float32_view_and_a_cast_of_another_field_go_together():
+    image = values(torch.uint8, (16, 9, 9, 3))
+    view = memload.Float32View(memload.from_arrays(stim=image, image=image), norm_removed=True)
+    loader = memload.FastLoader(view, 16, cast={"image": Cast(torch.bfloat16, channels=-1, layout="NCHW", **IMAGENET)})
+    assert loader.engine == "native"
+    batch = next(iter(loader))
+    assert same(batch["stim"], Cast(torch.float32, norm_removed=True).apply(image))
+    assert same(batch["image"], Cast(torch.bfloat16, channels=-1, layout="NCHW", **IMAGENET).apply(image))
+
+
 def test_samples_without_an_axis_are_cast_too():
     loader = memload.FastLoader(
         TensorDataset(torch.arange(3)), batch_size=None, cast={0: Cast(torch.float32, scale=0.5)}
