@@ -144,6 +144,7 @@ PYBIND11_MODULE(_cuda, m) {
   m.doc() = "memload's CUDA kernels.";
   m.attr("version") = MEMLOAD_VERSION;
   m.attr("architectures") = MEMLOAD_CUDA_ARCHITECTURES;
+  m.attr("toolkit") = MEMLOAD_CUDA_TOOLKIT;
   m.def("cast_stim", memload::cuda::cast_stim_at, py::arg("src_address"), py::arg("dst_address"), py::arg("n"),
         py::arg("to_code"), py::arg("norm_removed"), py::arg("device"), py::arg("stream"),
         "Cast n uint8 pixels on a device, asynchronously on the stream with this handle.");
