@@ -14,6 +14,7 @@ from memload import Augment, Cast, _core
 from memload.cast_native import cast_tensor
 from memload.engine import EngineOptions
 from memload.gpu.casting import cast_on_device
+from memload.gpu.simulated import SimulatedInterface
 
 INPUTS = [
     torch.uint8, torch.int8, torch.int16, torch.uint16, torch.float16, torch.float32,
@@ -239,6 +240,16 @@ def test_what_stays_in_its_place_is_the_same_on_both_engines_and_through_a_stock
     for one, two, three in zip(native, stock, rebuilt, strict=True):
         assert all(same(one[key], two[key]) and same(one[key], three[key]) for key in casts)
         assert one["image"].is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_batches_on_a_device_are_cut_as_those_on_the_cpu(native):
+    device = SimulatedInterface(native=native)
+    loader = memload.FastLoader(
+        photos(), 8, shuffle=True, cast=CASTS, generator=torch.Generator().manual_seed(1), device=device
+    )
+    read = [{key: device.read(value) for key, value in batch.items()} for batch in loader]
+    assert equal([{key: value() for key, value in batch.items()} for batch in read], epochs(photos())[1])
 
 
 def test_a_stock_loader_with_the_collate_function_crops_too():
