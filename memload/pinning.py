@@ -17,9 +17,9 @@ def pinned(batch: Any, host: HostMemory | None = None) -> Any:
     """Copy a batch into memory of torch's pinned allocator, since only that knows which copies are in flight.
 
     Containers are gone into; of what lies in them, everything that has a ``pin_memory`` method is pinned. Tensors that
-    lie in the memory of `host` already stay there.
+    lie on a device, or in the memory of `host`, already stay there.
     """
-    if host is not None and isinstance(batch, torch.Tensor) and host.is_pinned(batch):
+    if isinstance(batch, torch.Tensor) and (batch.device.type != "cpu" or (host is not None and host.is_pinned(batch))):
         return batch
     if hasattr(batch, "pin_memory"):
         return batch.pin_memory()
@@ -28,6 +28,16 @@ def pinned(batch: Any, host: HostMemory | None = None) -> Any:
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
         return type(batch)(*(pinned(value, host) for value in batch))
     return type(batch)(pinned(value, host) for value in batch) if type(batch) in (list, tuple) else batch
+
+
+def pins_batches(loader: FastLoader[Any]) -> bool:
+    """Whether the batches of a native pass are to lie in pinned memory on the CPU, and can."""
+    return bool(loader.pin_memory) and loader._target is None and loader._host_memory() is not None
+
+
+def whole_power(nbytes: int) -> int:
+    """Return the bytes of pinned memory that torch's allocator takes for so many: the next power of two."""
+    return 1 << (nbytes - 1).bit_length()
 
 
 def pinned_by(loader: FastLoader[Any]) -> HostMemory | None:

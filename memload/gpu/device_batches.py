@@ -36,7 +36,8 @@ class _CastingThere(Casting):
         """Return a field of the batch after its cast, by one kernel where there is one."""
         if is_ragged(values):
             return super().of(cast, values)
-        return cast_on_device(values, cast, seeds=self.seeds(cast, len(values)))
+        seeds = None if cast.augment is None else self.seeds(cast, len(values))
+        return cast_on_device(values, cast, seeds=seeds)
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,10 @@ class DeviceBatches:
 
     def next(self, timeout: float) -> Any:
         """Return the next batch as an `Outcome`, None at the end."""
+        with self._placer.in_words():
+            return self._next(timeout)
+
+    def _next(self, timeout: float) -> Outcome | None:
         self._placer.pace()
         found = self._prepared.popleft() if self._prepared else self._prepare(timeout)
         if isinstance(found, _Raised):
@@ -195,8 +200,14 @@ class MovedBatches(AroundBatches):
         self._seed, self._number = seed, number
 
     def __next__(self) -> Any:
-        self._placer.pace()
-        batch = self._placer.place(next(self._batches))
+        with self._placer.in_words():
+            self._placer.pace()
+        batch = next(self._batches)
+        with self._placer.in_words():
+            return self._handed(batch)
+
+    def _handed(self, batch: Any) -> Any:
+        batch = self._placer.place(batch)
         number, self._number = self._number, self._number + 1
         if self._casts.casts:
             batch = self._placer.launch(self._casts.apply, batch, self._seed, number)
