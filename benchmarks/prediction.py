@@ -29,6 +29,7 @@ from memload.measure import Spread
 from memload.prediction import Prediction, measured
 
 ROW_BYTES = 1 << 19
+BATCHES = 13  # of a pass: enough to fill slots and cache
 CAST = {"data": memload.Cast(torch.float32, norm_removed=True)}
 HALVES = {"data": memload.Cast(torch.bfloat16, norm_removed=True)}
 LOADERS: dict[str, dict[str, Any]] = {
@@ -70,7 +71,7 @@ def native(path: str, name: str) -> Prediction:
     tier, settings = TIERS.get(name) or ({}, LOADERS[name])
     plan = memload.plan(memload.open(path), **tier, **settings)
     quiet = {"progress": False} if tier else {}
-    return measured(plan, lambda: memload.FastLoader(memload.open(path, **tier, **quiet), **settings))
+    return measured(plan, lambda: memload.FastLoader(memload.open(path, **tier, **quiet), **settings), BATCHES)
 
 
 def stock(path: str, name: str) -> Prediction:
@@ -78,7 +79,8 @@ def stock(path: str, name: str) -> Prediction:
     workers = STOCK[name]
     plan = memload.plan(memload.open(path), batch_size=16, cast=CAST, num_workers=workers)
     with shared_memory() as gained:
-        found = measured(plan, lambda: DataLoader(Floats(path), 16, shuffle=True, num_workers=workers))
+        loader = DataLoader(Floats(path), 16, shuffle=True, num_workers=workers)
+        found = measured(plan, lambda: loader, BATCHES)
         return Prediction(plan.stock.predicted, found.measured + gained(), found.start, found.batches)
 
 
