@@ -122,7 +122,7 @@ def measure(bench: Bench, path: Path, name: str) -> None:
     text = (
         f"off by {error.median:+.1%} ({error.low:+.1%} to {error.high:+.1%}); of what the pass took {own.median:+.1%}"
     )
-    bench.add(name, text, error=error, own_error=own, last=asdict(passes[-1]))
+    bench.add(name, text, error=error, own_error=own, predicted=passes[-1].predicted, measured=passes[-1].measured)
 
 
 def main() -> None:

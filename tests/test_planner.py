@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import memload
+from memload.gpu.simulated import SimulatedInterface
 from memload.memory.account import Account, Line
 from memload.memory.gpu_account import FRAGMENTATION, Training
 from memload.memory.model_bytes import activation_bytes
@@ -97,14 +98,22 @@ def test_the_stock_loader_makes_workers_times_prefetch_batches_and_holds_one():
     assert plan.stock.of("worker processes") == 4 * 9_000_000
 
 
-def test_on_a_gpu_batches_cross_uncast_and_ram_holds_them_so():
-    common = {"cast": {"stim": memload.Cast(torch.float32)}, "depth": 2, "ram": "16GB", "disk": "1TB"}
-    near = memload.plan(PICTURES, 32, device="cuda", gpu="8GB", **common)
-    far = memload.plan(PICTURES, 32, **common)
-    assert near.ram.of("loader") < far.ram.of("loader") / 3
-    assert near.data.slot_bytes < far.data.slot_bytes / 3
-    assert near.gpu.of("batches") == 2 * 32 * (ROW + 64 * 64 * 3 * 4 + 40)
+def test_on_a_gpu_batches_cross_uncast_and_both_sides_count_as_the_loader_says():
+    common = {"cast": {"stim": memload.Cast(torch.float32)}, "depth": 2, "shuffle": True}
+    near = memload.plan(PICTURES, 32, device="cuda", gpu="8GB", ram="16GB", disk="1TB", **common)
+    far = memload.plan(PICTURES, 32, ram="16GB", disk="1TB", **common)
+    loader = memload.FastLoader(PICTURES.zeros(), 32, device=SimulatedInterface(), **common)
+    assert near.ram.of("loader") == loader.nbytes < far.ram.of("loader") / 3
+    assert near.gpu.of("batches") == loader.device_nbytes
+    assert near.data.batch_bytes == far.data.batch_bytes == 32 * (64 * 64 * 3 * 4 + 40)
     assert far.gpu is None
+
+
+def test_casts_that_move_pixels_count_as_what_they_make():
+    crop = memload.Cast(torch.float32, channels=-1, layout="NCHW", augment=memload.Augment(crop=(32, 32)))
+    plan = memload.plan(PICTURES, 32, cast={"stim": crop}, ram="16GB", disk="1TB", threads=2)
+    assert plan.data.batch_bytes == 32 * (32 * 32 * 3 * 4 + 40)
+    assert plan.ram.of("transformed batches") == plan.data.slots * 32 * 32 * 32 * 3 * 4
 
 
 def training_account(models, optimizers=None, loss=None, sample=None, precision="float32"):

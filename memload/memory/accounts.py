@@ -34,14 +34,14 @@ class Sizes:
     """What a loader's batches take.
 
     Attributes:
-        loader: of the loader that gathers: where batches are cast on a GPU, of their uncast rows.
-        cast: of batches as the loop gets them.
+        loader: its bytes.
         sample: a batch without memory, for the loss; None if there is none to run.
+        transforms: whether functions make new batches of what is on a GPU.
     """
 
     loader: LoaderBytes
-    cast: LoaderBytes
     sample: Any = None
+    transforms: bool = False
 
     @classmethod
     def of(cls, request: Request, placement: Placement) -> Sizes:
@@ -51,16 +51,12 @@ class Sizes:
             TypeError: the native engine does not read the dataset.
         """
         settings = dict(request.loader)
-        whole = _loader(placement.dataset, request.batch_size, settings)
-        cast = replace(LoaderBytes.of(whole), stored_bytes=placement.stored_bytes)
-        sample = request.sample
-        if request.loss is not None and sample is None:
-            sample = sample_batch(whole)
         on_gpu = request.device is not None or placement.tier in GATHERED_ON_GPU
-        if not (on_gpu and settings.pop("cast", None)):
-            return cls(cast, cast, sample)
-        bare = LoaderBytes.of(_loader(placement.dataset, request.batch_size, settings))
-        return cls(bare, replace(bare, batch_bytes=cast.batch_bytes, stored_bytes=cast.stored_bytes), sample)
+        transforms = on_gpu and settings.pop("batch_transform", None) is not None  # functions of batches run there
+        loader = _loader(placement.dataset, request.batch_size, settings)
+        found = replace(LoaderBytes.of(loader, to_device=on_gpu), stored_bytes=placement.stored_bytes)
+        needs_sample = request.loss is not None and request.sample is None
+        return cls(found, sample_batch(loader) if needs_sample else request.sample, transforms)
 
 
 def _loader(dataset: Any, batch_size: int, settings: dict[str, Any]) -> FastLoader[Any]:
@@ -106,7 +102,7 @@ def stock_account(request: Request, placement: Placement, sizes: Sizes, machine:
     count = request.processes
     lines = [
         Line(line.name, line.predicted * count, line.note)
-        for line in stock_lines(sizes.cast.batch_bytes, workers, prefetch)
+        for line in stock_lines(sizes.loader.batch_bytes, workers, prefetch)
     ]
     if placement.tier in IN_RAM:
         lines.append(Line("rows in RAM", placement.held_bytes, ""))
@@ -173,10 +169,12 @@ def _batch_lines(request: Request, sizes: Sizes) -> list[Line]:
     """Batches on the GPU: with ``device=`` those under way, uncast, and their casts; else what the loop copies."""
     if not request.uses_gpu:
         return []
-    made = sizes.cast.batch_bytes
-    crossing = sizes.loader.batch_bytes if sizes.loader is not sizes.cast else 0
+    loader = sizes.loader
+    made = [Line("transformed batches", 2 * loader.batch_bytes, "the one in use and the next")]
     if request.tier in GATHERED_ON_GPU:
-        return [Line("batches", 3 * made + crossing, "the one in use, and the next, with what its cast makes")]
+        stored = loader.row_bytes * loader.batch_rows
+        note = "the one in use, and the next, with what its cast makes"
+        return [Line("batches", 3 * loader.batch_bytes + stored, note), *(made if sizes.transforms else [])]
     if request.device is None:
-        return [Line("batches", 2 * made, "the one in use, and the next that the loop copies")]
-    return [Line("batches", 2 * (made + crossing), "the one in use and the next, as they cross and as they are cast")]
+        return [Line("batches", 2 * loader.batch_bytes, "the one in use, and the next that the loop copies")]
+    return [Line("batches", loader.device_bytes, "under way, ahead and in use"), *(made if sizes.transforms else [])]

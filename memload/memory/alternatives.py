@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from memload.memory.account import Account
-from memload.memory.gpu_account import trains_nothing
+from memload.memory.gpu_account import MOVING, trains_nothing
 from memload.memory.model_bytes import modules_of
 from memload.memory.placement import IN_RAM
 from memload.memory.plan_result import Plan
@@ -20,7 +20,6 @@ from memload.sizes import format_size
 Compute = Callable[[Request], Plan]
 Way = tuple[str, Request]
 
-_MOVING = ("batches", "activations", "optimizer's step", "fragmentation")
 _CACHE_SHARE = 0.9  # of what is left, that a cache of rows is given
 
 
@@ -99,7 +98,7 @@ def _first_that_fits(words: str, request: Request, compute: Compute) -> Iterator
 def _could_fit(plan: Plan) -> bool:
     """Whether what does not depend on the batch size leaves any room."""
     gpu, ram = plan.gpu, plan.ram
-    on_gpu = gpu is None or gpu.free is None or gpu.without(*_MOVING) < gpu.free
+    on_gpu = gpu is None or gpu.free is None or gpu.without(*MOVING, "fragmentation") < gpu.free
     return on_gpu and (ram.free is None or ram.without("loader", "transformed batches") < ram.free)
 
 

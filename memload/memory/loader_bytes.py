@@ -1,20 +1,21 @@
-"""What one pass of a FastLoader takes in RAM, worked out from its settings before anything is gathered."""
+"""What one pass of a FastLoader takes, worked out from its settings before anything is gathered."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from memload import _core
 from memload.engine import PassSettings
+from memload.fields import Field
+from memload.gpu.landing import device_bytes, why_whole
 from memload.gpu.near_batches import NearSettings
 from memload.grouped_batches import GroupSettings, settings_of
-from memload.grouped_source import GroupedSource
 from memload.loader import FastLoader
-from memload.native import Key, PipelineField, Source
+from memload.native import Key, Source
 from memload.ragged_fields import RaggedField
 
 
@@ -27,11 +28,12 @@ class LoaderBytes:
         stored_bytes: of all rows, as they are stored or would be gathered without a cast.
         batch_rows: rows of a full batch.
         batch_bytes: of a full batch, as the loop gets it; of rows that differ in length, the mean.
-        made_bytes: of a batch that functions (`map`, `batch_transform`) made; 0 without any.
+        made_bytes: of what functions (`map`, `batch_transform`) and casts that move pixels make of a batch; 0 without.
         slot_bytes: of one slot.
         slots: batches ahead, and one for the loop.
         nbytes: what `loader.nbytes` says: slots, plan and row selections.
         plan_bytes: of the plan and the selections alone.
+        device_bytes: what `loader.device_nbytes` says; 0 for batches that stay on the CPU.
         threads: threads that gather.
     """
 
@@ -44,6 +46,7 @@ class LoaderBytes:
     slots: int
     nbytes: int
     plan_bytes: int
+    device_bytes: int
     threads: int
 
     @property
@@ -57,8 +60,12 @@ class LoaderBytes:
         return self.slots * self.made_bytes
 
     @classmethod
-    def of(cls, loader: FastLoader[Any]) -> LoaderBytes:
+    def of(cls, loader: FastLoader[Any], *, to_device: bool = False) -> LoaderBytes:
         """Work them out.
+
+        Args:
+            loader: one whose batches stay on the CPU.
+            to_device: whether they are to go to a GPU; none need be here.
 
         Raises:
             TypeError: the loader runs on stock machinery, of which nobody knows what it takes; or the rows lie on a
@@ -67,22 +74,24 @@ class LoaderBytes:
         resolved = loader._resolved()
         if isinstance(resolved, str):
             raise TypeError(f"only what the native engine reads can be planned. {resolved}")
-        source = resolved.with_casts(loader._casts)
-        settings = settings_of(loader, source)
+        here = resolved.with_casts(loader._casts)
+        there = replace(here, raw=True) if to_device and isinstance(here, Source) and why_whole(here) is None else here
+        settings, as_said = settings_of(loader, there), settings_of(loader, here)
         if isinstance(settings, NearSettings):
             raise TypeError('these rows lie on a device already: plan those they were made of, with tier="device"')
         each = list(settings.each) if isinstance(settings, GroupSettings) else [settings]
-        batch_bytes = max(map(_batch_bytes, each))
+        plan_bytes = loader.nbytes - as_said.ring_bytes
         return cls(
-            rows=source.rows,
-            stored_bytes=_stored_bytes(source),
+            rows=here.rows,
+            stored_bytes=sum(field.nbytes for one in each for field in one.source.fields.values()),
             batch_rows=each[0].batch_rows,
-            batch_bytes=batch_bytes,
-            made_bytes=_made_bytes(loader, each[0], batch_bytes),
+            batch_bytes=max(map(_batch_bytes, each)),
+            made_bytes=0 if to_device else _made_bytes(loader, each[0]),
             slot_bytes=sum(map(_slot_bytes, each)),
             slots=settings.depth + 1,
-            nbytes=loader.nbytes,
-            plan_bytes=loader.nbytes - settings.ring_bytes,
+            nbytes=settings.ring_bytes + plan_bytes,
+            plan_bytes=plan_bytes,
+            device_bytes=sum(map(device_bytes, each)) if to_device else 0,
             threads=each[0].threads,
         )
 
@@ -102,18 +111,12 @@ def sample_batch(loader: FastLoader[Any]) -> Any:
 
 
 def _sample_field(source: Source, key: Key, rows: int) -> Any:
-    field, cast = source.fields[key], source.casts.get(key)
-    dtype = field.dtype if cast is None else cast.dtype
+    field = source.fields[key]
+    dtype, shape = _as_given(source, key)
     if not isinstance(field, RaggedField):
-        return torch.empty((rows, *field.shape), dtype=dtype, device="meta")
-    items = round(rows * field.column.items / max(1, field.rows)) * field.column.planes
-    values = torch.empty((items, *field.item_shape), dtype=dtype, device="meta")
+        return torch.empty((rows, *shape), dtype=dtype, device="meta")
+    values = torch.empty((_items(field, rows), *field.item_shape), dtype=dtype, device="meta")
     return field.assembled(values, iter([torch.empty(rows + 1, dtype=torch.int64, device="meta")]))
-
-
-def _stored_bytes(source: Source | GroupedSource) -> int:
-    sources = source.sources if isinstance(source, GroupedSource) else (source,)
-    return sum(field.nbytes for one in sources for field in one.fields.values())
 
 
 def _slot_bytes(settings: PassSettings) -> int:
@@ -121,28 +124,47 @@ def _slot_bytes(settings: PassSettings) -> int:
 
 
 def _batch_bytes(settings: PassSettings) -> int:
-    rows = min(settings.batch_rows, max(1, settings.source.rows))
-    return sum(_field_bytes(field, rows) for field in settings.source.pipeline_fields())
+    """Bytes of a full batch as the loop gets it, unless functions make it."""
+    source, rows = settings.source, min(settings.batch_rows, max(1, settings.source.rows))
+    return sum(_field_bytes(source, key, rows) for key in source.fields)
 
 
-def _field_bytes(field: PipelineField, rows: int) -> int:
-    column, _, _, bits, shape = field
-    items = rows
-    if isinstance(column, _core.Ragged):
-        mean = column.items / max(1, column.rows)
-        items = round(rows * column.planes * (column.longest(1) if column.pads else mean))
-    return items * bits // 8 * math.prod(shape)
+def _field_bytes(source: Source, key: Key, rows: int) -> int:
+    field = source.fields[key]
+    dtype, shape = _as_given(source, key)
+    items = _items(field, rows) if isinstance(field, RaggedField) else rows
+    return items * math.prod(shape) * dtype.itemsize
 
 
-def _made_bytes(loader: FastLoader[Any], settings: PassSettings, batch_bytes: int) -> int:
-    """Of a batch after the functions: mapped samples are as large as the first; `batch_transform` keeps the size."""
+def _as_given(source: Source, key: Key) -> tuple[torch.dtype, tuple[int, ...]]:
+    """Dtype and shape of a row of a field, or of an item of it, in a batch that the loop gets."""
+    field: Field = source.fields[key]
+    cast = (source.late_casts or {}).get(key) or source.casts.get(key)
+    if cast is None:
+        return field.dtype, field.item_shape
+    return cast.dtype, field.item_shape if isinstance(field, RaggedField) else cast.row_shape(field.shape)
+
+
+def _items(field: RaggedField, rows: int) -> int:
+    """Items of a batch: so many rows of the mean length, or of the greatest where they are padded."""
+    column = field.pipeline_column
+    each = column.longest(1) if column.pads else column.items / max(1, column.rows)
+    return round(rows * each) * column.planes
+
+
+def _made_bytes(loader: FastLoader[Any], settings: PassSettings) -> int:
+    """Of what is made of a batch: mapped samples are as large as the first; `batch_transform` keeps the size."""
+    source, rows = settings.source, settings.batch_rows
     if settings.recipe is None:
         return 0
-    if not settings.recipe.maps:
-        return batch_bytes
+    if not source.maps:
+        late = source.late_casts or {}
+        return (
+            _batch_bytes(settings) if loader.batch_transform else sum(_field_bytes(source, key, rows) for key in late)
+        )
     with torch.random.fork_rng(devices=[]):
         sample = loader.dataset[0]
-    return settings.batch_rows * sum(x.nbytes for x in _tensors_in(sample))
+    return rows * sum(x.nbytes for x in _tensors_in(sample))
 
 
 def _tensors_in(sample: Any) -> list[torch.Tensor]:

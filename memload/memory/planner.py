@@ -123,7 +123,7 @@ class _Planner:
         gpu = gpu_account(request, placement, sizes, machine, self._lines(training, request.batch_size))
         disk = disk_account(placement, machine)
         return Plan(
-            data=sizes.cast,
+            data=sizes.loader,
             tier=placement.tier,
             processes=request.processes,
             machine=machine,
