@@ -1,5 +1,7 @@
 #!/usr/bin/env bash
-# Builds memload with its CUDA kernels, runs the tests that need a GPU, and times cast_stim, without any network.
+# Builds memload with its CUDA kernels, runs the tests that need a GPU and the GPU benchmarks, without any network, and
+# prints one table last: each figure beside what it should reach. In all it takes less than nine minutes: a benchmark
+# that runs longer than its share is ended and said to be missing.
 #
 #     benchmarks/gpu_check.sh [FOLDER_OF_WHEELS]
 #
@@ -10,9 +12,11 @@
 # tqdm, pytest (with its own needs: iniconfig, packaging, pluggy, pygments). Fetch them elsewhere by
 # `pip download --no-deps`, and name their folder as the argument.
 #
-# Writes gpu_cast_<device>_<date>.json into ${OUT:-benchmarks/results}. Nothing is installed outside a temporary folder.
+# Writes <benchmark>_<device>_<date>.json and gpu_table_<device>_<date>.txt into ${OUT:-benchmarks/results}. Nothing is
+# installed outside a temporary folder, where about 5 GB of data are made (TMPDIR=... names another place for it).
 #
-# Not yet run on a machine with a GPU: the kernels are compiled for every architecture, but no figure exists so far.
+# Not yet run on a machine with a GPU: the kernels are compiled for every architecture, and every line of the benchmarks
+# has run on a CPU (--quick --device cpu), but no figure exists so far.
 set -euo pipefail
 
 repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -21,6 +25,7 @@ python=${PYTHON:-python3}
 out=${OUT:-$repo/benchmarks/results}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+failed=()
 mkdir -p "$out"
 out=$(cd "$out" && pwd)
 
@@ -55,8 +60,46 @@ echo "== build"
 
 echo "== tests"
 mapfile -t tests < <(grep -l 'mark\.gpu' "$repo"/tests/test_*.py)
-"$python" -m pytest -c "$repo/pyproject.toml" --rootdir "$repo" -p no:cacheprovider -m gpu "${tests[@]}"
+gpu_tests=("$python" -m pytest -c "$repo/pyproject.toml" --rootdir "$repo" -p no:cacheprovider -q -m gpu)
+timeout 120 "${gpu_tests[@]}" "${tests[@]}" || failed+=("tests")
 
-echo "== benchmark"
+echo "== memory checker"
+if ! command -v compute-sanitizer > /dev/null; then
+  echo "compute-sanitizer is not installed: left out"
+elif ! timeout 60 compute-sanitizer --tool memcheck "$python" -c 'import torch; torch.zeros(9, device="cuda")' \
+  > "$work/tried" 2>&1; then
+  echo "compute-sanitizer does not work on this machine: left out ($(tail -n 1 "$work/tried"))"
+else
+  timeout 90 compute-sanitizer --tool memcheck --error-exitcode 9 \
+    "${gpu_tests[@]}" "$repo/tests/test_cast_gpu.py" -k "length or misalignment" || failed+=("memory checker")
+fi
+
 device=$("$python" -c 'import re, torch; print(re.sub(r"\W+", "-", torch.cuda.get_device_name()).strip("-").lower())')
-"$python" "$repo/benchmarks/gpu_cast.py" --json "$out/gpu_cast_${device}_$(date -u +%Y-%m-%d).json"
+day=$(date -u +%Y-%m-%d)
+results=()
+
+# benchmark NAME SECONDS [ARGUMENTS...]
+benchmark() {
+  local name=$1 limit=$2 left=$((530 - SECONDS))
+  shift 2
+  echo "== $name"
+  results+=("$out/${name}_${device}_${day}.json")
+  if [ "$left" -lt 10 ]; then
+    echo "left out: nine minutes are nearly over"
+    return
+  fi
+  timeout -k 5 $((limit < left ? limit : left)) "$python" "$repo/benchmarks/$name.py" \
+    --cache "$work" --out "${results[-1]}" "$@" || failed+=("$name")
+}
+
+benchmark gpu_cast 90
+benchmark gpu_copy 45
+benchmark gpu_resident 60
+benchmark gpu_loader 120
+benchmark gpu_step 75
+benchmark gpu_offload 45
+
+echo "== all figures"
+[ ${#failed[@]} -eq 0 ] || echo "did not end well, see above: ${failed[*]}"
+"$python" "$repo/benchmarks/gpu_table.py" "${results[@]}" | tee "$out/gpu_table_${device}_${day}.txt"
+exit ${#failed[@]}

@@ -70,6 +70,7 @@ class Bench:
         self.name = Path(sys.argv[0]).stem
         self.figures: list[dict[str, Any]] = []
         self.pages = "no files"
+        self.about: dict[str, Any] = {}
 
     @contextlib.contextmanager
     def cases(self, *, held: bool = True) -> Iterator[list[Case]]:
@@ -97,7 +98,7 @@ class Bench:
         path = self.args.out or (None if self.args.quick else RESULTS / f"{self.name}.json")
         if path is None:
             return
-        kept = {"benchmark": self.name, "machine": machine(), "rounds": self.rounds, "pages": self.pages}
+        kept = {"benchmark": self.name, "machine": machine(), "rounds": self.rounds, "pages": self.pages, **self.about}
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps({**kept, "figures": self.figures}, indent=1) + "\n")
 
@@ -189,4 +190,6 @@ def _plain(value: Any) -> Any:
         return asdict(value)
     if isinstance(value, list):
         return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
     return value

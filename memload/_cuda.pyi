@@ -36,4 +36,5 @@ def unusable_reason(device: typing.SupportsInt | typing.SupportsIndex) -> str:
     Why the kernels do not run on this device with this driver; "" if they do.
     """
 architectures: str = '75 80 86 89 90 100 120'
+toolkit: str = '13.0'
 version: str

@@ -62,7 +62,8 @@ class Casting:
                 raise ValueError("rows that differ in length are no pictures: leave out layout= and augment=")
             return with_values(values, cast.apply)
         number, self._fields = self._fields, self._fields + 1
-        return cast_tensor(values, cast, self.seeds(cast, len(values)), self._memory(number))
+        seeds = None if cast.augment is None else self.seeds(cast, len(values))
+        return cast_tensor(values, cast, seeds, self._memory(number))
 
     def seeds(self, cast: Cast, count: int) -> list[int] | None:
         """Return the seeds of so many rows of the batch; None for a cast that draws nothing."""

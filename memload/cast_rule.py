@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, fields
 from typing import Any
 
+import numpy as np
 import torch
 
 from memload.augment import Augment, placed
@@ -247,6 +248,8 @@ class Cast:
 
 
 def _number(name: str, given: Any, dtype: torch.dtype) -> float:
+    if isinstance(given, np.generic) or (isinstance(given, np.ndarray | torch.Tensor) and given.ndim == 0):
+        given = given.item()
     if not isinstance(given, int | float) or isinstance(given, bool):
         raise TypeError(f"{name} is a number; got {given!r}")
     if not math.isfinite(given):
@@ -260,9 +263,9 @@ def _number(name: str, given: Any, dtype: torch.dtype) -> float:
 
 
 def _constants(name: str, given: Any, dtype: torch.dtype) -> Constants | None:
-    if given is None or isinstance(given, int | float):
-        return None if given is None else _number(name, given, dtype)
-    listed = given.tolist() if hasattr(given, "tolist") else given  # of an array or a tensor
+    if given is None:
+        return None
+    listed = given.tolist() if isinstance(given, np.ndarray | torch.Tensor) and given.ndim == 1 else given
     if not isinstance(listed, list | tuple):
         return _number(name, listed, dtype)
     if not listed:

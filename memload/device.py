@@ -21,11 +21,13 @@ class CudaState:
         reason: why they do not, as a phrase; empty if they do.
         architectures: compute capabilities for which the module holds machine code, such as (75, 80); empty if it was
             not built.
+        toolkit: version of the CUDA toolkit that built it, such as "13.0"; empty if it was not built.
     """
 
     usable: bool
     reason: str
     architectures: tuple[int, ...] = ()
+    toolkit: str = ""
 
 
 def cuda_state(device: int = 0) -> CudaState:
@@ -44,10 +46,11 @@ def cuda_state(device: int = 0) -> CudaState:
     except ImportError as error:
         return CudaState(False, f"memload._cuda cannot be imported ({error}); it is built when nvcc is found")
     architectures = tuple(int(architecture) for architecture in module.architectures.split())
+    toolkit = str(getattr(module, "toolkit", ""))  # of a module that was built before, nothing
     if not torch.cuda.is_available():
-        return CudaState(False, "torch finds no CUDA device", architectures)
+        return CudaState(False, "torch finds no CUDA device", architectures, toolkit)
     reason = _unusable_reason(device)
-    return CudaState(reason == "", reason, architectures)
+    return CudaState(reason == "", reason, architectures, toolkit)
 
 
 def cuda_module() -> ModuleType:

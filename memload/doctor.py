@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,11 @@ import torch
 
 from memload import _core
 from memload.bench import memcpy_gb_per_second
-from memload.device import cuda_state
+from memload.device import CudaState, cuda_state
+from memload.gpu.driver import driver_version, too_old
+from memload.gpu.memory import gpu_memories
+from memload.gpu.pinning_rates import PinningRates
+from memload.gpu.torch_interface import torch_interface
 from memload.measure import cpu_model
 from memload.memory import budget
 
@@ -55,8 +59,7 @@ def facts(folder: Path) -> Iterator[Fact]:
     yield memory_fact(budget.memory())
     yield lock_fact(budget.memlock_limit(), root=os.geteuid() == 0)
     yield disk_fact(folder, budget.disk_free(folder))
-    yield gpu_fact()
-    yield cuda_fact()
+    yield from gpu_facts()
 
 
 def cpu_fact(cpus: budget.Cpus) -> Fact:
@@ -116,19 +119,56 @@ def disk_fact(folder: Path, free: int) -> Fact:
     return Fact("disk", f"{free / 1e9:.1f} GB free", f"at {folder}; the demo writes 2 GB")
 
 
-def gpu_fact() -> Fact:
-    """What torch sees."""
-    if not torch.cuda.is_available():
-        return Fact(
-            "GPU", "none that torch can use", "batches stay on the CPU, where all are made; pin_memory= needs a GPU"
-        )
-    major, minor = torch.cuda.get_device_capability()
-    return Fact("GPU", f"{torch.cuda.get_device_name()} (sm_{major}{minor})", f"{torch.cuda.device_count()} in all")
-
-
-def cuda_fact() -> Fact:
-    """Whether the module of CUDA kernels serves it."""
+def gpu_facts() -> Iterator[Fact]:
+    """What torch sees, which driver there is, and whether the module of CUDA kernels serves both."""
+    gpus = gpu_memories()
+    for gpu in gpus:
+        major, minor = torch.cuda.get_device_capability(gpu.index)
+        yield Fact(f"GPU {gpu.index}", f"{gpu.name} (sm_{major}{minor})", str(gpu))
+    yield copies_fact(*_pinning()) if gpus else no_gpu_fact(torch.version.cuda, driver_version())
     state = cuda_state()
+    yield driver_fact(driver_version(), {"torch": torch.version.cuda, "memload._cuda": state.toolkit})
+    yield cuda_fact(state)
+
+
+def no_gpu_fact(cuda_of_torch: str | None, driver: str | None) -> Fact:
+    """Why torch finds no GPU, as far as that can be known."""
+    why = "batches stay on the CPU, where all are made"
+    if cuda_of_torch is None and driver is not None:
+        why = "there is a driver, but this torch was built without CUDA: install one that was"
+    elif cuda_of_torch is not None and driver is not None:
+        why = "there is a driver: see nvidia-smi, and CUDA_VISIBLE_DEVICES in the environment"
+    return Fact("GPU", "none that torch can use", f"{why}; pin_memory= and device= need a GPU")
+
+
+def driver_fact(driver: str | None, built_with: Mapping[str, str | None]) -> Fact:
+    """Whether the driver is new enough for what was built with these CUDA toolkits."""
+    if driver is None:
+        return Fact("driver", "no NVIDIA driver is loaded", "in a container, docker run --gpus all shows it the GPUs")
+    wanted = {who: toolkit for who, toolkit in built_with.items() if toolkit}
+    problems = [f"{who}: {too_old(driver, toolkit)}" for who, toolkit in wanted.items() if too_old(driver, toolkit)]
+    served = ", ".join(f"{who} (CUDA {toolkit})" for who, toolkit in wanted.items())
+    return Fact("driver", driver, "; ".join(problems) or f"new enough for {served or 'what there is'}")
+
+
+def copies_fact(rates: PinningRates | None, why_not: str) -> Fact:
+    """How fast the GPU copies from memory that is pinned in either way, and which way slots are."""
+    if rates is None:
+        return Fact("pinned copies", "not tried", f"batches are copied whole, by torch: {why_not}")
+    value = f"{rates.registered / 1e9:.1f} registered, {rates.allocated / 1e9:.1f} allocated"
+    if not rates.fastest:
+        return Fact("pinned copies", "refused", "the driver pins nothing here: copies go several times slower")
+    way = "huge pages registered with the driver" if rates.registers else "memory that the driver allocates"
+    return Fact("pinned copies", value, f"GB/s; slots are {way}, and no loader brings more to the GPU")
+
+
+def _pinning() -> tuple[PinningRates | None, str]:
+    interface = torch_interface(torch.cuda.current_device())
+    return (None, interface.why_not_native) if interface.native is None else (interface.pinning, "")
+
+
+def cuda_fact(state: CudaState) -> Fact:
+    """Whether the module of CUDA kernels serves the GPU."""
     if state.usable:
         return Fact("memload._cuda", "in use", f"machine code for sm_{', sm_'.join(map(str, state.architectures))}")
     built = "built, not in use" if state.architectures else "not built"

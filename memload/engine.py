@@ -146,7 +146,7 @@ class PassSettings:
     def ring_bytes(self) -> int:
         """Bytes of the slots, one per batch ahead and one for the loop, of their row numbers, and to decode in."""
         slots = _core.Pipeline.ring_bytes(self.source.pipeline_fields(), self.slot_rows, self.depth, self.threads)
-        return slots + (self.depth + 1) * self.slot_rows * 8
+        return slots + (self.depth + 1) * self.slot_rows * (8 + self.source.late_row_bytes)
 
     def pipeline(self, loader: FastLoader[Any], reuse: _core.Pipeline | None, **where: Any) -> _core.Pipeline:
         """Return a pipeline for one pass, on the slots of an earlier one if given; `where`: its further arguments."""

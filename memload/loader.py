@@ -29,6 +29,8 @@ from memload.gpu.placing import Placer
 from memload.gpu.static_buffers import StaticBatches, checked_buffers
 from memload.gpu.target import checked_target
 from memload.gpu.torch_interface import TorchHostMemory
+from memload.gpu.trials import nearest
+from memload.gpu.ways import Way
 from memload.grouped_batches import GroupSettings, settings_of
 from memload.grouped_source import GroupedSource, resolve_groups
 from memload.groups import GroupedDataset, group_collate
@@ -74,7 +76,8 @@ class FastLoader(DataLoader[T]):
             ``(depth + 1)`` batches; see ``nbytes``.
         cast: for each named field a ``Cast``, done while gathering, such as
             ``{"stim": Cast(torch.bfloat16, norm_removed=True)}``. Keys are field names; for a TensorDataset positions.
-            On the stock engine the same cast follows the collation.
+            On the stock engine the same cast follows the collation. Scales, means by channel, layouts, crops and flips
+            are in docs/cast.md.
         batch_transform: a function of one batch, such as a torchvision v2 transform, an ``nn.Module`` or a compiled
             pipeline; the loop gets what it returns. It follows the cast, runs ahead of the loop in background threads
             under ``torch.no_grad()``, and draws random numbers that follow from (base seed, epoch, rows of the batch).
@@ -171,6 +174,7 @@ class FastLoader(DataLoader[T]):
         self._passes: weakref.WeakSet[NativePass] = weakref.WeakSet()
         self._kept: Gatherer | None = None
         self._pace: Pace | None = None
+        self._way: Way | None = None
         self._most_ahead: int | None = None  # batches gathered ahead, once memory has become short
         self._state = LoaderState()
         self._indices: IndexSampler | None = None
@@ -196,6 +200,8 @@ class FastLoader(DataLoader[T]):
         reads = f"The native engine reads {type(self.dataset).__name__}"
         if without_worker_init_fn(self):
             reads += ", without worker processes to call worker_init_fn in"
+        if self._way is not None:
+            return f"{reads}; its rows lie in pinned RAM: {self._way.reason}."
         return f"{reads}." if self._target is None else f"{reads}; {how_they_go(resolved, self._target)}."
 
     @property
@@ -305,7 +311,7 @@ class FastLoader(DataLoader[T]):
 
     def _native_pass(self, source: Source | GroupedSource) -> NativePass:
         self.check_worker_number_rationality()
-        settings = settings_of(self, source.with_casts(self._casts))
+        settings = settings_of(self, nearest(self, source.with_casts(self._casts)))
         kept, self._kept = self._kept, None
         one = NativePass(self, settings.gatherer(self, kept))
         self._passes.add(one)
@@ -349,6 +355,7 @@ class FastLoader(DataLoader[T]):
             "_indices": None,
             "_inner": None,
             "_pace": None,
+            "_way": None,
             "_buffers": checked_buffers(self.static_buffers, self),
         }
         return {**self.__dict__, **fresh, "_state": copy.copy(self._state)}

@@ -132,7 +132,15 @@ class Source:
             _check_shape(key, casts[key], self.fields[key])
         late = {key: cast for key, cast in casts.items() if cast.places}
         early = {key: self._after(key, cast) for key, cast in casts.items() if key not in late}
-        return replace(self, casts={**self.casts, **early}, late_casts=late)
+        return replace(self, casts={**self.casts, **early}, late_casts={**(self.late_casts or {}), **late})
+
+    @property
+    def late_row_bytes(self) -> int:
+        """Bytes of a row of the pictures that are made behind the gather."""
+        late = {} if self.maps else self.late_casts or {}
+        return sum(
+            math.prod(cast.row_shape(self.fields[key].shape)) * cast.dtype.itemsize for key, cast in late.items()
+        )
 
     def pipeline_fields(self) -> list[PipelineField]:
         """Return the fields as the native pipeline takes them; with `raw`, those that are cast afterwards first."""

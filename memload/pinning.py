@@ -17,9 +17,9 @@ def pinned(batch: Any, host: HostMemory | None = None) -> Any:
     """Copy a batch into memory of torch's pinned allocator, since only that knows which copies are in flight.
 
     Containers are gone into; of what lies in them, everything that has a ``pin_memory`` method is pinned. Tensors that
-    lie in the memory of `host` already stay there.
+    lie on a device, or in the memory of `host`, already stay there.
     """
-    if host is not None and isinstance(batch, torch.Tensor) and host.is_pinned(batch):
+    if isinstance(batch, torch.Tensor) and (batch.device.type != "cpu" or (host is not None and host.is_pinned(batch))):
         return batch
     if hasattr(batch, "pin_memory"):
         return batch.pin_memory()

@@ -148,9 +148,11 @@ class _Chunks:
         taken = [name for name in _OURS if name in options]
         if taken:
             raise TypeError(f"score takes rows in order, chunk= at once: leave out {', '.join(taken)}")
-        self._fn, self._ds, self._chunk, self._options = fn, ds, chunk, options
-        self._device = None if device is None else torch.device(device)
-        self.single = False
+        self._fn, self._ds, self._chunk, self.single = fn, ds, chunk, False
+        target = None if device is None else torch.device(device)
+        by_loader = target is not None and target.type == "cuda"  # ahead, beside what the function computes
+        self._options = {"generator": torch.Generator(), **options, **({"device": target} if by_loader else {})}
+        self._device = None if by_loader else target
 
     def __len__(self) -> int:
         return len(self._ds)
@@ -168,7 +170,7 @@ class _Chunks:
         rest = self._ds
         if start:
             rest = rest.select(rows) if isinstance(rest, Dataset) else Subset(rest, rows)
-        return FastLoader(rest, self._chunk, **{"generator": torch.Generator(), **self._options})
+        return FastLoader(rest, self._chunk, **self._options)
 
     def _result(self, batch: Any, first: int, stop: int) -> dict[str, Any]:
         where = f"rows {first:,} to {stop - 1:,}"

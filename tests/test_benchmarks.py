@@ -38,9 +38,47 @@ QUICK = {
 }
 
 
+# Without a GPU they only show that they run. One process runs them all, since each would import torch for itself.
+ON_A_GPU = {
+    "gpu_cast.py": [],
+    "gpu_copy.py": [],
+    "gpu_loader.py": ["--workloads", "W2"],
+    "gpu_offload.py": [],
+    "gpu_resident.py": ["--workloads", "W2"],
+    "gpu_step.py": ["--workloads", "W2"],
+}
+RUN_ALL = """
+import json, runpy, sys
+for script, arguments in json.loads(sys.argv[1]):
+    sys.argv = [script, *arguments]
+    sys.path.insert(0, script.rpartition("/")[0])
+    runpy.run_path(script, run_name="__main__")
+"""
+
+
 def test_every_script_that_uses_the_harness_is_tried_here():
     scripts = {path.name for path in BENCHMARKS.glob("*.py") if "arguments(" in path.read_text()}
-    assert scripts - {"harness.py"} == QUICK.keys()
+    assert scripts - {"harness.py", "gpu_common.py"} == QUICK.keys() | ON_A_GPU.keys()
+
+
+def test_the_gpu_benchmarks_run_on_a_cpu_and_their_figures_make_one_table(tmp_path):
+    kept = [tmp_path / script.replace(".py", ".json") for script in ON_A_GPU]
+    common = ["--quick", "--device", "cpu", "--cache", str(tmp_path), "--out"]
+    runs = [
+        (str(BENCHMARKS / script), [*common, str(path), *more])
+        for (script, more), path in zip(ON_A_GPU.items(), kept, strict=True)
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(Path(memload.__file__).parents[1])}
+    ran = [sys.executable, "-c", RUN_ALL, json.dumps(runs)]
+    done = subprocess.run(ran, capture_output=True, text=True, timeout=240, env=environment)
+    assert done.returncode == 0, done.stderr
+    found = [json.loads(path.read_text()) for path in kept]
+    assert all("nothing is a figure" in one["gpu"]["name"] for one in found)
+    table = [sys.executable, BENCHMARKS / "gpu_table.py", *kept, tmp_path / "missing.json"]
+    shown = subprocess.run(table, capture_output=True, text=True, timeout=60).stdout
+    assert all(Path(script).stem in shown for script in ON_A_GPU)
+    assert "wanted" in shown
+    assert "missing.json: missing" in shown
 
 
 @pytest.mark.slow

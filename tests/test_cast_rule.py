@@ -14,6 +14,7 @@ from memload import Augment, Cast, _core
 from memload.cast_native import cast_tensor
 from memload.engine import EngineOptions
 from memload.gpu.casting import cast_on_device
+from memload.gpu.simulated import SimulatedInterface
 
 INPUTS = [
     torch.uint8, torch.int8, torch.int16, torch.uint16, torch.float16, torch.float32,
@@ -241,6 +242,16 @@ def test_what_stays_in_its_place_is_the_same_on_both_engines_and_through_a_stock
         assert one["image"].is_contiguous(memory_format=torch.channels_last)
 
 
+@pytest.mark.parametrize("native", [True, False])
+def test_batches_on_a_device_are_cut_as_those_on_the_cpu(native):
+    device = SimulatedInterface(native=native)
+    loader = memload.FastLoader(
+        photos(), 8, shuffle=True, cast=CASTS, generator=torch.Generator().manual_seed(1), device=device
+    )
+    read = [{key: device.read(value) for key, value in batch.items()} for batch in loader]
+    assert equal([{key: value() for key, value in batch.items()} for batch in read], epochs(photos())[1])
+
+
 def test_a_stock_loader_with_the_collate_function_crops_too():
     loader = memload.FastLoader(photos(), 8, cast=CASTS)
     torch.manual_seed(0)
@@ -277,6 +288,13 @@ def test_windows_of_frames_are_normalised_along_any_axis(channels):
     assert same(cast, rule.apply(plain))
 
 
+def test_the_memory_of_cut_pictures_is_counted():
+    options = EngineOptions(threads=1, depth=3, transform_threads=1)
+    plain = memload.FastLoader(photos(), 8, batch_transform=dict, options=options)
+    cut = memload.FastLoader(photos(), 8, batch_transform=dict, options=options, cast={"mask": CASTS["mask"]})
+    assert cut.nbytes - plain.nbytes == (3 + 1 + 1) * 8 * (8 * 6 * 4)  # depth, thread and loop; rows; float32 pixels
+
+
 def test_a_batch_transform_gets_what_was_cut():
     seen = []
     loader = memload.FastLoader(photos(), 8, cast=CASTS, batch_transform=lambda b: seen.append(b["mask"].shape) or b)
@@ -308,6 +326,33 @@ def test_it_is_the_cast_of_what_lies_on_a_device():
         cast_on_device(x, rule, torch.empty(1), seeds)
 
 
+def test_constants_may_be_numbers_arrays_and_tensors():
+    listed = Cast(torch.float32, scale=0.5, mean=(1.0, 2.0), std=4.0, channels=-1)
+    assert listed == Cast(
+        torch.float32, scale=np.float64(0.5), mean=torch.tensor([1.0, 2.0]), std=np.array(4.0), channels=-1
+    )
+    assert hash(listed) == hash(Cast(torch.float32, scale=0.5, mean=[1, 2], std=4, channels=-1))
+    assert repr(Cast(torch.float32)) == "Cast(dtype=torch.float32, norm_removed=False)"
+    assert repr(listed).endswith("norm_removed=False, scale=0.5, mean=(1.0, 2.0), std=4.0, channels=-1)")
+
+
+def test_a_float32_view_and_a_cast_of_another_field_go_together():
+    image = values(torch.uint8, (16, 9, 9, 3))
+    view = memload.Float32View(memload.from_arrays(stim=image, image=image), norm_removed=True)
+    loader = memload.FastLoader(view, 16, cast={"image": Cast(torch.bfloat16, channels=-1, layout="NCHW", **IMAGENET)})
+    assert loader.engine == "native"
+    batch = next(iter(loader))
+    assert same(batch["stim"], Cast(torch.float32, norm_removed=True).apply(image))
+    assert same(batch["image"], Cast(torch.bfloat16, channels=-1, layout="NCHW", **IMAGENET).apply(image))
+
+
+def test_samples_without_an_axis_are_cast_too():
+    loader = memload.FastLoader(
+        TensorDataset(torch.arange(3)), batch_size=None, cast={0: Cast(torch.float32, scale=0.5)}
+    )
+    assert [float(sample[0]) for sample in loader] == [0.0, 0.5, 1.0]
+
+
 # What is refused.
 
 
@@ -320,6 +365,7 @@ def test_it_is_the_cast_of_what_lies_on_a_device():
         ({"scale": float("nan")}, ValueError, "finite"),
         ({"scale": 1e-60}, ValueError, "that float32 holds"),
         ({"scale": "big"}, TypeError, "scale is a number"),
+        ({"mean": [[1.0]], "channels": -1}, TypeError, "mean is a number"),
         ({"norm_removed": True, "scale": 2.0}, ValueError, "excludes scale="),
         ({"channels": 1}, ValueError, "counted from the end"),
         ({"channels": True}, TypeError, "axis"),

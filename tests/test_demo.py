@@ -11,6 +11,8 @@ import torch
 
 import memload
 from memload import demo, doctor
+from memload.gpu.driver import driver_version
+from memload.gpu.pinning_rates import PinningRates
 from memload.measure import Spread
 from memload.memory import budget
 
@@ -104,3 +106,31 @@ def test_the_doctor_draws_conclusions():
     assert "ulimit -l" in doctor.lock_fact(8 << 20, root=False).meaning
     assert "more than 48 MB" in doctor.cache_fact(32 << 20).meaning
     assert "assumed" in doctor.cache_fact(None).meaning
+
+
+def test_the_doctor_says_what_a_driver_is_too_old_for_and_why_there_is_no_gpu():
+    assert "docker run --gpus all" in doctor.driver_fact(None, {}).meaning
+    old = doctor.driver_fact("535.129.03", {"torch": "12.8", "memload._cuda": "13.0"})
+    assert old.meaning == "memload._cuda: driver 535.129.03 is older than 580, the oldest for CUDA 13"
+    assert "torch (CUDA 12.8)" in doctor.driver_fact("535.129.03", {"torch": "12.8", "memload._cuda": ""}).meaning
+    assert "built without CUDA" in doctor.no_gpu_fact(None, "580.65.06").meaning
+    assert "registered with the driver" in doctor.copies_fact(PinningRates(55e9, 54e9), "").meaning
+    assert "the driver allocates" in doctor.copies_fact(PinningRates(0.0, 54e9), "").meaning
+    assert doctor.copies_fact(PinningRates(0.0, 0.0), "").value == "refused"
+    assert "no nvcc" in doctor.copies_fact(None, "no nvcc was found").meaning
+    assert "CUDA_VISIBLE_DEVICES" in doctor.no_gpu_fact("13.0", "580.65.06").meaning
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  Sun Jul 27 07:13:49 UTC 2025\n", "580.65.06"),
+        ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build\n", "570.86.15"),
+        ("something else\n", None),
+    ],
+)
+def test_the_drivers_version_is_read_of_what_the_kernel_module_says(text, version, tmp_path):
+    assert driver_version(tmp_path) is None
+    (tmp_path / "proc/driver/nvidia").mkdir(parents=True)
+    (tmp_path / "proc/driver/nvidia/version").write_text(text + "GCC version:  gcc version 12.2.0 (Debian 12.2.0-14)\n")
+    assert driver_version(tmp_path) == version

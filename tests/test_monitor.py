@@ -411,7 +411,9 @@ with memload.Monitor(interval=0.01, warn_at=None, stop_at="1MB", log="fork.jsonl
         monitor.mark(5)
         assert len(list(loader)) == 8, "what is due is the parent's"
         with memload.Monitor(interval=0.01, warn_at=None, show=False) as own:
-            time.sleep(0.05)
+            end = time.monotonic() + 20
+            while len(own.samples) < 3 and time.monotonic() < end:
+                time.sleep(0.01)
         assert own.summary.samples > 2
         raise SystemExit(7)  # through the parent's block
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
@@ -432,6 +434,24 @@ memload.Monitor(interval=0.01).start()
 import memload
 with memload.Monitor(interval=0.01, warn_at=None, show=False):
     raise LookupError("mine")
+""",
+    "cut": """
+import os, resource, time, warnings
+import memload
+from memload.memory.monitor_log import read_log
+warnings.simplefilter("always")
+with memload.Monitor(interval=0.01, warn_at=None, log="cut.jsonl", show=False) as monitor:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, hard))  # a line is cut in the middle there
+    while len(monitor.samples) < 20:
+        time.sleep(0.01)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    time.sleep(0.1)
+(run,) = read_log("cut.jsonl")
+os.remove("cut.jsonl")
+times = [sample.time for sample in monitor.samples]
+kept = [times.index(sample.time) for sample in run.samples]
+print(kept[0], kept[-1] == len(times) - 1, len(kept) < len(times) - 5, run.summary is not None)
 """,
     "workers": """
 import time
@@ -475,6 +495,11 @@ def test_a_forked_child_has_no_monitor_and_the_parent_keeps_its_own(ended):
 def test_a_monitor_left_running_ends_with_the_interpreter_and_still_sums_up(ended):
     assert ended["exit"].status == 0
     assert "memory at its peak" in ended["exit"].err
+
+
+def test_a_line_that_the_disk_cut_is_left_to_itself_and_the_log_goes_on_once_there_is_room(ended):
+    assert ended["cut"].out == ["0 True True True"], ended["cut"].err
+    assert ended["cut"].err.count("cut.jsonl failed, and may fail again unsaid: OSError: [Errno 27]") == 1
 
 
 def test_an_error_in_the_block_comes_out_as_it_is(ended):

@@ -99,6 +99,16 @@ def test_a_process_that_may_not_be_looked_at_closely_is_still_counted(tmp_path):
     assert processes.proportional([7], tmp_path) is None
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")
+def test_a_process_of_another_user_is_counted_without_a_close_look():
+    child = os.fork()
+    if child == 0:
+        os.setuid(65534)
+        seen = processes.resident([os.getppid()])[os.getppid()].rss > 0
+        os._exit(0 if seen and processes.proportional([os.getppid()]) is None else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
 def test_what_is_held_follows_each_process_from_the_last_close_look_on():
     look = Look(Proportional(900, 700), {1: Resident(600, 500), 2: Resident(600, 500)})
     assert look.held_now({1: Resident(0, 510), 2: Resident(0, 480)}) == 690

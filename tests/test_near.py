@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,9 +13,13 @@ from strategies import as_bytes, field_sets, random_tensor
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler, Subset, WeightedRandomSampler
 
 import memload
+from memload.gpu.bringing import does_not_fit
 from memload.gpu.frames import FrameIndex, frames_of
 from memload.gpu.near import NearColumn
-from memload.gpu.to_device import does_not_fit
+from memload.gpu.pinned_memory import near_fields
+from memload.gpu.simulated import SimulatedInterface
+
+CPU = torch.device("cpu")
 
 
 def movie(frames=40, seed=0):
@@ -75,6 +80,74 @@ def test_batches_are_those_from_files_whatever_is_selected_before_and_after(
         near, far = step(near), step(far)
     arguments = {"batch_size": batch_size, "shuffle": shuffle, "drop_last": drop_last}
     assert same(batches(near, **arguments), batches(far, **arguments))
+
+
+@given(field_sets(), reorderings(), reorderings(), st.booleans())
+@settings(max_examples=20)
+def test_data_in_pinned_memory_is_the_same_to_the_cpu_and_to_the_device_that_gathers_it(arrays, before, after, shuffle):
+    far = memload.from_arrays(arrays)
+    for step in before:
+        far = step(far)
+    pinned = memload.to_device(far, "cpu", tier="pinned")
+    for step in after:
+        pinned, far = step(pinned), step(far)
+    expected = batches(far, shuffle=shuffle)
+    assert same(batches(pinned, shuffle=shuffle), expected)
+    seen = near_fields(pinned.fields, CPU)
+    assert seen is not None
+    assert same(batches(memload.Dataset(seen), shuffle=shuffle), expected)
+
+
+def test_windows_of_pinned_memory_are_gathered_frame_by_frame():
+    far = memload.from_arrays(movie())
+    pinned = memload.to_device(far, "cpu", tier="pinned")
+    for cut in (
+        lambda ds: ds.with_lags(stim=range(5)),
+        lambda ds: ds.with_lags(stim=[-2, 0, 3]).select([9, 1, 1]),
+        lambda ds: ds.select([*range(30), 3]).with_lags(stim=[1, 0]),
+        lambda ds: ds.windows(window=4, hop=3),
+    ):
+        for ds in (cut(pinned), memload.to_device(cut(far), "cpu", tier="pinned")):
+            assert same(batches(ds), batches(cut(far)))
+            assert same(batches(memload.Dataset(near_fields(ds.fields, CPU))), batches(cut(far)))
+
+
+def test_what_is_joined_of_several_memories_goes_through_the_ring():
+    one, two = (memload.to_device(memload.from_arrays(movie(seed=seed)), "cpu", tier="pinned") for seed in (1, 2))
+    joined = one.concat(two)
+    assert near_fields(joined.fields, CPU) is None
+    assert near_fields(one.fields, torch.device("cuda", 0)) is None
+    assert same(batches(joined), batches(memload.from_arrays(movie(seed=1)).concat(memload.from_arrays(movie(seed=2)))))
+
+
+@pytest.mark.parametrize("native", [False, True])
+def test_a_loader_tries_both_ways_once_and_says_which_it_took(native):
+    interface = SimulatedInterface(native=native)
+    far = memload.from_arrays(movie())
+    pinned = memload.to_device(far, "cpu", tier="pinned")
+    called = []
+
+    def transform(batch):
+        called.append(batch)
+        return batch
+
+    loader = memload.FastLoader(pinned, batch_size=4, device=interface, batch_transform=transform)
+    assert same(read_from(interface, loader), batches(far))
+    assert len(called) == 10
+    assert "its rows lie in pinned RAM" in loader.why
+    tried = loader._way
+    assert same(read_from(interface, loader), batches(far))
+    assert loader._way is tried
+    loader._way = replace(tried, gathers=not tried.gathers)
+    assert same(read_from(interface, loader), batches(far))
+
+
+def read_from(interface, loader):
+    found = []
+    for batch in loader:
+        reading = {name: interface.read(tensor) for name, tensor in batch.items()}
+        found.append({name: read() for name, read in reading.items()})
+    return found
 
 
 @given(st.data())
@@ -145,6 +218,8 @@ def test_casts_views_and_transforms_give_the_same_bits():
     for dtype in (torch.bfloat16, torch.float16, torch.float32):
         cast = {"stim": memload.Cast(dtype, norm_removed=True)}
         assert same(batches(near, cast=cast), batches(far, cast=cast))
+        cut = [ds.with_lags(stim=[0, 3, -1]).select([7, 0, 7, 30]) for ds in (near, far)]
+        assert same(batches(cut[0], cast=cast), batches(cut[1], cast=cast))
     view = [memload.Float32View(ds, norm_removed=True) for ds in (near, far)]
     assert same(batches(view[0]), batches(view[1]))
     noisy = {"batch_transform": lambda batch: {**batch, "noise": torch.rand(3)}, "shuffle": True}
@@ -177,6 +252,32 @@ def test_joined_datasets_keep_their_names():
 def test_it_can_be_written_to_files_again(tmp_path):
     near, far = near_and_far()
     assert same(batches(memload.write(tmp_path / "shards", near)), batches(far))
+
+
+def test_pictures_are_cropped_and_laid_out_as_from_files():
+    arrays = {"image": random_tensor(torch.uint8, (30, 9, 8, 3), 0), "mask": random_tensor(torch.uint8, (30, 9, 8), 1)}
+    near, far = near_and_far(arrays)
+    crop = memload.Augment(crop=(5, 4), flip=0.5)
+    cast = {
+        "image": memload.Cast(torch.float32, scale=1 / 255, channels=-1, layout="NCHW", augment=crop),
+        "mask": memload.Cast(torch.float32, augment=crop),
+    }
+    torch.manual_seed(0)
+    found = [*memload.FastLoader(near, 7, shuffle=True, cast=cast)]
+    torch.manual_seed(0)
+    assert same(found, [*memload.FastLoader(far, 7, shuffle=True, cast=cast)])
+
+
+def test_counters_tell_what_was_read_and_written():
+    near, far = near_and_far()
+    cast = {"stim": memload.Cast(torch.bfloat16)}
+    told = []
+    for ds in (near, far):
+        loader = memload.FastLoader(ds, 4, cast=cast)
+        assert len([*loader]) == 10
+        told.append((loader.stats().batches, loader.stats().rows, loader.stats().bytes_in, loader.stats().bytes_out))
+    assert told[0] == told[1]
+    assert near.nbytes == far.nbytes == 40 * (6 + 16)
 
 
 def test_an_error_of_a_transform_ends_no_pass_and_a_row_that_is_not_there_is_named():

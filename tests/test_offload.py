@@ -219,6 +219,24 @@ def test_buffers_that_a_module_in_training_mode_writes_to_come_back():
         assert not torch.equal(module[0].running_mean, net[0].running_mean)
 
 
+def test_what_is_written_to_weights_on_the_device_comes_back_and_what_changed_its_shape_is_an_error():
+    interface = simulated()
+    net = readers(interface, 3)
+    offloaded = Offloaded(net, interface, False)
+
+    def double():
+        with torch.no_grad():
+            net[1].weight.mul_(2)
+
+    with offloaded:
+        interface.launch(interface.current(), double)
+    assert [float(layer.weight.mean()) for layer in net] == [0.0, 2.0, 2.0]
+    assert passed(offloaded, passes=1) == [0.0, 2.0, 2.0]
+    with pytest.raises(RuntimeError, match="weight got another shape or dtype on the device"), offloaded:
+        net[2].weight = nn.Parameter(torch.zeros(3), requires_grad=False)
+    assert passed(offloaded, passes=1) == [0.0, 2.0, 2.0]
+
+
 def test_gradients_go_through_a_frozen_module_to_its_input_also_after_the_block():
     torch.manual_seed(0)
     net, x = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 1)).requires_grad_(False), torch.rand(5, 4)

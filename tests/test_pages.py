@@ -15,6 +15,7 @@ PAGES = [
     "cast.md",
     "checkpointing.md",
     "compression.md",
+    "gpu.md",
     "graphs.md",
     "hdf5.md",
     "monitor.md",

@@ -148,6 +148,15 @@ def test_batches_are_on_the_device_and_results_on_the_cpu(ds):
     assert seen == [{"meta"}, {"meta"}]
 
 
+@pytest.mark.gpu
+def test_on_a_gpu_batches_come_through_the_loader_and_scores_are_the_same(ds):
+    def fn(batch):
+        assert batch["x"].is_cuda
+        return (batch["x"] * 2).sum(1)
+
+    assert torch.equal(memload.score(fn, ds, 300, device="cuda"), (torch.arange(3000.0).reshape(1000, 3) * 2).sum(1))
+
+
 @pytest.mark.parametrize(
     ("made", "error", "message"),
     [

@@ -33,8 +33,9 @@ FLOORS = [
     {"augment"},
     {"cast_rule"},
     {"cast_native"},
-    {"gpu.frames", "gpu.devices", "gpu.memory", "gpu.static_buffers"},
-    {"gpu.near"},
+    {"gpu.frames", "gpu.devices", "gpu.driver", "gpu.memory", "gpu.static_buffers"},
+    {"gpu.near", "gpu.ways"},
+    {"gpu.pinned_memory"},
     {"collating", "safetensors_header", "rows", "windows", "ragged_transport", "sources.members"}
     | {"sources.hdf5_filters", "sources.tile_blocks", "sources.zarr_layout"}
     | {"memory.columns"},
@@ -56,11 +57,12 @@ FLOORS = [
     | {"memory.weights", "memory.loading"},
     {"gpu.casting", "memory.layerwise"},
     {"gpu.gathering", "memory.offload"},
+    {"gpu.near_rows"},
     {"conversion", "memory.placing"},
     {"carried", "batch_sizes", "memory.tiered"},
     {"door", "cold", "transforms"},
     {"gpu.loading", "gpu.near_batches"},
-    {"gpu.near_door"},
+    {"gpu.near_door", "gpu.bringing"},
     {"dataset", "unaltered", "transform_threads"},
     {"groups", "graphs", "hugging_face", "zipping"},
     {"gpu.to_device"},
@@ -76,6 +78,7 @@ FLOORS = [
     {"gpu.device_batches"},
     {"engine", "stock_passes"},
     {"grouped_batches"},
+    {"gpu.trials"},
     {"loader"},
     {"memory.variants", "memory.steps", "memory.out_of_memory", "memory.agreement", "memory.memory_budget"}
     | {"memory.recomputing"},

@@ -126,7 +126,10 @@ void place_pictures_at(std::uintptr_t src, std::uintptr_t dst, std::size_t pictu
                        std::uintptr_t stream) {
   const auto& [height, width, channels, out_height, out_width, interleaved, planes] = given;
   const PictureShape shape{height, width, channels, out_height, out_width, interleaved, planes};
-  if (pictures_per_draw == 0 || !(interleaved || planes)) throw py::value_error("there are no such pictures");
+  const double elements = static_cast<double>(height) * width * channels;
+  if (pictures_per_draw == 0 || !(interleaved || planes) || elements >= 4294967296.0) {
+    throw py::value_error("there are no such pictures");
+  }
   const DeviceRule checked = rule_of(rule);
   const auto drawn = draws_of(draws, shape, (pictures + pictures_per_draw - 1) / pictures_per_draw);
   const py::gil_scoped_release nogil;
@@ -141,6 +144,7 @@ PYBIND11_MODULE(_cuda, m) {
   m.doc() = "memload's CUDA kernels.";
   m.attr("version") = MEMLOAD_VERSION;
   m.attr("architectures") = MEMLOAD_CUDA_ARCHITECTURES;
+  m.attr("toolkit") = MEMLOAD_CUDA_TOOLKIT;
   m.def("cast_stim", memload::cuda::cast_stim_at, py::arg("src_address"), py::arg("dst_address"), py::arg("n"),
         py::arg("to_code"), py::arg("norm_removed"), py::arg("device"), py::arg("stream"),
         "Cast n uint8 pixels on a device, asynchronously on the stream with this handle.");

@@ -36,7 +36,8 @@ class _CastingThere(Casting):
         """Return a field of the batch after its cast, by one kernel where there is one."""
         if is_ragged(values):
             return super().of(cast, values)
-        return cast_on_device(values, cast, seeds=self.seeds(cast, len(values)))
+        seeds = None if cast.augment is None else self.seeds(cast, len(values))
+        return cast_on_device(values, cast, seeds=seeds)
 
 
 @dataclass(frozen=True)

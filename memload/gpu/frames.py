@@ -53,10 +53,14 @@ class FrameIndex:
         Raises:
             IndexError: a row is not there.
         """
+        return self._stored(self.begin(rows))
+
+    def begin(self, rows: Numbers) -> Numbers:
+        """Return the frames at which these rows begin. Raises IndexError as `numbers` does."""
         bad = (rows < 0) | (rows >= self.rows)
         if bad.any():
             raise IndexError(f"row {rows[bad.argmax()]} is not one of the {self.rows} rows")
-        return self._stored(self._begin(rows))
+        return self._begin(rows)
 
     def select(self, rows: Numbers) -> FrameIndex:
         """Return the index of these rows, in this order."""
@@ -65,6 +69,12 @@ class FrameIndex:
     def joined(self, others: Iterable[FrameIndex]) -> FrameIndex:
         """Return the index of these rows, and then of those of others in the same frames."""
         return replace(self, begins=np.concatenate([np.asarray(one.begins, np.int64) for one in (self, *others)]))
+
+    def into(self, numbers: Numbers) -> FrameIndex:
+        """Return the index whose frame k is stored as ``numbers[k]``."""
+        if self.steps is None:
+            return FrameIndex(numbers[self._stored(np.asarray(self.begins))])
+        return replace(self, places=numbers if self.places is None else numbers[self.places])
 
     def windows(self, begins: Numbers, steps: Sequence[int]) -> FrameIndex:
         """Return the index of windows of these rows: of the rows begin + step, for each begin."""
@@ -83,7 +93,7 @@ class FrameIndex:
             used[begins if self.places is None else self.places[begins]] = True
         if used.all():
             return range(frames), self
-        place = np.cumsum(used) - 1
+        place = np.maximum(np.cumsum(used) - 1, 0)  # of those that are not used, some number that is there
         if self.steps is None and self.places is None:
             return np.flatnonzero(used), FrameIndex(place[self.begins])
         places = place if self.places is None else place[self.places]

@@ -7,7 +7,7 @@ row_plan.py            frames.py                 near.py                  the lo
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,10 @@ from memload.cast_batches import Casting
 from memload.cast_rule import Cast
 from memload.draws import Indices
 from memload.gpu.casting import cast_on_device
+from memload.gpu.devices import raise_in_words
 from memload.gpu.near import near_device
+from memload.gpu.near_rows import near_rows
+from memload.gpu.nested import tensors_of
 from memload.native import Source
 from memload.planned_rows import PlannedRows
 from memload.seeding import PassSeed
@@ -55,16 +58,20 @@ def batch_maker(source: Source) -> Callable[..., Any]:
 
     def make(rows: NDArray[np.int64], seed: PassSeed | None = None) -> Any:
         casting = Casting(seed, rows)
-        batch = layout.build(_cast(field.gather(rows), casts, casting) for field, casts in fields)
+        batch = layout.build(_made(field, rows, casts, casting) for field, casts in fields)
         return batch if collate is None else collate(batch)
 
     return make
 
 
-def _cast(x: torch.Tensor, casts: Iterable[Cast | None], casting: Casting) -> torch.Tensor:
-    for cast in casts:
-        if cast is not None:
-            x = cast_on_device(x, cast, seeds=casting.seeds(cast, len(x)))
+def _made(field: Any, rows: NDArray[np.int64], casts: tuple[Cast | None, ...], casting: Casting) -> torch.Tensor:
+    """Rows of a field after its casts, the first of which is done while they are gathered."""
+    wanted = [cast for cast in casts if cast is not None]
+    if not wanted:
+        return near_rows(field, rows)
+    x = near_rows(field, rows, wanted[0], casting.seeds(wanted[0], len(rows)))
+    for cast in wanted[1:]:
+        x = cast_on_device(x, cast, seeds=casting.seeds(cast, len(x)))
     return x
 
 
@@ -89,8 +96,10 @@ class NearSettings:
         """Work the settings out.
 
         Raises:
-            ValueError: samples go through functions, which are called on the CPU.
+            ValueError: the loader's batches are to lie elsewhere, or samples go through functions, which are called on
+                the CPU.
         """
+        _check_target(loader, source)
         if source.maps:
             raise ValueError(
                 "ds.map(fn) calls a function for each sample, on the CPU, and these rows lie on "
@@ -114,6 +123,16 @@ class NearSettings:
         return NearBatches(self, loader.batch_transform)
 
 
+def _check_target(loader: FastLoader[Any], source: Source) -> None:
+    there = near_device(source.fields)
+    wanted = None if loader._target is None else loader._target.wanted
+    if isinstance(wanted, torch.device) and there is not None and wanted not in (there, torch.device(there.type)):
+        raise ValueError(
+            f"device={str(wanted)!r}, but the rows lie on {there}: leave device= out, or bring the dataset to {wanted} "
+            "by memload.to_device"
+        )
+
+
 class NearBatches:
     """Gathers each batch where its rows lie, when it is asked for; a `Gatherer`.
 
@@ -126,6 +145,7 @@ class NearBatches:
         self._plan = PlannedRows(settings.sizes.batch_rows, settings.drop_last)
         self._make = batch_maker(settings.source)
         self._row_bytes = sum(field.row_bytes for field in settings.source.fields.values())
+        self._device = near_device(settings.source.fields) or torch.device("cpu")
         self._transform = transform
         self._stats = LoaderStats()
 
@@ -151,14 +171,17 @@ class NearBatches:
             return None
         rows = self._plan.take()
         begun = time.perf_counter()
-        batch = self._make(rows, self._seed)
-        self._count(len(rows), time.perf_counter() - begun)
+        try:
+            batch = self._make(rows, self._seed)
+        except RuntimeError as error:
+            raise_in_words(error, "gathering a batch", self._device)
+        self._count(len(rows), batch, time.perf_counter() - begun)
         return batch if self._transform is None else self._transformed(self._transform, batch, rows)
 
-    def _count(self, rows: int, seconds: float) -> None:
-        nbytes = rows * self._row_bytes
+    def _count(self, rows: int, batch: Any, seconds: float) -> None:
+        read, written = rows * self._row_bytes, sum(tensor.nbytes for tensor in tensors_of(batch))
         self._stats += LoaderStats(
-            batches=1, rows=rows, bytes_in=nbytes, bytes_out=nbytes, consumer_wait_seconds=seconds
+            batches=1, rows=rows, bytes_in=read, bytes_out=written, consumer_wait_seconds=seconds
         )
 
     def _transformed(self, transform: Callable[..., Any], batch: Any, rows: Indices) -> Any:

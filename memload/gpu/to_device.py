@@ -1,34 +1,20 @@
-"""memload.to_device: the raw bytes of a dataset, brought where a GPU gathers them by itself.
-
-files or arrays -> frames, each once -> chunks, by native threads -> table on the device -> a dataset on that table
-                   frames.py            loading.py                  near.py
-"""
+"""memload.to_device: a dataset whose bytes lie where a GPU gathers them by itself."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import torch
-
 from memload.dataset import Dataset
-from memload.errors import DeviceError
-from memload.fields import Field
-from memload.gpu.devices import device_of, raise_in_words
-from memload.gpu.frames import FrameIndex, Numbers, frames_of
-from memload.gpu.loading import fill
-from memload.gpu.memory import gpu_memory
-from memload.gpu.near import NearColumn, NearField, near_device
-from memload.graphs import GraphDataset
-from memload.memory import budget
-from memload.progress import Bar, byte_bar
-from memload.ragged_fields import RaggedField
+from memload.gpu.bringing import brought
+from memload.gpu.devices import device_of
+from memload.memory.tiers import Tier
 from memload.row_numbers import kind
-from memload.sizes import format_size
 
 
-def to_device(ds: Dataset, device: Any = "cuda", *, progress: bool | None = None) -> Dataset:
+def to_device(
+    ds: Dataset, device: Any = "cuda", *, tier: Tier | str = Tier.DEVICE, progress: bool | None = None
+) -> Dataset:
     """Return the dataset with its raw bytes in a device's memory, where batches are gathered and cast by the device.
 
     No byte crosses the bus any more while a loop runs, and the CPU only draws row numbers: 100 GB of uint8 pictures fit
@@ -44,6 +30,10 @@ def to_device(ds: Dataset, device: Any = "cuda", *, progress: bool | None = None
         ds: a dataset in files or arrays. Joined datasets are joined first: rows that were brought at different times
             lie apart, and are not joined there.
         device: such as "cuda", "cuda:1" or, to try it without a GPU, "cpu".
+        tier: "device"; or "pinned": the bytes stay in RAM that is pinned for the device, for sets that its memory does
+            not hold. Such a dataset is one in RAM like any other, and joins with others; a `FastLoader` with
+            ``device=`` lets the GPU gather rows across the bus, or brings them through its ring, whichever a short
+            trial at the start finds faster or, where that keeps the CPUs busy, cheaper. `loader.why` says which.
         progress: whether to show a progress bar; None: if standard error is a terminal. Rows are brought in chunks of
             64 MB, of which three are in this machine's memory at a time.
 
@@ -59,82 +49,11 @@ def to_device(ds: Dataset, device: Any = "cuda", *, progress: bool | None = None
         >>> next(iter(memload.FastLoader(near, batch_size=4)))["stim"].shape
         torch.Size([4, 2, 3])
     """
-    _check(ds)
-    where = device_of(device)
-    plans = {name: _Plan.of(field) for name, field in ds.fields.items()}
-    check_fits({name: plan.nbytes for name, plan in plans.items()}, where)
-    try:
-        with byte_bar(f"to {where}", sum(plan.nbytes for plan in plans.values()), progress) as shown:
-            fields = {name: plan.carried_out(where, shown) for name, plan in plans.items()}
-    except RuntimeError as error:
-        raise_in_words(error, "bringing a dataset", where)
-    return replace(ds, fields=fields)
-
-
-def _check(ds: object) -> None:
     if not isinstance(ds, Dataset):
         raise TypeError(
             f"to_device takes a dataset of memload's, got {kind(ds)}: memload.open(...) and memload.from_arrays(...) "
             "make one. Functions of samples (ds.map) are left out here, and given to the loader as batch_transform="
         )
-    ragged = [name for name, field in ds.fields.items() if isinstance(field, RaggedField)]
-    if ragged or isinstance(ds, GraphDataset):
-        raise ValueError(
-            f"rows of {', '.join(map(repr, ragged)) or 'graphs'} differ in length, and are not gathered on a device: "
-            "leave them out by as_tuple(...), or keep the dataset in files and give the loader device="
-        )
-    if (there := near_device(ds.fields)) is not None:
-        raise ValueError(f"the dataset lies on {there} already; bring the one that it was made of")
-
-
-class _Plan:
-    """What is to be brought of a field, before anything is.
-
-    Attributes:
-        frames: the field of what is stored.
-        rows: which of them are wanted.
-        index: what the field's rows are of those.
-    """
-
-    def __init__(self, frames: Field, rows: Numbers | range, index: FrameIndex, field: Field) -> None:
-        self.frames, self.rows, self.index, self.field = frames, rows, index, field
-
-    @classmethod
-    def of(cls, field: Field) -> _Plan:
-        frames, index = frames_of(field)
-        return cls(frames, *index.compact(frames.rows), field)
-
-    @property
-    def nbytes(self) -> int:
-        return len(self.rows) * self.frames.row_bytes
-
-    def carried_out(self, device: torch.device, shown: Bar) -> NearField:
-        table = torch.empty((len(self.rows), self.frames.row_bytes), dtype=torch.uint8, device=device)
-        fill(table, self.frames, self.rows, shown)
-        column = NearColumn(table, self.index)
-        return NearField(self.field.dtype, self.field.shape, column, digest=self.field.digest)
-
-
-def check_fits(wanted: Mapping[str, int], device: torch.device) -> None:
-    """Raise DeviceError, with figures, if so many bytes by field do not fit into the memory of a device."""
-    need = sum(wanted.values())
-    if device.type == "cpu":
-        memory = budget.memory()
-        total, free = memory.limit or memory.total, memory.free
-    else:
-        found = gpu_memory(device)
-        if found is None:
-            return
-        total, free = found.total, found.available
-    if need > free:
-        raise DeviceError(does_not_fit(wanted, str(device), total, free))
-
-
-def does_not_fit(wanted: Mapping[str, int], device: str, total: int, free: int) -> str:
-    """Return the message for bytes by field that do not fit into a device's memory."""
-    by_field = ", ".join(f"{name} {format_size(nbytes)}" for name, nbytes in wanted.items())
-    return (
-        f"{format_size(sum(wanted.values()))} of rows ({by_field}) do not fit on {device}: {format_size(free)} of "
-        f"{format_size(total)} are available. Bring a part (ds.select(rows), ds.as_tuple(...)), or keep the dataset "
-        "in files and give the loader device=, which streams it"
-    )
+    if tier not in (Tier.DEVICE, Tier.PINNED):
+        raise ValueError(f'tier is "device" or "pinned" here, got {tier!r}; others are given by memload.open(tier=...)')
+    return replace(ds, fields=brought(ds.fields, device_of(device), Tier(tier), progress))

@@ -74,9 +74,8 @@ class JsonLog:
             return
         data = (b"\n" if self._torn else b"") + json.dumps(line).encode() + b"\n"
         self._torn = True
-        written = os.write(self._file, data)
-        if written < len(data):
-            raise OSError(28, os.strerror(28), str(self.path))
+        while data:  # once, unless the disk becomes full: then the second write says so
+            data = data[os.write(self._file, data) :]
         self._torn = False
 
 

@@ -76,9 +76,7 @@ class TierOptions:
                 raise ValueError(f"field {name!r} is {fields[name].described}: it cannot be cast in RAM; leave it out")
             casts[name] = wanted if isinstance(wanted, Cast) else Cast(as_torch_dtype(wanted))
             if casts[name].layout is not None or casts[name].augment is not None:
-                raise ValueError(
-                    f"field {name!r}: layout= and augment= are the loader's, in its cast="
-                )
+                raise ValueError(f"field {name!r}: layout= and augment= are the loader's, in its cast=")
         return casts
 
 

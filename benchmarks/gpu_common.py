@@ -1,0 +1,157 @@
+"""What the GPU benchmarks share: the device and its clock, and figures that say what they should reach.
+
+Without a GPU, `--quick --device cpu` runs every line of a script and shows only that it runs: nothing of that is a
+figure. No run on a GPU has been recorded yet.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from harness import Bench, arguments
+
+from memload.device import cuda_state
+from memload.gpu.devices import device_of
+from memload.measure import Spread, ratio
+
+TURN_SECONDS = 2e-3  # a turn repeats a short call until it lasts about this long
+MB = 1 << 20
+
+
+def gpu_arguments(question: str, *, rounds: int, default: Sequence[str] = ()) -> argparse.ArgumentParser:
+    """The arguments of every GPU benchmark."""
+    parser = arguments(question, rounds=rounds, default=default)
+    parser.add_argument("--device", default="cuda", help="the GPU (default: the current one), or cpu to try the script")
+    return parser
+
+
+class GpuBench(Bench):
+    """One run of a script on a device."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        super().__init__(args)
+        self.device = device_of(args.device)
+        self.about = {"gpu": gpu_facts(self.device)}
+
+    def judge(
+        self, case: str, what: str, found: Spread, target: float | None, *, at_most: bool = False, **more: Any
+    ) -> None:
+        """Keeps one answer beside what it should reach; target None: it is only told."""
+        met = None if target is None else found.median <= target if at_most else found.median >= target
+        sign, verdict = ("<=" if at_most else ">="), {None: "", True: "met", False: "NOT MET"}[met]
+        wanted = "" if target is None else f"  wanted {sign} {target:g}: {verdict}"
+        text = f"{what}: {found.median:.3g} ({found.low:.3g} to {found.high:.3g}){wanted}"
+        self.add(case, text, what=what, found=found, target=target, at_most=at_most, met=met, **more)
+
+
+def gpu_facts(device: torch.device) -> dict[str, Any]:
+    """What a figure of a GPU must be read with."""
+    if device.type != "cuda":
+        return {"name": f"{device}: a run without a GPU, of which nothing is a figure"}
+    return {
+        "name": torch.cuda.get_device_name(device),
+        "capability": torch.cuda.get_device_capability(device),
+        "cuda_of_torch": torch.version.cuda,
+        "memload_cuda": asdict(cuda_state(device.index)),
+    }
+
+
+def finish(device: torch.device) -> None:
+    """Waits until the device has done what it was given; a benchmark may, a loader never does."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def seconds_of(call: Callable[[], Any], device: torch.device, repeats: int) -> float:
+    """Seconds that one call takes on the device, from the events around `repeats` of them."""
+    if device.type != "cuda":
+        begun = time.perf_counter()
+        for _ in range(repeats):
+            call()
+        return (time.perf_counter() - begun) / repeats
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    begin.record()
+    for _ in range(repeats):
+        call()
+    end.record()
+    end.synchronize()
+    return begin.elapsed_time(end) / repeats / 1e3
+
+
+def take_turns(
+    calls: Mapping[str, Callable[[], Any]], device: torch.device, turns: int, *, warm: int = 3
+) -> dict[str, list[float]]:
+    """Seconds of a call by name, for each turn; the contestants take turns."""
+    for call in calls.values():
+        seconds_of(call, device, warm)
+    repeats = {name: max(1, round(TURN_SECONDS / seconds_of(call, device, warm))) for name, call in calls.items()}
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(turns):
+        for name, call in calls.items():
+            times[name].append(seconds_of(call, device, repeats[name]))
+    return times
+
+
+def clocked(run: Callable[[], Any], device: torch.device) -> float:
+    """Seconds of something that hands work to the device, until that is done."""
+    finish(device)
+    begun = time.perf_counter()
+    run()
+    finish(device)
+    return time.perf_counter() - begun
+
+
+def faster(ours: Sequence[float], theirs: Sequence[float]) -> Spread:
+    """How many times as fast: their seconds over ours, round by round."""
+    return ratio(theirs, ours)
+
+
+def device_copy(moved: int, device: torch.device) -> Callable[[], torch.Tensor]:
+    """A copy on the device that moves so many bytes, read and written together: the speed of its memory."""
+    source = torch.ones(max(1, moved // 2), dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    return lambda: target.copy_(source)
+
+
+class PinnedCopies:
+    """A plain loop of asynchronous copies from pinned memory, the ceiling of whatever brings batches to a device.
+
+    Args:
+        nbytes: of one copy.
+        device: where to.
+        depth: pairs of buffers that are used in turn.
+    """
+
+    def __init__(self, nbytes: int, device: torch.device, depth: int) -> None:
+        pin = device.type == "cuda"
+        self._sources = [torch.ones(nbytes, dtype=torch.uint8, pin_memory=pin) for _ in range(depth)]
+        self._targets = [torch.empty(nbytes, dtype=torch.uint8, device=device) for _ in range(depth)]
+        self._device = device
+
+    def run(self, copies: int) -> None:
+        """Copies so many times, and waits for the last."""
+        for number in range(copies):
+            turn = number % len(self._sources)
+            self._targets[turn].copy_(self._sources[turn], non_blocking=True)
+        finish(self._device)
+
+
+def best_copy_seconds(nbytes: int, device: torch.device, copies: int) -> float:
+    """Seconds of one copy of so many bytes in the fastest of the plain loops, with 1, 2 and 4 pairs of buffers."""
+    found = []
+    for depth in (1, 2, 4):
+        loop = PinnedCopies(nbytes, device, depth)
+        loop.run(depth)
+        found.append(clocked(lambda loop=loop: loop.run(copies), device) / copies)
+    return min(found)
+
+
+def median(values: Iterable[float]) -> float:
+    """The median."""
+    return statistics.median(values)

@@ -1,0 +1,117 @@
+"""From the page cache to bfloat16 on the GPU: which share of what the machine allows, and how many times stock?
+
+What the machine allows is the lower of two rates that are measured in the same rounds: gathering raw rows by native
+threads without queue or Python, and copying batches of that size from pinned memory. The stock loader is the best of
+4, 8 and 16 workers with pinned memory and asynchronous copies, with an eager and with a compiled cast on the GPU.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable
+
+import torch
+from gpu_common import GpuBench, best_copy_seconds, clocked, finish, gpu_arguments, median
+from harness import Case
+from loops import SEED, ceiling_of
+
+import memload
+from memload import stock
+from memload.dataset import Dataset
+from memload.measure import Spread, in_turn, run_epoch
+
+WORKERS = (4, 8, 16)
+TRIAL_SECONDS = 2.0
+
+
+def loader_of(
+    case: Case, device: torch.device, ds: Dataset | None = None
+) -> memload.FastLoader[dict[str, torch.Tensor]]:
+    return memload.FastLoader(
+        case.workload.open(case.folder) if ds is None else ds,
+        case.workload.batch_size,
+        shuffle=True,
+        drop_last=True,
+        generator=torch.Generator().manual_seed(SEED),
+        cast=case.workload.casts(case.variant),
+        device=device,
+        num_workers=os.cpu_count() or 1,
+        persistent_workers=True,
+    )
+
+
+def to_the_device(device: torch.device, cast: Callable[[torch.Tensor], torch.Tensor] | None) -> stock.CastFn:
+    def moved(x: torch.Tensor) -> torch.Tensor:
+        there = x.to(device, non_blocking=True)
+        return there if cast is None else cast(there)
+
+    return moved
+
+
+def stock_of(case: Case, device: torch.device, setting: stock.Setting, *, compiled: bool) -> stock.StockLoop:
+    casts = {name: stock.plain_cast(cast.dtype) for name, cast in case.workload.casts(case.variant).items()}
+    if compiled:
+        casts = {name: torch.compile(cast, dynamic=False) for name, cast in casts.items()}
+    moves = {name: to_the_device(device, casts.get(name)) for name, *_ in case.workload.fields}
+    shard = case.workload.shard(case.folder)
+    loop = stock.StockLoop(shard, case.workload.batch_size, setting, moves, SEED)
+    loop.loader.pin_memory = device.type == "cuda"
+    return loop
+
+
+def best_stock(bench: GpuBench, case: Case) -> tuple[stock.StockLoop, str]:
+    """The fastest way of the stock loader, each tried for two seconds, and its name."""
+    settings = [stock.Setting("getitems", workers) for workers in WORKERS]
+    kinds = itertools.product(settings, (False, True))
+    if bench.args.quick:
+        kinds = iter([(stock.Setting("getitems", 0), False)])
+    best, best_rate, words = None, -1.0, ""
+    for setting, compiled in kinds:
+        loop = stock_of(case, bench.device, setting, compiled=compiled)
+        run_epoch(loop, limit=3)
+        finish(bench.device)
+        rate = run_epoch(loop, seconds=TRIAL_SECONDS).rate
+        finish(bench.device)
+        if rate > best_rate:
+            best, best_rate, words = loop, rate, f"{setting}, {'compiled' if compiled else 'eager'} cast"
+    assert best is not None
+    return best, words
+
+
+def measure(bench: GpuBench, case: Case) -> None:
+    workload, device = case.workload, bench.device
+    batches = workload.rows // workload.batch_size
+    batch_bytes = workload.batch_size * workload.row_bytes
+    loader, ceiling = loader_of(case, device), ceiling_of(Case(workload, "raw", case.folder))
+    rival, words = best_stock(bench, case)
+    through: dict[str, Callable[[], float]] = {
+        "loader": lambda: clocked(lambda: run_epoch(loader), device) / batches,
+        "gather": lambda: ceiling.best().seconds / batches,
+        "copy": lambda: best_copy_seconds(batch_bytes, device, min(batches, 50)),
+        "stock": lambda: clocked(lambda: run_epoch(rival, limit=min(batches, 40)), device) / min(batches, 40),
+    }
+    in_turn(through, 1)
+    times = in_turn(through, bench.rounds)
+    slower = [max(pair) for pair in zip(times["gather"], times["copy"], strict=True)]
+    share = Spread.of(limit / ours for limit, ours in zip(slower, times["loader"], strict=True))
+    rates = {name: Spread.of(batch_bytes / s / 1e9 for s in found) for name, found in times.items()}
+    limit = "copying" if median(times["copy"]) > median(times["gather"]) else "gathering"
+    bench.judge(case.name, f"the loader, share of {limit}", share, 0.90, gb_per_s=rates, stats=str(loader.stats()))
+    found = Spread.of(theirs / ours for theirs, ours in zip(times["stock"], times["loader"], strict=True))
+    bench.judge(case.name, "the loader, times stock at its best", found, 5, stock=words)
+    for name in ("copy", "gather"):
+        bench.judge(case.name, f"GB/s of {name} alone", rates[name], None)
+
+
+def main() -> None:
+    parser = gpu_arguments("the loader from the page cache to the GPU", rounds=5, default=("W1", "W2"))
+    parser.set_defaults(variants=["bf16"])
+    bench = GpuBench(parser.parse_args())
+    with bench.cases() as cases:
+        for case in cases:
+            measure(bench, case)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""Data that lies nearer: how fast are batches gathered and cast on the GPU, and across the bus by the GPU?
+
+From device memory the ceiling is a copy on the device that moves equally many bytes, read and written together. From
+pinned RAM it is the copy engine's rate for batches of that size; two thirds of it is what others have published for
+gathers by kernels. Beside them: the time to the first batch, and what is really allocated against what is stated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from gpu_common import GpuBench, best_copy_seconds, clocked, device_copy, faster, finish, gpu_arguments, take_turns
+from gpu_loader import loader_of
+from harness import Case
+
+import memload
+from memload.dataset import Dataset
+from memload.gpu.near_batches import batch_maker
+from memload.gpu.pinned_memory import near_fields
+from memload.measure import Spread, in_turn
+from memload.readers import resolve
+
+BATCHES = 16  # of which the rows are drawn beforehand
+
+
+def gatherer_of(case: Case, ds: Dataset) -> Callable[[], Any]:
+    """Gathers and casts one batch after another of random rows, as the loader does in its loop's own stream."""
+    make = batch_maker(resolve(ds).with_casts(case.workload.casts(case.variant)))
+    rng = np.random.default_rng(0)
+    size = case.workload.batch_size
+    plans = [rng.integers(0, len(ds), size) for _ in range(BATCHES)]
+    turn = 0
+
+    def gather() -> Any:
+        nonlocal turn
+        turn += 1
+        return make(plans[turn % BATCHES])
+
+    return gather
+
+
+def bytes_moved(case: Case) -> int:
+    """Bytes of a batch as they are stored, read, and as the loop gets them, written."""
+    casts = case.workload.casts(case.variant)
+    row = 0
+    for name, shape, dtype in case.workload.fields:
+        stored = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        row += stored + (int(np.prod(shape)) * casts[name].dtype.itemsize if name in casts else stored)
+    return row * case.workload.batch_size
+
+
+def measure_device(bench: GpuBench, case: Case, ds: Dataset) -> None:
+    seconds = clocked(lambda: memload.to_device(ds, bench.device, progress=False), bench.device)
+    near = memload.to_device(ds, bench.device, progress=False)
+    calls = {"gather": gatherer_of(case, near), "copy": device_copy(bytes_moved(case), bench.device)}
+    times = take_turns(calls, bench.device, bench.rounds)
+    share = faster(times["gather"], times["copy"])
+    rate = Spread.of(bytes_moved(case) / s / 1e9 for s in times["gather"])
+    bench.judge(case.name, "gather and cast on the device, share of a device copy", share, 0.85, gb_per_s=rate)
+    bench.judge(case.name, "GB/s of bringing the data to the device", Spread.of([ds.nbytes / seconds / 1e9]), None)
+
+
+def measure_pinned(bench: GpuBench, case: Case, ds: Dataset) -> None:
+    pinned = memload.to_device(ds, bench.device, tier="pinned", progress=False)
+    seen = near_fields(pinned.fields, bench.device)
+    assert seen is not None
+    times = take_turns({"gather": gatherer_of(case, Dataset(seen))}, bench.device, bench.rounds)
+    nbytes = case.workload.batch_size * case.workload.row_bytes
+    copy = best_copy_seconds(nbytes, bench.device, 20)
+    share = Spread.of(copy / seconds for seconds in times["gather"])
+    bench.judge(case.name, "gathered by the GPU out of pinned RAM, share of pinned copies", share, None)
+    loader = loader_of(case, bench.device, pinned)
+    next(iter(loader))
+    bench.add(case.name, loader.why, why=loader.why)
+
+
+def measure_first_batch(bench: GpuBench, case: Case, ds: Dataset) -> None:
+    near = memload.to_device(ds, bench.device, progress=False)
+    made = {"from files": ds, "from the device": near}
+    firsts = {name: lambda one=one: next(iter(loader_of(case, bench.device, one))) for name, one in made.items()}
+    times = in_turn({name: lambda f=first: clocked(f, bench.device) for name, first in firsts.items()}, bench.rounds)
+    for name, found in times.items():
+        bench.judge(case.name, f"ms to the first batch, {name}", Spread.of(1e3 * seconds for seconds in found), None)
+
+
+def measure_memory(bench: GpuBench, case: Case, ds: Dataset) -> None:
+    """What a pass takes of the device's memory at its peak, against what the loader states."""
+    if bench.device.type != "cuda":
+        return
+    loader = loader_of(case, bench.device, ds)
+    finish(bench.device)
+    torch.cuda.reset_peak_memory_stats(bench.device)
+    before = torch.cuda.memory_allocated(bench.device)
+    for _ in loader:
+        pass
+    finish(bench.device)
+    taken = torch.cuda.max_memory_allocated(bench.device) - before
+    found = Spread.of([taken / loader.device_nbytes])
+    stated = {"taken": taken, "stated": loader.device_nbytes, "pinned_stated": loader.nbytes}
+    bench.judge(case.name, "device bytes taken, of those stated", found, 1.05, at_most=True, **stated)
+
+
+def main() -> None:
+    parser = gpu_arguments("data that lies nearer", rounds=7, default=("W1", "W2"))
+    parser.set_defaults(variants=["bf16"])
+    bench = GpuBench(parser.parse_args())
+    with bench.cases() as cases:
+        for case in cases:
+            ds = case.workload.open(case.folder)
+            for measure in (measure_device, measure_pinned, measure_first_batch, measure_memory):
+                measure(bench, case, ds)
+                if bench.device.type == "cuda":
+                    torch.cuda.empty_cache()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""What does the loader cost a training loop on a GPU, beside the same loop on tensors that lie there already?
+
+A small convolutional net is trained on W1 in bfloat16, for steps of several lengths: the net runs once, twice, four
+times ... on each batch. The same steps on a few batches that stay on the GPU are the ceiling: what is lost to data is
+what the loop with the loader takes longer. It should be nothing wherever a step is longer than the transfer of its
+batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+import torch
+from gpu_common import GpuBench, best_copy_seconds, clocked, gpu_arguments, median
+from gpu_loader import loader_of
+from harness import Case
+
+from memload.measure import Spread, cpu_seconds, in_turn
+
+REPEATS = (1, 2, 4, 8)  # how often the net runs on a batch
+STEPS = 40
+RESIDENT = 4  # batches that stay on the GPU
+
+
+class Net(torch.nn.Module):
+    """Pictures (B, H, W, C), or movies (B, T, H, W) as pictures of T channels, to ten numbers."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.layers = torch.nn.Sequential(
+            torch.nn.Conv2d(channels, 32, 7, stride=4), torch.nn.ReLU(), torch.nn.Conv2d(32, 64, 3, stride=2),
+            torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(64, 10)
+        )  # fmt: skip
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The ten numbers."""
+        made: torch.Tensor = self.layers(x.movedim(-1, 1) if x.shape[-1] <= 4 else x)
+        return made
+
+
+def trainer(device: torch.device, example: torch.Tensor, repeats: int) -> Callable[[torch.Tensor], None]:
+    net = Net(example.shape[-1] if example.shape[-1] <= 4 else example.shape[1]).to(device, example.dtype)
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
+
+    def step(x: torch.Tensor) -> None:
+        for _ in range(repeats):
+            optimizer.zero_grad(set_to_none=True)
+            net(x).float().square().mean().backward()
+            optimizer.step()
+
+    return step
+
+
+def loop(step: Callable[[torch.Tensor], None], batches: Iterable[torch.Tensor]) -> None:
+    for batch in batches:
+        step(batch)
+
+
+def first(batches: Iterable[dict[str, torch.Tensor]], count: int) -> Iterator[torch.Tensor]:
+    """So many batches, beginning new epochs as often as needed."""
+    while count:
+        for batch in batches:
+            yield batch["stim"]
+            count -= 1
+            if not count:
+                return
+
+
+def measure(bench: GpuBench, case: Case, repeats: int) -> None:
+    device, steps = bench.device, 2 if bench.args.quick else STEPS
+    loader = loader_of(case, device)
+    resident = [batch.clone() for batch in first(loader, RESIDENT)]
+    step = trainer(device, resident[0], repeats)
+    fed = [resident[k % RESIDENT] for k in range(steps)]
+    loop(step, fed[: 1 if bench.args.quick else 3])
+    cpu: list[float] = []
+
+    def with_loader() -> float:
+        begun = cpu_seconds()
+        seconds = clocked(lambda: loop(step, first(loader, steps)), device)
+        cpu.append((cpu_seconds() - begun) / seconds)
+        return seconds / steps
+
+    times = in_turn(
+        {"loader": with_loader, "resident": lambda: clocked(lambda: loop(step, fed), device) / steps}, bench.rounds
+    )
+    transfer = best_copy_seconds(case.workload.batch_size * case.workload.row_bytes, device, 20)
+    lost = Spread.of(ours / ideal - 1 for ours, ideal in zip(times["loader"], times["resident"], strict=True))
+    longer = median(times["resident"]) > transfer
+    name = f"{case.workload.name}, {median(times['resident']) * 1e3:.2g} ms a step"
+    text = "time lost to data" + ("" if longer else f" (a transfer alone takes {transfer * 1e3:.2g} ms)")
+    figures = {"step_seconds": Spread.of(times["resident"]), "transfer_seconds": transfer, "repeats": repeats}
+    bench.judge(name, text, lost, 0.02 if longer else None, at_most=True, **figures)
+    bench.judge(name, "CPUs used by the loop with the loader", Spread.of(cpu), None)
+
+
+def main() -> None:
+    parser = gpu_arguments("a training loop on a GPU", rounds=3, default=("W1",))
+    parser.set_defaults(variants=["bf16"])
+    bench = GpuBench(parser.parse_args())
+    with bench.cases() as cases:
+        for case in cases:
+            for repeats in REPEATS[:1] if bench.args.quick else REPEATS:
+                measure(bench, case, repeats)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,155 @@
+"""Rows in RAM that a GPU reads by itself: one run of memory, known to the native threads and to the device alike.
+
+    memory (huge pages, registered with the driver)
+      |- storage: native threads gather rows of it, for the ring and for loops on the CPU
+      `- seen by the device: a tensor on the GPU whose bytes lie here; its kernels read them across the bus
+
+It has not run on a GPU yet.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from memload._core import Column, Storage, Windows
+from memload.errors import DeviceError
+from memload.fields import Field
+from memload.gpu.frames import FrameIndex, Numbers, frames_of
+from memload.gpu.near import NearColumn, NearField
+from memload.sizes import format_size
+
+
+class PinnedMemory:
+    """Memory for a table of rows: uint8 (rows, row_bytes).
+
+    Args:
+        rows, row_bytes: of the table.
+        device: that is to read it; a CPU reads any memory, and nothing is pinned for it.
+
+    Attributes:
+        table: the rows, as a CPU tensor.
+        storage: the rows, as native threads read them.
+    """
+
+    def __init__(self, rows: int, row_bytes: int, device: torch.device) -> None:
+        nbytes = rows * row_bytes
+        memory = mmap.mmap(-1, max(1, nbytes))
+        with contextlib.suppress(OSError):  # a kernel without huge pages
+            memory.madvise(mmap.MADV_HUGEPAGE)
+        self.device = device
+        self.table = torch.frombuffer(memory, dtype=torch.uint8)[:nbytes].view(rows, row_bytes)
+        self.storage = Storage.borrow(memory, self.table.data_ptr(), nbytes, "pinned memory")
+
+    def pin(self) -> None:
+        """Let the device read it. Once it is filled: touching pages is what takes the driver long.
+
+        Raises:
+            DeviceError: the driver refuses to pin so much.
+        """
+        if self.device.type != "cuda" or not self.table.numel():
+            return
+        runtime, address, nbytes = torch.cuda.cudart(), self.table.data_ptr(), self.table.nbytes  # type: ignore[no-untyped-call]
+        with torch.cuda.device(self.device):
+            status = runtime.cudaHostRegister(address, nbytes, 0)
+        if int(status) != 0:
+            raise DeviceError(
+                f"{format_size(nbytes)} of RAM could not be pinned for {self.device} (cudaHostRegister: {status}). A "
+                'container\'s memory limit or `ulimit -l` may forbid it: give tier="device" if it fits there, or keep '
+                "the dataset in files"
+            )
+        weakref.finalize(self, _unpin, self.device, address, self.table).atexit = False
+
+    def seen(self) -> torch.Tensor:
+        """Return the table as a tensor of the device, which keeps this alive."""
+        if self.device.type != "cuda" or not self.table.numel():
+            return self.table
+        return torch.as_tensor(_AsCuda(self), device=self.device)
+
+
+class _AsCuda:
+    """What torch makes a CUDA tensor of, at the same address; the tensor keeps it alive."""
+
+    def __init__(self, memory: PinnedMemory) -> None:
+        self._memory = memory
+        shape, address = tuple(memory.table.shape), memory.table.data_ptr()
+        self.__cuda_array_interface__ = {"shape": shape, "typestr": "|u1", "data": (address, False), "version": 3}
+
+
+def _unpin(device: torch.device, address: int, table: torch.Tensor) -> None:  # noqa: ARG001 - lives until this is done
+    """Give pinned memory back, once no kernel reads it any more."""
+    torch.cuda.synchronize(device)
+    torch.cuda.cudart().cudaHostUnregister(address)  # type: ignore[no-untyped-call]
+
+
+@dataclass(frozen=True)
+class PinnedField(Field):
+    """A field in such memory. To the CPU it is a field in RAM; `near_fields` gives it to the device.
+
+    Args:
+        memory: where the rows of its column lie.
+    """
+
+    memory: PinnedMemory | None = None
+
+    @classmethod
+    def of(cls, field: Field, memory: PinnedMemory, index: FrameIndex) -> PinnedField:
+        """Return a field like this one whose frames lie in pinned memory."""
+        rows, row_bytes = memory.table.shape
+        stored = Column(row_bytes, [(memory.storage, 0, rows, row_bytes)])
+        return cls(field.dtype, field.shape, _indexed(stored, index), digest=field.digest, memory=memory)
+
+
+def _indexed(stored: Column, index: FrameIndex) -> Column | Windows:
+    """The rows of an index into stored frames, as native threads read them."""
+    frames = stored if index.places is None else stored.select(index.places)
+    if index.steps is None:
+        return frames if isinstance(index.begins, range) else frames.select(index.begins)
+    first = max(0, -min(index.steps))
+    after = frames.rows - max(0, max(index.steps))
+    every = Windows(frames, list(index.steps), [(first, after - first, 1)])
+    return every.select(np.asarray(index.begins) - first)
+
+
+def near_fields(fields: Mapping[Any, Field], device: torch.device) -> dict[Any, Field] | None:
+    """Return fields in memory that is pinned for a device as fields that it gathers; None if not all are such."""
+    found: dict[Any, Field] = {}
+    for key, field in fields.items():
+        near = _near(field) if isinstance(field, PinnedField) else None
+        if near is None or near.device != device:
+            return None
+        found[key] = near
+    return found
+
+
+def _near(field: PinnedField) -> NearField | None:
+    """The field as its device sees it; None if some of its rows lie elsewhere."""
+    memory = field.memory
+    frames, index = frames_of(field)
+    if memory is None or not isinstance(frames.column, Column) or frames.row_bytes != memory.table.shape[1]:
+        return None
+    numbers = _numbers(frames.column, memory)
+    if numbers is None:
+        return None
+    if not isinstance(numbers, range):
+        index = index.into(numbers)
+    return NearField(field.dtype, field.shape, NearColumn(memory.seen(), index), digest=field.digest)
+
+
+def _numbers(column: Column, memory: PinnedMemory) -> Numbers | range | None:
+    """Which rows of the memory the stored rows of a column are; a range: all of them, as they lie."""
+    row_bytes, parts = column.row_bytes, []
+    for storage, offset, rows, stride in column.segments:
+        if storage is not memory.storage or offset % max(1, row_bytes) or (stride != row_bytes and rows > 1):
+            return None
+        parts.append(offset // max(1, row_bytes) + np.arange(rows))
+    if len(parts) == 1 and len(parts[0]) == len(memory.table):
+        return range(len(memory.table))
+    return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
