@@ -38,9 +38,14 @@ def step(model, batch, optimizer=None, precision=None):
 
 
 @pytest.mark.parametrize(
-    ("run", "precision"), [(measured, None), (without_memory, torch.bfloat16)], ids=["measured", "static in bf16"]
+    ("name", "run", "precision"),
+    [
+        *((name, measured, None) for name in BY_ROWS),
+        ("transformer", measured, torch.bfloat16),
+        ("convolutional", without_memory, None),
+        ("transformer", without_memory, torch.bfloat16),
+    ],
 )
-@pytest.mark.parametrize("name", BY_ROWS)
 def test_the_peak_of_a_large_batch_is_foretold_from_five_rows(name, precision, run):
     make, sample, rows = BY_ROWS[name]
     model, kind = make(), kind_of(sample)
@@ -54,7 +59,8 @@ def test_the_peak_of_a_large_batch_is_foretold_from_five_rows(name, precision, r
 
 
 @pytest.mark.parametrize(
-    ("mode", "name"), [*(("measured", name) for name in BY_ROWS), ("static", "transformer"), ("trial", "convolutional")]
+    ("mode", "name"),
+    [*(("measured", name) for name in BY_ROWS), ("static", "large embedding"), ("trial", "convolutional")],
 )
 def test_the_chosen_batch_runs_in_the_memory_there_is_and_a_larger_one_does_not(name, mode):
     make, sample, rows = BY_ROWS[name]

@@ -39,7 +39,7 @@ def test_less_memory_means_accumulation_then_checkpointing_then_nothing():
 def test_what_is_advised_runs_in_the_predicted_bytes():
     model, sample = Transformer(), torch.randint(100, (2, 64))
     optimizer = torch.optim.Adam(model.parameters())
-    advice = memload.fit(model, sample, "4MB", effective_batch=48, optimizer=optimizer, device="cpu", mode="static")
+    advice = memload.fit(model, sample, "4MB", effective_batch=48, optimizer=optimizer, device="cpu")
     for option in advice.options:
         tokens = torch.randint(100, (option.batch_size, 64))
         model.zero_grad()

@@ -361,9 +361,9 @@ def _place_of(models: Sequence[torch.nn.Module]) -> torch.device:
 def _memory_of(target: torch.device, here: torch.device, limit: int | str | None, weights: int) -> tuple[int, int]:
     """The bytes to plan for, and those of them that contexts take."""
     if target.type == "cuda":
-        gpu = gpu_memory(target)
         if limit is not None:
-            return parse_size(limit), CONTEXT if gpu is None else gpu.others
+            return parse_size(limit), CONTEXT
+        gpu = gpu_memory(target)
         if gpu is None:
             raise ValueError('there is no GPU here to ask for its memory: give limit=, such as "24GB"')
         return gpu.total, gpu.others
