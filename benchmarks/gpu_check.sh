@@ -97,6 +97,7 @@ benchmark gpu_copy 45
 benchmark gpu_resident 60
 benchmark gpu_loader 120
 benchmark gpu_step 75
+benchmark gpu_offload 45
 
 echo "== all figures"
 [ ${#failed[@]} -eq 0 ] || echo "did not end well, see above: ${failed[*]}"

@@ -42,6 +42,7 @@ ON_A_GPU = {
     "gpu_cast.py": [],
     "gpu_copy.py": [],
     "gpu_loader.py": ["--workloads", "W2"],
+    "gpu_offload.py": [],
     "gpu_resident.py": ["--workloads", "W2"],
     "gpu_step.py": ["--workloads", "W2"],
 }

@@ -1,0 +1,112 @@
+"""What does a training step lose whose frozen teacher lives in RAM, beside the same step with the teacher on the GPU?
+
+A student is trained to say what a teacher of large linear layers says, for steps of several lengths: the student runs
+once, four times, sixteen times ... on each batch. The teacher is on the GPU all the time (the ceiling), is offloaded as
+a whole, or layer by layer; its weights are asked for when a step begins. A step that is longer than the transfer of the
+weights should lose at most 10 % to a teacher that is offloaded as a whole. Layer by layer the transfer hides behind the
+teacher's own work alone, which is told without a target.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import torch
+from gpu_common import MB, GpuBench, best_copy_seconds, clocked, gpu_arguments, median
+
+import memload
+from memload.measure import Spread, in_turn
+
+REPEATS = (1, 4, 16, 64)  # how often the student runs on a batch
+STEPS = 10
+LAYERS, WIDTH, ROWS = 16, 4096, 512  # 512 MB of weights in half precision
+SMALL = (4, 64, 8)
+
+
+def teacher_of(layers: int, width: int, dtype: torch.dtype) -> torch.nn.Sequential:
+    made = [part for _ in range(layers) for part in (torch.nn.Linear(width, width, dtype=dtype), torch.nn.GELU())]
+    return torch.nn.Sequential(*made).eval().requires_grad_(False)
+
+
+class Loop:
+    """Steps of a student that learns from a teacher."""
+
+    def __init__(self, width: int, rows: int, dtype: torch.dtype, device: torch.device, repeats: int) -> None:
+        self.x = torch.rand(rows, width, dtype=dtype, device=device)
+        self.student = torch.nn.Linear(width, width, dtype=dtype, device=device)
+        self.optimizer = torch.optim.SGD(self.student.parameters(), lr=1e-3)
+        self.repeats = repeats
+
+    def run(self, steps: int, teach: Callable[[torch.Tensor], torch.Tensor], ask: Callable[[], None]) -> None:
+        """Steps in which the teacher is asked for first, and speaks last."""
+        for _ in range(steps):
+            ask()
+            for _ in range(self.repeats - 1):
+                self.learn(self.x)
+            self.learn(teach(self.x))
+
+    def learn(self, said: torch.Tensor) -> None:
+        """One update of the student."""
+        self.optimizer.zero_grad(set_to_none=True)
+        torch.nn.functional.mse_loss(self.student(self.x), said).backward()
+        self.optimizer.step()
+
+
+def nothing() -> None:
+    """What a teacher that is there has to be asked for."""
+
+
+def offloaded(teacher: torch.nn.Module, device: torch.device, layerwise: bool) -> memload.Offloaded[torch.nn.Module]:
+    return memload.offload(copy.deepcopy(teacher), device, layerwise=layerwise)
+
+
+def teaching(away: memload.Offloaded[torch.nn.Module]) -> Callable[[torch.Tensor], torch.Tensor]:
+    def teach(x: torch.Tensor) -> torch.Tensor:
+        with away as module, torch.no_grad():
+            said: torch.Tensor = module(x)
+        return said
+
+    return teach
+
+
+def measure(bench: GpuBench, repeats: int) -> None:
+    device, steps = bench.device, 2 if bench.args.quick else STEPS
+    layers, width, rows = SMALL if bench.args.quick else (LAYERS, WIDTH, ROWS)
+    dtype = torch.float32 if device.type == "cpu" else torch.float16
+    teacher, loop = teacher_of(layers, width, dtype), Loop(width, rows, dtype, device, repeats)
+    resident = teaching(offloaded(teacher, torch.device("cpu"), False))
+    if device.type == "cuda":
+        there = copy.deepcopy(teacher).to(device)
+
+        def resident(x: torch.Tensor) -> torch.Tensor:
+            with torch.no_grad():
+                return there(x)
+
+    away = {"as a whole": offloaded(teacher, device, False), "layer by layer": offloaded(teacher, device, True)}
+    calls = {"resident": lambda: loop.run(steps, resident, nothing)}
+    calls |= {name: lambda one=one: loop.run(steps, teaching(one), one.prefetch) for name, one in away.items()}
+    for call in calls.values():
+        call()
+    timed = {name: lambda call=call: clocked(call, device) / steps for name, call in calls.items()}
+    times = in_turn(timed, bench.rounds)
+    nbytes = sum(parameter.nbytes for parameter in teacher.parameters())
+    transfer = best_copy_seconds(nbytes, device, 3)
+    step = median(times["resident"])
+    for name, target in {"as a whole": 0.1 if step > transfer else None, "layer by layer": None}.items():
+        lost = Spread.of(ours / ideal - 1 for ours, ideal in zip(times[name], times["resident"], strict=True))
+        text = f"time lost, teacher of {nbytes / MB:.0f} MB offloaded {name}"
+        figures = {"step_seconds": Spread.of(times["resident"]), "transfer_seconds": transfer, "repeats": repeats}
+        case = f"{step * 1e3:.3g} ms a step, {transfer * 1e3:.3g} ms to copy"
+        bench.judge(case, text, lost, target, at_most=True, **figures)
+
+
+def main() -> None:
+    bench = GpuBench(gpu_arguments("a teacher that lives in RAM", rounds=3).parse_args())
+    for repeats in REPEATS[:1] if bench.args.quick else REPEATS:
+        measure(bench, repeats)
+    bench.save()
+
+
+if __name__ == "__main__":
+    main()
