@@ -516,6 +516,10 @@ class SimulatedDevice:
         ...
     def wait(self, stream: typing.SupportsInt | typing.SupportsIndex, event: SimulatedEvent) -> None:
         ...
+    def watch(self, address: typing.SupportsInt | typing.SupportsIndex, nbytes: typing.SupportsInt | typing.SupportsIndex, stream: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        A kernel reads this memory late.
+        """
     @property
     def counts(self) -> dict[str, int]:
         ...

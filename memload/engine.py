@@ -30,7 +30,7 @@ from memload.memory.placing import caches_of
 from memload.memory.pressure import Pressure
 from memload.native import Source
 from memload.pace import paced
-from memload.pinning import pinned, pinned_by
+from memload.pinning import pinned, pinned_by, pins_batches, whole_power
 from memload.planned_rows import PlannedRows
 from memload.row_plan import Feed, PlanSink, feed
 from memload.seeding import PassSeed
@@ -116,6 +116,7 @@ class PassSettings:
         threads: threads that gather.
         recipe: what becomes of a gathered batch; None: the loop gets it as it is.
         transform_threads: threads that do it, 0 if there is nothing to do.
+        pins: whether batches are gathered into pinned memory of torch's.
     """
 
     source: Source
@@ -127,6 +128,7 @@ class PassSettings:
     threads: int
     recipe: Recipe | None
     transform_threads: int
+    pins: bool = False
 
     @classmethod
     def of(cls, loader: FastLoader[Any], source: Source) -> PassSettings:
@@ -140,13 +142,17 @@ class PassSettings:
         threads, recipe = _threads(loader), None if source.raw else Recipe.of(source, transform)
         transforming = (loader._engine.transform_threads or min(threads, MOST_THREADS)) if recipe else 0
         depth = min(_depth(loader, slot), loader._most_ahead or _MOST) + transforming
-        return cls(source, batch_rows, slot_rows, planned, drop_last, depth, threads, recipe, transforming)
+        pins = recipe is None and pins_batches(loader)
+        return cls(source, batch_rows, slot_rows, planned, drop_last, depth, threads, recipe, transforming, pins)
 
     @property
     def ring_bytes(self) -> int:
         """Bytes of the slots, one per batch ahead and one for the loop, of their row numbers, and to decode in."""
         slots = _core.Pipeline.ring_bytes(self.source.pipeline_fields(), self.slot_rows, self.depth, self.threads)
-        return slots + (self.depth + 1) * self.slot_rows * (8 + self.source.late_row_bytes)
+        if self.pins:
+            slots = (self.depth + 1) * whole_power(slots // (self.depth + 1))
+        late = 0 if self.source.raw else self.source.late_row_bytes
+        return slots + (self.depth + 1) * self.slot_rows * (8 + late)
 
     def pipeline(self, loader: FastLoader[Any], reuse: _core.Pipeline | None, **where: Any) -> _core.Pipeline:
         """Return a pipeline for one pass, on the slots of an earlier one if given; `where`: its further arguments."""
