@@ -80,8 +80,8 @@ def _loader(data: Any, found: Plan, options: argparse.Namespace) -> FastLoader[A
     if found.tier is Tier.RAM:
         dataset = dataset.with_tier("ram", ram_dtype=_dtypes(options.ram_dtype, "--ram-dtype") or None, progress=False)
     elif found.tier is not Tier.MMAP:
-        cache = {"cache_bytes": found.ram.of("cache of rows")} if found.tier is Tier.HYBRID else {}
-        dataset = dataset.with_tier(found.tier, **cache)
+        cache = found.ram.of("cache of rows") if found.tier is Tier.HYBRID else None
+        dataset = dataset.with_tier(found.tier, cache_bytes=cache)
     return FastLoader(dataset, options.batch_size, **_settings(options))
 
 
