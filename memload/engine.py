@@ -26,9 +26,11 @@ from memload.gpu.placing import Placer
 from memload.iterators import BatchIterator, profiling, waiting
 from memload.memory.budget import local_threads
 from memload.memory.loops import between_batches
+from memload.memory.placing import caches_of
+from memload.memory.pressure import Pressure
 from memload.native import Source
 from memload.pace import paced
-from memload.pinning import pinned, pinned_by
+from memload.pinning import pinned, pinned_by, pins_batches, whole_power
 from memload.planned_rows import PlannedRows
 from memload.row_plan import Feed, PlanSink, feed
 from memload.seeding import PassSeed
@@ -114,6 +116,7 @@ class PassSettings:
         threads: threads that gather.
         recipe: what becomes of a gathered batch; None: the loop gets it as it is.
         transform_threads: threads that do it, 0 if there is nothing to do.
+        pins: whether batches are gathered into pinned memory of torch's.
     """
 
     source: Source
@@ -125,6 +128,7 @@ class PassSettings:
     threads: int
     recipe: Recipe | None
     transform_threads: int
+    pins: bool = False
 
     @classmethod
     def of(cls, loader: FastLoader[Any], source: Source) -> PassSettings:
@@ -138,13 +142,17 @@ class PassSettings:
         threads, recipe = _threads(loader), None if source.raw else Recipe.of(source, transform)
         transforming = (loader._engine.transform_threads or min(threads, MOST_THREADS)) if recipe else 0
         depth = min(_depth(loader, slot), loader._most_ahead or _MOST) + transforming
-        return cls(source, batch_rows, slot_rows, planned, drop_last, depth, threads, recipe, transforming)
+        pins = recipe is None and pins_batches(loader)
+        return cls(source, batch_rows, slot_rows, planned, drop_last, depth, threads, recipe, transforming, pins)
 
     @property
     def ring_bytes(self) -> int:
         """Bytes of the slots, one per batch ahead and one for the loop, of their row numbers, and to decode in."""
         slots = _core.Pipeline.ring_bytes(self.source.pipeline_fields(), self.slot_rows, self.depth, self.threads)
-        return slots + (self.depth + 1) * self.slot_rows * (8 + self.source.late_row_bytes)
+        if self.pins:
+            slots = (self.depth + 1) * whole_power(slots // (self.depth + 1))
+        late = 0 if self.source.raw else self.source.late_row_bytes
+        return slots + (self.depth + 1) * self.slot_rows * (8 + late)
 
     def pipeline(self, loader: FastLoader[Any], reuse: _core.Pipeline | None, **where: Any) -> _core.Pipeline:
         """Return a pipeline for one pass, on the slots of an earlier one if given; `where`: its further arguments."""
@@ -240,6 +248,7 @@ class WholeBatches:
         self.rows, self.depth = settings.source.rows, settings.depth
         kept = reuse._pipeline if isinstance(reuse, WholeBatches) else None
         self._pipeline: _core.Pipeline = settings.pipeline(loader, kept)
+        self._pressure = Pressure.on(caches_of(settings.source.fields.values()))
         self._unpack = settings.source.unpacker()
 
     def begin(self, seed: PassSeed) -> None:
@@ -259,6 +268,8 @@ class WholeBatches:
 
     def next(self, timeout: float) -> Any:
         """Return the next batch, None at the end."""
+        if self._pressure:
+            self._pressure.look()
         capsules = self._pipeline.next(timeout)
         return None if capsules is None else self._unpack(capsules)
 

@@ -59,7 +59,7 @@ class GroupSettings:
         settings = [PassSettings.of(loader, one) for one in source.sources]
         depth = min(one.depth for one in settings)
         shares = [one.planned_rows * one.source.rows // max(1, source.rows) for one in settings]
-        each = [replace(one, depth=depth, planned_rows=n) for one, n in zip(settings, shares, strict=True)]
+        each = [replace(one, depth=depth, planned_rows=n, pins=False) for one, n in zip(settings, shares, strict=True)]
         return cls(source, tuple(each))
 
     @property

@@ -30,6 +30,16 @@ def pinned(batch: Any, host: HostMemory | None = None) -> Any:
     return type(batch)(pinned(value, host) for value in batch) if type(batch) in (list, tuple) else batch
 
 
+def pins_batches(loader: FastLoader[Any]) -> bool:
+    """Whether the batches of a native pass are to lie in pinned memory on the CPU, and can."""
+    return bool(loader.pin_memory) and loader._target is None and loader._host_memory() is not None
+
+
+def whole_power(nbytes: int) -> int:
+    """Return the bytes of pinned memory that torch's allocator takes for so many: the next power of two."""
+    return 1 << (nbytes - 1).bit_length()
+
+
 def pinned_by(loader: FastLoader[Any]) -> HostMemory | None:
     """Return whose memory the batches of a native pass are to lie in, None: any; warns as stock iterators do."""
     if not loader.pin_memory or loader._target is not None:

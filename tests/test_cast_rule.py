@@ -14,6 +14,7 @@ from memload import Augment, Cast, _core
 from memload.cast_native import cast_tensor
 from memload.engine import EngineOptions
 from memload.gpu.casting import cast_on_device
+from memload.gpu.simulated import SimulatedInterface
 
 INPUTS = [
     torch.uint8, torch.int8, torch.int16, torch.uint16, torch.float16, torch.float32,
@@ -241,6 +242,16 @@ def test_what_stays_in_its_place_is_the_same_on_both_engines_and_through_a_stock
         assert one["image"].is_contiguous(memory_format=torch.channels_last)
 
 
+@pytest.mark.parametrize("native", [True, False])
+def test_batches_on_a_device_are_cut_as_those_on_the_cpu(native):
+    device = SimulatedInterface(native=native)
+    loader = memload.FastLoader(
+        photos(), 8, shuffle=True, cast=CASTS, generator=torch.Generator().manual_seed(1), device=device
+    )
+    read = [{key: device.read(value) for key, value in batch.items()} for batch in loader]
+    assert equal([{key: value() for key, value in batch.items()} for batch in read], epochs(photos())[1])
+
+
 def test_a_stock_loader_with_the_collate_function_crops_too():
     loader = memload.FastLoader(photos(), 8, cast=CASTS)
     torch.manual_seed(0)
@@ -323,6 +334,16 @@ def test_constants_may_be_numbers_arrays_and_tensors():
     assert hash(listed) == hash(Cast(torch.float32, scale=0.5, mean=[1, 2], std=4, channels=-1))
     assert repr(Cast(torch.float32)) == "Cast(dtype=torch.float32, norm_removed=False)"
     assert repr(listed).endswith("norm_removed=False, scale=0.5, mean=(1.0, 2.0), std=4.0, channels=-1)")
+
+
+def test_a_float32_view_and_a_cast_of_another_field_go_together():
+    image = values(torch.uint8, (16, 9, 9, 3))
+    view = memload.Float32View(memload.from_arrays(stim=image, image=image), norm_removed=True)
+    loader = memload.FastLoader(view, 16, cast={"image": Cast(torch.bfloat16, channels=-1, layout="NCHW", **IMAGENET)})
+    assert loader.engine == "native"
+    batch = next(iter(loader))
+    assert same(batch["stim"], Cast(torch.float32, norm_removed=True).apply(image))
+    assert same(batch["image"], Cast(torch.bfloat16, channels=-1, layout="NCHW", **IMAGENET).apply(image))
 
 
 def test_samples_without_an_axis_are_cast_too():

@@ -127,6 +127,10 @@ class Without(SimulatedInterface):
         if not self._leaves_out("wait", stream):
             super().wait(stream, event)
 
+    def record(self, stream):
+        idle = self._left_out[0] == "record" and self.simulated.add_stream(0, 0)
+        return super().record(idle if self._leaves_out("record", stream) else stream)
+
     def hold(self, tensor, stream):
         if not self._leaves_out("hold", stream):
             super().hold(tensor, stream)
@@ -147,7 +151,10 @@ def is_caught(device, batches, expected):
     [
         ("wait", None, {"work": LATE, "loop": (0, 0)}, {}),  # the loop for the casts
         ("hold", None, {"copies": (0, 0), "work": (0, 0), "loop": LATE}, {}),  # what the loop still reads
+        ("record", "work", {"work": LATE, "loop": (0, 0)}, {}),
+        ("hold", "work", {"copies": (0, 0), "work": LATE}, {}),  # what casts still read
         ("wait", "work", {"copies": LATE, "work": (0, 0)}, {"native": False}),  # casts for copies
+        ("record", "copies", {"copies": LATE, "work": (0, 0)}, {"native": False}),
     ],
 )
 def test_a_step_that_is_left_out_shows(call, stream, late, options):
@@ -157,6 +164,13 @@ def test_a_step_that_is_left_out_shows(call, stream, late, options):
     assert device.left_out > 0
     whole = SimulatedInterface(**late, **options)
     assert not is_caught(whole, loader(cast=CAST, device=whole), expected)
+
+
+def test_memory_that_casts_of_moved_batches_read_is_held():
+    late = {"copies": (0, 0), "work": LATE, "native": False}
+    expected = on_cpu(loader(dataset().only("stim"), cast=CAST))
+    device = Without("hold", "work", **late)
+    assert is_caught(device, loader(dataset().only("stim"), cast=CAST, device=device), expected)
 
 
 @pytest.mark.parametrize("call", ["wait", "record", "done"])
@@ -217,6 +231,23 @@ def test_a_batch_transform_follows_the_cast_on_the_device():
     expected = on_cpu(loader(cast=CAST, batch_transform=noisy))
     read, _ = read_all(device, loader(cast=CAST, batch_transform=noisy, device=device))
     assert_same(read, expected)
+
+
+def test_pictures_are_cut_and_flipped_on_the_device_as_on_the_cpu():
+    augment = memload.Augment(crop=(16, 16), flip=0.5)
+    cast = {"stim": memload.Cast(torch.float32, mean=0.5, std=2.0, channels=-3, augment=augment)}
+    device = SimulatedInterface(copies=LATE, work=LATE)
+    expected = on_cpu(loader(cast=cast))
+    assert_same(read_all(device, loader(cast=cast, device=device))[0], expected)
+
+
+def test_an_error_that_a_kernel_left_behind_is_told_in_words():
+    class Broken(SimulatedInterface):
+        def wait(self, stream, event):
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    with pytest.raises(memload.DeviceError, match="CUDA_LAUNCH_BLOCKING=1"):
+        next(iter(loader(device=Broken())))
 
 
 def test_an_error_of_a_transform_ends_no_pass():

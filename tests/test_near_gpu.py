@@ -55,7 +55,9 @@ def test_the_device_gathers_out_of_pinned_memory_by_itself() -> None:
     pinned = memload.to_device(movie(), "cuda", tier="pinned")
     seen = near_fields(pinned.fields, CUDA)
     assert seen is not None
-    assert all(field.column.table.device == CUDA for field in seen.values())
+    for name, field in seen.items():
+        assert field.column.table.device == CUDA
+        assert field.column.table.data_ptr() == pinned.fields[name].memory.table.data_ptr()  # no copy of it
     assert_same(batches(memload.Dataset(seen)), batches(movie()))
     assert_same(batches(pinned), batches(movie()))  # and to the CPU it is a dataset in RAM
 

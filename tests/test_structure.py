@@ -26,7 +26,10 @@ FLOORS = [
     {"memory.allocations", "gpu.memory"},
     {"memory.optimizer_bytes"},
     {"memory.model_bytes"},
-    {"fields", "state", "mapped", "planned_rows", "ragged_samples"} | {"pace", "reseeding", "drawing_free"},
+    {"memory.arenas", "memory.choosing", "memory.guards", "memory.pressure"},
+    {"fields", "state", "mapped", "planned_rows", "ragged_samples"}
+    | {"pace", "reseeding", "drawing_free"}
+    | {"packed_storages"},
     {"augment"},
     {"cast_rule"},
     {"cast_native"},
@@ -34,7 +37,8 @@ FLOORS = [
     {"gpu.near", "gpu.ways"},
     {"gpu.pinned_memory"},
     {"collating", "safetensors_header", "rows", "windows", "ragged_transport", "sources.members"}
-    | {"sources.hdf5_filters", "sources.tile_blocks", "sources.zarr_layout"},
+    | {"sources.hdf5_filters", "sources.tile_blocks", "sources.zarr_layout"}
+    | {"memory.columns"},
     {"transport", "codec", "ragged_spec", "row_costs", "sources.hdf5_layout"},
     {"shard_index"},
     {"ragged_fields", "coded_blocks", "coded_fields"},
@@ -49,12 +53,13 @@ FLOORS = [
     {"formats", "computed"},
     {"device", "gathered", "cache_files"},
     {"cast", "layout", "watches", "gpu.simulated", "gpu.torch_interface"},
-    {"native", "cast_batches", "gpu.kernels", "gpu.target", "gpu.placing", "gpu.ring"} | {"memory.weights"},
+    {"native", "cast_batches", "gpu.kernels", "gpu.target", "gpu.placing", "gpu.ring"}
+    | {"memory.weights", "memory.loading"},
     {"gpu.casting", "memory.layerwise"},
     {"gpu.gathering", "memory.offload"},
     {"gpu.near_rows"},
-    {"conversion"},
-    {"carried", "batch_sizes"},
+    {"conversion", "memory.placing"},
+    {"carried", "batch_sizes", "memory.tiered"},
     {"door", "cold", "transforms"},
     {"gpu.loading", "gpu.near_batches"},
     {"gpu.near_door", "gpu.bringing"},

@@ -39,9 +39,13 @@ __device__ std::size_t stored_row(const Rows& rows, std::size_t row) {
   return static_cast<std::size_t>(number);
 }
 
-// The aligned word at `at`, of which only the bytes in [begin, end) may be read.
-__device__ uint4 load_word(const unsigned char* at, const unsigned char* begin, const unsigned char* end) {
-  if (begin <= at && at + kWord <= end) return __ldcs(reinterpret_cast<const uint4*>(at));
+// The aligned word at `at`, of which only the bytes in [begin, end) may be read. `again`: other rows of the result are
+// made of it too, so that the cache is to keep it.
+__device__ uint4 load_word(const unsigned char* at, const unsigned char* begin, const unsigned char* end, bool again) {
+  if (begin <= at && at + kWord <= end) {
+    const auto* const word = reinterpret_cast<const uint4*>(at);
+    return again ? __ldg(word) : __ldcs(word);
+  }
   alignas(16) unsigned char bytes[kWord] = {};
   for (std::uint32_t i = 0; i < kWord; ++i) {
     if (begin <= at + i && at + i < end) bytes[i] = at[i];
@@ -99,7 +103,7 @@ __global__ void __launch_bounds__(kWarp* kWarpsPerBlock) rows_kernel(Rows rows, 
                 sizeof(In), reinterpret_cast<std::uintptr_t>(out), sizeof(Out));
     const unsigned char* const first_word = from + std::size_t{tile.first} * sizeof(In) - tile.skew;
     for (std::uint32_t word = lane; word < tile.words; word += kWarp) {
-      words[word] = load_word(first_word + word * kWord, rows.src, end);
+      words[word] = load_word(first_word + word * kWord, rows.src, end, rows.choice.steps != nullptr);
     }
     __syncwarp();
     const auto* const stored = reinterpret_cast<const unsigned char*>(words) + tile.skew;

@@ -138,6 +138,12 @@ void register_simulated(py::module_& m) {
           },
           py::arg("address"), py::arg("nbytes"), py::arg("stream"), "Read memory of the device in a stream's order.")
       .def(
+          "watch",
+          [](const PySimulated& d, std::uintptr_t address, std::size_t nbytes, Device::Stream s) {
+            d->watch(at(address), nbytes, s);
+          },
+          py::arg("address"), py::arg("nbytes"), py::arg("stream"), "A kernel reads this memory late.")
+      .def(
           "leave_out", [](const PySimulated& d, const std::string& call) { d->leave_out(call); }, py::arg("call"),
           "From now on native code's \"record\", \"wait\", \"done\" or \"synchronise\" do nothing.")
       .def_property_readonly("violations", [](const PySimulated& d) { return d->violations(); })

@@ -188,6 +188,14 @@ std::shared_ptr<std::vector<std::byte>> SimulatedDevice::read(const std::byte* f
   return found;
 }
 
+void SimulatedDevice::watch(const std::byte* from, std::size_t bytes, Stream stream) {
+  put(stream, [this, from, bytes, sum = sum_of(from, bytes)] {
+    if (sum_of(from, bytes) == sum) return;
+    const std::lock_guard lock(mutex_);
+    violations_.emplace_back("memory was used again before a kernel had read it");
+  });
+}
+
 Device::Event SimulatedDevice::record(Stream stream) {
   if (counted("record")) return mark(stream);
   auto come = std::make_shared<Mark>();

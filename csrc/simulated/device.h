@@ -75,6 +75,9 @@ class SimulatedDevice final : public Device, public std::enable_shared_from_this
   // it afterwards.
   [[nodiscard]] std::shared_ptr<std::vector<std::byte>> read(const std::byte* from, std::size_t bytes, Stream stream);
 
+  // A kernel in the stream reads this memory late: a violation if it is not what it is now.
+  void watch(const std::byte* from, std::size_t bytes, Stream stream);
+
   // From now on this call of native code does nothing: "record" gives events that have come, "wait" and "synchronise"
   // do not wait, "done" says yes.
   void leave_out(const std::string& call);

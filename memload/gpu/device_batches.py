@@ -105,6 +105,10 @@ class DeviceBatches:
 
     def next(self, timeout: float) -> Any:
         """Return the next batch as an `Outcome`, None at the end."""
+        with self._placer.in_words():
+            return self._next(timeout)
+
+    def _next(self, timeout: float) -> Outcome | None:
         self._placer.pace()
         found = self._prepared.popleft() if self._prepared else self._prepare(timeout)
         if isinstance(found, _Raised):
@@ -196,8 +200,14 @@ class MovedBatches(AroundBatches):
         self._seed, self._number = seed, number
 
     def __next__(self) -> Any:
-        self._placer.pace()
-        batch = self._placer.place(next(self._batches))
+        with self._placer.in_words():
+            self._placer.pace()
+        batch = next(self._batches)
+        with self._placer.in_words():
+            return self._handed(batch)
+
+    def _handed(self, batch: Any) -> Any:
+        batch = self._placer.place(batch)
         number, self._number = self._number, self._number + 1
         if self._casts.casts:
             batch = self._placer.launch(self._casts.apply, batch, self._seed, number)

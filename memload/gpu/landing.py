@@ -6,7 +6,9 @@ plan -> gather, native threads -> pinned memory of torch's allocator -> batch
 
 from __future__ import annotations
 
+import functools
 import math
+import warnings
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
@@ -194,14 +196,22 @@ def gathered_elsewhere(
     if placer is not None:
         if not settings.source.raw:
             return None
-        native = placer.interface.native is not None
-        return (
-            TransferredBatches(settings, loader, placer.interface, reuse)
-            if native
-            else CopiedBatches(settings, loader, placer)
-        )
-    host = loader._host_memory() if loader.pin_memory and settings.recipe is None else None
+        if placer.interface.native is not None:
+            return TransferredBatches(settings, loader, placer.interface, reuse)
+        if placer.interface.why_not_native:
+            _warn_of_fallback(str(placer.interface.device), placer.interface.why_not_native)
+        return CopiedBatches(settings, loader, placer)
+    host = loader._host_memory() if settings.pins else None
     return None if host is None else PinnedBatches(settings, loader, host)
+
+
+@functools.cache
+def _warn_of_fallback(device: str, reason: str) -> None:
+    warnings.warn(
+        f"batches are copied to {device} by torch once they are whole, rather than while they are gathered: {reason}",
+        RuntimeWarning,
+        stacklevel=2,
+    )
 
 
 def bound_for(loader: FastLoader[Any], source: Source) -> Source:
@@ -224,8 +234,7 @@ def device_bytes(settings: PassSettings) -> int:
     passing = [_slot_bytes([field], rows) for field in fields[: len(late)]]
     bits = [field[3] for field in fields]
     cast = sum(n * to.dtype.itemsize * 8 // b for n, to, b in zip(passing, late, bits, strict=False))
-    # Pictures whose pixels change their places are cast out of what the loop would get.
-    cast += sum(whole * to.dtype.itemsize * 8 // min(bits) for to in (source.late_casts or {}).values())
+    cast += rows * source.late_row_bytes
     return settings.depth * whole + handed * (max(0, whole - sum(passing)) + cast)
 
 

@@ -46,13 +46,20 @@ def rebuilt(batch: Any, fn: Callable[[torch.Tensor], torch.Tensor], other: Calla
     if isinstance(batch, tuple):
         members = [rebuilt(member, fn, other) for member in batch]
         return type(batch)(*members) if hasattr(batch, "_fields") else type(batch)(members)
-    if type(batch) is list:
-        return [rebuilt(member, fn, other) for member in batch]
+    if isinstance(batch, list):
+        members = [rebuilt(member, fn, other) for member in batch]
+        return members if type(batch) is list else _list_like(batch, members)
     if isinstance(batch, Mapping) and not hasattr(batch, "to"):
         return _mapping_like(batch, {key: rebuilt(value, fn, other) for key, value in batch.items()})
     if dataclasses.is_dataclass(batch) and not isinstance(batch, type) and not hasattr(batch, "to"):
         return _dataclass_like(batch, fn, other)
     return batch if other is None else other(batch)
+
+
+def _list_like(batch: list[Any], members: list[Any]) -> Any:
+    made = copy.copy(batch)
+    made[:] = members
+    return made
 
 
 def _mapping_like(batch: Mapping[Any, Any], members: dict[Any, Any]) -> Any:

@@ -67,11 +67,15 @@ class PinnedMemory:
             )
         weakref.finalize(self, _unpin, self.device, address, self.table).atexit = False
 
-    def seen(self) -> torch.Tensor:
-        """Return the table as a tensor of the device, which keeps this alive."""
+    def seen(self) -> torch.Tensor | None:
+        """Return the table as a tensor of the device, which keeps this alive; None where torch makes no such tensor."""
         if self.device.type != "cuda" or not self.table.numel():
             return self.table
-        return torch.as_tensor(_AsCuda(self), device=self.device)
+        try:
+            seen = torch.as_tensor(_AsCuda(self), device=self.device)
+        except (RuntimeError, TypeError, ValueError):
+            return None
+        return seen if seen.data_ptr() == self.table.data_ptr() else None  # else it is a copy
 
 
 class _AsCuda:
@@ -130,17 +134,17 @@ def near_fields(fields: Mapping[Any, Field], device: torch.device) -> dict[Any, 
 
 
 def _near(field: PinnedField) -> NearField | None:
-    """The field as its device sees it; None if some of its rows lie elsewhere."""
+    """The field as its device sees it; None if it does not, or some of its rows lie elsewhere."""
     memory = field.memory
     frames, index = frames_of(field)
     if memory is None or not isinstance(frames.column, Column) or frames.row_bytes != memory.table.shape[1]:
         return None
-    numbers = _numbers(frames.column, memory)
-    if numbers is None:
+    numbers, seen = _numbers(frames.column, memory), memory.seen()
+    if numbers is None or seen is None:
         return None
     if not isinstance(numbers, range):
         index = index.into(numbers)
-    return NearField(field.dtype, field.shape, NearColumn(memory.seen(), index), digest=field.digest)
+    return NearField(field.dtype, field.shape, NearColumn(seen, index), digest=field.digest)
 
 
 def _numbers(column: Column, memory: PinnedMemory) -> Numbers | range | None:

@@ -5,13 +5,16 @@ CPU tensors -> pinned -> copies -> work (casts, transforms) -> event -> the loop
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 
+from memload.errors import DeviceError
+from memload.gpu.devices import raise_in_words
 from memload.gpu.interface import Interface
 from memload.gpu.nested import rebuilt, tensors_of
 
@@ -67,6 +70,16 @@ class Placer:
             if interface.is_there(tensor):
                 interface.hold(tensor, loop)
         return batch
+
+    @contextlib.contextmanager
+    def in_words(self) -> Iterator[None]:
+        """Raise errors of the device with what they mean, as `memload.gpu.devices.raise_in_words` does."""
+        try:
+            yield
+        except DeviceError:
+            raise
+        except RuntimeError as error:
+            raise_in_words(error, "handing out a batch", self.interface.device)
 
     def pace(self) -> None:
         """Wait until the device is not far behind the loop, which is done with the last batch as far as it is told."""

@@ -14,7 +14,7 @@ import torch
 from torch.utils.dlpack import from_dlpack
 
 from memload import _core
-from memload.gpu.nested import rebuilt
+from memload.gpu.nested import rebuilt, tensors_of
 from memload.gpu.pinning_rates import PinningRates
 
 POISON = 0xA5
@@ -93,8 +93,10 @@ class SimulatedInterface:
         self.simulated.copy(to.data_ptr(), source.data_ptr(), source.nbytes, stream)
 
     def launch(self, stream: int, fn: Callable[..., Any], *args: Any) -> Any:
-        """Call a function when the stream has done all before; what it makes comes late."""
+        """Call a function when the stream has done all before; it reads, and what it makes comes, late."""
         self.simulated.synchronise(self.simulated.record(stream))
+        for given in filter(self.is_there, tensors_of(args)):
+            self.simulated.watch(given.data_ptr(), given.nbytes, stream)
         return rebuilt(fn(*args), lambda made: made if self.is_there(made) else self._late(made, stream))
 
     def _late(self, made: torch.Tensor, stream: int) -> torch.Tensor:

@@ -37,7 +37,8 @@ class TorchInterface(TorchHostMemory):
     @functools.cached_property
     def pinning(self) -> PinningRates:
         """How fast copies are from memory that is pinned in either way."""
-        assert self.native is not None
+        if self.native is None:
+            return PinningRates(registered=0.0, allocated=0.0)
         memory = self.empty(PROBED_BYTES, self.copies)
         return measured_rates(self.native, self.handle(self.copies), memory)
 

@@ -9,10 +9,10 @@ from typing import Any
 
 
 def shrink(loaders: Iterable[Any]) -> None:
-    """Let caches and loaders give back what they can do without; batches stay the same, and come more slowly.
+    """Let loaders give back what they can do without; batches stay the same, and may come more slowly.
 
-    Caches of datasets give their rows back at once; loaders gather one batch ahead from their next pass on; what Python
-    and the C library keep though nobody uses it goes back to the system. May be called from any thread.
+    Loaders gather one batch ahead from their next pass on; what Python and the C library keep though nobody uses it
+    goes back to the system. May be called from any thread.
     """
     for loader in loaders:
         loader._most_ahead = 1
