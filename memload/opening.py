@@ -49,7 +49,8 @@ def open(  # noqa: A001 - users call it memload.open
         dtype: of bare rows: a torch or numpy dtype, or a name such as "bfloat16".
         shape: of one bare row, such as (425, 425, 3), or 100, or () for a single number.
         offset: bytes before the first bare row; 0 if not given, in a file of no other format.
-        tier: where rows are kept while they are read: "mmap", "direct", "ram", "hybrid" or "auto"; see docs/tiers.md.
+        tier: where rows are kept while they are read: "mmap", "direct", "ram", "hybrid", "auto", "device" or
+            "pinned"; see docs/tiers.md.
         tier_options: what `Dataset.with_tier` takes besides, such as ram_dtype= or cache_bytes=.
 
     Raises:

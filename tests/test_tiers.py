@@ -17,7 +17,7 @@ from programs import run_all
 from torch.utils.data import DataLoader
 
 import memload
-from memload.errors import DiskSpaceError, MemorySpaceError
+from memload.errors import DeviceError, DiskSpaceError, MemorySpaceError
 from memload.memory import arenas, guards
 from memload.memory.budget import Memory
 from memload.memory.pressure import to_give_back
@@ -258,8 +258,9 @@ def test_an_automatic_tier_gives_its_reason_and_a_given_one_none(folder):
     ("tier", "options", "error", "words"),
     [
         ("fast", {}, ValueError, "tier is one of 'mmap', 'direct'"),
-        ("device", {}, ValueError, "memload.to_device"),
-        ("pinned", {}, ValueError, "memload.to_device"),
+        ("device", {"share": True}, TypeError, 'share= is for tier="ram"; the tier here is "device"'),
+        ("device", {"device": "cuda:99"}, (ValueError, DeviceError), "cuda:99"),
+        ("ram", {"device": "cuda"}, TypeError, 'device= is for tier="device" and "pinned", not "ram"'),
         ("direct", {"share": True}, TypeError, 'share= is for tier="ram"'),
         ("ram", {"cache_bytes": "1GB"}, TypeError, 'cache_bytes= is for tier="hybrid"'),
         ("mmap", {"share": True}, TypeError, "share: for another tier"),

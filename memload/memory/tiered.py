@@ -7,6 +7,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from memload.fields import Field
+from memload.gpu.bringing import brought
+from memload.gpu.devices import device_of
+from memload.gpu.near import NearField
+from memload.gpu.pinned_memory import PinnedField
 from memload.memory.placing import TierOptions, as_tier, caches_of, placed, reasons_of, tiers_of
 from memload.memory.tiers import Tier
 from memload.sizes import format_size
@@ -19,6 +23,12 @@ else:
     Base = object
 
 _D = TypeVar("_D", bound="Tiered")
+
+
+def _near_tier(field: Field) -> Tier | None:
+    if isinstance(field, NearField):
+        return Tier.DEVICE
+    return Tier.PINNED if isinstance(field, PinnedField) else None
 
 
 class Tiered(Base):
@@ -36,13 +46,15 @@ class Tiered(Base):
         cache_bytes: int | str | None = None,
         on_pressure: str | None = None,
         progress: bool | None = None,
+        device: Any = None,
     ) -> _D:
         """Return this dataset with its rows kept on another tier; batches are the same. See docs/tiers.md.
 
         Select first: of a selection, "ram" loads its rows alone. What is joined afterwards keeps the tier of each part.
 
         Args:
-            tier: "mmap", "direct", "ram", "hybrid" or "auto", as `memload.Tier` says.
+            tier: "mmap", "direct", "ram", "hybrid", "auto", "device" or "pinned", as `memload.Tier` says. The last two
+                are what `memload.to_device` makes.
             ram_dtype: with "ram", fields that are cast once, while they are loaded: {"stim": torch.bfloat16}, or a
                 `memload.Cast`. The others stay as they are.
             compressed: with "ram", chunks stay compressed there and are decoded for each batch, which takes less memory
@@ -51,7 +63,8 @@ class Tiered(Base):
                 loads, the others wait; the last to end frees it.
             cache_bytes: with "hybrid", the budget of the cache, as 4 << 30 or "4GB"; half of what is free if not given.
             on_pressure: with "hybrid", "shrink" lets the cache give memory back when this process runs short of it.
-            progress: whether "ram" shows a bar; None shows it on a terminal.
+            progress: whether loading shows a bar; None shows it on a terminal.
+            device: with "device" and "pinned", which GPU, such as "cuda:1"; the current one if not given.
 
         Raises:
             MemorySpaceError: it does not fit; nothing was loaded.
@@ -66,12 +79,23 @@ class Tiered(Base):
             >>> ds.tier, ds[1]["data"].dtype
             (<Tier.RAM: 'ram'>, torch.bfloat16)
         """
-        options = TierOptions(ram_dtype, compressed, share, cache_bytes, on_pressure, progress)
-        return replace(self, fields=placed(self.fields, as_tier(tier), options))
+        options, where = TierOptions(ram_dtype, compressed, share, cache_bytes, on_pressure, progress), as_tier(tier)
+        options.check_for(where)
+        if where in (Tier.DEVICE, Tier.PINNED):
+            there = device_of("cuda" if device is None else device)
+            return replace(self, fields=brought(self.fields, there, where, progress))
+        if device is not None:
+            raise TypeError(
+                f'device= is for tier="device" and "pinned", not "{where}"; a loader takes it for all tiers'
+            )
+        return replace(self, fields=placed(self.fields, where, options))
 
     @property
     def tier(self) -> Tier | None:
         """The tier of all rows; None where parts differ. What was in memory from the beginning counts as "ram"."""
+        near = {_near_tier(field) for field in self.fields.values()}
+        if near != {None}:
+            return near.pop() if len(near) == 1 else None
         named = {"ram" if name == "memory" else name for name in tiers_of(self.fields.values())}
         return Tier(named.pop()) if len(named) == 1 else None
 
