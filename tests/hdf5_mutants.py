@@ -97,7 +97,8 @@ def main(folder, first, count, seconds):
                 assert found.tobytes() == theirs.tobytes(), f"mutant {number}, {key}: other bytes than h5py's"
                 same += 1
     # Not ru_maxrss, which begins with what the process that forked this one held.
-    (peak,) = (int(line.split()[1]) << 10 for line in Path("/proc/self/status").open() if line.startswith("VmHWM:"))
+    status = Path("/proc/self/status").read_text()
+    peak = int(status.partition("VmHWM:")[2].split()[0]) << 10
     assert peak < MOST_MEMORY, f"{peak} bytes of memory"
     print("read alike:", same)
 
