@@ -12,7 +12,7 @@ from memload.measure import peak_memory, private_bytes
 from memload.memory.plan_result import Plan
 from memload.sizes import format_size
 
-_PAUSE = 0.02  # seconds that the loop computes on a batch, so that others are gathered ahead of it
+_PAUSE = 0.04  # seconds that the loop computes on a batch, so that others are gathered ahead of it
 
 
 @dataclass(frozen=True)
