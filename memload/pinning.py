@@ -51,12 +51,12 @@ def pinned_by(loader: FastLoader[Any]) -> HostMemory | None:
         warnings.warn(
             "pin_memory_device is deprecated, the current accelerator will be used as the device,"
             f"ignore pin_memory_device='{loader.pin_memory_device}'.",
-            stacklevel=5,
+            stacklevel=6,
         )
     if host is None:
         warnings.warn(
             "'pin_memory' argument is set as true but no accelerator is found, "
             "then device pinned memory won't be used.",
-            stacklevel=5,
+            stacklevel=6,
         )
     return host
