@@ -5,6 +5,7 @@ W2  20,000 x stim (32, 56, 56) uint8 and robs (256,) f32, batch 256: f32, bf16
 W3  200 volumes of 2,250,000 f32, batch 8
 W4  1,000,000 vectors of 64 f32, batch 1024
 C4  500,000 rows of 4 KB, batch 256: read from a cold disk
+C100  20,000 rows of 100 KB, batch 64: the same
 """
 
 from __future__ import annotations
@@ -97,5 +98,6 @@ WORKLOADS = {
         Workload("W3", 200, 8, (("volume", (2_250_000,), "float32"),)),
         Workload("W4", 1_000_000, 1024, (("x", (64,), "float32"),)),
         Workload("C4", 500_000, 256, (("x", (1024,), "float32"),)),
+        Workload("C100", 20_000, 64, (("x", (100_000,), "uint8"),)),
     )
 }

@@ -7,7 +7,31 @@ import numpy
 import numpy.typing
 import typing
 import typing_extensions
-__all__: list[str] = ['Ceiling', 'Chain', 'Column', 'Device', 'PinnedSlots', 'Pipeline', 'Ragged', 'SimulatedDevice', 'SimulatedEvent', 'SimulatedReading', 'Slots', 'Storage', 'TileGrid', 'Tiles', 'Windows', 'bench_decode', 'bench_disk', 'bench_memcpy', 'cast', 'copy', 'copy_seconds', 'isas', 'place', 'version']
+__all__: list[str] = ['Ceiling', 'Chain', 'Column', 'Device', 'HugeMemory', 'PinnedSlots', 'Pipeline', 'Ragged', 'RowCache', 'SimulatedDevice', 'SimulatedEvent', 'SimulatedReading', 'Slots', 'Storage', 'TileGrid', 'Tiles', 'Windows', 'bench_decode', 'bench_disk', 'bench_memcpy', 'cast', 'copy', 'copy_seconds', 'extents', 'isas', 'load_rows', 'place', 'version']
+class RowCache:
+    """
+    Rows of files kept in RAM up to a budget; what comes first stays, unless others are drawn more.
+    """
+    def __init__(self, budget: typing.SupportsInt | typing.SupportsIndex, shrinks: bool = False) -> None:
+        """
+        `shrinks`: a pass may lower the budget when memory runs short. Raises ValueError below 1 MB.
+        """
+    def set_budget(self, budget: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        Give what is held above so many bytes back to the system, and hold no more from now on.
+        """
+    def stats(self) -> dict[str, typing.Any]:
+        """
+        hits, misses, hit_bytes, entries, displaced, bytes held now, budget.
+        """
+    @property
+    def budget(self) -> int:
+        """
+        Bytes that it may hold now.
+        """
+    @property
+    def shrinks(self) -> bool:
+        ...
 class Storage:
     """
     One readable run of bytes: a mapped file, or memory of somebody else's.
@@ -18,14 +42,28 @@ class Storage:
         View memory that `owner` keeps alive; errors call it `name`.
         """
     @staticmethod
-    def map_file(path: str) -> Storage:
+    def image(owner: typing.Any, address: typing.SupportsInt | typing.SupportsIndex, nbytes: typing.SupportsInt | typing.SupportsIndex, name: str, tier: str, reason: str = '', locator: str = '') -> Storage:
         """
-        Map a whole file read-only. Raises OSError.
+        Memory that `owner` keeps alive and that was loaded: `name` is the file that it holds, byte by byte where columns read it, or no path; `locator` is what another process finds it by.
+        """
+    @staticmethod
+    def map_file(path: str, past_cache: bool = False, cache: RowCache | None = None, tier: str = 'mmap', reason: str = '') -> Storage:
+        """
+        Map a whole file read-only. past_cache: rows are read past the page cache, always, and `cache` keeps some of them; `tier` names that, and `reason` says why. Raises OSError.
         """
     @staticmethod
     def name_file(path: str, nbytes: typing.SupportsInt | typing.SupportsIndex) -> Storage:
         """
         A file that is opened, read and closed whenever a chunk of it is wanted: for tiles with a chain.
+        """
+    def load(self, offset: typing.SupportsInt | typing.SupportsIndex, address: typing.SupportsInt | typing.SupportsIndex, nbytes: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        Copy bytes to memory, past the page cache where they are not in it. Raises IndexError and ShardReadError.
+        """
+    @property
+    def cache(self) -> RowCache:
+        """
+        What keeps rows of it, or None.
         """
     @property
     def closed(self) -> bool:
@@ -38,10 +76,18 @@ class Storage:
         Bytes read past the page cache so far.
         """
     @property
+    def is_image(self) -> bool:
+        """
+        Whether it is memory that holds what a file held.
+        """
+    @property
     def knows_residency(self) -> bool:
         """
         Whether the kernel tells what of it is in the page cache.
         """
+    @property
+    def locator(self) -> str:
+        ...
     @property
     def mapped(self) -> bool:
         """
@@ -52,6 +98,17 @@ class Storage:
         ...
     @property
     def nbytes(self) -> int:
+        ...
+    @property
+    def past_cache(self) -> bool:
+        """
+        Whether rows are read past the page cache, always.
+        """
+    @property
+    def reason(self) -> str:
+        ...
+    @property
+    def tier(self) -> str:
         ...
 class Column:
     """
@@ -357,6 +414,20 @@ class Windows:
         """
         What is read, each storage once.
         """
+class HugeMemory:
+    """
+    Zero-filled private memory on huge pages.
+    """
+    def __init__(self, nbytes: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        Raises MemoryError.
+        """
+    @property
+    def address(self) -> int:
+        ...
+    @property
+    def nbytes(self) -> int:
+        ...
 class Device:
     """
     A device that native threads copy to.
@@ -572,9 +643,17 @@ def copy_seconds(device: Device, stream: typing.SupportsInt | typing.SupportsInd
     """
     Seconds of the fastest of a few copies from such pinned memory to the device.
     """
+def extents(column: Column | Tiles | Windows | Ragged) -> list[tuple[Storage, int, int]]:
+    """
+    (storage, offset, bytes) of all that is read of files for any row, in whole pages, each byte once.
+    """
 def isas() -> list[str]:
     """
     The instruction sets that this build holds and this machine runs, the best last.
+    """
+def load_rows(column: Column | Tiles | Windows | Ragged, cast: tuple[str, str, bool | tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex], collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex]]] | None, rows: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], address: typing.SupportsInt | typing.SupportsIndex, nbytes: typing.SupportsInt | typing.SupportsIndex) -> None:
+    """
+    Copy rows to memory, one after the other; cast is None or (from, to, norm_removed). Raises IndexError and ShardReadError.
     """
 def place(src_address: typing.SupportsInt | typing.SupportsIndex, dst_address: typing.SupportsInt | typing.SupportsIndex, pictures: typing.SupportsInt | typing.SupportsIndex, pictures_per_draw: typing.SupportsInt | typing.SupportsIndex, draws: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], shape: tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, bool, bool], cast: tuple[str, str, bool | tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex], collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex]]], isa: str = '', threads: typing.SupportsInt | typing.SupportsIndex = 1) -> None:
     """

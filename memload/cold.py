@@ -52,7 +52,13 @@ def reads_directly(source: Source, planned_rows: int, wish: bool | None) -> bool
 
 
 def _mapped(source: Source) -> list[AnyColumn]:
-    return [field.column for field in source.fields.values() if any(s.mapped for s in field.column.storages)]
+    columns = [field.column for field in source.fields.values()]
+    return [column for column in columns if any(_is_cached(storage) for storage in column.storages)]
+
+
+def _is_cached(storage: Storage) -> bool:
+    """Whether it is a file that may be read through the page cache."""
+    return storage.mapped and not storage.past_cache
 
 
 def _run_bytes(column: AnyColumn) -> int:
@@ -62,7 +68,7 @@ def _run_bytes(column: AnyColumn) -> int:
 
 def _files(columns: Sequence[AnyColumn]) -> list[Storage]:
     """The files of these columns, each once for every time it was opened."""
-    return list({storage: None for column in columns for storage in column.storages if storage.mapped})
+    return list({storage: None for column in columns for storage in column.storages if _is_cached(storage)})
 
 
 def _total(files: list[Storage]) -> int:

@@ -18,6 +18,7 @@ from memload.gpu.near import near_device
 from memload.gpu.near_door import NearDoor
 from memload.layout import flat
 from memload.mapped import MappedDataset
+from memload.memory.tiered import Tiered, tier_words
 from memload.native import Source
 from memload.ragged_fields import forms_of_fields, with_forms
 from memload.ragged_samples import Forms, sample_of
@@ -35,7 +36,7 @@ TAG = "dataset_idx"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Dataset(torch.utils.data.Dataset[Any]):
+class Dataset(Tiered, torch.utils.data.Dataset[Any]):
     """Rows of named fields, read in place: a torch dataset that is also cheap to reorder, cut and join.
 
     Made by `memload.open` and `memload.from_arrays`. Immutable: `select`, `split`, `concat` and `memload.zip` return
@@ -336,7 +337,8 @@ class Dataset(torch.utils.data.Dataset[Any]):
 
     def __repr__(self) -> str:
         name_width = max(map(len, self.fields))
-        lines = [f"memload.Dataset: {len(self):,} rows, {format_size(self.nbytes)}, {_origin(self)}{self._rows_are()}"]
+        where = f"{_origin(self)}{tier_words(self.fields)}{self._rows_are()}"
+        lines = [f"memload.Dataset: {len(self):,} rows, {format_size(self.nbytes)}, {where}"]
         for name, field in self.fields.items():
             lines.append(
                 f"  {name:{name_width}}  {field.kind:9} {field.shape!s:18} "
@@ -419,11 +421,11 @@ def _origin(dataset: Dataset) -> str:
     if (device := near_device(dataset.fields)) is not None:
         return f"on {device}"
     storages = {storage for field in dataset.fields.values() for storage in field.column.storages}
-    files = sorted({storage.name for storage in storages if storage.mapped})
+    files = sorted({storage.name for storage in storages if storage.mapped or (storage.is_image and storage.name)})
     if not files:
         return "in memory"
     shown = f"in {files[0]}" if len(files) == 1 else f"in {len(files)} files, the first {files[0]}"
-    return shown if all(storage.mapped for storage in storages) else f"{shown}, and in memory"
+    return shown if all(storage.mapped or storage.is_image for storage in storages) else f"{shown}, and in memory"
 
 
 def _restore(

@@ -20,6 +20,8 @@ from memload.cast import Cast
 from memload.gathered import GatheredRows
 from memload.layout import DictOf
 from memload.memory.budget import local_threads
+from memload.memory.placing import caches_of
+from memload.memory.pressure import Pressure
 from memload.native import Source
 from memload.stats import LoaderStats
 
@@ -50,6 +52,7 @@ class Door:
         self._tag = tag
         self._unpack = source.unpacker()
         self._slots = _Slots(source)
+        self._pressure = Pressure.on(caches_of(source.fields.values()))
         self._casting: dict[frozenset[tuple[Any, Cast]], Door] = {}
 
     @property
@@ -80,6 +83,8 @@ class Door:
             RuntimeError: a tensor's memory was moved away.
         """
         self.source.check_in_place()
+        if self._pressure:
+            self._pressure.look()
         return self._unpack(self._here().gather(rows))
 
     def stats(self) -> LoaderStats:

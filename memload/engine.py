@@ -26,6 +26,8 @@ from memload.gpu.placing import Placer
 from memload.iterators import BatchIterator, profiling, waiting
 from memload.memory.budget import local_threads
 from memload.memory.loops import between_batches
+from memload.memory.placing import caches_of
+from memload.memory.pressure import Pressure
 from memload.native import Source
 from memload.pace import paced
 from memload.pinning import pinned, pinned_by, pins_batches, whole_power
@@ -246,6 +248,7 @@ class WholeBatches:
         self.rows, self.depth = settings.source.rows, settings.depth
         kept = reuse._pipeline if isinstance(reuse, WholeBatches) else None
         self._pipeline: _core.Pipeline = settings.pipeline(loader, kept)
+        self._pressure = Pressure.on(caches_of(settings.source.fields.values()))
         self._unpack = settings.source.unpacker()
 
     def begin(self, seed: PassSeed) -> None:
@@ -265,6 +268,8 @@ class WholeBatches:
 
     def next(self, timeout: float) -> Any:
         """Return the next batch, None at the end."""
+        if self._pressure:
+            self._pressure.look()
         capsules = self._pipeline.next(timeout)
         return None if capsules is None else self._unpack(capsules)
 

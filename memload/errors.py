@@ -7,6 +7,7 @@ MemloadError
 ├── ChecksumError (ValueError)          bytes differ from those that were written
 ├── ShardReadError (OSError)            a file became unreadable while it was in use
 ├── DiskSpaceError (OSError)            the target's file system is full, or would be
+├── MemorySpaceError (MemoryError)      what is asked for does not fit into memory; nothing was begun
 ├── WriterBusyError (OSError)           another writer is at work on the same target
 ├── MemoryStopError (MemoryError)       memory is as full as a monitor's stop_at allows
 └── DeviceError (RuntimeError)          a GPU is not there, is too small, or cannot be used any more
@@ -100,6 +101,18 @@ class DiskSpaceError(MemloadError, OSError):
     def __init__(self, message: str, *, need: int = 0, free: int = 0) -> None:
         super().__init__(message)
         self.errno = errno.ENOSPC
+        self.need = need
+        self.free = free
+
+
+class MemorySpaceError(MemloadError, MemoryError):
+    """What is asked for does not fit into memory, or may not be locked there; nothing of it was begun.
+
+    `need` and `free` are bytes.
+    """
+
+    def __init__(self, message: str, *, need: int = 0, free: int = 0) -> None:
+        super().__init__(message)
         self.need = need
         self.free = free
 

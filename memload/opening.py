@@ -12,6 +12,8 @@ from memload.dtypes import as_torch_dtype
 from memload.errors import FormatError
 from memload.fields import Field
 from memload.formats import Stated, is_directory, open_fields, recognised
+from memload.memory.placing import as_tier
+from memload.memory.tiers import Tier
 from memload.row_costs import warn_of_unfit
 from memload.shard_index import INDEX_NAME
 from memload.sources.members import Key
@@ -29,6 +31,8 @@ def open(  # noqa: A001 - users call it memload.open
     dtype: Any = None,
     shape: Sequence[int] | int | None = None,
     offset: int | None = None,
+    tier: Tier | str = Tier.MMAP,
+    **tier_options: Any,
 ) -> Dataset:
     """Return the dataset at `path`; headers are checked, and rows are mapped, not read. See docs/sources.md.
 
@@ -45,6 +49,9 @@ def open(  # noqa: A001 - users call it memload.open
         dtype: of bare rows: a torch or numpy dtype, or a name such as "bfloat16".
         shape: of one bare row, such as (425, 425, 3), or 100, or () for a single number.
         offset: bytes before the first bare row; 0 if not given, in a file of no other format.
+        tier: where rows are kept while they are read: "mmap", "direct", "ram", "hybrid", "auto", "device" or
+            "pinned"; see docs/tiers.md.
+        tier_options: what `Dataset.with_tier` takes besides, such as ram_dtype= or cache_bytes=.
 
     Raises:
         FileNotFoundError, PermissionError: the path is missing or cannot be read.
@@ -53,7 +60,8 @@ def open(  # noqa: A001 - users call it memload.open
         KeyError: `key` names nothing that is there.
         ValueError: the arrays differ in their number of rows, or several paths in fields, dtypes or shapes.
         ImportError: the package that reads the format is not installed; the message says how to install it.
-        TypeError: an argument is given that this format states itself.
+        MemorySpaceError: the tier does not fit into memory.
+        TypeError: an argument is given that this format states itself, or an option that is for another tier.
 
     Example:
         >>> import memload, numpy, tempfile
@@ -62,13 +70,15 @@ def open(  # noqa: A001 - users call it memload.open
         >>> memload.open(path, field="stim")[3]["stim"]
         tensor([ 9., 10., 11.], dtype=torch.float64)
     """
+    if as_tier(tier) is Tier.MMAP and tier_options:
+        raise TypeError(f'{", ".join(tier_options)}: for another tier; give tier= as well, as in tier="ram"')
     stated = Stated(field, key, trust, dtype, shape, offset)
     open_one = open_fields if dtype is None and shape is None else _open_stated
     places = paths_of(path)
     dataset = _one_after_the_other(places, [Dataset(open_one(place, stated)) for place in places])
     if not all((place / INDEX_NAME).exists() for place in places):  # blocks of shards are their writer's choice
         warn_of_unfit(dataset.fields, places, key, stacklevel=2)
-    return dataset
+    return dataset if as_tier(tier) is Tier.MMAP else dataset.with_tier(tier, **tier_options)
 
 
 def _one_after_the_other(places: Sequence[Path], parts: Sequence[Dataset]) -> Dataset:

@@ -10,13 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from memload._core import Column, Ragged, Storage
+from memload.packed_storages import has_place
 
 
 class Packs(Protocol):
     """What numbers storages as columns bring them."""
 
     def file(self, storage: Storage) -> int:
-        """Return the number of a mapped file."""
+        """Return the number of a file, or of memory that others find."""
 
     def memory(self, data: NDArray[np.uint8]) -> int:
         """Return the number of bytes that travel as they are."""
@@ -35,7 +36,7 @@ class PackedRagged:
 def pack_ragged(column: Ragged, packer: Packs) -> PackedRagged:
     """Return the column in a form that can be pickled; of borrowed memory only the rows in use are copied."""
     selection = column.selection
-    if any(storage.mapped for storage in column.storages):
+    if any(has_place(storage) for storage in column.storages):
         segments = tuple(_segment(segment, column, packer) for segment in column.segments)
         return PackedRagged(column.item_bytes, column.planes, segments, selection)
     used = np.arange(column.rows)
@@ -78,7 +79,7 @@ def _segment(
 
 def _storage(storage: Storage, at: int, nbytes: int, packer: Packs) -> tuple[int, int]:
     """The number of a storage, and where in it the bytes lie; memory travels without what is not wanted."""
-    if storage.mapped:
+    if has_place(storage):
         return packer.file(storage), at
     data = np.empty(nbytes, dtype=np.uint8)
     if nbytes:

@@ -32,6 +32,7 @@ class LoaderStats:
         advised_rows: rows that were asked for ahead, since reads went to the disk.
         direct_bytes: bytes read past the page cache, those of batches that nobody took included; near ``bytes_in``: the
             next pass finds nothing of them in memory.
+        cached_bytes: bytes copied out of the cache of the hybrid tier; near ``bytes_in``: hardly anything is read.
         copied_bytes: bytes copied to the device.
         copies: copies in which native threads issued them, while batches were gathered.
         copy_wait_seconds: time that the loop waited inside ``next()`` for a slot that was still being copied; near
@@ -55,6 +56,7 @@ class LoaderStats:
     major_faults: int = 0
     advised_rows: int = 0
     direct_bytes: int = 0
+    cached_bytes: int = 0
     copied_bytes: int = 0
     copies: int = 0
     copy_wait_seconds: float = 0.0

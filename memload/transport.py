@@ -12,21 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from memload._core import Chain, Column, Ragged, Storage, TileGrid, Tiles, Windows
-from memload.errors import FormatError
+from memload._core import Chain, Column, Ragged, RowCache, Storage, TileGrid, Tiles, Windows
 from memload.fields import AnyColumn
+from memload.packed_storages import PackedStorage, has_place, place_of, unpack_storage
 from memload.ragged_transport import PackedRagged, pack_ragged, unpack_ragged
 
 Segment = tuple[Storage, int, int, int]  # storage, offset of the first row, rows, bytes from row to row
-
-
-@dataclass(frozen=True)
-class PackedFile:
-    """A file: its path, the length it had, and whether it is opened for each read, rather than mapped."""
-
-    path: str
-    nbytes: int
-    closed: bool = False
 
 
 @dataclass(frozen=True)
@@ -79,7 +70,7 @@ Packed = PackedColumn | PackedTiles | PackedWindows | PackedRagged
 class PackedColumns:
     """Columns and the storages they share."""
 
-    storages: tuple[PackedFile | NDArray[np.uint8], ...]
+    storages: tuple[PackedStorage, ...]
     columns: tuple[Packed, ...]
 
 
@@ -96,8 +87,10 @@ def unpack_columns(packed: PackedColumns) -> list[AnyColumn]:
     Raises:
         FormatError: a file has another length than it had.
         OSError: a file cannot be mapped.
+        MemloadError: the process that shared memory has ended.
     """
-    storages = [_unpack_storage(storage) for storage in packed.storages]
+    caches: dict[int, RowCache] = {}
+    storages = [unpack_storage(storage, caches) for storage in packed.storages]
     return [_unpack(column, storages) for column in packed.columns]
 
 
@@ -105,8 +98,8 @@ class _Packer:
     """Numbers storages as columns bring them."""
 
     def __init__(self) -> None:
-        self.packed: list[PackedFile | NDArray[np.uint8]] = []
-        self._numbers: dict[str, int] = {}  # of files, by path
+        self.packed: list[PackedStorage] = []
+        self._numbers: dict[object, int] = {}  # of what has a place
         self._memories: dict[Storage, int] = {}  # that were copied whole
 
     def any(self, column: AnyColumn) -> Packed:
@@ -136,7 +129,7 @@ class _Packer:
     def column(self, column: Column) -> PackedColumn:
         selection = column.selection
         segments: list[Segment] = column.segments
-        if selection is not None and not any(storage.mapped for storage, *_ in segments):
+        if selection is not None and not any(has_place(storage) for storage, *_ in segments):
             used, selection = np.unique(selection, return_inverse=True)
             memory = _gather(Column(column.row_bytes, segments), used)
             return PackedColumn(column.row_bytes, (self._memory(memory, column.row_bytes),), selection)
@@ -146,7 +139,7 @@ class _Packer:
 
     def _segment(self, segment: Segment, row_bytes: int) -> tuple[int, int, int, int]:
         storage, offset, rows, stride = segment
-        if storage.mapped:
+        if has_place(storage):
             return self.file(storage), offset, rows, stride
         if stride == 0:  # one row that stands for all
             number, *_ = self._memory(
@@ -160,11 +153,12 @@ class _Packer:
         return self._memory(_gather(Column(row_bytes, [segment]), np.arange(rows)), row_bytes)
 
     def file(self, storage: Storage) -> int:
-        """Return the number of a mapped file."""
-        if storage.name not in self._numbers:
-            self._numbers[storage.name] = len(self.packed)
-            self.packed.append(PackedFile(storage.name, storage.nbytes, storage.closed))
-        return self._numbers[storage.name]
+        """Return the number of a file, or of memory that others find."""
+        place = place_of(storage)
+        if place not in self._numbers:
+            self._numbers[place] = len(self.packed)
+            self.packed.append(place)
+        return self._numbers[place]
 
     def memory(self, data: NDArray[np.uint8]) -> int:
         """Return the number of bytes that travel as they are."""
@@ -172,7 +166,7 @@ class _Packer:
         return len(self.packed) - 1
 
     def _whole(self, storage: Storage) -> int:
-        if storage.mapped:
+        if has_place(storage):
             return self.file(storage)
         if storage not in self._memories:
             one = Column(storage.nbytes, [(storage, 0, 1, 0)])
@@ -188,19 +182,6 @@ def _gather(column: Column, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
     if out.nbytes:
         column.gather(rows, out.ctypes.data, out.nbytes)
     return out
-
-
-def _unpack_storage(packed: PackedFile | NDArray[np.uint8]) -> Storage:
-    if isinstance(packed, np.ndarray):
-        return Storage.borrow(packed, packed.ctypes.data, packed.nbytes, "an array received from another process")
-    if packed.closed:
-        return Storage.name_file(packed.path, packed.nbytes)
-    storage = Storage.map_file(packed.path)
-    if storage.nbytes != packed.nbytes:
-        raise FormatError(
-            f"{packed.path}: had {packed.nbytes} bytes when the dataset was made, now it has {storage.nbytes}"
-        )
-    return storage
 
 
 def _unpack(packed: Packed, storages: Sequence[Storage]) -> AnyColumn:

@@ -195,6 +195,47 @@ def test_a_teacher_several_models_and_several_optimizers_are_all_counted():
         memload.compute_batch_size([generator, critic], torch.rand(4, 8))
 
 
+def test_checkpointing_saves_less_for_the_backward_pass():
+    plain, again = (
+        memload.compute_batch_size(Transformer(again=k), torch.randint(100, (2, 24)), limit="20MB", max_batch_size=16)
+        for k in (False, True)
+    )
+    assert again.saved < plain.saved / 2
+    assert again.used < plain.used
+    assert plain.saved < plain.activation
+
+
+class Uneven(nn.Module):
+    """Steps with an odd number of rows have one operation more."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(64, 256), nn.Linear(256, 64)
+
+    def forward(self, x):
+        x = self.first(x).tanh()
+        return self.second(x * 1 if len(x) % 2 else x)
+
+
+def test_where_the_order_of_allocations_varies_it_is_said_and_the_peak_is_not_underrated():
+    model = Uneven()
+    found = memload.compute_batch_size(model, torch.rand(2, 64), limit="2MB", target_utilization=1.0)
+    assert not found.exact
+    with Allocations(limit=found.total - found.static.params):
+        step(model, torch.rand(found.batch_size, 64))
+    assert found.batch_size > 200
+
+
+def test_all_parts_of_a_batch_get_as_many_rows():
+    padded = memload.Padded(torch.rand(2, 3, 4), torch.tensor([3, 1]))
+    sample = {"x": torch.arange(2), "more": [padded, (["a", "b"], 7)], "scale": torch.tensor(0.5)}
+    batch = kind_of(sample).resized(5)
+    assert batch["x"].tolist() == [0, 1, 0, 1, 0]
+    assert batch["more"][0].lengths.tolist() == [3, 1, 3, 1, 3]
+    assert batch["more"][1] == (["a", "b", "a", "b", "a"], 7)
+    assert batch["scale"] is sample["scale"]
+
+
 def test_accumulation_keeps_gradients_beside_all_activations():
     model = nn.Sequential(nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 64))
     once, often = (memload.compute_batch_size(model, torch.rand(1, 64), limit="2MB", accumulate=k) for k in (1, 4))

@@ -29,6 +29,7 @@ QUICK = {
     "ragged.py": [],
     "resume.py": [],
     "streaming.py": [],
+    "tiers.py": ["--workloads", "C4"],
     "transforms.py": ["--workloads", "W2"],
     "throughput.py": ["--workloads", "W1", "W3", "--isas"],
     "versus_rival.py": ["--workloads", "W4"],

@@ -268,6 +268,15 @@ def test_pictures_are_cropped_and_laid_out_as_from_files():
     assert same(found, [*memload.FastLoader(far, 7, shuffle=True, cast=cast)])
 
 
+@pytest.mark.parametrize("tier", ["device", "pinned"])
+def test_the_tier_is_chosen_where_others_are(tier, tmp_path):
+    memload.write(tmp_path / "shards", movie())
+    near, far = memload.open(tmp_path / "shards", tier=tier, device="cpu"), memload.open(tmp_path / "shards")
+    assert near.tier is near.select([3, 1]).tier is memload.Tier(tier)
+    assert same(batches(near), batches(far))
+    assert same(batches(far.with_tier(tier, device="cpu")), batches(far))
+
+
 def test_counters_tell_what_was_read_and_written():
     near, far = near_and_far()
     cast = {"stim": memload.Cast(torch.bfloat16)}
@@ -318,7 +327,7 @@ def test_what_cannot_lie_there_is_refused_in_words(tmp_path):
 
 def test_what_does_not_fit_is_refused_before_a_byte_moves():
     endless = memload.from_arrays(x=torch.zeros(1).expand(2**50))
-    with pytest.raises(memload.DeviceError, match=r"4.5e\+03 TB|4,504 TB"):
+    with pytest.raises(memload.MemorySpaceError, match=r"4.5e\+03 TB|4,504 TB"):
         memload.to_device(endless, "cpu")
     told = does_not_fit({"stim": 226 * 10**9, "robs": 10**9}, "cuda:0", 150 * 10**9, 141 * 10**9)
     assert told.startswith(

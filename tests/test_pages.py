@@ -23,6 +23,7 @@ PAGES = [
     "offloading.md",
     "scoring.md",
     "sources.md",
+    "tiers.md",
 ]
 
 

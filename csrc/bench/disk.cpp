@@ -1,10 +1,7 @@
 #include "bench/disk.h"
 
 #include <fcntl.h>
-#include <linux/io_uring.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,6 +15,7 @@
 #include <vector>
 
 #include "core/memory.h"
+#include "core/uring.h"
 
 namespace memload::bench {
 namespace {
@@ -103,87 +101,6 @@ TeamTime read_with_threads(const Job& job) {
   });
 }
 
-class Mapping {
- public:
-  Mapping(int fd, std::size_t nbytes, off_t offset) : nbytes_(nbytes) {
-    data_ = ::mmap(nullptr, nbytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, offset);
-    if (data_ == MAP_FAILED) fail(errno, "mmap of the io_uring");
-  }
-  Mapping(const Mapping&) = delete;
-  Mapping& operator=(const Mapping&) = delete;
-  ~Mapping() { ::munmap(data_, nbytes_); }
-
-  template <typename T>
-  [[nodiscard]] T* at(std::size_t offset) const {
-    return reinterpret_cast<T*>(static_cast<std::byte*>(data_) + offset);
-  }
-
- private:
-  std::size_t nbytes_;
-  void* data_;
-};
-
-int setup_ring(std::size_t entries, io_uring_params& params) {
-  return static_cast<int>(::syscall(__NR_io_uring_setup, static_cast<unsigned>(entries), &params));
-}
-
-// The two queues shared with the kernel, driven by one thread. Layout and memory order: io_uring(7).
-class Uring {
- public:
-  explicit Uring(std::size_t entries)
-      : ring_(setup_ring(entries, params_), "io_uring_setup"),
-        submissions_(ring_.get(), params_.sq_off.array + params_.sq_entries * sizeof(unsigned), IORING_OFF_SQ_RING),
-        completions_(ring_.get(), params_.cq_off.cqes + params_.cq_entries * sizeof(io_uring_cqe), IORING_OFF_CQ_RING),
-        entries_(ring_.get(), params_.sq_entries * sizeof(io_uring_sqe), IORING_OFF_SQES) {}
-
-  void push_read(int fd, std::byte* to, const BlockRead& read, std::size_t tag) {
-    const unsigned slot = tail_ & *submissions_.at<unsigned>(params_.sq_off.ring_mask);
-    io_uring_sqe& entry = entries_.at<io_uring_sqe>(0)[slot];
-    entry = {};
-    entry.opcode = IORING_OP_READ;
-    entry.fd = fd;
-    entry.addr = reinterpret_cast<std::uintptr_t>(to);
-    entry.len = static_cast<unsigned>(read.length);
-    entry.off = read.offset;
-    entry.user_data = tag;
-    submissions_.at<unsigned>(params_.sq_off.array)[slot] = slot;
-    std::atomic_ref(*submissions_.at<unsigned>(params_.sq_off.tail)).store(++tail_, std::memory_order_release);
-    ++pushed_;
-  }
-
-  // Hands what was pushed to the kernel and waits until at least one read has ended.
-  void submit_and_wait() {
-    const auto taken =
-        ::syscall(__NR_io_uring_enter, ring_.get(), pushed_, 1U, IORING_ENTER_GETEVENTS, nullptr, std::size_t{0});
-    if (taken < 0 && errno != EINTR) fail(errno, "io_uring_enter");
-    if (taken > 0) pushed_ -= static_cast<unsigned>(taken);
-  }
-
-  // Calls done(tag, result) for every read that has ended.
-  template <typename Done>
-  void reap(Done done) {
-    std::atomic_ref head(*completions_.at<unsigned>(params_.cq_off.head));
-    const unsigned tail =
-        std::atomic_ref(*completions_.at<unsigned>(params_.cq_off.tail)).load(std::memory_order_acquire);
-    const unsigned mask = *completions_.at<unsigned>(params_.cq_off.ring_mask);
-    unsigned at = head.load(std::memory_order_relaxed);
-    for (; at != tail; ++at) {
-      const io_uring_cqe entry = completions_.at<io_uring_cqe>(params_.cq_off.cqes)[at & mask];
-      done(static_cast<std::size_t>(entry.user_data), entry.res);
-    }
-    head.store(at, std::memory_order_release);
-  }
-
- private:
-  io_uring_params params_{};
-  Descriptor ring_;
-  Mapping submissions_;
-  Mapping completions_;
-  Mapping entries_;
-  unsigned tail_ = 0;    // the submission queue's, of which this thread is the only writer
-  unsigned pushed_ = 0;  // not yet taken by the kernel
-};
-
 void read_with_uring(const Job& job) {
   Uring ring(job.in_flight);
   std::vector<BlockRead> under_way(job.in_flight);
@@ -192,13 +109,13 @@ void read_with_uring(const Job& job) {
   const auto begin_read = [&](std::size_t tag) {
     if (next == job.offsets.size()) return;
     under_way[tag] = blocks_of(job.offsets[next++], job.nbytes);
-    ring.push_read(job.fd, job.buffer(tag), under_way[tag], tag);
+    ring.push_read(job.fd, job.buffer(tag), under_way[tag].offset, under_way[tag].length, tag);
   };
   std::int64_t worst = 0;
   BlockRead at_fault{};
   for (std::size_t tag = 0; tag < job.in_flight; ++tag) begin_read(tag);
   while (ended < next) {  // the buffers outlive the ring, and an error waits until nothing writes to them any more
-    ring.submit_and_wait();
+    if (const int error = ring.submit_and_wait(); error != 0) fail(error, "io_uring_enter");
     ring.reap([&](std::size_t tag, std::int64_t got) {
       ++ended;
       const bool good = got >= 0 && static_cast<std::size_t>(got) >= under_way[tag].needed;

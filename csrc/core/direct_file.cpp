@@ -44,16 +44,19 @@ const std::byte* DirectFile::read(std::size_t offset, std::size_t n, std::span<s
   const std::size_t skipped = offset % kPage;
   const std::size_t length = round_up(skipped + n, kPage);
   if (length > scratch.size()) return nullptr;
-  const auto [fd, kept] = open();
-  if (fd < 0) return nullptr;
-  const ssize_t got = read_at(fd, scratch.first(length), offset - skipped);
-  if (got < 0 && (errno == EINVAL || errno == EOPNOTSUPP)) refused_.store(true, std::memory_order_relaxed);
-  if (!kept) ::close(fd);
+  const Handle file = handle();
+  if (file.fd() < 0) return nullptr;
+  const ssize_t got = read_at(file.fd(), scratch.first(length), offset - skipped);
+  if (got < 0 && (errno == EINVAL || errno == EOPNOTSUPP)) refuse();
   // The file may end inside its last page. A file that was cut short says less than what is needed.
   return got >= 0 && static_cast<std::size_t>(got) >= skipped + n ? scratch.data() + skipped : nullptr;
 }
 
-DirectFile::Opened DirectFile::open() const noexcept {
+DirectFile::Handle::~Handle() {
+  if (fd_ >= 0 && !kept_) ::close(fd_);
+}
+
+DirectFile::Handle DirectFile::handle() const noexcept {
   if (const int fd = fd_.load(std::memory_order_acquire); fd >= 0) return {fd, true};
   if (!usable()) return {-1, false};
   // Whatever lies at the path by now, opening it must not wait: hence O_NONBLOCK, which files do not heed.
@@ -61,11 +64,11 @@ DirectFile::Opened DirectFile::open() const noexcept {
   struct stat info{};
   if (fd >= 0 && ::fstat(fd, &info) == 0 && is_ours(info)) return keep(fd);
   if (fd >= 0) ::close(fd);
-  refused_.store(true, std::memory_order_relaxed);
+  refuse();
   return {-1, false};
 }
 
-DirectFile::Opened DirectFile::keep(int fd) const noexcept {
+DirectFile::Handle DirectFile::keep(int fd) const noexcept {
   int none = -1;
   if (g_kept.fetch_add(1, std::memory_order_relaxed) < kMostKept &&
       fd_.compare_exchange_strong(none, fd, std::memory_order_acq_rel)) {

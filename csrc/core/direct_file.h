@@ -9,6 +9,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "core/memory.h"
 
@@ -34,6 +35,30 @@ class DirectFile {
   // nullptr if not all of it could be read: then the mapping is asked, which knows how to fail.
   [[nodiscard]] const std::byte* read(std::size_t offset, std::size_t n, std::span<std::byte> scratch) const noexcept;
 
+  // The open file, for reads that the caller makes; closed with the handle unless it is kept for later ones.
+  class Handle {
+   public:
+    Handle() noexcept = default;
+    Handle(int fd, bool kept) noexcept : fd_(fd), kept_(kept) {}
+    Handle(Handle&& other) noexcept : fd_(std::exchange(other.fd_, -1)), kept_(other.kept_) {}
+    Handle& operator=(Handle&& other) noexcept {
+      std::swap(fd_, other.fd_);
+      std::swap(kept_, other.kept_);
+      return *this;
+    }
+    Handle(const Handle&) = delete;
+    Handle& operator=(const Handle&) = delete;
+    ~Handle();
+    [[nodiscard]] int fd() const noexcept { return fd_; }  // -1: it cannot be read so
+
+   private:
+    int fd_ = -1;
+    bool kept_ = true;
+  };
+  [[nodiscard]] Handle handle() const noexcept;
+  // A read was answered with EINVAL or EOPNOTSUPP: no further one is tried.
+  void refuse() const noexcept { refused_.store(true, std::memory_order_relaxed); }
+
   // Whether the next read would be tried. Once false, it stays so.
   [[nodiscard]] bool usable() const noexcept { return !refused_.load(std::memory_order_relaxed); }
 
@@ -43,12 +68,7 @@ class DirectFile {
   [[nodiscard]] static constexpr std::size_t room_for(std::size_t n) noexcept { return round_up(n, kPage) + kPage; }
 
  private:
-  struct Opened {
-    int fd;
-    bool kept;  // for later reads; else it is closed after this one
-  };
-  [[nodiscard]] Opened open() const noexcept;
-  [[nodiscard]] Opened keep(int fd) const noexcept;
+  [[nodiscard]] Handle keep(int fd) const noexcept;
   [[nodiscard]] bool is_ours(const struct stat& info) const noexcept;
 
   std::string path_;

@@ -24,6 +24,7 @@ namespace memload {
 class Column;
 class Ragged;
 class Tiles;
+class Uring;
 class Windows;
 
 // The kinds of columns: rows that are one run of bytes each, rows inside tiles, overlapping windows of frames, and rows
@@ -43,6 +44,10 @@ struct FieldSpec {
 struct ColdReads {
   bool ask = false;                // rows of a page or more are asked for as a whole
   std::span<std::byte> scratch{};  // large rows are read into it, past the page cache: Gather::kScratch bytes, or none
+  // What storages that are always read past the page cache are read into, Gather::kScratch bytes, and with how many
+  // reads at once: none, and one by one, without.
+  std::span<std::byte> memory{};
+  Uring* past = nullptr;
   std::span<std::byte> workspace{};  // at least the reader's workspace_bytes(), aligned to 64
 };
 
@@ -50,6 +55,7 @@ struct ColdReads {
 struct Filled {
   bool in_cache = true;            // all was in the page cache, as far as it was looked at
   std::size_t direct_bytes = 0;    // read past the page cache
+  std::size_t cached_bytes = 0;    // copied out of the caches of storages
   std::size_t resident_reads = 0;  // reads that could be left out, since their bytes were in the page cache
   bool refused = false;            // a file cannot be read past the page cache
   std::chrono::nanoseconds decoding{};
@@ -83,6 +89,7 @@ class FieldReader {
 
   // What the pipeline has to know of the files behind a field.
   struct Files {
+    bool past_cache = false;      // there are some that are always read past the page cache; those below are others
     bool mapped = false;          // there are any
     bool large_rows = false;      // that hold rows of more than kLargeRow bytes, each one run: to be read directly
     bool small_rows = false;      // that hold other rows
@@ -113,7 +120,8 @@ class FieldReader {
   virtual void fill(const FieldPlan& plan, std::byte* out, std::size_t begin, std::size_t end, const ColdReads& cold,
                     Filled& found) const = 0;
 
-  // Where to cut the work instead of at `at`, so that large rows which one read can give stay whole. A larger `at`
+  // Where to cut the work instead of at `at`, so that what one read can give stays whole: large rows, and runs of
+  // storages that are always read past the page cache. A larger `at`
   // gives no smaller edge.
   [[nodiscard]] virtual std::size_t edge(const FieldPlan&, std::size_t at) const noexcept { return at; }
 

@@ -31,11 +31,12 @@ Gather::Gather(const std::vector<FieldSpec>& fields, Isa isa, Store store) : sto
     }
     row_bytes_ += reader.row_bytes();
     const FieldReader::Files files = fields_.back().files = reader.files();
+    files_.past_cache = files_.past_cache || files.past_cache;
     files_.mapped = files_.mapped || files.mapped;
     files_.large_rows = files_.large_rows || files.large_rows;
     files_.small_rows = files_.small_rows || files.small_rows;
     files_.knows_residency = files_.knows_residency && files.knows_residency;
-    if (!files.mapped) continue;
+    if (!files.mapped && !files.past_cache) continue;
     reader.visit_storages([&](const Storage& storage) {
       if (storage.mapped() && seen.insert(&storage).second) mapped_.push_back(storage.shared_from_this());
     });
@@ -114,7 +115,7 @@ void Gather::check_files() const {
 
 void Gather::check_rows(std::span<const std::int64_t> rows) const {
   for (const Field& field : fields_) {
-    if (!field.files.mapped) continue;
+    if (!field.files.mapped && !field.files.past_cache) continue;
     const Storage* last = nullptr;
     const std::byte* end = nullptr;  // of what is left of the last storage, if it was cut
     for (const std::int64_t& row : rows) {
@@ -172,9 +173,9 @@ bool Gather::resident(std::int64_t row) const {
   return all;
 }
 
-void gather_rows(const AnyColumn& column, std::span<const std::int64_t> rows, std::span<std::byte> out) {
+void gather_rows(const FieldSpec& field, std::span<const std::int64_t> rows, std::span<std::byte> out, Isa isa) {
   install_fault_handler();
-  const Gather gather({{column, std::nullopt}}, Isa::scalar, Store::cached);
+  const Gather gather({field}, isa, Store::cached);
   for (const std::int64_t row : rows) {
     if (row < 0 || row >= gather.rows()) {
       throw std::out_of_range("row " + std::to_string(row) + " is not one of the " + std::to_string(gather.rows()) +
@@ -188,8 +189,11 @@ void gather_rows(const AnyColumn& column, std::span<const std::int64_t> rows, st
                                 " bytes in all do not fill " + std::to_string(out.size()) + " bytes");
   }
   const HugeMemory workspace(gather.workspace_bytes());
+  HugeMemory memory;
+  if (gather.files().past_cache) memory = HugeMemory(Gather::kScratch);
   ColdReads cold;
   cold.workspace = {workspace.data(), workspace.size()};
+  cold.memory = {memory.data(), memory.size()};
   gather.fill(layout, out.data(), 0, layout.work, cold);
   gather.check_rows(rows);
 }

@@ -100,8 +100,9 @@ class Gather {
   Store store_;
 };
 
-// Copies these rows to `out`, one after the other, on the calling thread. Throws std::out_of_range, ReadError, and
-// std::invalid_argument if they do not just fill it.
-void gather_rows(const AnyColumn& column, std::span<const std::int64_t> rows, std::span<std::byte> out);
+// Copies these rows to `out`, one after the other, cast if asked, on the calling thread. Throws std::out_of_range,
+// ReadError, and std::invalid_argument if they do not just fill it.
+void gather_rows(const FieldSpec& field, std::span<const std::int64_t> rows, std::span<std::byte> out,
+                 Isa isa = Isa::scalar);
 
 }  // namespace memload

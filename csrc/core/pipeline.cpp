@@ -16,6 +16,7 @@
 #include "core/fault_guard.h"
 #include "core/fork.h"
 #include "core/plan_queue.h"
+#include "core/planned_reads.h"
 #include "core/workers.h"
 
 namespace memload {
@@ -108,6 +109,9 @@ class Pipeline::State : public std::enable_shared_from_this<Pipeline::State> {
   void advise_ahead();
   void submit_advice(std::vector<std::int64_t> rows);
   [[nodiscard]] bool direct() const { return cold_ && direct_; }
+  [[nodiscard]] bool past_cache() const { return gather_->files().past_cache; }
+  // Whether many threads wait for reads.
+  [[nodiscard]] bool reads_planned() const { return direct() || past_cache(); }
   [[nodiscard]] int direct_threads() const { return std::max(options_.threads, kDirectReads); }
   void turn_cold(std::vector<std::int64_t> next_rows = {});
   void turn_warm();
@@ -137,6 +141,7 @@ class Pipeline::State : public std::enable_shared_from_this<Pipeline::State> {
   std::size_t slot_bytes_ = 0;            // of a batch of slot_rows
   std::shared_ptr<SlotPool> pool_;        // null once another pass took it over
   std::shared_ptr<SlotPool> scratch_;     // what direct reads are read into, one for each thread
+  RingPool rings_;                        // and with which reads many are under way, for storages past the page cache
   std::shared_ptr<SlotPool> workspaces_;  // what tiles are decoded in, one for each thread and one for the consumer
   std::shared_ptr<Crew> crew_;
   std::shared_ptr<Workers> workers_;
@@ -172,7 +177,7 @@ class Pipeline::State::Filling : public Job {
         remaining(pieces()),
         state_(state.shared_from_this()),
         piece_(piece),
-        whole_rows_(state.direct()) {}
+        whole_rows_(state.reads_planned()) {}
 
   void run(std::size_t index) noexcept override {
     const Clock::time_point start = Clock::now();
@@ -180,13 +185,20 @@ class Pipeline::State::Filling : public Job {
     const long faults = watch ? major_faults_of_thread() : 0;
     Filled found;
     try {
-      const SlotPool::Lease scratch = state_->direct() ? state_->scratch_->try_acquire(Gather::kScratch) : nullptr;
+      const bool past_cache = state_->past_cache();
+      const SlotPool::Lease scratch =
+          past_cache || state_->direct() ? state_->scratch_->try_acquire(Gather::kScratch) : nullptr;
+      const RingPool::Lease ring = past_cache && scratch ? state_->rings_.acquire() : nullptr;
       ColdReads cold{state_->cold_ && !state_->options_.read_blocks};
-      if (scratch) cold.scratch = {scratch.get(), Gather::kScratch};
+      if (scratch && state_->direct()) cold.scratch = {scratch.get(), Gather::kScratch};
+      if (scratch && past_cache) cold.memory = {scratch.get(), Gather::kScratch};
+      cold.past = ring.get();
       const SlotPool::Lease workspace = state_->workspace();
       if (workspace) cold.workspace = {workspace.get(), state_->gather_->workspace_bytes()};
       found = state_->gather_->fill(layout, slot.get(), edge(index), edge(index + 1), cold);
-      if (watch) state_->gather_->check_file(state_->checked_.fetch_add(1, std::memory_order_relaxed), rows);
+      if (watch || past_cache) {
+        state_->gather_->check_file(state_->checked_.fetch_add(1, std::memory_order_relaxed), rows);
+      }
       if (shipment) shipment->piece_done(index);
     } catch (...) {
       const std::lock_guard lock(state_->mutex_);
@@ -283,8 +295,9 @@ Pipeline::State::State(const std::vector<FieldSpec>& fields, const PipelineOptio
   direct_ = options.direct && !options.read_blocks && gather_->files().large_rows;
   scratch_ = SlotPool::create(static_cast<std::size_t>(direct_threads()));
   workspaces_ = SlotPool::create(static_cast<std::size_t>(direct_threads()) + 1);
-  crew_ = std::make_shared<Crew>(options.threads);
-  workers_ = Workers::shared(options.threads);
+  const int threads = past_cache() ? direct_threads() : options.threads;
+  crew_ = std::make_shared<Crew>(threads);
+  workers_ = Workers::shared(threads);
 }
 
 void Pipeline::State::plan(Rows rows, bool whole) {
@@ -337,8 +350,8 @@ void Pipeline::State::start(SlotPool::Lease slot, std::vector<std::int64_t> rows
     fail_batch(std::move(slot), std::current_exception());
     return;
   }
-  const std::size_t piece = direct() ? direct_piece_bytes(layout.work, bytes_in(layout), direct_threads())
-                                     : piece_bytes(layout.work, options_.threads);
+  const std::size_t piece = reads_planned() ? direct_piece_bytes(layout.work, bytes_in(layout), direct_threads())
+                                            : piece_bytes(layout.work, options_.threads);
   auto filling = std::make_shared<Filling>(*this, std::move(slot), std::move(rows), std::move(layout), piece);
   filling->fresh = fresh;
   filling->landed = !options_.lent && !options_.route;
@@ -449,13 +462,13 @@ void Pipeline::State::turn_cold(std::vector<std::int64_t> next_rows) {
 
 void Pipeline::State::turn_warm() {
   cold_ = false;
-  if (direct_ && workers_) workers_->set_limit(*crew_, options_.threads);
+  if (direct_ && workers_ && !past_cache()) workers_->set_limit(*crew_, options_.threads);
 }
 
 // The file system cannot, or a file was replaced: from here on this pass goes through the page cache.
 void Pipeline::State::stop_direct_reads() {
   direct_ = false;
-  if (workers_) workers_->set_limit(*crew_, options_.threads);
+  if (workers_ && !past_cache()) workers_->set_limit(*crew_, options_.threads);
   turn_cold();
 }
 
@@ -501,6 +514,7 @@ void Pipeline::State::piece_done(Filling& filling, Clock::duration spent, const 
   stats_.decode_seconds += seconds(found.decoding);
   stats_.major_faults += static_cast<std::uint64_t>(major_faults);
   stats_.direct_bytes += found.direct_bytes;
+  stats_.cached_bytes += found.cached_bytes;
   if (--filling.remaining == 0) {
     --unready_;
     note_ring();
@@ -561,7 +575,7 @@ Step Pipeline::State::next(Batch& batch, std::chrono::milliseconds patience, boo
       const std::shared_ptr<Workers> workers = workers_;
       lock.unlock();
       // Not where reads wait for a disk: the timeout, and Ctrl-C, would wait for it, too.
-      const bool helped = help && !cold_ && workers->help(*crew_);
+      const bool helped = help && !cold_ && !past_cache() && workers->help(*crew_);
       lock.lock();
       if (helped) {
         ++stats_.helped_pieces;

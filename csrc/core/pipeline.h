@@ -62,6 +62,7 @@ struct PipelineStats {
   std::uint64_t major_faults = 0;    // reads that went to the disk while gathering
   std::uint64_t advised_rows = 0;    // asked for ahead
   std::uint64_t direct_bytes = 0;    // read past the page cache
+  std::uint64_t cached_bytes = 0;    // copied out of the caches of the hybrid tier
   std::uint64_t copied_bytes = 0;    // to a device, of batches that were handed out
   std::uint64_t copies = 0;          // in which they were copied
   double copy_wait_seconds = 0;      // the consumer, for a slot that was still being copied

@@ -4,11 +4,13 @@
 #include <stdexcept>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "core/direct_file.h"
 #include "core/error.h"
 #include "core/fault_guard.h"
 #include "core/gather.h"
+#include "core/planned_reads.h"
 #include "core/run_copier.h"
 
 namespace memload {
@@ -54,6 +56,30 @@ class PlainReader::Part {
     }
   }
 
+  // Of one run, by the mapping.
+  void copy(const PlannedRun& run) noexcept {
+    current_ = run.row;
+    copier_.copy_mapped(*run.storage, run.src, run.out, run.elements, field_.column_->row_bytes(), run.first);
+  }
+
+  // The runs of this part, cut at its ends.
+  [[nodiscard]] std::vector<PlannedRun> runs() const {
+    const std::size_t row_bytes = field_.out_row_bytes_;
+    std::vector<PlannedRun> found;
+    for (std::size_t at = begin_; at < end_;) {
+      const std::size_t row = at / row_bytes;
+      const std::size_t inside = at % row_bytes;
+      const std::size_t run_end = std::min((inside / field_.out_run_ + 1) * field_.out_run_, row_bytes);
+      const std::size_t bytes = std::min(run_end - inside, end_ - at);
+      const Extent extent = field_.column_->at(rows_[row]);
+      const std::byte* const src = extent.data + inside / field_.out_size_ * field_.in_size_;
+      found.push_back(
+          {extent.segment->storage.get(), src, out_ + at, bytes / field_.out_size_, inside / field_.out_size_, row});
+      at += bytes;
+    }
+    return found;
+  }
+
   [[noreturn]] void fail(const void* address) const {
     const Extent extent = field_.column_->at(rows_[current_]);
     throw extent.segment->storage->unreadable(extent.row_in_segment, address);
@@ -86,11 +112,15 @@ PlainReader::PlainReader(std::shared_ptr<const Column> column, const std::option
                                 " bytes is not a whole number of elements of " + std::to_string(in_size_));
   }
   out_row_bytes_ = column_->row_bytes() / in_size_ * out_size_;
+  out_run_ = std::min(out_row_bytes_, PlannedReads::kLargestRun / in_size_ * out_size_);
+  visit_storages([this](const Storage& storage) { past_cache_ = past_cache_ || storage.past_cache(); });
 }
 
 FieldReader::Files PlainReader::files() const noexcept {
   Files files;
+  files.past_cache = past_cache_;
   for (const Segment& segment : column_->segments()) {
+    if (segment.storage->past_cache()) continue;
     const bool mapped = segment.storage->mapped();
     files.mapped = files.mapped || mapped;
     bool& such_rows = large() ? files.large_rows : files.small_rows;
@@ -112,12 +142,36 @@ std::unique_ptr<const FieldPlan> PlainReader::plan(std::span<const std::int64_t>
 
 void PlainReader::fill(const FieldPlan& plan, std::byte* out, std::size_t begin, std::size_t end, const ColdReads& cold,
                        Filled& found) const {
+  if (past_cache_) return fill_past_cache(plan, out, begin, end, cold, found);
   Part part(*this, static_cast<const PlainPlan&>(plan).rows, out, begin, end, cold, found);
   const void* const fault = guarded([&part]() noexcept { part.copy(); });
   if (fault != nullptr) part.fail(fault);
 }
 
+// What the storages' caches hold, and reads past the page cache, many at once; then what has to come through mappings.
+void PlainReader::fill_past_cache(const FieldPlan& plan, std::byte* out, std::size_t begin, std::size_t end,
+                                  const ColdReads& cold, Filled& found) const {
+  Part part(*this, static_cast<const PlainPlan&>(plan).rows, out, begin, end, cold, found);
+  const std::vector<PlannedRun> runs = part.runs();
+  std::vector<PlannedRun> mapped;
+  std::vector<PlannedRun> planned;
+  for (const PlannedRun& run : runs) (run.storage->past_cache() ? planned : mapped).push_back(run);
+  PlannedReads(mover_, in_size_, cold, found).copy(planned, mapped);
+  for (const PlannedRun& run : mapped) {
+    const void* const fault = guarded([&]() noexcept { part.copy(run); });
+    if (fault != nullptr) part.fail(fault);
+    // The page in which a file ends after it was cut shows zeros, and raises nothing.
+    const std::byte* const end = run.storage->past_cache() ? run.storage->end_if_cut() : nullptr;
+    if (end != nullptr && run.src + run.elements * in_size_ > end) part.fail(std::max(run.src, end));
+  }
+}
+
 std::size_t PlainReader::edge(const FieldPlan& plan, std::size_t at) const noexcept {
+  if (past_cache_ && out_row_bytes_ != 0) {
+    const std::size_t row = at / out_row_bytes_ * out_row_bytes_;
+    const std::size_t nearest = row + (at - row + out_run_ / 2) / out_run_ * out_run_;
+    return std::min({nearest, row + out_row_bytes_, plan.work});
+  }
   if (!large() || DirectFile::room_for(column_->row_bytes()) > Gather::kScratch) return at;
   const std::size_t nearest = (at + out_row_bytes_ / 2) / out_row_bytes_;
   return std::min(nearest * out_row_bytes_, plan.work);

@@ -30,6 +30,8 @@ class PlainReader final : public FieldReader {
  private:
   class Part;
 
+  void fill_past_cache(const FieldPlan& plan, std::byte* out, std::size_t begin, std::size_t end, const ColdReads& cold,
+                       Filled& found) const;
   [[nodiscard]] bool large() const noexcept { return column_->row_bytes() > kLargeRow; }
 
   std::shared_ptr<const Column> column_;
@@ -38,6 +40,8 @@ class PlainReader final : public FieldReader {
   std::size_t in_size_ = 1;
   std::size_t out_size_ = 1;  // bytes per element; 1 and 1 for a copy
   std::size_t out_row_bytes_;
+  bool past_cache_ = false;  // some storage is always read so
+  std::size_t out_run_ = 0;  // output of a run of such: of a row, or of a part of it if it is larger than one read
 };
 
 }  // namespace memload

@@ -159,6 +159,8 @@ FieldReader::Files RaggedReader::files() const noexcept {
   Files files;
   const bool large = ragged_->row_bytes() / ragged_->planes() > kLargeRow;
   visit_storages([&](const Storage& storage) {
+    files.past_cache = files.past_cache || storage.past_cache();
+    if (storage.past_cache()) return;
     files.mapped = files.mapped || storage.mapped();
     files.knows_residency = files.knows_residency && storage.knows_residency();
   });
@@ -241,7 +243,8 @@ std::size_t RaggedReader::edge(const FieldPlan& base, std::size_t at) const noex
   const auto after = std::upper_bound(plan.starts.begin(), plan.starts.end(), at - first);
   const Run& run = plan.runs[static_cast<std::size_t>(after - plan.starts.begin()) - 1];
   const std::size_t bytes = static_cast<std::size_t>(run.items) * ragged_->item_bytes();
-  if (bytes <= kLargeRow || DirectFile::room_for(bytes) > Gather::kScratch) return at;
+  if ((bytes <= kLargeRow && !run.segment->values->past_cache()) || DirectFile::room_for(bytes) > Gather::kScratch)
+    return at;
   const std::size_t begin = first + *(after - 1);
   const std::size_t end = first + *after;
   return at - begin < end - at ? begin : end;
@@ -282,7 +285,9 @@ void gather_items(const std::shared_ptr<const Ragged>& ragged, std::span<const s
                                 " bytes in all do not fill " + std::to_string(out.size()) + " bytes");
   }
   Filled found;
-  reader.fill(*plan, out.data(), 0, bytes, {}, found);
+  HugeMemory memory;
+  if (reader.files().past_cache) memory = HugeMemory(Gather::kScratch);
+  reader.fill(*plan, out.data(), 0, bytes, {.memory = {memory.data(), memory.size()}}, found);
 }
 
 void checked_lengths(const Ragged& ragged, std::span<const std::int64_t> rows, std::span<std::int64_t> out) {

@@ -7,6 +7,7 @@
 #include "cast/affine.h"
 #include "core/field_reader.h"
 #include "core/memory.h"
+#include "core/planned_reads.h"
 #include "core/storage.h"
 
 namespace memload {
@@ -23,11 +24,21 @@ class RunCopier {
   // Elements, from number `at` on, of a row that has row_bytes in all, which says how it is best read while it is cold.
   void copy(const Storage& storage, const std::byte* src, std::byte* out, std::size_t elements, std::size_t row_bytes,
             std::size_t at = 0) const noexcept {
-    if (row_bytes > FieldReader::kLargeRow && !cold_.scratch.empty() && storage.mapped()) {
+    if (storage.past_cache() && copy_past_cache(storage, src, out, elements, row_bytes, at)) return;
+    if (row_bytes > FieldReader::kLargeRow && !cold_.scratch.empty() && storage.mapped() && !storage.past_cache()) {
       copy_directly(storage, src, out, elements, at);
     } else {
       copy_mapped(storage, src, out, elements, row_bytes, at);
     }
+  }
+
+  // Out of the mapping, whatever the storage is.
+  void copy_mapped(const Storage& storage, const std::byte* src, std::byte* out, std::size_t elements,
+                   std::size_t row_bytes, std::size_t at) const noexcept {
+    const std::size_t bytes = elements * in_size_;
+    if (!storage.enter(src, bytes)) found_.in_cache = false;
+    if (cold_.ask && row_bytes > kSmallRow && !storage.resident(src)) storage.advise(src, bytes);
+    mover_(src, out, elements, at);
   }
 
   // Asks the memory for a small row before its turn comes.
@@ -38,12 +49,12 @@ class RunCopier {
   }
 
  private:
-  void copy_mapped(const Storage& storage, const std::byte* src, std::byte* out, std::size_t elements,
-                   std::size_t row_bytes, std::size_t at) const noexcept {
+  // One run at a time, for readers that do not plan them together. False: the mapping is to be read.
+  bool copy_past_cache(const Storage& storage, const std::byte* src, std::byte* out, std::size_t elements,
+                       std::size_t row_bytes, std::size_t at) const noexcept {
     const std::size_t bytes = elements * in_size_;
-    if (!storage.enter(src, bytes)) found_.in_cache = false;
-    if (cold_.ask && row_bytes > kSmallRow && !storage.resident(src)) storage.advise(src, bytes);
-    mover_(src, out, elements, at);
+    return with_run(storage, src, bytes, /*whole=*/bytes == row_bytes, cold_.memory, found_,
+                    [&](const std::byte* data) { mover_(data, out, elements, at); });
   }
 
   // As many elements at once as the scratch can hold.

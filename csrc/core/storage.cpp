@@ -8,10 +8,12 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstring>
 #include <system_error>
 #include <utility>
 
 #include "core/error.h"
+#include "core/fault_guard.h"
 #include "core/memory.h"
 
 namespace memload {
@@ -30,6 +32,11 @@ class Descriptor {
  private:
   int fd_;
 };
+
+std::uint64_t next_number() {
+  static std::atomic<std::uint64_t> last{0};  // relaxed: only that they differ counts
+  return last.fetch_add(1, std::memory_order_relaxed) + 1;
+}
 
 // What is known of a block: nothing, that its pages were entered, that it was not wholly in the page cache.
 enum Block : std::uint8_t { kUnseen, kEntered, kAbsent };
@@ -68,19 +75,22 @@ Storage::Storage(const std::byte* data, std::size_t size, std::string name, std:
       name_(std::move(name)),
       owner_(std::move(owner)),
       mapped_(false),
+      number_(next_number()),
       knows_residency_(true) {}
 
 Storage::Storage(const std::byte* data, std::size_t size, const std::string& path, bool knows_residency,
-                 std::unique_ptr<const DirectFile> direct)
+                 std::unique_ptr<const DirectFile> direct, Keeping keeping)
     : data_(data),
       size_(size),
       name_(path),
       mapped_(true),
+      keeping_(std::move(keeping)),
+      number_(next_number()),
       knows_residency_(knows_residency),
       seen_(round_up(size, kHugePage) / kHugePage),
       direct_(std::move(direct)) {}
 
-std::shared_ptr<const Storage> Storage::map_file(const std::string& path) {
+std::shared_ptr<const Storage> Storage::map_file(const std::string& path, Keeping keeping) {
   const Descriptor file(path);
   struct stat info{};
   if (::fstat(file.get(), &info) != 0) throw_errno(path + ": cannot stat");
@@ -92,7 +102,15 @@ std::shared_ptr<const Storage> Storage::map_file(const std::string& path) {
   void* data = map_aligned(file.get(), size);
   if (data == MAP_FAILED) throw_errno(path + ": cannot map " + std::to_string(size) + " bytes");
   return std::shared_ptr<const Storage>(
-      new Storage(static_cast<const std::byte*>(data), size, path, knows, std::move(direct)));
+      new Storage(static_cast<const std::byte*>(data), size, path, knows, std::move(direct), std::move(keeping)));
+}
+
+std::shared_ptr<const Storage> Storage::image(const std::byte* data, std::size_t size, std::string name,
+                                              std::shared_ptr<void> owner, Keeping keeping) {
+  auto storage = std::shared_ptr<Storage>(new Storage(data, size, std::move(name), std::move(owner)));
+  storage->image_ = true;
+  storage->keeping_ = std::move(keeping);
+  return storage;
 }
 
 std::shared_ptr<const Storage> Storage::borrow(const std::byte* data, std::size_t size, std::string name,
@@ -133,7 +151,7 @@ Storage::~Storage() {
 }
 
 bool Storage::enter(const std::byte* at, std::size_t n) const noexcept {
-  if (!mapped_ || !knows_residency_ || n == 0) return true;
+  if (!mapped_ || past_cache() || !knows_residency_ || n == 0) return true;
   const auto begin = static_cast<std::size_t>(at - data_);
   bool resident = true;
   for (std::size_t block = begin / kHugePage; block <= (begin + n - 1) / kHugePage; ++block) {
@@ -149,7 +167,7 @@ std::pair<void*, std::size_t> Storage::block_pages(std::size_t block) const noex
 
 bool Storage::enter_block(std::size_t block) const noexcept {
   const auto [begin, bytes] = block_pages(block);
-  const bool resident = this->resident(static_cast<const std::byte*>(begin), bytes);
+  const bool resident = in_page_cache(static_cast<const std::byte*>(begin), bytes);
   seen_[block].store(resident ? kEntered : kAbsent, std::memory_order_relaxed);
   // Unknown before Linux 5.14: then pages are entered as they are read.
   if (resident) ::madvise(begin, bytes, MADV_POPULATE_READ);
@@ -157,14 +175,14 @@ bool Storage::enter_block(std::size_t block) const noexcept {
 }
 
 void Storage::advise(const std::byte* at, std::size_t n) const noexcept {
-  if (!mapped_ || n == 0) return;
+  if (!mapped_ || past_cache() || n == 0) return;
   const std::size_t begin = static_cast<std::size_t>(at - data_) / kPage * kPage;
   const auto end = static_cast<std::size_t>(at - data_) + n;
   ::madvise(const_cast<std::byte*>(data_) + begin, end - begin, MADV_WILLNEED);
 }
 
 void Storage::read_blocks(const std::byte* at, std::size_t n) const noexcept {
-  if (!mapped_ || n == 0) return;
+  if (!mapped_ || past_cache() || n == 0) return;
   const auto first = static_cast<std::size_t>(at - data_);
   for (std::size_t block = first / kHugePage; block <= (first + n - 1) / kHugePage; ++block) {
     if (seen_[block].exchange(kEntered, std::memory_order_relaxed) == kEntered) continue;
@@ -180,6 +198,10 @@ void Storage::expect_random_reads(bool blocks) const noexcept {
 }
 
 bool Storage::resident(const std::byte* at, std::size_t n) const noexcept {
+  return past_cache() || in_page_cache(at, n);
+}
+
+bool Storage::in_page_cache(const std::byte* at, std::size_t n) const noexcept {
   if (!mapped_) return true;
   std::array<unsigned char, kHugePage / kPage> in_cache{};
   const auto end = static_cast<std::size_t>(at - data_) + n;
@@ -189,6 +211,30 @@ bool Storage::resident(const std::byte* at, std::size_t n) const noexcept {
     if (!all_resident(in_cache, bytes)) return false;
   }
   return true;
+}
+
+void Storage::load(std::size_t offset, std::span<std::byte> to) const {
+  constexpr std::size_t kPart = std::size_t{4} << 20;
+  if (closed_) return read(offset, to, -1);
+  for (std::size_t done = 0; done < to.size();) {
+    const auto part = to.subspan(done, std::min(kPart, to.size() - done));
+    load_part(offset + done, part);
+    done += part.size();
+  }
+}
+
+void Storage::load_part(std::size_t offset, std::span<std::byte> to) const {
+  const std::byte* const at = data_ + offset;
+  const bool alike = (reinterpret_cast<std::uintptr_t>(to.data()) - offset) % kPage == 0;
+  const std::size_t whole = offset % kPage == 0 ? to.size() / kPage * kPage : 0;
+  std::size_t done = 0;
+  if (mapped_ && alike && whole != 0 && !(knows_residency_ && in_page_cache(at, to.size()))) {
+    if (const std::byte* const read = read_direct(at, whole, to.first(whole)); read == to.data()) done = whole;
+  }
+  const void* const fault = guarded([&]() noexcept { std::memcpy(to.data() + done, at + done, to.size() - done); });
+  if (fault != nullptr) throw unreadable(-1, fault);
+  const std::byte* const end = end_if_cut();
+  if (end != nullptr && at + to.size() > end) throw unreadable(-1, std::max(at, end));
 }
 
 ReadError Storage::unreadable(std::int64_t row, const void* address) const {

@@ -15,18 +15,32 @@
 
 namespace memload {
 
+class RowCache;
+
+// How the bytes of a file are kept while they are read.
+struct Keeping {
+  bool past_cache = false;            // rows are read past the page cache, always
+  std::shared_ptr<RowCache> cache{};  // what keeps runs of it, with past_cache; or null
+  std::string tier = "mmap";          // the name of all that, for people
+  std::string reason{};               // why it is so, in a sentence; or empty
+  std::string locator{};              // of memory: what another process finds it by; or empty
+};
+
 // Immutable apart from what it remembers of its reads, which any thread may update. Shared by columns.
 class Storage : public std::enable_shared_from_this<Storage> {
  public:
   // Maps the whole file read-only; its descriptor is closed again. Throws std::system_error naming the path, which
   // should be absolute: read_direct() may open it once more.
-  static std::shared_ptr<const Storage> map_file(const std::string& path);
+  static std::shared_ptr<const Storage> map_file(const std::string& path, Keeping keeping = {});
   // A file of `size` bytes that is neither mapped nor kept open: read() opens it each time. For files of which there
   // are more than a process can map. Touches no file; nothing but read() gives its bytes.
   static std::shared_ptr<const Storage> name_file(std::string path, std::size_t size);
   // Views memory that `owner` keeps alive. name is what errors call it.
   static std::shared_ptr<const Storage> borrow(const std::byte* data, std::size_t size, std::string name,
                                                std::shared_ptr<void> owner);
+  // Memory that holds what the file called `name` held when it was loaded, at least where columns read it.
+  static std::shared_ptr<const Storage> image(const std::byte* data, std::size_t size, std::string name,
+                                              std::shared_ptr<void> owner, Keeping keeping);
   ~Storage();
   Storage(const Storage&) = delete;
   Storage& operator=(const Storage&) = delete;
@@ -37,6 +51,14 @@ class Storage : public std::enable_shared_from_this<Storage> {
   [[nodiscard]] bool mapped() const noexcept { return mapped_; }
   // Whether it came of name_file(): then data() is null.
   [[nodiscard]] bool closed() const noexcept { return closed_; }
+
+  [[nodiscard]] bool is_image() const noexcept { return image_; }
+  [[nodiscard]] const Keeping& keeping() const noexcept { return keeping_; }
+  // Whether rows are read past the page cache, always: then nothing is advised or entered, and all counts as resident.
+  [[nodiscard]] bool past_cache() const noexcept { return keeping_.past_cache; }
+  [[nodiscard]] RowCache* cache() const noexcept { return keeping_.cache.get(); }
+  // What no other storage of this process has, ever.
+  [[nodiscard]] std::uint64_t number() const noexcept { return number_; }
 
   // Reads [offset, offset + to.size()) of a closed file, of which it is a part, for the row given. Throws ReadError.
   void read(std::size_t offset, std::span<std::byte> to, std::int64_t row) const;
@@ -75,6 +97,20 @@ class Storage : public std::enable_shared_from_this<Storage> {
   // Whether read_direct() may work: not for borrowed memory, and never again once the file system has refused.
   [[nodiscard]] bool reads_directly() const noexcept { return direct_ && direct_->usable(); }
 
+  // The file, for reads past the page cache; no descriptor where that cannot be.
+  [[nodiscard]] DirectFile::Handle direct_file() const noexcept {
+    return direct_ ? direct_->handle() : DirectFile::Handle();
+  }
+  void refuse_direct() const noexcept {
+    if (direct_) direct_->refuse();
+  }
+  // Bytes that were read through direct_file().
+  void count_direct(std::size_t n) const noexcept { direct_bytes_.fetch_add(n, std::memory_order_relaxed); }
+
+  // Copies [offset, offset + to.size()) to memory: what is in the page cache from there, else past it in large reads if
+  // `to` lies as the file does (address and offset alike modulo 4096), else through the mapping. Throws ReadError.
+  void load(std::size_t offset, std::span<std::byte> to) const;
+
   // What a read of the mapping that failed at `address` is reported as, in a row of what the storage holds.
   [[nodiscard]] ReadError unreadable(std::int64_t row, const void* address) const;
 
@@ -90,7 +126,9 @@ class Storage : public std::enable_shared_from_this<Storage> {
  private:
   Storage(const std::byte* data, std::size_t size, std::string name, std::shared_ptr<void> owner);
   Storage(const std::byte* data, std::size_t size, const std::string& path, bool knows_residency,
-          std::unique_ptr<const DirectFile> direct);
+          std::unique_ptr<const DirectFile> direct, Keeping keeping);
+  void load_part(std::size_t offset, std::span<std::byte> to) const;
+  [[nodiscard]] bool in_page_cache(const std::byte* at, std::size_t n) const noexcept;
   [[nodiscard]] bool enter_block(std::size_t block) const noexcept;
   [[nodiscard]] std::pair<void*, std::size_t> block_pages(std::size_t block) const noexcept;
 
@@ -100,6 +138,9 @@ class Storage : public std::enable_shared_from_this<Storage> {
   std::shared_ptr<void> owner_;
   bool mapped_;
   bool closed_ = false;
+  bool image_ = false;
+  Keeping keeping_;
+  std::uint64_t number_;
   bool knows_residency_;
   // One Block per 2 MB of a mapped file. Relaxed: two threads that see the same value merely both ask.
   mutable std::vector<std::atomic<std::uint8_t>> seen_;

@@ -11,6 +11,7 @@
 #include "core/error.h"
 #include "core/fault_guard.h"
 #include "core/memory.h"
+#include "core/planned_reads.h"
 #include "core/tile_plan.h"
 
 namespace memload {
@@ -98,6 +99,11 @@ class TileReader::Share {
     const std::byte* const data = segment.storage->data() + segment.offset + row * segment.stride;
     first_row_ = static_cast<std::int64_t>(row);
     const TileBlock whole{.run = bytes / field_.mover_.unit()};
+    const auto move_read = [&](const std::byte* read) { move(whole, field_.mover_.unit(), read, wanted); };
+    if (segment.storage->past_cache() &&
+        with_run(*segment.storage, data, bytes, /*whole=*/true, cold_.memory, found_, move_read)) {
+      return;
+    }
     ask_for(*segment.storage, {data, bytes});
     read(*segment.storage, [&]() noexcept { move(whole, field_.mover_.unit(), data, wanted); });
   }
@@ -115,8 +121,14 @@ class TileReader::Share {
 
   void move_in_place(const TileGrid& grid, std::size_t number, std::span<const WantedRow> wanted) {
     const StoredTile& tile = grid.tile(number);
-    for (const WantedRow& row : wanted) ask_for(grid.storage(tile), needed(grid, number, row.row));
     const TileBlock block = grid.block(number);
+    const auto move_read = [&](const std::byte* read) { move(block, grid.array().item_bytes, read, wanted); };
+    if (const std::span<const std::byte> stored = grid.stored(tile);
+        grid.storage(tile).past_cache() &&
+        with_run(grid.storage(tile), stored.data(), stored.size(), /*whole=*/true, cold_.memory, found_, move_read)) {
+      return;
+    }
+    for (const WantedRow& row : wanted) ask_for(grid.storage(tile), needed(grid, number, row.row));
     read(grid.storage(tile),
          [&]() noexcept { move(block, grid.array().item_bytes, grid.stored(tile).data(), wanted); });
   }
@@ -163,6 +175,12 @@ class TileReader::Share {
     }
     const std::span<const std::byte> stored = grid.stored(tile);
     if (!storage.mapped()) return stored;
+    if (storage.past_cache()) {
+      const auto keep = [&](const std::byte* data) { std::memcpy(to, data, stored.size()); };
+      if (with_run(storage, stored.data(), stored.size(), /*whole=*/true, cold_.memory, found_, keep)) {
+        return {to, stored.size()};
+      }
+    }
     ask_for(storage, stored);
     read(storage, [&]() noexcept {
       row_ = first.row;
@@ -226,6 +244,8 @@ TileReader::TileReader(std::shared_ptr<const Tiles> tiles, const std::optional<C
 FieldReader::Files TileReader::files() const noexcept {
   Files files;
   visit_storages([&files](const Storage& storage) {
+    files.past_cache = files.past_cache || storage.past_cache();
+    if (storage.past_cache()) return;
     files.mapped = files.small_rows = files.mapped || storage.mapped();
     files.knows_residency = files.knows_residency && storage.knows_residency();
   });

@@ -141,7 +141,8 @@ std::unique_ptr<const FieldPlan> WindowReader::plan(std::span<const std::int64_t
 
 void WindowReader::fill(const FieldPlan& plan, std::byte* out, std::size_t begin, std::size_t end,
                         const ColdReads& cold, Filled& found) const {
-  frames_->fill(inner(plan), out, begin, end, {.ask = cold.ask, .workspace = cold.workspace}, found);
+  frames_->fill(inner(plan), out, begin, end,
+                {.ask = cold.ask, .memory = cold.memory, .past = cold.past, .workspace = cold.workspace}, found);
 }
 
 std::size_t WindowReader::edge(const FieldPlan& plan, std::size_t at) const noexcept {

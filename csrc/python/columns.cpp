@@ -25,7 +25,7 @@ void gather(const AnyColumn& column, const Indices& rows, std::uintptr_t address
   if (const auto* const ragged = std::get_if<std::shared_ptr<const Ragged>>(&column)) {
     gather_items(*ragged, indices, out);
   } else {
-    gather_rows(column, indices, out);
+    gather_rows({column, std::nullopt}, indices, out);
   }
 }
 

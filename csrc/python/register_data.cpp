@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <system_error>
 #include <tuple>
@@ -11,6 +12,7 @@
 
 #include "core/device.h"
 #include "core/error.h"
+#include "core/row_cache.h"
 #include "core/storage.h"
 #include "python/columns.h"
 #include "python/register.h"
@@ -39,7 +41,10 @@ void translate(std::exception_ptr raised) {
   }
 }
 
-std::shared_ptr<Storage> map_file(const std::string& path) { return shown(Storage::map_file(path)); }
+std::shared_ptr<Storage> map_file(const std::string& path, bool past_cache, std::shared_ptr<RowCache> cache,
+                                  std::string tier, std::string reason) {
+  return shown(Storage::map_file(path, {past_cache, std::move(cache), std::move(tier), std::move(reason), {}}));
+}
 
 std::shared_ptr<Storage> name_file(std::string path, std::size_t nbytes) {
   return shown(Storage::name_file(std::move(path), nbytes));
@@ -48,6 +53,21 @@ std::shared_ptr<Storage> name_file(std::string path, std::size_t nbytes) {
 std::shared_ptr<Storage> borrow(const py::object& owner, std::uintptr_t address, std::size_t nbytes, std::string name) {
   return shown(
       Storage::borrow(reinterpret_cast<const std::byte*>(address), nbytes, std::move(name), keep_alive(owner)));
+}
+
+std::shared_ptr<Storage> image(const py::object& owner, std::uintptr_t address, std::size_t nbytes, std::string name,
+                               std::string tier, std::string reason, std::string locator) {
+  return shown(Storage::image(reinterpret_cast<const std::byte*>(address), nbytes, std::move(name), keep_alive(owner),
+                              {false, nullptr, std::move(tier), std::move(reason), std::move(locator)}));
+}
+
+void load(const Storage& storage, std::size_t offset, std::uintptr_t address, std::size_t nbytes) {
+  if (nbytes > storage.size() || offset > storage.size() - nbytes) {
+    throw std::out_of_range(std::to_string(nbytes) + " bytes from " + std::to_string(offset) + " on are not all of " +
+                            storage.name() + ", which has " + std::to_string(storage.size()));
+  }
+  const WithoutGil released;
+  storage.load(offset, {reinterpret_cast<std::byte*>(address), nbytes});
 }
 
 using PySegment = std::tuple<std::shared_ptr<Storage>, std::size_t, std::int64_t, std::size_t>;
@@ -73,7 +93,15 @@ void register_data(py::module_& m) {
 
   py::class_<Storage, std::shared_ptr<Storage>>(
       m, "Storage", "One readable run of bytes: a mapped file, or memory of somebody else's.")
-      .def_static("map_file", &map_file, py::arg("path"), "Map a whole file read-only. Raises OSError.")
+      .def_static(
+          "map_file", &map_file, py::arg("path"), py::arg("past_cache") = false, py::arg("cache") = py::none(),
+          py::arg("tier") = "mmap", py::arg("reason") = "",
+          "Map a whole file read-only. past_cache: rows are read past the page cache, always, and `cache` keeps "
+          "some of them; `tier` names that, and `reason` says why. Raises OSError.")
+      .def_static("image", &image, py::arg("owner"), py::arg("address"), py::arg("nbytes"), py::arg("name"),
+                  py::arg("tier"), py::arg("reason") = "", py::arg("locator") = "",
+                  "Memory that `owner` keeps alive and that was loaded: `name` is the file that it holds, byte by byte "
+                  "where columns read it, or no path; `locator` is what another process finds it by.")
       .def_static("borrow", &borrow, py::arg("owner"), py::arg("address"), py::arg("nbytes"), py::arg("name"),
                   "View memory that `owner` keeps alive; errors call it `name`.")
       .def_property_readonly("nbytes", &Storage::size)
@@ -83,6 +111,15 @@ void register_data(py::module_& m) {
       .def_property_readonly(
           "mapped", [](const Storage& s) { return s.mapped() || s.closed(); },
           "Whether it is a file, rather than memory.")
+      .def_property_readonly("is_image", &Storage::is_image, "Whether it is memory that holds what a file held.")
+      .def_property_readonly("past_cache", &Storage::past_cache, "Whether rows are read past the page cache, always.")
+      .def_property_readonly("locator", [](const Storage& s) { return s.keeping().locator; })
+      .def_property_readonly("tier", [](const Storage& s) { return s.keeping().tier; })
+      .def_property_readonly("reason", [](const Storage& s) { return s.keeping().reason; })
+      .def_property_readonly(
+          "cache", [](const Storage& s) { return s.keeping().cache; }, "What keeps rows of it, or None.")
+      .def("load", &load, py::arg("offset"), py::arg("address"), py::arg("nbytes"),
+           "Copy bytes to memory, past the page cache where they are not in it. Raises IndexError and ShardReadError.")
       .def_property_readonly("closed", &Storage::closed, "Whether it is a file that is opened for each read.")
       .def_property_readonly("knows_residency", &Storage::knows_residency,
                              "Whether the kernel tells what of it is in the page cache.")

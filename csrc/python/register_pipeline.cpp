@@ -189,6 +189,7 @@ class PyPipeline {
     d["major_faults"] = s.major_faults;
     d["advised_rows"] = s.advised_rows;
     d["direct_bytes"] = s.direct_bytes;
+    d["cached_bytes"] = s.cached_bytes;
     d["copied_bytes"] = s.copied_bytes;
     d["copies"] = s.copies;
     d["copy_wait_seconds"] = s.copy_wait_seconds;

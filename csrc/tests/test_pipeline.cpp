@@ -465,7 +465,7 @@ TEST(rows_in_the_page_in_which_a_file_was_cut_are_not_zeros_but_an_error) {
     std::vector<std::byte> out(kRow);
     bool thrown = false;
     try {
-      gather_rows(column, {&row, 1}, out);
+      memload::gather_rows({column, std::nullopt}, {&row, 1}, out);
     } catch (const ReadError& error) {
       thrown = true;
       CHECK_EQ(error.row(), row);

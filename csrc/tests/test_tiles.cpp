@@ -192,7 +192,7 @@ Bytes rows_of_whole(const Made& made, const std::vector<std::int64_t>& rows) {
 
 Bytes gathered(const AnyColumn& column, const std::vector<std::int64_t>& rows) {
   Bytes out(rows.size() * row_bytes_of(column));
-  gather_rows(column, rows, out);
+  gather_rows({column, std::nullopt}, rows, out);
   return out;
 }
 

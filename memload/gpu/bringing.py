@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import torch
 
-from memload.errors import DeviceError
+from memload.errors import MemorySpaceError
 from memload.fields import Field
 from memload.gpu.devices import raise_in_words
 from memload.gpu.frames import FrameIndex, Numbers, frames_of
@@ -35,7 +35,8 @@ def brought(fields: Mapping[str, Field], device: torch.device, tier: Tier, progr
         progress: whether to show a bar; None: if standard error is a terminal.
 
     Raises:
-        DeviceError: the bytes do not fit, or cannot be pinned; the message has the figures.
+        MemorySpaceError: the bytes do not fit; the message has the figures.
+        DeviceError: they cannot be pinned.
         ValueError: rows differ in length, or lie on a device already.
     """
     _check(fields)
@@ -99,7 +100,7 @@ class _Plan:
 
 
 def check_fits(wanted: Mapping[str, int], device: torch.device) -> None:
-    """Raise DeviceError, with figures, if so many bytes by field do not fit into the memory of a device."""
+    """Raise MemorySpaceError, with figures, if so many bytes by field do not fit into the memory of a device."""
     need = sum(wanted.values())
     if device.type == "cpu":
         memory = budget.memory()
@@ -110,7 +111,7 @@ def check_fits(wanted: Mapping[str, int], device: torch.device) -> None:
             return
         total, free = found.total, found.available
     if need > free:
-        raise DeviceError(does_not_fit(wanted, str(device), total, free))
+        raise MemorySpaceError(does_not_fit(wanted, str(device), total, free), need=need, free=free)
 
 
 def does_not_fit(wanted: Mapping[str, int], device: str, total: int, free: int) -> str:

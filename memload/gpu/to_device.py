@@ -38,7 +38,8 @@ def to_device(
             64 MB, of which three are in this machine's memory at a time.
 
     Raises:
-        DeviceError: there is no such GPU, torch cannot use it, or the bytes do not fit; the message has the figures.
+        DeviceError: there is no such GPU, or torch cannot use it.
+        MemorySpaceError: the bytes do not fit; the message has the figures.
         TypeError: `ds` is no dataset of memload's.
         ValueError: rows of a field differ in length, or they lie on a device already.
 

@@ -238,6 +238,7 @@ def budget_of(setting: Setting, found: Measured, mode: str) -> MemoryBudget:
         available=max(0, setting.room - setting.own.gradients),
         activation=max(0, peak(size) - setting.own.gradients),
         per_sample=peak(size + 1) - peak(size),
+        saved=found.saved.at(*(size * count / max(1, setting.kind.counts[0]) for count in setting.kind.counts)),
         loader=setting.slots(size),
         units=setting.kind.units,
         lines=() if len(setting.kind.units) == 1 else tuple(tuple(line[1:].tolist()) for line in upper),

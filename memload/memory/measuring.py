@@ -27,6 +27,7 @@ class Measured:
         accumulating: the same where gradients are there from before, which do not count then.
         activations: without gradients.
         inputs: the tensors of the batch.
+        saved: by the forward pass for the backward one.
         held: what the loop holds beside them while optimizers make their step.
         gradients: of parameters, once there are all.
     """
@@ -35,6 +36,7 @@ class Measured:
     accumulating: Curve
     activations: Curve
     inputs: Curve
+    saved: Curve
     held: Curve
     gradients: int
 
@@ -117,6 +119,7 @@ def _through(kind: Kind, convert: Callable[[Any], Any], run: Callable[[Any], Act
         curve_of(kind, counts, [timeline.accumulating() for timeline in timelines], gradients=True),
         curve_of(kind, counts, timelines, gradients=False),
         _through_sizes(kind, counts, inputs),
+        _through_sizes(kind, counts, [step.saved for step in steps]),
         _through_sizes(kind, counts, [step.held for step in steps]),
         steps[-1].gradients,
     )

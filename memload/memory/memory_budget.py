@@ -62,6 +62,8 @@ class MemoryBudget:
             which `static` counts in full, come into being while activations go, so that this is mostly less than
             activations take by themselves.
         per_sample: what one more sample takes.
+        saved: of `activation`, what the forward pass keeps for the backward one, each storage once; checkpointing makes
+            it small, and takes the rest for a moment. 0 after a trial, which does not look.
         loader: the loader's slots at this batch size.
         units: what batches are counted in, ("rows",) or ("graphs", "nodes", "edges") or ("rows", "items").
         lines: bytes of one of each unit, at the moments of a step that may be its peak.
@@ -78,6 +80,7 @@ class MemoryBudget:
     available: int
     activation: int
     per_sample: int
+    saved: int = 0
     loader: int = 0
     units: tuple[str, ...] = ("rows",)
     lines: tuple[tuple[float, ...], ...] = ()

@@ -1,0 +1,114 @@
+"""Which tier suits a dataset on a machine: the matrix of docs/tiers.md, as one function."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from memload.memory.tiers import Tier
+from memload.sizes import format_size
+
+CACHED_SHARE = 0.75
+"""Of free memory, what the page cache can be trusted to keep."""
+RAM_SHARE = 0.5
+"""Of free memory, what loading ahead may take."""
+LEAST_CACHE = 0.05
+"""Of a dataset, below which a cache of its rows is not worth having."""
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a dataset asks for. Sizes in bytes.
+
+    Attributes:
+        rows: of all rows as batches have them, before any cast.
+        stored: of them in files; less where they are compressed, 0 where they are in memory already.
+        decoded: whether rows are decoded for every batch.
+        cast: of all rows once they are cast as `ram_dtype` says; 0 if nothing is.
+        transformed: of what a deterministic function makes of all rows; 0 if there is none.
+    """
+
+    rows: int
+    stored: int
+    decoded: bool = False
+    cast: int = 0
+    transformed: int = 0
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A tier, and why it is that one.
+
+    Attributes:
+        tier: never AUTO.
+        reason: a sentence with the figures that decided.
+        cache_bytes: of HYBRID, how much to keep; 0 for the others.
+    """
+
+    tier: Tier
+    reason: str
+    cache_bytes: int = 0
+
+
+def choose(needs: Needs, free_ram: int, free_disk: int = 0) -> Choice:
+    """Return the tier for a dataset, as the matrix of docs/tiers.md has it; looks at nothing but its arguments.
+
+    Args:
+        needs: of the dataset.
+        free_ram: bytes that this process can still take: `memload.memory.budget.memory().free`.
+        free_disk: bytes free where a cache of transformed rows would go; 0 if there is no such place.
+
+    Example:
+        >>> choose(Needs(rows=10**9, stored=10**9), free_ram=8 * 10**9).reason
+        'mmap: 1 GB in files, which the page cache keeps: 8 GB of RAM are free'
+    """
+    free, rows = format_size(free_ram), format_size(needs.rows)
+    if needs.stored == 0:
+        return Choice(Tier.RAM, f"ram: the {rows} of rows are in memory already")
+    if needs.transformed:
+        return _for_transformed(needs, free_ram, free_disk)
+    loaded = needs.cast or needs.rows
+    if needs.cast and loaded <= RAM_SHARE * free_ram:
+        return Choice(
+            Tier.RAM, f"ram: {format_size(loaded)} once they are cast, which half of the {free} free can hold"
+        )
+    if needs.decoded and needs.rows <= RAM_SHARE * free_ram:
+        return Choice(Tier.RAM, f"ram: decoded once, rows are {rows}, which half of the {free} free can hold")
+    if needs.stored <= CACHED_SHARE * free_ram:
+        return Choice(
+            Tier.MMAP,
+            f"mmap: {format_size(needs.stored)} in files, which the page cache keeps: {free} of RAM are free",
+        )
+    cache = int(RAM_SHARE * free_ram)
+    if cache >= LEAST_CACHE * needs.stored:
+        return Choice(
+            Tier.HYBRID,
+            f"hybrid: {format_size(needs.stored)} in files are more than the page cache keeps of them with {free} of "
+            f"RAM free; a cache of {format_size(cache)} holds {cache / needs.stored:.0%} of the rows",
+            cache_bytes=cache,
+        )
+    return Choice(
+        Tier.DIRECT,
+        f"direct: of {format_size(needs.stored)} in files, a cache in the {free} of free RAM would hold less than "
+        f"{LEAST_CACHE:.0%}",
+    )
+
+
+def _for_transformed(needs: Needs, free_ram: int, free_disk: int) -> Choice:
+    """Where the results of a function are kept that gives the same for a row every time."""
+    made = format_size(needs.transformed)
+    if needs.transformed <= RAM_SHARE * free_ram:
+        return Choice(
+            Tier.RAM, f"ram: the transform makes {made}, which half of the {format_size(free_ram)} free can hold"
+        )
+    if 1.2 * needs.transformed <= free_disk:
+        return Choice(
+            Tier.MMAP,
+            f"mmap: the transform makes {made}, too much for half of the {format_size(free_ram)} of free RAM; written "
+            f"once, they fit on the disk, where {format_size(free_disk)} are free",
+        )
+    without = choose(Needs(needs.rows, needs.stored, needs.decoded, needs.cast), free_ram)
+    return Choice(
+        without.tier,
+        f"{without.reason}; the transform makes {made}, which fits neither RAM nor the disk, and runs for every batch",
+        without.cache_bytes,
+    )

@@ -1,0 +1,212 @@
+"""Fields on another tier: the same rows, kept otherwise while they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from memload._core import Column, Ragged, RowCache, Storage, Tiles, Windows
+from memload.cast import Cast
+from memload.dtypes import as_torch_dtype
+from memload.fields import Field, row_nbytes
+from memload.memory.budget import disk_free, memory
+from memload.memory.choosing import RAM_SHARE, Choice, Needs, choose
+from memload.memory.columns import file_storages, on_storages
+from memload.memory.guards import check_memory
+from memload.memory.loading import loaded
+from memload.memory.tiers import Tier
+from memload.ragged_fields import RaggedField
+from memload.sizes import format_size, parse_size
+
+_LEAST_CACHE = 1 << 20
+
+
+@dataclass(frozen=True)
+class TierOptions:
+    """What a tier is set to; see `memload.Dataset.with_tier`.
+
+    Raises:
+        ValueError, TypeError: an option is nothing of its kind.
+    """
+
+    ram_dtype: Any = None
+    compressed: bool = False
+    share: bool = False
+    cache_bytes: int | str | None = None
+    on_pressure: str | None = None
+    progress: bool | None = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.cache_bytes is not None:
+            budget = parse_size(self.cache_bytes)
+            object.__setattr__(self, "cache_bytes", budget)
+            if budget < _LEAST_CACHE:
+                raise ValueError(f"cache_bytes is at least 1 MiB, got {format_size(budget)}")
+        if self.on_pressure not in (None, "shrink"):
+            raise ValueError(f'on_pressure is "shrink" or None, got {self.on_pressure!r}')
+
+    def check_for(self, tier: Tier) -> None:
+        """Raise TypeError if an option was given that is for another tier."""
+        of_ram = [name for name in ("ram_dtype", "compressed", "share") if getattr(self, name)]
+        of_cache = [name for name in ("cache_bytes", "on_pressure") if getattr(self, name) is not None]
+        allowed = {Tier.RAM: of_ram, Tier.HYBRID: of_cache, Tier.AUTO: ["ram_dtype", "on_pressure"]}.get(tier, [])
+        for name in (*of_ram, *of_cache):
+            if name not in allowed:
+                owner = "ram" if name in of_ram else "hybrid"
+                raise TypeError(f'{name}= is for tier="{owner}"; the tier here is "{tier}"')
+
+    def casts(self, fields: Mapping[str, Field]) -> dict[str, Cast]:
+        """Return what becomes of each field that is cast.
+
+        Raises:
+            KeyError: there is no such field.
+            TypeError, ValueError: it cannot be cast.
+        """
+        if self.ram_dtype is None:
+            return {}
+        if not isinstance(self.ram_dtype, Mapping):
+            example = 'ram_dtype={"stim": torch.bfloat16}'
+            raise TypeError(f"ram_dtype= names fields, as in {example}; got {self.ram_dtype!r}")
+        casts = {}
+        for name, wanted in self.ram_dtype.items():
+            if name not in fields:
+                raise KeyError(f"ram_dtype= names the field {name!r}; there are {list(fields)}")
+            if isinstance(fields[name], RaggedField) or fields[name].dtype.is_complex:
+                raise ValueError(f"field {name!r} is {fields[name].described}: it cannot be cast in RAM; leave it out")
+            casts[name] = wanted if isinstance(wanted, Cast) else Cast(as_torch_dtype(wanted))
+            if casts[name].layout is not None or casts[name].augment is not None:
+                raise ValueError(f"field {name!r}: layout= and augment= are the loader's, in its cast=")
+        return casts
+
+
+def as_tier(tier: object) -> Tier:
+    """Return the tier of that name. Raises ValueError if there is none."""
+    try:
+        return Tier(str(tier))
+    except ValueError:
+        raise ValueError(f"tier is one of {', '.join(repr(str(one)) for one in Tier)}; got {tier!r}") from None
+
+
+def placed(fields: Mapping[str, Field], tier: Tier, options: TierOptions) -> dict[str, Field]:
+    """Return the fields on that tier.
+
+    Raises:
+        MemorySpaceError: it does not fit.
+        TypeError, ValueError, KeyError: an option does not fit the tier or the fields.
+    """
+    options.check_for(tier)
+    casts = options.casts(fields)
+    for name, one in fields.items():
+        if not isinstance(one.column, Column | Tiles | Windows | Ragged):
+            raise ValueError(
+                f"the rows of field {name!r} lie on a device: choose a tier for the dataset they came from"
+            )
+    if tier in (Tier.PINNED, Tier.DEVICE):
+        raise ValueError(
+            f'tier="{tier}" keeps rows where a GPU reads them: it is made by memload.to_device(dataset, ...), not here'
+        )
+    if tier is Tier.AUTO:
+        return _automatically(fields, options, casts)
+    if tier is Tier.RAM:
+        return _in_ram(fields, options, casts, "")
+    if tier is Tier.HYBRID:
+        return _behind_cache(fields, options, "")
+    return _on_files(fields, tier, None, "")
+
+
+def needs_of(fields: Mapping[str, Field], casts: Mapping[str, Cast]) -> Needs:
+    """Return what these fields ask of a tier."""
+    rows = sum(one.nbytes for one in fields.values())
+    stored = decoded = 0
+    for one in fields.values():
+        if any(storage.mapped for storage in one.column.storages):
+            stored += min(one.nbytes, one.rows * one.stored.read_bytes) if one.stored.decoded_bytes else one.nbytes
+            decoded += one.stored.decoded_bytes
+    cast = rows + sum(
+        fields[name].rows * (row_nbytes(cast.dtype, fields[name].shape) - fields[name].row_bytes)
+        for name, cast in casts.items()
+    )
+    return Needs(rows, stored, decoded=decoded > 0, cast=cast if casts else 0)
+
+
+def tiers_of(fields: Iterable[Field]) -> list[str]:
+    """Return the names of the tiers of these fields' storages, each once: "memory" for what was in it before."""
+    storages = (storage for one in fields for storage in one.column.storages)
+    return list(dict.fromkeys(s.tier if s.mapped or s.tier == "ram" else "memory" for s in storages))
+
+
+def reasons_of(fields: Iterable[Field]) -> list[str]:
+    """Return why they are kept so, each reason once."""
+    storages = (storage for one in fields for storage in one.column.storages)
+    return list(dict.fromkeys(storage.reason for storage in storages if storage.reason))
+
+
+def caches_of(fields: Iterable[Field]) -> list[RowCache]:
+    """Return the caches of the hybrid tier that are in front of these fields."""
+    storages = (storage for one in fields for storage in one.column.storages)
+    return list({s.cache: None for s in storages if s.cache is not None})
+
+
+def _automatically(fields: Mapping[str, Field], options: TierOptions, casts: Mapping[str, Cast]) -> dict[str, Field]:
+    choice = choose(needs_of(fields, casts), memory().free, _disk(fields))
+    if choice.tier is Tier.RAM:
+        return _in_ram(fields, options, casts, choice.reason)
+    if casts:
+        raise _cannot_cast(choice)
+    if choice.tier is Tier.HYBRID:
+        return _behind_cache(fields, replace(options, cache_bytes=choice.cache_bytes), choice.reason)
+    return _on_files(fields, choice.tier, None, choice.reason)
+
+
+def _cannot_cast(choice: Choice) -> ValueError:
+    return ValueError(
+        f"rows are cast ahead only where they are kept in RAM, and this set is not ({choice.reason}): leave ram_dtype= "
+        "out, and give the loader cast="
+    )
+
+
+def _disk(fields: Mapping[str, Field]) -> int:
+    storage = next(file_storages(one.column for one in fields.values()), None)
+    return 0 if storage is None else disk_free(storage.name)
+
+
+def _in_ram(
+    fields: Mapping[str, Field], options: TierOptions, casts: Mapping[str, Cast], reason: str
+) -> dict[str, Field]:
+    for one in fields.values():
+        one.check_in_place()
+    return loaded(
+        fields,
+        casts,
+        compressed=options.compressed,
+        share=options.share,
+        reason=reason,
+        progress=options.progress,
+    )
+
+
+def _behind_cache(fields: Mapping[str, Field], options: TierOptions, reason: str) -> dict[str, Field]:
+    budget = options.cache_bytes
+    if budget is None:
+        stored = needs_of(fields, {}).stored
+        budget = max(_LEAST_CACHE, min(int(RAM_SHARE * memory().free), stored + stored // 8 + _LEAST_CACHE))
+    assert isinstance(budget, int)
+    check_memory(budget, 'the cache of tier="hybrid"', "give a smaller cache_bytes=")
+    cache = RowCache(budget, shrinks=options.on_pressure == "shrink")
+    return _on_files(fields, Tier.HYBRID, cache, reason)
+
+
+def _on_files(fields: Mapping[str, Field], tier: Tier, cache: RowCache | None, reason: str) -> dict[str, Field]:
+    """The fields on files that are mapped anew, each once."""
+    made: dict[Storage, Storage] = {}
+
+    def exchange(storage: Storage) -> Storage:
+        if storage.closed or not (storage.mapped or storage.is_image):
+            return storage
+        if storage not in made:
+            past_cache = tier is not Tier.MMAP
+            made[storage] = Storage.map_file(storage.name, past_cache, cache, str(tier), reason)
+        return made[storage]
+
+    return {name: replace(one, column=on_storages(one.column, exchange)) for name, one in fields.items()}

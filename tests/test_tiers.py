@@ -1,0 +1,401 @@
+"""Tiers: wherever rows are kept while they are read, they are the same rows."""
+
+import contextlib
+import itertools
+import os
+import pickle
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from cgroups import limited, why_not
+from disks import can_be_read_directly, evict
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from programs import run_all
+from torch.utils.data import DataLoader
+
+import memload
+from memload.errors import DeviceError, DiskSpaceError, MemorySpaceError
+from memload.memory import arenas, guards
+from memload.memory.budget import Memory
+from memload.memory.pressure import to_give_back
+from memload.memory.tiers import Tier
+
+ROWS = 61
+TIERS = {
+    "mmap": {},
+    "direct": {},
+    "ram": {},
+    "ram shared": {"share": True},
+    "ram compressed": {"compressed": True},
+    "hybrid": {"cache_bytes": "1MiB"},
+    "auto": {},
+}
+SETS = ("plain", "coded", "ragged")
+
+
+def arrays(n=ROWS):
+    rng = np.random.default_rng(n)
+    return {
+        "stim": rng.integers(0, 256, (n, 40, 101), np.uint8),
+        "robs": rng.normal(size=(n, 3)).astype(np.float32),
+        "wide": rng.integers(-9, 9, (n, 33_001), np.int16),
+    }
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tiers")
+    ds = memload.from_arrays(arrays())
+    memload.write(folder / "plain", ds, shard_bytes="3MB", progress=False)
+    memload.write(folder / "coded", ds, codec="lz4", progress=False)
+    rows = [torch.arange(n) for n in np.random.default_rng(1).integers(0, 900, ROWS)]
+    memload.write(folder / "ragged", {"tokens": memload.ragged(rows), "label": torch.arange(ROWS)}, progress=False)
+    return folder
+
+
+def on(folder, name, tier):
+    return memload.open(folder / name, tier=tier.split()[0], **TIERS[tier])
+
+
+def batches(ds, **arguments):
+    loader = memload.FastLoader(ds, 7, shuffle=True, generator=torch.Generator().manual_seed(3), **arguments)
+    assert loader.engine == "native"
+    return list(loader)
+
+
+def assert_same(got, expected):
+    if isinstance(expected, dict):
+        assert got.keys() == expected.keys()
+        for name in expected:
+            assert_same(got[name], expected[name])
+    elif isinstance(expected, (list, tuple)) and not isinstance(expected, torch.Tensor):
+        assert len(got) == len(expected)
+        for one, other in zip(got, expected, strict=True):
+            assert_same(one, other)
+    elif isinstance(expected, memload.Ragged):
+        assert_same((got.values, got.offsets), (expected.values, expected.offsets))
+    else:
+        assert torch.equal(got, expected)
+
+
+def views(ds):
+    yield ds
+    yield ds.select([5, 3, 5, 60, 0, 59]).concat(ds)
+    yield ds.only(next(iter(ds.fields)))
+    if "stim" in ds.fields:
+        yield ds.with_lags(stim=range(4), wide=[0, 3]).select(range(10, 40))
+
+
+@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("tier", TIERS)
+def test_batches_samples_and_pickles_are_the_same_on_every_tier(folder, name, tier):
+    plain = memload.open(folder / name)
+    for mapped, other in zip(views(plain), views(on(folder, name, tier)), strict=True):
+        assert_same(batches(other), batches(mapped))
+        assert_same(other[len(other) - 1], mapped[len(mapped) - 1])
+        travelled = pickle.loads(pickle.dumps(other))
+        assert_same(travelled.__getitems__(range(len(other))), mapped.__getitems__(range(len(other))))
+
+
+@pytest.mark.parametrize("tier", ["ram", "ram shared", "hybrid"])
+def test_a_tier_given_to_a_view_loads_its_rows_and_gives_the_same(folder, tier):
+    options = TIERS[tier]
+    for view in views(memload.open(folder / "plain")):
+        assert_same(batches(view.with_tier(tier.split()[0], **options)), batches(view))
+
+
+@pytest.mark.parametrize("tier", ["direct", "ram", "hybrid"])
+def test_a_state_of_one_tier_is_resumed_on_another(folder, tier):
+    loaders = [
+        memload.FastLoader(ds, 7, shuffle=True, generator=torch.Generator().manual_seed(3))
+        for ds in (on(folder, "plain", tier), memload.open(folder / "plain"))
+    ]
+    passes = iter(loaders[0])
+    begun = list(itertools.islice(passes, 4))
+    state = loaders[0].state_dict()
+    rest = list(passes)
+    loaders[1].load_state_dict(state)
+    assert_same(list(loaders[1]), rest)
+    assert_same(begun + rest, batches(memload.open(folder / "plain")))
+
+
+@given(
+    st.lists(st.integers(0, ROWS - 1), min_size=1, max_size=30), st.sampled_from(sorted(TIERS)), st.sampled_from(SETS)
+)
+@settings(max_examples=25, deadline=None)
+def test_any_selection_is_the_same_on_every_tier(folder, rows, tier, name):
+    view = memload.open(folder / name).select(rows)
+    other = view.with_tier(tier.split()[0], **TIERS[tier])
+    assert_same(other.__getitems__(range(len(rows))), view.__getitems__(range(len(rows))))
+
+
+def test_members_of_a_join_keep_their_tiers(folder):
+    hot, cold = memload.open(folder / "plain", tier="ram"), memload.open(folder / "plain", tier="direct")
+    both = hot.concat(cold)
+    assert (hot.tier, cold.tier, both.tier) == (Tier.RAM, Tier.DIRECT, None)
+    assert "tier ram and direct" in repr(both)
+    plain = memload.open(folder / "plain")
+    assert_same(batches(both), batches(plain.concat(plain)))
+    named = memload.concat({"hot": hot, "cold": cold})
+    assert_same(batches(named), batches(memload.concat({"hot": plain, "cold": plain})))
+    zipped = memload.zip(a=hot.only("stim"), b=cold.only("robs"))
+    assert_same(batches(zipped), batches(memload.zip(a=plain.only("stim"), b=plain.only("robs"))))
+
+
+def test_a_forked_worker_reads_what_its_parent_has_in_a_cache(folder):
+    ds = on(folder, "plain", "hybrid")
+    batches(ds)
+    loader = DataLoader(ds, 7, num_workers=1, multiprocessing_context="fork")
+    assert_same(list(loader), list(DataLoader(memload.open(folder / "plain"), 7)))
+
+
+def test_rows_are_cast_once_on_their_way_into_ram_and_other_fields_stay(folder):
+    rule = memload.Cast(torch.bfloat16, norm_removed=True)
+    plain = memload.open(folder / "plain")
+    ds = plain.with_tier("ram", ram_dtype={"stim": rule, "wide": "float32"})
+    assert [str(ds.fields[name].dtype) for name in ds.fields] == ["torch.bfloat16", "torch.float32", "torch.float32"]
+    expected = plain[7]
+    assert torch.equal(ds[7]["stim"], rule.apply(expected["stim"]))
+    assert torch.equal(ds[7]["wide"], expected["wide"].float())
+    assert torch.equal(ds[7]["robs"], expected["robs"])
+    as_cast = batches(plain, cast={"stim": rule, "wide": memload.Cast(torch.float32)})
+    assert_same(batches(ds), as_cast)
+    colours = memload.Cast(torch.float32, scale=0.5, mean=list(range(101)), std=2.0, channels=-1)
+    assert torch.equal(plain.with_tier("ram", ram_dtype={"stim": colours})[3]["stim"], colours.apply(plain[3]["stim"]))
+    lagged = plain.with_lags(stim=[0, 2]).with_tier("ram", ram_dtype={"stim": rule})
+    assert torch.equal(lagged[0]["stim"], rule.apply(plain.with_lags(stim=[0, 2])[0]["stim"]))
+    memory = memload.from_arrays(x=torch.arange(6).reshape(3, 2)).with_tier("ram", ram_dtype={"x": torch.float16})
+    assert torch.equal(memory[1]["x"], torch.tensor([2.0, 3.0], dtype=torch.float16))
+
+
+def test_what_is_in_ram_does_not_need_its_file_any_more(tmp_path):
+    data = np.random.default_rng(0).integers(0, 256, (50, 3000), np.uint8)
+    np.save(tmp_path / "a.npy", data)
+    ds = memload.open(tmp_path / "a.npy", tier="ram")
+    os.truncate(tmp_path / "a.npy", 100)
+    assert np.array_equal(torch.stack([ds[i]["data"] for i in range(50)]).numpy(), data)
+
+
+def test_compressed_shards_stay_compressed_in_ram_if_asked(folder):
+    decoded, compressed = on(folder, "coded", "ram"), on(folder, "coded", "ram compressed")
+    assert "decoded" not in decoded.fields["robs"].stored.how
+    assert "lz4" in compressed.fields["stim"].stored.how
+    assert not any(storage.mapped for storage in compressed.fields["stim"].column.storages)
+
+
+@pytest.fixture
+def on_disk(tmp_path):
+    path = tmp_path / "rows.npy"
+    np.save(path, np.random.default_rng(0).integers(0, 256, (1000, 4096), np.uint8))
+    if not can_be_read_directly(path):
+        pytest.skip(f"{path} is on a file system without O_DIRECT")
+    evict(path)
+    return path
+
+
+def test_direct_reads_every_byte_past_the_page_cache_and_leaves_nothing_there(on_disk):
+    ds = memload.open(on_disk, tier="direct")
+    (storage,) = ds.fields["data"].column.storages
+    for _ in range(2):  # and does so again
+        loader = memload.FastLoader(ds, 50, shuffle=True)
+        list(loader)
+        assert loader.stats().direct_bytes == loader.stats().bytes_in == ds.nbytes
+        assert loader.stats().major_faults == loader.stats().advised_rows == 0
+    cold = memload.FastLoader(memload.open(on_disk), 50)
+    list(cold)
+    assert cold.stats().advised_rows > 0  # nothing of it was in the page cache
+    assert storage.tier == "direct"
+
+
+def test_a_cache_of_half_the_rows_halves_the_reads_of_every_later_epoch_and_evicts_nothing(on_disk):
+    ds = memload.open(on_disk, tier="hybrid", cache_bytes=2_200_000)
+    loader = memload.FastLoader(ds, 50, shuffle=True)
+    read = []
+    for _ in range(4):
+        before = loader.stats().direct_bytes
+        list(loader)
+        read.append((loader.stats().direct_bytes - before) / ds.nbytes)
+    assert read[0] == 1
+    assert 0.45 < read[1] < 0.56
+    assert max(read[1:]) - min(read[1:]) < 0.01
+    (cache,) = {storage.cache for storage in ds.fields["data"].column.storages}
+    assert cache.stats()["displaced"] == 0
+    assert loader.stats().cached_bytes == (4 - sum(read)) * ds.nbytes
+
+
+def test_a_cache_keeps_what_is_drawn_most(on_disk):
+    ds = memload.open(on_disk, tier="hybrid", cache_bytes="1200KB")
+    list(memload.FastLoader(ds, 50))  # the first rows come first
+    weights = torch.ones(1000)
+    weights[800:] = 16.0  # four fifths of the draws are of the last fifth of the rows
+    sampler = memload.WeightedSampler(weights, 20_000, generator=torch.Generator().manual_seed(0))
+    loader = memload.FastLoader(ds, 50, sampler=sampler)
+    list(loader)
+    first = loader.stats()
+    list(loader)
+    second = loader.stats()
+    hits = (second.cached_bytes - first.cached_bytes) / (second.bytes_in - first.bytes_in)
+    assert hits > 0.6  # what came first alone would give 0.06
+
+
+def test_an_automatic_tier_gives_its_reason_and_a_given_one_none(folder):
+    ds = memload.open(folder / "plain", tier="auto")
+    assert ds.tier is Tier.MMAP
+    assert ds.tier_reason.startswith("mmap: ")
+    assert "which the page cache keeps" in ds.select([1, 2]).tier_reason
+    coded = memload.open(folder / "coded", tier="auto")
+    assert (coded.tier, coded.tier_reason.split(",")[0]) == (Tier.RAM, "ram: decoded once")
+    cast = memload.open(folder / "plain", tier="auto", ram_dtype={"stim": torch.float32})
+    assert cast.fields["stim"].dtype == torch.float32
+    assert memload.open(folder / "plain", tier="direct").tier_reason == ""
+    assert memload.from_arrays(x=torch.zeros(3)).tier is Tier.RAM
+
+
+@pytest.mark.parametrize(
+    ("tier", "options", "error", "words"),
+    [
+        ("fast", {}, ValueError, "tier is one of 'mmap', 'direct'"),
+        ("device", {"share": True}, TypeError, 'share= is for tier="ram"; the tier here is "device"'),
+        ("device", {"device": "cuda:99"}, (ValueError, DeviceError), "cuda:99"),
+        ("ram", {"device": "cuda"}, TypeError, 'device= is for tier="device" and "pinned", not "ram"'),
+        ("direct", {"share": True}, TypeError, 'share= is for tier="ram"'),
+        ("ram", {"cache_bytes": "1GB"}, TypeError, 'cache_bytes= is for tier="hybrid"'),
+        ("mmap", {"share": True}, TypeError, "share: for another tier"),
+        ("hybrid", {"cache_bytes": 1000}, ValueError, "at least 1 MiB, got 1 kB"),
+        ("hybrid", {"cache_bytes": "900TB"}, MemorySpaceError, 'the cache of tier="hybrid" takes 900 TB'),
+        ("hybrid", {"on_pressure": "stop"}, ValueError, 'on_pressure is "shrink" or None'),
+        ("ram", {"ram_dtype": torch.float32}, TypeError, "ram_dtype= names fields"),
+        ("ram", {"ram_dtype": {"x": torch.float32}}, KeyError, "names the field 'x'"),
+        ("ram", {"ram_dtype": {"stim": torch.int8}}, TypeError, "a cast is to one of"),
+        ("ram", {"ram_dtype": {"stim": memload.Cast(torch.float32, channels=-1, layout="NCHW")}}, ValueError, "loader"),
+        ("ram", {"faster": True}, TypeError, "faster"),
+    ],
+)
+def test_a_wrong_option_says_what_is_allowed(folder, tier, options, error, words):
+    with pytest.raises(error, match=words.replace("(", r"\(")):
+        memload.open(folder / "plain", tier=tier, **options)
+    with pytest.raises(ValueError, match="cannot be cast in RAM"):
+        memload.open(folder / "ragged", tier="ram", ram_dtype={"tokens": torch.float32})
+
+
+def test_what_cannot_fit_is_refused_with_figures(tmp_path):
+    free = Memory(total=64 << 30, available=40 << 30, limit=10**10, available_in_limit=8 * 10**9)
+    guards.check_memory(7 * 10**9, "a set", "do", free)
+    with pytest.raises(MemorySpaceError, match=r"takes 7.9 GB; .* 8 GB \(.* 68.7 GB, .* allows 10 GB\): do") as refused:
+        guards.check_memory(79 * 10**8, "a set", "do", free)
+    assert (refused.value.need, refused.value.free) == (79 * 10**8, 8 * 10**9)
+    with pytest.raises(DiskSpaceError, match="a cache takes 1,000,000 TB at "):
+        guards.check_disk(10**18, tmp_path, "a cache")
+    guards.check_disk(1000, tmp_path, "a cache")
+    guards.check_pinned(1000, "a ring")
+    sparse = tmp_path / "huge.npy"
+    np.lib.format.open_memmap(sparse, "w+", np.uint8, (1 << 20, 1 << 18)).flush()
+    with pytest.raises(MemorySpaceError, match=r'tier="ram" takes 275 GB; .* use tier="hybrid"'):
+        memload.open(sparse, tier="ram")
+    assert memload.open(sparse, tier="auto").tier in (Tier.HYBRID, Tier.DIRECT)
+
+
+def test_a_cache_gives_back_what_is_short():
+    found = Memory(total=1000, available=900, limit=400, available_in_limit=30)
+    assert to_give_back(found) == 60 - 30
+    assert to_give_back(replace(found, available_in_limit=40)) == 0
+    assert to_give_back(replace(found, limit=None, available_in_limit=None)) == 0
+
+
+def test_files_that_killed_processes_left_are_removed():
+    path = arenas._folder() / f"{arenas._prefix()}left"
+    path.write_text("999999999 3 17\n")
+    arenas.sweep()
+    assert not path.exists()
+
+
+PREFACE = """
+import gc, os, signal, sys, time, memload, numpy as np, torch
+from memload.memory import arenas
+from pathlib import Path
+folder = Path({folder!r})
+def wait_for(*names):
+    while not all((folder / name).exists() for name in names):
+        time.sleep(0.01)
+"""
+SHARED = """
+wait_for("killed")
+ds = memload.open(folder / "rows.npy", tier="ram", share=True, progress=False)
+total = sum(int(batch["data"].sum()) for batch in memload.FastLoader(ds, 8))
+(folder / {name!r}).touch()
+wait_for("a", "b")
+maps = Path("/proc/self/smaps").read_text().split("/memfd:memload")[1:]
+size = lambda what: sum(int(one.split(what + ":")[1].split()[0]) for one in maps) << 10
+print(total, size("Rss") >= ds.nbytes, size("Pss") < 0.6 * size("Rss"))
+(folder / {name!r}).with_suffix(".seen").touch()
+wait_for("a.seen", "b.seen")
+"""
+KILLED = """
+from memload.memory.loading import LoadPlan
+plan = LoadPlan.of(memload.open(folder / "rows.npy").fields, {}, compressed=False)
+def end(arena):
+    (folder / "killed").touch()
+    os.kill(os.getpid(), signal.SIGKILL)
+arenas.shared_arena(plan.key(), plan.span, end)
+"""
+LIMITED = """
+gc.disable()  # it would touch, and so copy, all objects of the process that this one was forked from
+Path({procs!r}).write_text(str(os.getpid()))
+ds = memload.open(folder / "rows.npy", progress=False, {options})
+loader = memload.FastLoader(ds, 8, shuffle=True)
+ballast, total = [], 0
+for epoch in range(3):
+    for batch in loader:
+        total += int(batch["data"][:, 0].sum())
+        if epoch and len(ballast) < 100:
+            ballast.append(np.ones(1 << 20, np.uint8))
+            time.sleep(0.005)
+cache = next(iter(ds.fields["data"].column.storages)).cache
+print(total, cache.budget < 110_000_000, loader.stats().cached_bytes > 0, flush=True)
+os._exit(0)  # nor does the end of the interpreter
+"""
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory):
+    """What programs left that share memory, or have little of it; they run side by side."""
+    folder = tmp_path_factory.mktemp("shared")
+    data = np.random.default_rng(0).integers(0, 256, (512, 1 << 18), np.uint8)
+    np.save(folder / "rows.npy", data)
+    preface = PREFACE.format(folder=str(folder))
+    programs = {"a": SHARED.format(name="a"), "b": SHARED.format(name="b"), "killed": KILLED}
+    if why_not() is None:
+        hybrid = 'tier="hybrid", cache_bytes=110_000_000'
+        with contextlib.ExitStack() as stack:
+            for name, options in {
+                "ram": 'tier="ram"',
+                "hybrid": hybrid,
+                "shrinks": f'{hybrid}, on_pressure="shrink"',
+            }.items():
+                procs = stack.enter_context(limited(184 << 20, name))
+                programs[name] = LIMITED.format(procs=str(procs), options=options)
+            left = run_all({name: preface + code for name, code in programs.items()})
+    else:
+        left = run_all({name: preface + code for name, code in programs.items()})
+    return left, data
+
+
+def test_ranks_of_a_machine_have_one_copy_even_after_the_first_was_killed_while_it_loaded(ended):
+    left, data = ended
+    assert left["killed"].status == -9
+    for name in ("a", "b"):
+        assert (left[name].status, left[name].err) == (0, "")
+        assert left[name].out == [f"{data.sum()} True True"]
+    assert list(arenas._folder().glob(f"{arenas._prefix()}*")) == []
+
+
+@pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
+def test_a_cache_that_shrinks_survives_where_the_ram_tier_is_killed(ended):
+    left, data = ended
+    assert left["ram"].status == -9
+    assert left["hybrid"].status == -9
+    assert (left["shrinks"].status, left["shrinks"].err) == (0, "")
+    assert left["shrinks"].out == [f"{3 * data[:, 0].astype(np.int64).sum()} True True"]
