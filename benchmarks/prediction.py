@@ -38,7 +38,7 @@ LOADERS: dict[str, dict[str, Any]] = {
     "deep": {"batch_size": 8, "depth": 8, "threads": 1, "cast": CAST},
     "transformed": {
         "batch_size": 16,
-        "options": memload.EngineOptions(threads=2, depth=2, transform_threads=2),
+        "options": memload.EngineOptions(threads=2, depth=2, transform_threads=2, direct=False),
         "cast": CAST,
         "batch_transform": lambda batch: {"data": batch["data"] * 2},
     },

@@ -12,7 +12,9 @@ from memload.measure import peak_memory, private_bytes
 from memload.memory.plan_result import Plan
 from memload.sizes import format_size
 
-_PAUSE = 0.02  # seconds that the loop computes on a batch, so that others are gathered ahead of it
+_PAUSE = 0.01  # seconds that the loop computes on a batch
+_LONG_EVERY = 6  # batches, one of which it keeps until all that is made ahead of it is there
+_LOOK, _LONGEST = 0.15, 5.0  # seconds between two looks at whether memory still grows, and in all
 
 
 @dataclass(frozen=True)
@@ -62,4 +64,13 @@ def measured(plan: Plan, loader: Callable[[], Iterable[Any]], batches: int | Non
         for _ in islice(loader(), batches):  # holds a batch while it asks for the next, as loops do
             count += 1
             time.sleep(_PAUSE)
+            if count % _LONG_EVERY == 0:
+                _wait_while_memory_grows()
         return Prediction(plan.ram.predicted, start + peak(), start, count)
+
+
+def _wait_while_memory_grows() -> None:
+    until, before, now = time.monotonic() + _LONGEST, 0, private_bytes()
+    while now > before and time.monotonic() < until:
+        time.sleep(_LOOK)
+        before, now = now, private_bytes()

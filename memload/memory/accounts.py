@@ -6,6 +6,7 @@ import warnings
 from dataclasses import dataclass, replace
 from typing import Any
 
+from memload.engine import EngineOptions
 from memload.gpu.loading import CHUNK_BYTES
 from memload.loader import FastLoader
 from memload.memory import budget
@@ -87,13 +88,18 @@ def ram_account(request: Request, placement: Placement, sizes: Sizes, machine: M
     if loader.made_bytes:
         lines.append(Line("transformed batches", loader.made_in_all * count, f"at most {loader.slots}{each}"))
     lines += _tier_lines(placement, count)
-    if placement.reads_past_cache:
+    if placement.reads_past_cache and not (placement.tier is Tier.MMAP and _only_through_cache(request)):
         buffers = max(_READS, loader.threads) * _READ_BUFFER
         lines.append(Line("read buffers", buffers * count, f"past the page cache, of what is not in it{each}"))
     if frozen:
         lines.append(Line("offloaded models", frozen * count, f"pinned{each}"))
     lines.append(_process_line(placement, machine, count))
     return Account("RAM", tuple(lines), machine.ram)
+
+
+def _only_through_cache(request: Request) -> bool:
+    options = request.loader.get("options")
+    return isinstance(options, EngineOptions) and options.direct is False
 
 
 def free_for_rows(sizes: Sizes, machine: Machine) -> int:

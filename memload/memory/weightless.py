@@ -1,7 +1,7 @@
 """Models as they will be trained, without their memory: parameters of the wanted precision that hold no numbers.
 
 What is asked of such a model is only how large its tensors are. It runs forward and backward in milliseconds whatever
-its size, on any machine. Torch's fake tensors, which its compiler uses, are made and named in this file alone.
+its size, on any machine. Torch's fake tensors are those that its compiler uses.
 """
 
 from __future__ import annotations
