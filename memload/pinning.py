@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,6 +13,8 @@ from memload.gpu.interface import HostMemory
 
 if TYPE_CHECKING:
     from memload.loader import FastLoader
+
+_PACKAGE = str(Path(__file__).parent)
 
 
 def pinned(batch: Any, host: HostMemory | None = None) -> Any:
@@ -51,12 +55,20 @@ def pinned_by(loader: FastLoader[Any]) -> HostMemory | None:
         warnings.warn(
             "pin_memory_device is deprecated, the current accelerator will be used as the device,"
             f"ignore pin_memory_device='{loader.pin_memory_device}'.",
-            stacklevel=5,
+            stacklevel=_level_outside(),
         )
     if host is None:
         warnings.warn(
             "'pin_memory' argument is set as true but no accelerator is found, "
             "then device pinned memory won't be used.",
-            stacklevel=5,
+            stacklevel=_level_outside(),
         )
     return host
+
+
+def _level_outside() -> int:
+    """The level, as `warnings.warn` counts it for who calls this, of the first frame that is not of memload."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame, level = frame.f_back, level + 1
+    return level
