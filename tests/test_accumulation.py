@@ -50,19 +50,19 @@ class WithoutLength(IterableDataset):
 
 
 @pytest.mark.parametrize(
-    "loader",
+    "made",
     [
-        memload.FastLoader(dataset(), batch_size=4),
-        memload.FastLoader(list(zip(*rows_and_targets(), strict=True)), batch_size=4),
-        DataLoader(dataset(), batch_size=4),
-        DataLoader(WithoutLength(), batch_size=4),
-        list(DataLoader(dataset(), batch_size=4)),
-        memload.FastLoader(dataset(), batch_sampler=[[*range(k, min(k + 4, ROWS))] for k in range(0, ROWS, 4)]),
+        lambda: memload.FastLoader(dataset(), batch_size=4),
+        lambda: memload.FastLoader(list(zip(*rows_and_targets(), strict=True)), batch_size=4),
+        lambda: DataLoader(dataset(), batch_size=4),
+        lambda: DataLoader(WithoutLength(), batch_size=4),
+        lambda: list(DataLoader(dataset(), batch_size=4)),
+        lambda: memload.FastLoader(dataset(), batch_sampler=[[*range(k, min(k + 4, ROWS))] for k in range(0, ROWS, 4)]),
     ],
     ids=["native", "torch", "stock", "iterable", "list", "batch sampler"],
 )
-def test_gradients_of_a_group_are_those_of_the_large_batch_also_where_both_ends_are_short(loader):
-    found, weights = gradients_of_groups(memload.accumulate(loader, 4))
+def test_gradients_of_a_group_are_those_of_the_large_batch_also_where_both_ends_are_short(made):
+    found, weights = gradients_of_groups(memload.accumulate(made(), 4))
     assert_equal_to_rounding(found, gradients_of_large_batches(GROUPS))
     assert weights == [0.25] * 4 + [4 / 6, 2 / 6]
 
