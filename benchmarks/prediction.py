@@ -29,7 +29,9 @@ from memload.measure import Spread
 from memload.prediction import Prediction, measured
 
 ROW_BYTES = 1 << 19
+BATCHES = 13  # of a pass: enough to fill slots and cache
 CAST = {"data": memload.Cast(torch.float32, norm_removed=True)}
+HALVES = {"data": memload.Cast(torch.bfloat16, norm_removed=True)}
 LOADERS: dict[str, dict[str, Any]] = {
     "as stored": {"batch_size": 64, "shuffle": True},
     "cast": {"batch_size": 16, "shuffle": True, "cast": CAST},
@@ -40,6 +42,13 @@ LOADERS: dict[str, dict[str, Any]] = {
         "cast": CAST,
         "batch_transform": lambda batch: {"data": batch["data"] * 2},
     },
+}
+SLOTS = {"batch_size": 16, "shuffle": True, "cast": CAST}
+TIERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "tier direct": ({"tier": "direct"}, SLOTS),
+    "tier hybrid": ({"tier": "hybrid", "cache_bytes": "100MB"}, SLOTS),
+    "tier ram": ({"tier": "ram"}, SLOTS),
+    "tier ram, cast": ({"tier": "ram", "ram_dtype": HALVES}, {"batch_size": 32, "shuffle": True}),
 }
 STOCK = {"stock, 0 workers": 0, "stock, 2 workers": 2}
 
@@ -59,9 +68,10 @@ class Floats(Dataset[torch.Tensor]):
 
 def native(path: str, name: str) -> Prediction:
     """One pass of FastLoader."""
-    settings = LOADERS[name]
-    plan = memload.plan(memload.open(path), **settings)
-    return measured(plan, lambda: memload.FastLoader(memload.open(path), **settings))
+    tier, settings = TIERS.get(name) or ({}, LOADERS[name])
+    plan = memload.plan(memload.open(path), **tier, **settings)
+    quiet = {"progress": False} if tier else {}
+    return measured(plan, lambda: memload.FastLoader(memload.open(path, **tier, **quiet), **settings), BATCHES)
 
 
 def stock(path: str, name: str) -> Prediction:
@@ -69,7 +79,8 @@ def stock(path: str, name: str) -> Prediction:
     workers = STOCK[name]
     plan = memload.plan(memload.open(path), batch_size=16, cast=CAST, num_workers=workers)
     with shared_memory() as gained:
-        found = measured(plan, lambda: DataLoader(Floats(path), 16, shuffle=True, num_workers=workers))
+        loader = DataLoader(Floats(path), 16, shuffle=True, num_workers=workers)
+        found = measured(plan, lambda: loader, BATCHES)
         return Prediction(plan.stock.predicted, found.measured + gained(), found.start, found.batches)
 
 
@@ -135,7 +146,7 @@ def main() -> None:
     bench = Bench(args)
     with tempfile.TemporaryDirectory(prefix="memload-bench-") as folder:
         path = make(args.cache or Path(folder), 64 if args.quick else 800)
-        for name in ["cast"] if args.quick else [*LOADERS, *STOCK]:
+        for name in ["cast"] if args.quick else [*LOADERS, *TIERS, *STOCK]:
             measure(bench, path, name)
     bench.save()
 

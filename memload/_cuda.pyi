@@ -6,7 +6,7 @@ import numpy
 import numpy.typing
 import typing
 import typing_extensions
-__all__: list[str] = ['architectures', 'cast_rows', 'cast_stim', 'copy_rows', 'device', 'mapped_address', 'place_pictures', 'unusable_reason', 'version']
+__all__: list[str] = ['architectures', 'cast_rows', 'cast_stim', 'copy_rows', 'device', 'mapped_address', 'place_pictures', 'toolkit', 'unusable_reason', 'version']
 def cast_rows(src_address: typing.SupportsInt | typing.SupportsIndex, stored_rows: typing.SupportsInt | typing.SupportsIndex, dst_address: typing.SupportsInt | typing.SupportsIndex, rows: typing.SupportsInt | typing.SupportsIndex, elements: typing.SupportsInt | typing.SupportsIndex, rule: tuple[str, str, str, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex], choice: tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex], device: typing.SupportsInt | typing.SupportsIndex, stream: typing.SupportsInt | typing.SupportsIndex) -> None:
     """
     Gather and cast rows of so many elements, asynchronously on the stream with this handle. rule: (from, to, how, scale, offset, address of means and deviations, channels, elements from one channel to the next); choice: (address of the rows' numbers, address of the steps of windows, how many steps).

@@ -10,6 +10,7 @@ import torch
 from memload.cast import Cast
 from memload.dtypes import as_torch_dtype
 from memload.loader import FastLoader
+from memload.memory.plan_result import Plan
 from memload.memory.planner import plan
 from memload.memory.shape import DatasetShape
 from memload.memory.tiers import Tier
@@ -30,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     loader = parser.add_argument_group("how it is loaded")
     loader.add_argument("--batch-size", type=int, default=32, help="rows per batch (default %(default)s)")
     loader.add_argument("--cast", action="append", metavar="NAME=DTYPE", help="a field that is cast while gathering")
-    loader.add_argument("--tier", choices=[str(tier) for tier in Tier], default="mmap", help="where rows are kept")
+    loader.add_argument("--tier", choices=[str(tier) for tier in Tier], help="where rows are kept (default: mapped)")
     loader.add_argument("--ram-dtype", action="append", metavar="NAME=DTYPE", help="a field that --tier ram casts once")
     loader.add_argument("--cache-bytes", help="what --tier hybrid may take, such as 40GB")
     loader.add_argument("--device", help="cuda, if batches are to be on the GPU")
@@ -69,14 +70,19 @@ def run(options: argparse.Namespace) -> int:
     print(found)
     if options.measure:
         print()
-        print(measured(found, lambda: _loader(data, options), options.measure))
+        print(measured(found, lambda: _loader(data, found, options), options.measure))
     return 0 if found.fits else 1
 
 
-def _loader(data: Any, options: argparse.Namespace) -> FastLoader[Any]:
-    return FastLoader(
-        data.zeros() if isinstance(data, DatasetShape) else data, options.batch_size, **_settings(options)
-    )
+def _loader(data: Any, found: Plan, options: argparse.Namespace) -> FastLoader[Any]:
+    """The loader that was planned, on the tier that was planned."""
+    dataset = data.zeros() if isinstance(data, DatasetShape) else data
+    if found.tier is Tier.RAM:
+        dataset = dataset.with_tier("ram", ram_dtype=_dtypes(options.ram_dtype, "--ram-dtype") or None, progress=False)
+    elif found.tier is not Tier.MMAP:
+        cache = found.ram.of("cache of rows") if found.tier is Tier.HYBRID else None
+        dataset = dataset.with_tier(found.tier, cache_bytes=cache)
+    return FastLoader(dataset, options.batch_size, **_settings(options))
 
 
 def _data(options: argparse.Namespace) -> Any:

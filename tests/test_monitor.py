@@ -209,6 +209,38 @@ def test_shrink_lets_loaders_gather_one_batch_ahead_from_the_next_pass_on():
     assert [batch["id"].tolist() for batch in loader] == torch.arange(40).view(10, 4).tolist()
 
 
+def test_shrink_halves_the_caches_of_datasets_and_the_rows_stay_right(tmp_path):
+    memload.write(tmp_path / "set", {"x": torch.arange(512 * 4096).view(512, 4096).to(torch.int32)})
+    dataset = memload.open(tmp_path / "set", tier="hybrid", cache_bytes="6MB")
+    loader = memload.FastLoader(dataset, batch_size=64)
+
+    def loop(monitor):
+        whole.extend(batch["x"].clone() for batch in loader)
+        until(lambda: monitor.samples[-1].cached > 4_000_000)
+        held = torch.ones(25_000_000)
+        until(lambda: monitor.findings)
+        del held
+
+    whole = []
+    mark = watched()[0].samples[-1].held + 80_000_000
+    monitor, _ = watched(loop, warn_at=mark, on_warn="shrink")
+    assert [one.cause for one in monitor.findings] == ["limit"]
+    assert monitor.samples[-1].cached <= 3_100_000
+    assert all(torch.equal(a, batch["x"]) for a, batch in zip(whole, loader, strict=True))
+
+
+def test_a_cache_that_fills_is_not_taken_for_a_leak(tmp_path):
+    memload.write(tmp_path / "set", {"x": torch.zeros(64, 1 << 20, dtype=torch.uint8)})
+    loader = memload.FastLoader(memload.open(tmp_path / "set", tier="hybrid", cache_bytes="64MB"), batch_size=4)
+    with memload.Monitor(interval=60, warn_at=None, show=False) as monitor:
+        iterator, begun = iter(loader), []
+        for _ in range(12):
+            next(iterator)
+            begun.append((monitor._watching._sampler.private(), monitor._watching._sampler.caches.nbytes))
+    assert begun[-1][1] - begun[3][1] >= 16 << 20
+    assert abs(begun[-1][0] - begun[3][0]) < 8 << 20
+
+
 def test_a_full_disk_is_warned_of_once_and_costs_only_the_log():
     _, (said,) = watched(some_looks, log="/dev/full")
     assert "writing /dev/full failed" in said

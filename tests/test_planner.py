@@ -2,6 +2,7 @@
 
 import math
 
+import numpy
 import pytest
 import torch
 from torch import nn
@@ -79,11 +80,48 @@ def test_casts_in_ram_count_as_they_are_held_and_batches_too():
     assert plan.sets == {"RAM": 1, "disk": 8}
 
 
+def test_auto_is_what_the_matrix_of_tiers_says_of_the_machine():
+    roomy, tight, tiny = (
+        memload.plan(PICTURES, 32, tier="auto", ram=ram, disk="1TB") for ram in ("1GB", "300MB", "160MB")
+    )
+    assert (roomy.tier, tight.tier, tiny.tier) == (memload.Tier.MMAP, memload.Tier.HYBRID, memload.Tier.DIRECT)
+    assert tight.ram.of("cache of rows") == pytest.approx(
+        (300_000_000 - tight.ram.without("cache of rows")) / 2, rel=0.2
+    )
+    cast = memload.plan(PICTURES, 32, tier="auto", ram_dtype={"stim": "float32"}, ram="4GB", disk="1TB")
+    assert cast.tier is memload.Tier.RAM
+    assert f"Chosen: {cast.tier_reason}." in repr(cast)
+
+
+def test_a_dataset_is_planned_on_the_tier_on_which_it_was_opened(tmp_path):
+    numpy.save(tmp_path / "x.npy", numpy.zeros((100, 1000), numpy.float32))
+    mapped, cached = (
+        memload.open(tmp_path / "x.npy", **tier) for tier in ({}, {"tier": "hybrid", "cache_bytes": "2MB"})
+    )
+    assert memload.plan(mapped, 8).tier is memload.Tier.MMAP
+    assert memload.plan(cached, 8).ram.of("cache of rows") == 2_000_000
+    loaded = memload.open(tmp_path / "x.npy", tier="ram", progress=False)
+    assert memload.plan(loaded, 8).ram.of("rows in RAM") == 0  # they are part of what the process has
+    there = memload.plan(loaded, 8, ram="1GB")
+    assert there.ram.of("process") - memload.plan(mapped, 8, ram="1GB").ram.of("process") >= 400_000
+
+
 def test_processes_have_loaders_of_their_own_and_one_copy_of_the_rows():
     one, four = (memload.plan(PICTURES, 32, tier="ram", ram="16GB", disk="1TB", processes=n) for n in (1, 4))
     assert four.ram.of("rows in RAM") == one.ram.of("rows in RAM")
     assert four.ram.of("loader") == 4 * one.ram.of("loader")
     assert four.ram.of("process") == 4 * one.ram.of("process")
+
+
+def test_whatever_is_read_natively_can_be_planned():
+    tensors = torch.utils.data.TensorDataset(torch.zeros(100, 8), torch.zeros(100))
+    assert memload.plan(tensors, 10).data.batch_bytes == 10 * 36
+    doubled = PICTURES.zeros().map(lambda sample: {"stim": sample["stim"].double()})
+    plan = memload.plan(doubled, 10, threads=2)
+    assert plan.ram.of("transformed batches") == plan.data.slots * 10 * 64 * 64 * 3 * 8
+    a, b = (memload.DatasetShape(n, {"x": ("uint8", (n,))}).zeros() for n in (100, 200))
+    joined = memload.concat({"a": a, "b": b})
+    assert memload.plan(joined, 10, collate_fn=memload.group_collate).data.stored_bytes == joined.nbytes
 
 
 def test_the_page_cache_gives_way_and_is_not_counted():
@@ -273,6 +311,7 @@ def test_what_to_ask_for_is_a_tenth_more_in_whole_gibibytes():
         ({"precision": "int4"}, ValueError, "precision is one of float32, bf16"),
         ({"ram_dtype": {"stim": torch.bfloat16}}, ValueError, "loaded into RAM"),
         ({"cache_bytes": "1GB"}, ValueError, 'for tier="hybrid"'),
+        ({"tier": "auto", "ram_dtype": {"stim": "float32"}}, ValueError, "kept in RAM, and these are not"),
         ({"optimizer": torch.optim.SGD}, ValueError, "give model="),
         ({"tier": "ram", "ram_dtype": {"x": torch.bfloat16}}, KeyError, "names the field 'x'"),
         ({"ram": "plenty"}, ValueError, "not a size"),
@@ -287,7 +326,7 @@ def test_settings_that_contradict_themselves_are_refused(arguments, error, words
 def test_paths_and_what_nobody_reads_natively_are_refused_in_words():
     with pytest.raises(TypeError, match=r"give memload\.open\('x\.npy'\)"):
         memload.plan("x.npy", 4)
-    with pytest.raises(TypeError, match="does not say how large it is"):
+    with pytest.raises(TypeError, match="only what the native engine reads can be planned"):
         memload.plan([1, 2, 3], 4)
     with pytest.raises(TypeError, match="only what the native engine reads can be planned"):
         memload.plan(PICTURES, 4, ram="1GB", disk="1GB", collate_fn=lambda batch: batch[0], num_workers=2)

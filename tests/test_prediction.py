@@ -13,7 +13,9 @@ from memload.cli import main
 from memload.prediction import Prediction
 
 PROGRAM = Path(__file__).parents[1] / "benchmarks" / "prediction.py"
-CASES = ["as stored", "cast", "deep", "transformed"]
+LOADERS = ["as stored", "cast", "deep", "transformed"]
+TIERS = ["tier direct", "tier hybrid", "tier ram", "tier ram, cast"]
+CASES = [*LOADERS, *TIERS]
 
 
 def rows(folder, count=400, row_bytes=1 << 19):

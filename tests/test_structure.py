@@ -95,7 +95,7 @@ FLOORS = [
     {"memory.planner"},
     {"accelerated", "accumulation", "derivation"},
     {"scoring", "map_cache"},
-    {"memory.pacing", "memory.processes", "memory.gpu_samples", "memory.shrinking"},
+    {"memory.pacing", "memory.processes", "memory.gpu_samples", "memory.row_caches", "memory.shrinking"},
     {"memory.samples"},
     {"memory.diagnosis", "memory.live_view"},
     {"memory.marks", "memory.metric_logs", "memory.monitor_log", "memory.summary"},

@@ -13,7 +13,7 @@ from memload.memory.account import Account, Line
 from memload.memory.gpu_account import context_lines, fragmentation_line
 from memload.memory.loader_bytes import LoaderBytes, sample_batch
 from memload.memory.machine import Machine
-from memload.memory.placement import GATHERED_ON_GPU, IN_RAM, MAPPED, Placement
+from memload.memory.placement import GATHERED_ON_GPU, IN_RAM, Placement
 from memload.memory.request import Request
 from memload.memory.stock_bytes import stock_lines
 from memload.memory.tiers import Tier
@@ -96,6 +96,12 @@ def ram_account(request: Request, placement: Placement, sizes: Sizes, machine: M
     return Account("RAM", tuple(lines), machine.ram)
 
 
+def free_for_rows(sizes: Sizes, machine: Machine) -> int:
+    """Return the bytes of RAM that are left for rows beside the process and the loader."""
+    process = budget.process_bytes() if machine.ram_is_here else PROCESS_BYTES
+    return max(0, machine.ram - process - sizes.loader.nbytes - sizes.loader.made_in_all)
+
+
 def stock_account(request: Request, placement: Placement, sizes: Sizes, machine: Machine) -> Account:
     """Return what torch's own loader would take of RAM with the same settings."""
     workers, prefetch = request.loader.get("num_workers", 0), request.loader.get("prefetch_factor")
@@ -133,7 +139,7 @@ def sets_that_fit(placement: Placement, ram: Account, gpu: Account | None, disk:
     """Return how many such data sets fit beside all else into RAM, onto the GPU and on the disk."""
     found = {}
     for account, rows, size in (
-        (ram, "rows in RAM", placement.held_bytes),
+        (ram, "rows in RAM", placement.held_bytes or placement.stored_bytes),
         (gpu, "rows on the GPU", placement.stored_bytes),
         (disk, "rows", placement.stored_bytes),
     ):
@@ -145,12 +151,12 @@ def sets_that_fit(placement: Placement, ram: Account, gpu: Account | None, disk:
 def _tier_lines(placement: Placement, count: int) -> list[Line]:
     """What the tier takes of RAM."""
     tier, lines = placement.tier, []
-    if tier in IN_RAM:
+    if tier in IN_RAM and placement.held_bytes:
         shared = f"one copy for {count} processes, with share=True" if count > 1 else ""
         lines.append(Line("rows in RAM", placement.held_bytes, shared))
     if tier is Tier.HYBRID:
-        lines.append(Line("cache of rows", placement.cache_bytes))
-    if tier in MAPPED and placement.mapped_bytes:
+        lines.append(Line("cache of rows", placement.cache_bytes or 0))
+    if tier is Tier.MMAP and placement.mapped_bytes:
         entries = placement.mapped_bytes // _PAGE * _ENTRY
         lines.append(Line("page tables", entries * count, "8 bytes for each mapped page of 4 KB"))
         lines.append(Line("page cache", placement.mapped_bytes, "gives way: not counted", counted=False))

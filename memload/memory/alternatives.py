@@ -38,7 +38,7 @@ def ways_out(request: Request, refused: Plan, compute: Compute) -> tuple[str, ..
 
 
 def _fitting(request: Request, refused: Plan, compute: Compute) -> Iterator[tuple[str, Plan]]:
-    if refused.ram.fits is False and request.tier in IN_RAM:
+    if refused.ram.fits is False and refused.tier in IN_RAM:
         for words, changed in _other_tiers(request, refused):
             plan = compute(changed)
             if plan.fits:

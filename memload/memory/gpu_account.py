@@ -106,12 +106,13 @@ class Training:
     def lines(self, counted: Counted) -> tuple[Line, ...]:
         """Return what it takes of a GPU."""
         kept, moving = counted.kept, counted.moving
+        beyond = kept.optimizer_temporary - moving
         return (
             *self._weight_lines(modules_of(self.models), kept.weights),
             Line("gradients", kept.gradients),
             Line("optimizer states", kept.optimizer),
             Line("activations", moving, "" if self.loss else "not counted: loss= is not given"),
-            Line("optimizer's step", max(0, kept.optimizer_temporary - moving), "beyond what activations had"),
+            *([Line("optimizer's step", beyond, "beyond what activations had")] if beyond > 0 else []),
         )
 
     def _weight_lines(self, modules: list[torch.nn.Module], weights: int) -> list[Line]:

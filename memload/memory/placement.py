@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,15 +13,19 @@ from memload.cold import SMALL_ROW
 from memload.dataset import Dataset
 from memload.fields import Field
 from memload.groups import GroupedDataset
+from memload.memory.choosing import RAM_SHARE, Choice, Needs, choose
+from memload.memory.placing import caches_of, needs_of
 from memload.memory.request import Request
 from memload.memory.shape import DatasetShape, zero_field
 from memload.memory.tiers import Tier
+from memload.native import NotNative
+from memload.readers import resolve
 from memload.sizes import parse_size
 
 IN_RAM = (Tier.RAM, Tier.PINNED)
 PAST_CACHE = (Tier.DIRECT, Tier.HYBRID)
 GATHERED_ON_GPU = (Tier.PINNED, Tier.DEVICE)
-MAPPED = (Tier.MMAP, Tier.HYBRID)
+_LEAST_CACHE = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -30,32 +34,29 @@ class Placement:
 
     Attributes:
         dataset: as the loader reads it from its tier.
-        tier: which one.
+        tier: which one; AUTO until `settled`.
         stored_bytes: of all rows, as they are stored.
-        held_bytes: of all rows, as a tier in RAM or on a GPU holds them.
-        cache_bytes: that the cache of the tier "hybrid" may take; 0 for others.
+        held_bytes: of the rows that a tier in RAM or on a GPU has to load; what is in memory already is not loaded.
+        cache_bytes: that the cache of the tier "hybrid" may take; 0 for others, None: what suits the machine.
         files: that are read, by name.
         file_bytes: of these.
-        array_bytes: of arrays that lie in RAM whatever the tier.
+        array_bytes: of rows that are in RAM already, whatever the tier.
         planned: whether the data do not exist yet.
+        casts: whether rows are cast when they are loaded.
+        reason: why "auto" chose the tier; empty where it was given.
     """
 
     dataset: Any
     tier: Tier
     stored_bytes: int
     held_bytes: int
-    cache_bytes: int
+    cache_bytes: int | None
     files: tuple[str, ...]
     file_bytes: int
     array_bytes: int
     planned: bool
-
-    @property
-    def reads_past_cache(self) -> bool:
-        """Whether rows may be read past the page cache: where the tier does so, and large rows that nobody read yet."""
-        if self.tier in PAST_CACHE:
-            return True
-        return self.tier is Tier.MMAP and self.mapped_bytes > 0 and _largest_row(self.dataset) > SMALL_ROW
+    casts: bool
+    reason: str = ""
 
     @classmethod
     def of(cls, request: Request) -> Placement:
@@ -65,30 +66,75 @@ class Placement:
             TypeError: the data are a path, or nothing that says how large it is.
             ValueError: tier, dtypes and cache do not go together.
         """
-        data, tier, casts, cache_bytes = request.data, Tier(request.tier), request.ram_casts, request.cache_bytes
+        data, casts = request.data, request.ram_casts
         if isinstance(data, str | os.PathLike):
             raise TypeError(f"{str(data)!r} is a path, not a dataset: give memload.open({str(data)!r})")
-        if casts and tier not in IN_RAM:
+        tier = _tier_of(data) if request.tier is None else Tier(request.tier)
+        if casts and tier not in (*IN_RAM, Tier.AUTO):
             raise ValueError(f'ram_dtype= is for rows that are loaded into RAM: tier="ram", not {str(tier)!r}')
-        if (cache_bytes is not None) != (tier is Tier.HYBRID):
-            raise ValueError(f'cache_bytes= is for tier="hybrid", which needs it; the tier is {str(tier)!r}')
+        if request.cache_bytes is not None and tier is not Tier.HYBRID:
+            raise ValueError(f'cache_bytes= is for tier="hybrid"; the tier is {str(tier)!r}')
         dataset = data.zeros() if isinstance(data, DatasetShape) else data
         planned = dataset is not data
-        stored = _nbytes(dataset)
-        held = recast(dataset, casts) if casts else dataset
-        storages = [] if planned else _storages(dataset)
+        fields = _fields(dataset)
+        storages = [] if planned else _storages(fields.values())
         files = {storage.name: storage.nbytes for storage in storages if storage.mapped}
+        held = recast(dataset, casts) if casts else dataset
+        to_load = [one for key, one in _fields(held).items() if planned or key in casts or _in_files(fields[key])]
         return cls(
             dataset=held,
             tier=tier,
-            stored_bytes=stored,
-            held_bytes=_nbytes(held),
-            cache_bytes=parse_size(cache_bytes) if cache_bytes is not None else 0,
+            stored_bytes=_nbytes(dataset, fields),
+            held_bytes=sum(one.nbytes for one in to_load),
+            cache_bytes=_cache_of(request, fields) if tier is Tier.HYBRID else 0,
             files=tuple(files),
             file_bytes=sum(files.values()),
             array_bytes=sum(storage.nbytes for storage in storages if not storage.mapped),
             planned=planned,
+            casts=bool(casts),
         )
+
+    def settled(self, free_ram: int, free_disk: int) -> Placement:
+        """Return the placement with what "auto", and a cache without a size, come to.
+
+        Args:
+            free_ram: bytes that rows may take.
+            free_disk: bytes free where a cache of transformed rows would go.
+
+        Raises:
+            ValueError: rows are to be cast ahead, and RAM does not hold them.
+        """
+        if self.tier is Tier.AUTO:
+            choice = self.choice(free_ram, free_disk)
+            if self.casts and choice.tier is not Tier.RAM:
+                raise ValueError(
+                    f"rows are cast ahead only where they are kept in RAM, and these are not ({choice.reason}): leave "
+                    "ram_dtype= out, and give the loader cast="
+                )
+            return replace(self, tier=choice.tier, cache_bytes=choice.cache_bytes, reason=choice.reason)
+        if self.cache_bytes is None:
+            whole = self.stored_bytes + self.stored_bytes // 8 + _LEAST_CACHE
+            return replace(self, cache_bytes=max(_LEAST_CACHE, min(int(RAM_SHARE * free_ram), whole)))
+        return self
+
+    def choice(self, free_ram: int, free_disk: int) -> Choice:
+        """Return what "auto" chooses, by the matrix of docs/tiers.md."""
+        rows = self.stored_bytes
+        if self.planned:
+            needs = Needs(rows, rows, cast=self.held_bytes if self.casts else 0)
+        else:
+            needs = replace(needs_of(_fields(self.dataset), {}), rows=rows, cast=self.held_bytes if self.casts else 0)
+            if self.casts:
+                needs = replace(needs, stored=rows)
+        return choose(needs, free_ram, free_disk)
+
+    @property
+    def reads_past_cache(self) -> bool:
+        """Whether rows may be read past the page cache: where the tier does so, and large rows that nobody read yet."""
+        if self.tier in PAST_CACHE:
+            return True
+        large = max((field.row_bytes for field in _fields(self.dataset).values()), default=0) > SMALL_ROW
+        return self.tier is Tier.MMAP and self.mapped_bytes > 0 and large
 
     @property
     def mapped_bytes(self) -> int:
@@ -113,24 +159,42 @@ def recast(dataset: Any, casts: Mapping[str, Cast]) -> Dataset:
     return replace(dataset, fields=fields)
 
 
-def _largest_row(dataset: Any) -> int:
-    """Bytes of the largest field of a row."""
-    members = dataset.members.values() if isinstance(dataset, GroupedDataset) else [dataset]
-    fields = [field for member in members for field in getattr(member, "fields", {}).values()]
-    return max((field.row_bytes for field in fields), default=0)
+def _tier_of(data: Any) -> Tier:
+    """The tier that a dataset was opened on; files and arrays are read where they are."""
+    tier = getattr(data, "tier", None)
+    return tier if isinstance(tier, Tier) and tier is not Tier.RAM else Tier.MMAP
 
 
-def _nbytes(dataset: Any) -> int:
-    nbytes = getattr(dataset, "nbytes", None)
-    if isinstance(nbytes, int):
-        return nbytes
-    raise TypeError(
-        f"{type(dataset).__name__} does not say how large it is: give a memload dataset, or a memload.DatasetShape"
-    )
+def _cache_of(request: Request, fields: Mapping[Any, Field]) -> int | None:
+    if request.cache_bytes is not None:
+        return parse_size(request.cache_bytes)
+    return sum(cache.budget for cache in caches_of(fields.values())) or None
 
 
-def _storages(dataset: Any) -> list[Storage]:
-    """What the fields of a dataset are read from, each once."""
-    members = dataset.members.values() if isinstance(dataset, GroupedDataset) else [dataset]
-    fields = [field for member in members for field in getattr(member, "fields", {}).values()]
+def _fields(dataset: Any) -> dict[Any, Field]:
+    """The fields of a dataset, of all members where it has several, by a key of their own.
+
+    Raises:
+        TypeError: it has none that can be read in place.
+    """
+    if isinstance(dataset, Dataset):
+        return dict(dataset.fields)
+    if isinstance(dataset, GroupedDataset):
+        return {(member, name): one for member, ds in dataset.members.items() for name, one in ds.fields.items()}
+    try:
+        return dict(resolve(dataset).fields)
+    except NotNative as answer:
+        raise TypeError(f"only what the native engine reads can be planned. {answer}") from None
+
+
+def _in_files(field: Field) -> bool:
+    return any(storage.mapped for storage in field.column.storages)
+
+
+def _nbytes(dataset: Any, fields: Mapping[Any, Field]) -> int:
+    return dataset.nbytes if isinstance(dataset, GroupedDataset) else sum(one.nbytes for one in fields.values())
+
+
+def _storages(fields: Iterable[Field]) -> list[Storage]:
+    """What fields are read from, each once."""
     return list(dict.fromkeys(storage for field in fields for storage in field.column.storages))

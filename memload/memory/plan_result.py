@@ -24,6 +24,7 @@ class Plan:
     Attributes:
         data: bytes per row, per batch and per slot.
         tier: where the rows are kept.
+        tier_reason: why tier="auto" chose it, in a sentence; empty where it was given.
         processes: on this machine.
         machine: what may be used.
         ram: what is taken of RAM, by all processes together.
@@ -36,6 +37,7 @@ class Plan:
 
     data: LoaderBytes
     tier: Tier
+    tier_reason: str
     processes: int
     machine: Machine
     ram: Account
@@ -75,6 +77,8 @@ class Plan:
             f"{data.batch_rows:,} rows, {format_size(data.batch_bytes)}; slots of {format_size(data.slot_bytes)}"
         )
         yield from _table([("", "predicted", "free", ""), *self._rows()])
+        if self.tier_reason:
+            yield f"Chosen: {self.tier_reason}."
         if self.sets:
             yield f"Such data sets that fit: {', '.join(f'{place} {count:,}' for place, count in self.sets.items())}."
         yield f"Ask for {self.mem}{self._more_for_the_cache()}."

@@ -14,7 +14,15 @@ from typing import Any
 import torch
 
 from memload.memory.account import Line
-from memload.memory.accounts import Sizes, disk_account, gpu_account, ram_account, sets_that_fit, stock_account
+from memload.memory.accounts import (
+    Sizes,
+    disk_account,
+    free_for_rows,
+    gpu_account,
+    ram_account,
+    sets_that_fit,
+    stock_account,
+)
 from memload.memory.alternatives import ways_out
 from memload.memory.gpu_account import Counted, Training
 from memload.memory.machine import Machine
@@ -29,7 +37,7 @@ def plan(
     data: Any,
     batch_size: int = 1,
     *,
-    tier: Tier | str = Tier.MMAP,
+    tier: Tier | str | None = None,
     ram_dtype: Mapping[str, Any] | None = None,
     cache_bytes: int | str | None = None,
     device: str | None = None,
@@ -53,9 +61,11 @@ def plan(
     Args:
         data: a dataset that FastLoader reads natively, or a `memload.DatasetShape`.
         batch_size: rows per batch.
-        tier: where the rows are kept, see `memload.Tier`.
+        tier: where the rows are kept, see `memload.Tier`; "auto" for what suits the machine. None: where the dataset
+            was opened; those of a `DatasetShape` in mapped files.
         ram_dtype: with the tier "ram" the dtype, or `memload.Cast`, of fields that are cast once, when they are loaded.
-        cache_bytes: with the tier "hybrid" what its cache may take; bytes, or a text such as "40GB".
+        cache_bytes: with the tier "hybrid" what its cache may take; bytes, or a text such as "40GB"; default: as
+            `memload.open` has it.
         device: "cuda" if batches are to be on the GPU, as with ``FastLoader(device="cuda")``.
         model: a module, or several in a list or dict; on any device, "meta" included, which takes no memory.
         optimizer: a torch optimizer or its class, or several; a class is made over the parameters that are trained.
@@ -118,6 +128,7 @@ class _Planner:
         placement = Placement.of(request)
         machine = Machine.of(request.ram, request.gpu, request.disk, placement.files)
         sizes = Sizes.of(request, placement)
+        placement = placement.settled(free_for_rows(sizes, machine), machine.disk or 0)
         training = Training.of(request, sizes.sample)
         ram = ram_account(request, placement, sizes, machine, training.offloaded_bytes if training else 0)
         gpu = gpu_account(request, placement, sizes, machine, self._lines(training, request.batch_size))
@@ -125,6 +136,7 @@ class _Planner:
         return Plan(
             data=sizes.loader,
             tier=placement.tier,
+            tier_reason=placement.reason,
             processes=request.processes,
             machine=machine,
             ram=ram,

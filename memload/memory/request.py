@@ -11,6 +11,7 @@ import torch
 from memload.cast import Cast
 from memload.dtypes import as_torch_dtype
 from memload.memory.model_bytes import Modules
+from memload.memory.placing import as_tier
 from memload.memory.tiers import Tier
 from memload.memory.weightless import checked_precision
 
@@ -25,7 +26,7 @@ class Request:
 
     data: Any
     batch_size: int
-    tier: Tier | str = Tier.MMAP
+    tier: Tier | str | None = None
     ram_dtype: Mapping[str, Any] | None = None
     cache_bytes: int | str | None = None
     device: str | None = None
@@ -43,7 +44,8 @@ class Request:
     loader: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "tier", Tier(self.tier))
+        if self.tier is not None:
+            object.__setattr__(self, "tier", as_tier(self.tier))
         object.__setattr__(self, "ram_dtype", _casts(self.ram_dtype))
         for name in ("batch_size", "accumulate", "processes"):
             value = getattr(self, name)
@@ -61,7 +63,8 @@ class Request:
     @property
     def uses_gpu(self) -> bool:
         """Whether anything is put on a GPU."""
-        return self.model is not None or self.device is not None or self.tier in (Tier.DEVICE, Tier.PINNED)
+        asked = self.model is not None or self.device is not None or self.gpu is not None
+        return asked or self.tier in (Tier.DEVICE, Tier.PINNED)
 
 
 def _casts(given: Mapping[str, Any] | None) -> dict[str, Cast]:

@@ -16,6 +16,7 @@ from memload.memory.budget import MemoryGroup, disk_free, memory_groups, parse_m
 from memload.memory.gpu_samples import GpuSample, Nvml, Turn, counted_by_driver, own_samples
 from memload.memory.pacing import Paced
 from memload.memory.processes import Proportional, Resident, family, proportional, resident
+from memload.memory.row_caches import KnownCaches
 from memload.stats import LoaderStats
 
 # Shares of one core that the costly looks may take, together less than half of what a monitor may.
@@ -34,7 +35,9 @@ class Sample:
         rss: pages of theirs in memory, shared ones counted in each; those of mapped files too, which can be dropped.
         pss: the same, shared ones divided; taken more rarely, since the kernel walks through all pages for it.
         held: what of it no file backs, shared ones counted once: what only they can give back.
-        at_batch: what the process itself held when a loop last asked for a batch: always at the same point of a step.
+        cached: what of it are rows in the caches of the hybrid tier.
+        at_batch: what the process itself held, caches apart, when a loop last asked for a batch: always at the same
+            point of a step.
         at_epoch: the same when the epoch began.
         total: memory of the machine.
         available: what the machine could give without swapping.
@@ -58,6 +61,7 @@ class Sample:
     rss: int = 0
     pss: int | None = None
     held: int = 0
+    cached: int = 0
     at_batch: int | None = None
     at_epoch: int | None = None
     total: int = 0
@@ -148,7 +152,10 @@ class Sampler:
         self._look = Paced(self._looked, _PSS_SHARE)
         self._nvml = Nvml.open()
         self._by_driver = Paced(lambda: counted_by_driver(self._nvml, self._family.get()), _NVML_SHARE)
-        before = {loader: _stats(loader) for loader in loops.known_passes()}
+        self.caches = KnownCaches()
+        before = {loader: _stats(loader) for loader in loops.known_passes()} if self._inside else {}
+        for loader in before:
+            self.caches.know(loader)
         self._before = weakref.WeakKeyDictionary(before)
 
     def take(self, place: Place | None = None, closely: bool = False) -> Sample:
@@ -176,6 +183,7 @@ class Sampler:
             rss=sum(one.rss for one in here.values()),
             pss=look.whole.pss if look.whole else None,
             held=look.held_now(here),
+            cached=self.caches.nbytes,
             at_batch=place.at_batch,
             at_epoch=place.at_epoch,
             **self._system(),
@@ -190,8 +198,8 @@ class Sampler:
         )
 
     def private(self) -> int:
-        """Return what the process itself, without its children, holds now; some ten microseconds."""
-        return resident([self.pid], self._proc)[self.pid].private
+        """Return what the process itself, without its children and caches, holds now; some ten microseconds."""
+        return max(0, resident([self.pid], self._proc)[self.pid].private - self.caches.nbytes)
 
     def _gpus(self, pids: Sequence[int], turns: Mapping[int, Turn] | None) -> list[GpuSample]:
         if self._inside:

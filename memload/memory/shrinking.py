@@ -7,13 +7,20 @@ import gc
 from collections.abc import Iterable
 from typing import Any
 
+from memload._core import RowCache
 
-def shrink(loaders: Iterable[Any]) -> None:
-    """Let loaders give back what they can do without; batches stay the same, and may come more slowly.
+_LEAST_CACHE = 1 << 20
 
-    Loaders gather one batch ahead from their next pass on; what Python and the C library keep though nobody uses it
-    goes back to the system. May be called from any thread.
+
+def shrink(loaders: Iterable[Any], caches: Iterable[RowCache]) -> None:
+    """Let caches and loaders give back what they can do without; batches stay the same, and come more slowly.
+
+    Caches give half of what they hold back at once, and hold no more from then on; loaders gather one batch ahead from
+    their next pass on; what Python and the C library keep though nobody uses it goes back to the system. May be called
+    from any thread.
     """
+    for cache in caches:
+        cache.set_budget(max(_LEAST_CACHE, int(cache.stats()["bytes"]) // 2))
     for loader in loaders:
         loader._most_ahead = 1
     gc.collect()

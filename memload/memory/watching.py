@@ -131,6 +131,7 @@ class Watching:
 
     def pass_begins(self, loader: Any, number: int) -> None:
         """Know that a loader begins a pass: the busiest counts epochs."""
+        self._sampler.caches.know(loader)
         number -= self._passes_before.get(loader, 0)
         if not self._marked and number > self._place.epoch:
             self._place = replace(self._place, epoch=number, at_epoch=self._sampler.private())
@@ -230,7 +231,7 @@ class Watching:
             self._try("on_warn", lambda: on_warn(finding))
         if self._settings.shrinks:
             self._empties = finding.place != "host"
-            self._try("giving memory back", lambda: shrink(loops.known_passes()))
+            self._try("giving memory back", lambda: shrink(loops.known_passes(), self._sampler.caches.all()))
         if finding.cause != "stop":
             self._say(MemoryWarning(f"{finding.place}: {finding.text}"))
 
