@@ -88,7 +88,7 @@ benchmark() {
     echo "left out: nine minutes are nearly over"
     return
   fi
-  timeout -k 5 $((limit < left ? limit : left)) "$python" "$repo/benchmarks/$name.py" \
+  timeout -s INT -k 10 $((limit < left ? limit : left)) "$python" "$repo/benchmarks/$name.py" \
     --cache "$work" --out "${results[-1]}" "$@" || failed+=("$name")
 }
 

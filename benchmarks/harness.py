@@ -85,8 +85,11 @@ class Bench:
                 cases += [Case(workload, variant, folder) for variant in chosen]
             if held:
                 self.pages = stack.enter_context(held_in_memory({case.workload.shard(case.folder) for case in cases}))
-            yield cases
-            self.save()
+            try:
+                yield cases
+            finally:  # of a run that was stopped, too, since its figures are as good
+                if self.figures:
+                    self.save()
 
     def add(self, case: str, text: str, **figures: Any) -> None:
         """Keeps one answer, and prints it."""

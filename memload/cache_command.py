@@ -51,6 +51,8 @@ def _chosen(options: argparse.Namespace, found: list[Entry]) -> list[Entry]:
         raise ValueError("name the entries to remove, or give --all or --unfinished")
     chosen = [entry for entry in found if options.all or (options.unfinished and not entry.complete)]
     for name in options.names:
+        if not name:
+            raise ValueError("an empty name stands for no entry; --all removes all of them")
         matching = [entry for entry in found if entry.name.startswith(name)]
         if not matching:
             raise FileNotFoundError(f"{options.root}: no entry {name!r}; `memload cache list` names them")

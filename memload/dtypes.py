@@ -65,7 +65,7 @@ def as_torch_dtype(dtype: Any) -> torch.dtype:
     if isinstance(dtype, str) and dtype in _BY_NAME:
         return _BY_NAME[dtype]
     try:
-        numpy_dtype = np.dtype(dtype)
+        numpy_dtype = np.dtype(dtype if dtype is not None else "no dtype")  # of None numpy makes float64
     except TypeError:
         raise TypeError(f"not a dtype: {dtype!r}; known are {', '.join(sorted(_BY_NAME))}") from None
     return from_numpy_dtype(numpy_dtype)

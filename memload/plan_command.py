@@ -53,6 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the plan, and beside it what was measured if that is asked for; 1 if something does not fit."""
+    if options.measure is not None and options.measure < 1:
+        raise ValueError(f"--measure is a number of batches, at least 1; got {options.measure}")
     data = _data(options)
     found = plan(
         data,

@@ -10,6 +10,14 @@ from memload.gpu.devices import device_of, lasting, no_such_device, raise_in_wor
 CUDA = torch.device("cuda", 0)
 
 
+@pytest.mark.parametrize("named", ["cuda:x", -1, "mps", "meta", "nonsense"])
+def test_what_names_no_device_here_is_a_value_error_wherever_it_is_given(named):
+    ds = memload.from_arrays(x=torch.zeros(4, 2))
+    for given in (lambda: memload.FastLoader(ds, device=named), lambda: memload.to_device(ds, named)):
+        with pytest.raises(ValueError, match="device="):
+            given()
+
+
 def test_a_device_is_named_by_text_number_or_itself():
     assert device_of("cpu") == device_of(torch.device("cpu")) == torch.device("cpu")
     for wrong in (None, 1.5, True, ["cuda"]):

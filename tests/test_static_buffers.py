@@ -33,6 +33,11 @@ def test_addresses_repeat_in_turn_through_all_passes_and_contents_are_those_with
     assert seen[count:] == seen[:-count]
 
 
+def test_buffers_that_would_have_to_be_pinned_are_refused():
+    with pytest.raises(ValueError, match="static_buffers=2 with pin_memory=True"):
+        memload.FastLoader(memload.from_arrays(x=torch.zeros(4, 2)), 2, pin_memory=True, static_buffers=2)
+
+
 def test_a_batch_is_valid_until_its_buffer_is_wanted_again():
     taken = iter(memload.FastLoader(dataset(), batch_size=4, static_buffers=3))
     first, second, third = next(taken), next(taken), next(taken)

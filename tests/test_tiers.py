@@ -132,6 +132,15 @@ def test_any_selection_is_the_same_on_every_tier(folder, rows, tier, name):
     assert_same(other.__getitems__(range(len(rows))), view.__getitems__(range(len(rows))))
 
 
+def test_rows_that_no_file_has_any_more_cannot_go_back_to_one(tmp_path):
+    ds = memload.write(tmp_path / "s", {"x": torch.arange(40, dtype=torch.uint8).view(10, 4)})
+    cast = ds.with_tier("ram", ram_dtype={"x": torch.float32}, progress=False)
+    with pytest.raises(ValueError, match="choose a tier for the dataset as it was opened"):
+        cast.with_tier("mmap")
+    with pytest.raises(TypeError, match="not a dtype: None"):
+        ds.with_tier("ram", ram_dtype={"x": None}, progress=False)
+
+
 def test_members_of_a_join_keep_their_tiers(folder):
     hot, cold = memload.open(folder / "plain", tier="ram"), memload.open(folder / "plain", tier="direct")
     both = hot.concat(cold)

@@ -2,7 +2,10 @@
 
 #include <cuda_runtime.h>
 
+#include <exception>
 #include <string>
+
+#include "cuda/launch.h"
 
 namespace memload::cuda {
 namespace {
@@ -26,7 +29,7 @@ bool sticks(cudaError_t status) {
   }
 }
 
-void check(cudaError_t status, const char* call) {
+void checked(cudaError_t status, const char* call) {
   if (status == cudaSuccess) return;
   std::string what =
       std::string(call) + " failed: " + cudaGetErrorName(status) + " (" + cudaGetErrorString(status) + ")";
@@ -40,25 +43,15 @@ void check(cudaError_t status, const char* call) {
   throw DeviceError(what);
 }
 
-// Makes `device` the thread's current one, and the previous one again at the end.
-class OnDevice {
- public:
-  explicit OnDevice(int device) {
-    check(cudaGetDevice(&previous_), "cudaGetDevice");
-    if (device == previous_) return;
-    check(cudaSetDevice(device), "cudaSetDevice");
-    changed_ = true;
+// Calls for one device, of which nobody is told if they fail: what gives something back.
+template <typename Call>
+void quietly(int device, const Call& call) noexcept {
+  try {
+    const DeviceGuard here(device);
+    static_cast<void>(call());
+  } catch (const std::exception&) {  // without the device there is nothing to give back
   }
-  ~OnDevice() {
-    if (changed_) static_cast<void>(cudaSetDevice(previous_));
-  }
-  OnDevice(const OnDevice&) = delete;
-  OnDevice& operator=(const OnDevice&) = delete;
-
- private:
-  int previous_ = 0;
-  bool changed_ = false;
-};
+}
 
 cudaStream_t handle_of(Device::Stream stream) { return reinterpret_cast<cudaStream_t>(stream); }
 cudaEvent_t event_of(const Device::Event& event) { return static_cast<cudaEvent_t>(event.get()); }
@@ -67,59 +60,68 @@ class CudaDevice final : public Device {
  public:
   explicit CudaDevice(int index) : index_(index) {
     int devices = 0;
-    check(cudaGetDeviceCount(&devices), "cudaGetDeviceCount");
+    checked(cudaGetDeviceCount(&devices), "cudaGetDeviceCount");
     if (index < 0 || index >= devices) {
       throw DeviceError("there is no CUDA device " + std::to_string(index) + " among " + std::to_string(devices));
     }
   }
 
   std::byte* allocate_pinned(std::size_t bytes) override {
-    const OnDevice here(index_);
+    const DeviceGuard here(index_);
     void* memory = nullptr;
-    check(cudaHostAlloc(&memory, bytes, cudaHostAllocPortable), "cudaHostAlloc");
+    checked(cudaHostAlloc(&memory, bytes, cudaHostAllocPortable), "cudaHostAlloc");
     return static_cast<std::byte*>(memory);
   }
 
-  void free_pinned(std::byte* memory) noexcept override { static_cast<void>(cudaFreeHost(memory)); }
-
-  void register_host(std::byte* memory, std::size_t bytes) override {
-    const OnDevice here(index_);
-    check(cudaHostRegister(memory, bytes, cudaHostRegisterPortable), "cudaHostRegister");
+  void free_pinned(std::byte* memory) noexcept override {
+    quietly(index_, [memory] { return cudaFreeHost(memory); });
   }
 
-  void unregister_host(std::byte* memory) noexcept override { static_cast<void>(cudaHostUnregister(memory)); }
+  void register_host(std::byte* memory, std::size_t bytes) override {
+    const DeviceGuard here(index_);
+    checked(cudaHostRegister(memory, bytes, cudaHostRegisterPortable), "cudaHostRegister");
+  }
+
+  void unregister_host(std::byte* memory) noexcept override {
+    quietly(index_, [memory] { return cudaHostUnregister(memory); });
+  }
 
   void copy_async(std::byte* to, const std::byte* from, std::size_t bytes, Stream stream) override {
-    const OnDevice here(index_);
-    check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, handle_of(stream)), "cudaMemcpyAsync");
+    const DeviceGuard here(index_);
+    checked(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, handle_of(stream)), "cudaMemcpyAsync");
   }
 
   Event record(Stream stream) override {
-    const OnDevice here(index_);
+    const DeviceGuard here(index_);
     cudaEvent_t made = nullptr;
-    check(cudaEventCreateWithFlags(&made, cudaEventDisableTiming | cudaEventBlockingSync), "cudaEventCreateWithFlags");
-    Event event(made, [](void* one) { static_cast<void>(cudaEventDestroy(static_cast<cudaEvent_t>(one))); });
-    check(cudaEventRecord(made, handle_of(stream)), "cudaEventRecord");
+    checked(cudaEventCreateWithFlags(&made, cudaEventDisableTiming | cudaEventBlockingSync),
+            "cudaEventCreateWithFlags");
+    Event event(made, [device = index_](void* one) {
+      quietly(device, [one] { return cudaEventDestroy(static_cast<cudaEvent_t>(one)); });
+    });
+    checked(cudaEventRecord(made, handle_of(stream)), "cudaEventRecord");
     return event;
   }
 
   void wait(Stream stream, const Event& event) override {
-    const OnDevice here(index_);
-    check(cudaStreamWaitEvent(handle_of(stream), event_of(event), 0), "cudaStreamWaitEvent");
+    const DeviceGuard here(index_);
+    checked(cudaStreamWaitEvent(handle_of(stream), event_of(event), 0), "cudaStreamWaitEvent");
   }
 
   bool done(const Event& event) override {
+    const DeviceGuard here(index_);
     const cudaError_t status = cudaEventQuery(event_of(event));
     if (status == cudaErrorNotReady) {
       static_cast<void>(cudaGetLastError());
       return false;
     }
-    check(status, "cudaEventQuery");
+    checked(status, "cudaEventQuery");
     return true;
   }
 
   void synchronise(const Event& event) override {
-    check(cudaEventSynchronize(event_of(event)), "cudaEventSynchronize");
+    const DeviceGuard here(index_);
+    checked(cudaEventSynchronize(event_of(event)), "cudaEventSynchronize");
   }
 
  private:

@@ -14,7 +14,11 @@ inline void check(cudaError_t status, const char* call) {
   throw CudaError(std::string(call) + " failed: " + cudaGetErrorName(status) + " (" + cudaGetErrorString(status) + ")");
 }
 
-// Makes `device` the thread's current one, and the previous one again at the end.
+// Whether this process has a context on a device already.
+[[nodiscard]] bool has_context(int device) noexcept;
+
+// Makes `device` the thread's current one, and the previous one again at the end; but not one on which the process has
+// no context, since cudaSetDevice would make it, which takes some hundred megabytes of that device.
 class DeviceGuard {
  public:
   explicit DeviceGuard(int device) {
@@ -24,7 +28,7 @@ class DeviceGuard {
     changed_ = true;
   }
   ~DeviceGuard() {
-    if (changed_) static_cast<void>(cudaSetDevice(previous_));
+    if (changed_ && has_context(previous_)) static_cast<void>(cudaSetDevice(previous_));
   }
   DeviceGuard(const DeviceGuard&) = delete;
   DeviceGuard& operator=(const DeviceGuard&) = delete;

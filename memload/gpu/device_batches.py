@@ -203,14 +203,12 @@ class MovedBatches(AroundBatches):
         with self._placer.in_words():
             self._placer.pace()
         batch = next(self._batches)
-        with self._placer.in_words():
-            return self._handed(batch)
-
-    def _handed(self, batch: Any) -> Any:
-        batch = self._placer.place(batch)
         number, self._number = self._number, self._number + 1
-        if self._casts.casts:
-            batch = self._placer.launch(self._casts.apply, batch, self._seed, number)
-        if self._transform is not None and self._seed is not None:
+        with self._placer.in_words():
+            batch = self._placer.place(batch)
+            if self._casts.casts:
+                batch = self._placer.launch(self._casts.apply, batch, self._seed, number)
+        if self._transform is not None and self._seed is not None:  # whose errors stay as they are
             batch = self._placer.launch(transformed_here, self._transform, batch, self._seed, number)
-        return self._placer.hand_over(batch)
+        with self._placer.in_words():
+            return self._placer.hand_over(batch)

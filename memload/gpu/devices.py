@@ -49,6 +49,16 @@ def device_of(given: Any) -> torch.device:
         >>> device_of("cpu")
         device(type='cpu')
     """
+    device = named_device(given)
+    return _cuda_device(device) if device.type == "cuda" else device
+
+
+def named_device(given: Any) -> torch.device:
+    """Return the CPU or CUDA device that ``device=`` names, whether it is there or not.
+
+    Raises:
+        TypeError, ValueError: it names no such device.
+    """
     if isinstance(given, bool) or not isinstance(given, str | int | torch.device):
         raise TypeError(f'device= takes a device such as "cuda", "cuda:1" or torch.device("cpu"), got {given!r}')
     try:
@@ -57,7 +67,11 @@ def device_of(given: Any) -> torch.device:
         raise ValueError(f'device={given!r} is no device of torch\'s; "cuda", "cuda:1" and "cpu" are') from error
     if device.type == "meta":
         raise ValueError('device="meta" has no data, so that no batch can lie there')
-    return _cuda_device(device) if device.type == "cuda" else device
+    if device.type not in ("cpu", "cuda"):
+        raise ValueError(
+            f"device={given!r}: only CUDA devices and the CPU are served; leave device= out and move batches by .to()"
+        )
+    return device
 
 
 def _cuda_device(device: torch.device) -> torch.device:

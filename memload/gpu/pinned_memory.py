@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import mmap
+import os
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -41,7 +42,7 @@ class PinnedMemory:
 
     def __init__(self, rows: int, row_bytes: int, device: torch.device) -> None:
         nbytes = rows * row_bytes
-        memory = mmap.mmap(-1, max(1, nbytes))
+        memory = mmap.mmap(-1, max(1, nbytes), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         with contextlib.suppress(OSError):  # a kernel without huge pages
             memory.madvise(mmap.MADV_HUGEPAGE)
         self.device = device
@@ -65,7 +66,7 @@ class PinnedMemory:
                 'container\'s memory limit or `ulimit -l` may forbid it: give tier="device" if it fits there, or keep '
                 "the dataset in files"
             )
-        weakref.finalize(self, _unpin, self.device, address, self.table).atexit = False
+        weakref.finalize(self, _unpin, self.device, address, self.table, os.getpid()).atexit = False
 
     def seen(self) -> torch.Tensor | None:
         """Return the table as a tensor of the device, which keeps this alive; None where torch makes no such tensor."""
@@ -87,10 +88,13 @@ class _AsCuda:
         self.__cuda_array_interface__ = {"shape": shape, "typestr": "|u1", "data": (address, False), "version": 3}
 
 
-def _unpin(device: torch.device, address: int, table: torch.Tensor) -> None:  # noqa: ARG001 - lives until this is done
-    """Give pinned memory back, once no kernel reads it any more."""
-    torch.cuda.synchronize(device)
-    torch.cuda.cudart().cudaHostUnregister(address)  # type: ignore[no-untyped-call]
+def _unpin(device: torch.device, address: int, table: torch.Tensor, process: int) -> None:  # noqa: ARG001 - kept alive
+    """Give pinned memory back, once no kernel reads it any more; a forked child has not pinned it."""
+    if os.getpid() != process:
+        return
+    with contextlib.suppress(RuntimeError):  # a kernel of the loop's own has failed, and nothing works any more
+        torch.cuda.synchronize(device)
+        torch.cuda.cudart().cudaHostUnregister(address)  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True)

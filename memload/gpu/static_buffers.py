@@ -100,12 +100,18 @@ def checked_buffers(count: Any, loader: DataLoader[Any]) -> StaticBuffers | None
     """Return the buffers of a loader's ``static_buffers=``; None: it has none.
 
     Raises:
-        ValueError: it is no number of buffers, or the last batch would have fewer rows than the others.
+        ValueError: it is no number of buffers, the last batch would have fewer rows than the others, or batches are to
+            be pinned.
     """
     if count is None:
         return None
     if not isinstance(count, int) or isinstance(count, bool) or not 0 < count <= _MOST:
         raise ValueError(f"static_buffers= is a number of buffers from 1 to {_MOST}, or None; got {count!r}")
+    if loader.pin_memory and getattr(loader, "_target", None) is None:
+        raise ValueError(
+            f"static_buffers={count} with pin_memory=True: buffers that are filled again and again cannot wait for the "
+            "copies that are made from them; leave one of the two out, or give device="
+        )
     left = _left_over(loader)
     if left:
         raise ValueError(

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from memload.gpu.devices import device_of, no_such_device
+from memload.gpu.devices import device_of, named_device, no_such_device
 from memload.gpu.interface import Interface
 from memload.gpu.torch_interface import torch_interface
 
@@ -49,8 +49,7 @@ def checked_target(device: Any) -> Target | None:
     CUDA is not started, since processes may be forked before the first pass begins.
 
     Raises:
-        TypeError: it is no device.
-        ValueError: it is of another kind than CUDA, or has an index that does not exist.
+        TypeError, ValueError: it is no device, of another kind than CUDA, or has an index that does not exist.
         DeviceError: torch finds no CUDA device.
 
     Example:
@@ -61,22 +60,12 @@ def checked_target(device: Any) -> Target | None:
         return None
     if isinstance(device, Interface):
         return Target(device)
-    if isinstance(device, int) and not isinstance(device, bool):
-        device = f"cuda:{device}"
-    named = torch.device(device) if _names_cuda(device) else device_of(device)
+    named = named_device(device)
     if named.type == "cpu":
         return None
-    if named.type != "cuda":
-        raise ValueError(
-            f"device={device!r}: only CUDA devices are served; leave device= out and move batches by .to()"
-        )
     found = torch.cuda.device_count()
     if found == 0:
         device_of(named)  # which says why
     if named.index is not None and named.index >= found:
         raise ValueError(no_such_device(named.index, found, os.environ.get("CUDA_VISIBLE_DEVICES")))
     return Target(named)
-
-
-def _names_cuda(device: Any) -> bool:
-    return str(device).split(":")[0] == "cuda" and isinstance(device, str | torch.device)

@@ -115,7 +115,7 @@ def compute_batch_size(
             take.
         target_utilization: the share of it that may be used, above 0 and up to 1. What no observation sees, the
             workspaces of libraries and fragmentation, must fit into the rest.
-        min_batch_size, max_batch_size: bounds of the answer.
+        min_batch_size, max_batch_size: bounds of the answer; without the latter, it is at most 1,048,576 rows.
         precision: "bf16" or "fp16": the step runs under autocast.
         accumulate: batches that make one step. With more than one, gradients stay beside all activations.
         loader: a FastLoader; its slots are counted at each batch size.
@@ -376,6 +376,8 @@ def _memory_of(target: torch.device, here: torch.device, limit: int | str | None
 
 def slots_of(loader: Any, device: torch.device) -> tuple[Callable[[int], int], bool]:
     """Return what a loader's slots take at each batch size, and whether the loop's batches lie in them."""
+    if loader is not None and not hasattr(loader, "batch_size"):
+        raise TypeError(f"loader is a DataLoader or a FastLoader, whose slots are counted; got {type(loader).__name__}")
     name = "nbytes" if device.type == "cpu" else "device_nbytes"
     nbytes = getattr(loader, name, 0) or 0
     size = getattr(loader, "batch_size", None)

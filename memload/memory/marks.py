@@ -8,6 +8,8 @@ from memload.memory.diagnosis import Finding
 from memload.memory.samples import Sample
 from memload.sizes import format_size, parse_size
 
+_LEAST_BYTES = 1000  # a smaller number is a share, or a mistake
+
 
 @dataclass(frozen=True)
 class Mark:
@@ -35,12 +37,15 @@ class Mark:
             return None
         if isinstance(value, bool):
             raise TypeError(f'{name} is a share such as 0.9, or a size such as "12GB"; got {value!r}')
-        if isinstance(value, str) and value.strip().endswith("%"):
-            value = float(value.strip()[:-1]) / 100
-        if isinstance(value, int | float) and value <= 1:
-            if not value > 0:
-                raise ValueError(f"{name} as a share is above 0 and at most 1; got {value!r}")
-            return cls(name, float(value), None)
+        share = isinstance(value, str) and value.strip().endswith("%")
+        number = float(str(value).strip()[:-1]) / 100 if share else value
+        if isinstance(number, int | float) and (share or number < _LEAST_BYTES):
+            if not 0 < number <= 1:
+                raise ValueError(
+                    f'{name} is a share above 0 and at most 1, such as 0.9 or "90%", or a size of 1 kB or more, such '
+                    f'as "12GB"; got {value!r}'
+                )
+            return cls(name, float(number), None)
         try:
             return cls(name, None, parse_size(int(value) if isinstance(value, float) else value))
         except (ValueError, OverflowError) as error:

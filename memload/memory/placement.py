@@ -14,10 +14,10 @@ from memload.dataset import Dataset
 from memload.fields import Field
 from memload.groups import GroupedDataset
 from memload.memory.choosing import RAM_SHARE, Choice, Needs, choose
-from memload.memory.placing import caches_of, needs_of
+from memload.memory.placing import TierOptions, caches_of, needs_of
 from memload.memory.request import Request
 from memload.memory.shape import DatasetShape, zero_field
-from memload.memory.tiers import Tier
+from memload.memory.tiers import LEAST_CACHE_BYTES, Tier
 from memload.native import NotNative
 from memload.readers import resolve
 from memload.sizes import parse_size
@@ -25,7 +25,6 @@ from memload.sizes import parse_size
 IN_RAM = (Tier.RAM, Tier.PINNED)
 PAST_CACHE = (Tier.DIRECT, Tier.HYBRID)
 GATHERED_ON_GPU = (Tier.PINNED, Tier.DEVICE)
-_LEAST_CACHE = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -74,6 +73,7 @@ class Placement:
             raise ValueError(f'ram_dtype= is for rows that are loaded into RAM: tier="ram", not {str(tier)!r}')
         if request.cache_bytes is not None and tier is not Tier.HYBRID:
             raise ValueError(f'cache_bytes= is for tier="hybrid"; the tier is {str(tier)!r}')
+        TierOptions(cache_bytes=request.cache_bytes)  # which checks it
         dataset = data.zeros() if isinstance(data, DatasetShape) else data
         planned = dataset is not data
         fields = _fields(dataset)
@@ -113,8 +113,8 @@ class Placement:
                 )
             return replace(self, tier=choice.tier, cache_bytes=choice.cache_bytes, reason=choice.reason)
         if self.cache_bytes is None:
-            whole = self.stored_bytes + self.stored_bytes // 8 + _LEAST_CACHE
-            return replace(self, cache_bytes=max(_LEAST_CACHE, min(int(RAM_SHARE * free_ram), whole)))
+            whole = self.stored_bytes + self.stored_bytes // 8 + LEAST_CACHE_BYTES
+            return replace(self, cache_bytes=max(LEAST_CACHE_BYTES, min(int(RAM_SHARE * free_ram), whole)))
         return self
 
     def choice(self, free_ram: int, free_disk: int) -> Choice:

@@ -15,11 +15,9 @@ from memload.memory.choosing import RAM_SHARE, Choice, Needs, choose
 from memload.memory.columns import file_storages, on_storages
 from memload.memory.guards import check_memory
 from memload.memory.loading import loaded
-from memload.memory.tiers import Tier
+from memload.memory.tiers import LEAST_CACHE_BYTES, Tier
 from memload.ragged_fields import RaggedField
 from memload.sizes import format_size, parse_size
-
-_LEAST_CACHE = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -41,7 +39,7 @@ class TierOptions:
         if self.cache_bytes is not None:
             budget = parse_size(self.cache_bytes)
             object.__setattr__(self, "cache_bytes", budget)
-            if budget < _LEAST_CACHE:
+            if budget < LEAST_CACHE_BYTES:
                 raise ValueError(f"cache_bytes is at least 1 MiB, got {format_size(budget)}")
         if self.on_pressure not in (None, "shrink"):
             raise ValueError(f'on_pressure is "shrink" or None, got {self.on_pressure!r}')
@@ -190,7 +188,7 @@ def _behind_cache(fields: Mapping[str, Field], options: TierOptions, reason: str
     budget = options.cache_bytes
     if budget is None:
         stored = needs_of(fields, {}).stored
-        budget = max(_LEAST_CACHE, min(int(RAM_SHARE * memory().free), stored + stored // 8 + _LEAST_CACHE))
+        budget = max(LEAST_CACHE_BYTES, min(int(RAM_SHARE * memory().free), stored + stored // 8 + LEAST_CACHE_BYTES))
     assert isinstance(budget, int)
     check_memory(budget, 'the cache of tier="hybrid"', "give a smaller cache_bytes=")
     cache = RowCache(budget, shrinks=options.on_pressure == "shrink")
@@ -204,6 +202,11 @@ def _on_files(fields: Mapping[str, Field], tier: Tier, cache: RowCache | None, r
     def exchange(storage: Storage) -> Storage:
         if storage.closed or not (storage.mapped or storage.is_image):
             return storage
+        if storage.is_image and not storage.name:
+            raise ValueError(
+                f'tier="{tier}": these rows were cast or decoded on their way into RAM, and no file has them so; '
+                "choose a tier for the dataset as it was opened"
+            )
         if storage not in made:
             past_cache = tier is not Tier.MMAP
             made[storage] = Storage.map_file(storage.name, past_cache, cache, str(tier), reason)

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 from memload._core import RowCache
 from memload.memory.budget import Memory, memory
+from memload.memory.tiers import LEAST_CACHE_BYTES
 
 _LEAST_INTERVAL = 0.01  # seconds between two looks
 _TIMES = 50  # of CPU that a look took, until the next
 RESERVE = 0.1
 """Of what the process may use, what should stay free."""
-_LEAST_CACHE = 1 << 20
 
 
 def to_give_back(found: Memory, reserve: float = RESERVE) -> int:
@@ -53,7 +53,7 @@ class Pressure:
         self.next_look = time.monotonic() + max(_LEAST_INTERVAL, _TIMES * (time.thread_time() - began))
         for cache in self.caches if wanted else ():
             held = cache.stats()["bytes"]
-            cache.set_budget(max(_LEAST_CACHE, held - wanted))
+            cache.set_budget(max(LEAST_CACHE_BYTES, held - wanted))
             wanted -= held - cache.stats()["bytes"]
             if wanted <= 0:
                 break

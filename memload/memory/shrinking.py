@@ -8,8 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from memload._core import RowCache
-
-_LEAST_CACHE = 1 << 20
+from memload.memory.tiers import LEAST_CACHE_BYTES
 
 
 def shrink(loaders: Iterable[Any], caches: Iterable[RowCache]) -> None:
@@ -20,7 +19,7 @@ def shrink(loaders: Iterable[Any], caches: Iterable[RowCache]) -> None:
     from any thread.
     """
     for cache in caches:
-        cache.set_budget(max(_LEAST_CACHE, int(cache.stats()["bytes"]) // 2))
+        cache.set_budget(max(LEAST_CACHE_BYTES, int(cache.stats()["bytes"]) // 2))
     for loader in loaders:
         loader._most_ahead = 1
     gc.collect()

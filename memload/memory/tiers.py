@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from enum import Enum
 
+LEAST_CACHE_BYTES = 1 << 20
+"""The smallest cache of the hybrid tier."""
+
 
 class Tier(str, Enum):
     """Where rows are kept while a loader reads them. Results are the same for every tier.
