@@ -15,8 +15,8 @@
 # Writes <benchmark>_<device>_<date>.json and gpu_table_<device>_<date>.txt into ${OUT:-benchmarks/results}. Nothing is
 # installed outside a temporary folder, where about 5 GB of data are made (TMPDIR=... names another place for it).
 #
-# Not yet run on a machine with a GPU: the kernels are compiled for every architecture, and every line of the benchmarks
-# has run on a CPU (--quick --device cpu), but no figure exists so far.
+# Not yet run on a machine with a GPU: the kernels are compiled for every architecture, and the benchmarks
+# have run on a CPU (--quick --device cpu), where what is for CUDA alone is left out; no figure exists so far.
 set -euo pipefail
 
 repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)

@@ -12,16 +12,18 @@ from gpu_common import MB, GpuBench, best_copy_seconds, clocked, gpu_arguments
 
 import memload
 from memload.measure import Spread, in_turn, ratio
+from memload.memory.budget import default_threads
 
 MEGABYTES = (1, 4, 16, 64, 256)
 ROWS = 64  # of a batch
+STORED = 4  # rows, of which batches are made: 16 MB for the largest
 EPOCH_BYTES = 2 << 30
 
 
 def loader_of(nbytes: int, device: torch.device, batches: int) -> memload.FastLoader[torch.Tensor]:
-    table = torch.randint(0, 256, (ROWS, nbytes // ROWS), dtype=torch.uint8)
-    rows = memload.from_arrays(x=table).only("x").select(torch.arange(ROWS).repeat(batches))
-    return memload.FastLoader(rows, ROWS, device=device, num_workers=2, persistent_workers=True)
+    table = torch.randint(0, 256, (STORED, nbytes // ROWS), dtype=torch.uint8)
+    rows = memload.from_arrays(x=table).only("x").select(torch.arange(STORED).repeat(ROWS // STORED * batches))
+    return memload.FastLoader(rows, ROWS, device=device, num_workers=default_threads(), persistent_workers=True)
 
 
 def through(loader: memload.FastLoader[torch.Tensor]) -> None:
