@@ -362,6 +362,7 @@ def test_the_signature_is_the_stock_loaders_and_keyword_only_extras():
         "cast",
         "batch_transform",
         "ragged",
+        "device",
         "static_buffers",
         "options",
     ]

@@ -491,7 +491,7 @@ import torch, memload
 class Plain(torch.utils.data.Dataset):
     def __len__(self): return 400
     def __getitem__(self, index):
-        time.sleep(0.004)
+        time.sleep(0.03)
         return torch.zeros(10)
 block = torch.ones(100_000_000)  # 400 MB, which forked workers share
 with memload.Monitor(interval=0.05, warn_at=None, show=False) as monitor:

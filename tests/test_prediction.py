@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import memload
 from memload.cli import main
 from memload.prediction import Prediction
 
@@ -32,7 +33,7 @@ def found(tmp_path_factory):
         check=True,
         capture_output=True,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(PROGRAM.parents[1])},
+        env={**os.environ, "PYTHONPATH": str(Path(memload.__file__).parents[1])},
         timeout=240,
     )
     return {name: Prediction(**figures) for name, figures in json.loads(done.stdout).items()}
