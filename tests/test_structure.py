@@ -48,7 +48,7 @@ FLOORS = [
     | {"sources.arrays", "sources.npy", "sources.raw", "sources.safetensors_file"},
     {"shards", "pyg"} | {"sources.npz", "sources.torch_file", "sources.arrow", "sources.hdf5", "sources.ragged_arrays"},
     {"unfinished", "ragged_writing", "graph_lists"} | {"sources.arrow_file", "sources.pyg_file", "sources.zarr_store"},
-    {"ragged_shard_file", "row_buffer", "sources.hugging_face"},
+    {"ragged_shard_file", "row_buffer", "open_files", "sources.hugging_face"},
     {"shard_writer"},
     {"formats", "computed"},
     {"device", "gathered", "cache_files"},
