@@ -232,3 +232,15 @@ def check_equal_lengths(lengths: Mapping[str, int], what: str) -> None:
     if len(set(lengths.values())) > 1:
         stated = ", ".join(f"{name}: {length:,}" for name, length in lengths.items())
         raise ValueError(f"{what} must have the same number of rows, got {stated}")
+
+
+def check_same_fields(first: Mapping[str, Field], other: Mapping[str, Field], position: int) -> None:
+    """Raise ValueError with the first difference unless the fields of dataset `position` are like those of the first."""
+    if set(first) != set(other):
+        raise ValueError(f"dataset {position} has the fields {sorted(other)}, the first one has {sorted(first)}")
+    for name, field in first.items():
+        if field.signature != other[name].signature:
+            raise ValueError(
+                f"field {name!r} is {other[name].described} in dataset {position}, but {field.described} in the first "
+                "one"
+            )

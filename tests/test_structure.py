@@ -16,7 +16,7 @@ PACKAGE = Path(memload.__file__).parent
 # From the ground up. A module imports from lower floors only. `memload` itself, the face, stands on all of them.
 FLOORS = [
     {"_core", "_cuda"},
-    {"draws", "row_numbers", "blocks", "memory.tiers", "captured", "gpu.nested", "gpu.pinning_rates"},
+    {"draws", "row_numbers", "blocks", "borders", "memory.tiers", "captured", "gpu.nested", "gpu.pinning_rates"},
     {"gpu.interface"},
     {"pulls", "sampled_rows", "overtaking", "budget_filling", "ragged_rows"},
     {"samplers", "budget_batches"},
@@ -65,7 +65,8 @@ FLOORS = [
     {"gpu.near_door", "gpu.bringing"},
     {"memory.tiered"},
     {"dataset", "unaltered", "transform_threads"},
-    {"groups", "graphs", "hugging_face", "zipping"},
+    {"graphs"},
+    {"groups", "hugging_face", "zipping"},
     {"gpu.to_device"},
     {"transposing", "same_source", "ragged_option", "codec_sampling"},
     {"supplies", "content"},
