@@ -110,17 +110,20 @@ class Dataset(Tiered, torch.utils.data.Dataset[Any]):
             return list(self._door.gather(rows)) if len(rows) else []
         return self._door.rows(rows)
 
-    def with_ragged(self, form: str | None = None, /, **forms: str) -> Dataset:
+    def with_ragged(self, form: Any = None, /, *, pad_value: Any = None, **forms: Any) -> Dataset:
         """Return this dataset with other batches of the fields whose rows differ in length.
 
         Args:
             form: of all such fields: "offsets", as it is at first, for a `memload.Ragged` of values and offsets;
-                "padded" for a `memload.Padded` with zeros behind each row; "jagged" for tensors of torch.nested.
+                "padded" for a `memload.Padded`; ("padded", -100) for one with that number behind each row instead of
+                0; "jagged" for tensors of torch.nested.
+            pad_value: the number behind the rows of the fields that become padded, or numbers by field.
             forms: such by the name of the field.
 
         Raises:
             KeyError: there is no field of such a name.
-            ValueError: the rows of a field have one length, or its batches cannot have that form.
+            TypeError: what is given is no form, or what is to pad rows no number.
+            ValueError: the rows of a field have one length, or its batches cannot have that form, or hold that number.
 
         Example:
             >>> import memload, torch
@@ -131,7 +134,7 @@ class Dataset(Tiered, torch.utils.data.Dataset[Any]):
         """
         if (form is None) == (not forms):
             raise ValueError('with_ragged takes one form, or forms by field: with_ragged(tokens="padded")')
-        return replace(self, fields=with_forms([*self.fields.items()], forms if form is None else form))
+        return replace(self, fields=with_forms([*self.fields.items()], forms if form is None else form, pad_value))
 
     @property
     def nbytes(self) -> int:

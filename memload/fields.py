@@ -121,6 +121,10 @@ class Field:
         """The column that the pipeline reads."""
         return self.column
 
+    def pipeline_column_as(self, dtype: torch.dtype) -> Any:
+        """Return the column that the pipeline reads to make batches of that dtype."""
+        return self.pipeline_column
+
     def gather(self, rows: NDArray[np.int64]) -> Any:
         """Return a fresh tensor (len(rows), *shape) with a copy of these rows.
 
