@@ -29,7 +29,8 @@ def of_joined(members: Iterable[tuple[int, Borders]]) -> Borders:
 
 def of_zipped(members: Iterable[Borders]) -> Borders:
     """Return the borders of datasets side by side."""
-    return np.unique(np.concatenate([NONE, *members]))
+    borders: Borders = np.unique(np.concatenate([NONE, *members]))
+    return borders
 
 
 def of_selected(borders: Borders, rows: NDArray[np.int64]) -> Borders:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Literal, SupportsIndex
 
@@ -64,7 +65,7 @@ class Dataset(Tiered, torch.utils.data.Dataset[Any]):
     fields: Mapping[str, Field]
     layout: Layout = "dict"
     names: tuple[str, ...] = ()
-    borders: Borders = field(default_factory=lambda: NONE)
+    borders: Borders = dataclasses.field(default_factory=lambda: NONE)
 
     def __post_init__(self) -> None:
         if not self.fields:
@@ -295,9 +296,7 @@ class Dataset(Tiered, torch.utils.data.Dataset[Any]):
         made, borders = lagged(self.fields, named, valid, spans, self.borders)
         return replace(self, fields=made, borders=borders)
 
-    def windows(
-        self, *names: str, window: int, hop: int = 1, segments: Any = None, across: bool = False
-    ) -> Dataset:
+    def windows(self, *names: str, window: int, hop: int = 1, segments: Any = None, across: bool = False) -> Dataset:
         """Return the dataset whose rows are `window` rows of this one after each other, beginning `hop` rows apart.
 
         Nothing is copied, and frames that several windows share are stored once. Only whole windows are rows.

@@ -121,7 +121,7 @@ class Field:
         """The column that the pipeline reads."""
         return self.column
 
-    def pipeline_column_as(self, dtype: torch.dtype) -> Any:
+    def pipeline_column_as(self, dtype: torch.dtype) -> Any:  # noqa: ARG002 - what pads rows depends on it
         """Return the column that the pipeline reads to make batches of that dtype."""
         return self.pipeline_column
 
@@ -239,12 +239,11 @@ def check_equal_lengths(lengths: Mapping[str, int], what: str) -> None:
 
 
 def check_same_fields(first: Mapping[str, Field], other: Mapping[str, Field], position: int) -> None:
-    """Raise ValueError with the first difference unless the fields of dataset `position` are like those of the first."""
+    """Raise ValueError with the first difference unless dataset `position` has fields like those of the first."""
     if set(first) != set(other):
         raise ValueError(f"dataset {position} has the fields {sorted(other)}, the first one has {sorted(first)}")
-    for name, field in first.items():
-        if field.signature != other[name].signature:
+    for name, own in first.items():
+        if own.signature != other[name].signature:
             raise ValueError(
-                f"field {name!r} is {other[name].described} in dataset {position}, but {field.described} in the first "
-                "one"
+                f"field {name!r} is {other[name].described} in dataset {position}, but {own.described} in the first one"
             )

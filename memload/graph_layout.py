@@ -247,8 +247,8 @@ def _check_counts(counts: torch.Tensor) -> None:
     needed = 8 * float(counts.double().sum())  # of `batch`
     if needed > _UNREMARKABLE and needed > (free := memory().free):
         raise FormatError(
-            f"graph {int(counts.argmax())} of a batch has a num_nodes of {int(counts.max()):,}: the numbers that say to "
-            f"which graph each node belongs would take {format_size(int(needed))}, and {format_size(free)} is free"
+            f"graph {int(counts.argmax())} of a batch has a num_nodes of {int(counts.max()):,}: the numbers that say "
+            f"to which graph each node belongs would take {format_size(int(needed))}, and {format_size(free)} is free"
         )
 
 

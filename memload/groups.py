@@ -238,8 +238,8 @@ def _check_no_graphs(members: Mapping[str, Dataset]) -> None:
     graphs = [name for name, member in members.items() if isinstance(member, GraphDataset)]
     if graphs:
         raise ValueError(
-            f"the graphs of {graphs[0]!r} and the rows of the other datasets differ in attributes, dtypes or shapes, so "
-            "that no batch can join them: give graphs that have the same attributes in the same order, or join "
+            f"the graphs of {graphs[0]!r} and the rows of the other datasets differ in attributes, dtypes or shapes, "
+            "so that no batch can join them: give graphs that have the same attributes in the same order, or join "
             "ds.as_plain(), whose samples are dicts"
         )
 

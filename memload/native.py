@@ -276,7 +276,7 @@ def _plain_containers(layout: Layout) -> bool:
 def _assembler(
     fields: list[Field], finish: list[Callable[[torch.Tensor], torch.Tensor] | None], late: list[bool], take: Take
 ) -> Callable[[list[Any]], list[Any]]:
-    """What makes the fields of a batch of capsules of which some fields have several; `late`: cast behind the gather."""
+    """What makes the fields of a batch of capsules of which some fields have several; `late` ones are cast here."""
     steps = [(field, step or _as_it_is, cast) for field, step, cast in zip(fields, finish, late, strict=True)]
 
     def assemble(capsules: list[Any]) -> list[Any]:

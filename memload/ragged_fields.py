@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import numbers
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -171,11 +170,11 @@ def forms_of_fields(fields: Mapping[Any, Field]) -> dict[Any, tuple[Form | None,
 
 def check_pad_value(value: Any, dtype: torch.dtype) -> None:
     """Raise ValueError or TypeError unless rows of that dtype can be padded with this number."""
-    if not isinstance(value, numbers.Number) or isinstance(value, torch.Tensor):
+    if not isinstance(value, int | float | complex | np.number):
         raise TypeError(f"pad_value is a number, got {kind(value)}")
     try:
         held = torch.tensor(value, dtype=dtype).item()
-    except (RuntimeError, TypeError, OverflowError):
+    except (RuntimeError, TypeError, ValueError, OverflowError):
         held = None
     rounds = dtype.is_floating_point or dtype.is_complex
     if held is None or not (held == value or value != value or (rounds and math.isfinite(abs(held)))):
@@ -227,7 +226,9 @@ def _pads_of(forms: Mapping[str, Any], pad_value: Any) -> dict[str, Any]:
     """What pads each field that is to be padded, by name, where it is stated."""
     padded = [name for name in forms if forms[name] == "padded"]
     pads = {name: form[1] for name, form in forms.items() if isinstance(form, tuple) and len(form) == 2}
-    if odd := [form for name, form in forms.items() if isinstance(form, tuple) and (name not in pads or form[0] != "padded")]:
+    if odd := [
+        form for name, form in forms.items() if isinstance(form, tuple) and (name not in pads or form[0] != "padded")
+    ]:
         raise TypeError(f'the form of batches is one of {FORMS}, or ("padded", value); got {odd[0]!r}')
     if pad_value is None:
         return pads

@@ -41,7 +41,7 @@ def lagged(
 def hopping(
     fields: Mapping[str, Field], names: Sequence[str], window: int, hop: int, spans: Spans, borders: Borders
 ) -> tuple[dict[str, Field], Borders]:
-    """Return the fields with the windows of `Dataset.windows`, whose docstring says what they are, and their borders."""
+    """Return the fields with the windows of `Dataset.windows`, described there, and their borders."""
     for name, count in (("window", window), ("hop", hop)):
         if not isinstance(count, int) or isinstance(count, bool) or count < 1:
             raise ValueError(f"{name} must be a number of rows, at least 1, got {count!r}")

@@ -91,7 +91,8 @@ OpenFiles::Handle OpenFiles::get(const void* file, WhenFull when_full, const std
     const std::lock_guard lock(mutex);
     if (Handle handle = found(file); handle.fd() >= 0) return handle;
     if (places_.size() + opening_ >= limit_) {
-      const auto idle = std::find_if(places_.begin(), places_.end(), [](const auto& place) { return place.users == 0; });
+      const auto idle =
+          std::find_if(places_.begin(), places_.end(), [](const auto& place) { return place.users == 0; });
       room = idle != places_.end();
       if (room) {
         displaced = idle->fd;

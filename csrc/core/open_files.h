@@ -41,8 +41,7 @@ class OpenFiles {
   class Handle {
    public:
     Handle() noexcept = default;
-    Handle(Handle&& other) noexcept
-        : fd_(std::exchange(other.fd_, -1)), place_(std::exchange(other.place_, nullptr)) {}
+    Handle(Handle&& other) noexcept : fd_(std::exchange(other.fd_, -1)), place_(std::exchange(other.place_, nullptr)) {}
     Handle& operator=(Handle&& other) noexcept {
       std::swap(fd_, other.fd_);
       std::swap(place_, other.place_);

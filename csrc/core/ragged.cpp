@@ -204,7 +204,7 @@ Ragged Ragged::concat(std::span<const std::shared_ptr<const Ragged>> columns) {
   std::int64_t stored = 0;
   for (const auto& column : columns) {
     if (column->item_bytes_ != first.item_bytes_ || column->planes_ != first.planes_ || column->pads_ != first.pads_ ||
-        column->pad_ != first.pad_ ||        (column->counts_ == nullptr) != (first.counts_ == nullptr)) {
+        column->pad_ != first.pad_ || (column->counts_ == nullptr) != (first.counts_ == nullptr)) {
       throw std::invalid_argument("ragged columns of different items or planes cannot be one column");
     }
     for (const RaggedSegment& segment : column->segments_) {

@@ -20,11 +20,11 @@ class RowCache;
 
 // How the bytes of a file are kept while they are read.
 struct Keeping {
-  bool past_cache = false;            // rows are read past the page cache, always
-  std::shared_ptr<RowCache> cache{};  // what keeps runs of it, with past_cache; or null
-  std::string tier = "mmap";          // the name of all that, for people
-  std::string reason{};               // why it is so, in a sentence; or empty
-  std::string locator{};              // of memory: what another process finds it by; or empty
+  bool past_cache = false;             // rows are read past the page cache, always
+  std::shared_ptr<RowCache> cache{};   // what keeps runs of it, with past_cache; or null
+  std::string tier = "mmap";           // the name of all that, for people
+  std::string reason{};                // why it is so, in a sentence; or empty
+  std::string locator{};               // of memory: what another process finds it by; or empty
   std::shared_ptr<OpenFiles> files{};  // where its descriptor is kept; null: with those of all others
 };
 
