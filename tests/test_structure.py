@@ -16,7 +16,8 @@ PACKAGE = Path(memload.__file__).parent
 # From the ground up. A module imports from lower floors only. `memload` itself, the face, stands on all of them.
 FLOORS = [
     {"_core", "_cuda"},
-    {"draws", "row_numbers", "blocks", "memory.tiers", "captured", "gpu.nested", "gpu.pinning_rates"},
+    {"draws", "row_numbers", "blocks", "memory.tiers", "captured", "gpu.nested", "gpu.pinning_rates"}
+    | {"gpu.remembered", "dense"},
     {"gpu.interface"},
     {"pulls", "sampled_rows", "overtaking", "budget_filling", "ragged_rows"},
     {"samplers", "budget_batches"},
@@ -28,7 +29,7 @@ FLOORS = [
     {"memory.model_bytes"},
     {"memory.arenas", "memory.choosing", "memory.guards", "memory.pressure"},
     {"fields", "state", "mapped", "planned_rows", "ragged_samples"}
-    | {"pace", "reseeding", "drawing_free"}
+    | {"pace", "pipelined", "reseeding", "drawing_free"}
     | {"packed_storages"},
     {"augment"},
     {"cast_rule"},
@@ -57,7 +58,7 @@ FLOORS = [
     | {"memory.weights", "memory.loading"},
     {"gpu.casting", "memory.layerwise"},
     {"gpu.gathering", "memory.offload"},
-    {"gpu.near_rows"},
+    {"gpu.near_rows", "gpu.shared_frames"},
     {"conversion", "memory.placing"},
     {"carried", "batch_sizes"},
     {"door", "cold", "transforms"},
