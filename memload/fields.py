@@ -125,6 +125,11 @@ class Field:
         """Return the column that the pipeline reads to make batches of that dtype."""
         return self.pipeline_column
 
+    @property
+    def built(self) -> torch.dtype | None:
+        """The dtype of what a device builds of what crossed to it; None: nothing, a batch crosses as it is."""
+        return None
+
     def gather(self, rows: NDArray[np.int64]) -> Any:
         """Return a fresh tensor (len(rows), *shape) with a copy of these rows.
 
