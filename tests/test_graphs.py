@@ -127,6 +127,22 @@ def rings(sizes, **more):
     return [ring(n) for n in sizes]
 
 
+def test_graphs_stay_graphs_on_every_tier(tmp_path):
+    rings = [Data(x=torch.rand(n, 3), edge_index=torch.arange(2 * n).reshape(2, n) % n) for n in (2, 5, 1, 7)]
+    memload.write_graphs(tmp_path / "set", memload.from_graphs(rings), progress=False)
+    mapped = memload.open_graphs(tmp_path / "set")
+    expected = next(iter(memload.FastLoader(mapped, batch_size=4, collate_fn=memload.graph_collate)))
+    for tier, options in {"mmap": {}, "direct": {}, "ram": {}, "hybrid": {"cache_bytes": "2MB"}, "auto": {}}.items():
+        there = mapped.with_tier(tier, **options)
+        assert isinstance(there, memload.GraphDataset)
+        assert there.tier == ("mmap" if tier == "auto" else tier)
+        batch = next(iter(memload.FastLoader(there, batch_size=4, collate_fn=memload.graph_collate)))
+        assert all(torch.equal(batch[name], expected[name]) for name in ("x", "edge_index", "batch", "ptr"))
+    assert there.tier_reason.startswith("mmap: ")
+    with pytest.raises(ValueError, match="it cannot be cast in RAM; leave it out"):
+        mapped.with_tier("ram", ram_dtype={"x": torch.bfloat16})
+
+
 def test_texts_of_graphs_are_lists_of_str(tmp_path):
     graphs = rings([2, 3], smiles="C1=CC=CN=C1é")
     graphs[1].smiles = ""
