@@ -25,7 +25,7 @@ from memload.map_results import Results
 from memload.mapped import MappedDataset
 from memload.memory.budget import disk_free, memory
 from memload.memory.choosing import Choice, Needs, choose, fits_on_disk
-from memload.memory.placing import as_tier, check_option_names, needs_of, placed_as_chosen
+from memload.memory.placing import TierOptions, as_tier, check_option_names, needs_of, placed_as_chosen
 from memload.memory.tiers import Tier
 from memload.opening import from_arrays
 from memload.opening import open as open_dataset
@@ -49,7 +49,8 @@ def cached(
         return _chosen(results, stored, progress)
     if stored is None:
         return _in_memory(results, "", progress)
-    return stored.read(open_dataset(stored.filled(), tier=wanted, **options))
+    kept = open_dataset(stored.filled())
+    return stored.read(kept if wanted is Tier.MMAP else kept.with_tier(wanted, progress=progress, **options))
 
 
 def _place(
@@ -63,6 +64,7 @@ def _place(
         wanted = Tier.MMAP if tier is None else as_tier(tier)
         if wanted is Tier.AUTO and options:
             raise TypeError(f'{", ".join(options)}: for a tier that is given; tier="auto" chooses by itself')
+        TierOptions(**{name: value for name, value in options.items() if name != "device"}).check_for(wanted)
         return where, wanted
     wanted = Tier(str(where))
     if wanted not in (Tier.RAM, Tier.AUTO):
@@ -139,13 +141,14 @@ def _chosen(results: Results, stored: _Stored | None, progress: bool | None) -> 
     nbytes = results.nbytes if stored is None else stored.nbytes
     room = 0 if stored is None else stored.room
     written = stored is not None and stored.complete
+    options = TierOptions(progress=progress)
     choice = choose(replace(_needs(results.base), transformed=nbytes, written=written), memory().free, room)
     if not choice.of_results:
         note(f"not cached: {choice.reason}", progress)
-        return _uncached(results, choice)
+        return _uncached(results, choice, options)
     if stored is not None and (written or fits_on_disk(nbytes, room)):
         kept = open_dataset(stored.filled())
-        return stored.read(replace(kept, fields=placed_as_chosen(kept.fields, choice)))
+        return stored.read(replace(kept, fields=placed_as_chosen(kept.fields, choice, options)))
     return _in_memory(results, choice.reason, progress)
 
 
@@ -157,10 +160,10 @@ def _on_host(base: Any) -> bool:
     return isinstance(base, Dataset) and base.tier not in (Tier.PINNED, Tier.DEVICE)
 
 
-def _uncached(results: Results, choice: Choice) -> MappedDataset:
+def _uncached(results: Results, choice: Choice, options: TierOptions) -> MappedDataset:
     base = results.base
     if _on_host(base):
-        base = replace(base, fields=placed_as_chosen(base.fields, choice))
+        base = replace(base, fields=placed_as_chosen(base.fields, choice, options))
     return results.over(base)._because(choice.reason)
 
 

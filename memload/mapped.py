@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.data import Dataset, Subset
 
+from memload.memory.tiers import Tier
 from memload.seeding import Drawing
 
 if TYPE_CHECKING:
     import memload.dataset
-    from memload.memory.tiers import Tier
 
 
 class MappedDataset(Dataset[Any]):
@@ -102,7 +102,8 @@ class MappedDataset(Dataset[Any]):
     @property
     def tier(self) -> Tier | None:
         """The tier of the rows before the function; None where parts differ, or nobody knows."""
-        return getattr(self.base, "tier", None)
+        found = getattr(self.base, "tier", None)
+        return found if isinstance(found, Tier) else None
 
     @property
     def tier_reason(self) -> str:

@@ -2,15 +2,13 @@
 
 import json
 import pickle
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 from graph_cases import VALUES, assert_same_batch, assert_same_graph, assert_same_tensors, graph_lists
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from programs import run
 from torch.utils.data import DataLoader as StockLoader
 from torch.utils.data import StackDataset, Subset
 from torch_geometric.data import Batch, Data, HeteroData, InMemoryDataset
@@ -464,9 +462,9 @@ try:
 except ImportError as error:
     print(error)
 """
-    environment = {"PYTHONPATH": str(Path(memload.__file__).parents[1])}
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
-    assert 'pip install "memload[graphs]"' in done.stdout, done.stderr
+    done = run(program)
+    assert done.status == 0, done.err
+    assert 'pip install "memload[graphs]"' in done.out[0]
 
 
 ODD = st.one_of(

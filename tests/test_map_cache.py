@@ -237,6 +237,28 @@ def test_auto_keeps_results_where_they_fit_and_says_why(ds, tmp_path, monkeypatc
         assert_same(list(memload.FastLoader(cached, 64)), list(memload.FastLoader(mapped, 64)))
 
 
+def test_what_fits_ram_alone_is_written_nowhere(ds, tmp_path, monkeypatch):
+    monkeypatch.setattr(map_cache, "disk_free", lambda _: 5000)
+    cached = ds.map(standardised).cache(tmp_path, tier="auto")
+    assert (cached.tier, entries(tmp_path)) == (Tier.RAM, [])
+
+
+def test_what_an_interrupted_run_wrote_needs_no_room_again(ds, tmp_path, monkeypatch):
+    many, left = ds.select(torch.arange(2000) % 200), iter(range(1500))
+
+    def ends(sample):
+        next(left)
+        return sample["x"].repeat(400)
+
+    with pytest.raises(RuntimeError):
+        many.map(ends).cache(tmp_path, version="1")
+    left = iter(range(9999))
+    monkeypatch.setattr(map_cache, "memory", lambda: Memory(10**4, 10**3, None, None))
+    monkeypatch.setattr(map_cache, "disk_free", lambda _: 8_000_000)  # 9.6 MB in all, and a fifth more
+    assert many.map(ends).cache(tmp_path, tier="auto", version="1").tier is Tier.MMAP
+    assert isinstance(many.map(ends).cache(tmp_path, tier="auto", version="2"), memload.MappedDataset)
+
+
 @pytest.mark.parametrize("base", ["files", "memory", "another's"])
 def test_what_auto_can_keep_nowhere_is_computed_for_every_batch(ds, tmp_path, capsys, base):
     memload.write(tmp_path / "set", ds, progress=False)

@@ -177,6 +177,7 @@ def test_on_a_gpu_batches_cross_uncast_and_both_sides_count_as_the_loader_says()
     assert near.gpu.of("batches") == loader.device_nbytes
     assert near.data.batch_bytes == far.data.batch_bytes == 32 * (64 * 64 * 3 * 4 + 40)
     assert far.gpu is None
+    assert memload.plan(PICTURES, 32, device="cpu", ram="16GB", disk="1TB", **common).gpu is None
 
 
 def test_casts_that_move_pixels_count_as_what_they_make():

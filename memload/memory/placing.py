@@ -166,7 +166,7 @@ def _automatically(fields: Mapping[str, Field], options: TierOptions, casts: Map
 def placed_as_chosen(
     fields: Mapping[str, Field],
     choice: Choice,
-    options: TierOptions | None = None,
+    options: TierOptions,
     casts: Mapping[str, Cast] | None = None,
 ) -> dict[str, Field]:
     """Return the fields on the tier that was chosen for them, with its reason.
@@ -174,7 +174,6 @@ def placed_as_chosen(
     Raises:
         MemorySpaceError: it does not fit any more.
     """
-    options = options or TierOptions()
     if choice.tier is Tier.RAM:
         return _in_ram(fields, options, casts or {}, choice.reason)
     if choice.tier is Tier.HYBRID:
