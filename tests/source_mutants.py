@@ -16,11 +16,8 @@ import warnings
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import torch
-import zarr
 from hdf5_mutants import MOST_MEMORY, MOST_SECONDS, mutant
-from torch_geometric.data import Data, InMemoryDataset
 
 import memload
 
@@ -71,12 +68,16 @@ def torch_file(path):
 
 
 def graphs(path):
+    from torch_geometric.data import Data, InMemoryDataset
+
     made = [Data(x=torch.rand(n, 4), edge_index=torch.randint(0, n, (2, 2 * n)), num_nodes=n) for n in (3, 2, 7)]
     InMemoryDataset.save(made, str(path / "data.pt"))
     return path / "data.pt"
 
 
 def arrow(path):
+    import pyarrow as pa
+
     lists = pa.ListArray.from_arrays(pa.array(np.arange(0, 21, 2, dtype="i4")), pa.array(np.arange(20.0)))
     table = pa.table({"x": np.arange(10), "y": lists, "s": ["text"] * 10})
     with pa.OSFile(str(path / "x.arrow"), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
@@ -85,6 +86,8 @@ def arrow(path):
 
 
 def zarr_store(path):
+    import zarr
+
     group = zarr.create_group(path / "x.zarr")
     kinds = {"a": {"shards": (8, 6)}, "b": {"compressors": None}, "c": {"fill_value": 3}}
     for name, options in kinds.items():
@@ -141,10 +144,11 @@ def read(path, kind):
     return True
 
 
-def main(kind, seconds=600.0, first=0, count=10**9):
-    warnings.simplefilter("ignore")
+def try_mutants(kind, seconds=600.0, first=0, count=10**9):
+    """Return how many of the mutants could be read."""
     until, good = time.monotonic() + seconds, 0
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory() as name, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         folder = Path(name)
         sound = FORMATS[kind](folder)
         path = folder / "mutant" / sound.name
@@ -157,6 +161,12 @@ def main(kind, seconds=600.0, first=0, count=10**9):
             damage(random.Random(number), sound, path)
             good += read(path, kind)
             assert time.monotonic() - begin < MOST_SECONDS, f"mutant {number}: too slow"
+    return good
+
+
+def main(kind, *limits):
+    warnings.simplefilter("ignore")
+    good = try_mutants(kind, *map(float, limits[:1]), *map(int, limits[1:]))
     status = Path("/proc/self/status").read_text()
     peak = int(status.partition("VmHWM:")[2].split()[0]) << 10
     assert peak < MOST_MEMORY, f"{peak} bytes of memory"
@@ -164,4 +174,4 @@ def main(kind, seconds=600.0, first=0, count=10**9):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], *map(float, sys.argv[2:3]), *map(int, sys.argv[3:]))
+    main(*sys.argv[1:])
