@@ -6,6 +6,7 @@ import torch
 from late_reading import LATE, assert_same, on_cpu, read_all
 
 import memload
+from memload.gpu.nested import tensors_of
 from memload.gpu.simulated import SimulatedInterface
 
 FRAMES, BATCH, LAGS = 150, 16, 10
@@ -141,3 +142,14 @@ def test_a_wait_that_is_left_out_shows(call):
     except (IndexError, memload.DeviceError):  # places that were not there yet
         return
     assert device.simulated.violations or not all(map(torch.equal, [one for (one,) in read], expected))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("cut", ["lags", "lags with gaps", "windows", "selected"])
+def test_windows_built_on_a_gpu_are_those_of_the_cpu(cut):
+    """Not run yet where no GPU was at hand."""
+    for cast in CASTS.values():
+        options = {"shuffle": True, "batch_size": 32, "cast": cast}
+        ds = CUTS[cut](movie())
+        for got, want in zip(loader(ds, device="cuda", **options), loader(ds, **options), strict=True):
+            assert all(torch.equal(x.cpu(), y) for x, y in zip(tensors_of(got), tensors_of(want), strict=True))

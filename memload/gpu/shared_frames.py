@@ -6,6 +6,7 @@ rows of a batch -> frames of its windows, each once -> slot -> bus -> one kernel
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -58,14 +59,18 @@ class SharedFrames(Field):
         """The dtype of the windows."""
         return self.dtype if self.cast is None else self.cast.dtype
 
+    @functools.cached_property
+    def _run(self) -> tuple[int, ...]:
+        return _run(self.column)
+
     def assembled(self, values: torch.Tensor, more: Iterator[torch.Tensor]) -> torch.Tensor:
         """Return the windows of these frames on their device, queued in its current stream."""
-        places, count = next(more), len(self.column.steps)
+        places, count = next(more), self.shape[0]
         if not len(places):  # few frames are shared: these are the windows themselves
             windows = values.view(len(values) // count, *self.shape)
             return windows.clone() if self.cast is None else cast_on_device(windows, self.cast)
-        if run := _run(self.column):
-            return expand_windows(values, places, steps_on(run, values.device), self.cast)
+        if self._run:
+            return expand_windows(values, places, steps_on(self._run, values.device), self.cast)
         windows = gather_rows(values, places).view(len(places) // count, *self.shape)
         return windows if self.cast is None else cast_on_device(windows, self.cast)
 
