@@ -111,6 +111,8 @@ def test_what_few_windows_share_is_sent_as_windows():
 def test_fields_beside_the_windows_and_functions_of_batches_are_as_ever():
     ds = movie().with_lags(stim=range(LAGS), robs=range(3)).as_tuple("number", "stim", "rate", "robs")
     shared(ds, cast={"stim": CASTS["norm"]["stim"], "rate": memload.Cast(torch.float64)}, shuffle=True, batch_size=40)
+    same = {"rate": memload.Cast(torch.float32)}  # which changes nothing, of windows too small to be shared
+    shared(movie().with_lags(rate=range(4)), cast=same)
     shared(ds, batch_transform=lambda batch: [batch[1].float().mean((2, 3, 4)), batch[3]])
     crop = memload.Augment(crop=(6, 4), flip=0.5)
     shared(

@@ -11,9 +11,11 @@ namespace {
 
 using Numbers = std::vector<std::int64_t>;
 
-// In tenths. Each shared frame saves its way across the bus and costs the device one more kernel.
+// In tenths. Above, windows that cross as they are cost less: they need neither places nor a kernel that builds them.
 constexpr std::size_t kMostTaken = 7;
-constexpr std::size_t kFlagsPerFrame = 4;
+// Where the numbers of a batch's frames reach over at most so many times their count, there is an entry for each
+// number.
+constexpr std::size_t kMostEntries = 4;
 
 Numbers every_frame(std::span<const std::int64_t> begins, std::span<const std::int64_t> steps) {
   Numbers frames;
@@ -57,12 +59,14 @@ SharedFrames share_runs(const Numbers& firsts, const Numbers& sorted, std::int64
   return shared;
 }
 
-// Rising, each once. Where they lie close together a flag for each number is faster than sorting.
+bool lies_close(std::size_t span, std::size_t frames) { return span / kMostEntries <= frames; }
+
+// Rising, each once. A flag for each number is faster than sorting.
 Numbers distinct(const Numbers& frames) {
   const auto [lowest, highest] = std::minmax_element(frames.begin(), frames.end());
   const auto span = static_cast<std::size_t>(*highest - *lowest) + 1;
   Numbers found;
-  if (span / kFlagsPerFrame <= frames.size()) {
+  if (lies_close(span, frames.size())) {
     std::vector<std::uint8_t> seen(span, 0);
     for (const std::int64_t frame : frames) seen[static_cast<std::size_t>(frame - *lowest)] = 1;
     for (std::size_t i = 0; i < span; ++i) {
@@ -82,7 +86,7 @@ Numbers places_of(const Numbers& frames, const Numbers& distinct) {
   places.reserve(frames.size());
   const std::int64_t lowest = distinct.front();
   const auto span = static_cast<std::size_t>(distinct.back() - lowest) + 1;
-  if (span / kFlagsPerFrame <= frames.size()) {
+  if (lies_close(span, frames.size())) {
     Numbers table(span);
     for (std::size_t i = 0; i < distinct.size(); ++i) {
       table[static_cast<std::size_t>(distinct[i] - lowest)] = static_cast<std::int64_t>(i);

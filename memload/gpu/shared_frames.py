@@ -24,9 +24,7 @@ from memload.gpu.frames import windows_of
 from memload.gpu.gathering import expand_windows, gather_rows, steps_on
 from memload.native import Key, Source
 
-MOST_TAKEN = 0.7
-"""Frames and places of a batch are shared if they have at most so much of the bytes of its windows."""
-
+_MOST_TAKEN = 0.7  # of the bytes of a batch's windows, as in csrc/core/shared_frames.cpp
 _PLACE_BYTES = 8
 
 
@@ -100,7 +98,7 @@ def _shared(one: Field, cast: Cast | None, drawn: int) -> SharedFrames | None:
     if windows is None or len(windows.steps) < 2 or not one.row_bytes or one.built:
         return None
     places = _PLACE_BYTES * (1 if _run(windows) else len(windows.steps))
-    if places > MOST_TAKEN * one.row_bytes or _expected(windows, drawn) > MOST_TAKEN:
+    if places > _MOST_TAKEN * one.row_bytes or _expected(windows, drawn) > _MOST_TAKEN:
         return None
     index_bytes = 0 if windows is one.column else windows.selection_bytes
     return SharedFrames(one.dtype, one.shape, windows, one.lenders, one.digest, cast=cast, index_bytes=index_bytes)
