@@ -190,7 +190,7 @@ class Source:
         fields = [self.fields[key] for key in order]
         finish = [_finisher(self.fields[key], self._fused(key), self.casts.get(key), cast) for key in order]
         if any(isinstance(field, RaggedField) or field.built for field in fields):
-            late = [self._is_made(key) and self._fused(key) is None for key in order]
+            late = [self.is_made(key) and self._fused(key) is None for key in order]
             return self._in_place(_assembler(fields, finish, late, take))
         if not any(finish):
             return self._in_place(lambda capsules: [take(capsule) for capsule in capsules])
