@@ -26,7 +26,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         subparser = commands.add_parser(name, help=command.help, description=f"{command.help}.")
         command.add_arguments(subparser)
         subparser.set_defaults(run=command.run)
-    options, further = parser.parse_known_args(arguments)
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    options, further = parser.parse_known_args(write_command.attached(given) if given[:1] == ["write"] else given)
     if further and (not hasattr(options, "paths") or any(text.startswith("-") for text in further)):
         parser.error(f"unrecognized arguments: {' '.join(further)}")
     if further:  # paths behind an option that stands between paths

@@ -16,7 +16,7 @@ PACKAGE = Path(memload.__file__).parent
 # From the ground up. A module imports from lower floors only. `memload` itself, the face, stands on all of them.
 FLOORS = [
     {"_core", "_cuda"},
-    {"draws", "row_numbers", "blocks", "memory.tiers", "captured", "gpu.nested", "gpu.pinning_rates"}
+    {"draws", "row_numbers", "blocks", "borders", "memory.tiers", "captured", "gpu.nested", "gpu.pinning_rates"}
     | {"gpu.remembered", "dense"},
     {"gpu.interface"},
     {"pulls", "sampled_rows", "overtaking", "budget_filling", "ragged_rows"},
@@ -49,7 +49,7 @@ FLOORS = [
     | {"sources.arrays", "sources.npy", "sources.raw", "sources.safetensors_file"},
     {"shards", "pyg"} | {"sources.npz", "sources.torch_file", "sources.arrow", "sources.hdf5", "sources.ragged_arrays"},
     {"unfinished", "ragged_writing", "graph_lists"} | {"sources.arrow_file", "sources.pyg_file", "sources.zarr_store"},
-    {"ragged_shard_file", "row_buffer", "sources.hugging_face"},
+    {"ragged_shard_file", "row_buffer", "open_files", "sources.hugging_face"},
     {"shard_writer"},
     {"formats", "computed"},
     {"device", "gathered", "cache_files"},
@@ -66,7 +66,8 @@ FLOORS = [
     {"gpu.near_door", "gpu.bringing"},
     {"memory.tiered"},
     {"dataset", "unaltered", "transform_threads"},
-    {"groups", "graphs", "hugging_face", "zipping"},
+    {"graphs"},
+    {"groups", "hugging_face", "zipping"},
     {"gpu.to_device"},
     {"transposing", "same_source", "ragged_option", "codec_sampling"},
     {"supplies", "content"},
