@@ -196,6 +196,7 @@ def write_killed(source, target, shards, with_signal=signal.SIGKILL, **options):
         warnings.simplefilter("ignore", DeprecationWarning)  # of forking with threads, from Python 3.12 on
         child = os.fork()
     if child == 0:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs in the background may have it ignored
         ShardWriter._finish_shard = finish_and_die
         try:
             write_again(source, target, **options)
