@@ -382,6 +382,10 @@ class Windows:
         """
         These rows in this order. Raises IndexError at the first that is not there.
         """
+    def sharing(self) -> Windows:
+        """
+        The same windows, of which a pipeline gives a batch as frames, each once, and the int64 places of windows among them: of each one's lowest step, where the steps leave no gap, else of each step. Without places, as few frames are shared, the frames are those of window after window.
+        """
     @property
     def frames(self) -> Column | Tiles | Windows | Ragged:
         ...

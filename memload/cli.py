@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -14,7 +15,10 @@ from memload.sizes import format_size
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run `memload ARGUMENTS` and return its exit status: 0 done, 1 checksums differ, 2 it could not be done."""
+    """Run `memload ARGUMENTS` and return its exit status: 0 done, 1 checksums differ, 2 it could not be done.
+
+    141, as of programs that end by SIGPIPE: whoever was to read the output, such as `head`, has gone.
+    """
     parser = argparse.ArgumentParser(prog="memload", description="Array data for training, at the speed of memory.")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for name, command in COMMANDS.items():
@@ -27,7 +31,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if further:  # paths behind an option that stands between paths
         options.paths += further
     try:
-        return int(options.run(options))
+        status = int(options.run(options))
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError as error:
+        return _unread(error)
     except KeyboardInterrupt:
         return 130
     except ChecksumError as error:
@@ -39,6 +47,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (MemloadError, OSError, ValueError, TypeError, IndexError, ImportError) as error:
         print(f"memload: {error}", file=sys.stderr)
         return 2
+
+
+def _unread(error: BrokenPipeError) -> int:
+    """Say nothing if it is the output that nobody reads any more, so that the interpreter says nothing at its end."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    print(f"memload: {error}", file=sys.stderr)
+    return 2
 
 
 class Command(NamedTuple):

@@ -121,6 +121,11 @@ class Field:
         """The column that the pipeline reads."""
         return self.column
 
+    @property
+    def built(self) -> torch.dtype | None:
+        """The dtype of what a device builds of what crossed to it; None: nothing, a batch crosses as it is."""
+        return None
+
     def gather(self, rows: NDArray[np.int64]) -> Any:
         """Return a fresh tensor (len(rows), *shape) with a copy of these rows.
 

@@ -23,7 +23,7 @@ from memload.dataset import Dataset
 from memload.engine import EngineOptions, Gatherer, NativePass
 from memload.gpu.device_batches import Casts, MovedBatches
 from memload.gpu.interface import HostMemory, Interface
-from memload.gpu.landing import device_bytes, how_they_go
+from memload.gpu.landing import device_bytes, handed_bytes, how_they_go
 from memload.gpu.near_batches import NearSettings, lies_near
 from memload.gpu.placing import Placer
 from memload.gpu.static_buffers import StaticBatches, checked_buffers
@@ -227,18 +227,23 @@ class FastLoader(DataLoader[T]):
 
     @property
     def device_nbytes(self) -> int:
-        """Bytes of the device that a native pass takes at most: batches under way, ahead and in the loop's hands.
+        """Bytes of the device that a pass takes at most: batches under way, ahead and in the loop's hands, and buffers.
 
-        0 without ``device=``, for rows that lie on a device already, and on the stock machinery, which does not know
-        its batches beforehand. Batches that the loop keeps, and what ``batch_transform`` makes of one, come on top.
+        Without ``device=``, for rows that lie on a device already, and on the stock machinery, which does not know its
+        batches beforehand, only those of ``static_buffers``: there, and where ``batch_transform`` makes batches, as the
+        first batch has shown them. Batches that the loop keeps, and what ``batch_transform`` makes of one, come on top.
         """
         source = self._resolved()
-        if self._target is None or isinstance(source, str):
-            return 0
-        settings = settings_of(self, source.with_casts(self._casts))
+        buffers = 0 if self._buffers is None else self._buffers.nbytes
+        if isinstance(source, str):
+            return 0 if self._target is None else buffers
+        settings, count = settings_of(self, source.with_casts(self._casts)), self.static_buffers or 0
         if isinstance(settings, NearSettings):
+            return buffers or count * settings.batch_bytes
+        if self._target is None:
             return 0
-        return sum(map(device_bytes, settings.each if isinstance(settings, GroupSettings) else [settings]))
+        each = settings.each if isinstance(settings, GroupSettings) else [settings]
+        return sum(map(device_bytes, each)) + (buffers or count * sum(map(handed_bytes, each)))
 
     def stats(self) -> LoaderStats:
         """Return where the time of the native passes went so far; printing it says what limits."""

@@ -143,12 +143,12 @@ class Source:
         )
 
     def pipeline_fields(self) -> list[PipelineField]:
-        """Return the fields as the native pipeline takes them; with `raw`, those that are cast afterwards first."""
+        """Return the fields as the native pipeline takes them; with `raw`, those that a device makes more of first."""
         return [_pipeline_field(self.fields[key], self._fused(key)) for key in self._order]
 
-    def raw_casts(self) -> list[Cast]:
-        """Return the casts that are done after the gather, with `raw`: of the first fields of the pipeline."""
-        return [self.casts[key] for key in self._order if self._is_cast(key)]
+    def made_there(self) -> list[torch.dtype]:
+        """Return the dtypes of what a device makes, with `raw`, of the first fields of the pipeline."""
+        return [self.fields[key].built or self.casts[key].dtype for key in self._order if self._is_made(key)]
 
     @property
     def makes_plain_containers(self) -> bool:
@@ -189,7 +189,7 @@ class Source:
         order = self._order
         fields = [self.fields[key] for key in order]
         finish = [_finisher(self.fields[key], self._fused(key), self.casts.get(key), cast) for key in order]
-        if any(isinstance(field, RaggedField) for field in fields):
+        if any(isinstance(field, RaggedField) or field.built for field in fields):
             return self._in_place(_assembler(fields, finish, take))
         if not any(finish):
             return self._in_place(lambda capsules: [take(capsule) for capsule in capsules])
@@ -211,12 +211,12 @@ class Source:
 
     @property
     def _order(self) -> list[Key]:
-        return sorted(self.fields, key=lambda key: not self._is_cast(key)) if self.raw else list(self.fields)
+        return sorted(self.fields, key=lambda key: not self._is_made(key)) if self.raw else list(self.fields)
 
-    def _is_cast(self, key: Key) -> bool:
-        """Whether a cast, or a conversion, is left to be done to a field of a batch that is gathered raw."""
-        cast = self.casts.get(key)
-        return cast is not None and not (cast.is_plain and cast.dtype == self.fields[key].dtype)
+    def _is_made(self, key: Key) -> bool:
+        """Whether a cast, a conversion or windows are left to be made of a field of a batch that is gathered raw."""
+        cast, field = self.casts.get(key), self.fields[key]
+        return field.built is not None or (cast is not None and not (cast.is_plain and cast.dtype == field.dtype))
 
     def _after(self, key: Key, cast: Cast) -> Cast:
         """The cast of a field after what its dataset makes of it."""

@@ -12,7 +12,7 @@ from memload.dtypes import as_torch_dtype
 from memload.errors import FormatError
 from memload.fields import Field
 from memload.formats import Stated, is_directory, open_fields, recognised
-from memload.memory.placing import as_tier
+from memload.memory.placing import as_tier, check_option_names
 from memload.memory.tiers import Tier
 from memload.row_costs import warn_of_unfit
 from memload.shard_index import INDEX_NAME
@@ -70,6 +70,7 @@ def open(  # noqa: A001 - users call it memload.open
         >>> memload.open(path, field="stim")[3]["stim"]
         tensor([ 9., 10., 11.], dtype=torch.float64)
     """
+    check_option_names(tier_options, "memload.open")
     if as_tier(tier) is Tier.MMAP and tier_options:
         raise TypeError(f'{", ".join(tier_options)}: for another tier; give tier= as well, as in tier="ram"')
     stated = Stated(field, key, trust, dtype, shape, offset)

@@ -139,6 +139,11 @@ def _windows(name: str, field: Field, steps: list[int], runs: Sequence[Run]) -> 
         raise ValueError(f"field {name!r}: it is windows already, which cannot be cut into windows again")
     shape = (len(steps), *field.shape)
     if isinstance(field.column, NearColumn):
+        if field.column.index.steps is not None:
+            raise ValueError(
+                f"field {name!r}: it is windows already, which are not cut into windows again where they lie on a "
+                "device: cut them both times in files or arrays, then bring them by memload.to_device"
+            )
         return replace(field, shape=shape, column=field.column.windows(steps, runs))
     column = _overlapping(field, steps, runs) or Windows(field.column, steps, list(runs))
     digest = digest_of([field.digest, f"windows {steps} {runs}"]) if field.digest else ""

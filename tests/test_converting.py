@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 
@@ -15,6 +13,7 @@ import strategies
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from programs import run
 
 import memload
 from memload.blocks import Block
@@ -382,11 +381,9 @@ print(most[0] - before)
 
 def test_a_conversion_holds_no_more_than_it_states(tmp_path):
     np.lib.format.open_memmap(tmp_path / "x.npy", "w+", np.int16, (400, 500, 1000)).flush()
-    done = subprocess.run(
-        [sys.executable, "-c", LARGE, tmp_path / "x.npy"], capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout) < 128  # MiB, for 400 MB
+    done = run(LARGE, tmp_path / "x.npy")
+    assert done.status == 0, done.err
+    assert int(done.out[0]) < 128  # MiB, for 400 MB
 
 
 # Rows that are stored across

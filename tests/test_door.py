@@ -369,7 +369,7 @@ def test_a_view_travels_to_a_spawned_process_without_its_slots():
     assert same(default_collate(pickle.loads(pickle.dumps(ds)).__getitems__([2, 3])), default_collate([ds[2], ds[3]]))
 
 
-@pytest.mark.parametrize("context", ["fork", "spawn"])
+@pytest.mark.parametrize("context", ["fork", "forkserver"])
 def test_workers_gather_with_slots_of_their_own(context):
     ds = dataset()
     passes(ds, batch_size=8)  # this process has slots when its workers start

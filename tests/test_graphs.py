@@ -2,15 +2,13 @@
 
 import json
 import pickle
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 from graph_cases import VALUES, assert_same_batch, assert_same_graph, assert_same_tensors, graph_lists
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from programs import run
 from torch.utils.data import DataLoader as StockLoader
 from torch.utils.data import StackDataset, Subset
 from torch_geometric.data import Batch, Data, HeteroData, InMemoryDataset
@@ -127,6 +125,22 @@ def rings(sizes, **more):
         return Data(x=torch.rand(n, 3), edge_index=torch.stack([nodes, nodes.roll(-1)]), **more)
 
     return [ring(n) for n in sizes]
+
+
+def test_graphs_stay_graphs_on_every_tier(tmp_path):
+    rings = [Data(x=torch.rand(n, 3), edge_index=torch.arange(2 * n).reshape(2, n) % n) for n in (2, 5, 1, 7)]
+    memload.write_graphs(tmp_path / "set", memload.from_graphs(rings), progress=False)
+    mapped = memload.open_graphs(tmp_path / "set")
+    expected = next(iter(memload.FastLoader(mapped, batch_size=4, collate_fn=memload.graph_collate)))
+    for tier, options in {"mmap": {}, "direct": {}, "ram": {}, "hybrid": {"cache_bytes": "2MB"}, "auto": {}}.items():
+        there = mapped.with_tier(tier, **options)
+        assert isinstance(there, memload.GraphDataset)
+        assert there.tier == ("mmap" if tier == "auto" else tier)
+        batch = next(iter(memload.FastLoader(there, batch_size=4, collate_fn=memload.graph_collate)))
+        assert all(torch.equal(batch[name], expected[name]) for name in ("x", "edge_index", "batch", "ptr"))
+    assert there.tier_reason.startswith("mmap: ")
+    with pytest.raises(ValueError, match="it cannot be cast in RAM; leave it out"):
+        mapped.with_tier("ram", ram_dtype={"x": torch.bfloat16})
 
 
 def test_texts_of_graphs_are_lists_of_str(tmp_path):
@@ -403,9 +417,9 @@ try:
 except ImportError as error:
     print(error)
 """
-    environment = {"PYTHONPATH": str(Path(memload.__file__).parents[1])}
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
-    assert 'pip install "memload[graphs]"' in done.stdout, done.stderr
+    done = run(program)
+    assert done.status == 0, done.err
+    assert 'pip install "memload[graphs]"' in done.out[0]
 
 
 ODD = st.one_of(

@@ -158,11 +158,11 @@ def test_stock_workers_hand_over_ragged_batches(workers):
         assert same(list(loader), list(memload.FastLoader(ds, 8, ragged=form)))
 
 
-def test_a_dataset_travels_to_a_spawned_process(tmp_path):
+def test_a_dataset_travels_to_a_process_that_starts_afresh(tmp_path):
     ds = sentences(12)
     stored = memload.write(tmp_path / "set", ds)
     for one in (ds, stored, ds.select([5, 1, 5]), stored.select([5, 1, 5]).with_ragged(tokens="padded")):
-        with multiprocessing.get_context("spawn").Pool(1) as pool:
+        with multiprocessing.get_context("forkserver").Pool(1) as pool:
             found = pool.apply_async(all_samples, (one,)).get(timeout=60)
         assert found == all_samples(one)
         assert same(list(memload.FastLoader(pickle.loads(pickle.dumps(one)), 4)), list(memload.FastLoader(one, 4)))

@@ -86,7 +86,7 @@ class Account:
         return value if outcome == "gives" else None, outcome
 
     def write(self):
-        torch.manual_seed(11)
+        torch.default_generator.manual_seed(11)  # torch.manual_seed would note for each GPU to come who calls
         random.seed(12)
         np.random.seed(13)  # noqa: NPY002
         case = self.case

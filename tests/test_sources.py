@@ -3,8 +3,6 @@
 import json
 import os
 import pickle
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -12,6 +10,7 @@ import strategies
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
+from programs import run
 from safetensors.torch import save_file
 
 import memload
@@ -251,8 +250,8 @@ def test_an_unreadable_file_is_a_permission_error_with_its_path(tmp_path):
     )
     for part in (tmp_path, *tmp_path.parents[:2]):
         part.chmod(0o755)
-    done = subprocess.run([sys.executable, "-c", code, tmp_path / "a.npy"], capture_output=True, text=True, check=True)
-    assert "a.npy" in done.stdout
+    done = run(code, tmp_path / "a.npy")
+    assert "a.npy" in done.out[0], done.err
 
 
 def repeated(array):

@@ -17,7 +17,8 @@ PACKAGE = Path(memload.__file__).parent
 FLOORS = [
     {"_core", "_cuda"},
     {"permutations"},
-    {"draws", "row_numbers", "blocks", "memory.tiers", "captured", "gpu.nested", "gpu.pinning_rates"},
+    {"draws", "row_numbers", "blocks", "memory.tiers", "captured", "gpu.nested", "gpu.pinning_rates"}
+    | {"gpu.remembered", "dense"},
     {"gpu.interface"},
     {"pulls", "sampled_rows", "overtaking", "budget_filling", "ragged_rows"},
     {"samplers", "budget_batches"},
@@ -29,7 +30,7 @@ FLOORS = [
     {"memory.model_bytes"},
     {"memory.arenas", "memory.choosing", "memory.guards", "memory.pressure"},
     {"fields", "state", "mapped", "planned_rows", "ragged_samples"}
-    | {"pace", "reseeding", "drawing_free"}
+    | {"pace", "pipelined", "reseeding", "drawing_free"}
     | {"packed_storages"},
     {"augment"},
     {"cast_rule"},
@@ -58,7 +59,7 @@ FLOORS = [
     | {"memory.weights", "memory.loading"},
     {"gpu.casting", "memory.layerwise"},
     {"gpu.gathering", "memory.offload"},
-    {"gpu.near_rows"},
+    {"gpu.near_rows", "gpu.shared_frames"},
     {"conversion", "memory.placing"},
     {"carried", "batch_sizes"},
     {"door", "cold", "transforms"},
@@ -72,7 +73,7 @@ FLOORS = [
     {"supplies", "content"},
     {"ragged_supply", "fingerprints"},
     {"opening", "readers", "stock_only", "worker_states", "graph_collating"},
-    {"picture_files"},
+    {"picture_files", "derivation"},
     {"picture_labels", "picture_pixels"},
     {"pictures"},
     {"graph_files", "writing", "collation", "by_the_dataset", "grouped_source"},
@@ -82,19 +83,21 @@ FLOORS = [
     {"grouped_batches"},
     {"gpu.trials"},
     {"loader"},
+    {"map_results"},
     {"memory.variants", "memory.steps", "memory.out_of_memory", "memory.agreement", "memory.memory_budget"}
-    | {"memory.recomputing"},
-    {"memory.curves", "memory.trials", "memory.probing"},
+    | {"memory.recomputing", "memory.account"},
+    {"memory.curves", "memory.trials", "memory.probing", "memory.stock_bytes"},
+    {"memory.loader_slots"},
     {"memory.measuring"},
     {"memory.batch_size"},
     {"memory.fitting"},
-    {"accelerated", "memory.account", "memory.weightless", "memory.shape", "memory.loader_bytes", "memory.machine"},
-    {"memory.request", "memory.stock_bytes"},
+    {"accelerated", "memory.weightless", "memory.shape", "memory.loader_bytes", "memory.machine"},
+    {"memory.request"},
     {"memory.placement", "memory.gpu_account"},
     {"memory.accounts", "memory.plan_result"},
     {"memory.alternatives"},
     {"memory.planner"},
-    {"accelerated", "accumulation", "derivation"},
+    {"accelerated", "accumulation"},
     {"scoring", "map_cache"},
     {"memory.pacing", "memory.processes", "memory.gpu_samples", "memory.row_caches", "memory.shrinking"},
     {"memory.samples"},
@@ -106,7 +109,7 @@ FLOORS = [
 # What runs from the command line stands on the face, like any user's program.
 PROGRAMS = [
     {"measure"},
-    {"stock", "bench", "source_options", "prediction"},
+    {"stock", "bench", "source_options", "trained_options", "prediction"},
     {"demo", "doctor", "write_command", "info_command", "monitor_command", "cache_command", "plan_command"},
     {"cli"},
     {"__main__"},

@@ -5,6 +5,7 @@ Read as a file, it travels to worker processes as a path, is asked for ahead of 
 
 from __future__ import annotations
 
+import bisect
 import os
 import re
 import stat
@@ -45,16 +46,17 @@ class Mapping:
 
 def mapping_of(address: int) -> Mapping | None:
     """Return the mapping of a file that holds this address; None if there is none."""
-    for line in Path("/proc/self/maps").read_text().splitlines():
-        match = _LINE.fullmatch(line)
-        if match is None:
-            continue
-        begin, end, offset = (int(match[group], 16) for group in (1, 2, 4))
-        if begin <= address < end:
-            device = os.makedev(int(match[5], 16), int(match[6], 16))
-            shows_file = match[3][3] == "s" or match[3][1] == "-"
-            return Mapping(begin, end, offset, shows_file, match[8], device, int(match[7]))
-    return None
+    lines = Path("/proc/self/maps").read_bytes().split(b"\n")[:-1]  # thousands, in the order of their addresses
+    at = bisect.bisect_right(lines, address, key=lambda line: int(line.partition(b"-")[0], 16)) - 1
+    match = _LINE.fullmatch(os.fsdecode(lines[at]))
+    if match is None:
+        return None
+    begin, end, offset = (int(match[group], 16) for group in (1, 2, 4))
+    if not begin <= address < end:
+        return None
+    device = os.makedev(int(match[5], 16), int(match[6], 16))
+    shows_file = match[3][3] == "s" or match[3][1] == "-"
+    return Mapping(begin, end, offset, shows_file, match[8], device, int(match[7]))
 
 
 def mapped_file(address: int, nbytes: int) -> tuple[str, int] | None:
