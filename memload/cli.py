@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import select
 import sys
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -25,7 +26,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         subparser = commands.add_parser(name, help=command.help, description=f"{command.help}.")
         command.add_arguments(subparser)
         subparser.set_defaults(run=command.run)
-    options, further = parser.parse_known_args(arguments)
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    options, further = parser.parse_known_args(write_command.attached(given) if given[:1] == ["write"] else given)
     if further and (not hasattr(options, "paths") or any(text.startswith("-") for text in further)):
         parser.error(f"unrecognized arguments: {' '.join(further)}")
     if further:  # paths behind an option that stands between paths
@@ -51,9 +53,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _unread(error: BrokenPipeError) -> int:
     """Say nothing if it is the output that nobody reads any more, so that the interpreter says nothing at its end."""
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
+    output = select.poll()
+    output.register(sys.stdout.fileno(), select.POLLOUT)
+    if any(event & select.POLLERR for _, event in output.poll(0)):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     print(f"memload: {error}", file=sys.stderr)

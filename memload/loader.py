@@ -83,8 +83,9 @@ class FastLoader(DataLoader[T]):
             pipeline; the loop gets what it returns. It follows the cast, runs ahead of the loop in background threads
             under ``torch.no_grad()``, and draws random numbers that follow from (base seed, epoch, rows of the batch).
             On the stock engine it runs inside ``next()``. ``ds.map(fn)`` is the same for single samples.
-        ragged: the form of batches of fields whose rows differ in length, "offsets", "padded" or "jagged", or such by
-            field, as ``ds.with_ragged`` takes it; ``dataset`` is then that dataset.
+        ragged: the form of batches of fields whose rows differ in length, "offsets", "padded", ("padded", -100) for
+            another pad than 0, or "jagged", or such by field, as ``ds.with_ragged`` takes it; ``dataset`` is then that
+            dataset.
         device: where batches go, such as "cuda" (the device that is current when a pass begins) or
             ``torch.device("cuda", 1)``. They cross the bus as they are stored, through pinned memory and ahead of the
             loop, and are cast and transformed on the device; the loop's current stream waits for them, the CPU does
@@ -133,7 +134,7 @@ class FastLoader(DataLoader[T]):
         depth: int | None = None,
         cast: Mapping[Any, Cast] | None = None,
         batch_transform: Callable[..., Any] | None = None,
-        ragged: str | Mapping[str, str] | None = None,
+        ragged: str | tuple[str, Any] | Mapping[str, Any] | None = None,
         device: str | int | torch.device | Interface | None = None,
         static_buffers: int | None = None,
         options: EngineOptions | None = None,

@@ -190,7 +190,8 @@ class Source:
         fields = [self.fields[key] for key in order]
         finish = [_finisher(self.fields[key], self._fused(key), self.casts.get(key), cast) for key in order]
         if any(isinstance(field, RaggedField) or field.built for field in fields):
-            return self._in_place(_assembler(fields, finish, take))
+            late = [self._is_made(key) and self._fused(key) is None for key in order]
+            return self._in_place(_assembler(fields, finish, late, take))
         if not any(finish):
             return self._in_place(lambda capsules: [take(capsule) for capsule in capsules])
         steps = [step or _as_it_is for step in finish]
@@ -263,7 +264,7 @@ def _pipeline_field(field: Field, cast: Cast | None) -> PipelineField:
     code = code_of(field.dtype)
     fused = None if cast is None else (code, code_of(cast.dtype), how_of(cast, field.dtype, field.shape))
     dtype = field.dtype if cast is None else cast.dtype
-    return field.pipeline_column, fused, _dlpack_code(dtype), dtype.itemsize * 8, list(field.item_shape)
+    return field.pipeline_column_as(dtype), fused, _dlpack_code(dtype), dtype.itemsize * 8, list(field.item_shape)
 
 
 def _plain_containers(layout: Layout) -> bool:
@@ -273,14 +274,18 @@ def _plain_containers(layout: Layout) -> bool:
 
 
 def _assembler(
-    fields: list[Field], finish: list[Callable[[torch.Tensor], torch.Tensor] | None], take: Take
+    fields: list[Field], finish: list[Callable[[torch.Tensor], torch.Tensor] | None], late: list[bool], take: Take
 ) -> Callable[[list[Any]], list[Any]]:
-    """What makes the fields of a batch of capsules of which some fields have several."""
-    steps = [(field, step or _as_it_is) for field, step in zip(fields, finish, strict=True)]
+    """What makes the fields of a batch of capsules of which some fields have several; `late` ones are cast here."""
+    steps = [(field, step or _as_it_is, cast) for field, step, cast in zip(fields, finish, late, strict=True)]
 
     def assemble(capsules: list[Any]) -> list[Any]:
         outputs = map(take, capsules)
-        return [field.assembled(step(next(outputs)), outputs) for field, step in steps]
+        made = []
+        for field, step, cast in steps:
+            values = field.assembled(step(next(outputs)), outputs)
+            made.append(field.padded_again(values) if cast and isinstance(field, RaggedField) else values)
+        return made
 
     return assemble
 

@@ -225,6 +225,51 @@ def test_functions_of_batches_run_behind_the_gather():
     assert list(loader) == [5]
 
 
+def test_graphs_joined_by_name_are_graphs_that_know_where_they_are_from():
+    a, b = rings([3, 2, 4]), rings([5, 1])
+    named = memload.concat({"a": memload.from_graphs(a), "b": memload.from_graphs(b)})
+    assert isinstance(named, memload.GraphDataset)
+    assert named.names == ("a", "b")
+    assert named.rows_by_name() == {"a": range(3), "b": range(3, 5)}
+    graphs = [graph.clone() for graph in (*a, *b)]
+    for number, graph in zip([0, 0, 0, 1, 1], graphs, strict=True):
+        graph.dataset_idx = number
+    assert isinstance(named[3].dataset_idx, int)
+    assert named[3].dataset_idx == 1
+    for ds in (named, pickle.loads(pickle.dumps(named)), named.select([0, 1, 2, 3, 4])):
+        loader = memload.FastLoader(ds, 2, collate_fn=memload.graph_collate)
+        assert loader.engine == "native"
+        for batch, expected in zip(loader, DataLoader(graphs, 2), strict=True):
+            assert_same_batch(batch, expected)
+        stock = StockLoader(ds, 2, collate_fn=memload.graph_collate)
+        assert torch.equal(list(stock)[1].dataset_idx, torch.tensor([0, 1]))
+    plain = list(memload.FastLoader(named.as_plain(), 5, collate_fn=memload.graph_collate))
+    assert plain[0].others["dataset_idx"].tolist() == [0, 0, 0, 1, 1]
+    listed = named.__getitems__([4, 0])
+    assert [graph.dataset_idx for graph in listed] == [1, 0]
+    other = memload.from_graphs([Data(x=torch.rand(2, 9))])
+    with pytest.raises(ValueError, match="the graphs of 'a' and the rows of the other datasets differ in attributes"):
+        memload.concat({"a": memload.from_graphs(a), "b": other})
+    with pytest.raises(ValueError, match=r"or join ds\.as_plain"):
+        memload.concat({"a": memload.from_graphs(a), "b": memload.from_graphs(b).as_plain()})
+
+
+@pytest.mark.parametrize(
+    ("counts", "message"),
+    [
+        ([2, -1, 3], "graph 1 .*has a num_nodes of -1; expected 0 or more"),
+        ([2, 2**55, 3], "graph 1 of a batch has a num_nodes of 36,028,797,018,963,968: the numbers .* is free"),
+        ([2, 2**62, 2**62], "graph 1 alone 4,611,686,018,427,387,904|graph 1 of a batch has a num_nodes of 4,611"),
+    ],
+)
+def test_numbers_of_nodes_that_cannot_be_are_refused_by_an_error_of_ours(counts, message):
+    ds = memload.from_arrays(num_nodes=torch.tensor(counts), y=torch.arange(3.0))
+    with pytest.raises(memload.FormatError, match=message):
+        list(memload.FastLoader(ds, 3, collate_fn=memload.graph_collate))
+    with pytest.raises(memload.FormatError, match=message):
+        memload.graph_collate([ds[k] for k in range(3)])
+
+
 def test_a_batch_that_is_kept_is_not_written_over():
     graphs = rings(range(1, 60))
     kept = list(native(memload.from_graphs(graphs), batch_size=4))

@@ -111,11 +111,11 @@ def test_batches_that_a_loop_keeps_are_warned_of_once_with_what_to_do():
 
 def test_losses_that_are_kept_with_their_graph_are_told_from_kept_batches():
     loader, kept = memload.FastLoader(memload.from_arrays(x=torch.zeros(1000, 4096)).only("x"), batch_size=2), []
-    weight, wide = torch.ones(4096, requires_grad=True), torch.ones(500_000, requires_grad=True)
+    weight, wide = torch.ones(4096, requires_grad=True), torch.ones(2_000_000, requires_grad=True)
 
     def loop(monitor):
         for batch in loader:
-            kept.append(((weight * batch).mean() * wide).exp().mean())  # keeps the batch, and 2 MB that exp gave
+            kept.append(((weight * batch).mean() * wide).exp().mean())  # keeps the batch, and 8 MB that exp gave
             time.sleep(0.002)
             if monitor.findings:
                 break

@@ -1,5 +1,6 @@
 """What memload.plan predicts is what fresh processes take: loaders and tiers, each within 10 % of the measured peak."""
 
+import io
 import json
 import os
 import subprocess
@@ -99,14 +100,26 @@ def test_a_model_is_named_on_the_command_line_and_takes_no_memory(tmp_path, monk
         assert words in capsys.readouterr().err
 
 
-def test_a_reader_that_has_seen_enough_ends_a_command_without_a_word(monkeypatch, capsys):
+@pytest.mark.parametrize("buffered", [True, False])
+def test_a_reader_that_has_seen_enough_ends_a_command_without_a_word(monkeypatch, capsys, buffered):
     read, write = os.pipe()
     os.close(read)
-    with os.fdopen(write, "w") as unread:
+    with io.TextIOWrapper(os.fdopen(write, "wb", -1 if buffered else 0), write_through=not buffered) as unread:
         monkeypatch.setattr("sys.stdout", unread)
         assert main(["plan", "--rows", "3", "--field", "x:uint8:4"]) == 141
     monkeypatch.undo()
     assert capsys.readouterr().err == ""
+
+
+def test_a_pipe_of_somebody_elses_is_told_of(monkeypatch, capfd):
+    def broken(options):
+        raise BrokenPipeError(32, "Broken pipe")
+
+    monkeypatch.setattr("memload.plan_command.trained", broken)
+    with open(os.devnull, "w") as output:  # noqa: PTH123 - which has a number, unlike what pytest puts in its place
+        monkeypatch.setattr("sys.stdout", output)
+        assert main(["plan", "--rows", "3", "--field", "x:uint8:4"]) == 2
+    assert "Broken pipe" in capfd.readouterr().err
 
 
 def test_a_machine_to_be_asked_for_is_described_on_the_command_line(capsys):

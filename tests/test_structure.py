@@ -17,7 +17,7 @@ PACKAGE = Path(memload.__file__).parent
 FLOORS = [
     {"_core", "_cuda"},
     {"permutations"},
-    {"draws", "row_numbers", "blocks", "memory.tiers", "captured", "gpu.nested", "gpu.pinning_rates"}
+    {"draws", "row_numbers", "blocks", "borders", "memory.tiers", "captured", "gpu.nested", "gpu.pinning_rates"}
     | {"gpu.remembered", "dense"},
     {"gpu.interface"},
     {"pulls", "sampled_rows", "overtaking", "budget_filling", "ragged_rows"},
@@ -50,7 +50,7 @@ FLOORS = [
     | {"sources.arrays", "sources.npy", "sources.raw", "sources.safetensors_file"},
     {"shards", "pyg"} | {"sources.npz", "sources.torch_file", "sources.arrow", "sources.hdf5", "sources.ragged_arrays"},
     {"unfinished", "ragged_writing", "graph_lists"} | {"sources.arrow_file", "sources.pyg_file", "sources.zarr_store"},
-    {"ragged_shard_file", "row_buffer", "sources.hugging_face"},
+    {"ragged_shard_file", "row_buffer", "open_files", "sources.hugging_face"},
     {"shard_writer"},
     {"formats", "computed"},
     {"device", "gathered", "cache_files"},
@@ -67,7 +67,8 @@ FLOORS = [
     {"gpu.near_door", "gpu.bringing"},
     {"memory.tiered"},
     {"dataset", "unaltered", "transform_threads"},
-    {"groups", "graphs", "hugging_face", "zipping"},
+    {"graphs"},
+    {"groups", "hugging_face", "zipping"},
     {"gpu.to_device"},
     {"transposing", "same_source", "ragged_option", "codec_sampling"},
     {"supplies", "content"},

@@ -181,8 +181,9 @@ def kept_batches(series: Sequence[Sample], *, ended: bool = False) -> Finding | 
     if first is None:
         return None
     turns = [one for one in series if one.at_batch is not None and one.step >= _UNDER_WAY]
-    if last.at_batch is not None and len(turns) < 2 and not ended:
-        return None  # at the next look it is known what else is kept
+    since = last.fresh_at_batch - turns[0].fresh_at_batch if turns else 0
+    if last.at_batch is not None and since < _KEPT_BATCHES and not ended:
+        return None  # a few looks later it is known what else is kept
     each = last.bytes_out / last.batches
     graphs = _beside_batches(turns[0], last, each) if turns else 0
     if graphs:

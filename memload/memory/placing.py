@@ -228,7 +228,7 @@ def _on_files(fields: Mapping[str, Field], tier: Tier, cache: RowCache | None, r
             )
         if storage not in made:
             past_cache = tier is not Tier.MMAP
-            made[storage] = Storage.map_file(storage.name, past_cache, cache, str(tier), reason)
+            made[storage] = Storage.map_file(storage.name, past_cache, cache, str(tier), reason, storage.files)
         return made[storage]
 
     return {name: replace(one, column=on_storages(one.column, exchange)) for name, one in fields.items()}
