@@ -148,7 +148,7 @@ class Source:
 
     def made_there(self) -> list[torch.dtype]:
         """Return the dtypes of what a device makes, with `raw`, of the first fields of the pipeline."""
-        return [self.fields[key].built or self.casts[key].dtype for key in self._order if self._is_made(key)]
+        return [self.fields[key].built or self.casts[key].dtype for key in self._order if self.is_made(key)]
 
     @property
     def makes_plain_containers(self) -> bool:
@@ -190,7 +190,7 @@ class Source:
         fields = [self.fields[key] for key in order]
         finish = [_finisher(self.fields[key], self._fused(key), self.casts.get(key), cast) for key in order]
         if any(isinstance(field, RaggedField) or field.built for field in fields):
-            late = [self._is_made(key) and self._fused(key) is None for key in order]
+            late = [self.is_made(key) and self._fused(key) is None for key in order]
             return self._in_place(_assembler(fields, finish, late, take))
         if not any(finish):
             return self._in_place(lambda capsules: [take(capsule) for capsule in capsules])
@@ -212,9 +212,9 @@ class Source:
 
     @property
     def _order(self) -> list[Key]:
-        return sorted(self.fields, key=lambda key: not self._is_made(key)) if self.raw else list(self.fields)
+        return sorted(self.fields, key=lambda key: not self.is_made(key)) if self.raw else list(self.fields)
 
-    def _is_made(self, key: Key) -> bool:
+    def is_made(self, key: Key) -> bool:
         """Whether a cast, a conversion or windows are left to be made of a field of a batch that is gathered raw."""
         cast, field = self.casts.get(key), self.fields[key]
         return field.built is not None or (cast is not None and not (cast.is_plain and cast.dtype == field.dtype))

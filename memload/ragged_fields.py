@@ -127,7 +127,7 @@ class RaggedField(Field):
         """Return the batch of these items and the numbers that follow them: offsets, or lengths."""
         places = next(more)
         if self.text:
-            return texts(values, places)
+            return texts(values, places, self.column)
         if self.form == "padded":
             longest = len(values) // max(1, len(places))
             values = values.view(len(places), longest, *values.shape[1:])
@@ -149,8 +149,8 @@ class RaggedField(Field):
         return {**super().recipe(), "form": self.form, "text": self.text, "pad_value": self.pad_value}
 
 
-def texts(values: torch.Tensor, offsets: torch.Tensor) -> list[str]:
-    """Return the texts that lie one after the other in UTF-8.
+def texts(values: torch.Tensor, offsets: torch.Tensor, column: _core.Ragged) -> list[str]:
+    """Return the texts that lie one after the other in UTF-8, as they were gathered from the column.
 
     Raises:
         FormatError: bytes are not UTF-8.
@@ -159,7 +159,11 @@ def texts(values: torch.Tensor, offsets: torch.Tensor) -> list[str]:
     try:
         return [raw[begin:end].decode() for begin, end in itertools.pairwise(offsets.tolist())]
     except UnicodeDecodeError as error:
-        raise FormatError(f"a text is not UTF-8 ({error.reason}): {error.object[:40]!r}; write it again") from error
+        first, *others = sorted({storage.name for storage in column.storages})
+        where = f"{first}, or one of {len(others)} more" if others else first
+        raise FormatError(
+            f"{where}: a text is not UTF-8 ({error.reason}): {error.object[:40]!r}; write it again"
+        ) from error
 
 
 def forms_of_fields(fields: Mapping[Any, Field]) -> dict[Any, tuple[Form | None, int, Any]]:

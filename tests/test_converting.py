@@ -196,6 +196,7 @@ def write_killed(source, target, shards, with_signal=signal.SIGKILL, **options):
         warnings.simplefilter("ignore", DeprecationWarning)  # of forking with threads, from Python 3.12 on
         child = os.fork()
     if child == 0:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs in the background may have it ignored
         ShardWriter._finish_shard = finish_and_die
         try:
             write_again(source, target, **options)
@@ -556,6 +557,14 @@ def test_the_command_line_converts(tmp_path, betas, capsys):
     ds = memload.open(tmp_path / "s")
     assert torch.equal(all_rows(ds, "betas"), (x[5:20:3][:, torch.from_numpy(roi)].float() * (1 / 300)).bfloat16())
     assert all_rows(ds, "trial").tolist() == [5, 8, 11, 14, 17]
+
+
+def test_rows_and_scales_that_begin_with_a_minus_need_no_equals_sign(tmp_path):
+    np.save(tmp_path / "x.npy", np.arange(8, dtype=np.float32))
+    for rows, expected in (("-3:", [5, 6, 7]), ("-3:-1", [5, 6]), (":2", [0, 1])):
+        target = tmp_path / rows
+        assert main(["write", str(tmp_path / "x.npy"), "--rows", rows, "--scale", "-1/2", str(target), "--quiet"]) == 0
+        assert all_rows(memload.open(target), "data").tolist() == [-0.5 * row for row in expected]
 
 
 def test_sources_of_one_name_follow_one_another(tmp_path, betas):

@@ -35,9 +35,9 @@ def native(dataset, **arguments):
 @given(graph_lists(), st.integers(1, 4), st.booleans())
 @settings(deadline=None, max_examples=40)
 def test_batches_are_those_of_the_loader_of_pytorch_geometric(graphs, batch_size, shuffle):
-    torch.manual_seed(1)
+    torch.default_generator.manual_seed(1)
     expected = list(DataLoader(graphs, batch_size, shuffle))
-    torch.manual_seed(1)
+    torch.default_generator.manual_seed(1)
     found = list(native(memload.from_graphs(graphs), batch_size=batch_size, shuffle=shuffle))
     assert len(found) == len(expected)
     for ours, theirs in zip(found, expected, strict=True):

@@ -6,6 +6,7 @@ import torch
 from late_reading import LATE, assert_same, on_cpu, read_all
 
 import memload
+from memload.gpu.nested import tensors_of
 from memload.gpu.simulated import SimulatedInterface
 
 FRAMES, BATCH, LAGS = 150, 16, 10
@@ -110,6 +111,8 @@ def test_what_few_windows_share_is_sent_as_windows():
 def test_fields_beside_the_windows_and_functions_of_batches_are_as_ever():
     ds = movie().with_lags(stim=range(LAGS), robs=range(3)).as_tuple("number", "stim", "rate", "robs")
     shared(ds, cast={"stim": CASTS["norm"]["stim"], "rate": memload.Cast(torch.float64)}, shuffle=True, batch_size=40)
+    same = {"rate": memload.Cast(torch.float32)}  # which changes nothing, of windows too small to be shared
+    shared(movie().with_lags(rate=range(4)), cast=same)
     shared(ds, batch_transform=lambda batch: [batch[1].float().mean((2, 3, 4)), batch[3]])
     crop = memload.Augment(crop=(6, 4), flip=0.5)
     shared(
@@ -141,3 +144,14 @@ def test_a_wait_that_is_left_out_shows(call):
     except (IndexError, memload.DeviceError):  # places that were not there yet
         return
     assert device.simulated.violations or not all(map(torch.equal, [one for (one,) in read], expected))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("cut", ["lags", "lags with gaps", "windows", "selected"])
+def test_windows_built_on_a_gpu_are_those_of_the_cpu(cut):
+    """Not run yet where no GPU was at hand."""
+    for cast in CASTS.values():
+        options = {"shuffle": True, "batch_size": 32, "cast": cast}
+        ds = CUTS[cut](movie())
+        for got, want in zip(loader(ds, device="cuda", **options), loader(ds, **options), strict=True):
+            assert all(torch.equal(x.cpu(), y) for x, y in zip(tensors_of(got), tensors_of(want), strict=True))

@@ -25,7 +25,9 @@ RingPool::Lease RingPool::acquire() {
   }
   try {
     return {std::make_unique<Uring>(PlannedReads::kMostUnderWay).release(), give_back};
-  } catch (const std::system_error&) {
+  } catch (const std::system_error& error) {
+    const int code = error.code().value();
+    if (code == EMFILE || code == ENFILE) return {};  // no descriptors are left, for now
     const std::lock_guard lock(mutex_);
     refused_ = true;
     return {};

@@ -11,8 +11,11 @@ namespace {
 
 using Numbers = std::vector<std::int64_t>;
 
-// In tenths. Each shared frame saves its way across the bus and costs the device one more kernel.
+// In tenths. Above, windows that cross as they are cost less: they need neither places nor a kernel that builds them.
 constexpr std::size_t kMostTaken = 7;
+// Where the numbers of a batch's frames reach over at most so many times their count, there is an entry for each
+// number.
+constexpr std::size_t kMostEntries = 4;
 
 Numbers every_frame(std::span<const std::int64_t> begins, std::span<const std::int64_t> steps) {
   Numbers frames;
@@ -56,14 +59,45 @@ SharedFrames share_runs(const Numbers& firsts, const Numbers& sorted, std::int64
   return shared;
 }
 
-SharedFrames share_any(const Numbers& every, Numbers distinct) {
-  SharedFrames shared{std::move(distinct), {}};
-  shared.places.reserve(every.size());
-  for (const std::int64_t frame : every) {
-    const auto found = std::lower_bound(shared.frames.begin(), shared.frames.end(), frame);
-    shared.places.push_back(found - shared.frames.begin());
+bool lies_close(std::size_t span, std::size_t frames) { return span / kMostEntries <= frames; }
+
+// Rising, each once. A flag for each number is faster than sorting.
+Numbers distinct(const Numbers& frames) {
+  const auto [lowest, highest] = std::minmax_element(frames.begin(), frames.end());
+  const auto span = static_cast<std::size_t>(*highest - *lowest) + 1;
+  Numbers found;
+  if (lies_close(span, frames.size())) {
+    std::vector<std::uint8_t> seen(span, 0);
+    for (const std::int64_t frame : frames) seen[static_cast<std::size_t>(frame - *lowest)] = 1;
+    for (std::size_t i = 0; i < span; ++i) {
+      if (seen[i] != 0) found.push_back(*lowest + static_cast<std::int64_t>(i));
+    }
+    return found;
   }
-  return shared;
+  found = frames;
+  std::sort(found.begin(), found.end());
+  found.erase(std::unique(found.begin(), found.end()), found.end());
+  return found;
+}
+
+// Where each frame is among the distinct ones.
+Numbers places_of(const Numbers& frames, const Numbers& distinct) {
+  Numbers places;
+  places.reserve(frames.size());
+  const std::int64_t lowest = distinct.front();
+  const auto span = static_cast<std::size_t>(distinct.back() - lowest) + 1;
+  if (lies_close(span, frames.size())) {
+    Numbers table(span);
+    for (std::size_t i = 0; i < distinct.size(); ++i) {
+      table[static_cast<std::size_t>(distinct[i] - lowest)] = static_cast<std::int64_t>(i);
+    }
+    for (const std::int64_t frame : frames) places.push_back(table[static_cast<std::size_t>(frame - lowest)]);
+    return places;
+  }
+  for (const std::int64_t frame : frames) {
+    places.push_back(std::lower_bound(distinct.begin(), distinct.end(), frame) - distinct.begin());
+  }
+  return places;
 }
 
 }  // namespace
@@ -87,11 +121,10 @@ SharedFrames share_frames(std::span<const std::int64_t> begins, std::span<const 
     return share_runs(firsts, sorted, length);
   }
   Numbers every = every_frame(begins, steps);
-  Numbers distinct = every;
-  std::sort(distinct.begin(), distinct.end());
-  distinct.erase(std::unique(distinct.begin(), distinct.end()), distinct.end());
-  if (!pays(distinct.size(), every.size())) return {std::move(every), {}};
-  return share_any(every, std::move(distinct));
+  Numbers frames = distinct(every);
+  if (!pays(frames.size(), every.size())) return {std::move(every), {}};
+  Numbers places = places_of(every, frames);
+  return {std::move(frames), std::move(places)};
 }
 
 }  // namespace memload

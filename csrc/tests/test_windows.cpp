@@ -1,8 +1,10 @@
 // Windows of frames: the same bytes as the frames gathered one by one.
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <random>
 #include <set>
 #include <vector>
 
@@ -173,6 +175,38 @@ TEST(steps_with_gaps_have_a_place_each) {
   CHECK(share_frames(Numbers{4, 6, 8, 10}, Numbers{0, -2, -4}, 8).places.empty());  // places take more than they save
   CHECK(share_frames({}, Numbers{0, 1}, 8).frames.empty());
   CHECK_THROWS(std::length_error, share_frames(Numbers{0, 1}, Numbers{0, 1}, std::size_t{1} << 60));
+}
+
+TEST(places_lead_to_the_frames_of_every_window) {
+  std::mt19937 random(5);
+  for (int round = 0; round < 300; ++round) {
+    const auto below = [&](int n) { return static_cast<std::int64_t>(random() % static_cast<unsigned>(n)); };
+    Numbers steps(static_cast<std::size_t>(1 + below(6)));
+    for (std::int64_t& step : steps) step = below(8) - 4;
+    Numbers begins(static_cast<std::size_t>(1 + below(20)));
+    const int length = round % 2 == 0 ? 30 : 3000;
+    for (std::int64_t& begin : begins) begin = 4 + (below(4) == 0 ? below(length) : below(12));
+    const SharedFrames shared = share_frames(begins, steps, 4000);
+    Numbers expected;
+    for (const std::int64_t begin : begins) {
+      for (const std::int64_t step : steps) expected.push_back(begin + step);
+    }
+    if (shared.places.empty()) {
+      CHECK(shared.frames == expected);
+      continue;
+    }
+    CHECK(std::set<std::int64_t>(expected.begin(), expected.end()) ==
+          std::set<std::int64_t>(shared.frames.begin(), shared.frames.end()));
+    CHECK(std::adjacent_find(shared.frames.begin(), shared.frames.end(), std::greater_equal<>()) ==
+          shared.frames.end());
+    const bool runs = shared.places.size() == begins.size() && steps.size() > 1;
+    const std::int64_t lowest = *std::min_element(steps.begin(), steps.end());
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      const std::int64_t place =
+          runs ? shared.places[i / steps.size()] + steps[i % steps.size()] - lowest : shared.places[i];
+      CHECK_EQ(shared.frames[static_cast<std::size_t>(place)], expected[i]);
+    }
+  }
 }
 
 TEST(a_run_that_reaches_outside_the_frames_is_refused) {

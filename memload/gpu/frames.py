@@ -153,7 +153,7 @@ def _apart(column: Column, length: int) -> Windows | None:
     """All stored rows, each one run of so many frames, as windows; None if none overlap, or not by whole frames."""
     frame_bytes = column.row_bytes // length
     segments, runs, first = [], [], 0
-    for storage, offset, rows, stride in column.segments:
+    for storage, offset, rows, stride in (segment for segment in column.segments if segment[2]):
         if rows > 1 and (stride >= column.row_bytes or stride <= 0 or stride % frame_bytes):
             return None
         hop = stride // frame_bytes if rows > 1 else 0

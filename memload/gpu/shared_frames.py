@@ -6,6 +6,7 @@ rows of a batch -> frames of its windows, each once -> slot -> bus -> one kernel
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -23,9 +24,7 @@ from memload.gpu.frames import windows_of
 from memload.gpu.gathering import expand_windows, gather_rows, steps_on
 from memload.native import Key, Source
 
-MOST_TAKEN = 0.7
-"""Frames and places of a batch are shared if they have at most so much of the bytes of its windows."""
-
+_MOST_TAKEN = 0.7  # of the bytes of a batch's windows, as in csrc/core/shared_frames.cpp
 _PLACE_BYTES = 8
 
 
@@ -58,14 +57,18 @@ class SharedFrames(Field):
         """The dtype of the windows."""
         return self.dtype if self.cast is None else self.cast.dtype
 
+    @functools.cached_property
+    def _run(self) -> tuple[int, ...]:
+        return _run(self.column)
+
     def assembled(self, values: torch.Tensor, more: Iterator[torch.Tensor]) -> torch.Tensor:
         """Return the windows of these frames on their device, queued in its current stream."""
-        places, count = next(more), len(self.column.steps)
+        places, count = next(more), self.shape[0]
         if not len(places):  # few frames are shared: these are the windows themselves
             windows = values.view(len(values) // count, *self.shape)
             return windows.clone() if self.cast is None else cast_on_device(windows, self.cast)
-        if run := _run(self.column):
-            return expand_windows(values, places, steps_on(run, values.device), self.cast)
+        if self._run:
+            return expand_windows(values, places, steps_on(self._run, values.device), self.cast)
         windows = gather_rows(values, places).view(len(places) // count, *self.shape)
         return windows if self.cast is None else cast_on_device(windows, self.cast)
 
@@ -95,7 +98,7 @@ def _shared(one: Field, cast: Cast | None, drawn: int) -> SharedFrames | None:
     if windows is None or len(windows.steps) < 2 or not one.row_bytes or one.built:
         return None
     places = _PLACE_BYTES * (1 if _run(windows) else len(windows.steps))
-    if places > MOST_TAKEN * one.row_bytes or _expected(windows, drawn) > MOST_TAKEN:
+    if places > _MOST_TAKEN * one.row_bytes or _expected(windows, drawn) > _MOST_TAKEN:
         return None
     index_bytes = 0 if windows is one.column else windows.selection_bytes
     return SharedFrames(one.dtype, one.shape, windows, one.lenders, one.digest, cast=cast, index_bytes=index_bytes)
