@@ -7,7 +7,7 @@ import numpy
 import numpy.typing
 import typing
 import typing_extensions
-__all__: list[str] = ['Ceiling', 'Chain', 'Column', 'Device', 'HugeMemory', 'OpenFiles', 'PinnedSlots', 'Pipeline', 'Ragged', 'RowCache', 'SimulatedDevice', 'SimulatedEvent', 'SimulatedReading', 'Slots', 'Storage', 'TileGrid', 'Tiles', 'Windows', 'bench_decode', 'bench_disk', 'bench_memcpy', 'cast', 'copy', 'copy_seconds', 'extents', 'isas', 'load_rows', 'place', 'version']
+__all__: list[str] = ['Ceiling', 'Chain', 'Column', 'Device', 'HugeMemory', 'OpenFiles', 'PinnedSlots', 'Pipeline', 'Ragged', 'RowCache', 'SimulatedDevice', 'SimulatedEvent', 'SimulatedReading', 'Slots', 'Storage', 'TileGrid', 'Tiles', 'Windows', 'bench_decode', 'bench_disk', 'bench_memcpy', 'cast', 'copy', 'copy_seconds', 'extents', 'isas', 'load_rows', 'permutation', 'place', 'skip_permutation', 'version']
 class RowCache:
     """
     Rows of files kept in RAM up to a budget; what comes first stays, unless others are drawn more.
@@ -685,8 +685,16 @@ def load_rows(column: Column | Tiles | Windows | Ragged, cast: tuple[str, str, b
     """
     Copy rows to memory, one after the other; cast is None or (from, to, norm_removed). Raises IndexError and ShardReadError.
     """
+def permutation(state: numpy.typing.NDArray[numpy.uint8], rows: typing.SupportsInt | typing.SupportsIndex) -> numpy.typing.NDArray[numpy.int64]:
+    """
+    What torch.randperm(rows) draws from a generator in this state (uint8), which is changed as by it.
+    """
 def place(src_address: typing.SupportsInt | typing.SupportsIndex, dst_address: typing.SupportsInt | typing.SupportsIndex, pictures: typing.SupportsInt | typing.SupportsIndex, pictures_per_draw: typing.SupportsInt | typing.SupportsIndex, draws: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], shape: tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, bool, bool], cast: tuple[str, str, bool | tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex], collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex]]], isa: str = '', threads: typing.SupportsInt | typing.SupportsIndex = 1) -> None:
     """
     Cut, flip, lay out and cast pictures; shape: (height, width, channels, height and width of the result, stored interleaved, result in planes); cast: (from, to, how); draws: (rows, 3) of top, left, flipped.
+    """
+def skip_permutation(state: numpy.typing.NDArray[numpy.uint8], rows: typing.SupportsInt | typing.SupportsIndex) -> None:
+    """
+    Change the state as permutation() does.
     """
 version: str

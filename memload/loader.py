@@ -50,6 +50,7 @@ from memload.transforms import TransformedBatches, checked_transform
 T = TypeVar("T")
 
 _FIXED = ("threads", "depth", "cast", "options", "ragged", "device", "static_buffers")
+_OF_PASSES = ("_finished", "_passes", "_kept", "_pace", "_way", "_most_ahead", "_indices", "_inner", "_buffers")
 
 
 class FastLoader(DataLoader[T]):
@@ -171,21 +172,25 @@ class FastLoader(DataLoader[T]):
         self._engine = options or EngineOptions(threads=threads, depth=depth)
         self._casts = checked_casts(cast)
         self.batch_transform = checked_transform(batch_transform)
-        self._finished = LoaderStats()
-        self._passes: weakref.WeakSet[NativePass] = weakref.WeakSet()
-        self._kept: Gatherer | None = None
-        self._pace: Pace | None = None
-        self._way: Way | None = None
-        self._most_ahead: int | None = None  # batches gathered ahead, once memory has become short
         self._state = LoaderState()
-        self._indices: IndexSampler | None = None
-        self._inner: Any = None
+        self._start_afresh()
         self._depth_given = prefetch_factor is not None
         if self._casts or self.batch_transform:
             self.collate_fn = self._carrying()
         source = self._resolved() if self._casts else None
         if isinstance(source, Source | GroupedSource):
             source.with_casts(self._casts)  # a cast of a field that is not there fails here, not in the first pass
+
+    def _start_afresh(self) -> None:
+        """Set what belongs to this process's passes, which a copy in another process does not take along."""
+        self._finished = LoaderStats()
+        self._passes: weakref.WeakSet[NativePass] = weakref.WeakSet()
+        self._kept: Gatherer | None = None
+        self._pace: Pace | None = None
+        self._way: Way | None = None
+        self._most_ahead: int | None = None  # batches gathered ahead, once memory has become short
+        self._indices: IndexSampler | None = None
+        self._inner: Any = None
 
     @property
     def engine(self) -> str:
@@ -353,21 +358,12 @@ class FastLoader(DataLoader[T]):
         super().__setattr__(name, value)
 
     def __getstate__(self) -> dict[str, Any]:
-        # What belongs to this process's passes stays here: a copy in another process starts afresh.
-        fresh = {
-            "_finished": LoaderStats(),
-            "_passes": None,
-            "_kept": None,
-            "_indices": None,
-            "_inner": None,
-            "_pace": None,
-            "_way": None,
-            "_buffers": checked_buffers(self.static_buffers, self),
-        }
-        return {**self.__dict__, **fresh, "_state": copy.copy(self._state)}
+        return {**self.__dict__, "_state": copy.copy(self._state), **dict.fromkeys(_OF_PASSES)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _passes=weakref.WeakSet())
+        self.__dict__.update(state)
+        self._start_afresh()
+        self._buffers = checked_buffers(self.static_buffers, self)
 
     def _carrying(self) -> CarryingCollate:
         grouped = self.collate_fn is group_collate
