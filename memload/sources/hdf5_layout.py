@@ -128,8 +128,10 @@ _KINDS = {
 def _fill(dataset: Any, dtype: np.dtype[Any]) -> bytes:
     import h5py
 
-    never = dataset.id.get_create_plist().get_fill_time() == h5py.h5d.FILL_TIME_NEVER
-    value = np.zeros((), dtype) if never else np.asarray(dataset.fillvalue, dtype)
+    made = dataset.id.get_create_plist()
+    given = made.fill_value_defined() == h5py.h5d.FILL_VALUE_USER_DEFINED
+    never = made.get_fill_time() == h5py.h5d.FILL_TIME_NEVER
+    value = np.asarray(dataset.fillvalue, dtype) if given and not never else np.zeros((), dtype)
     return value.astype(dtype.newbyteorder("=")).tobytes()
 
 
