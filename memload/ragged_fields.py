@@ -18,6 +18,7 @@ from memload.errors import FormatError
 from memload.fields import Field, row_nbytes
 from memload.ragged_rows import FORMS, Form, Padded, batch_of
 from memload.row_numbers import kind
+from memload.stored import where_stored
 
 
 @dataclass(frozen=True)
@@ -159,10 +160,8 @@ def texts(values: torch.Tensor, offsets: torch.Tensor, column: _core.Ragged) -> 
     try:
         return [raw[begin:end].decode() for begin, end in itertools.pairwise(offsets.tolist())]
     except UnicodeDecodeError as error:
-        first, *others = sorted({storage.name for storage in column.storages})
-        where = f"{first}, or one of {len(others)} more" if others else first
         raise FormatError(
-            f"{where}: a text is not UTF-8 ({error.reason}): {error.object[:40]!r}; write it again"
+            f"{where_stored(column)}: a text is not UTF-8 ({error.reason}): {error.object[:40]!r}; write it again"
         ) from error
 
 
