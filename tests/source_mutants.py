@@ -24,7 +24,6 @@ import memload
 
 MOST_READ = 10 << 20  # bytes of rows; a damaged file may have any number of any size
 MOST_MEMORY = 700 << 20  # beside what is there before the first is opened
-
 MEANT = {"arrow": (KeyError,)}  # errors of Python's own: a name that is asked for may be lost
 
 
