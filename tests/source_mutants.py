@@ -149,7 +149,6 @@ def read(path, kind):
 
 def try_mutants(kind, seconds=600.0, first=0, count=10**9):
     """Return how many of the mutants could be read, none of them slowly, or with much memory."""
-    until, good = time.monotonic() + seconds, 0
     with tempfile.TemporaryDirectory() as name, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         folder = Path(name)
@@ -158,7 +157,7 @@ def try_mutants(kind, seconds=600.0, first=0, count=10**9):
         path.parent.mkdir()
         with contextlib.suppress(OSError):  # a kernel that does not forget the peak so far
             Path("/proc/self/clear_refs").write_text("5")
-        before = peak_memory()
+        before, until, good = peak_memory(), time.monotonic() + seconds, 0
         for number in range(first, first + count):
             begin = time.monotonic()
             if begin > until:

@@ -121,7 +121,7 @@ def test_importing_adds_little_to_what_torch_takes(ended: dict[str, Ended], tmp_
     done = run(sys.executable, "-c", SECONDS, cwd=tmp_path, PYTHONPATH=str(PACKAGE.parent))
     torch, once = map(float, done.stdout.split())
     again = [float(ended[name].out[0]) for name in AGAIN]
-    assert min(once, *again) < 0.25 * torch
+    assert min(once, *again) < 0.45 * torch
 
 
 def assert_explains_itself(status: int | None, said: str):
