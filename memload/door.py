@@ -24,7 +24,6 @@ from memload.memory.budget import local_threads
 from memload.memory.placing import caches_of
 from memload.memory.pressure import Pressure
 from memload.native import Source
-from memload.ragged_fields import forms_of_fields
 from memload.ragged_samples import Forms
 from memload.stats import LoaderStats
 
@@ -66,7 +65,7 @@ class Door:
     @functools.cached_property
     def forms(self) -> Forms:
         """Of the fields of a batch, by key, whose rows differ in length."""
-        return forms_of_fields(self.source.fields)
+        return self.source.forms
 
     def with_casts(self, casts: Mapping[Any, Cast]) -> Door:
         """Return a door to the same rows that converts fields on the way; it counts for this one, too.

@@ -293,7 +293,9 @@ def group_collate(samples: Sequence[Any]) -> list[Any]:
 
 def _gathered(samples: Sequence[Any]) -> list[Any] | None:
     """The groups of samples that a memload dataset gathered as a whole; None if these are ordinary samples."""
-    batch = samples.whole() if isinstance(samples, GatheredRows) and len(samples) and as_shipped() else None
+    if not isinstance(samples, GatheredRows) or not len(samples) or not as_shipped():
+        return None
+    batch = samples.whole()
     if not isinstance(batch, dict) or batch.get(TAG, torch.empty(0)).dtype != torch.int64 or batch[TAG].ndim != 1:
         return None
     places = map(torch.from_numpy, by_first_appearance(batch[TAG].numpy()))

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -19,8 +19,7 @@ from memload.draws import Indices
 from memload.iterators import AroundBatches
 from memload.native import Source
 from memload.pinning import pinned
-from memload.ragged_fields import forms_of_fields
-from memload.ragged_samples import NO_FORMS, Forms
+from memload.ragged_samples import Forms
 from memload.reseeding import Watch
 from memload.seeding import Drawing, PassSeed, Randomness
 
@@ -50,7 +49,7 @@ class Recipe:
     casts: Mapping[Any, Cast]
     transform: Drawing | None
     names: tuple[Any, ...] = ()
-    forms: Forms = NO_FORMS
+    forms: Forms = field(default_factory=dict)
 
     @classmethod
     def of(cls, source: Source, transform: Callable[..., Any] | None) -> Recipe | None:
@@ -59,8 +58,7 @@ class Recipe:
             return None
         last = None if transform is None else Drawing(transform)
         names = () if source.maps else tuple(source.fields)
-        maps, forms = tuple(map(Drawing, source.maps)), forms_of_fields(source.fields)
-        return cls(maps, source.late_casts or {}, last, names, forms)
+        return cls(tuple(map(Drawing, source.maps)), source.late_casts or {}, last, names, source.forms)
 
     def apply(self, batch: Any, rows: Indices, seed: PassSeed, random: Randomness, slots: FieldSlots) -> Any:
         """Return what the loop gets for a gathered batch of these rows; `slots` lend memory for what is collated."""

@@ -142,6 +142,10 @@ def _shortened(sample):
     return sample
 
 
+def _shortened_first(pair):
+    return type(pair).of((pair[0][: 1 + int(pair[1]) % 3], pair[1]), pair.forms)
+
+
 def _shortened_inside(sample):
     return {"a": _shortened(sample["a"])}
 
@@ -155,11 +159,12 @@ def test_rows_of_one_length_are_padded_as_their_field_says_once_they_are_joined_
         batches = list(native)
         assert same(batches, list(DataLoader(mapped, 2)))
         assert batches[0].get("a", batches[0])["x"].values.tolist() == [[5, -100], [5, 5]]
+    pairs = ds.as_tuple()
+    assert next(iter(memload.FastLoader(pairs.map(_shortened_first), 2)))[0].values.tolist() == [[5, -100], [5, 5]]
     for one in (ds, memload.concat({"a": ds, "b": ds})):
         joined = [*one.__getitems__([0, 1]), *one.__getitems__([4])]
         assert default_collate(joined)["x"].values[0].tolist() == [5, 5, 5, -100, -100]
     assert memload.group_collate(joined)[0]["x"].values[0].tolist() == [5, 5, 5, -100, -100]
-    pairs = ds.as_tuple()
     assert default_collate([*pairs.__getitems__([1]), pairs[4]])[0].values[0].tolist() == [5, 5, 5, -100, -100]
 
 
