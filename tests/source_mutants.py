@@ -137,7 +137,7 @@ def read(path, kind):
                 field.gather(np.arange(rows))
         if kind == "graphs" and len(ds):
             list(memload.FastLoader(ds, 2, collate_fn=memload.graph_collate))
-    except (memload.MemloadError, ValueError) as error:
+    except (memload.MemloadError, ValueError, KeyError) as error:
         if str(path) not in str(error) and kind != "graphs":
             raise RuntimeError(f"an error that does not name the file: {error}") from error
         return False
