@@ -180,7 +180,8 @@ def pad_as(value: Any, dtype: torch.dtype) -> Any:
     except (RuntimeError, TypeError, ValueError, OverflowError):
         held = None
     rounds = dtype.is_floating_point or dtype.is_complex
-    if held is None or not (held == value or value != value or (rounds and math.isfinite(abs(held)))):
+    is_nan = value != value
+    if held is None or not (held == value or (rounds and (is_nan or math.isfinite(abs(held))))):
         raise ValueError(f"pad_value {value!r} is no {dtype_name(dtype)}: give one that rows of it can hold")
     return held
 
