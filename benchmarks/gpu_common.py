@@ -39,6 +39,11 @@ class GpuBench(Bench):
         self.device = device_of(args.device)
         self.about = {"gpu": gpu_facts(self.device)}
 
+    def add(self, case: str, text: str, **figures: Any) -> None:
+        """Keeps one answer, prints it, and writes the JSON as it is by now: the run may be ended at any moment."""
+        super().add(case, text, **figures)
+        self.save()
+
     def judge(
         self, case: str, what: str, found: Spread, target: float | None, *, at_most: bool = False, **more: Any
     ) -> None:

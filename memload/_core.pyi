@@ -7,7 +7,7 @@ import numpy
 import numpy.typing
 import typing
 import typing_extensions
-__all__: list[str] = ['Ceiling', 'Chain', 'Column', 'Device', 'HugeMemory', 'PinnedSlots', 'Pipeline', 'Ragged', 'RowCache', 'SimulatedDevice', 'SimulatedEvent', 'SimulatedReading', 'Slots', 'Storage', 'TileGrid', 'Tiles', 'Windows', 'bench_decode', 'bench_disk', 'bench_memcpy', 'cast', 'copy', 'copy_seconds', 'extents', 'isas', 'load_rows', 'place', 'version']
+__all__: list[str] = ['Ceiling', 'Chain', 'Column', 'Device', 'HugeMemory', 'OpenFiles', 'PinnedSlots', 'Pipeline', 'Ragged', 'RowCache', 'SimulatedDevice', 'SimulatedEvent', 'SimulatedReading', 'Slots', 'Storage', 'TileGrid', 'Tiles', 'Windows', 'bench_decode', 'bench_disk', 'bench_memcpy', 'cast', 'copy', 'copy_seconds', 'extents', 'isas', 'load_rows', 'permutation', 'place', 'skip_permutation', 'version']
 class RowCache:
     """
     Rows of files kept in RAM up to a budget; what comes first stays, unless others are drawn more.
@@ -32,6 +32,22 @@ class RowCache:
     @property
     def shrinks(self) -> bool:
         ...
+class OpenFiles:
+    """
+    Descriptors that are kept open for the next read: those used last, at most so many.
+    """
+    @staticmethod
+    def shared() -> OpenFiles:
+        """
+        That of the files that were given no other.
+        """
+    def __init__(self, limit: typing.SupportsInt | typing.SupportsIndex) -> None:
+        ...
+    def __len__(self) -> int:
+        ...
+    @property
+    def limit(self) -> int:
+        ...
 class Storage:
     """
     One readable run of bytes: a mapped file, or memory of somebody else's.
@@ -47,9 +63,9 @@ class Storage:
         Memory that `owner` keeps alive and that was loaded: `name` is the file that it holds, byte by byte where columns read it, or no path; `locator` is what another process finds it by.
         """
     @staticmethod
-    def map_file(path: str, past_cache: bool = False, cache: RowCache | None = None, tier: str = 'mmap', reason: str = '') -> Storage:
+    def map_file(path: str, past_cache: bool = False, cache: RowCache | None = None, tier: str = 'mmap', reason: str = '', files: OpenFiles | None = None) -> Storage:
         """
-        Map a whole file read-only. past_cache: rows are read past the page cache, always, and `cache` keeps some of them; `tier` names that, and `reason` says why. Raises OSError.
+        Map a whole file read-only. past_cache: rows are read past the page cache, always, and `cache` keeps some of them; `tier` names that, and `reason` says why. `files` keeps its descriptor while it is read past the page cache; None: one for all such files. Raises OSError.
         """
     @staticmethod
     def name_file(path: str, nbytes: typing.SupportsInt | typing.SupportsIndex) -> Storage:
@@ -74,6 +90,11 @@ class Storage:
     def direct_bytes(self) -> int:
         """
         Bytes read past the page cache so far.
+        """
+    @property
+    def files(self) -> OpenFiles:
+        """
+        What keeps its descriptor; None: what keeps those of all files that were given nothing else.
         """
     @property
     def is_image(self) -> bool:
@@ -209,9 +230,9 @@ class Ragged:
         """
         Items of so many of the longest rows.
         """
-    def padded(self) -> Ragged:
+    def padded(self, pad: bytes = b'') -> Ragged:
         """
-        The same rows, padded with zeros in a batch to the length of its longest.
+        The same rows, padded in a batch to the length of its longest: with these bytes of an element as batches have it, again and again, or with zeros.
         """
     def select(self, rows: typing.Annotated[numpy.typing.ArrayLike, numpy.int64]) -> Ragged:
         """
@@ -224,6 +245,11 @@ class Ragged:
     def items(self) -> int:
         """
         Items of one plane, of all rows.
+        """
+    @property
+    def pad(self) -> bytes:
+        """
+        The element that rows are padded with; empty for zeros.
         """
     @property
     def pads(self) -> bool:
@@ -381,6 +407,10 @@ class Windows:
     def select(self, rows: typing.Annotated[numpy.typing.ArrayLike, numpy.int64]) -> Windows:
         """
         These rows in this order. Raises IndexError at the first that is not there.
+        """
+    def sharing(self) -> Windows:
+        """
+        The same windows, of which a pipeline gives a batch as frames, each once, and the int64 places of windows among them: of each one's lowest step, where the steps leave no gap, else of each step. Without places, as few frames are shared, the frames are those of window after window.
         """
     @property
     def frames(self) -> Column | Tiles | Windows | Ragged:
@@ -655,8 +685,16 @@ def load_rows(column: Column | Tiles | Windows | Ragged, cast: tuple[str, str, b
     """
     Copy rows to memory, one after the other; cast is None or (from, to, norm_removed). Raises IndexError and ShardReadError.
     """
+def permutation(state: numpy.typing.NDArray[numpy.uint8], rows: typing.SupportsInt | typing.SupportsIndex) -> numpy.typing.NDArray[numpy.int64]:
+    """
+    What torch.randperm(rows) draws from a generator in this state (uint8), which is changed as by it.
+    """
 def place(src_address: typing.SupportsInt | typing.SupportsIndex, dst_address: typing.SupportsInt | typing.SupportsIndex, pictures: typing.SupportsInt | typing.SupportsIndex, pictures_per_draw: typing.SupportsInt | typing.SupportsIndex, draws: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], shape: tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, bool, bool], cast: tuple[str, str, bool | tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex], collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex]]], isa: str = '', threads: typing.SupportsInt | typing.SupportsIndex = 1) -> None:
     """
     Cut, flip, lay out and cast pictures; shape: (height, width, channels, height and width of the result, stored interleaved, result in planes); cast: (from, to, how); draws: (rows, 3) of top, left, flipped.
+    """
+def skip_permutation(state: numpy.typing.NDArray[numpy.uint8], rows: typing.SupportsInt | typing.SupportsIndex) -> None:
+    """
+    Change the state as permutation() does.
     """
 version: str

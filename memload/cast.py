@@ -17,6 +17,7 @@ from torch.utils.data import Dataset
 
 from memload import _core
 from memload.cast_rule import Cast as Cast
+from memload.dense import is_dense
 from memload.device import cuda_module, cuda_state, warn_of_fallback
 from memload.dtypes import code_of, dtype_name
 from memload.gathered import GatheredRows
@@ -95,7 +96,7 @@ def _(x: torch.Tensor, norm_removed: bool, dtype: torch.dtype) -> torch.Tensor: 
 def _cast_stim_out(x: torch.Tensor, norm_removed: bool, out: torch.Tensor) -> None:
     if x.untyped_storage().data_ptr() == out.untyped_storage().data_ptr() and x.numel() > 0:
         raise ValueError("out shares memory with x: give it memory of its own")
-    if _is_dense(out):
+    if is_dense(out):
         _fill(out, x, norm_removed)
     else:
         out.copy_(_cast_stim(x, norm_removed, out.dtype))
@@ -130,7 +131,7 @@ def cast_pixels(x: torch.Tensor, rule: Cast, out: torch.Tensor | None = None) ->
 
 def _empty_as_converted(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Uninitialised memory, laid out as ``x.to(dtype)``; always dense."""
-    if _is_dense(x):
+    if is_dense(x):
         return torch.empty_like(x, dtype=dtype)
     shadow = x.to("meta").to(dtype)  # torch's own answer, without the data
     return torch.empty_strided(shadow.shape, shadow.stride(), dtype=dtype, device=x.device)
@@ -139,16 +140,6 @@ def _empty_as_converted(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 def _strides(x: torch.Tensor) -> list[tuple[int, int]]:
     """(stride, size) of the dimensions along which there is something to step over."""
     return [(stride, size) for stride, size in zip(x.stride(), x.shape, strict=True) if size != 1]
-
-
-def _is_dense(x: torch.Tensor) -> bool:
-    """Whether the elements fill one run of memory, in any order of dimensions."""
-    expected = 1
-    for stride, size in sorted(_strides(x)):
-        if stride != expected:
-            return x.numel() == 0
-        expected *= size
-    return True
 
 
 def _fill(out: torch.Tensor, x: torch.Tensor, norm_removed: bool) -> None:

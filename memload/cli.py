@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import select
 import sys
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -14,20 +16,28 @@ from memload.sizes import format_size
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run `memload ARGUMENTS` and return its exit status: 0 done, 1 checksums differ, 2 it could not be done."""
+    """Run `memload ARGUMENTS` and return its exit status: 0 done, 1 checksums differ, 2 it could not be done.
+
+    141, as of programs that end by SIGPIPE: whoever was to read the output, such as `head`, has gone.
+    """
     parser = argparse.ArgumentParser(prog="memload", description="Array data for training, at the speed of memory.")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for name, command in COMMANDS.items():
         subparser = commands.add_parser(name, help=command.help, description=f"{command.help}.")
         command.add_arguments(subparser)
         subparser.set_defaults(run=command.run)
-    options, further = parser.parse_known_args(arguments)
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    options, further = parser.parse_known_args(write_command.attached(given) if given[:1] == ["write"] else given)
     if further and (not hasattr(options, "paths") or any(text.startswith("-") for text in further)):
         parser.error(f"unrecognized arguments: {' '.join(further)}")
     if further:  # paths behind an option that stands between paths
         options.paths += further
     try:
-        return int(options.run(options))
+        status = int(options.run(options))
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError as error:
+        return _unread(error)
     except KeyboardInterrupt:
         return 130
     except ChecksumError as error:
@@ -39,6 +49,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (MemloadError, OSError, ValueError, TypeError, IndexError, ImportError) as error:
         print(f"memload: {error}", file=sys.stderr)
         return 2
+
+
+def _unread(error: BrokenPipeError) -> int:
+    """Say nothing if it is the output that nobody reads any more, so that the interpreter says nothing at its end."""
+    output = select.poll()
+    output.register(sys.stdout.fileno(), select.POLLOUT)
+    if any(event & select.POLLERR for _, event in output.poll(0)):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    print(f"memload: {error}", file=sys.stderr)
+    return 2
 
 
 class Command(NamedTuple):

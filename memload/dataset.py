@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -12,13 +13,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from memload.borders import NONE, Borders, of_joined, of_selected
 from memload.door import Door
-from memload.fields import Field, check_equal_lengths, check_name
+from memload.fields import Field, check_equal_lengths, check_name, check_same_fields
 from memload.gpu.near import near_device
 from memload.gpu.near_door import NearDoor
 from memload.layout import flat
 from memload.mapped import MappedDataset
-from memload.memory.tiered import Tiered, tier_words
+from memload.memory.tiered import Tiered, origin_words, tier_words
 from memload.native import Source
 from memload.ragged_fields import forms_of_fields, with_forms
 from memload.ragged_samples import Forms, sample_of
@@ -27,7 +29,7 @@ from memload.row_plan import as_indices, from_end
 from memload.sizes import format_size
 from memload.stats import LoaderStats
 from memload.transport import PackedColumns, pack_columns, unpack_columns
-from memload.windows import Spans, hopping, lagged, spans_of
+from memload.windows import hopping, lagged, spans_of
 
 Layout = Literal["dict", "tuple", "only"]
 
@@ -48,6 +50,7 @@ class Dataset(Tiered, torch.utils.data.Dataset[Any]):
         layout: what `ds[i]` gives: "dict", "tuple", or "only" (of a single field).
         names: of the datasets that `memload.concat({"name": dataset})` joined, by the number that each row then has as
             `dataset_idx`; empty for others.
+        borders: the rows at which those of another dataset begin, where datasets were joined: windows end there.
 
     Raises:
         ValueError: no fields, fields of different length, or a name that cannot be stored.
@@ -62,6 +65,7 @@ class Dataset(Tiered, torch.utils.data.Dataset[Any]):
     fields: Mapping[str, Field]
     layout: Layout = "dict"
     names: tuple[str, ...] = ()
+    borders: Borders = dataclasses.field(default_factory=lambda: NONE)
 
     def __post_init__(self) -> None:
         if not self.fields:
@@ -107,17 +111,20 @@ class Dataset(Tiered, torch.utils.data.Dataset[Any]):
             return list(self._door.gather(rows)) if len(rows) else []
         return self._door.rows(rows)
 
-    def with_ragged(self, form: str | None = None, /, **forms: str) -> Dataset:
+    def with_ragged(self, form: Any = None, /, *, pad_value: Any = None, **forms: Any) -> Dataset:
         """Return this dataset with other batches of the fields whose rows differ in length.
 
         Args:
             form: of all such fields: "offsets", as it is at first, for a `memload.Ragged` of values and offsets;
-                "padded" for a `memload.Padded` with zeros behind each row; "jagged" for tensors of torch.nested.
+                "padded" for a `memload.Padded`; ("padded", -100) for one with that number behind each row instead of
+                0; "jagged" for tensors of torch.nested.
+            pad_value: the number behind the rows of the fields that become padded, or numbers by field.
             forms: such by the name of the field.
 
         Raises:
             KeyError: there is no field of such a name.
-            ValueError: the rows of a field have one length, or its batches cannot have that form.
+            TypeError: what is given is no form, or what is to pad rows no number.
+            ValueError: the rows of a field have one length, or its batches cannot have that form, or hold that number.
 
         Example:
             >>> import memload, torch
@@ -128,7 +135,7 @@ class Dataset(Tiered, torch.utils.data.Dataset[Any]):
         """
         if (form is None) == (not forms):
             raise ValueError('with_ragged takes one form, or forms by field: with_ragged(tokens="padded")')
-        return replace(self, fields=with_forms([*self.fields.items()], forms if form is None else form))
+        return replace(self, fields=with_forms([*self.fields.items()], forms if form is None else form, pad_value))
 
     @property
     def nbytes(self) -> int:
@@ -168,7 +175,8 @@ class Dataset(Tiered, torch.utils.data.Dataset[Any]):
             tensor(4)
         """
         numbers = row_numbers(rows, len(self))
-        return replace(self, fields={name: field.select(numbers) for name, field in self.fields.items()})
+        fields = {name: field.select(numbers) for name, field in self.fields.items()}
+        return replace(self, fields=fields, borders=of_selected(self.borders, numbers))
 
     def split(self, fraction: float, seed: int) -> tuple[Dataset, Dataset]:
         """Return two shuffled parts without a common row, the first with round(fraction * len) of the rows.
@@ -204,9 +212,10 @@ class Dataset(Tiered, torch.utils.data.Dataset[Any]):
             9
         """
         for position, other in enumerate(others, start=1):
-            _check_same_fields(self, _dataset(other, position), position)
+            check_same_fields(self.fields, _dataset(other, position).fields, position)
         members = (self, *others)
-        return Dataset({name: Field.concat([one.fields[name] for one in members]) for name in self.fields}, self.layout)
+        fields = {name: Field.concat([one.fields[name] for one in members]) for name in self.fields}
+        return Dataset(fields, self.layout, borders=of_joined((len(one), one.borders) for one in members))
 
     def rows_by_name(self) -> dict[str, range | NDArray[np.int64]]:
         """Return where the rows of each dataset lie that `memload.concat({"name": dataset})` joined.
@@ -241,7 +250,14 @@ class Dataset(Tiered, torch.utils.data.Dataset[Any]):
         return MappedDataset(self, fn, in_processes=in_processes)
 
     def with_lags(
-        self, lags: Mapping[str, Any] | None = None, /, *, valid: Any = None, segments: Any = None, **fields: Any
+        self,
+        lags: Mapping[str, Any] | None = None,
+        /,
+        *,
+        valid: Any = None,
+        segments: Any = None,
+        across: bool = False,
+        **fields: Any,
     ) -> Dataset:
         """Return the dataset whose row i has, for the fields named, the rows i - lag for each lag, stored once each.
 
@@ -255,8 +271,9 @@ class Dataset(Tiered, torch.utils.data.Dataset[Any]):
                 Negative lags are rows that follow. A field of shape ``(*shape)`` becomes ``(len(lags), *shape)``.
             valid: row numbers, or one bool per row: rows to keep, in this order. Each must have its whole window.
             segments: windows stay within them: one label per row, such as trial numbers, of which each run of equal
-                ones is a segment; or pairs (start, stop) of rows. None: the datasets that ``memload.concat({...})``
-                joined, or all rows.
+                ones is a segment; or pairs (start, stop) of rows. None: all rows.
+            across: whether windows may reach from one dataset into the next, where several were joined by `concat`, or
+                opened as several files. Otherwise each of them is a recording of its own, and ends a segment.
             fields: lags by field.
 
         Raises:
@@ -275,9 +292,11 @@ class Dataset(Tiered, torch.utils.data.Dataset[Any]):
         named = {name: given for name, given in {**(lags or {}), **fields}.items() if self._field(name)}
         if not named:
             raise ValueError("no field has lags; name one, as in with_lags(stim=range(32))")
-        return replace(self, fields=lagged(self.fields, named, valid, self._spans(segments)))
+        spans = spans_of(segments, len(self), NONE if across else self.borders)
+        made, borders = lagged(self.fields, named, valid, spans, self.borders)
+        return replace(self, fields=made, borders=borders)
 
-    def windows(self, *names: str, window: int, hop: int = 1, segments: Any = None) -> Dataset:
+    def windows(self, *names: str, window: int, hop: int = 1, segments: Any = None, across: bool = False) -> Dataset:
         """Return the dataset whose rows are `window` rows of this one after each other, beginning `hop` rows apart.
 
         Nothing is copied, and frames that several windows share are stored once. Only whole windows are rows.
@@ -287,6 +306,7 @@ class Dataset(Tiered, torch.utils.data.Dataset[Any]):
             window: rows in a window: a field of shape ``(*shape)`` becomes ``(window, *shape)``.
             hop: rows from the beginning of one window to that of the next.
             segments: windows stay within them, as in `with_lags`; the first window of each begins where it does.
+            across: whether windows may reach from one joined dataset into the next, as in `with_lags`.
 
         Raises:
             KeyError: there is no such field.
@@ -299,12 +319,9 @@ class Dataset(Tiered, torch.utils.data.Dataset[Any]):
             (18, torch.Size([32, 128]))
         """
         chosen = [name for name in names or self.fields if self._field(name)]
-        return replace(self, fields=hopping(self.fields, chosen, window, hop, self._spans(segments)))
-
-    def _spans(self, segments: Any) -> Spans:
-        if segments is None and self.names:
-            segments = self.fields[TAG].gather(np.arange(len(self))).cpu().numpy()
-        return spans_of(segments, len(self))
+        spans = spans_of(segments, len(self), NONE if across else self.borders)
+        made, borders = hopping(self.fields, chosen, window, hop, spans, self.borders)
+        return replace(self, fields=made, borders=borders)
 
     def as_tuple(self, *names: str) -> Dataset:
         """Return the dataset of these fields, in this order, whose rows and batches are tuples; all if none is named.
@@ -323,7 +340,7 @@ class Dataset(Tiered, torch.utils.data.Dataset[Any]):
         chosen = {name: self._field(name) for name in names or self.fields}
         if names and len(chosen) != len(names):
             raise ValueError(f"each field can be named once, got {', '.join(map(repr, names))}")
-        return Dataset(chosen, "tuple")
+        return Dataset(chosen, "tuple", borders=self.borders)
 
     def only(self, name: str) -> Dataset:
         """Return the dataset of this one field, whose rows and batches are tensors.
@@ -333,11 +350,11 @@ class Dataset(Tiered, torch.utils.data.Dataset[Any]):
             >>> memload.from_arrays(stim=torch.arange(4), robs=torch.zeros(4)).only("stim")[3]
             tensor(3)
         """
-        return Dataset({name: self._field(name)}, "only")
+        return Dataset({name: self._field(name)}, "only", borders=self.borders)
 
     def __repr__(self) -> str:
         name_width = max(map(len, self.fields))
-        where = f"{_origin(self)}{tier_words(self.fields)}{self._rows_are()}"
+        where = f"{origin_words(self.fields)}{tier_words(self.fields)}{self._rows_are()}"
         lines = [f"memload.Dataset: {len(self):,} rows, {format_size(self.nbytes)}, {where}"]
         for name, field in self.fields.items():
             lines.append(
@@ -354,7 +371,7 @@ class Dataset(Tiered, torch.utils.data.Dataset[Any]):
             field.check_in_place()
         described = [(name, type(field), field.recipe()) for name, field in self.fields.items()]
         packed = pack_columns([field.column for field in self.fields.values()])
-        return _restore, (described, packed, self.layout, self.names)
+        return _restore, (described, packed, self.layout, self.names, self.borders)
 
     @functools.cached_property
     def _door(self) -> Door:
@@ -404,35 +421,12 @@ def _dataset(member: object, position: int) -> Dataset:
     return member
 
 
-def _check_same_fields(first: Dataset, other: Dataset, position: int) -> None:
-    if set(first.fields) != set(other.fields):
-        raise ValueError(
-            f"dataset {position} has the fields {sorted(other.fields)}, the first one has {sorted(first.fields)}"
-        )
-    for name, field in first.fields.items():
-        theirs = other.fields[name]
-        if field.signature != theirs.signature:
-            raise ValueError(
-                f"field {name!r} is {theirs.described} in dataset {position}, but {field.described} in the first one"
-            )
-
-
-def _origin(dataset: Dataset) -> str:
-    if (device := near_device(dataset.fields)) is not None:
-        return f"on {device}"
-    storages = {storage for field in dataset.fields.values() for storage in field.column.storages}
-    files = sorted({storage.name for storage in storages if storage.mapped or (storage.is_image and storage.name)})
-    if not files:
-        return "in memory"
-    shown = f"in {files[0]}" if len(files) == 1 else f"in {len(files)} files, the first {files[0]}"
-    return shown if all(storage.mapped or storage.is_image for storage in storages) else f"{shown}, and in memory"
-
-
 def _restore(
     described: list[tuple[str, type[Field], dict[str, Any]]],
     packed: PackedColumns,
     layout: Layout,
     names: tuple[str, ...],
+    borders: Borders = NONE,
 ) -> Dataset:
     columns = unpack_columns(packed)
     return Dataset(
@@ -442,4 +436,5 @@ def _restore(
         },
         layout,
         names,
+        borders,
     )

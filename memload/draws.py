@@ -18,6 +18,8 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import DistributedSampler
 
+from memload.permutations import permutation
+
 Indices = NDArray[np.int64]
 
 Position = Mapping[str, Any]
@@ -237,7 +239,7 @@ class DistributedRows:
             return np.arange(self._rows, dtype=np.int64)
         generator = torch.Generator()
         generator.manual_seed(self._sampler.seed + epoch)
-        return torch.randperm(self._rows, generator=generator).numpy()
+        return permutation(self._rows, generator)
 
     def _dealt(self, order: Indices) -> Indices:
         first, ranks = self._gone + self._sampler.rank, self._sampler.num_replicas

@@ -19,10 +19,10 @@ from memload.batch_sizes import BatchSizes
 from memload.by_the_dataset import answer
 from memload.changes import UpToDate
 from memload.cold import reads_blocks, reads_directly
-from memload.draws import Indices
 from memload.gpu.device_batches import Casts, DeviceBatches
 from memload.gpu.landing import gathered_elsewhere
 from memload.gpu.placing import Placer
+from memload.gpu.shared_frames import index_bytes
 from memload.iterators import BatchIterator, profiling, waiting
 from memload.memory.budget import local_threads
 from memload.memory.loops import between_batches
@@ -31,6 +31,7 @@ from memload.memory.pressure import Pressure
 from memload.native import Source
 from memload.pace import paced
 from memload.pinning import pinned, pinned_by, pins_batches, whole_power
+from memload.pipelined import PipelinedBatches
 from memload.planned_rows import PlannedRows
 from memload.row_plan import Feed, PlanSink, feed
 from memload.seeding import PassSeed
@@ -152,7 +153,7 @@ class PassSettings:
         if self.pins:
             slots = (self.depth + 1) * whole_power(slots // (self.depth + 1))
         late = 0 if self.source.raw else self.source.late_row_bytes
-        return slots + (self.depth + 1) * self.slot_rows * (8 + late)
+        return slots + (self.depth + 1) * self.slot_rows * (8 + late) + index_bytes(self.source)
 
     def pipeline(self, loader: FastLoader[Any], reuse: _core.Pipeline | None, **where: Any) -> _core.Pipeline:
         """Return a pipeline for one pass, on the slots of an earlier one if given; `where`: its further arguments."""
@@ -235,36 +236,15 @@ class Gatherer(PlanSink, Protocol):
         """
 
 
-def longest_close(at_once: bool) -> float:
-    """Return for how many seconds the end of a pass waits for reads: after a timeout, they were waited for before."""
-    return 0.1 if at_once else 2.0
-
-
-class WholeBatches:
-    """Gathers each batch as it is planned, by one pipeline."""
+class WholeBatches(PipelinedBatches):
+    """Gathers each batch as it is planned, into a slot."""
 
     def __init__(self, settings: PassSettings, loader: FastLoader[Any], reuse: Gatherer | None) -> None:
         settings.source.check_in_place()
-        self.rows, self.depth = settings.source.rows, settings.depth
         kept = reuse._pipeline if isinstance(reuse, WholeBatches) else None
-        self._pipeline: _core.Pipeline = settings.pipeline(loader, kept)
+        super().__init__(settings, settings.pipeline(loader, kept))
         self._pressure = Pressure.on(caches_of(settings.source.fields.values()))
         self._unpack = settings.source.unpacker()
-
-    def begin(self, seed: PassSeed) -> None:
-        """Nothing random happens here."""
-
-    def extend(self, rows: Indices) -> None:
-        """Take rows that follow those before."""
-        self._pipeline.extend(rows)
-
-    def push(self, rows: Indices) -> None:
-        """Take rows that are one batch."""
-        self._pipeline.push(rows)
-
-    def finish(self) -> None:
-        """Know that nothing follows."""
-        self._pipeline.finish()
 
     def next(self, timeout: float) -> Any:
         """Return the next batch, None at the end."""
@@ -272,14 +252,6 @@ class WholeBatches:
             self._pressure.look()
         capsules = self._pipeline.next(timeout)
         return None if capsules is None else self._unpack(capsules)
-
-    def stats(self) -> LoaderStats:
-        """Return the counters of this pass."""
-        return LoaderStats(**self._pipeline.stats())
-
-    def close(self, keep_slots: bool, at_once: bool = False) -> None:
-        """Stop, and give memory and threads back, or keep the slots for a later pass."""
-        self._pipeline.close(keep_slots, longest_close(at_once))
 
 
 def _depth(loader: FastLoader[Any], slot_bytes: int) -> int:

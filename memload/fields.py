@@ -121,6 +121,15 @@ class Field:
         """The column that the pipeline reads."""
         return self.column
 
+    def pipeline_column_as(self, dtype: torch.dtype) -> Any:  # noqa: ARG002 - what pads rows depends on it
+        """Return the column that the pipeline reads to make batches of that dtype."""
+        return self.pipeline_column
+
+    @property
+    def built(self) -> torch.dtype | None:
+        """The dtype of what a device builds of what crossed to it; None: nothing, a batch crosses as it is."""
+        return None
+
     def gather(self, rows: NDArray[np.int64]) -> Any:
         """Return a fresh tensor (len(rows), *shape) with a copy of these rows.
 
@@ -232,3 +241,14 @@ def check_equal_lengths(lengths: Mapping[str, int], what: str) -> None:
     if len(set(lengths.values())) > 1:
         stated = ", ".join(f"{name}: {length:,}" for name, length in lengths.items())
         raise ValueError(f"{what} must have the same number of rows, got {stated}")
+
+
+def check_same_fields(first: Mapping[str, Field], other: Mapping[str, Field], position: int) -> None:
+    """Raise ValueError with the first difference unless dataset `position` has fields like those of the first."""
+    if set(first) != set(other):
+        raise ValueError(f"dataset {position} has the fields {sorted(other)}, the first one has {sorted(first)}")
+    for name, own in first.items():
+        if own.signature != other[name].signature:
+            raise ValueError(
+                f"field {name!r} is {other[name].described} in dataset {position}, but {own.described} in the first one"
+            )

@@ -241,10 +241,16 @@ def _version_of(module: str) -> str | None:
         return None  # whatever started it
     if top in sys.stdlib_module_names:
         return sys.version.partition(" ")[0]
-    package = sys.modules.get(top)
-    places = [getattr(package, "__file__", None), *getattr(package, "__path__", ())]
-    installed = any(_INSTALLED & {*Path(place).parts} for place in places if place)
-    return str(getattr(package, "__version__", "")) if installed or top == "memload" else None
+    places = _places_of(module, top)
+    installed = bool(places) and all(_INSTALLED & {*Path(place).parts} for place in places)
+    return str(getattr(sys.modules.get(top), "__version__", "")) if installed or top == "memload" else None
+
+
+def _places_of(module: str, top: str) -> list[str]:
+    """Return where a module lies, as far as is known. Packages without an __init__.py may have parts in many places."""
+    files = (getattr(sys.modules.get(name), "__file__", None) for name in (module, top))
+    file = next(filter(None, files), None)
+    return [*getattr(sys.modules.get(top), "__path__", ())] if file is None else [file]
 
 
 _INSTALLED = {"site-packages", "dist-packages"}

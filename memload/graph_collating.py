@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from memload import _core
+from memload.errors import FormatError
 from memload.fields import Field
 from memload.graph_layout import (
     COUNTED,
@@ -28,6 +29,8 @@ from memload.native import NotNative, Source
 from memload.pyg import batch_of, is_data, joined
 from memload.ragged_fields import RaggedField
 from memload.ragged_rows import Ragged, RaggedArray
+
+_MOST_NODES = 2.0**60
 
 
 def graph_collate(samples: Sequence[Any]) -> Any:
@@ -81,7 +84,7 @@ def graphs_joined(source: Source) -> Source:
         NotNative: its samples are no graphs.
     """
     named = isinstance(source.layout, DictOf) and all(member == Only() for _, member in source.layout.members)
-    if source.maps or source.tags or not (named or isinstance(source.layout, Graphs)):
+    if source.maps or not (named or isinstance(source.layout, Graphs)):
         raise NotNative(
             "graph_collate joins graphs: give memload.open_graphs(...) or memload.from_graphs(...), or a dataset of "
             "their attributes whose samples are dicts, without map()."
@@ -126,13 +129,17 @@ def _counts(fields: Mapping[Any, Field]) -> _core.Ragged | None:
     else:
         nodes = np.full(field.rows, Part(name, field.dtype, field.shape).length)
     if len(nodes) and nodes.min() < 0:
-        raise ValueError(f"graph {int(nodes.argmin())} has a num_nodes of {nodes.min()}; expected 0 or more")
+        raise FormatError(f"graph {int(nodes.argmin())} has a num_nodes of {nodes.min()}; expected 0 or more")
+    if (total := nodes.sum(dtype=np.float64)) > _MOST_NODES:
+        raise FormatError(
+            f"the graphs have {total:.3g} nodes by their num_nodes, more than can be numbered; graph "
+            f"{int(nodes.argmax())} alone {nodes.max():,}"
+        )
     ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(nodes)])
     offsets = _core.Storage.borrow(ends, ends.ctypes.data, ends.nbytes, "the numbers of nodes")
-    # Of this column only the offsets are read; its items are addresses that nobody touches, and so no memory.
-    items = np.empty(ends[-1], dtype=np.uint8)
-    values = _core.Storage.borrow(items, items.ctypes.data, items.nbytes, "nodes")
-    return _core.Ragged(1, 1, [(offsets, 0, values, 0, field.rows, len(items), 0)])
+    # Of this column only the offsets are read; its items are addresses that nobody touches, and take no memory.
+    items = _core.Storage.borrow(ends, ends.ctypes.data, int(ends[-1]), "nodes")
+    return _core.Ragged(1, 1, [(offsets, 0, items, 0, field.rows, items.nbytes, 0)])
 
 
 def _kinds(graph: Mapping[str, Attribute]) -> dict[str, Kind]:

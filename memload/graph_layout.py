@@ -19,8 +19,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from memload.errors import FormatError
 from memload.fields import Field
+from memload.memory.budget import memory
 from memload.ragged_rows import Ragged
+from memload.sizes import format_size
 
 Attributes = Mapping[str, tuple[torch.dtype | None, tuple[int | None, ...]]]
 
@@ -28,6 +31,8 @@ COUNTED = "num_nodes"
 """The attribute by which graphs themselves tell how many nodes they have."""
 
 _NODES = ("x", "feat", "pos", "node_type", "n_id")
+
+_UNREMARKABLE = 2**27  # bytes that need not be compared with what is free
 
 
 class GraphBatch(NamedTuple):
@@ -226,10 +231,25 @@ class GraphLayout:
             elif part.name != COUNTED:
                 ends = torch.arange(len(values) + 1) * part.length
             else:
+                _check_counts(values)
                 ends = values.new_zeros(len(values) + 1)
                 torch.cumsum(values, 0, out=ends[1:])
             return ends
         return None
+
+
+def _check_counts(counts: torch.Tensor) -> None:
+    """Raise FormatError unless these are numbers of nodes of which a batch can be made."""
+    if not len(counts):
+        return
+    if (least := int(counts.min())) < 0:
+        raise FormatError(f"graph {int(counts.argmin())} of a batch has a num_nodes of {least}; expected 0 or more")
+    needed = 8 * float(counts.double().sum())  # of `batch`
+    if needed > _UNREMARKABLE and needed > (free := memory().free):
+        raise FormatError(
+            f"graph {int(counts.argmax())} of a batch has a num_nodes of {int(counts.max()):,}: the numbers that say "
+            f"to which graph each node belongs would take {format_size(int(needed))}, and {format_size(free)} is free"
+        )
 
 
 def _repeated(numbers: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:

@@ -28,7 +28,8 @@ class GraphDataset(Dataset):
 
     Made by `memload.from_graphs` and `memload.open_graphs`. Its fields are the attributes of the graphs, in order, most
     of them with rows of different length. In a `FastLoader` with ``collate_fn=memload.graph_collate`` batches are
-    gathered natively, as PyTorch Geometric's ``Batch``. `select`, `split` and `concat` give graph datasets again.
+    gathered natively, as PyTorch Geometric's ``Batch``. `select`, `split` and `concat` give graph datasets again, and
+    so does ``memload.concat({"name": graphs, ...})``, whose graphs have ``dataset_idx`` as one more attribute, an int.
 
     Numbers that a graph has as attributes come back as tensors without dimensions, ``num_nodes`` as an int.
 
@@ -46,8 +47,8 @@ class GraphDataset(Dataset):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.layout != "dict" or self.names:
-            raise ValueError('graphs have attributes by name: give fields with the layout "dict", and no names=')
+        if self.layout != "dict":
+            raise ValueError('graphs have attributes by name: give fields with the layout "dict"')
         check_attributes(attributes_of(self.fields))
         for name, field in self.fields.items():
             if isinstance(field, RaggedField) and field.form != "offsets":
@@ -87,7 +88,8 @@ class GraphDataset(Dataset):
             >>> len(graphs.concat(graphs))
             2
         """
-        return GraphDataset(super().concat(*others).fields)
+        joined = super().concat(*others)
+        return GraphDataset(joined.fields, borders=joined.borders)
 
     def as_plain(self) -> Dataset:
         """Return the same graphs as dicts of tensors, for which PyTorch Geometric is not needed.
@@ -100,7 +102,7 @@ class GraphDataset(Dataset):
             >>> memload.from_graphs([Data(x=torch.zeros(1, 2))]).as_plain()[0]
             {'x': tensor([[0., 0.]])}
         """
-        return Dataset(self.fields)
+        return Dataset(self.fields, names=self.names, borders=self.borders)
 
     @functools.cached_property
     def _layout(self) -> GraphLayout:
@@ -136,11 +138,11 @@ class GraphRows(GatheredRows[Door]):
     def _become_samples(self) -> None:
         door, self._door = self._door, None
         if door is not None:
-            list.extend(self, map(data_of, list(GatheredRows(door, self._rows))))
+            list.extend(self, map(data_of, list(door.rows(self._rows))))
 
 
 def _of_plain(plain: Dataset) -> GraphDataset:
-    return GraphDataset(plain.fields)
+    return GraphDataset(plain.fields, names=plain.names, borders=plain.borders)
 
 
 def from_graphs(graphs: Iterable[Any]) -> GraphDataset:

@@ -18,11 +18,12 @@ import torch
 
 from memload import _core
 from memload.draws import Indices
-from memload.engine import Gatherer, PassSettings, gathering, longest_close
+from memload.engine import Gatherer, PassSettings, gathering
 from memload.gpu.landing import bound_for
 from memload.gpu.near_batches import NearSettings, lies_near
 from memload.grouped_source import GroupedSource, Share
 from memload.native import Source
+from memload.pipelined import longest_close
 from memload.planned_rows import PlannedRows
 from memload.ragged_rows import is_ragged, split_by
 from memload.seeding import PassSeed

@@ -18,6 +18,7 @@ from memload.collate_rules import as_shipped
 from memload.dataset import TAG, Dataset
 from memload.fields import Field, check_name
 from memload.gathered import GatheredRows
+from memload.graphs import GraphDataset
 from memload.mapped import MappedDataset
 from memload.ragged_rows import is_ragged, taken
 from memload.ragged_samples import NO_FORMS, sample_of
@@ -203,6 +204,7 @@ def _concat_named(members: Mapping[str, Any]) -> Dataset | GroupedDataset:
     grouped = GroupedDataset(members)
     first, *others = members.values()
     if any(_form(other) != _form(first) for other in others):
+        _check_no_graphs(members)
         return grouped
     tagged = [with_tag(member, k) for k, member in enumerate(members.values())]
     return replace(tagged[0].concat(*tagged[1:]), names=tuple(members))
@@ -229,7 +231,17 @@ def _check_member(name: Any, member: Any) -> None:
 
 
 def _form(dataset: Dataset) -> Any:
-    return [(name, field.signature) for name, field in dataset.fields.items()]
+    return isinstance(dataset, GraphDataset), [(name, field.signature) for name, field in dataset.fields.items()]
+
+
+def _check_no_graphs(members: Mapping[str, Dataset]) -> None:
+    graphs = [name for name, member in members.items() if isinstance(member, GraphDataset)]
+    if graphs:
+        raise ValueError(
+            f"the graphs of {graphs[0]!r} and the rows of the other datasets differ in attributes, dtypes or shapes, "
+            "so that no batch can join them: give graphs that have the same attributes in the same order, or join "
+            "ds.as_plain(), whose samples are dicts"
+        )
 
 
 def with_tag(dataset: Dataset, number: int) -> Dataset:
@@ -237,7 +249,7 @@ def with_tag(dataset: Dataset, number: int) -> Dataset:
     one = np.array([number], dtype=np.int64)
     storage = Storage.borrow(one, one.ctypes.data, one.nbytes, f"the number of dataset {number}")
     tag = Field(torch.int64, (), Column(one.nbytes, [(storage, 0, len(dataset), 0)]))
-    return Dataset({**dataset.fields, TAG: tag})
+    return replace(dataset, fields={**dataset.fields, TAG: tag})
 
 
 def with_int_tag(sample: Mapping[str, Any]) -> dict[str, Any]:

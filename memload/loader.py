@@ -23,7 +23,7 @@ from memload.dataset import Dataset
 from memload.engine import EngineOptions, Gatherer, NativePass
 from memload.gpu.device_batches import Casts, MovedBatches
 from memload.gpu.interface import HostMemory, Interface
-from memload.gpu.landing import device_bytes, how_they_go
+from memload.gpu.landing import device_bytes, handed_bytes, how_they_go
 from memload.gpu.near_batches import NearSettings, lies_near
 from memload.gpu.placing import Placer
 from memload.gpu.static_buffers import StaticBatches, checked_buffers
@@ -50,6 +50,7 @@ from memload.transforms import TransformedBatches, checked_transform
 T = TypeVar("T")
 
 _FIXED = ("threads", "depth", "cast", "options", "ragged", "device", "static_buffers")
+_OF_PASSES = ("_finished", "_passes", "_kept", "_pace", "_way", "_most_ahead", "_indices", "_inner", "_buffers")
 
 
 class FastLoader(DataLoader[T]):
@@ -82,8 +83,9 @@ class FastLoader(DataLoader[T]):
             pipeline; the loop gets what it returns. It follows the cast, runs ahead of the loop in background threads
             under ``torch.no_grad()``, and draws random numbers that follow from (base seed, epoch, rows of the batch).
             On the stock engine it runs inside ``next()``. ``ds.map(fn)`` is the same for single samples.
-        ragged: the form of batches of fields whose rows differ in length, "offsets", "padded" or "jagged", or such by
-            field, as ``ds.with_ragged`` takes it; ``dataset`` is then that dataset.
+        ragged: the form of batches of fields whose rows differ in length, "offsets", "padded", ("padded", -100) for
+            another pad than 0, or "jagged", or such by field, as ``ds.with_ragged`` takes it; ``dataset`` is then that
+            dataset.
         device: where batches go, such as "cuda" (the device that is current when a pass begins) or
             ``torch.device("cuda", 1)``. They cross the bus as they are stored, through pinned memory and ahead of the
             loop, and are cast and transformed on the device; the loop's current stream waits for them, the CPU does
@@ -132,7 +134,7 @@ class FastLoader(DataLoader[T]):
         depth: int | None = None,
         cast: Mapping[Any, Cast] | None = None,
         batch_transform: Callable[..., Any] | None = None,
-        ragged: str | Mapping[str, str] | None = None,
+        ragged: str | tuple[str, Any] | Mapping[str, Any] | None = None,
         device: str | int | torch.device | Interface | None = None,
         static_buffers: int | None = None,
         options: EngineOptions | None = None,
@@ -170,21 +172,25 @@ class FastLoader(DataLoader[T]):
         self._engine = options or EngineOptions(threads=threads, depth=depth)
         self._casts = checked_casts(cast)
         self.batch_transform = checked_transform(batch_transform)
-        self._finished = LoaderStats()
-        self._passes: weakref.WeakSet[NativePass] = weakref.WeakSet()
-        self._kept: Gatherer | None = None
-        self._pace: Pace | None = None
-        self._way: Way | None = None
-        self._most_ahead: int | None = None  # batches gathered ahead, once memory has become short
         self._state = LoaderState()
-        self._indices: IndexSampler | None = None
-        self._inner: Any = None
+        self._start_afresh()
         self._depth_given = prefetch_factor is not None
         if self._casts or self.batch_transform:
             self.collate_fn = self._carrying()
         source = self._resolved() if self._casts else None
         if isinstance(source, Source | GroupedSource):
             source.with_casts(self._casts)  # a cast of a field that is not there fails here, not in the first pass
+
+    def _start_afresh(self) -> None:
+        """Set what belongs to this process's passes, which a copy in another process does not take along."""
+        self._finished = LoaderStats()
+        self._passes: weakref.WeakSet[NativePass] = weakref.WeakSet()
+        self._kept: Gatherer | None = None
+        self._pace: Pace | None = None
+        self._way: Way | None = None
+        self._most_ahead: int | None = None  # batches gathered ahead, once memory has become short
+        self._indices: IndexSampler | None = None
+        self._inner: Any = None
 
     @property
     def engine(self) -> str:
@@ -222,18 +228,23 @@ class FastLoader(DataLoader[T]):
 
     @property
     def device_nbytes(self) -> int:
-        """Bytes of the device that a native pass takes at most: batches under way, ahead and in the loop's hands.
+        """Bytes of the device that a pass takes at most: batches under way, ahead and in the loop's hands, and buffers.
 
-        0 without ``device=``, for rows that lie on a device already, and on the stock machinery, which does not know
-        its batches beforehand. Batches that the loop keeps, and what ``batch_transform`` makes of one, come on top.
+        Without ``device=``, for rows that lie on a device already, and on the stock machinery, which does not know its
+        batches beforehand, only those of ``static_buffers``: there, and where ``batch_transform`` makes batches, as the
+        first batch has shown them. Batches that the loop keeps, and what ``batch_transform`` makes of one, come on top.
         """
         source = self._resolved()
-        if self._target is None or isinstance(source, str):
-            return 0
-        settings = settings_of(self, source.with_casts(self._casts))
+        buffers = 0 if self._buffers is None else self._buffers.nbytes
+        if isinstance(source, str):
+            return 0 if self._target is None else buffers
+        settings, count = settings_of(self, source.with_casts(self._casts)), self.static_buffers or 0
         if isinstance(settings, NearSettings):
+            return buffers or count * settings.batch_bytes
+        if self._target is None:
             return 0
-        return sum(map(device_bytes, settings.each if isinstance(settings, GroupSettings) else [settings]))
+        each = settings.each if isinstance(settings, GroupSettings) else [settings]
+        return sum(map(device_bytes, each)) + (buffers or count * sum(map(handed_bytes, each)))
 
     def stats(self) -> LoaderStats:
         """Return where the time of the native passes went so far; printing it says what limits."""
@@ -347,21 +358,12 @@ class FastLoader(DataLoader[T]):
         super().__setattr__(name, value)
 
     def __getstate__(self) -> dict[str, Any]:
-        # What belongs to this process's passes stays here: a copy in another process starts afresh.
-        fresh = {
-            "_finished": LoaderStats(),
-            "_passes": None,
-            "_kept": None,
-            "_indices": None,
-            "_inner": None,
-            "_pace": None,
-            "_way": None,
-            "_buffers": checked_buffers(self.static_buffers, self),
-        }
-        return {**self.__dict__, **fresh, "_state": copy.copy(self._state)}
+        return {**self.__dict__, "_state": copy.copy(self._state), **dict.fromkeys(_OF_PASSES)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _passes=weakref.WeakSet())
+        self.__dict__.update(state)
+        self._start_afresh()
+        self._buffers = checked_buffers(self.static_buffers, self)
 
     def _carrying(self) -> CarryingCollate:
         grouped = self.collate_fn is group_collate

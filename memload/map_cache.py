@@ -1,226 +1,193 @@
-"""ds.map(fn).cache(...): what deterministic functions make of each sample, computed once and stored as a dataset."""
+"""ds.map(fn).cache(...): what deterministic functions make of each sample, computed once, and read on a tier.
+
+mapped -> Results -> a set of shards in the cache's directory -> Dataset on its tier
+                  -> memory of this process                   -> Dataset in RAM
+                  -> too large for either                     -> mapped, as it was
+"""
 
 from __future__ import annotations
 
-import contextlib
-import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from torch.utils.data import Subset, default_collate
 
+from memload._core import Column, Storage
 from memload.cache_files import entry_path, root_of
-from memload.computed import InMemory, Origin, row_bytes_of, rows_in, shard_writer
-from memload.dataset import Dataset, Layout
+from memload.computed import InMemory, Origin, shard_writer
+from memload.dataset import Dataset
 from memload.derivation import key_of, name_of
-from memload.errors import MemloadError, WriterBusyError, first_line
-from memload.fingerprints import UnhashableError, fingerprint
-from memload.loader import FastLoader
+from memload.errors import WriterBusyError
+from memload.fields import Field, row_nbytes
+from memload.map_results import Results
 from memload.mapped import MappedDataset
-from memload.memory.budget import local_threads
+from memload.memory.budget import disk_free, memory
+from memload.memory.choosing import Choice, Needs, choose, fits_on_disk
+from memload.memory.placing import TierOptions, as_tier, check_option_names, needs_of, placed_as_chosen
 from memload.memory.tiers import Tier
 from memload.opening import from_arrays
 from memload.opening import open as open_dataset
-from memload.progress import bar, note
-from memload.reseeding import Watch
-from memload.seeding import Drawing, Randomness
-from memload.staging import wait_for_writer
-
-_BATCH_BYTES = 2**23
-_MOST_ROWS = 512
+from memload.progress import note
+from memload.staging import being_written, wait_for_writer
 
 
-def cached(mapped: MappedDataset, where: str | Path | Tier, version: str | None, progress: bool | None) -> Dataset:
+def cached(
+    mapped: MappedDataset,
+    where: str | Path | Tier,
+    tier: Tier | str | None,
+    version: str | None,
+    progress: bool | None,
+    options: Mapping[str, Any],
+) -> Dataset | MappedDataset:
     """Return the samples of a mapped dataset as a dataset; see `MappedDataset.cache`."""
-    work = _Work(mapped)
-    if str(where) in {*Tier}:
-        return _in_tier(work, Tier(str(where)), progress)
-    key = key_of("map", work.base, work.functions, version, progress)
-    target = entry_path(root_of(where), name_of(work.functions[-1]), key)
-    while (there := Origin.of(target)) is None:
-        try:
-            work.write(target, key, progress)
-        except FileExistsError:
-            if Origin.of(target) is None:
-                raise
-        except WriterBusyError:
-            note(f"{target}: another process is computing it; waiting for that", progress)
-            wait_for_writer(target)
-    return _as_layout(open_dataset(target), there.layout)
+    root, wanted = _place(where, tier, options)
+    results = Results(mapped)
+    stored = None if root is None else _Stored(results, root, version, progress)
+    if wanted is Tier.AUTO:
+        return _chosen(results, stored, progress)
+    if stored is None:
+        return _in_memory(results, "", progress)
+    kept = open_dataset(stored.filled())
+    return stored.read(kept if wanted is Tier.MMAP else kept.with_tier(wanted, progress=progress, **options))
 
 
-def _in_tier(work: _Work, tier: Tier, progress: bool | None) -> Dataset:
-    if tier is not Tier.RAM:
-        raise ValueError(f'cache takes a path or "ram", got the tier "{tier}"; a path of that name is "./{tier}"')
-    work.look()
-    kept = InMemory(work.rows)
-    for rows in work.results(0, progress):
+def _place(
+    where: str | Path | Tier, tier: Tier | str | None, options: Mapping[str, Any]
+) -> tuple[str | Path | None, Tier]:
+    """The directory of the cache, None for none, and the tier."""
+    check_option_names(options, "cache")
+    if not str(where):
+        raise ValueError('cache takes a directory such as "cache/", or "ram" or "auto", got an empty text')
+    if str(where) not in {*Tier}:
+        wanted = Tier.MMAP if tier is None else as_tier(tier)
+        if wanted is Tier.AUTO and options:
+            raise TypeError(f'{", ".join(options)}: for a tier that is given; tier="auto" chooses by itself')
+        TierOptions(**{name: value for name, value in options.items() if name != "device"}).check_for(wanted)
+        return where, wanted
+    wanted = Tier(str(where))
+    if wanted not in (Tier.RAM, Tier.AUTO):
+        raise ValueError(
+            f'the tier "{wanted}" reads files: give cache a directory for them as well, as in cache("cache/", '
+            f'tier="{wanted}"); a directory of that name is "./{wanted}"'
+        )
+    if tier is not None or options:
+        given = ", ".join([*(["tier"] if tier is not None else []), *options])
+        raise TypeError(f'{given}: for results in a directory, as in cache("cache/", tier=...), not for "{wanted}"')
+    return None, wanted
+
+
+class _Stored:
+    """Results in a cache's directory, or what is to be there.
+
+    Raises:
+        ValueError, TypeError: they cannot be known again; see `key_of`.
+        FileExistsError: the directory is none for a cache.
+    """
+
+    def __init__(self, results: Results, root: str | Path, version: str | None, progress: bool | None) -> None:
+        self._results, self._progress = results, progress
+        self._key = key_of("map", results.base, results.functions, version, progress)
+        self._path = entry_path(root_of(root), name_of(results.functions[-1]), self._key)
+
+    @property
+    def complete(self) -> bool:
+        """Whether they are there."""
+        return Origin.of(self._path) is not None
+
+    @property
+    def room(self) -> int:
+        """Bytes that they may take: what is free, and what is there of them from an interrupted run."""
+        begun = being_written(self._path)
+        there = sum(file.stat().st_size for file in begun.rglob("*.safetensors")) if begun.exists() else 0
+        return disk_free(self._path.parent) + there
+
+    @property
+    def nbytes(self) -> int:
+        """Of all rows: as they are there, or as they would be."""
+        return open_dataset(self._path).nbytes if self.complete else self._results.nbytes
+
+    def filled(self) -> Path:
+        """Return the path of the complete set: computed here, or by another process for which this one waits."""
+        while not self.complete:
+            try:
+                self._write()
+            except FileExistsError:
+                if not self.complete:
+                    raise
+            except WriterBusyError:
+                note(f"{self._path}: another process is computing it; waiting for that", self._progress)
+                wait_for_writer(self._path)
+        return self._path
+
+    def read(self, dataset: Dataset) -> Dataset:
+        """Return the set's rows as samples of the form that the functions gave."""
+        origin = Origin.of(self._path)
+        assert origin is not None
+        return _as_layout(dataset, origin.layout)
+
+    def _write(self) -> None:
+        """Write the set, or what is lacking of it."""
+        one = self._results
+        origin = Origin(self._key, " then ".join(map(name_of, one.functions)), one.layout)
+        with shard_writer(self._path, origin, one.rows, one.row_bytes, self._progress) as writer:
+            for rows in one.batches(writer.rows_there, self._progress):
+                writer.extend(**rows)
+
+
+def _chosen(results: Results, stored: _Stored | None, progress: bool | None) -> Dataset | MappedDataset:
+    """The samples where the planner's matrix has them."""
+    nbytes = results.nbytes if stored is None else stored.nbytes
+    room = 0 if stored is None else stored.room
+    written = stored is not None and stored.complete
+    options = TierOptions(progress=progress)
+    choice = choose(replace(_needs(results.base), transformed=nbytes, written=written), memory().free, room)
+    if not choice.of_results:
+        note(f"not cached: {choice.reason}", progress)
+        return _uncached(results, choice, options)
+    if stored is not None and (written or fits_on_disk(nbytes, room)):
+        kept = open_dataset(stored.filled())
+        return stored.read(replace(kept, fields=placed_as_chosen(kept.fields, choice, options)))
+    return _in_memory(results, choice.reason, progress)
+
+
+def _needs(base: Any) -> Needs:
+    return needs_of(base.fields, {}) if _on_host(base) else Needs(rows=0, stored=0)
+
+
+def _on_host(base: Any) -> bool:
+    return isinstance(base, Dataset) and base.tier not in (Tier.PINNED, Tier.DEVICE)
+
+
+def _uncached(results: Results, choice: Choice, options: TierOptions) -> MappedDataset:
+    base = results.base
+    if _on_host(base):
+        base = replace(base, fields=placed_as_chosen(base.fields, choice, options))
+    return results.over(base)._because(choice.reason)
+
+
+def _in_memory(results: Results, reason: str, progress: bool | None) -> Dataset:
+    kept = InMemory(results.rows)
+    for rows in results.batches(0, progress):
         kept.extend(rows)
-    return _as_layout(from_arrays(kept.values), work.layout)
+    made = from_arrays(kept.values)
+    if reason:
+        fields = {name: _explained(one, kept.values[name], reason) for name, one in made.fields.items()}
+        made = replace(made, fields=fields)
+    return _as_layout(made, results.layout)
+
+
+def _explained(field: Field, rows: Any, reason: str) -> Field:
+    """The same field, on a storage that says why it is in RAM; texts say nothing."""
+    if not isinstance(rows, torch.Tensor):
+        return field
+    nbytes = row_nbytes(field.dtype, field.shape)
+    storage = Storage.image(rows, rows.data_ptr(), rows.nbytes, "", str(Tier.RAM), reason)
+    return replace(field, column=Column(nbytes, [(storage, 0, len(rows), nbytes)]), lenders=())
 
 
 def _as_layout(dataset: Dataset, layout: str) -> Dataset:
     if layout == "tuple":
         return dataset.as_tuple()
     return dataset.only(next(iter(dataset.fields))) if layout == "only" else dataset
-
-
-class _Work:
-    """What is to be computed.
-
-    Attributes:
-        base: the dataset under all functions.
-        functions: in the order in which samples go through them.
-        rows: how many.
-        layout: of what they make, as a dataset has it; known once rows are asked for.
-    """
-
-    def __init__(self, mapped: MappedDataset) -> None:
-        self._processes = False
-        self.functions: list[Callable[..., Any]] = []
-        base: Any = mapped
-        while isinstance(base, MappedDataset):
-            self.functions.insert(0, base.fn)
-            self._processes |= base.in_processes
-            base = base.base
-        self.base, self.rows = base, len(base)
-        if not self.rows:
-            raise ValueError("the dataset has no rows to cache")
-        for fn in self.functions:
-            if Drawing(fn).wants:
-                raise _draws(fn, "asks for a random generator")
-        self.layout: Layout = "dict"
-        self._names: list[str] = []
-        self._row_bytes = 0
-
-    def write(self, path: Path, key: str, progress: bool | None) -> None:
-        """Write the set of shards, or what is lacking of it."""
-        self.look()
-        origin = Origin(key, " then ".join(map(name_of, self.functions)), self.layout)
-        with shard_writer(path, origin, self.rows, self._row_bytes, progress) as writer:
-            for rows in self.results(writer.rows_there, progress):
-                writer.extend(**rows)
-
-    def look(self) -> None:
-        """Find out what rows are, by the first one, and whether it is the same when it comes again."""
-        first = self._row(0)
-        self.layout, self._names = _form_of(first)
-        self._row_bytes = row_bytes_of(self._named(default_collate([first])))
-        with contextlib.suppress(UnhashableError):
-            if fingerprint(self._row(0)) != fingerprint(first):
-                raise _draws(self.functions[-1], "gives something else for the first row when it is called again")
-
-    def results(self, start: int, progress: bool | None) -> Iterator[dict[str, Any]]:
-        """Yield the rows from `start` on, by field, some at once."""
-        largest = max(1, self._row_bytes, getattr(self.base, "nbytes", 0) // self.rows)
-        step = max(1, min(_MOST_ROWS, _BATCH_BYTES // largest))
-        generators = _states()
-        workers = local_threads() if self._processes else 0
-        own = torch.Generator()  # so that a run whose cache is there draws the same numbers as one that fills it
-        batches = iter(FastLoader(self._from(start), step, num_workers=workers, generator=own))
-        with bar("cache", self.rows, progress, start, unit=" rows") as shown:
-            while start < self.rows:
-                with self._naming(start, min(start + step, self.rows)):
-                    rows = self._named(next(batches))
-                if _states() != generators:
-                    raise _draws(self.functions[-1], "draws from the generators of numpy.random or random")
-                yield rows
-                start += rows_in(rows)
-                shown.update(rows_in(rows))
-
-    def _from(self, start: int) -> MappedDataset:
-        rows = range(start, self.rows)
-        rest = self.base
-        if start:
-            rest = rest.select(rows) if isinstance(rest, Dataset) else Subset(rest, rows)
-        for fn in self.functions:
-            rest = MappedDataset(rest, Undrawn(fn), in_processes=self._processes)
-        assert isinstance(rest, MappedDataset)
-        return rest
-
-    def _row(self, number: int) -> Any:
-        with self._naming(number, number + 1), Watch():
-            sample = self.base[number]
-            for fn in self.functions:
-                with torch.no_grad():
-                    sample = Undrawn(fn)(sample)
-            return sample
-
-    def _named(self, value: Any) -> dict[str, Any]:
-        if self.layout == "dict":
-            return dict(value)
-        return dict(zip(self._names, value if self.layout == "tuple" else [value], strict=True))
-
-    @contextlib.contextmanager
-    def _naming(self, start: int, stop: int) -> Iterator[None]:
-        try:
-            yield
-        except (MemloadError, DrawingError):
-            raise
-        except Exception as error:
-            where = f"row {start:,}" if stop == start + 1 else f"rows {start:,} to {stop - 1:,}"
-            named = " then ".join(map(name_of, self.functions))
-            raise RuntimeError(f"{where}: {named} raised {type(error).__name__}: {first_line(error)}") from error
-
-
-class DrawingError(ValueError):
-    """A function that was to be cached draws random numbers."""
-
-
-class Undrawn:
-    """A function of a sample that may not draw random numbers: the first that it asks for raises `DrawingError`."""
-
-    def __init__(self, fn: Callable[..., Any]) -> None:
-        self._fn = fn
-
-    def __call__(self, sample: Any) -> Any:
-        """Call the function."""
-        mine = Randomness.entered()
-        if mine is not None:
-            mine.begin(self._refuse)
-            return self._fn(sample)
-        with Randomness() as mine:
-            mine.begin(self._refuse)
-            return self._fn(sample)
-
-    def _refuse(self) -> int:
-        raise _draws(self._fn, "draws random numbers")
-
-
-def _draws(fn: Any, what: str) -> DrawingError:
-    return DrawingError(
-        f"{name_of(fn)} {what}, so that every epoch would get what one of them drew: cache what comes before it, and "
-        "map it behind: ds.map(before).cache(path).map(after)"
-    )
-
-
-def _states() -> Any:
-    _, keys, *rest = np.random.get_state(legacy=True)  # noqa: NPY002 - to see whether a function draws from it
-    return random.getstate(), np.asarray(keys).tobytes(), rest
-
-
-def _form_of(sample: Any) -> tuple[Layout, list[str]]:
-    if isinstance(sample, Mapping):
-        _check_values(sample)
-        return "dict", list(sample)
-    if isinstance(sample, list | tuple) and not hasattr(sample, "_fields"):
-        names = [str(number) for number in range(len(sample))]
-        _check_values(dict(zip(names, sample, strict=True)))
-        return "tuple", names
-    _check_values({"data": sample})
-    return "only", ["data"]
-
-
-def _check_values(sample: Mapping[Any, Any]) -> None:
-    for name, value in sample.items():
-        if not isinstance(name, str) or not isinstance(value, _STORED):
-            raise TypeError(
-                f"a mapped sample has {name!r}: {type(value).__name__}; what can be cached is a tensor, an array, a "
-                "number or a text, or a dict or tuple of these"
-            )
-
-
-_STORED = (torch.Tensor, np.ndarray, np.generic, bool, int, float, str)

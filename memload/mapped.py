@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.data import Dataset, Subset
 
+from memload.memory.tiers import Tier
 from memload.seeding import Drawing
 
 if TYPE_CHECKING:
     import memload.dataset
-    from memload.memory.tiers import Tier
 
 
 class MappedDataset(Dataset[Any]):
@@ -50,6 +50,7 @@ class MappedDataset(Dataset[Any]):
             raise TypeError(f"map needs a dataset with a length and rows, got {type(base).__name__}")
         self.base, self.in_processes = base, in_processes
         self._drawing = Drawing(fn)
+        self._reason = ""
 
     @property
     def fn(self) -> Callable[..., Any]:
@@ -83,9 +84,41 @@ class MappedDataset(Dataset[Any]):
         first, second = self.base.split(fraction, seed)
         return self._over(first), self._over(second)
 
+    def with_tier(self, tier: Tier | str, **options: Any) -> MappedDataset:
+        """Return the mapped dataset with the rows of its base kept on another tier; see ``Dataset.with_tier``.
+
+        Functions run for every batch as before: `cache` keeps what they make.
+
+        Raises:
+            TypeError: the base has no tiers.
+        """
+        if not hasattr(self.base, "with_tier"):
+            raise TypeError(
+                f"the rows of {type(self.base).__name__} have no tiers of their own: those of memload.open do, and the "
+                'parts of a join; .cache("ram") or .cache(path) keeps what functions make of any rows'
+            )
+        return MappedDataset(self.base.with_tier(tier, **options), self.fn, in_processes=self.in_processes)
+
+    @property
+    def tier(self) -> Tier | None:
+        """The tier of the rows before the function; None where parts differ, or nobody knows."""
+        found = getattr(self.base, "tier", None)
+        return found if isinstance(found, Tier) else None
+
+    @property
+    def tier_reason(self) -> str:
+        """Why "auto" keeps these rows where they are, and no results of the function; empty where it was not asked."""
+        return self._reason or getattr(self.base, "tier_reason", "")
+
     def cache(
-        self, where: str | Path | Tier, *, version: str | None = None, progress: bool | None = None
-    ) -> memload.dataset.Dataset:
+        self,
+        where: str | Path | Tier,
+        *,
+        tier: Tier | str | None = None,
+        version: str | None = None,
+        progress: bool | None = None,
+        **tier_options: Any,
+    ) -> memload.dataset.Dataset | MappedDataset:
         """Return a dataset of the same samples, each computed once; ``fn`` must not draw random numbers.
 
         What is stored is known by its rows and its code: the files (their paths, sizes and times of change) or bytes
@@ -94,15 +127,20 @@ class MappedDataset(Dataset[Any]):
         what there is. Interrupted, the same call goes on. A process that comes while another one computes it waits.
 
         Args:
-            where: a directory for any number of such results, each in one of its own; or "ram", to keep this one in
-                the memory of this process.
+            where: a directory for any number of such results, each in one of its own; or, without one, "ram", to keep
+                this one in the memory of this process, or "auto", to do so if it fits.
+            tier: on which tier results in a directory are read: "mmap" if not given, "direct", "hybrid" or "ram". Or
+                "auto": what the matrix of docs/tiers.md says of what the function makes, of free RAM and of free disk,
+                with ``tier_reason``. If results fit neither, this is the mapped dataset, its rows on the tier
+                that suits them, and functions run for every batch.
             version: a text that stands for the functions, for those that hold what cannot be hashed, and for the base,
                 if it is not known again otherwise. Change it whenever they change.
             progress: whether to show a bar once it takes longer than a second; None shows it on a terminal.
+            tier_options: what `tier` takes besides, such as ``cache_bytes=``; see ``Dataset.with_tier``.
 
         Raises:
             ValueError: a function draws random numbers, or gives something else when it is called again; or it cannot
-                be hashed, and there is no version.
+                be hashed, and there is no version. Or `where` is a tier that reads files, without a directory for them.
             TypeError: a sample is not made of tensors, arrays, numbers and texts.
             RuntimeError: a function failed; the message names the rows, and has its error as cause.
             DiskSpaceError, MemoryError: there is not 1.2 times the room for all rows.
@@ -116,11 +154,20 @@ class MappedDataset(Dataset[Any]):
         """
         from memload.map_cache import cached
 
-        return cached(self, where, version, progress)
+        return cached(self, where, tier, version, progress, tier_options)
+
+    def _because(self, reason: str) -> MappedDataset:
+        """The same with a reason for where its rows are kept."""
+        made = self._over(self.base)
+        made._reason = reason
+        return made
 
     def _over(self, base: Any) -> MappedDataset:
-        return MappedDataset(base, self.fn, in_processes=self.in_processes)
+        made = MappedDataset(base, self.fn, in_processes=self.in_processes)
+        made._reason = self._reason
+        return made
 
     def __repr__(self) -> str:
         name = getattr(self.fn, "__qualname__", None) or type(self.fn).__name__
-        return f"{self.base!r}\n  mapped by {name}{' in worker processes' if self.in_processes else ''}"
+        reason = f" ({self._reason})" if self._reason else ""
+        return f"{self.base!r}\n  mapped by {name}{' in worker processes' if self.in_processes else ''}{reason}"

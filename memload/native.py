@@ -143,12 +143,12 @@ class Source:
         )
 
     def pipeline_fields(self) -> list[PipelineField]:
-        """Return the fields as the native pipeline takes them; with `raw`, those that are cast afterwards first."""
+        """Return the fields as the native pipeline takes them; with `raw`, those that a device makes more of first."""
         return [_pipeline_field(self.fields[key], self._fused(key)) for key in self._order]
 
-    def raw_casts(self) -> list[Cast]:
-        """Return the casts that are done after the gather, with `raw`: of the first fields of the pipeline."""
-        return [self.casts[key] for key in self._order if self._is_cast(key)]
+    def made_there(self) -> list[torch.dtype]:
+        """Return the dtypes of what a device makes, with `raw`, of the first fields of the pipeline."""
+        return [self.fields[key].built or self.casts[key].dtype for key in self._order if self.is_made(key)]
 
     @property
     def makes_plain_containers(self) -> bool:
@@ -189,8 +189,9 @@ class Source:
         order = self._order
         fields = [self.fields[key] for key in order]
         finish = [_finisher(self.fields[key], self._fused(key), self.casts.get(key), cast) for key in order]
-        if any(isinstance(field, RaggedField) for field in fields):
-            return self._in_place(_assembler(fields, finish, take))
+        if any(isinstance(field, RaggedField) or field.built for field in fields):
+            late = [self.is_made(key) and self._fused(key) is None for key in order]
+            return self._in_place(_assembler(fields, finish, late, take))
         if not any(finish):
             return self._in_place(lambda capsules: [take(capsule) for capsule in capsules])
         steps = [step or _as_it_is for step in finish]
@@ -211,12 +212,12 @@ class Source:
 
     @property
     def _order(self) -> list[Key]:
-        return sorted(self.fields, key=lambda key: not self._is_cast(key)) if self.raw else list(self.fields)
+        return sorted(self.fields, key=lambda key: not self.is_made(key)) if self.raw else list(self.fields)
 
-    def _is_cast(self, key: Key) -> bool:
-        """Whether a cast, or a conversion, is left to be done to a field of a batch that is gathered raw."""
-        cast = self.casts.get(key)
-        return cast is not None and not (cast.is_plain and cast.dtype == self.fields[key].dtype)
+    def is_made(self, key: Key) -> bool:
+        """Whether a cast, a conversion or windows are left to be made of a field of a batch that is gathered raw."""
+        cast, field = self.casts.get(key), self.fields[key]
+        return field.built is not None or (cast is not None and not (cast.is_plain and cast.dtype == field.dtype))
 
     def _after(self, key: Key, cast: Cast) -> Cast:
         """The cast of a field after what its dataset makes of it."""
@@ -263,7 +264,7 @@ def _pipeline_field(field: Field, cast: Cast | None) -> PipelineField:
     code = code_of(field.dtype)
     fused = None if cast is None else (code, code_of(cast.dtype), how_of(cast, field.dtype, field.shape))
     dtype = field.dtype if cast is None else cast.dtype
-    return field.pipeline_column, fused, _dlpack_code(dtype), dtype.itemsize * 8, list(field.item_shape)
+    return field.pipeline_column_as(dtype), fused, _dlpack_code(dtype), dtype.itemsize * 8, list(field.item_shape)
 
 
 def _plain_containers(layout: Layout) -> bool:
@@ -273,14 +274,18 @@ def _plain_containers(layout: Layout) -> bool:
 
 
 def _assembler(
-    fields: list[Field], finish: list[Callable[[torch.Tensor], torch.Tensor] | None], take: Take
+    fields: list[Field], finish: list[Callable[[torch.Tensor], torch.Tensor] | None], late: list[bool], take: Take
 ) -> Callable[[list[Any]], list[Any]]:
-    """What makes the fields of a batch of capsules of which some fields have several."""
-    steps = [(field, step or _as_it_is) for field, step in zip(fields, finish, strict=True)]
+    """What makes the fields of a batch of capsules of which some fields have several; `late` ones are cast here."""
+    steps = [(field, step or _as_it_is, cast) for field, step, cast in zip(fields, finish, late, strict=True)]
 
     def assemble(capsules: list[Any]) -> list[Any]:
         outputs = map(take, capsules)
-        return [field.assembled(step(next(outputs)), outputs) for field, step in steps]
+        made = []
+        for field, step, cast in steps:
+            values = field.assembled(step(next(outputs)), outputs)
+            made.append(field.padded_again(values) if cast and isinstance(field, RaggedField) else values)
+        return made
 
     return assemble
 

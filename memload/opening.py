@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ from memload.dtypes import as_torch_dtype
 from memload.errors import FormatError
 from memload.fields import Field
 from memload.formats import Stated, is_directory, open_fields, recognised
-from memload.memory.placing import as_tier
+from memload.memory.placing import as_tier, check_option_names
 from memload.memory.tiers import Tier
+from memload.open_files import bounded
 from memload.row_costs import warn_of_unfit
 from memload.shard_index import INDEX_NAME
 from memload.sources.members import Key
@@ -31,6 +33,7 @@ def open(  # noqa: A001 - users call it memload.open
     dtype: Any = None,
     shape: Sequence[int] | int | None = None,
     offset: int | None = None,
+    max_open_files: int | None = None,
     tier: Tier | str = Tier.MMAP,
     **tier_options: Any,
 ) -> Dataset:
@@ -49,6 +52,9 @@ def open(  # noqa: A001 - users call it memload.open
         dtype: of bare rows: a torch or numpy dtype, or a name such as "bfloat16".
         shape: of one bare row, such as (425, 425, 3), or 100, or () for a single number.
         offset: bytes before the first bare row; 0 if not given, in a file of no other format.
+        max_open_files: how many of its files may be open at once, those read last, while rows are read past the page
+            cache; mapped files have no descriptor. If not given, it is half of the descriptors that the process
+            may have, at most 256, for all datasets together.
         tier: where rows are kept while they are read: "mmap", "direct", "ram", "hybrid", "auto", "device" or
             "pinned"; see docs/tiers.md.
         tier_options: what `Dataset.with_tier` takes besides, such as ram_dtype= or cache_bytes=.
@@ -70,12 +76,15 @@ def open(  # noqa: A001 - users call it memload.open
         >>> memload.open(path, field="stim")[3]["stim"]
         tensor([ 9., 10., 11.], dtype=torch.float64)
     """
+    check_option_names(tier_options, "memload.open")
     if as_tier(tier) is Tier.MMAP and tier_options:
         raise TypeError(f'{", ".join(tier_options)}: for another tier; give tier= as well, as in tier="ram"')
     stated = Stated(field, key, trust, dtype, shape, offset)
     open_one = open_fields if dtype is None and shape is None else _open_stated
     places = paths_of(path)
     dataset = _one_after_the_other(places, [Dataset(open_one(place, stated)) for place in places])
+    if max_open_files is not None:
+        dataset = replace(dataset, fields=bounded(dataset.fields, max_open_files))
     if not all((place / INDEX_NAME).exists() for place in places):  # blocks of shards are their writer's choice
         warn_of_unfit(dataset.fields, places, key, stacklevel=2)
     return dataset if as_tier(tier) is Tier.MMAP else dataset.with_tier(tier, **tier_options)

@@ -6,12 +6,12 @@ process is what nobody wants. Shared memory is found again. A cache travels as i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from memload._core import RowCache, Storage
+from memload._core import OpenFiles, RowCache, Storage
 from memload.errors import FormatError
 from memload.memory.arenas import attach
 
@@ -26,6 +26,14 @@ class PackedCache:
 
 
 @dataclass(frozen=True)
+class PackedTable:
+    """What keeps descriptors open: files with the same number share it."""
+
+    number: int
+    limit: int
+
+
+@dataclass(frozen=True)
 class PackedFile:
     """A file: its path, the length it had, and whether it is opened for each read, rather than mapped."""
 
@@ -36,6 +44,7 @@ class PackedFile:
     tier: str = "mmap"
     reason: str = ""
     cache: PackedCache | None = None
+    files: PackedTable | None = None
 
 
 @dataclass(frozen=True)
@@ -53,6 +62,26 @@ class PackedShared:
 PackedStorage = PackedFile | PackedShared | NDArray[np.uint8]
 
 
+@dataclass(frozen=True)
+class Unpacked:
+    """What storages of one dataset share, by the numbers that it travelled with."""
+
+    caches: dict[int, RowCache] = field(default_factory=dict)
+    tables: dict[int, OpenFiles] = field(default_factory=dict)
+
+    def cache(self, packed: PackedCache | None) -> RowCache | None:
+        """Return the cache, made when it is first asked for."""
+        if packed is not None and packed.number not in self.caches:
+            self.caches[packed.number] = RowCache(packed.budget, packed.shrinks)
+        return None if packed is None else self.caches[packed.number]
+
+    def table(self, packed: PackedTable | None) -> OpenFiles | None:
+        """Return the table of open files, made when it is first asked for."""
+        if packed is not None and packed.number not in self.tables:
+            self.tables[packed.number] = OpenFiles(packed.limit)
+        return None if packed is None else self.tables[packed.number]
+
+
 def has_place(storage: Storage) -> bool:
     """Whether another process of this machine can find the storage: then it does not travel as bytes."""
     return storage.mapped or bool(storage.locator) or (storage.is_image and bool(storage.name))
@@ -65,20 +94,25 @@ def place_of(storage: Storage) -> PackedFile | PackedShared:
         return PackedShared(" ".join(locator), int(arena_nbytes), int(at), storage.nbytes, storage.name, storage.reason)
     if storage.is_image:
         return PackedFile(storage.name, storage.nbytes)
-    cache, packed = storage.cache, None
-    if cache is not None:
-        packed = PackedCache(id(cache), cache.budget, cache.shrinks)
+    cache, files = storage.cache, storage.files
     return PackedFile(
-        storage.name, storage.nbytes, storage.closed, storage.past_cache, storage.tier, storage.reason, packed
+        storage.name,
+        storage.nbytes,
+        storage.closed,
+        storage.past_cache,
+        storage.tier,
+        storage.reason,
+        None if cache is None else PackedCache(id(cache), cache.budget, cache.shrinks),
+        None if files is None else PackedTable(id(files), files.limit),
     )
 
 
-def unpack_storage(packed: PackedStorage, caches: dict[int, RowCache]) -> Storage:
+def unpack_storage(packed: PackedStorage, shared: Unpacked) -> Storage:
     """Return the storage.
 
     Args:
         packed: what travelled.
-        caches: those made so far, by number; gets more.
+        shared: what others of the dataset share, made so far; gets more.
 
     Raises:
         FormatError: a file has another length than it had.
@@ -91,12 +125,8 @@ def unpack_storage(packed: PackedStorage, caches: dict[int, RowCache]) -> Storag
         return _attached(packed)
     if packed.closed:
         return Storage.name_file(packed.path, packed.nbytes)
-    cache = packed.cache
-    if cache is not None and cache.number not in caches:
-        caches[cache.number] = RowCache(cache.budget, cache.shrinks)
-    storage = Storage.map_file(
-        packed.path, packed.past_cache, caches[cache.number] if cache else None, packed.tier, packed.reason
-    )
+    cache, files = shared.cache(packed.cache), shared.table(packed.files)
+    storage = Storage.map_file(packed.path, packed.past_cache, cache, packed.tier, packed.reason, files)
     if storage.nbytes != packed.nbytes:
         raise FormatError(
             f"{packed.path}: had {packed.nbytes} bytes when the dataset was made, now it has {storage.nbytes}"

@@ -10,6 +10,7 @@ import torch
 from memload.cast import Cast
 from memload.dtypes import as_torch_dtype
 from memload.loader import FastLoader
+from memload.memory.guards import check_memory
 from memload.memory.plan_result import Plan
 from memload.memory.planner import plan
 from memload.memory.shape import DatasetShape
@@ -17,6 +18,7 @@ from memload.memory.tiers import Tier
 from memload.opening import open  # noqa: A004 - memload's own
 from memload.prediction import measured
 from memload.source_options import add_source_options, stated
+from memload.trained_options import add_trained_options, trained
 
 HELP = "Say what loading a data set takes of RAM, GPU and disk, before it is loaded"
 
@@ -44,6 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     ):
         loader.add_argument(f"--{name}", type=int, help=text)
     loader.add_argument("--processes", type=int, default=1, help="on one machine, such as one for each GPU")
+    add_trained_options(parser.add_argument_group("what is trained on it"))
     machine = parser.add_argument_group("a machine to be asked for (default: what is free here)")
     machine.add_argument("--ram", help="such as 64GB")
     machine.add_argument("--gpu", help="of one GPU, such as 80GB")
@@ -52,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the plan, and beside it what was measured if that is asked for; 1 if something does not fit."""
+    """Print the plan, and what was measured if that is asked for and fits here; 1 if something does not fit."""
     if options.measure is not None and options.measure < 1:
         raise ValueError(f"--measure is a number of batches, at least 1; got {options.measure}")
     data = _data(options)
@@ -67,13 +70,21 @@ def run(options: argparse.Namespace) -> int:
         ram=options.ram,
         gpu=options.gpu,
         disk=options.disk,
+        **trained(options),
         **_settings(options),
     )
     print(found)
     if options.measure:
-        print()
+        print(flush=True)
+        _check_fits_here(found)
         print(measured(found, lambda: _loader(data, found, options), options.measure))
     return 0 if found.fits else 1
+
+
+def _check_fits_here(found: Plan) -> None:
+    """Raise MemorySpaceError if what was planned, perhaps for another machine, does not fit into this one's memory."""
+    need = found.ram.without("process")  # which is there
+    check_memory(need, "what --measure would load", "leave --measure out, or load less of it: --tier mmap, fewer rows")
 
 
 def _loader(data: Any, found: Plan, options: argparse.Namespace) -> FastLoader[Any]:

@@ -13,9 +13,11 @@ import torch
 from numpy.typing import NDArray
 
 from memload import _core
+from memload.dtypes import dtype_name
 from memload.errors import FormatError
 from memload.fields import Field, row_nbytes
-from memload.ragged_rows import FORMS, Form, batch_of
+from memload.ragged_rows import FORMS, Form, Padded, batch_of
+from memload.row_numbers import kind
 
 
 @dataclass(frozen=True)
@@ -27,8 +29,9 @@ class RaggedField(Field):
         shape: of a row, with None where rows differ: (None, *item), or (2, None) for rows that are joined along their
             second axis.
         column: where the rows lie.
-        form: of batches: "offsets" is a `memload.Ragged` of values and offsets, "padded" a `memload.Padded` with zeros
-            behind each row, "jagged" a tensor of torch.nested.
+        form: of batches: "offsets" is a `memload.Ragged` of values and offsets, "padded" a `memload.Padded`, "jagged" a
+            tensor of torch.nested.
+        pad_value: the element that follows each row that is padded.
         text: whether rows are texts in UTF-8: a str in a sample, a list of str in a batch.
 
     Raises:
@@ -38,6 +41,7 @@ class RaggedField(Field):
     column: _core.Ragged
     form: Form = "offsets"
     text: bool = False
+    pad_value: Any = 0
 
     def __post_init__(self) -> None:
         if self.shape.count(None) != 1 or self.axis > 1:
@@ -50,6 +54,7 @@ class RaggedField(Field):
             )
         if self.form not in FORMS:
             raise ValueError(f"batches of rows that differ in length are one of {FORMS}, got {self.form!r}")
+        check_pad_value(self.pad_value, self.dtype)
         if self.form != "offsets" and (self.axis or self.text):
             what = "texts, which are a list of str" if self.text else "rows that are joined along their second axis"
             raise ValueError(f'{self.form!r} is not for {what} in every batch; leave them as they are, "offsets"')
@@ -77,17 +82,29 @@ class RaggedField(Field):
     @property
     def described(self) -> str:
         """What rows are, for messages, and the form of batches unless it is "offsets"."""
-        return super().described + ("" if self.form == "offsets" else f' as "{self.form}"')
+        padding = f" with {self.pad_value}" if self._pads_otherwise else ""
+        return super().described + ("" if self.form == "offsets" else f' as "{self.form}"{padding}')
 
     @property
     def signature(self) -> tuple[Any, ...]:
         """What fields have in common whose rows may stand in one batch."""
-        return (*super().signature, self.form, self.text)
+        return (*super().signature, self.form, self.text, repr(self.pad_value) if self._pads_otherwise else "")
 
     @property
     def pipeline_column(self) -> _core.Ragged:
         """The column that gives batches of this form."""
-        return self.column.padded() if self.form == "padded" else self.column
+        return self.pipeline_column_as(self.dtype)
+
+    def pipeline_column_as(self, dtype: torch.dtype) -> _core.Ragged:
+        """Return the column that gives batches of this form and that dtype."""
+        if self.form != "padded":
+            return self.column
+        pad = torch.tensor([self.pad_value], dtype=self.dtype).to(dtype)
+        return self.column.padded(pad.view(torch.uint8).numpy().tobytes())
+
+    @property
+    def _pads_otherwise(self) -> bool:
+        return self.form == "padded" and self.pad_value != 0
 
     def gather(self, rows: NDArray[np.int64]) -> Any:
         """Return a fresh batch with a copy of these rows, in this field's form; see `Field.gather`."""
@@ -98,8 +115,8 @@ class RaggedField(Field):
         values = torch.empty((items * column.planes, *self.item_shape), dtype=self.dtype)
         if values.nbytes:
             column.gather(rows, values.data_ptr(), values.nbytes)
-        numbers = lengths if padded else np.concatenate([[0], np.cumsum(lengths)])
-        return self.assembled(values, iter([torch.from_numpy(numbers)]))
+        places = lengths if padded else np.concatenate([[0], np.cumsum(lengths)])
+        return self.assembled(values, iter([torch.from_numpy(places)]))
 
     def sample(self, row: NDArray[np.int64]) -> Any:
         """Return a fresh row of its own length, or its text."""
@@ -108,24 +125,32 @@ class RaggedField(Field):
 
     def assembled(self, values: torch.Tensor, more: Iterator[torch.Tensor]) -> Any:
         """Return the batch of these items and the numbers that follow them: offsets, or lengths."""
-        numbers = next(more)
+        places = next(more)
         if self.text:
-            return texts(values, numbers)
+            return texts(values, places, self.column)
         if self.form == "padded":
-            longest = len(values) // max(1, len(numbers))
-            values = values.view(len(numbers), longest, *values.shape[1:])
+            longest = len(values) // max(1, len(places))
+            values = values.view(len(places), longest, *values.shape[1:])
         elif self.axis:
             planes = self.column.planes
             values = values.view(planes, len(values) // planes, *values.shape[1:])
-        return batch_of(values, numbers, self.form, self.axis)
+        return batch_of(values, places, self.form, self.axis)
+
+    def padded_again(self, values: Any) -> Any:
+        """Return a batch whose items, and what pads them, were cast, with the number that pads it."""
+        if isinstance(values, Padded):
+            pad = torch.tensor(self.pad_value, dtype=self.dtype).to(values.values.dtype).to(values.values.device)
+            outside = ~values.mask
+            values.values.masked_fill_(outside.view(*outside.shape, *(1,) * len(self.item_shape)), pad)
+        return values
 
     def recipe(self) -> dict[str, Any]:
         """Return what makes this field of another column."""
-        return {**super().recipe(), "form": self.form, "text": self.text}
+        return {**super().recipe(), "form": self.form, "text": self.text, "pad_value": self.pad_value}
 
 
-def texts(values: torch.Tensor, offsets: torch.Tensor) -> list[str]:
-    """Return the texts that lie one after the other in UTF-8.
+def texts(values: torch.Tensor, offsets: torch.Tensor, column: _core.Ragged) -> list[str]:
+    """Return the texts that lie one after the other in UTF-8, as they were gathered from the column.
 
     Raises:
         FormatError: bytes are not UTF-8.
@@ -134,43 +159,85 @@ def texts(values: torch.Tensor, offsets: torch.Tensor) -> list[str]:
     try:
         return [raw[begin:end].decode() for begin, end in itertools.pairwise(offsets.tolist())]
     except UnicodeDecodeError as error:
-        raise FormatError(f"a text is not UTF-8 ({error.reason}): {error.object[:40]!r}; write it again") from error
+        first, *others = sorted({storage.name for storage in column.storages})
+        where = f"{first}, or one of {len(others)} more" if others else first
+        raise FormatError(
+            f"{where}: a text is not UTF-8 ({error.reason}): {error.object[:40]!r}; write it again"
+        ) from error
 
 
-def forms_of_fields(fields: Mapping[Any, Field]) -> dict[Any, tuple[Form | None, int]]:
-    """Return of the fields whose rows differ in length the form of batches, None for texts, and the axis."""
+def forms_of_fields(fields: Mapping[Any, Field]) -> dict[Any, tuple[Form | None, int, Any]]:
+    """Return of the fields whose rows differ in length the form of batches, None for texts, the axis, and the pad."""
     ragged = {key: field for key, field in fields.items() if isinstance(field, RaggedField)}
-    return {key: (None if field.text else field.form, field.axis) for key, field in ragged.items()}
+    return {key: (None if field.text else field.form, field.axis, field.pad_value) for key, field in ragged.items()}
 
 
-def with_forms(fields: Sequence[tuple[str, Field]], forms: Any) -> dict[str, Field]:
+def check_pad_value(value: Any, dtype: torch.dtype) -> None:
+    """Raise ValueError or TypeError unless rows of that dtype can be padded with this number."""
+    if not isinstance(value, int | float | complex | np.number):
+        raise TypeError(f"pad_value is a number, got {kind(value)}")
+    try:
+        held = torch.tensor(value, dtype=dtype).item()
+    except (RuntimeError, TypeError, ValueError, OverflowError):
+        held = None
+    rounds = dtype.is_floating_point or dtype.is_complex
+    if held is None or not (held == value or value != value or (rounds and math.isfinite(abs(held)))):
+        raise ValueError(f"pad_value {value!r} is no {dtype_name(dtype)}: give one that rows of it can hold")
+
+
+def with_forms(fields: Sequence[tuple[str, Field]], forms: Any, pad_value: Any = None) -> dict[str, Field]:
     """Return the fields with batches of these forms.
 
     Args:
         fields: by name.
         forms: one for all fields whose rows differ in length, texts and those of a second axis excepted; or by name.
+            `("padded", value)` is "padded" with that value.
+        pad_value: of all fields that become padded, unless their form says another; or by name. None: 0.
 
     Raises:
         KeyError: no field has such a name.
-        TypeError: `forms` is neither.
-        ValueError: the rows of a field have one length, or cannot have that form.
+        TypeError: `forms` is neither, or a value to pad with no number.
+        ValueError: the rows of a field have one length, or cannot have that form, or hold such a value.
     """
-    if isinstance(forms, str):
+    if isinstance(forms, str | tuple):
+        one = forms
         forms = {
-            name: forms
+            name: one
             for name, field in fields
-            if isinstance(field, RaggedField) and not field.text and (forms == "offsets" or not field.axis)
+            if isinstance(field, RaggedField) and not field.text and (one == "offsets" or not field.axis)
         }
         if not forms:
             raise ValueError("there is no field whose rows differ in length along their first axis: no form to choose")
     if not hasattr(forms, "keys"):
         raise TypeError(f'the form of batches is one of {FORMS}, or such by field, as {{"tokens": "padded"}}')
     found = dict(fields)
+    pads = _pads_of(forms, pad_value)
     for name in forms:
         if name not in found:
             raise KeyError(f"no field {name!r}; there are {list(found)}")
         field = found[name]
         if not isinstance(field, RaggedField):
             raise ValueError(f"field {name!r}: all rows are {field.kind} {field.shape}; there is no form to choose")
-        found[name] = replace(field, form=forms[name])
+        form = forms[name][0] if isinstance(forms[name], tuple) else forms[name]
+        try:
+            found[name] = replace(field, form=form, pad_value=pads.get(name, 0))
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"field {name!r}: {error}") from None
     return found
+
+
+def _pads_of(forms: Mapping[str, Any], pad_value: Any) -> dict[str, Any]:
+    """What pads each field that is to be padded, by name, where it is stated."""
+    padded = [name for name in forms if forms[name] == "padded"]
+    pads = {name: form[1] for name, form in forms.items() if isinstance(form, tuple) and len(form) == 2}
+    if odd := [
+        form for name, form in forms.items() if isinstance(form, tuple) and (name not in pads or form[0] != "padded")
+    ]:
+        raise TypeError(f'the form of batches is one of {FORMS}, or ("padded", value); got {odd[0]!r}')
+    if pad_value is None:
+        return pads
+    stated = dict(pad_value) if hasattr(pad_value, "keys") else dict.fromkeys(padded, pad_value)
+    if not stated or (unpadded := [name for name in stated if name not in padded]):
+        what = f"; {unpadded[0]!r} is not among those that become so here" if stated else ""
+        raise ValueError(f'pad_value= is for fields whose form is "padded"{what}')
+    return {**pads, **stated}

@@ -64,7 +64,7 @@ class RaggedColumns(Ragged):
 
 
 class Padded(NamedTuple):
-    """Rows of different length, each followed by zeros up to the length of the longest.
+    """Rows of different length, each followed by zeros, or its field's `pad_value`, up to the length of the longest.
 
     Attributes:
         values: (rows, longest, *item).
@@ -83,7 +83,7 @@ class Padded(NamedTuple):
 
     @property
     def mask(self) -> torch.Tensor:
-        """Where items are, rather than zeros that follow them: bool (rows, longest)."""
+        """Where items are, rather than what follows them: bool (rows, longest)."""
         places = torch.arange(self.values.shape[1], device=self.lengths.device)
         return places < self.lengths[:, None]
 
@@ -127,13 +127,30 @@ def batch_of(values: torch.Tensor, numbers: torch.Tensor, form: Form, axis: int 
     return ragged_type(axis)(values, numbers)
 
 
-def joined(rows: Sequence[torch.Tensor], form: Form, axis: int = 0) -> Any:
-    """Return the batch of samples, of which there is at least one."""
+def joined(rows: Sequence[torch.Tensor], form: Form, axis: int = 0, pad_value: Any = 0) -> Any:
+    """Return the batch of samples, of which there is at least one; `pad_value` follows rows that are padded."""
     lengths = torch.tensor([row.shape[axis] for row in rows], dtype=torch.int64)
     if form == "padded":
-        return Padded(torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True), lengths)
+        return Padded(_padded(rows, int(lengths.max()), pad_value), lengths)
     offsets = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
     return batch_of(torch.cat(list(rows), dim=axis), offsets, form, axis)
+
+
+def _padded(rows: Sequence[torch.Tensor], longest: int, pad_value: Any) -> torch.Tensor:
+    if pad_value == 0:
+        return torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True)
+    values = rows[0].new_full((len(rows), longest, *rows[0].shape[1:]), pad_value)
+    for row, place in zip(rows, values, strict=True):
+        place[: len(row)] = row
+    return values
+
+
+def pad_value_of(values: Padded) -> Any:
+    """Return what follows the rows of a batch that are not its longest; 0 if all are."""
+    short = values.lengths < values.values.shape[1]
+    if not values.values.numel() or not short.any():
+        return 0
+    return values.values[int(short.nonzero()[0]), -1].flatten()[0].item()
 
 
 def is_ragged(values: Any) -> bool:
@@ -162,7 +179,8 @@ def first_row(values: Any) -> Any:
 
 
 def with_values(values: Any, fn: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """Return a field of a batch for which `is_ragged` holds with its items made anew by `fn`; padding stays zero.
+    """Return a field of a batch for which `is_ragged` holds with its items made anew by `fn`; what pads them
+    stays the same number.
 
     Raises:
         TypeError: the rows are texts.
@@ -174,7 +192,7 @@ def with_values(values: Any, fn: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     if isinstance(values, Padded):
         made = fn(values.values)
         keep = values.mask.view(*values.mask.shape, *(1,) * (made.ndim - 2))
-        return Padded(torch.where(keep, made, torch.zeros((), dtype=made.dtype)), values.lengths)
+        return Padded(torch.where(keep, made, values.values.to(made.dtype)), values.lengths)
     return torch.nested.nested_tensor_from_jagged(fn(values.values()), offsets=values.offsets())
 
 
@@ -185,7 +203,7 @@ def taken(values: Any, rows: torch.Tensor) -> Any:
     if isinstance(values, list):
         return chosen
     if isinstance(values, Padded):
-        return joined(chosen, "padded")
+        return joined(chosen, "padded", pad_value=pad_value_of(values))
     return joined(chosen, "offsets", values.axis) if isinstance(values, Ragged) else joined(chosen, "jagged")
 
 

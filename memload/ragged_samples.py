@@ -13,10 +13,11 @@ from typing import Any, SupportsIndex
 import torch
 
 from memload.collate_rules import collate, default_collate_fn_map
-from memload.ragged_rows import Form, Padded, Ragged, is_ragged, joined
+from memload.ragged_rows import Form, Padded, Ragged, is_ragged, joined, pad_value_of
 
-Forms = Mapping[Any, tuple[Form | None, int]]
-"""Of the fields whose rows differ in length, by name or position: the form of a batch and the axis; None for text."""
+Forms = Mapping[Any, tuple[Form | None, int, Any]]
+"""Of the fields whose rows differ in length, by name or position: the form of a batch, None for text; the axis; and
+what pads rows."""
 
 NO_FORMS: Forms = MappingProxyType({})
 
@@ -65,21 +66,21 @@ def sample_of(sample: Any, forms: Forms) -> Any:
     return RaggedDict.of(sample, forms) if isinstance(sample, Mapping) else RaggedTuple.of(sample, forms)
 
 
-def _form_of(values: Any) -> tuple[Form | None, int]:
+def _form_of(values: Any) -> tuple[Form | None, int, Any]:
     if isinstance(values, Ragged):
-        return "offsets", values.axis
+        return "offsets", values.axis, 0
     if isinstance(values, Padded):
-        return "padded", 0
-    return ("jagged", 0) if isinstance(values, torch.Tensor) else (None, 0)
+        return "padded", 0, pad_value_of(values)
+    return ("jagged", 0, 0) if isinstance(values, torch.Tensor) else (None, 0, 0)
 
 
 def _collate(samples: Sequence[Any], *, collate_fn_map: dict[Any, Any] | None = None) -> Any:
     first = samples[0]
 
     def field(key: Any, values: Sequence[Any]) -> Any:
-        form, axis = first.forms.get(key, (None, 0))
+        form, axis, pad_value = first.forms.get(key, (None, 0, 0))
         if form is not None and all(isinstance(value, torch.Tensor) and value.ndim > axis for value in values):
-            return joined(values, form, axis)
+            return joined(values, form, axis, pad_value)
         return collate(list(values), collate_fn_map=collate_fn_map)
 
     if isinstance(first, Mapping):

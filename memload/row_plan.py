@@ -28,6 +28,7 @@ from memload.batch_streams import KnownBatches, RowBatches, batch_stream, batche
 from memload.budget_batches import BudgetBatchSampler
 from memload.draws import LOOKAHEAD, DistributedRows, Draws, Position, Progress, RowStream, Stream
 from memload.draws import Indices as Indices
+from memload.permutations import is_native, permutation, skip_permutation
 from memload.pulls import BatchStream, Generators
 from memload.samplers import MixingSampler, WeightedSampler
 
@@ -70,7 +71,7 @@ def plan_bytes(sampler: Any, ahead: int = 0) -> int:
     """Bytes that the plan of one pass takes: 8 for each row that is drawn at once.
 
     A shuffling sampler draws permutations of all rows, even of those that it leaves out; with a generator of the
-    user's, as torch's does, one more at the end of a pass.
+    user's, as torch's does, one more at the end of a pass, which takes memory where it is few rows or used in part.
 
     Args:
         sampler: the sampler of the rows.
@@ -86,7 +87,9 @@ def plan_bytes(sampler: Any, ahead: int = 0) -> int:
     if type(sampler) is SequentialSampler:
         rows = min(rows, SEQUENTIAL_CHUNK + max(SEQUENTIAL_CHUNK, ahead))
     elif type(sampler) is RandomSampler and not sampler.replacement:
-        rows = max(rows, len(sampler.data_source)) + (len(sampler.data_source) if sampler.generator is not None else 0)
+        n = len(sampler.data_source)
+        one_more = sampler.generator is not None and (rows % max(1, n) != 0 or not is_native(n, sampler.generator))
+        rows = max(rows, n) + (n if one_more else 0)
     return rows * 8
 
 
@@ -105,15 +108,19 @@ def _random(sampler: RandomSampler) -> Draws:
     # Drawn 32 at a time: one draw of many gives the same numbers, but a watched generator must not run ahead.
     step = n if not sampler.replacement else 32 if shared else total
 
-    def permutation(number: int, generator: torch.Generator | None) -> Indices:
-        rows = torch.randperm(n, generator=generator).numpy()
-        return rows if number < total // n else rows[: total % n].copy()  # a view of a part would keep the whole
+    def whole_or_part(number: int, generator: torch.Generator | None) -> Indices:
+        if number < total // n:
+            return permutation(n, generator)
+        if total % n:
+            return permutation(n, generator)[: total % n].copy()  # a view of a part would keep the whole
+        skip_permutation(n, generator)
+        return np.empty(0, dtype=np.int64)
 
     def chunk(number: int, generator: torch.Generator | None) -> Indices:
         size = (min(step, total - number * step),)
         return torch.randint(high=n, size=size, dtype=torch.int64, generator=generator).numpy()
 
-    make = chunk if sampler.replacement else permutation
+    make = chunk if sampler.replacement else whole_or_part
     count = -(-total // step) if sampler.replacement else total // n + 1  # the last is drawn even if nothing is used
     return Draws(range(n), total, step, count, make, lambda: sampler.generator or _newly_seeded(), shared)
 
@@ -134,7 +141,7 @@ def _subset_random(sampler: SubsetRandomSampler) -> Draws:
     def chosen(_: int, generator: torch.Generator | None) -> Indices:
         # Taken out, and in one expression: a name for either would keep it until the pass ends.
         rows = ready.pop() if ready else as_indices(sampler.indices)
-        chosen: Indices = rows[torch.randperm(total, generator=generator).numpy()]
+        chosen: Indices = rows[permutation(total, generator)]
         return chosen
 
     return Draws(values, total, max(1, total), 1, chosen, _given(sampler), shared=True)

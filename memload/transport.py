@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from memload._core import Chain, Column, Ragged, RowCache, Storage, TileGrid, Tiles, Windows
+from memload._core import Chain, Column, Ragged, Storage, TileGrid, Tiles, Windows
 from memload.fields import AnyColumn
-from memload.packed_storages import PackedStorage, has_place, place_of, unpack_storage
+from memload.packed_storages import PackedStorage, Unpacked, has_place, place_of, unpack_storage
 from memload.ragged_transport import PackedRagged, pack_ragged, unpack_ragged
 
 Segment = tuple[Storage, int, int, int]  # storage, offset of the first row, rows, bytes from row to row
@@ -89,8 +89,8 @@ def unpack_columns(packed: PackedColumns) -> list[AnyColumn]:
         OSError: a file cannot be mapped.
         MemloadError: the process that shared memory has ended.
     """
-    caches: dict[int, RowCache] = {}
-    storages = [unpack_storage(storage, caches) for storage in packed.storages]
+    shared = Unpacked()
+    storages = [unpack_storage(storage, shared) for storage in packed.storages]
     return [_unpack(column, storages) for column in packed.columns]
 
 

@@ -10,20 +10,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from memload._core import Column, Windows
+from memload.borders import Borders, Spans, cut_at, of_selected
 from memload.fields import Field, digest_of
 from memload.gpu.frames import begins_of
 from memload.gpu.near import NearColumn
 from memload.row_numbers import kind, row_numbers
 
-Spans = list[tuple[int, int]]
-"""Stretches of rows [start, stop) that no window leaves."""
-
 Run = tuple[int, int, int]
 """Windows that follow each other: the first begins at this row, so many, so many rows apart."""
 
 
-def lagged(fields: Mapping[str, Field], lags: Mapping[str, Any], valid: Any, spans: Spans) -> dict[str, Field]:
-    """Return the fields with the lags of `Dataset.with_lags`; its docstring says what they are."""
+def lagged(
+    fields: Mapping[str, Field], lags: Mapping[str, Any], valid: Any, spans: Spans, borders: Borders
+) -> tuple[dict[str, Field], Borders]:
+    """Return the fields with the lags of `Dataset.with_lags`, whose docstring says what they are, and their borders."""
     steps = {name: [-lag for lag in _lags(name, given)] for name, given in lags.items()}
     every = [step for own in steps.values() for step in own]
     runs = _runs(spans, min([0, *every]), max([0, *every]), hop=1)
@@ -32,41 +32,48 @@ def lagged(fields: Mapping[str, Field], lags: Mapping[str, Any], valid: Any, spa
         name: _windows(name, field, steps[name], runs) if name in steps else field.select(begins_of(runs))
         for name, field in fields.items()
     }
-    return found if chosen is None else {name: field.select(chosen) for name, field in found.items()}
+    borders = _borders(borders, runs)
+    if chosen is None:
+        return found, borders
+    return {name: field.select(chosen) for name, field in found.items()}, of_selected(borders, chosen)
 
 
-def hopping(fields: Mapping[str, Field], names: Sequence[str], window: int, hop: int, spans: Spans) -> dict[str, Field]:
-    """Return the fields with the windows of `Dataset.windows`; its docstring says what they are."""
+def hopping(
+    fields: Mapping[str, Field], names: Sequence[str], window: int, hop: int, spans: Spans, borders: Borders
+) -> tuple[dict[str, Field], Borders]:
+    """Return the fields with the windows of `Dataset.windows`, described there, and their borders."""
     for name, count in (("window", window), ("hop", hop)):
         if not isinstance(count, int) or isinstance(count, bool) or count < 1:
             raise ValueError(f"{name} must be a number of rows, at least 1, got {count!r}")
     runs = _runs(spans, 0, window - 1, hop)
     steps = list(range(window))
-    return {
+    found = {
         name: _windows(name, field, steps, runs) if name in names else field.select(begins_of(runs))
         for name, field in fields.items()
     }
+    return found, _borders(borders, runs)
 
 
-def spans_of(segments: Any, rows: int) -> Spans:
-    """Return the stretches that ``segments=`` states; None: all rows are one.
+def spans_of(segments: Any, rows: int, borders: Borders) -> Spans:
+    """Return the stretches that ``segments=`` states, cut at the borders; None: all rows are one.
 
     Raises:
         TypeError: it is neither a label for each row nor pairs.
         ValueError: pairs overlap, or reach outside the rows.
     """
     if segments is None:
-        return [(0, rows)]
+        return cut_at([(0, rows)], borders)
     given = np.asarray(segments)
     if given.ndim == 1 and len(given) == rows:
         edges = np.flatnonzero(given[1:] != given[:-1]) + 1
-        return list(zip([0, *edges.tolist()], [*edges.tolist(), rows], strict=True)) if rows else []
+        spans = list(zip([0, *edges.tolist()], [*edges.tolist(), rows], strict=True)) if rows else []
+        return cut_at(spans, borders)
     if given.ndim != 2 or given.shape[1] != 2 or given.dtype.kind not in "iu":
         raise TypeError(
             f"segments must be one label for each of the {rows:,} rows, such as trial numbers, or pairs "
             f"(start, stop) of rows; got {kind(segments)} of shape {given.shape}"
         )
-    spans: Spans = [(int(start), int(stop)) for start, stop in given]
+    spans = [(int(start), int(stop)) for start, stop in given]
     last = 0
     for number, (start, stop) in sorted(enumerate(spans), key=lambda numbered: numbered[1]):
         if not last <= start <= stop <= rows:
@@ -75,7 +82,12 @@ def spans_of(segments: Any, rows: int) -> Spans:
                 "overlap"
             )
         last = stop
-    return spans
+    return cut_at(spans, borders)
+
+
+def _borders(borders: Borders, runs: Sequence[Run]) -> Borders:
+    """The borders of windows, which lie in the dataset in which they begin."""
+    return of_selected(borders, begins_of(runs)) if len(borders) else borders
 
 
 def _rows(fields: Mapping[str, Field]) -> int:
@@ -104,7 +116,10 @@ def _runs(spans: Spans, lowest: int, highest: int, hop: int) -> list[Run]:
     if not runs:
         longest = max((stop - start for start, stop in spans), default=0)
         span = highest - lowest + 1
-        raise ValueError(f"no row has a whole window: one spans {span:,} rows, the longest stretch has {longest:,}")
+        raise ValueError(
+            f"no row has a whole window: one spans {span:,} rows, the longest stretch that it may not leave has "
+            f"{longest:,}"
+        )
     return runs
 
 
@@ -139,6 +154,11 @@ def _windows(name: str, field: Field, steps: list[int], runs: Sequence[Run]) -> 
         raise ValueError(f"field {name!r}: it is windows already, which cannot be cut into windows again")
     shape = (len(steps), *field.shape)
     if isinstance(field.column, NearColumn):
+        if field.column.index.steps is not None:
+            raise ValueError(
+                f"field {name!r}: it is windows already, which are not cut into windows again where they lie on a "
+                "device: cut them both times in files or arrays, then bring them by memload.to_device"
+            )
         return replace(field, shape=shape, column=field.column.windows(steps, runs))
     column = _overlapping(field, steps, runs) or Windows(field.column, steps, list(runs))
     digest = digest_of([field.digest, f"windows {steps} {runs}"]) if field.digest else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import warnings
 from collections.abc import Callable, Sequence
 from fractions import Fraction
@@ -68,7 +69,7 @@ def _add_conversions(group: Any) -> None:
     group.add_argument(
         "--rows",
         metavar="A:B",
-        help="these rows only: 0:1000, as Python slices, or a .npy file of row numbers or bools",
+        help="these rows only: 0:1000 or -100:, as Python slices, or a .npy file of row numbers or bools",
     )
     group.add_argument(
         "--mask",
@@ -115,6 +116,20 @@ def _add_target_options(group: Any) -> None:
     group.add_argument("--append", action="store_true", help="add shards to the set if it exists")
     group.add_argument("--anew", action="store_true", help="do not go on where the same command was interrupted")
     group.add_argument("--quiet", action="store_true", help="show no progress bar")
+
+
+def attached(arguments: Sequence[str]) -> list[str]:
+    """Return arguments of a command line with values such as -5: attached to their options, as in --rows=-5:.
+
+    For argparse, what begins with a minus and is no number is an option.
+    """
+    found: list[str] = []
+    for argument in arguments:
+        if found and found[-1] in ("--rows", "--scale") and re.match(r"-[\d.:]", argument):
+            found[-1] += f"={argument}"
+        else:
+            found.append(argument)
+    return found
 
 
 def run(options: argparse.Namespace) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from memload.borders import of_zipped
 from memload.dataset import Dataset
 from memload.fields import Field, check_equal_lengths
 from memload.row_numbers import kind
@@ -47,4 +48,4 @@ def zip(*unnamed: Any, **members: Dataset) -> Dataset:  # noqa: A001 - users cal
                     "as_tuple(...), or give it one field and another keyword"
                 )
             fields[name], origin[name] = field, label
-    return Dataset(fields)
+    return Dataset(fields, borders=of_zipped(member.borders for member in members.values()))

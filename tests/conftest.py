@@ -1,5 +1,7 @@
-"""What holds for the whole run: which memload is tested, and what a machine without a GPU leaves out."""
+"""What holds for the whole run: which memload is tested, what is imported once, what is left out without a GPU."""
 
+import gc
+import multiprocessing
 from pathlib import Path
 
 import pytest
@@ -19,7 +21,14 @@ def _elsewhere(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("elsewhere"))
         patch.setenv("PYTHONPATH", str(UNDER_TEST))
+        multiprocessing.set_forkserver_preload(["torch", "memload"])  # imported once for all that start afresh
         yield
+
+
+def pytest_collection_finish() -> None:
+    """Keeps the garbage collector from what has been imported, which it would go through whenever a test collects."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

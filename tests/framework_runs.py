@@ -1,17 +1,23 @@
 """Runs a script that uses a framework, on one rank or several, and reads what each rank reports."""
 
 import json
-import os
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
-import pytest
-
-import memload
+from programs import Nursery, Program, run_all, script
 
 SCRIPTS = Path(__file__).parent / "framework_scripts"
+# Without a GPU, a network, or more threads than one. Importing all of this takes longer than what the scripts do.
+FRAMEWORKS = Nursery(
+    imports=("vision", "memload", "accelerate", "transformers.trainer", "torch_geometric.loader", "lightning.pytorch"),
+    options=(),
+    environment=(("OMP_NUM_THREADS", "1"), ("CUDA_VISIBLE_DEVICES", ""), ("HF_HUB_OFFLINE", "1")),
+)
+TORCHRUN = """
+import runpy, sys
+sys.argv[0] = "torchrun"
+runpy.run_module("torch.distributed.run", run_name="__main__")
+"""
 
 
 def free_port():
@@ -20,40 +26,42 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def run(script, folder, *names, ranks=1, launcher="torchrun", seconds=150):
+def of_rank(rank, ranks, port):
+    """What torchrun tells the processes that it starts."""
+    there = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "MASTER_PORT": port}
+    return {"MASTER_ADDR": "127.0.0.1", **{name: str(value) for name, value in there.items()}}
+
+
+def programs_of(words, ranks, launcher):
+    """What is started: all ranks, or what starts them."""
+    if ranks > 1 and launcher == "environment":
+        port = free_port()
+        return {f"rank {k}": script(*words, environment=of_rank(k, ranks, port)) for k in range(ranks)}
+    if ranks > 1 and launcher == "torchrun":
+        words = (f"--nproc-per-node={ranks}", f"--master-port={free_port()}", *words)
+        return {"torchrun": Program(TORCHRUN, words)}
+    return {"the script": script(*words)}
+
+
+def run(name, folder, *scenarios, ranks=1, launcher="environment", seconds=150):
     """Return what each rank reports, by scenario. Nothing may hang: the processes are ended after so many seconds.
 
     Args:
-        script: name of a file in framework_scripts.
+        name: of a file in framework_scripts.
         folder: empty, for the reports.
-        names: scenarios; default: all.
-        ranks: processes; more than one are started by the launcher.
-        launcher: "torchrun", or "itself" for a script that starts its other ranks.
+        scenarios: those to run; default: all.
+        ranks: processes.
+        launcher: what starts several: "environment", they begin as torchrun's would; "torchrun" itself; or "itself",
+            the script.
     """
-    command = [sys.executable]
-    if ranks > 1 and launcher == "torchrun":
-        command += ["-m", "torch.distributed.run", f"--nproc-per-node={ranks}", f"--master-port={free_port()}"]
-    command += [str(SCRIPTS / script), str(folder), *names]
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(Path(memload.__file__).parents[1]),
-        "OMP_NUM_THREADS": "1",
-        "CUDA_VISIBLE_DEVICES": "",
-        "MASTER_ADDR": "127.0.0.1",
-        "HF_HUB_OFFLINE": "1",
-    }
-    process = subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
-    )
-    try:
-        output, _ = process.communicate(timeout=seconds)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, 9)
-        output, _ = process.communicate()
-        pytest.fail(f"{script} did not end within {seconds} s; its last words:\n{output[-4000:]}")
+    words = (str(SCRIPTS / name), str(folder), *scenarios)
+    ended = run_all(programs_of(words, ranks, launcher), seconds, FRAMEWORKS)
+    last = {name: "\n".join([*one.out, one.err])[-4000:] for name, one in ended.items()}
+    late = [one for one, left in ended.items() if left.status is None]
+    assert not late, f"{name} did not end within {seconds} s; its last words:\n{last[late[0]]}"
     reports = [json.loads(path.read_text()) for path in sorted(Path(folder).glob("*.json"))]
     wrong = [one["error"] for found in reports for one in found.values() if "error" in one]
     assert not wrong, wrong[0]
-    assert process.returncode == 0, output[-4000:]
-    assert len(reports) == ranks, output[-4000:]
+    assert all(one.status == 0 for one in ended.values()), last
+    assert len(reports) == ranks, last
     return reports

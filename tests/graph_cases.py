@@ -34,7 +34,7 @@ def graph_lists(draw, least=1, most=7):
     kinds = {name: draw(st.sampled_from(sorted(VALUES))) for name in ("x", "edge_attr", "y")}
     small = draw(st.booleans())
     sizes = st.tuples(st.integers(0, 5), st.integers(0, 8), st.integers(0, 3))
-    torch.manual_seed(draw(st.integers(0, 99)))
+    torch.default_generator.manual_seed(draw(st.integers(0, 99)))
     return [graph(wanted, kinds, *draw(sizes), small) for _ in range(draw(st.integers(least, most)))]
 
 

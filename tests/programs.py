@@ -1,17 +1,58 @@
-"""Python programs that run side by side, each in a process of its own, forked before it has done anything."""
+"""Python programs, each in a process of its own, that begin with their large modules imported.
 
+Importing torch takes seconds, each time. So a nursery is kept: a process that has imported it and done nothing else.
+Every program is forked from it, and from there on is a process like any: it runs as the main module, and ends as one.
+
+    a test --- programs, files for input and output ---> nursery --- forks ---> keeper --- forks ---> programs
+       <-------------------- their pids, then how they ended -----------------------'
+"""
+
+import contextlib
+import functools
+import gc
+import importlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import TextIO
+
+HERE = str(Path(__file__).parent)
+MOST_FILES = 250  # that the kernel sends at once
+AS_MAIN = """
+import runpy, sys
+sys.argv = sys.argv[1:]
+sys.path.insert(0, sys.argv[0].rpartition("/")[0])
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
 
 
-@dataclass
+@dataclass(frozen=True)
+class Nursery:
+    """What programs begin with: modules, options of the interpreter, and what the environment has beside the usual."""
+
+    imports: tuple = ("torch", "memload")
+    options: tuple = ("-W", "error")
+    environment: tuple = ()
+
+
+@dataclass(frozen=True)
+class Program:
+    """A source, its words on the command line, and what it finds in the environment beside what the test has there."""
+
+    code: str
+    arguments: tuple = ()
+    environment: dict = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Ended:
     """What a program left."""
 
@@ -20,25 +61,157 @@ class Ended:
     err: str
 
 
-def run_all(programs, within=60.0):
-    """Run programs, given by name, at once; they all start with Python, torch and memload imported, and end as any."""
-    here = str(Path(__file__).parent)
-    path = os.pathsep.join([here, os.environ["PYTHONPATH"]])
+@dataclass(frozen=True)
+class Running:
+    """A program that runs, and the other ends of its standard input and output."""
+
+    pid: int
+    stdin: TextIO
+    stdout: TextIO
+    wait: Callable[[], int | None]  # until it has ended: its status
+
+
+def script(path, *arguments, environment=None):
+    """A file, as `python path arguments` would run it."""
+    return Program(AS_MAIN, (str(path), *arguments), environment or {})
+
+
+def run_all(programs, within=60.0, nursery=Nursery()):
+    """Run programs, given by name, at once; those that do not end within so many seconds are killed."""
+    programs = {name: one if isinstance(one, Program) else Program(one) for name, one in programs.items()}
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-W", "error", str(Path(__file__)), folder]
-        done = subprocess.run(
-            command,
-            input=json.dumps([programs, within]),
-            env={**os.environ, "PYTHONPATH": path},
-            capture_output=True,
-            text=True,
-            timeout=within + 120,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        statuses = json.loads(done.stdout)
-        read = lambda name: Path(folder, name).read_text()  # noqa: E731
-        return {name: Ended(statuses[name], read(f"{name}.out").splitlines(), read(f"{name}.err")) for name in programs}
+        said = {name: [Path(folder, f"{k}.{kind}") for kind in ("out", "err")] for k, name in enumerate(programs)}
+        with contextlib.ExitStack() as stack:
+            files = [stack.enter_context(file.open("w")) for both in said.values() for file in both]
+            nothing = stack.enter_context(Path(os.devnull).open())
+            threes = [file for k in range(0, len(files), 2) for file in (nothing, *files[k : k + 2])]
+            statuses = stack.enter_context(_begun(programs, threes, within, nursery))[1]()
+        texts = {name: [file.read_text() for file in both] for name, both in said.items()}
+    return {name: Ended(statuses[name], out.splitlines(), err) for name, (out, err) in texts.items()}
+
+
+def run(program, *arguments, within=60.0):
+    """Run one program, or the source of one; return what it left."""
+    program = program if isinstance(program, Program) else Program(program, arguments)
+    return run_all({"it": program}, within)["it"]
+
+
+@contextlib.contextmanager
+def started(code, *arguments, within=60.0):
+    """A program that is written to and read while it runs."""
+    (its_input, stdin), (stdout, its_output) = os.pipe(), os.pipe()
+    with os.fdopen(stdin, "w") as stdin, os.fdopen(stdout) as stdout, contextlib.ExitStack() as stack:
+        with os.fdopen(its_input) as its_input, os.fdopen(its_output, "w") as its_output:
+            files = [its_input, its_output, sys.__stderr__]
+            begun = _begun({"it": Program(code, arguments)}, files, within, Nursery())
+            pids, wait = stack.enter_context(begun)
+        yield Running(pids["it"], stdin, stdout, lambda: wait()["it"])
+
+
+@contextlib.contextmanager
+def _begun(programs, files, within, nursery):
+    """The pids of programs that run now, and what waits until they have ended and tells how each did.
+
+    Args:
+        files: standard input, output and errors of the first, then of the next.
+    """
+    assert len(files) < MOST_FILES
+    ours, theirs = os.pipe()
+    with os.fdopen(ours) as answers:
+        with os.fdopen(theirs, "w") as answer:
+            order = {
+                "programs": {name: asdict(one) for name, one in programs.items()},
+                "within": within,
+                "folder": str(Path.cwd()),
+                "environment": _environment(nursery),
+            }
+            body = json.dumps(order, default=str).encode()
+            line = _line_to(nursery)
+            socket.send_fds(line, [len(body).to_bytes(4, "big")], [file.fileno() for file in (answer, *files)])
+            line.sendall(body)
+        yield json.loads(answers.readline()), lambda: json.loads(answers.readline())
+
+
+def _environment(nursery):
+    path = os.pathsep.join([HERE, os.environ["PYTHONPATH"]])
+    return {**os.environ, "PYTHONPATH": path, **dict(nursery.environment)}
+
+
+@functools.cache
+def _line_to(nursery):
+    """A line to a nursery, which ends when the other end of the line is closed."""
+    ours, theirs = socket.socketpair()
+    command = [sys.executable, *nursery.options, __file__, str(theirs.fileno()), *nursery.imports]
+    with theirs, tempfile.TemporaryFile("w+") as said:
+        silent = {"stdin": subprocess.DEVNULL, "stdout": said, "stderr": said}
+        done = subprocess.run(command, pass_fds=[theirs.fileno()], env=_environment(nursery), check=False, **silent)
+        said.seek(0)
+        assert done.returncode == 0, said.read()
+    return ours
+
+
+# In the nursery -------------------------------------------------------------------------------------------------------
+
+
+def _main(line, *imports):
+    """Import; go on as a process that is nobody's child; return, in each that is forked from it, the code to run."""
+    line = socket.socket(fileno=int(line))
+    for name in imports:
+        importlib.import_module(name)
+    if os.fork():
+        os._exit(0)
+    gc.freeze()  # what is imported: programs that collect do not go through it, nor copy it
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for keepers
+    while True:
+        head, files, *_ = socket.recv_fds(line, 4, MOST_FILES)
+        if not head:
+            os._exit(0)
+        order = json.loads(_received(line, int.from_bytes(head, "big")))
+        if os.fork() == 0:
+            line.close()
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            return _keep(order, files)
+        for file in files:
+            os.close(file)
+
+
+def _received(line, count):
+    parts = []
+    while count:
+        parts.append(line.recv(count))
+        count -= len(parts[-1])
+    return b"".join(parts)
+
+
+def _keep(order, files):
+    """Fork the programs, wait for them and tell; return, in each of them, its code."""
+    answer, *files = files
+    children = {}
+    for k, (name, program) in enumerate(order["programs"].items()):
+        child = os.fork()
+        if child == 0:
+            os.close(answer)
+            _become(program, order, files[3 * k : 3 * k + 3], files)
+            return compile(program["code"], name, "exec")
+        children[name] = child
+    for file in files:
+        os.close(file)
+    with os.fdopen(answer, "w", buffering=1) as answer:
+        print(json.dumps(children), file=answer)
+        print(json.dumps(_wait(children, order["within"])), file=answer)
+    os._exit(0)
+
+
+def _become(program, order, own, files):
+    os.setsid()  # with what it starts, should it have to be killed
+    for number, file in enumerate(own):
+        os.dup2(file, number)
+    for file in files:
+        os.close(file)
+    os.chdir(order["folder"])
+    os.environ.clear()
+    os.environ.update(order["environment"] | program["environment"])
+    sys.argv[1:] = program["arguments"]
 
 
 def _wait(children, within):
@@ -52,32 +225,12 @@ def _wait(children, within):
             if pid:
                 statuses[name] = os.waitstatus_to_exitcode(status)
             elif time.monotonic() > end:
-                os.kill(child, signal.SIGKILL)
+                os.killpg(child, signal.SIGKILL)
                 os.waitpid(child, 0)
                 statuses[name] = None
-        time.sleep(0.01)
+        time.sleep(0.005)
     return statuses
 
 
-def _main(folder):
-    import torch  # noqa: F401
-
-    import memload  # noqa: F401 - once for all programs
-
-    programs, within = json.load(sys.stdin)
-    children = {}
-    for name, code in programs.items():
-        child = os.fork()
-        if child == 0:
-            for number, kind in ((1, "out"), (2, "err")):
-                os.dup2(os.open(f"{folder}/{name}.{kind}", os.O_WRONLY | os.O_CREAT), number)
-            return compile(code, name, "exec")
-        children[name] = child
-    print(json.dumps(_wait(children, within)))
-    return None
-
-
 if __name__ == "__main__":
-    code = _main(sys.argv[1])
-    if code is not None:
-        exec(code, {"__name__": "__main__"})
+    exec(_main(*sys.argv[1:]), {"__name__": "__main__"})

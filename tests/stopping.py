@@ -196,7 +196,7 @@ def stopped_and_taken_up(make_loader, limits, stops, **how):
         state = json.loads(json.dumps(loader.state_dict()))
         standing = torch.get_rng_state()
         run.close()
-        torch.manual_seed(1000 + number)
+        torch.default_generator.manual_seed(1000 + number)
         loader = make_loader(number)
         loader.load_state_dict(state)
         torch.set_rng_state(standing)  # as a checkpoint restores it

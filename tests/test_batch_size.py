@@ -7,6 +7,7 @@ import pytest
 import torch
 from memory_models import BY_ROWS, GraphNet, Transformer, convolutional, graph_batch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import memload
 from memload.memory.allocations import Allocations
@@ -252,6 +253,31 @@ def test_the_slots_of_a_loader_take_their_part():
     assert with_slots.loader == pytest.approx(loader.nbytes / 16 * with_slots.batch_size, abs=1)
     alone = memload.compute_batch_size(model, torch.rand(1, 1000), limit="5MB")
     assert 2 < alone.batch_size / with_slots.batch_size < 6
+
+
+@pytest.mark.parametrize(("workers", "batches", "processes"), [(0, 3, 0), (2, 2 * 3 + 1 + 2 * 2, 2)])
+def test_what_torchs_own_loader_makes_ahead_takes_its_part(workers, batches, processes):
+    model, rows = nn.Linear(1000, 8), TensorDataset(torch.zeros(64, 1000))
+    loader = DataLoader(rows, 16, num_workers=workers, prefetch_factor=3 if workers else None)
+    for one in (loader, memload.FastLoader([1, 2], 16, num_workers=workers, prefetch_factor=loader.prefetch_factor)):
+        found = memload.compute_batch_size(model, torch.rand(1, 1000), limit="50MB", loader=one)
+        assert found.loader == batches * 4000 * found.batch_size + processes * 9_000_000
+        assert found.used <= 0.9 * found.total
+    elsewhere = memload.compute_batch_size(
+        model, torch.rand(1, 1000), "cuda", mode="static", limit="1GB", loader=loader
+    )
+    assert elsewhere.loader == 0
+
+
+def test_parameters_that_only_an_optimizer_has_count_with_what_it_keeps_of_them():
+    model, other = nn.Linear(1000, 8), nn.Linear(100, 100)
+    both = torch.optim.Adam([*model.parameters(), *other.parameters()])
+    found, alone = (
+        memload.compute_batch_size(model, torch.rand(1, 1000), limit="5MB", optimizer=optimizer).static
+        for optimizer in (both, torch.optim.Adam(model.parameters()))
+    )
+    assert found.params - alone.params == 40_400
+    assert found.optimizer - alone.optimizer == pytest.approx(80_800, abs=20)
 
 
 def test_a_gpu_can_be_planned_for_without_one():

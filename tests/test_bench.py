@@ -199,7 +199,8 @@ def test_a_style_that_does_not_exist_is_refused():
         stock.Setting("magic", 0)
 
 
-def test_the_bench_command_prints_shares_and_keeps_figures(tmp_path, capsys, dataset):
+def test_the_bench_command_prints_shares_and_keeps_figures(tmp_path, capsys, dataset, monkeypatch):
+    monkeypatch.setattr(bench, "_COPY_BYTES", 1 << 20)
     memload.write(tmp_path / "set", dataset, progress=False)
     parser = argparse.ArgumentParser()
     bench.add_arguments(parser)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from programs import run
 
 import memload
 from memload.measure import Spread
@@ -68,10 +69,8 @@ def test_the_gpu_benchmarks_run_on_a_cpu_and_their_figures_make_one_table(tmp_pa
         (str(BENCHMARKS / script), [*common, str(path), *more])
         for (script, more), path in zip(ON_A_GPU.items(), kept, strict=True)
     ]
-    environment = {**os.environ, "PYTHONPATH": str(Path(memload.__file__).parents[1])}
-    ran = [sys.executable, "-c", RUN_ALL, json.dumps(runs)]
-    done = subprocess.run(ran, capture_output=True, text=True, timeout=240, env=environment)
-    assert done.returncode == 0, done.stderr
+    done = run(RUN_ALL, json.dumps(runs), within=240)
+    assert done.status == 0, done.err
     found = [json.loads(path.read_text()) for path in kept]
     assert all("nothing is a figure" in one["gpu"]["name"] for one in found)
     table = [sys.executable, BENCHMARKS / "gpu_table.py", *kept, tmp_path / "missing.json"]

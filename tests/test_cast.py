@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from programs import run
 from torch.utils.data import Dataset
 
 from memload import _core, device
@@ -394,5 +393,5 @@ print(view[0]["stim"].dtype, "torch._dynamo" in sys.modules)
 
 def test_a_sample_of_the_view_does_not_import_the_compiler_of_torch() -> None:
     # It would take each worker process seconds.
-    done = subprocess.run([sys.executable, "-c", SAMPLE_OF_A_VIEW], capture_output=True, text=True, timeout=60)
-    assert done.stdout.split() == ["torch.float32", "False"], done.stderr
+    done = run(SAMPLE_OF_A_VIEW)
+    assert done.out == ["torch.float32 False"], done.err

@@ -228,7 +228,7 @@ def test_a_damaged_block_names_its_file_and_row_and_spares_the_others(sound, tmp
 
 
 def test_a_writer_that_is_killed_leaves_nothing_that_opens(tmp_path):
-    writer = multiprocessing.get_context("spawn").Process(target=write_slowly, args=(tmp_path / "s", betas()))
+    writer = multiprocessing.get_context("forkserver").Process(target=write_slowly, args=(tmp_path / "s", betas()))
     writer.start()
     deadline = time.monotonic() + 60
     while not list(tmp_path.glob(".s.memload/set/shard-00003*")) and time.monotonic() < deadline:

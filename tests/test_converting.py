@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 
@@ -15,6 +13,7 @@ import strategies
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from programs import run
 
 import memload
 from memload.blocks import Block
@@ -197,6 +196,7 @@ def write_killed(source, target, shards, with_signal=signal.SIGKILL, **options):
         warnings.simplefilter("ignore", DeprecationWarning)  # of forking with threads, from Python 3.12 on
         child = os.fork()
     if child == 0:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs in the background may have it ignored
         ShardWriter._finish_shard = finish_and_die
         try:
             write_again(source, target, **options)
@@ -382,11 +382,9 @@ print(most[0] - before)
 
 def test_a_conversion_holds_no_more_than_it_states(tmp_path):
     np.lib.format.open_memmap(tmp_path / "x.npy", "w+", np.int16, (400, 500, 1000)).flush()
-    done = subprocess.run(
-        [sys.executable, "-c", LARGE, tmp_path / "x.npy"], capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout) < 128  # MiB, for 400 MB
+    done = run(LARGE, tmp_path / "x.npy")
+    assert done.status == 0, done.err
+    assert int(done.out[0]) < 128  # MiB, for 400 MB
 
 
 # Rows that are stored across
@@ -559,6 +557,14 @@ def test_the_command_line_converts(tmp_path, betas, capsys):
     ds = memload.open(tmp_path / "s")
     assert torch.equal(all_rows(ds, "betas"), (x[5:20:3][:, torch.from_numpy(roi)].float() * (1 / 300)).bfloat16())
     assert all_rows(ds, "trial").tolist() == [5, 8, 11, 14, 17]
+
+
+def test_rows_and_scales_that_begin_with_a_minus_need_no_equals_sign(tmp_path):
+    np.save(tmp_path / "x.npy", np.arange(8, dtype=np.float32))
+    for rows, expected in (("-3:", [5, 6, 7]), ("-3:-1", [5, 6]), (":2", [0, 1])):
+        target = tmp_path / rows
+        assert main(["write", str(tmp_path / "x.npy"), "--rows", rows, "--scale", "-1/2", str(target), "--quiet"]) == 0
+        assert all_rows(memload.open(target), "data").tolist() == [-0.5 * row for row in expected]
 
 
 def test_sources_of_one_name_follow_one_another(tmp_path, betas):

@@ -325,7 +325,7 @@ def test_a_file_that_changed_its_length_is_noticed_when_unpickled(tmp_path):
         pickle.loads(sent)
 
 
-@pytest.mark.parametrize("start", ["fork", "spawn"])
+@pytest.mark.parametrize("start", ["fork", "forkserver"])
 def test_the_stock_loader_reads_a_dataset_in_workers(tmp_path, start):
     files = memload.write(tmp_path / "s", {"stim": torch.arange(60.0).reshape(20, 3)})
     ds = memload.zip(stim=files, robs=memload.from_arrays(robs=torch.arange(20))).as_tuple("stim", "robs")

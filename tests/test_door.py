@@ -61,7 +61,7 @@ def same(a, b):
 
 
 def passes(ds, seed=0, **arguments):
-    torch.manual_seed(seed)
+    torch.default_generator.manual_seed(seed)
     loader = DataLoader(ds, **arguments)
     return [copy.deepcopy(batch) for _ in range(2) for batch in loader]
 
@@ -369,7 +369,7 @@ def test_a_view_travels_to_a_spawned_process_without_its_slots():
     assert same(default_collate(pickle.loads(pickle.dumps(ds)).__getitems__([2, 3])), default_collate([ds[2], ds[3]]))
 
 
-@pytest.mark.parametrize("context", ["fork", "spawn"])
+@pytest.mark.parametrize("context", ["fork", "forkserver"])
 def test_workers_gather_with_slots_of_their_own(context):
     ds = dataset()
     passes(ds, batch_size=8)  # this process has slots when its workers start

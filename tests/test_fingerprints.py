@@ -146,6 +146,19 @@ def test_helpers_in_modules_of_one_s_own_count_and_those_that_are_not_used_do_no
     assert all(mine != theirs for mine, theirs in zip(before, after, strict=True))
 
 
+def test_a_module_of_ones_own_counts_whatever_else_is_installed_under_the_name_of_its_folder(tmp_path, monkeypatch):
+    for place in ("own", "site-packages"):
+        (tmp_path / place / "shared_folder").mkdir(parents=True)
+        (tmp_path / place / "shared_folder" / f"{place[:3]}.py").write_text("def used(x):\n    return x + 1\n")
+        monkeypatch.syspath_prepend(tmp_path / place)
+    from shared_folder import own, sit
+
+    before = [fingerprint(module.used) for module in (own, sit)]
+    for module in (own, sit):
+        exec("def used(x):\n    return x + 2", vars(module))
+    assert [fingerprint(module.used) == was for module, was in zip((own, sit), before, strict=True)] == [False, True]
+
+
 def test_what_cannot_be_told_from_others_is_named_with_its_place(tmp_path):
     with (tmp_path / "log").open("w") as file:
         stats = {"count": 3, "log": file}

@@ -122,3 +122,15 @@ def test_a_probe_names_one_large_tensor_and_lets_other_errors_through():
     assert any(sentence.startswith("One tensor is ") for sentence in scores.advice)
     with pytest.raises(RuntimeError, match="cannot be multiplied"):
         memload.probe(lambda x: x @ x, torch.rand(400, 4))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"memory": []}, 'the size of a device, such as "24GB"'),
+        ({"precisions": []}, "precisions are those to compute in"),
+    ],
+)
+def test_advice_for_nothing_is_refused(arguments, words):
+    with pytest.raises(ValueError, match=words + ".*; got none"):
+        memload.fit(nn.Linear(4, 4), torch.rand(2, 4), effective_batch=8, **arguments)

@@ -47,7 +47,7 @@ def assert_each_row_once(found, scenario, *, repeated=0):
 
 @pytest.mark.parametrize("scenario", ["FastLoader", "FastLoader, in order", "the second door"])
 def test_torchrun_ranks_share_the_rows_out_as_distributed_sampler_does(reports, scenario):
-    found = reports("torchrun_ddp.py", ranks=2)
+    found = reports("torchrun_ddp.py", ranks=2, launcher="torchrun")
     assert_as_stock(found, scenario)
     assert_each_row_once(found, scenario, repeated=1)
     assert found[0][scenario]["ours"]["weight"] == found[0][scenario]["stock"]["weight"]
@@ -56,13 +56,13 @@ def test_torchrun_ranks_share_the_rows_out_as_distributed_sampler_does(reports, 
 
 
 def test_torchrun_ranks_drop_the_same_rows_as_distributed_sampler_does(reports):
-    found = reports("torchrun_ddp.py", ranks=2)
+    found = reports("torchrun_ddp.py", ranks=2, launcher="torchrun")
     assert_as_stock(found, "FastLoader, drop_last")
     assert {len(rows) for rank in found for rows in rows_of(rank["FastLoader, drop_last"]["ours"]["epochs"])} == {51}
 
 
 def test_torchrun_ranks_get_equally_many_batches_of_a_budget(reports):
-    found = reports("torchrun_ddp.py", ranks=2)
+    found = reports("torchrun_ddp.py", ranks=2, launcher="torchrun")
     assert_as_stock(found, "FastLoader, by budget")
     assert_each_row_once(found, "FastLoader, by budget")
     first, second = (rank["FastLoader, by budget"]["ours"]["epochs"] for rank in found)
@@ -194,5 +194,6 @@ def test_the_programs_of_the_page_run(tmp_path):
     )
 
 
-def test_the_program_of_the_page_for_torchrun_runs_on_two_ranks(tmp_path):
-    assert run("page.py", tmp_path, "torchrun", ranks=2) == [{"torchrun": {"programs": 1}}] * 2
+def test_the_program_of_the_page_for_torchrun_runs_on_two_ranks(reports):
+    found = reports("torchrun_ddp.py", ranks=2, launcher="torchrun")
+    assert [rank["the page"] for rank in found] == [{"programs": 1}] * 2

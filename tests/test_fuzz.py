@@ -1,6 +1,7 @@
-"""The fuzz targets for ten minutes each, under the sanitizers; CTest runs each for seconds."""
+"""The fuzz targets for ten minutes each: csrc/fuzz under the sanitizers, and the parsers of each format of sources."""
 
 import os
+import random
 import re
 import shutil
 import subprocess
@@ -8,10 +9,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from programs import run, script
+from source_mutants import FORMATS, try_mutants
 
 ROOT = Path(__file__).parents[1]
 TARGETS = re.findall(r"^memload_fuzz\((\w+)\)", (ROOT / "csrc" / "fuzz" / "CMakeLists.txt").read_text(), re.MULTILINE)
 SECONDS = 600
+MUTANTS = Path(__file__).with_name("source_mutants.py")
 OPTIONS = {
     "CMAKE_BUILD_TYPE": "RelWithDebInfo",
     "MEMLOAD_PYTHON": "OFF",
@@ -42,3 +46,16 @@ def test_ten_minutes_of_damage_raise_our_errors_and_nothing_else(programs, targe
     seed = str(os.getpid())
     done = subprocess.run([programs[target], str(SECONDS), seed], capture_output=True, text=True, timeout=2 * SECONDS)
     assert done.returncode == 0, f"seed {seed}: {done.stderr}"
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_some_damaged_files_are_read_or_refused(kind):
+    try_mutants(kind, count=10)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", FORMATS)
+def test_damaged_files_for_ten_minutes(kind):
+    first = random.randrange(10**9)
+    done = run(script(MUTANTS, kind, str(SECONDS), str(first)), within=SECONDS + 120)
+    assert done.status == 0, f"mutant {(done.out or ['?'])[-1]}: {done.err[-2000:]}"

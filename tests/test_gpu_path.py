@@ -8,17 +8,17 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from late_reading import LATE, assert_same, on_cpu, read_all
 from torch.utils.data import Dataset
 
 import memload
-from memload.gpu.nested import rebuilt, tensors_of
+from memload.gpu.nested import tensors_of
 from memload.gpu.placing import Placer
 from memload.gpu.simulated import POISON, SimulatedInterface
 from memload.gpu.target import checked_target
 
 ROWS, BATCH = 120, 8
 CAST = {"stim": memload.Cast(torch.float32, norm_removed=True)}
-LATE = (400, 1200)  # microseconds
 
 
 def dataset(rows=ROWS):
@@ -30,33 +30,6 @@ def dataset(rows=ROWS):
 def loader(ds=None, **options):
     options = {"batch_size": BATCH, "shuffle": True, "generator": torch.Generator().manual_seed(3)} | options
     return memload.FastLoader(dataset() if ds is None else ds, **options)
-
-
-def on_cpu(batches):
-    return [rebuilt(batch, torch.clone) for batch in batches]
-
-
-def read_all(device, batches, *, keeps=0, each=None):
-    """What the loop's stream reads of each batch, late; it keeps so many batches, and drops the others at once."""
-    readings, kept = [], []
-    for batch in batches:
-        if each is not None:
-            each()
-        late = [device.read(tensor) for tensor in tensors_of(batch)]
-        kept = [*kept, batch][-keeps:] if keeps else []
-        readings.append(late)
-        del batch
-    read = [[one() for one in late] for late in readings]
-    kept = [list(map(torch.clone, tensors_of(batch))) for batch in kept]
-    return read, kept
-
-
-def assert_same(read, expected):
-    assert len(read) == len(expected)
-    for got, batch in zip(read, expected, strict=True):
-        for x, want in zip(got, tensors_of(batch), strict=True):
-            assert x.dtype == want.dtype
-            assert torch.equal(x, want)
 
 
 @pytest.mark.parametrize("native", [True, False])

@@ -2,15 +2,13 @@
 
 import json
 import pickle
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 from graph_cases import VALUES, assert_same_batch, assert_same_graph, assert_same_tensors, graph_lists
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from programs import run
 from torch.utils.data import DataLoader as StockLoader
 from torch.utils.data import StackDataset, Subset
 from torch_geometric.data import Batch, Data, HeteroData, InMemoryDataset
@@ -37,9 +35,9 @@ def native(dataset, **arguments):
 @given(graph_lists(), st.integers(1, 4), st.booleans())
 @settings(deadline=None, max_examples=40)
 def test_batches_are_those_of_the_loader_of_pytorch_geometric(graphs, batch_size, shuffle):
-    torch.manual_seed(1)
+    torch.default_generator.manual_seed(1)
     expected = list(DataLoader(graphs, batch_size, shuffle))
-    torch.manual_seed(1)
+    torch.default_generator.manual_seed(1)
     found = list(native(memload.from_graphs(graphs), batch_size=batch_size, shuffle=shuffle))
     assert len(found) == len(expected)
     for ours, theirs in zip(found, expected, strict=True):
@@ -129,6 +127,22 @@ def rings(sizes, **more):
     return [ring(n) for n in sizes]
 
 
+def test_graphs_stay_graphs_on_every_tier(tmp_path):
+    rings = [Data(x=torch.rand(n, 3), edge_index=torch.arange(2 * n).reshape(2, n) % n) for n in (2, 5, 1, 7)]
+    memload.write_graphs(tmp_path / "set", memload.from_graphs(rings), progress=False)
+    mapped = memload.open_graphs(tmp_path / "set")
+    expected = next(iter(memload.FastLoader(mapped, batch_size=4, collate_fn=memload.graph_collate)))
+    for tier, options in {"mmap": {}, "direct": {}, "ram": {}, "hybrid": {"cache_bytes": "2MB"}, "auto": {}}.items():
+        there = mapped.with_tier(tier, **options)
+        assert isinstance(there, memload.GraphDataset)
+        assert there.tier == ("mmap" if tier == "auto" else tier)
+        batch = next(iter(memload.FastLoader(there, batch_size=4, collate_fn=memload.graph_collate)))
+        assert all(torch.equal(batch[name], expected[name]) for name in ("x", "edge_index", "batch", "ptr"))
+    assert there.tier_reason.startswith("mmap: ")
+    with pytest.raises(ValueError, match="it cannot be cast in RAM; leave it out"):
+        mapped.with_tier("ram", ram_dtype={"x": torch.bfloat16})
+
+
 def test_texts_of_graphs_are_lists_of_str(tmp_path):
     graphs = rings([2, 3], smiles="C1=CC=CN=C1é")
     graphs[1].smiles = ""
@@ -209,6 +223,51 @@ def test_batch_and_ptr_are_there_where_pytorch_geometric_adds_them(more):
 def test_functions_of_batches_run_behind_the_gather():
     loader = native(memload.from_graphs(rings([3, 2])), batch_size=2, batch_transform=lambda batch: batch.num_nodes)
     assert list(loader) == [5]
+
+
+def test_graphs_joined_by_name_are_graphs_that_know_where_they_are_from():
+    a, b = rings([3, 2, 4]), rings([5, 1])
+    named = memload.concat({"a": memload.from_graphs(a), "b": memload.from_graphs(b)})
+    assert isinstance(named, memload.GraphDataset)
+    assert named.names == ("a", "b")
+    assert named.rows_by_name() == {"a": range(3), "b": range(3, 5)}
+    graphs = [graph.clone() for graph in (*a, *b)]
+    for number, graph in zip([0, 0, 0, 1, 1], graphs, strict=True):
+        graph.dataset_idx = number
+    assert isinstance(named[3].dataset_idx, int)
+    assert named[3].dataset_idx == 1
+    for ds in (named, pickle.loads(pickle.dumps(named)), named.select([0, 1, 2, 3, 4])):
+        loader = memload.FastLoader(ds, 2, collate_fn=memload.graph_collate)
+        assert loader.engine == "native"
+        for batch, expected in zip(loader, DataLoader(graphs, 2), strict=True):
+            assert_same_batch(batch, expected)
+        stock = StockLoader(ds, 2, collate_fn=memload.graph_collate)
+        assert torch.equal(list(stock)[1].dataset_idx, torch.tensor([0, 1]))
+    plain = list(memload.FastLoader(named.as_plain(), 5, collate_fn=memload.graph_collate))
+    assert plain[0].others["dataset_idx"].tolist() == [0, 0, 0, 1, 1]
+    listed = named.__getitems__([4, 0])
+    assert [graph.dataset_idx for graph in listed] == [1, 0]
+    other = memload.from_graphs([Data(x=torch.rand(2, 9))])
+    with pytest.raises(ValueError, match="the graphs of 'a' and the rows of the other datasets differ in attributes"):
+        memload.concat({"a": memload.from_graphs(a), "b": other})
+    with pytest.raises(ValueError, match=r"or join ds\.as_plain"):
+        memload.concat({"a": memload.from_graphs(a), "b": memload.from_graphs(b).as_plain()})
+
+
+@pytest.mark.parametrize(
+    ("counts", "message"),
+    [
+        ([2, -1, 3], "graph 1 .*has a num_nodes of -1; expected 0 or more"),
+        ([2, 2**55, 3], "graph 1 of a batch has a num_nodes of 36,028,797,018,963,968: the numbers .* is free"),
+        ([2, 2**62, 2**62], "graph 1 alone 4,611,686,018,427,387,904|graph 1 of a batch has a num_nodes of 4,611"),
+    ],
+)
+def test_numbers_of_nodes_that_cannot_be_are_refused_by_an_error_of_ours(counts, message):
+    ds = memload.from_arrays(num_nodes=torch.tensor(counts), y=torch.arange(3.0))
+    with pytest.raises(memload.FormatError, match=message):
+        list(memload.FastLoader(ds, 3, collate_fn=memload.graph_collate))
+    with pytest.raises(memload.FormatError, match=message):
+        memload.graph_collate([ds[k] for k in range(3)])
 
 
 def test_a_batch_that_is_kept_is_not_written_over():
@@ -403,9 +462,9 @@ try:
 except ImportError as error:
     print(error)
 """
-    environment = {"PYTHONPATH": str(Path(memload.__file__).parents[1])}
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
-    assert 'pip install "memload[graphs]"' in done.stdout, done.stderr
+    done = run(program)
+    assert done.status == 0, done.err
+    assert 'pip install "memload[graphs]"' in done.out[0]
 
 
 ODD = st.one_of(

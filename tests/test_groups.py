@@ -109,7 +109,7 @@ def test_groups_are_those_of_a_tagging_wrapper_and_a_collate_function(data):
         (DataLoader, dataset, memload.group_collate),
         (DataLoader, reference, collate_by_dataset),
     ):
-        torch.manual_seed(data.draw(st.just(3)))
+        torch.default_generator.manual_seed(data.draw(st.just(3)))
         loader = kind(ds, collate_fn=collate, **arguments)
         passes.append([list(loader), list(loader)])
         if kind is memload.FastLoader:

@@ -10,6 +10,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from programs import run
 
 import memload
 from memload.sources.hdf5_layout import by_place
@@ -344,9 +345,8 @@ def test_another_process_reads_it_without_the_library(tmp_path):
         "assert 'h5py' not in sys.modules\n"
         "print((batches[0]['x'] == batches[0]['y']).all().item(), batches[0]['x'].sum().item())"
     )
-    command = [sys.executable, "-c", code, tmp_path / "dataset"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["True", str(DATA.sum())]
+    done = run(code, tmp_path / "dataset")
+    assert done.out == [f"True {DATA.sum()}"], done.err
 
 
 def test_a_missing_h5py_says_how_to_get_it(tmp_path, monkeypatch):

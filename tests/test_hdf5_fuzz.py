@@ -1,20 +1,18 @@
 """Damaged HDF5 files: memload's errors, or the bytes that h5py reads; never a crash, a long wait, or much memory."""
 
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from programs import run, script
 
 MUTANTS = Path(__file__).with_name("hdf5_mutants.py")
 
 
 def try_mutants(folder, first, count, seconds):
-    command = [sys.executable, MUTANTS, folder, str(first), str(count), str(seconds)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=seconds + 120, check=False)
-    *numbers, last = done.stdout.splitlines() or [""]
-    assert done.returncode == 0, f"mutant {(numbers or [last])[-1]} or {last}: {done.stderr[-2000:]}"
+    done = run(script(MUTANTS, folder, str(first), str(count), str(seconds)), within=seconds + 120)
+    *numbers, last = done.out or [""]
+    assert done.status == 0, f"mutant {(numbers or [last])[-1]} or {last}: {done.err[-2000:]}"
     return int(last.removeprefix("read alike: "))
 
 

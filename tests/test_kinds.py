@@ -262,7 +262,7 @@ def same(a, b):
 
 def two_epochs(kind, make, sampler_of):
     """Batches of two epochs and the states of the generators after each; or the error."""
-    torch.manual_seed(1)
+    torch.default_generator.manual_seed(1)
     dataset, generator = make(), torch.Generator().manual_seed(5)
     order = sampler_of(dataset, generator)
     sizes = {} if order.keys() & {"batch_sampler", "batch_size"} else {"batch_size": 5}

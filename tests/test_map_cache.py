@@ -1,6 +1,7 @@
 """ds.map(fn).cache(...): computed once, known by rows and code, taken up, listed and removed."""
 
 import os
+import pickle
 import random
 import textwrap
 import threading
@@ -16,6 +17,7 @@ from torch.utils.data import TensorDataset
 import memload
 from memload import map_cache
 from memload.cli import main
+from memload.memory.budget import Memory
 from memload.memory.tiers import Tier
 
 
@@ -200,13 +202,124 @@ def test_a_function_that_fails_is_named_with_its_rows(ds, tmp_path, fn, error, m
 
 
 def test_tiers_that_keep_nothing_of_their_own_and_sets_of_shards_are_no_caches(ds, tmp_path):
-    with pytest.raises(ValueError, match='a path or "ram", got the tier "hybrid"'):
-        ds.map(standardised).cache("hybrid")
     memload.write(tmp_path / "set", ds)
     with pytest.raises(FileExistsError, match="a set of shards; give a directory of its own"):
         ds.map(standardised).cache(tmp_path / "set")
     with pytest.raises(ValueError, match="no rows"):
         ds.select([]).map(standardised).cache(tmp_path)
+
+
+def test_results_in_a_directory_are_read_on_the_tier_that_is_asked_for(ds, tmp_path):
+    expected = list(memload.FastLoader(ds.map(standardised), 64))
+    for tier, options in [("mmap", {}), ("direct", {}), ("hybrid", {"cache_bytes": "2MB"}), ("ram", {})]:
+        cached = ds.map(standardised).cache(tmp_path, tier=tier, **options)
+        assert cached.tier is Tier(tier)
+        assert_same(list(memload.FastLoader(cached, 64)), expected)
+    assert len(entries(tmp_path)) == 1
+
+
+@pytest.mark.parametrize("form", ["dict", "only"])
+def test_auto_keeps_results_where_they_fit_and_says_why(ds, tmp_path, monkeypatch, form):
+    mapped = {"dict": ds.map(standardised), "only": ds.only("x").map(torch.neg)}[form]
+    in_ram = mapped.cache("auto")
+    assert in_ram.tier is Tier.RAM
+    assert in_ram.tier_reason.startswith("ram: the transform makes ")
+    again = pickle.loads(pickle.dumps(in_ram))
+    monkeypatch.setattr(map_cache, "memory", lambda: Memory(10**4, 10**3, None, None))
+    on_disk = mapped.cache(tmp_path, tier="auto")
+    assert on_disk.tier is Tier.MMAP
+    assert "written once, it fits on the disk, where " in on_disk.tier_reason
+    assert "it is in files already" in mapped.cache(tmp_path, tier="auto").tier_reason
+    monkeypatch.undo()
+    loaded = mapped.cache(tmp_path, tier="auto")  # from what was written, without computing it again
+    assert (loaded.tier, loaded.layout, len(entries(tmp_path))) == (Tier.RAM, form, 1)
+    for cached in (in_ram, again, on_disk, loaded):
+        assert_same(list(memload.FastLoader(cached, 64)), list(memload.FastLoader(mapped, 64)))
+
+
+def test_what_fits_ram_alone_is_written_nowhere(ds, tmp_path, monkeypatch):
+    monkeypatch.setattr(map_cache, "disk_free", lambda _: 5000)
+    cached = ds.map(standardised).cache(tmp_path, tier="auto")
+    assert (cached.tier, entries(tmp_path)) == (Tier.RAM, [])
+
+
+def test_what_an_interrupted_run_wrote_needs_no_room_again(ds, tmp_path, monkeypatch):
+    many, left = ds.select(torch.arange(2000) % 200), iter(range(1500))
+
+    def ends(sample):
+        next(left)
+        return sample["x"].repeat(400)
+
+    with pytest.raises(RuntimeError):
+        many.map(ends).cache(tmp_path, version="1")
+    left = iter(range(9999))
+    monkeypatch.setattr(map_cache, "memory", lambda: Memory(10**4, 10**3, None, None))
+    monkeypatch.setattr(map_cache, "disk_free", lambda _: 8_000_000)  # 9.6 MB in all, and a fifth more
+    assert many.map(ends).cache(tmp_path, tier="auto", version="1").tier is Tier.MMAP
+    assert isinstance(many.map(ends).cache(tmp_path, tier="auto", version="2"), memload.MappedDataset)
+
+
+@pytest.mark.parametrize("base", ["files", "memory", "another's"])
+def test_what_auto_can_keep_nowhere_is_computed_for_every_batch(ds, tmp_path, capsys, base):
+    memload.write(tmp_path / "set", ds, progress=False)
+    rows = torch.zeros(10**6, dtype=torch.int64)
+    many = {
+        "files": memload.open(tmp_path / "set").select(rows),
+        "memory": ds.select(rows),
+        "another's": TensorDataset(torch.zeros(10**6)),
+    }[base]
+    huge = memload.MappedDataset(many, lambda sample: torch.zeros(10**6))
+    found = huge.cache(tmp_path / "cache", tier="auto", version="1", progress=True)
+    assert isinstance(found, memload.MappedDataset)
+    assert (
+        "the transform makes 4 TB, which fits neither RAM nor the disk, and runs for every batch" in found.tier_reason
+    )
+    assert found.tier_reason.startswith(
+        {"files": "mmap: ", "memory": "ram: ", "another's": "the transform makes"}[base]
+    )
+    assert f"not cached: {found.tier_reason}" in capsys.readouterr().err
+    assert found.tier_reason in repr(found)
+    assert found.select([1]).tier_reason == found.tier_reason
+    assert len(found[1]) == 10**6
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "error", "words"),
+    [
+        ([""], {}, ValueError, 'a directory such as "cache/", or "ram" or "auto", got an empty text'),
+        (["hybrid"], {}, ValueError, r'the tier "hybrid" reads files: .* cache\("cache/", tier="hybrid"\)'),
+        (["ram"], {"tier": "mmap"}, TypeError, 'tier: for results in a directory, .* not for "ram"'),
+        (["ram"], {"share": True}, TypeError, "share: for results in a directory"),
+        (["there"], {"tier": "attic"}, ValueError, "tier is one of 'mmap', 'direct'"),
+        (["there"], {"tier": "auto", "cache_bytes": "1GB"}, TypeError, "cache_bytes: for a tier that is given"),
+        (
+            ["there"],
+            {"tier": "mmap", "faster": 1},
+            TypeError,
+            "cache takes no faster=; options of tiers are ram_dtype,",
+        ),
+    ],
+)
+def test_a_place_that_is_none_is_refused_before_anything_is_computed(
+    ds, monkeypatch, tmp_path, arguments, options, error, words
+):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(error, match=words):
+        ds.map(standardised).cache(*arguments, **options)
+    assert entries(tmp_path) == []
+
+
+def test_rows_of_a_mapped_dataset_change_their_tier_and_functions_stay(ds, tmp_path):
+    memload.write(tmp_path / "set", ds, progress=False)
+    mapped = memload.open(tmp_path / "set").map(standardised)
+    there = mapped.with_tier("hybrid", cache_bytes="2MB")
+    assert (mapped.tier, there.tier) == (Tier.MMAP, Tier.HYBRID)
+    assert_same(list(memload.FastLoader(there, 64)), list(memload.FastLoader(mapped, 64)))
+    assert mapped.with_tier("auto").tier_reason.startswith("mmap: ")
+    with pytest.raises(TypeError, match="rows of TensorDataset have no tiers of their own"):
+        memload.MappedDataset(TensorDataset(torch.zeros(3)), torch.neg).with_tier("ram")
+    with pytest.raises(TypeError, match="with_tier takes no faster="):
+        mapped.with_tier("ram", faster=True)
 
 
 @pytest.mark.parametrize(("where", "error"), [("ram", MemoryError), ("stored", memload.DiskSpaceError)])

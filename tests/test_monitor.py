@@ -109,6 +109,22 @@ def test_batches_that_a_loop_keeps_are_warned_of_once_with_what_to_do():
     assert monitor.samples[-1].fresh_batches == loader.stats().fresh_batches > 48
 
 
+def test_losses_that_are_kept_with_their_graph_are_told_from_kept_batches():
+    loader, kept = memload.FastLoader(memload.from_arrays(x=torch.zeros(1000, 4096)).only("x"), batch_size=2), []
+    weight, wide = torch.ones(4096, requires_grad=True), torch.ones(2_000_000, requires_grad=True)
+
+    def loop(monitor):
+        for batch in loader:
+            kept.append(((weight * batch).mean() * wide).exp().mean())  # keeps the batch, and 8 MB that exp gave
+            time.sleep(0.002)
+            if monitor.findings:
+                break
+
+    monitor, (said,) = watched(loop)
+    assert [(one.cause, one.place) for one in monitor.findings] == [("results kept", "host")]
+    assert "loss.item()" in said
+
+
 @pytest.mark.parametrize("engine", ["native", "torch"])
 def test_stop_at_stops_the_loop_between_batches_and_none_is_lost(engine):
     dataset = rows(12) if engine == "native" else Plain()
@@ -302,7 +318,8 @@ def test_a_monitor_may_run_again_but_not_twice_at_once():
     [
         ({"interval": 0}, ValueError, "at least 0.01; got 0"),
         ({"interval": "1"}, TypeError, "number of seconds"),
-        ({"log": 3.5}, TypeError, "not iterable"),
+        ({"log": 3.5}, TypeError, "log is a path, .*; got float"),
+        ({"log": ""}, ValueError, "such as \"mem.jsonl\", got '', which is a directory"),
         ({"log": [object()]}, TypeError, "log is a path, a TensorBoardLog"),
         ({"log": ["a", "b"]}, ValueError, "names 2 files"),
         ({"on_warn": "stop"}, ValueError, 'or "shrink"; got'),

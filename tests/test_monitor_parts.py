@@ -331,6 +331,24 @@ def test_batches_without_a_free_slot_are_kept_ones_and_explain_the_growth():
     assert "memory grew by 2.45 GB" in found[0].text
 
 
+@pytest.mark.parametrize(("each", "cause"), [(13 * MB, "batches kept"), (40 * MB, "results kept")])
+def test_far_more_than_the_batches_that_are_kept_is_their_graph(each, cause):
+    fresh = [12 * k for k in range(40)]
+    seen = {
+        "batches": [16 * k for k in range(40)],
+        "fresh_batches": fresh,
+        "fresh_at_batch": fresh,
+        "bytes_out": [16 * k * MB for k in range(40)],
+        "at_batch": [None, *(GB + k * each for k in range(1, 40))],
+    }
+    series = host([3 * GB] * 40, **seen)
+    (found,) = diagnose(series)
+    assert found.cause == cause
+    assert "memory grew by 1.59 GB between step 16 and 624" in found.text or cause == "batches kept"
+    assert diagnose(series[:2]) == [], "one turn of the loop says nothing of growth"
+    assert [one.cause for one in diagnose(series[:2], ended=True)] == ["batches kept"]
+
+
 def test_a_few_batches_kept_for_a_moment_are_not_told():
     batches = [16 * k for k in range(40)]
     assert causes(host([GB] * 40, batches=batches, fresh_batches=[min(7, k) for k in range(40)])) == []

@@ -63,8 +63,8 @@ def test_the_device_gathers_out_of_pinned_memory_by_itself() -> None:
 
 
 def test_pinned_memory_goes_back_when_nobody_gathers_from_it_any_more() -> None:
-    for _ in range(20):  # 20 times 2 GB
-        pinned = memload.to_device(memload.from_arrays(x=torch.zeros(2, 1 << 30, dtype=torch.uint8)), tier="pinned")
+    for _ in range(5):  # 5 times 256 MB
+        pinned = memload.to_device(memload.from_arrays(x=torch.zeros(2, 1 << 27, dtype=torch.uint8)), tier="pinned")
         loader = memload.FastLoader(pinned, 2, device="cuda")
         last = next(iter(loader))["x"]
         del pinned, loader

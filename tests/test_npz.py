@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import strategies  # noqa: F401 - its settings for hypothesis
 from damage import damaged, opens_or_says_why
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
@@ -90,14 +90,5 @@ def sound(tmp_path_factory):
 @given(st.data())
 def test_a_damaged_file_opens_or_says_what_is_wrong(tmp_path_factory, sound, data):
     path = tmp_path_factory.getbasetemp() / "damaged.npz"
-    path.write_bytes(data.draw(damaged(sound)))
-    opens_or_says_why(path)
-
-
-@pytest.mark.slow
-@given(st.data())
-@settings(max_examples=20_000)
-def test_many_damaged_files_open_or_say_what_is_wrong(tmp_path_factory, sound, data):
-    path = tmp_path_factory.getbasetemp() / "damaged_long.npz"
     path.write_bytes(data.draw(damaged(sound)))
     opens_or_says_why(path)

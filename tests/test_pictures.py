@@ -5,8 +5,6 @@ import io
 import math
 import os
 import signal
-import subprocess
-import sys
 import warnings
 from fractions import Fraction
 
@@ -19,6 +17,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL.Image import Image
+from programs import run
 
 import memload
 from memload.cli import main
@@ -495,9 +494,9 @@ def test_memory_does_not_grow_with_the_number_of_pictures(tmp_path):
     (tmp_path / "many").mkdir()
     for k in range(80):
         os.link(first, tmp_path / "many" / f"{k}.jpg")
-    done = subprocess.run([sys.executable, "-c", MANY, tmp_path], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout) < 2 * 8 * 2.4 + 32  # MiB, for 192 MB of pixels
+    done = run(MANY, tmp_path)
+    assert done.status == 0, done.err
+    assert int(done.out[0]) < 2 * 8 * 2.4 + 32  # MiB, for 192 MB of pixels
 
 
 def test_the_command_line_writes_pictures(pairs, capsys):

@@ -50,6 +50,11 @@ def test_rows_that_differ_have_the_mean_and_the_greatest_length_that_were_stated
     [
         ((0, {"x": ("uint8", ())}), "rows is how many there are"),
         ((1, {}), "at least one field"),
+        ((1, {"x": "uint8"}), "field 'x': dtype and shape, such as .*; got 'uint8'"),
+        ((1, {"x": ("uint8", 5)}), r"such as \(425, 425, 3\), .*; got 5"),
+        ((1, {"x": ("uint8", "425,425")}), "shape of a row is of whole numbers"),
+        ((1, {"x": ("uint8", (None,))}, {"x": 9}), "mean and the greatest length, such as .*; got 9"),
+        ((1, {"x": ("uint8", (None,))}, {"x": ("9", 9)}), "a mean length from 0 to the greatest"),
         ((1, {"x": ("uint8", (3, -1))}), "shape of a row is of whole numbers"),
         ((1, {"x": ("uint8", (2, 2, None))}), "one of the first two None"),
         ((1, {"x": ("uint8", (None,))}), "lengths= gives mean and greatest length"),
@@ -60,6 +65,8 @@ def test_rows_that_differ_have_the_mean_and_the_greatest_length_that_were_stated
 def test_a_shape_that_nothing_can_have_is_refused(arguments, words):
     with pytest.raises(ValueError, match=words):
         memload.DatasetShape(*arguments)
+    with pytest.raises(TypeError, match="fields is a mapping by name, such as"):
+        memload.DatasetShape(1, [("x", "uint8")])
 
 
 def test_slots_and_plan_are_what_the_loader_says():
@@ -93,6 +100,30 @@ def test_auto_is_what_the_matrix_of_tiers_says_of_the_machine():
     assert f"Chosen: {cast.tier_reason}." in repr(cast)
 
 
+def doubled(sample):
+    return {"stim": sample["stim"].double()}
+
+
+def noisy(sample):
+    return {"stim": sample["stim"] + torch.rand(())}
+
+
+def test_auto_plans_for_the_results_of_a_function_where_a_cache_would_keep_them():
+    mapped, made = PICTURES.zeros().map(doubled), 10_000 * 64 * 64 * 3 * 8
+    roomy, tight, full = (
+        memload.plan(mapped, 32, tier="auto", ram=ram, disk=disk)
+        for ram, disk in (("4GB", "1GB"), ("1GB", "2TB"), ("1GB", "1GB"))
+    )
+    assert (roomy.tier, tight.tier) == (memload.Tier.RAM, memload.Tier.MMAP)
+    assert roomy.ram.of("rows in RAM") == tight.disk.of("rows") == tight.data.stored_bytes == made
+    assert roomy.ram.of("transformed batches") == tight.ram.of("transformed batches") == 0
+    assert (roomy.disk, tight.fits) == (None, True)
+    assert "which fits neither RAM nor the disk, and runs for every batch" in full.tier_reason
+    assert full.ram.of("transformed batches") == full.data.slots * 32 * 64 * 64 * 3 * 8
+    random = memload.plan(PICTURES.zeros().map(noisy), 32, tier="auto", ram="8GB", disk="2TB")
+    assert random.ram.of("transformed batches") > 0
+
+
 def test_a_dataset_is_planned_on_the_tier_on_which_it_was_opened(tmp_path):
     numpy.save(tmp_path / "x.npy", numpy.zeros((100, 1000), numpy.float32))
     mapped, cached = (
@@ -100,6 +131,7 @@ def test_a_dataset_is_planned_on_the_tier_on_which_it_was_opened(tmp_path):
     )
     assert memload.plan(mapped, 8).tier is memload.Tier.MMAP
     assert memload.plan(cached, 8).ram.of("cache of rows") == 2_000_000
+    assert memload.plan(cached.map(lambda sample: sample["data"] + 1), 8).tier is memload.Tier.HYBRID
     loaded = memload.open(tmp_path / "x.npy", tier="ram", progress=False)
     assert memload.plan(loaded, 8).ram.of("rows in RAM") == 0  # they are part of what the process has
     there = memload.plan(loaded, 8, ram="1GB")
@@ -145,6 +177,7 @@ def test_on_a_gpu_batches_cross_uncast_and_both_sides_count_as_the_loader_says()
     assert near.gpu.of("batches") == loader.device_nbytes
     assert near.data.batch_bytes == far.data.batch_bytes == 32 * (64 * 64 * 3 * 4 + 40)
     assert far.gpu is None
+    assert memload.plan(PICTURES, 32, device="cpu", ram="16GB", disk="1TB", **common).gpu is None
 
 
 def test_casts_that_move_pixels_count_as_what_they_make():
@@ -308,6 +341,7 @@ def test_what_to_ask_for_is_a_tenth_more_in_whole_gibibytes():
     [
         ({"batch_size": 0}, ValueError, "batch_size is a whole number from 1"),
         ({"tier": "attic"}, ValueError, "attic"),
+        ({"device": "foo"}, ValueError, "device='foo' is no device of torch's"),
         ({"precision": "int4"}, ValueError, "precision is one of float32, bf16"),
         ({"ram_dtype": {"stim": torch.bfloat16}}, ValueError, "loaded into RAM"),
         ({"cache_bytes": "1GB"}, ValueError, 'for tier="hybrid"'),

@@ -1,5 +1,6 @@
 """What memload.plan predicts is what fresh processes take: loaders and tiers, each within 10 % of the measured peak."""
 
+import io
 import json
 import os
 import subprocess
@@ -50,6 +51,75 @@ def test_measuring_on_the_command_line_prints_both(tmp_path, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("64 rows of 131 kB, 8.39 MB in all; batches of 8 rows, 1.05 MB")
     assert lines[-1].startswith("RAM over 3 batches: predicted ")
+
+
+def test_what_does_not_fit_here_is_not_measured_and_the_figures_say_why(capsys):
+    shape = ["--rows", "900000000", "--field", "x:uint8:1000000", "--tier", "ram", "--ram", "999TB", "--disk", "999TB"]
+    assert main(["plan", *shape, "--batch-size", "8", "--measure", "2"]) == 2
+    said = capsys.readouterr()
+    assert "Ask for --mem=" in said.out
+    assert "what --measure would load takes 900 TB; this process can still take " in said.err
+    assert "leave --measure out, or load less of it" in said.err
+
+
+TRAIN = """
+import torch
+
+def make_model():
+    return torch.nn.Linear(100_000, 100_000, bias=False)  # 40 GB
+
+class Sign(torch.optim.SGD):
+    pass
+
+def failing():
+    return 1 / 0
+"""
+
+
+def test_a_model_is_named_on_the_command_line_and_takes_no_memory(tmp_path, monkeypatch, capsys):
+    (tmp_path / "train_for_plan.py").write_text(TRAIN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [*sys.path])
+    shape = ["plan", "--rows", "100", "--field", "x:float32:100000", "--ram", "4GB", "--disk", "1GB", "--gpu", "80GB"]
+    model = ["--model", "train_for_plan:make_model", "--precision", "bf16"]
+    assert main([*shape, *model, "--optimizer", "AdamW"]) == 1
+    assert "optimizer states" in capsys.readouterr().out
+    assert main([*shape, *model, "--optimizer", "train_for_plan:Sign"]) == 0
+    said = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["parameters", "20", "GB"] in said
+    assert ["optimizer", "states", "0", "B"] in said
+    for given, words in [
+        (["--model", "train_for_plan"], "expected MODULE:NAME, such as train:make_model, got 'train_for_plan'"),
+        (["--model", "train_for_plan:nothing"], "train_for_plan has no 'nothing'"),
+        (["--model", "no_such_module:make"], "import no_such_module raised ModuleNotFoundError"),
+        (["--model", "train_for_plan:failing"], "train_for_plan:failing() raised ZeroDivisionError"),
+        (["--model", "train_for_plan:torch.Size"], "returned Size, expected a torch.nn.Module"),
+        ([*model, "--optimizer", "Adamm"], "'Adamm' is no class of optimizers; expected one of torch.optim"),
+    ]:
+        assert main([*shape, *given]) == 2
+        assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("buffered", [True, False])
+def test_a_reader_that_has_seen_enough_ends_a_command_without_a_word(monkeypatch, capsys, buffered):
+    read, write = os.pipe()
+    os.close(read)
+    with io.TextIOWrapper(os.fdopen(write, "wb", -1 if buffered else 0), write_through=not buffered) as unread:
+        monkeypatch.setattr("sys.stdout", unread)
+        assert main(["plan", "--rows", "3", "--field", "x:uint8:4"]) == 141
+    monkeypatch.undo()
+    assert capsys.readouterr().err == ""
+
+
+def test_a_pipe_of_somebody_elses_is_told_of(monkeypatch, capfd):
+    def broken(options):
+        raise BrokenPipeError(32, "Broken pipe")
+
+    monkeypatch.setattr("memload.plan_command.trained", broken)
+    with open(os.devnull, "w") as output:  # noqa: PTH123 - which has a number, unlike what pytest puts in its place
+        monkeypatch.setattr("sys.stdout", output)
+        assert main(["plan", "--rows", "3", "--field", "x:uint8:4"]) == 2
+    assert "Broken pipe" in capfd.readouterr().err
 
 
 def test_a_machine_to_be_asked_for_is_described_on_the_command_line(capsys):

@@ -294,7 +294,7 @@ def test_loaders_travel_to_processes_that_start_afresh_before_during_and_after_u
     assert len(list(iterator)) == 6
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
 def test_a_stock_loaders_workers_can_use_and_make_loaders(method):
     inner = memload.FastLoader(TensorDataset(torch.arange(100)), batch_size=7, shuffle=True, threads=1)
     assert len(list(inner)) == 15

@@ -19,6 +19,7 @@ import memload
 from memload import _core
 from memload.ragged_fields import RaggedField
 from tests.ragged_cases import forms, graphs, lengths, row_lists, same, same_rows, same_tensor, sentences
+from tests.strategies import random_tensor
 
 
 def offsets_of(rows, axis=0):
@@ -71,6 +72,66 @@ def test_forms_and_casts_are_those_of_torch(counts, form, batch_size, cast):
             assert same_rows(x.unbind(), list(torch.nested.nested_tensor(wanted, layout=torch.jagged).unbind()))
         else:
             assert same_rows(x.rows(), wanted)
+
+
+PADS = [
+    (torch.int64, -100),
+    (torch.int64, 2**62 + 1),
+    (torch.int32, -1),
+    (torch.int16, 300),
+    (torch.uint8, 255),
+    (torch.bool, True),
+    (torch.bfloat16, 0.1),
+    (torch.float32, float("nan")),
+    (torch.float64, -1e300),
+    (torch.complex64, 1 - 2j),
+]
+
+
+@given(lengths, st.sampled_from(PADS), st.sampled_from([(), (3,)]), st.integers(1, 9), st.booleans())
+@settings(max_examples=60)
+def test_padded_batches_hold_the_value_that_was_asked_for(counts, pad, item, batch_size, casts):
+    dtype, value = pad
+    rows = [random_tensor(dtype, (n, *item), k) for k, n in enumerate(counts)]
+    ds = memload.from_arrays(x=memload.ragged(rows)).with_ragged("padded", pad_value=value)
+    casts = casts and not dtype.is_complex
+    cast = {"x": memload.Cast(torch.float64)} if casts else {}
+    batches = [list(memload.FastLoader(one, batch_size, cast=cast)) for one in (ds, OneByOne(ds))]
+    assert same(*batches)
+    for number, batch in enumerate(batches[0]):
+        wanted = rows[number * batch_size : (number + 1) * batch_size]
+        full = torch.full((len(wanted), max(map(len, wanted)), *item), value, dtype=dtype)
+        for row, place in zip(wanted, full, strict=True):
+            place[: len(row)] = row
+        if value != 2**62 + 1 and not dtype.is_complex:  # which torch's own takes as a double, or not at all
+            assert same_tensor(full, pad_sequence(wanted, batch_first=True, padding_value=value))
+        assert same_tensor(batch["x"].values, full.double() if casts else full)
+
+
+def test_what_pads_rows_goes_with_the_dataset_and_its_casts():
+    rows = [torch.full((n,), 200, dtype=torch.uint8) for n in (1, 3, 2, 2)]
+    base = memload.from_arrays(x=memload.ragged(rows), y=memload.ragged([row.short() for row in rows]))
+    ds = base.with_ragged(x=("padded", 7), y="padded", pad_value={"y": -100})
+    assert same(
+        list(memload.FastLoader(base, 2, ragged={"x": ("padded", 7), "y": ("padded", -100)})), list(DataLoader(ds, 2))
+    )
+    assert next(iter(memload.FastLoader(base, 2, ragged=("padded", 9))))["x"].values[0].tolist() == [200, 9, 9]
+    for one in (ds.select([0, 1]), pickle.loads(pickle.dumps(ds)), ds.concat(ds), ds.map(lambda sample: sample)):
+        batch = next(iter(memload.FastLoader(one, 2)))
+        assert batch["x"].values.tolist() == [[200, 7, 7], [200] * 3]
+        assert batch["y"].values[0].tolist() == [200, -100, -100]
+    assert torch.equal(ds[0]["y"], torch.tensor([200], dtype=torch.int16))
+    normed = memload.Cast(torch.float32, norm_removed=True)
+    for cast in ({"x": normed}, {"y": normed}):
+        native, stock = (next(iter(memload.FastLoader(one, 2, cast=cast))) for one in (ds, OneByOne(ds)))
+        (name,) = cast
+        assert same(native, stock)
+        assert native[name].values[0, 1:].tolist() == [{"x": 7, "y": -100}[name]] * 2
+    named = memload.concat({"a": ds, "b": ds})
+    (group, _) = next(iter(memload.FastLoader(named.select([0, 5, 1]), 3, collate_fn=memload.group_collate)))
+    assert group["x"].values.tolist() == [[200, 7, 7], [200] * 3]
+    with pytest.raises(ValueError, match=r'as "padded" in dataset 1, but .* as "padded" with 7'):
+        ds.concat(base.with_ragged("padded", pad_value={"y": -100}))
 
 
 def test_a_jagged_tensor_lies_in_the_slot_and_takes_part_in_torch():
@@ -158,11 +219,11 @@ def test_stock_workers_hand_over_ragged_batches(workers):
         assert same(list(loader), list(memload.FastLoader(ds, 8, ragged=form)))
 
 
-def test_a_dataset_travels_to_a_spawned_process(tmp_path):
+def test_a_dataset_travels_to_a_process_that_starts_afresh(tmp_path):
     ds = sentences(12)
     stored = memload.write(tmp_path / "set", ds)
     for one in (ds, stored, ds.select([5, 1, 5]), stored.select([5, 1, 5]).with_ragged(tokens="padded")):
-        with multiprocessing.get_context("spawn").Pool(1) as pool:
+        with multiprocessing.get_context("forkserver").Pool(1) as pool:
             found = pool.apply_async(all_samples, (one,)).get(timeout=60)
         assert found == all_samples(one)
         assert same(list(memload.FastLoader(pickle.loads(pickle.dumps(one)), 4)), list(memload.FastLoader(one, 4)))
@@ -314,6 +375,12 @@ def test_offsets_are_checked_whatever_they_are(offsets):
         (lambda: sentences().with_ragged("square"), ValueError, "got 'square'"),
         (lambda: sentences().with_ragged(label="padded"), ValueError, "all rows are int64 ()"),
         (lambda: sentences().with_ragged(text="padded"), ValueError, "a list of str"),
+        (lambda: sentences().with_ragged("padded", pad_value=0.5), ValueError, "'tokens': pad_value 0.5 is no int64"),
+        (lambda: sentences().with_ragged("padded", pad_value=2**63), ValueError, "is no int64: give one that rows"),
+        (lambda: sentences().with_ragged("padded", pad_value="x"), TypeError, "pad_value is a number, got a str"),
+        (lambda: sentences().with_ragged("offsets", pad_value=1), ValueError, 'for fields whose form is "padded"'),
+        (lambda: sentences().with_ragged(tokens="padded", pad_value={"label": 1}), ValueError, "'label' is not among"),
+        (lambda: sentences().with_ragged(tokens=("jagged", 1)), TypeError, "got ('jagged', 1)"),
         (lambda: sentences().with_ragged(nothing="padded"), KeyError, "no field 'nothing'"),
         (lambda: sentences().only("label").with_ragged("padded"), ValueError, "there is no field whose rows differ"),
         (lambda: memload.FastLoader(Subset(sentences(), [1]), ragged="padded"), TypeError, "for memload datasets"),

@@ -86,7 +86,7 @@ class Account:
         return value if outcome == "gives" else None, outcome
 
     def write(self):
-        torch.manual_seed(11)
+        torch.default_generator.manual_seed(11)
         random.seed(12)
         np.random.seed(13)  # noqa: NPY002
         case = self.case
@@ -168,7 +168,7 @@ def test_same_seed_same_batches():
     engines, distinct = Counter(), set()
 
     # Some cases are drawn twice.
-    @settings(max_examples=2_700, derandomize=True, database=None, deadline=None, suppress_health_check=QUIET)
+    @settings(max_examples=2_640, derandomize=True, database=None, deadline=None, suppress_health_check=QUIET)
     @given(cases())
     def holds(case):
         engines[assert_same(case)] += 1

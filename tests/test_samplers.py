@@ -230,7 +230,7 @@ def test_native_and_stock_loaders_draw_alike(data):
     arguments = {"batch_size": data.draw(st.integers(1, 90)), "drop_last": data.draw(st.booleans())}
 
     def outcome(loader_kind):
-        torch.manual_seed(2)
+        torch.default_generator.manual_seed(2)
         seeds = generator(7) if own else None
         if kind == "mixing":
             sampler = memload.MixingSampler(dataset, [1.0] * len(dataset.names), count, replacement, seeds)
@@ -268,7 +268,7 @@ def test_a_pass_is_taken_up_where_it_stood(kind, stop, own, monkeypatch):
     dataset = joined(40, 2_000, 700)
 
     def loader(seed):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)
         return memload.FastLoader(dataset, 41, sampler=sampler_of(kind, dataset, generator(seed) if own else None))
 
     whole = loader(3)

@@ -1,11 +1,10 @@
 """Shards: what is written is what is read, atomically, in a format that other tools read and that never changes."""
 
+import contextlib
 import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 import time
 import warnings
@@ -19,6 +18,7 @@ import torch
 import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
+from programs import run, started
 
 import memload
 from memload.sizes import format_size, parse_size
@@ -419,10 +419,11 @@ def test_a_killed_writer_leaves_nothing_that_opens_and_the_next_one_works(tmp_pa
     target = tmp_path / "s"
     if mode == "append":
         memload.write(target, {"x": torch.zeros(5, 10)})
-    with subprocess.Popen([sys.executable, "-c", KILLED, target, mode], stdout=subprocess.PIPE, text=True) as writer:
+    with started(KILLED, target, mode) as writer:
         assert writer.stdout.readline() == "ready\n"
         time.sleep(delay)
-        writer.send_signal(signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(writer.pid, signal.SIGKILL)
         finished = writer.wait() == 0
     rows = {"new": 0, "append": 5}[mode]
     if target.exists() and len(memload.open(target)) != rows:  # it was faster than the signal: then it is complete
@@ -470,8 +471,9 @@ def test_writing_needs_little_memory(tmp_path):
         "memload.write(sys.argv[1] + '/s', rows)\n"
         "print(peak() - before)"
     )
-    done = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=True)
-    assert int(done.stdout) < 40_000  # kB, for 400 MB of data
+    done = run(code, tmp_path)
+    assert done.status == 0, done.err
+    assert int(done.out[0]) < 40_000  # kB, for 400 MB of data
 
 
 def test_the_index_of_a_set_is_the_last_thing_written(tmp_path, fields):

@@ -3,8 +3,7 @@
 import json
 import os
 import pickle
-import subprocess
-import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,9 +11,11 @@ import strategies
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
+from programs import run
 from safetensors.torch import save_file
 
 import memload
+from memload.sources import memory_maps
 
 NUMPY_DTYPES = ["bool", "u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "f2", "f4", "f8", "c8"]
 
@@ -251,8 +252,8 @@ def test_an_unreadable_file_is_a_permission_error_with_its_path(tmp_path):
     )
     for part in (tmp_path, *tmp_path.parents[:2]):
         part.chmod(0o755)
-    done = subprocess.run([sys.executable, "-c", code, tmp_path / "a.npy"], capture_output=True, text=True, check=True)
-    assert "a.npy" in done.stdout
+    done = run(code, tmp_path / "a.npy")
+    assert "a.npy" in done.out[0], done.err
 
 
 def repeated(array):
@@ -307,6 +308,17 @@ def test_a_memmap_is_read_as_its_file(tmp_path, mode, kind):
     if mode == "r+":
         array[3, 5] = 7
         assert ds[0]["x"][0].item() == 7
+
+
+@pytest.mark.parametrize("mode", ["r", "r+", "c"])
+def test_the_kernel_answers_for_one_address_what_stands_in_its_list(tmp_path, mode):
+    np.save(tmp_path / "a b.npy", np.zeros(100_000))
+    mapped, allocated = np.load(tmp_path / "a b.npy", mmap_mode=mode), np.zeros(10)
+    addresses = [mapped.ctypes.data, mapped.ctypes.data + 4096 * 50, allocated.ctypes.data, 16]
+    listed = [memory_maps.listed(address) for address in addresses]
+    assert [one is not None and Path(one.path) == tmp_path / "a b.npy" for one in listed] == [True, True, False, False]
+    assert listed[0].shows_file == (mode != "c")
+    assert [memory_maps.mapping_of(address) for address in addresses] == listed
 
 
 def test_a_memmap_whose_bytes_may_differ_from_the_file_is_borrowed(tmp_path):

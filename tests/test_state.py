@@ -30,9 +30,9 @@ def runs(draw, kinds=tuple(SAMPLERS)):
 
 
 def check(make_loader, limits, stops, **how):
-    torch.manual_seed(7)
+    torch.default_generator.manual_seed(7)
     expected = list(events(make_loader(0), limits, **how))
-    torch.manual_seed(7)
+    torch.default_generator.manual_seed(7)
     found = stopped_and_taken_up(make_loader, limits, stops, **how)
     assert [batch for batch, _ in found] == [batch for batch, _ in expected]
     assert found == expected  # the generators too, at every event
@@ -82,9 +82,9 @@ def test_threads_depth_order_and_engine_may_change_while_it_is_stopped(run, data
         how = {"num_workers": workers, "in_order": in_order, "options": options}
         return make(**arguments, native=native, seed=number, **how)
 
-    torch.manual_seed(7)
+    torch.default_generator.manual_seed(7)
     expected = [batch for batch, _ in events(make(**arguments, num_workers=2 * leads), limits)]
-    torch.manual_seed(7)
+    torch.default_generator.manual_seed(7)
     assert [batch for batch, _ in stopped_and_taken_up(loader, limits, stops)] == expected
 
 
@@ -169,14 +169,14 @@ def test_randomness_of_transforms_is_that_of_a_run_that_was_never_stopped():
         dataset = memload.from_arrays(x=torch.arange(30.0)).only("x")
         return memload.FastLoader(dataset, 4, shuffle=True, batch_transform=lambda x: x + torch.rand(len(x)))
 
-    torch.manual_seed(1)
+    torch.default_generator.manual_seed(1)
     stopped = loader()
     iterator = iter(stopped)
     for _ in range(3):
         next(iterator)
     taken_up = loader()
     taken_up.load_state_dict(stopped.state_dict())
-    torch.manual_seed(2)
+    torch.default_generator.manual_seed(2)
     assert [batch.tolist() for batch in taken_up] == [batch.tolist() for batch in iterator]
 
 

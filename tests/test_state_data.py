@@ -4,13 +4,11 @@ import io
 import json
 import os
 import signal
-import subprocess
-import sys
-import textwrap
 from pathlib import Path
 
 import pytest
 import torch
+from programs import started
 from stopping import make
 from torch.utils.data import DistributedSampler, RandomSampler, TensorDataset
 
@@ -194,23 +192,17 @@ while epoch < 3:
 
 
 def test_a_training_that_is_killed_goes_on_from_its_last_state(tmp_path):
-    script = tmp_path / "train.py"
-    script.write_text(textwrap.dedent(TRAINING))
-
     def train(log, threads, steps):
         """Let it run for so many steps, then kill it; True: it came to its end before."""
-        command = [sys.executable, script, tmp_path / f"{log}.json", tmp_path / f"{log}.txt", str(threads)]
-        environment = {**os.environ, "PYTHONPATH": str(Path(memload.__file__).parents[1])}
-        with subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-        ) as process:
+        with started(TRAINING, tmp_path / f"{log}.json", tmp_path / f"{log}.txt", str(threads)) as process:
             for _ in range(steps):
                 if not process.stdout.readline():
                     return process.wait() == 0
                 process.stdin.write("\n")
                 process.stdin.flush()
             process.stdout.readline()
-            process.send_signal(signal.SIGKILL)
+            os.kill(process.pid, signal.SIGKILL)
+            assert process.wait() == -signal.SIGKILL
         return False
 
     assert not train("killed", 2, 25)

@@ -8,6 +8,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 import memload
+from memload.gpu.simulated import SimulatedInterface
 
 Pair = namedtuple("Pair", ["x", "y"])
 
@@ -107,3 +108,23 @@ def test_a_compiled_loop_body_is_compiled_once():
     expected = [batch["x"].sum() * 2 + batch["y"].sum() for batch in memload.FastLoader(dataset(), batch_size=4)]
     assert [step(batch["x"], batch["y"]) for _ in range(2) for batch in loader] == expected * 2
     assert len(compiled) == 1
+
+
+def test_buffers_are_counted_as_memory_of_the_device():
+    ds = memload.from_arrays(x=torch.zeros(24, 1000, dtype=torch.uint8))
+    options = {"batch_size": 4, "cast": {"x": memload.Cast(torch.float32)}}
+    batch = 4 * 1000 * 4
+    device = SimulatedInterface()
+    plain, held = (memload.FastLoader(ds, device=device, static_buffers=k, **options) for k in (None, 3))
+    assert held.device_nbytes == pytest.approx(plain.device_nbytes + 3 * batch, abs=3 * 4096 * 4)
+    next(iter(held))
+    assert held.device_nbytes == plain.device_nbytes + 3 * batch
+    near = memload.FastLoader(memload.to_device(ds, "cpu"), static_buffers=2, **options)
+    assert near.device_nbytes == 2 * batch
+    assert memload.FastLoader(memload.to_device(ds, "cpu"), **options).device_nbytes == 0
+    stock = memload.FastLoader(
+        ds, collate_fn=lambda rows: _stacked(rows), device=device, static_buffers=2, batch_size=4
+    )
+    assert memload.FastLoader(ds, batch_size=4, static_buffers=2).device_nbytes == 0
+    next(iter(stock))
+    assert stock.device_nbytes >= 2 * 4 * 1000

@@ -280,7 +280,12 @@ def test_an_automatic_tier_gives_its_reason_and_a_given_one_none(folder):
         ("ram", {"ram_dtype": {"x": torch.float32}}, KeyError, "names the field 'x'"),
         ("ram", {"ram_dtype": {"stim": torch.int8}}, TypeError, "a cast is to one of"),
         ("ram", {"ram_dtype": {"stim": memload.Cast(torch.float32, channels=-1, layout="NCHW")}}, ValueError, "loader"),
-        ("ram", {"faster": True}, TypeError, "faster"),
+        (
+            "ram",
+            {"faster": True},
+            TypeError,
+            "memload.open takes no faster=; options of tiers are ram_dtype, compressed",
+        ),
     ],
 )
 def test_a_wrong_option_says_what_is_allowed(folder, tier, options, error, words):

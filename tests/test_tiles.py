@@ -203,11 +203,11 @@ def test_what_is_pickled_reads_the_same_rows(tmp_path, where):
     assert len(empty) == 0
 
 
-def test_spawned_and_forked_workers_read_chunks(tmp_path):
+def test_workers_that_are_forked_or_start_afresh_read_chunks(tmp_path):
     array = images(30)
     ds = dataset(array, stored(array, (4, 24, 20, 3), [DEFLATE], tmp_path / "x"))
     next(iter(memload.FastLoader(ds, batch_size=8)))  # threads that a forked child must do without
-    for context in ("fork", "spawn"):
+    for context in ("fork", "forkserver"):
         workers = DataLoader(ds, batch_size=8, num_workers=1, multiprocessing_context=context)
         assert np.array_equal(torch.cat([batch["x"] for batch in workers]).numpy(), array)
 

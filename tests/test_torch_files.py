@@ -204,15 +204,6 @@ def test_a_damaged_file_opens_or_says_what_is_wrong(tmp_path_factory, sound, dat
     opens_or_says_why(path)
 
 
-@pytest.mark.slow
-@given(st.data())
-@settings(max_examples=20_000)
-def test_many_damaged_files_open_or_say_what_is_wrong(tmp_path_factory, sound, data):
-    path = tmp_path_factory.getbasetemp() / "damaged_long.pt"
-    path.write_bytes(data.draw(damaged(sound)))
-    opens_or_says_why(path)
-
-
 def test_tensors_without_rows_are_read_beside_each_other(tmp_path):
     torch.save({"x": torch.rand(4, 3)[:0], "y": torch.zeros(0)}, tmp_path / "none.pt")
     ds = memload.open(tmp_path / "none.pt")

@@ -93,6 +93,82 @@ def test_the_boundaries_of_datasets_joined_by_name_are_respected():
     assert torch.equal(joined[7]["stim"], b["stim"][[3, 2, 1, 0]])
 
 
+@pytest.fixture
+def sessions(tmp_path):
+    """Two recordings, in memory and in files, joined in every way that joins recordings."""
+    a, b = movie(10, 1), movie(8, 2)
+    for name, one in (("s1", a), ("s2", b)):
+        np.savez(tmp_path / f"{name}.npz", stim=one["stim"].numpy(), robs=one["robs"].numpy())
+    one, other = memload.from_arrays(a), memload.from_arrays(b)
+    joined = {
+        "listed": memload.concat([one, other]),
+        "method": one.concat(other),
+        "files": memload.open([tmp_path / "s1.npz", tmp_path / "s2.npz"]),
+        "pattern": memload.open(str(tmp_path / "s*.npz")),
+        "zipped": memload.zip(
+            stim=memload.concat([one.only("stim"), other.only("stim")]),
+            robs=memload.from_arrays(robs=torch.cat([a["robs"], b["robs"]])),
+        ),
+        "copied": pickle.loads(pickle.dumps(memload.concat([one, other]))),
+        "picked": memload.concat([one, other, one]).select(range(18)),
+        "as tuple and back": memload.zip(both=memload.concat([one, other]).as_tuple("stim", "robs")),
+    }
+    return joined, a, b
+
+
+def test_windows_end_where_recordings_were_joined(sessions):
+    joined, a, b = sessions
+    expected = torch.cat([by_hand(one["stim"], range(3, len(one["stim"])), [0, -1, -2, -3]) for one in (a, b)])
+    cut = torch.cat([by_hand(one["stim"], range(0, len(one["stim"]) - 3, 2), range(4)) for one in (a, b)])
+    for how, ds in joined.items():
+        assert torch.equal(whole(ds.with_lags(stim=range(4)), "stim"), expected), how
+        assert torch.equal(whole(ds.windows("stim", window=4, hop=2), "stim"), cut), how
+
+
+def test_windows_may_reach_across_if_they_are_told_to(sessions):
+    joined, a, b = sessions
+    frames = torch.cat([a["stim"], b["stim"]])
+    for how, ds in joined.items():
+        lagged = ds.with_lags(stim=range(4), across=True)
+        assert torch.equal(whole(lagged, "stim"), by_hand(frames, range(3, 18), [0, -1, -2, -3])), how
+        assert len(ds.windows("stim", window=4, across=True)) == 15
+        assert len(ds.windows("stim", window=4, segments=[0] * 18, across=True)) == 15
+
+
+def test_segments_are_cut_where_recordings_were_joined(sessions):
+    joined, a, b = sessions
+    ds = joined["listed"]
+    trials = [0] * 5 + [1] * 10 + [2] * 3  # the number 1 goes on in the second recording
+    rows = [2, 3, 4, 7, 8, 9]
+    lagged = ds.with_lags(stim=range(3), segments=trials)
+    expected = torch.cat([by_hand(a["stim"], rows, [0, -1, -2]), by_hand(b["stim"], [2, 3, 4, 7], [0, -1, -2])])
+    assert torch.equal(whole(lagged, "stim"), expected)
+    by_pairs = ds.with_lags(stim=range(3), segments=[(15, 18), (5, 15), (0, 5)])
+    assert torch.equal(
+        whole(by_pairs, "robs"), torch.cat([b["robs"][[7]], a["robs"][7:], b["robs"][2:5], a["robs"][2:5]])
+    )
+    with pytest.raises(IndexError, match="row 11, whose window, rows 9 to 11, leaves the data or its segment"):
+        ds.with_lags(stim=range(3), valid=[11])
+    with pytest.raises(ValueError, match="one spans 11 rows, the longest stretch that it may not leave has 10"):
+        ds.with_lags(stim=range(11))
+
+
+def test_what_was_cut_or_picked_keeps_the_borders_of_its_recordings(sessions):
+    joined, a, b = sessions
+    again = joined["listed"].with_lags(stim=range(3)).windows("robs", window=2)
+    assert torch.equal(
+        whole(again, "robs"),
+        torch.cat([by_hand(one["robs"][2:], range(len(one["robs"]) - 3), [0, 1]) for one in (a, b)]),
+    )
+    picked = joined["listed"].with_lags(stim=range(3), valid=[4, 3, 14, 13]).windows("robs", window=2)
+    assert torch.equal(whole(picked, "robs"), torch.stack([a["robs"][[4, 3]], b["robs"][[4, 3]]]))
+    halves = joined["listed"].select([9, 10, 11, 0, 1])
+    assert halves.borders.tolist() == [1, 3]
+    empty = memload.from_arrays(a).select([])
+    assert memload.concat([empty, joined["listed"], empty]).borders.tolist() == [10]
+    assert memload.from_arrays(a).borders.tolist() == []
+
+
 def test_lagged_recordings_can_be_joined_afterwards():
     a, b = movie(10, 1), movie(8, 2)
     lags = {"stim": range(4)}
@@ -198,7 +274,7 @@ def test_memory_does_not_grow_with_the_lags():
             {"stim": range(51)},
             {},
             ValueError,
-            "no row has a whole window: one spans 51 rows, the longest stretch has 50",
+            "no row has a whole window: one spans 51 rows, the longest stretch that it may not leave has 50",
         ),
         ({"stim": 32}, {}, TypeError, "the lags of 'stim' are a sequence, such as range"),
         ({"stim": []}, {}, ValueError, "'stim' has no lags"),

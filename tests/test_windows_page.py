@@ -9,7 +9,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "windows.md"
 def test_the_programs_of_the_page_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     programs = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), flags=re.M | re.S)
-    assert len(programs) == 4
+    assert len(programs) == 5
     names = {}
     for program in programs:
         exec(compile(program, str(PAGE), "exec"), names)

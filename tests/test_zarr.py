@@ -246,15 +246,6 @@ def test_a_damaged_store_opens_or_says_what_is_wrong(tmp_path_factory, sound, da
     opens_or_says_why(path)
 
 
-@pytest.mark.slow
-@given(st.data())
-@settings(max_examples=5_000)
-def test_many_damaged_stores_open_or_say_what_is_wrong(tmp_path_factory, sound, data):
-    path = tmp_path_factory.getbasetemp() / "damaged_long.zarr"
-    damage_one_file(data, sound, path)
-    opens_or_says_why(path)
-
-
 def test_more_files_than_a_process_can_map_are_read_one_by_one(tmp_path, monkeypatch):
     monkeypatch.setattr(zarr_store, "MOST_MAPPED", 5)
     array = zarr.create_array(tmp_path / "x.zarr", shape=(40, 3), chunks=(2, 3), dtype="f4", compressors=None)

@@ -5,15 +5,11 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <new>
 #include <utility>
 
 namespace memload {
 namespace {
-
-// A data set may have more files than a process may have descriptors. Of the files beyond so many, each read opens its
-// own: some microseconds beside a read that takes hundreds.
-constexpr int kMostKept = 64;
-std::atomic<int> g_kept{0};
 
 // Bytes read: fewer than asked for where the file ends; -1 with errno after an error.
 ssize_t read_at(int fd, std::span<std::byte> to, std::size_t offset) noexcept {
@@ -28,17 +24,15 @@ ssize_t read_at(int fd, std::span<std::byte> to, std::size_t offset) noexcept {
   return static_cast<ssize_t>(done);
 }
 
+// Of this process or of the machine: true for now, not of this file.
+bool out_of_descriptors() noexcept { return errno == EMFILE || errno == ENFILE || errno == EINTR; }
+
 }  // namespace
 
-DirectFile::DirectFile(std::string path, dev_t device, ino_t inode) noexcept
-    : path_(std::move(path)), device_(device), inode_(inode) {}
+DirectFile::DirectFile(std::string path, dev_t device, ino_t inode, std::shared_ptr<OpenFiles> files) noexcept
+    : path_(std::move(path)), device_(device), inode_(inode), files_(std::move(files)) {}
 
-DirectFile::~DirectFile() {
-  const int fd = fd_.load(std::memory_order_relaxed);
-  if (fd < 0) return;
-  ::close(fd);
-  g_kept.fetch_sub(1, std::memory_order_relaxed);
-}
+DirectFile::~DirectFile() { files_->forget(this); }
 
 const std::byte* DirectFile::read(std::size_t offset, std::size_t n, std::span<std::byte> scratch) const noexcept {
   const std::size_t skipped = offset % kPage;
@@ -52,30 +46,25 @@ const std::byte* DirectFile::read(std::size_t offset, std::size_t n, std::span<s
   return got >= 0 && static_cast<std::size_t>(got) >= skipped + n ? scratch.data() + skipped : nullptr;
 }
 
-DirectFile::Handle::~Handle() {
-  if (fd_ >= 0 && !kept_) ::close(fd_);
-}
-
-DirectFile::Handle DirectFile::handle() const noexcept {
-  if (const int fd = fd_.load(std::memory_order_acquire); fd >= 0) return {fd, true};
-  if (!usable()) return {-1, false};
-  // Whatever lies at the path by now, opening it must not wait: hence O_NONBLOCK, which files do not heed.
-  const int fd = ::open(path_.c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC | O_NONBLOCK);
-  struct stat info{};
-  if (fd >= 0 && ::fstat(fd, &info) == 0 && is_ours(info)) return keep(fd);
-  if (fd >= 0) ::close(fd);
-  refuse();
-  return {-1, false};
-}
-
-DirectFile::Handle DirectFile::keep(int fd) const noexcept {
-  int none = -1;
-  if (g_kept.fetch_add(1, std::memory_order_relaxed) < kMostKept &&
-      fd_.compare_exchange_strong(none, fd, std::memory_order_acq_rel)) {
-    return {fd, true};
+DirectFile::Handle DirectFile::handle(OpenFiles::WhenFull when_full) const noexcept {
+  if (!usable()) return {};
+  try {
+    return files_->get(this, when_full, [this] { return open(); });
+  } catch (const std::bad_alloc&) {
+    return {};  // the mapping needs no memory
   }
-  g_kept.fetch_sub(1, std::memory_order_relaxed);
-  return {fd, false};
+}
+
+int DirectFile::open() const noexcept {
+  // Whatever lies at the path by now, opening it must not wait: hence O_NONBLOCK, which files do not heed.
+  const auto try_to_open = [this] { return ::open(path_.c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC | O_NONBLOCK); };
+  int fd = try_to_open();
+  if (fd < 0 && out_of_descriptors() && files_->close_idle()) fd = try_to_open();
+  struct stat info{};
+  if (fd >= 0 && ::fstat(fd, &info) == 0 && is_ours(info)) return fd;
+  if (fd >= 0) ::close(fd);
+  if (fd >= 0 || !out_of_descriptors()) refuse();
+  return -1;
 }
 
 bool DirectFile::is_ours(const struct stat& info) const noexcept {

@@ -6,22 +6,26 @@
 
 #include <atomic>
 #include <cstddef>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
-#include <utility>
 
 #include "core/memory.h"
+#include "core/open_files.h"
 
 namespace memload {
 
-// Opens its file at the first read, and never when it cannot be read so: where the file system has no O_DIRECT, or
-// where the path leads to another file by now. Any thread may read. A forked child shares the descriptor, which has no
-// position that anybody uses; nothing here takes a lock.
+// Opens its file when it is read, and never when it cannot be read so: where the file system has no O_DIRECT, or where
+// the path leads to another file by now. It is asked each time that it is opened: device and inode say that it is ours,
+// since whoever has mapped a file keeps its inode from being given to another; a file that was cut short gives too few
+// bytes. Any thread may read, and so may a forked child, which opens the file for itself.
 class DirectFile {
  public:
-  // The file with this device and inode, found at `path`.
-  DirectFile(std::string path, dev_t device, ino_t inode) noexcept;
+  using Handle = OpenFiles::Handle;
+
+  // The file with this device and inode, found at `path`; `files` keeps its descriptor.
+  DirectFile(std::string path, dev_t device, ino_t inode, std::shared_ptr<OpenFiles> files) noexcept;
   ~DirectFile();
   DirectFile(const DirectFile&) = delete;
   DirectFile& operator=(const DirectFile&) = delete;
@@ -35,27 +39,8 @@ class DirectFile {
   // nullptr if not all of it could be read: then the mapping is asked, which knows how to fail.
   [[nodiscard]] const std::byte* read(std::size_t offset, std::size_t n, std::span<std::byte> scratch) const noexcept;
 
-  // The open file, for reads that the caller makes; closed with the handle unless it is kept for later ones.
-  class Handle {
-   public:
-    Handle() noexcept = default;
-    Handle(int fd, bool kept) noexcept : fd_(fd), kept_(kept) {}
-    Handle(Handle&& other) noexcept : fd_(std::exchange(other.fd_, -1)), kept_(other.kept_) {}
-    Handle& operator=(Handle&& other) noexcept {
-      std::swap(fd_, other.fd_);
-      std::swap(kept_, other.kept_);
-      return *this;
-    }
-    Handle(const Handle&) = delete;
-    Handle& operator=(const Handle&) = delete;
-    ~Handle();
-    [[nodiscard]] int fd() const noexcept { return fd_; }  // -1: it cannot be read so
-
-   private:
-    int fd_ = -1;
-    bool kept_ = true;
-  };
-  [[nodiscard]] Handle handle() const noexcept;
+  // The open file, for reads that the caller makes. No descriptor: it cannot be read so, or not now.
+  [[nodiscard]] Handle handle(OpenFiles::WhenFull when_full = OpenFiles::WhenFull::one_more) const noexcept;
   // A read was answered with EINVAL or EOPNOTSUPP: no further one is tried.
   void refuse() const noexcept { refused_.store(true, std::memory_order_relaxed); }
 
@@ -68,13 +53,13 @@ class DirectFile {
   [[nodiscard]] static constexpr std::size_t room_for(std::size_t n) noexcept { return round_up(n, kPage) + kPage; }
 
  private:
-  [[nodiscard]] Handle keep(int fd) const noexcept;
+  [[nodiscard]] int open() const noexcept;
   [[nodiscard]] bool is_ours(const struct stat& info) const noexcept;
 
   std::string path_;
   dev_t device_;
   ino_t inode_;
-  mutable std::atomic<int> fd_{-1};
+  std::shared_ptr<OpenFiles> files_;
   mutable std::atomic<bool> refused_{false};
 };
 

@@ -51,6 +51,10 @@ HugeMemory& HugeMemory::operator=(HugeMemory&& other) noexcept {
   return *this;
 }
 
+void HugeMemory::withhold_from_children() const noexcept {
+  if (data_ != nullptr) ::madvise(data_, size_, MADV_DONTFORK);
+}
+
 HugeMemory::~HugeMemory() {
   if (data_ != nullptr) ::munmap(data_, size_);
 }

@@ -35,6 +35,10 @@ class HugeMemory {
   [[nodiscard]] std::byte* data() const noexcept { return data_; }
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
 
+  // Keeps it from children that are forked from now on: for memory that a device reads, whose pages the kernel would
+  // else copy at the first write, or at the fork. A child must not destroy it: its addresses may be others' there.
+  void withhold_from_children() const noexcept;
+
  private:
   std::byte* data_ = nullptr;
   std::size_t size_ = 0;

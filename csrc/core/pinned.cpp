@@ -7,6 +7,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "core/fork.h"
+
 namespace memload {
 namespace {
 
@@ -22,11 +24,17 @@ SlotMemory pinned_memory(const std::shared_ptr<Device>& device, std::size_t byte
             std::shared_ptr<void>(data, [device](void* p) { device->free_pinned(static_cast<std::byte*>(p)); })};
   }
   auto memory = std::make_shared<HugeMemory>(size);
+  memory->withhold_from_children();
   std::byte* const data = memory->data();
   device->register_host(data, size);
-  return {data, size, std::shared_ptr<void>(data, [device, memory](void* p) {
-            device->unregister_host(static_cast<std::byte*>(p));
-          })};
+  auto release = [device, memory, born = fork_generation()](void* p) mutable {
+    if (born != fork_generation()) {  // it is not here: left as it is, for ever
+      [[maybe_unused]] auto* left = new std::shared_ptr<HugeMemory>(std::move(memory));
+      return;
+    }
+    device->unregister_host(static_cast<std::byte*>(p));
+  };
+  return {data, size, std::shared_ptr<void>(data, std::move(release))};
 }
 
 PinnedSource::PinnedSource(std::shared_ptr<Device> device, Pinning how, std::size_t limit)

@@ -27,6 +27,7 @@ using Clock = std::chrono::steady_clock;
 // Pieces of 256 KB to 1 MB measured best: 64 KB lose 5 to 8 %, 8 MB 9 %.
 constexpr std::size_t kSmallestPiece = std::size_t{256} << 10;
 constexpr std::size_t kLargestPiece = std::size_t{1} << 20;
+constexpr std::size_t kPiecesOfThread = 4;  // of a batch, between these: so many even out what some take longer
 // How far ahead rows are asked for when reads go to the disk: so many bytes or rows, whichever is less, fill its queue.
 constexpr std::size_t kAdviseBytes = std::size_t{32} << 20;
 constexpr std::size_t kAdviseRows = 256;
@@ -47,15 +48,14 @@ long major_faults_of_thread() {
   return usage.ru_majflt;
 }
 
-std::size_t piece_bytes(std::size_t batch_bytes, int threads) {
-  const std::size_t share = batch_bytes / (static_cast<std::size_t>(threads) * 4);
-  return round_up(std::clamp(share, kSmallestPiece, kLargestPiece), Gather::kAlign);
+std::size_t piece_bytes(std::size_t batch_bytes, std::size_t pieces) {
+  return round_up(std::clamp(batch_bytes / pieces, kSmallestPiece, kLargestPiece), Gather::kAlign);
 }
 
 // The output of as many bytes of input as piece_bytes() would take: what matters to a disk is the size of the reads.
-std::size_t direct_piece_bytes(std::size_t batch_bytes, std::size_t bytes_in, int threads) {
+std::size_t direct_piece_bytes(std::size_t batch_bytes, std::size_t bytes_in, std::size_t pieces) {
   const double widened = static_cast<double>(batch_bytes) / static_cast<double>(std::max<std::size_t>(1, bytes_in));
-  const auto piece = static_cast<std::size_t>(widened * static_cast<double>(piece_bytes(bytes_in, threads)));
+  const auto piece = static_cast<std::size_t>(widened * static_cast<double>(piece_bytes(bytes_in, pieces)));
   return round_up(std::max<std::size_t>(1, piece), Gather::kAlign);
 }
 
@@ -105,6 +105,7 @@ class Pipeline::State : public std::enable_shared_from_this<Pipeline::State> {
   void pump();
   void check(const std::vector<std::int64_t>& rows) const;
   void start(SlotPool::Lease slot, std::vector<std::int64_t> rows, bool fresh);
+  [[nodiscard]] std::size_t piece_of(const BatchLayout& layout) const;
   void fail_batch(SlotPool::Lease slot, std::exception_ptr error);
   void advise_ahead();
   void submit_advice(std::vector<std::int64_t> rows);
@@ -152,6 +153,7 @@ class Pipeline::State : public std::enable_shared_from_this<Pipeline::State> {
   std::deque<std::shared_ptr<Filling>> in_flight_;  // in the plan's order
   std::deque<Departed> departed_;                   // in the order of their copies
   std::size_t unready_ = 0;                         // of those, still being gathered
+  bool calm_ = false;                               // the newest of them was given to one thread
   std::size_t advised_ = 0;                         // position in the plan up to which rows were asked for
   bool looked_ = false;
   // These two are written with mutex_ and read without: an old value costs time only.
@@ -350,16 +352,25 @@ void Pipeline::State::start(SlotPool::Lease slot, std::vector<std::int64_t> rows
     fail_batch(std::move(slot), std::current_exception());
     return;
   }
-  const std::size_t piece = reads_planned() ? direct_piece_bytes(layout.work, bytes_in(layout), direct_threads())
-                                            : piece_bytes(layout.work, options_.threads);
+  const std::size_t piece = piece_of(layout);
   auto filling = std::make_shared<Filling>(*this, std::move(slot), std::move(rows), std::move(layout), piece);
   filling->fresh = fresh;
   filling->landed = !options_.lent && !options_.route;
   if (options_.route) filling->ship(*options_.route);
+  // Where all other batches are ready, the loop is the slower side: one thread is enough, and leaves it the CPUs.
+  calm_ = unready_ == 0 && !in_flight_.empty() && !cold_ && !reads_planned();
   in_flight_.push_back(filling);
   ++unready_;
   if (cold_) advise_ahead();
-  if (!options_.lent) workers_->submit(std::move(filling));
+  if (!options_.lent) workers_->submit(std::move(filling), /*urgent=*/false, calm_ ? 1 : SIZE_MAX);
+}
+
+std::size_t Pipeline::State::piece_of(const BatchLayout& layout) const {
+  const auto threads = static_cast<std::size_t>(reads_planned() ? direct_threads() : options_.threads);
+  if (!reads_planned()) return piece_bytes(layout.work, threads * kPiecesOfThread);
+  // Each thread has the small rows of its piece read together: the more, the fuller is the disk's queue.
+  const bool together = past_cache() && gather_->row_bytes() <= PlannedReads::kBytesUnderWay / 4;
+  return direct_piece_bytes(layout.work, bytes_in(layout), threads * (together ? 1 : kPiecesOfThread));
 }
 
 // Slots whose copies are done can be filled again.
@@ -573,7 +584,9 @@ Step Pipeline::State::next(Batch& batch, std::chrono::milliseconds patience, boo
       step = Step::batch;
     } else {
       const std::shared_ptr<Workers> workers = workers_;
+      const bool was_calm = std::exchange(calm_, false);
       lock.unlock();
+      if (was_calm) workers->wake(*crew_);
       // Not where reads wait for a disk: the timeout, and Ctrl-C, would wait for it, too.
       const bool helped = help && !cold_ && !past_cache() && workers->help(*crew_);
       lock.lock();

@@ -25,7 +25,9 @@ RingPool::Lease RingPool::acquire() {
   }
   try {
     return {std::make_unique<Uring>(PlannedReads::kMostUnderWay).release(), give_back};
-  } catch (const std::system_error&) {
+  } catch (const std::system_error& error) {
+    const int code = error.code().value();
+    if (code == EMFILE || code == ENFILE) return {};  // no descriptors are left, for now
     const std::lock_guard lock(mutex_);
     refused_ = true;
     return {};
@@ -37,17 +39,22 @@ class PlannedReads::UnderWay {
  public:
   UnderWay(PlannedReads& reads, std::size_t room) : reads_(reads), room_(room) {}
 
-  // Begins to read; false if the file cannot be read so.
-  bool begin(const PlannedRun& run, std::size_t tag) {
+  enum class Begun { yes, no, later };
+
+  // Begins to read. No: the file cannot be read so. Later: there is no descriptor for it before another read has ended.
+  Begun begin(const PlannedRun& run, std::size_t tag, OpenFiles::WhenFull when_full) {
     Read& read = under_way_[tag];
-    read.file = run.storage->direct_file();
-    if (read.file.fd() < 0) return false;
+    read.file = run.storage->direct_file(when_full);
+    if (read.file.fd() < 0) {
+      const bool later = when_full == OpenFiles::WhenFull::none && run.storage->reads_directly();
+      return later ? Begun::later : Begun::no;
+    }
     const auto offset = static_cast<std::size_t>(run.src - run.storage->data());
     read.run = &run;
     read.skipped = offset % kPage;
     const std::size_t length = round_up(read.skipped + reads_.bytes_of(run), kPage);
     reads_.cold_.past->push_read(read.file.fd(), buffer(tag), offset - read.skipped, length, tag);
-    return true;
+    return Begun::yes;
   }
 
   // A read has ended: copies what came, or takes the run to `left`.
@@ -133,13 +140,17 @@ void PlannedReads::read_together(std::span<const PlannedRun> runs, std::size_t r
   std::size_t next = 0;
   std::size_t reading = 0;
   const auto begin = [&](std::size_t tag) {
-    while (next < runs.size()) {
-      const PlannedRun& run = runs[next++];
-      if (under_way.begin(run, tag)) {
-        ++reading;
-        return;
+    for (; next < runs.size(); ++next) {
+      const auto when_full = reading == 0 ? OpenFiles::WhenFull::one_more : OpenFiles::WhenFull::none;
+      const auto begun = under_way.begin(runs[next], tag, when_full);
+      if (begun == UnderWay::Begun::later) return;  // the next read to end comes back here
+      if (begun == UnderWay::Begun::no) {
+        left.push_back(runs[next]);
+        continue;
       }
-      left.push_back(run);
+      ++reading;
+      ++next;
+      return;
     }
   };
   left.reserve(left.size() + runs.size());  // nothing may throw while the kernel writes to our buffers

@@ -51,7 +51,7 @@ class PlannedReads {
   static constexpr std::size_t kLargestRun = std::size_t{1} << 20;
   // Reads under way for one thread: so many, or fewer if they have so many bytes. Eight threads fill a disk's queue.
   static constexpr std::size_t kMostUnderWay = 32;
-  static constexpr std::size_t kBytesUnderWay = std::size_t{512} << 10;
+  static constexpr std::size_t kBytesUnderWay = std::size_t{1} << 20;
 
   // mover reads elements of in_size bytes.
   PlannedReads(Mover mover, std::size_t in_size, const ColdReads& cold, Filled& found) noexcept

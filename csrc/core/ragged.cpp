@@ -204,7 +204,7 @@ Ragged Ragged::concat(std::span<const std::shared_ptr<const Ragged>> columns) {
   std::int64_t stored = 0;
   for (const auto& column : columns) {
     if (column->item_bytes_ != first.item_bytes_ || column->planes_ != first.planes_ || column->pads_ != first.pads_ ||
-        (column->counts_ == nullptr) != (first.counts_ == nullptr)) {
+        column->pad_ != first.pad_ || (column->counts_ == nullptr) != (first.counts_ == nullptr)) {
       throw std::invalid_argument("ragged columns of different items or planes cannot be one column");
     }
     for (const RaggedSegment& segment : column->segments_) {
@@ -220,15 +220,21 @@ Ragged Ragged::concat(std::span<const std::shared_ptr<const Ragged>> columns) {
   }
   joined.selection_ = Selection::concat(selections);
   joined.pads_ = first.pads_;
+  joined.pad_ = first.pad_;
   if (first.counts_) joined.counts_ = std::make_shared<const Ragged>(concat(counts));
   return joined;
 }
 
-Ragged Ragged::padded() const {
+Ragged Ragged::padded(std::span<const std::byte> pad) const {
   if (planes_ != 1) throw std::invalid_argument("rows of several planes cannot be padded");
   if (counts_) throw std::invalid_argument("rows whose items are increased cannot be padded");
+  if (pad.size() > kLargestPad) {
+    throw std::invalid_argument("an element of " + std::to_string(pad.size()) + " bytes cannot pad rows");
+  }
   Ragged copy = *this;
   copy.pads_ = true;
+  const bool zero = std::all_of(pad.begin(), pad.end(), [](std::byte b) { return b == std::byte{0}; });
+  if (!zero) copy.pad_.assign(pad.begin(), pad.end());
   return copy;
 }
 

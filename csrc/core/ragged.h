@@ -63,9 +63,13 @@ class Ragged {
   // or if they are 2^63 rows or more.
   [[nodiscard]] static Ragged concat(std::span<const std::shared_ptr<const Ragged>> columns);
 
-  // The same rows, which become one block of rows of equal length in a batch: zeros follow the items.
-  [[nodiscard]] Ragged padded() const;
+  // The same rows, which become one block of rows of equal length in a batch: after the items the bytes of `pad` follow
+  // again and again, an element as it is there, after a cast; zeros if there are none. Throws std::invalid_argument for
+  // rows of which no such block can be made, and for more than kLargestPad bytes.
+  static constexpr std::size_t kLargestPad = 16;
+  [[nodiscard]] Ragged padded(std::span<const std::byte> pad = {}) const;
   [[nodiscard]] bool pads() const noexcept { return pads_; }
+  [[nodiscard]] std::span<const std::byte> pad() const noexcept { return pad_; }
 
   // The same rows, whose items in a batch are each increased by the number of items that `counts` has in the batch's
   // rows before: what the node numbers of graphs need that become one. Items are int32 or int64, by their size. Throws
@@ -105,6 +109,7 @@ class Ragged {
   std::int64_t items_ = 0;
   Selection selection_{0};
   bool pads_ = false;
+  std::vector<std::byte> pad_;  // empty for zeros
   std::shared_ptr<const Ragged> counts_;
   std::shared_ptr<Longest> longest_;
 };

@@ -30,6 +30,22 @@ void copy_increased(const std::byte* src, std::byte* dst, std::size_t bytes, std
   }
 }
 
+// n bytes of the pattern again and again, of which a first byte lies at every multiple of its size; zeros if it is
+// empty.
+void fill_pad(std::byte* out, std::size_t n, std::size_t at, std::span<const std::byte> pattern) noexcept {
+  if (pattern.empty()) {
+    std::memset(out, 0, n);
+    return;
+  }
+  std::size_t filled = std::min(n, pattern.size());
+  for (std::size_t i = 0; i < filled; ++i) out[i] = pattern[(at + i) % pattern.size()];
+  while (filled < n) {  // what is there repeats after each whole pattern
+    const std::size_t more = std::min(filled, n - filled);
+    std::memcpy(out + filled, out, more);
+    filled += more;
+  }
+}
+
 void check_rows(std::span<const std::int64_t> rows, std::int64_t count) {
   for (const std::int64_t row : rows) {
     if (row < 0 || row >= count) {
@@ -107,7 +123,7 @@ class RaggedReader::Part {
       copy_run(i, plane_of(run, plane) + skipped, out + at, elements);
       at += elements * field_.out_size_;
     }
-    if (at < end) std::memset(out + at, 0, end - at);
+    if (at < end) fill_pad(out + at, end - at, at, field_.ragged_->pad());
   }
 
   void copy_run(std::size_t i, const std::byte* src, std::byte* out, std::size_t elements) noexcept {
@@ -153,6 +169,10 @@ RaggedReader::RaggedReader(std::shared_ptr<const Ragged> ragged, const std::opti
                                 " bytes is not a whole number of elements of " + std::to_string(in_size_));
   }
   out_item_bytes_ = ragged_->item_bytes() / in_size_ * out_size_;
+  if (const std::size_t pad = ragged_->pad().size(); pad != 0 && out_item_bytes_ % pad != 0) {
+    throw std::invalid_argument("an item of " + std::to_string(out_item_bytes_) +
+                                " bytes is not a whole number of pads of " + std::to_string(pad));
+  }
 }
 
 FieldReader::Files RaggedReader::files() const noexcept {

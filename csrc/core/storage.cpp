@@ -98,7 +98,8 @@ std::shared_ptr<const Storage> Storage::map_file(const std::string& path, Keepin
   if (size == 0) return borrow(nullptr, 0, path, nullptr);
   const bool knows =
       info.st_uid == ::geteuid() || ::faccessat(AT_FDCWD, path.c_str(), W_OK, AT_EACCESS) == 0;  // as mincore() asks
-  auto direct = std::make_unique<const DirectFile>(path, info.st_dev, info.st_ino);
+  auto direct = std::make_unique<const DirectFile>(path, info.st_dev, info.st_ino,
+                                                   keeping.files ? keeping.files : OpenFiles::shared());
   void* data = map_aligned(file.get(), size);
   if (data == MAP_FAILED) throw_errno(path + ": cannot map " + std::to_string(size) + " bytes");
   return std::shared_ptr<const Storage>(

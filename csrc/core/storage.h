@@ -12,6 +12,7 @@
 
 #include "core/direct_file.h"
 #include "core/error.h"
+#include "core/open_files.h"
 
 namespace memload {
 
@@ -19,11 +20,12 @@ class RowCache;
 
 // How the bytes of a file are kept while they are read.
 struct Keeping {
-  bool past_cache = false;            // rows are read past the page cache, always
-  std::shared_ptr<RowCache> cache{};  // what keeps runs of it, with past_cache; or null
-  std::string tier = "mmap";          // the name of all that, for people
-  std::string reason{};               // why it is so, in a sentence; or empty
-  std::string locator{};              // of memory: what another process finds it by; or empty
+  bool past_cache = false;             // rows are read past the page cache, always
+  std::shared_ptr<RowCache> cache{};   // what keeps runs of it, with past_cache; or null
+  std::string tier = "mmap";           // the name of all that, for people
+  std::string reason{};                // why it is so, in a sentence; or empty
+  std::string locator{};               // of memory: what another process finds it by; or empty
+  std::shared_ptr<OpenFiles> files{};  // where its descriptor is kept; null: with those of all others
 };
 
 // Immutable apart from what it remembers of its reads, which any thread may update. Shared by columns.
@@ -98,8 +100,8 @@ class Storage : public std::enable_shared_from_this<Storage> {
   [[nodiscard]] bool reads_directly() const noexcept { return direct_ && direct_->usable(); }
 
   // The file, for reads past the page cache; no descriptor where that cannot be.
-  [[nodiscard]] DirectFile::Handle direct_file() const noexcept {
-    return direct_ ? direct_->handle() : DirectFile::Handle();
+  [[nodiscard]] DirectFile::Handle direct_file(OpenFiles::WhenFull when_full) const noexcept {
+    return direct_ ? direct_->handle(when_full) : DirectFile::Handle();
   }
   void refuse_direct() const noexcept {
     if (direct_) direct_->refuse();

@@ -1,22 +1,37 @@
 #include "core/windows.h"
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 #include <stdexcept>
 #include <string>
 #include <utility>
 
+#include "core/memory.h"
 #include "core/ragged.h"
+#include "core/shared_frames.h"
 
 namespace memload {
 namespace {
 
 struct WindowPlan : FieldPlan {
-  std::vector<std::int64_t> frames;
+  SharedFrames shared;
   std::unique_ptr<const FieldPlan> inner;
+  std::size_t places_from = 0;  // where the work for the places begins; it ends with that of the plan
 };
 
-const FieldPlan& inner(const FieldPlan& plan) { return *static_cast<const WindowPlan&>(plan).inner; }
+const WindowPlan& window_plan(const FieldPlan& plan) { return static_cast<const WindowPlan&>(plan); }
+
+// Lays the places out behind the frames, in the slot and in the work.
+void append_places(WindowPlan& plan) {
+  const std::size_t bytes = plan.shared.places.size() * sizeof(std::int64_t);
+  const std::size_t at = round_up(plan.bytes, FieldReader::kAlign);
+  plan.outputs[1] = {at, static_cast<std::int64_t>(plan.shared.places.size())};
+  plan.in_order = plan.in_order && plan.work == plan.bytes;
+  plan.places_from = round_up(plan.work, FieldReader::kAlign);
+  plan.bytes = at + bytes;
+  plan.work = plan.places_from + bytes;
+}
 
 void check(const WindowRun& run, std::int64_t lowest, std::int64_t highest, std::int64_t frames) {
   std::int64_t last = 0;
@@ -101,14 +116,28 @@ Windows Windows::concat(std::span<const std::shared_ptr<const Windows>> members)
   return selects ? joined.select(stored) : joined;
 }
 
-std::vector<std::int64_t> Windows::frames_of(std::span<const std::int64_t> rows) const {
-  std::vector<std::int64_t> frames;
-  frames.reserve(rows.size() * steps_.size());
+Windows Windows::sharing() const {
+  Windows same = *this;
+  same.shares_ = true;
+  return same;
+}
+
+std::vector<std::int64_t> Windows::begins_of(std::span<const std::int64_t> rows) const {
+  std::vector<std::int64_t> begins;
+  begins.reserve(rows.size());
   for (const std::int64_t row : rows) {
     const std::int64_t stored = selection_ ? (*selection_)[static_cast<std::size_t>(row)] : row;
     const auto next = std::upper_bound(starts_.begin(), starts_.end(), stored);
     const auto k = static_cast<std::size_t>(next - starts_.begin()) - 1;
-    const std::int64_t begin = runs_[k].first + (stored - starts_[k]) * runs_[k].hop;
+    begins.push_back(runs_[k].first + (stored - starts_[k]) * runs_[k].hop);
+  }
+  return begins;
+}
+
+std::vector<std::int64_t> Windows::frames_of(std::span<const std::int64_t> rows) const {
+  std::vector<std::int64_t> frames;
+  frames.reserve(rows.size() * steps_.size());
+  for (const std::int64_t begin : begins_of(rows)) {
     for (const std::int64_t step : steps_) frames.push_back(begin + step);
   }
   return frames;
@@ -129,24 +158,40 @@ std::size_t WindowReader::bound(std::size_t rows) const {
 
 std::unique_ptr<const FieldPlan> WindowReader::plan(std::span<const std::int64_t> rows) const {
   auto plan = std::make_unique<WindowPlan>();
-  plan->frames = windows_->frames_of(rows);
-  plan->inner = frames_->plan(plan->frames);
+  if (windows_->shares()) {
+    plan->shared = share_frames(windows_->begins_of(rows), windows_->steps(), row_bytes_of(windows_->frames()));
+  } else {
+    plan->shared.frames = windows_->frames_of(rows);
+  }
+  plan->inner = frames_->plan(plan->shared.frames);
   plan->bytes = plan->inner->bytes;
-  plan->work = plan->inner->work;
+  plan->work = plan->places_from = plan->inner->work;
   plan->bytes_in = plan->inner->bytes_in;
   plan->in_order = plan->inner->in_order;
-  plan->outputs[0] = {0, static_cast<std::int64_t>(rows.size())};
+  plan->outputs[0] = {0, static_cast<std::int64_t>(windows_->shares() ? plan->shared.frames.size() : rows.size())};
+  if (!plan->shared.places.empty()) append_places(*plan);
   return plan;
 }
 
-void WindowReader::fill(const FieldPlan& plan, std::byte* out, std::size_t begin, std::size_t end,
+void WindowReader::fill(const FieldPlan& base, std::byte* out, std::size_t begin, std::size_t end,
                         const ColdReads& cold, Filled& found) const {
-  frames_->fill(inner(plan), out, begin, end,
-                {.ask = cold.ask, .memory = cold.memory, .past = cold.past, .workspace = cold.workspace}, found);
+  const WindowPlan& plan = window_plan(base);
+  const std::size_t frames_end = std::min(end, plan.inner->work);
+  if (begin < frames_end) {
+    frames_->fill(*plan.inner, out, begin, frames_end,
+                  {.ask = cold.ask, .memory = cold.memory, .past = cold.past, .workspace = cold.workspace}, found);
+  }
+  const std::size_t from = std::max(begin, plan.places_from);
+  if (from < end && !plan.shared.places.empty()) {
+    const auto* const places = reinterpret_cast<const std::byte*>(plan.shared.places.data());
+    const std::size_t at = from - plan.places_from;
+    std::memcpy(out + plan.outputs[1].offset + at, places + at, end - from);
+  }
 }
 
-std::size_t WindowReader::edge(const FieldPlan& plan, std::size_t at) const noexcept {
-  return frames_->edge(inner(plan), at);
+std::size_t WindowReader::edge(const FieldPlan& base, std::size_t at) const noexcept {
+  const FieldPlan& inner = *window_plan(base).inner;
+  return at < inner.work ? frames_->edge(inner, at) : at;
 }
 
 void WindowReader::visit(std::span<const std::int64_t> rows, const Stored& each) const {

@@ -44,7 +44,13 @@ class Windows {
   // frames do not fit together.
   [[nodiscard]] static Windows concat(std::span<const std::shared_ptr<const Windows>> members);
 
-  // The frames of these rows, each in [0, rows()), in the order in which a batch has them.
+  // The same windows, whose batches have each frame once where that takes fewer bytes; see WindowReader.
+  [[nodiscard]] Windows sharing() const;
+  [[nodiscard]] bool shares() const noexcept { return shares_; }
+
+  // The frames at which these rows begin, each row in [0, rows()).
+  [[nodiscard]] std::vector<std::int64_t> begins_of(std::span<const std::int64_t> rows) const;
+  // The frames of these rows, in the order in which a batch has them.
   [[nodiscard]] std::vector<std::int64_t> frames_of(std::span<const std::int64_t> rows) const;
 
  private:
@@ -55,21 +61,25 @@ class Windows {
   std::vector<std::int64_t> starts_;  // first row of each run
   std::int64_t rows_ = 0;
   std::shared_ptr<const std::vector<std::int64_t>> selection_;
+  bool shares_ = false;
 };
 
-// Reads them as the frames that they are made of.
+// Reads them as the frames that they are made of. Of windows that share, it puts two arrays into the slot: the frames
+// and the int64 places of share_frames(), of which the second is empty where the first has the windows themselves.
 class WindowReader final : public FieldReader {
  public:
   WindowReader(std::shared_ptr<const Windows> windows, std::unique_ptr<const FieldReader> frames)
       : windows_(std::move(windows)), frames_(std::move(frames)) {}
 
   [[nodiscard]] std::int64_t rows() const noexcept override { return windows_->rows(); }
+  [[nodiscard]] std::size_t outputs() const noexcept override { return windows_->shares() ? 2 : 1; }
   [[nodiscard]] std::size_t row_bytes() const noexcept override {
     return windows_->steps().size() * frames_->row_bytes();
   }
   [[nodiscard]] std::size_t workspace_bytes() const noexcept override { return frames_->workspace_bytes(); }
   // Frames of several windows are read through the page cache, however large they are: the next window wants them.
   [[nodiscard]] Files files() const noexcept override;
+  // That of the windows themselves, shared or not: which rows a batch will have is not known.
   [[nodiscard]] std::size_t bound(std::size_t rows) const override;
   [[nodiscard]] std::unique_ptr<const FieldPlan> plan(std::span<const std::int64_t> rows) const override;
   void fill(const FieldPlan& plan, std::byte* out, std::size_t begin, std::size_t end, const ColdReads& cold,

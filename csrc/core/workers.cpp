@@ -151,9 +151,9 @@ void Workers::work(const std::stop_token& stop) {
   }
 }
 
-void Workers::submit(std::shared_ptr<Job> job, bool urgent) {
+void Workers::submit(std::shared_ptr<Job> job, bool urgent, std::size_t most_woken) {
   if (job->pieces() == 0) return;
-  std::size_t wanted = job->pieces();
+  std::size_t wanted = std::min(job->pieces(), most_woken);
   {
     const std::lock_guard lock(mutex_);
     wanted = std::min(wanted, static_cast<std::size_t>(job->crew()->limit));
@@ -163,6 +163,15 @@ void Workers::submit(std::shared_ptr<Job> job, bool urgent) {
   }
   // Not all: another crew may have brought more threads into the pool than this one may use.
   for (std::size_t i = 0; i < wanted; ++i) queued_.notify_one();
+}
+
+void Workers::wake(const Crew& crew) {
+  {
+    const std::lock_guard lock(mutex_);
+    const auto ours = [&crew](const Entry& e) { return e.job->crew().get() == &crew; };
+    if (std::none_of(queue_.begin(), queue_.end(), ours)) return;
+  }
+  queued_.notify_all();
 }
 
 bool Workers::help(const Crew& crew) {

@@ -48,8 +48,10 @@ class Workers {
   Workers(const Workers&) = delete;
   Workers& operator=(const Workers&) = delete;
 
-  // urgent: before all that is queued and not urgent.
-  void submit(std::shared_ptr<Job> job, bool urgent = false);
+  // urgent: before all that is queued and not urgent. Wakes as many threads as the job has pieces, but at most so many.
+  void submit(std::shared_ptr<Job> job, bool urgent = false, std::size_t most_woken = SIZE_MAX);
+  // Wakes all threads, if any piece of this crew is queued.
+  void wake(const Crew& crew);
   // Runs one queued piece of this crew on the calling thread, above the limit; false if there is none.
   bool help(const Crew& crew);
   // From now on so many threads may work for the crew. The pool grows to as many, or as the system grants.

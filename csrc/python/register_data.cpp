@@ -12,6 +12,7 @@
 
 #include "core/device.h"
 #include "core/error.h"
+#include "core/open_files.h"
 #include "core/row_cache.h"
 #include "core/storage.h"
 #include "python/columns.h"
@@ -42,8 +43,9 @@ void translate(std::exception_ptr raised) {
 }
 
 std::shared_ptr<Storage> map_file(const std::string& path, bool past_cache, std::shared_ptr<RowCache> cache,
-                                  std::string tier, std::string reason) {
-  return shown(Storage::map_file(path, {past_cache, std::move(cache), std::move(tier), std::move(reason), {}}));
+                                  std::string tier, std::string reason, std::shared_ptr<OpenFiles> files) {
+  return shown(Storage::map_file(
+      path, {past_cache, std::move(cache), std::move(tier), std::move(reason), {}, std::move(files)}));
 }
 
 std::shared_ptr<Storage> name_file(std::string path, std::size_t nbytes) {
@@ -58,7 +60,7 @@ std::shared_ptr<Storage> borrow(const py::object& owner, std::uintptr_t address,
 std::shared_ptr<Storage> image(const py::object& owner, std::uintptr_t address, std::size_t nbytes, std::string name,
                                std::string tier, std::string reason, std::string locator) {
   return shown(Storage::image(reinterpret_cast<const std::byte*>(address), nbytes, std::move(name), keep_alive(owner),
-                              {false, nullptr, std::move(tier), std::move(reason), std::move(locator)}));
+                              {false, nullptr, std::move(tier), std::move(reason), std::move(locator), nullptr}));
 }
 
 void load(const Storage& storage, std::size_t offset, std::uintptr_t address, std::size_t nbytes) {
@@ -91,13 +93,22 @@ std::vector<PySegment> segments(const Column& column) {
 void register_data(py::module_& m) {
   py::register_exception_translator(&translate);
 
+  py::class_<OpenFiles, std::shared_ptr<OpenFiles>>(
+      m, "OpenFiles", "Descriptors that are kept open for the next read: those used last, at most so many.")
+      .def(py::init<std::size_t>(), py::arg("limit"))
+      .def_static(
+          "shared", [] { return OpenFiles::shared(); }, "That of the files that were given no other.")
+      .def_property_readonly("limit", &OpenFiles::limit)
+      .def("__len__", &OpenFiles::count);
+
   py::class_<Storage, std::shared_ptr<Storage>>(
       m, "Storage", "One readable run of bytes: a mapped file, or memory of somebody else's.")
       .def_static(
           "map_file", &map_file, py::arg("path"), py::arg("past_cache") = false, py::arg("cache") = py::none(),
-          py::arg("tier") = "mmap", py::arg("reason") = "",
+          py::arg("tier") = "mmap", py::arg("reason") = "", py::arg("files") = py::none(),
           "Map a whole file read-only. past_cache: rows are read past the page cache, always, and `cache` keeps "
-          "some of them; `tier` names that, and `reason` says why. Raises OSError.")
+          "some of them; `tier` names that, and `reason` says why. `files` keeps its descriptor while it is read past "
+          "the page cache; None: one for all such files. Raises OSError.")
       .def_static("image", &image, py::arg("owner"), py::arg("address"), py::arg("nbytes"), py::arg("name"),
                   py::arg("tier"), py::arg("reason") = "", py::arg("locator") = "",
                   "Memory that `owner` keeps alive and that was loaded: `name` is the file that it holds, byte by byte "
@@ -118,6 +129,9 @@ void register_data(py::module_& m) {
       .def_property_readonly("reason", [](const Storage& s) { return s.keeping().reason; })
       .def_property_readonly(
           "cache", [](const Storage& s) { return s.keeping().cache; }, "What keeps rows of it, or None.")
+      .def_property_readonly(
+          "files", [](const Storage& s) { return s.keeping().files; },
+          "What keeps its descriptor; None: what keeps those of all files that were given nothing else.")
       .def("load", &load, py::arg("offset"), py::arg("address"), py::arg("nbytes"),
            "Copy bytes to memory, past the page cache where they are not in it. Raises IndexError and ShardReadError.")
       .def_property_readonly("closed", &Storage::closed, "Whether it is a file that is opened for each read.")

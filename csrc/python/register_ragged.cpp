@@ -3,7 +3,9 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -71,10 +73,20 @@ void register_ragged(py::module_& m) {
       .def_property_readonly("planes", &Ragged::planes, "How many runs of items a row has, one behind the other.")
       .def_property_readonly("items", &Ragged::items, "Items of one plane, of all rows.")
       .def_property_readonly("pads", &Ragged::pads, "Whether rows of a batch are padded to the longest.")
+      .def_property_readonly(
+          "pad",
+          [](const Ragged& c) { return py::bytes(reinterpret_cast<const char*>(c.pad().data()), c.pad().size()); },
+          "The element that rows are padded with; empty for zeros.")
       .def_property_readonly("segments", &segments, "What the column was made of.")
       .def(
-          "padded", [](const Ragged& c) { return std::make_shared<Ragged>(c.padded()); },
-          "The same rows, padded with zeros in a batch to the length of its longest.")
+          "padded",
+          [](const Ragged& c, const py::bytes& pad) {
+            const std::string_view bytes = pad;
+            return std::make_shared<Ragged>(c.padded(std::as_bytes(std::span(bytes))));
+          },
+          py::arg("pad") = py::bytes(),
+          "The same rows, padded in a batch to the length of its longest: with these bytes of an element as batches "
+          "have it, again and again, or with zeros.")
       .def(
           "counted_by",
           [](const Ragged& c, const std::shared_ptr<Ragged>& counts) {

@@ -38,7 +38,12 @@ void register_windows(py::module_& m) {
           "A row beginning at the frame b is the frames b + step for each step; runs are (first frame, rows, hop).")
       .def_property_readonly("frames", [](const Windows& w) { return py_column(w.frames()); })
       .def_property_readonly("steps", &Windows::steps)
-      .def_property_readonly("runs", &runs, "(first frame, rows, hop) of each run of windows, in order.");
+      .def_property_readonly("runs", &runs, "(first frame, rows, hop) of each run of windows, in order.")
+      .def(
+          "sharing", [](const Windows& w) { return std::make_shared<Windows>(w.sharing()); },
+          "The same windows, of which a pipeline gives a batch as frames, each once, and the int64 places of windows "
+          "among them: of each one's lowest step, where the steps leave no gap, else of each step. Without places, as "
+          "few frames are shared, the frames are those of window after window.");
   add_column_methods(cls);
 }
 

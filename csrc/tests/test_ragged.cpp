@@ -1,4 +1,5 @@
 // Rows of different length, against the plainest reference: one row after the other.
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <limits>
@@ -21,6 +22,7 @@ namespace {
 using memload::BatchLayout;
 using memload::CastRule;
 using memload::DType;
+using memload::Filled;
 using memload::Gather;
 using memload::Isa;
 using memload::Ragged;
@@ -240,6 +242,36 @@ TEST(rows_are_padded_with_zeros_to_the_longest_of_their_batch) {
   CHECK(numbers_at(slot.data() + 320, 4) == (std::vector<std::int64_t>{3, 40, 0, 3}));
   CHECK_EQ(Gather({{padded, std::nullopt}}, Isa::scalar, Store::cached).slot_bytes(2), std::size_t{256});
   CHECK_THROWS(std::invalid_argument, Ragged(2, 2, {segment(offsets_of({1}), 2, 2)}).padded());
+}
+
+TEST(what_pads_rows_is_the_same_wherever_pieces_are_cut) {
+  for (const std::size_t size : {1, 2, 4, 8}) {
+    std::vector<std::byte> pad(size);
+    for (std::size_t i = 0; i < size; ++i) pad[i] = static_cast<std::byte>(0xF1 + i);
+    const Ragged plain(8, 1, {segment(offsets_of({3, 0, 40, 1}), 8)});
+    const auto padded = std::make_shared<const Ragged>(plain.padded(pad));
+    const std::vector<std::int64_t> rows{1, 2, 0};
+    std::vector<std::byte> want;
+    for (const std::int64_t row : rows) {
+      const std::vector<std::byte> items = row_by_row(plain, {row});
+      want.insert(want.end(), items.begin(), items.end());
+      for (std::size_t k = items.size(); k < 320; ++k) want.push_back(pad[k % size]);
+    }
+    const std::vector<std::byte> whole = gathered(padded, rows);
+    CHECK(same(whole.data(), want.data(), want.size()));
+    std::vector<std::byte> cut(whole.size());
+    const RaggedReader reader(padded, std::nullopt, Isa::scalar, Store::cached);
+    const auto plan = reader.plan(rows);
+    Filled found;
+    for (std::size_t at = 0; at < want.size(); at += 37) {
+      reader.fill(*plan, cut.data(), at, std::min(at + 37, want.size()), {}, found);
+    }
+    CHECK(same(cut.data(), want.data(), want.size()));
+  }
+  const std::vector<std::byte> three(3, std::byte{1});
+  const auto odd = std::make_shared<const Ragged>(Ragged(8, 1, {segment(offsets_of({2}), 8)}).padded(three));
+  CHECK_THROWS(std::invalid_argument, RaggedReader(odd, std::nullopt, Isa::scalar, Store::cached));
+  CHECK_THROWS(std::invalid_argument, Ragged(8, 1, {segment(offsets_of({2}), 8)}).padded(std::vector<std::byte>(17)));
 }
 
 TEST(padding_is_zero_also_where_a_cast_would_make_something_else_of_it) {

@@ -1,6 +1,12 @@
 // Batches on their way to a device whose copies are late: unspoilt, in order, and no slot filled too early.
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cstdio>
 #include <deque>
+#include <fstream>
 #include <functional>
 #include <memory>
 #include <stdexcept>
@@ -297,6 +303,41 @@ TEST(memory_that_the_device_does_not_pin_is_replaced_and_the_refusal_told) {
   PinnedSource limited(SimulatedDevice::create(), Pinning::registered, 4096);
   CHECK(limited(8192).data != nullptr);
   CHECK(limited.refusal().find("limit of 4096 bytes") != std::string::npos);
+}
+
+// The flags that the kernel shows for the mapping of this address.
+std::string flags_of(const std::byte* at) {
+  std::ifstream smaps("/proc/self/smaps");
+  const auto address = reinterpret_cast<std::uintptr_t>(at);
+  bool here = false;
+  for (std::string line; std::getline(smaps, line);) {
+    std::uintptr_t begin = 0;
+    std::uintptr_t end = 0;
+    if (std::sscanf(line.c_str(), "%lx-%lx ", &begin, &end) == 2) here = begin <= address && address < end;
+    if (here && line.starts_with("VmFlags:")) return line + " ";
+  }
+  return "";
+}
+
+TEST(registered_slots_are_withheld_from_forked_children) {
+  const auto device = SimulatedDevice::create();
+  for (const std::size_t bytes : {std::size_t{5000}, std::size_t{5} << 20}) {
+    const auto slot = memload::pinned_memory(device, bytes, Pinning::registered);
+    CHECK(flags_of(slot.data).find(" dc ") != std::string::npos);
+    CHECK(flags_of(slot.data + slot.size - 1).find(" dc ") != std::string::npos);
+    CHECK(flags_of(memload::huge_memory(bytes).data).find(" dc ") == std::string::npos);
+    const pid_t child = ::fork();
+    if (child == 0) {  // what is not here is not given back either, whatever lies at its addresses now
+      void* const other = ::mmap(slot.data, slot.size, PROT_READ | PROT_WRITE,
+                                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+      const_cast<memload::SlotMemory&>(slot).owner.reset();
+      ::_exit(other == slot.data && ::msync(other, slot.size, MS_ASYNC) == 0 ? 0 : 1);
+    }
+    int status = 0;
+    CHECK_EQ(::waitpid(child, &status, 0), child);
+    CHECK_EQ(status, 0);
+  }
+  CHECK_EQ(device->pinned_bytes(), 0u);
 }
 
 TEST(lent_memory_is_gathered_into_and_let_go_with_the_batch) {

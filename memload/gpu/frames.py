@@ -79,7 +79,7 @@ class FrameIndex:
     def windows(self, begins: Numbers, steps: Sequence[int]) -> FrameIndex:
         """Return the index of windows of these rows: of the rows begin + step, for each begin."""
         if self.steps is not None:
-            raise ValueError("a field that is windows already cannot be cut into windows again")
+            raise ValueError("rows that are windows already cannot be cut into windows again")
         whole = self.places is None and isinstance(self.begins, range)
         return FrameIndex(begins, tuple(steps), None if whole else self._stored(np.asarray(self.begins)))
 
@@ -109,13 +109,24 @@ class FrameIndex:
 
 def frames_of(field: Field) -> tuple[Field, FrameIndex]:
     """Return the frames that a field stores, without any selection, and which of them its rows are."""
+    windows = windows_of(field)
+    if windows is None:
+        return _stored_rows(field)
+    inner = replace(field, shape=field.shape[1:], column=windows.frames, blocks=None)
+    frames, index = _stored_rows(inner)
+    begins = begins_of(windows.runs)
+    return frames, index.windows(begins if windows.selection is None else begins[windows.selection], windows.steps)
+
+
+def windows_of(field: Field) -> Windows | None:
+    """Return the rows of a field as windows of frames, also if they lie as rows that overlap; None: they are none."""
     column = field.column
     if isinstance(column, Windows):
-        inner = replace(field, shape=field.shape[1:], column=column.frames, blocks=None)
-        frames, index = _stored_rows(inner)
-        begins = begins_of(column.runs)
-        return frames, index.windows(begins if column.selection is None else begins[column.selection], column.steps)
-    return _apart(field) or _stored_rows(field)
+        return column
+    if not isinstance(column, Column) or not field.shape or field.shape[0] < 2 or not column.row_bytes:
+        return None
+    windows = _apart(column, int(field.shape[0]))
+    return windows if windows is None or column.selection is None else windows.select(column.selection)
 
 
 def begins_of(runs: Iterable[tuple[int, int, int]]) -> Numbers:
@@ -138,15 +149,11 @@ def _stored_rows(field: Field) -> tuple[Field, FrameIndex]:
     return replace(field, column=whole, blocks=None), FrameIndex(column.selection)
 
 
-def _apart(field: Field) -> tuple[Field, FrameIndex] | None:
-    """Windows that lie as rows that overlap, each one run of bytes, taken apart; None if they are no such rows."""
-    column = field.column
-    if not isinstance(column, Column) or not field.shape or field.shape[0] < 2 or not column.row_bytes:
-        return None
-    length = int(field.shape[0])
+def _apart(column: Column, length: int) -> Windows | None:
+    """All stored rows, each one run of so many frames, as windows; None if none overlap, or not by whole frames."""
     frame_bytes = column.row_bytes // length
     segments, runs, first = [], [], 0
-    for storage, offset, rows, stride in column.segments:
+    for storage, offset, rows, stride in (segment for segment in column.segments if segment[2]):
         if rows > 1 and (stride >= column.row_bytes or stride <= 0 or stride % frame_bytes):
             return None
         hop = stride // frame_bytes if rows > 1 else 0
@@ -155,7 +162,4 @@ def _apart(field: Field) -> tuple[Field, FrameIndex] | None:
         first += segments[-1][2]
     if all(rows == 1 for _, rows, _ in runs):
         return None
-    frames = replace(field, shape=field.shape[1:], column=Column(frame_bytes, segments), blocks=None)
-    begins = begins_of(runs)
-    chosen = begins if column.selection is None else begins[column.selection]
-    return frames, FrameIndex(chosen, tuple(range(length)))
+    return Windows(Column(frame_bytes, segments), list(range(length)), runs)

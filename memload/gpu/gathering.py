@@ -5,6 +5,7 @@ stored rows, on the device or in pinned memory --numbers--> one kernel: gather +
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import torch
@@ -81,6 +82,12 @@ def expand_windows(
     if rule is not None and rule.places:
         raise ValueError("windows are neither cropped, flipped nor laid out anew while they are built: cast them later")
     return _gathered(frames, begins, steps, rule, out, None, device)
+
+
+@functools.lru_cache(maxsize=256)
+def steps_on(steps: tuple[int, ...], device: torch.device) -> torch.Tensor:
+    """Return the steps of windows on a device, where any stream may read them: they are there when this returns."""
+    return torch.tensor(steps, dtype=torch.int64, device=device)
 
 
 def _gathered(

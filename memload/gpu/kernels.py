@@ -12,6 +12,7 @@ from memload.cast_native import PictureJob, how_of
 from memload.cast_rule import Cast
 from memload.device import cuda_module, cuda_state, warn_of_fallback
 from memload.dtypes import code_of
+from memload.gpu.remembered import Remembered
 
 _FROM = frozenset({torch.uint8, torch.int8, torch.int16, torch.uint16, torch.float16, torch.float32})
 _TO = frozenset({torch.bfloat16, torch.float16, torch.float32})
@@ -38,22 +39,37 @@ def has_kernel(rule: Cast, dtype: torch.dtype, row_shape: Sequence[int]) -> bool
 
 
 def kernel_rule(rule: Cast, dtype: torch.dtype, row_shape: Sequence[int], device: torch.device) -> KernelRule:
-    """Return a rule for rows of this shape as the kernels take it; its constants lie on the device from then on."""
+    """Return a rule for rows of this shape as the kernels take it; its constants lie on the device from then on.
+
+    For one rule, which a pass has from its beginning to its end, that is worked out once.
+    """
+    key = (dtype, tuple(row_shape), device)
+    return _RULES.of(rule, key, lambda: _worked_out(rule, dtype, row_shape, device))[0]
+
+
+_RULES = Remembered()
+
+
+def _worked_out(
+    rule: Cast, dtype: torch.dtype, row_shape: Sequence[int], device: torch.device
+) -> tuple[KernelRule, torch.Tensor | None]:
+    """The rule, and what lies at its address."""
     codes, how = (code_of(dtype), code_of(rule.dtype)), how_of(rule, dtype, row_shape)
     if isinstance(how, bool):
-        return *codes, "norm_removed" if how else "plain", 1.0, -0.0, 0, 1, 1
+        return (*codes, "norm_removed" if how else "plain", 1.0, -0.0, 0, 1, 1), None
     inner, scale, offset, means, deviations = how
     if rule.mean is None and rule.std is None:
-        return *codes, "scaled", scale, offset, 0, 1, 1
+        return (*codes, "scaled", scale, offset, 0, 1, 1), None
     constants = _constants(tuple(means), tuple(deviations), device)
-    return *codes, "computed", scale, offset, constants.data_ptr(), len(means), inner
+    return (*codes, "computed", scale, offset, constants.data_ptr(), len(means), inner), constants
 
 
 @functools.lru_cache(maxsize=1024)
 def _constants(means: tuple[float, ...], deviations: tuple[float, ...], device: torch.device) -> torch.Tensor:
     """Means and deviations on a device, where any stream may read them: they are there when this returns."""
     made = torch.tensor([*means, *deviations], dtype=torch.float32).to(device)
-    torch.cuda.current_stream(device).synchronize()
+    if device.type == "cuda":
+        torch.cuda.current_stream(device).synchronize()
     return made
 
 

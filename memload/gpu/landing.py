@@ -6,6 +6,7 @@ plan -> gather, native threads -> pinned memory of torch's allocator -> batch
 
 from __future__ import annotations
 
+import abc
 import functools
 import math
 import warnings
@@ -17,17 +18,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from memload import _core
-from memload.draws import Indices
+from memload.batch_sizes import BatchSizes
 from memload.gpu.casting import cast_on_device
 from memload.gpu.interface import HostMemory, Interface
 from memload.gpu.near_batches import lies_near
 from memload.gpu.placing import AHEAD_OF_DEVICE, Placer
 from memload.gpu.ring import PinnedRing
+from memload.gpu.shared_frames import with_shared_frames
 from memload.gpu.target import Target
 from memload.grouped_source import GroupedSource
 from memload.native import PipelineField, Source
-from memload.seeding import PassSeed
-from memload.stats import LoaderStats
+from memload.pipelined import PipelinedBatches
+from memload.state import batches_of
 
 if TYPE_CHECKING:
     from memload.engine import Gatherer, PassSettings
@@ -59,28 +61,12 @@ class OnDevice(NamedTuple):
     batch: Any
 
 
-class _Landed:
-    """What these gatherers have in common: a pipeline that asks for memory for each batch."""
+class _Landed(PipelinedBatches):
+    """Such a gatherer: its pipeline asks for memory for each batch."""
 
     def __init__(self, settings: PassSettings, pipeline: _core.Pipeline) -> None:
-        self.rows, self.depth = settings.source.rows, settings.depth
-        self._pipeline = pipeline
+        super().__init__(settings, pipeline)
         self._landings: deque[tuple[torch.Tensor | None, ...]] = deque()  # of batches that have begun
-
-    def begin(self, seed: PassSeed) -> None:
-        """Nothing random happens here."""
-
-    def extend(self, rows: Indices) -> None:
-        """Take rows that follow those before."""
-        self._pipeline.extend(rows)
-
-    def push(self, rows: Indices) -> None:
-        """Take rows that are one batch."""
-        self._pipeline.push(rows)
-
-    def finish(self) -> None:
-        """Know that nothing follows."""
-        self._pipeline.finish()
 
     def is_ready(self) -> bool:
         """Whether `next` has something without waiting."""
@@ -93,13 +79,9 @@ class _Landed:
             self._land_all(found)
         return None if found is None else self._batch(self._landings.popleft(), found)
 
-    def stats(self) -> LoaderStats:
-        """Return the counters of this pass."""
-        return LoaderStats(**self._pipeline.stats())
-
     def close(self, keep_slots: bool, at_once: bool = False) -> None:
         """Stop, and give memory and threads back, or keep the slots for a later pass."""
-        self._pipeline.close(keep_slots, 0.1 if at_once else 2.0)
+        super().close(keep_slots, at_once)
         self._landings.clear()
 
     def _land_all(self, need: tuple[int, int] | None) -> None:
@@ -110,11 +92,13 @@ class _Landed:
             self._pipeline.land(addresses[0], addresses[-1], landing)
             need = self._pipeline.need()
 
+    @abc.abstractmethod
     def _memory(self, first: int, second: int) -> tuple[torch.Tensor | None, ...]:
-        raise NotImplementedError
+        """Return memory for the two parts of a batch, of which a part of no bytes needs none."""
 
+    @abc.abstractmethod
     def _batch(self, landing: tuple[torch.Tensor | None, ...], arrays: Sequence[Array]) -> Any:
-        raise NotImplementedError
+        """Return the batch of these arrays in its memory."""
 
 
 class PinnedBatches(_Landed):
@@ -163,14 +147,14 @@ class TransferredBatches(_Landed):
         settings.source.check_in_place()
         kept = reuse if isinstance(reuse, TransferredBatches) and reuse._interface is interface else None
         self._interface: Interface = interface
-        self._casts = settings.source.raw_casts()
+        self._made = len(settings.source.made_there())
         self._ring: PinnedRing = kept._ring if kept else PinnedRing.of(interface, loader._engine.pinned_bytes)
         route = (interface.native, interface.handle(interface.copies), interface.handle(interface.work))
         pipeline = settings.pipeline(
             loader,
             kept._pipeline if kept else None,
             slots=self._ring.slots,
-            route=(*route, len(self._casts)),
+            route=(*route, self._made),
         )
         super().__init__(settings, pipeline)
         self._unpack = settings.source.unpacker(take=_as_it_is, cast=cast_on_device)
@@ -186,7 +170,7 @@ class TransferredBatches(_Landed):
             if part is not None:
                 interface.hold(part, interface.work)
         views = _views(landing, arrays)
-        return OnDevice(interface.launch(interface.work, self._unpack, views) if self._casts else self._unpack(views))
+        return OnDevice(interface.launch(interface.work, self._unpack, views) if self._made else self._unpack(views))
 
 
 def gathered_elsewhere(
@@ -216,7 +200,10 @@ def _warn_of_fallback(device: str, reason: str) -> None:
 
 def bound_for(loader: FastLoader[Any], source: Source) -> Source:
     """Return a source as it is gathered for where the loader's batches go."""
-    return replace(source, raw=True) if loader._target is not None and why_whole(source) is None else source
+    if loader._target is None or why_whole(source) is not None:
+        return source
+    sampler = batches_of(loader)
+    return with_shared_frames(replace(source, raw=True), sampler, BatchSizes.of(sampler, source).batch_rows)
 
 
 def device_bytes(settings: PassSettings) -> int:
@@ -224,18 +211,23 @@ def device_bytes(settings: PassSettings) -> int:
 
     Of these there is one ahead, one in the loop's hands, and those that the device has not come to.
     """
+    source = settings.source
+    crossing = settings.depth * _slot_bytes(source.pipeline_fields(), settings.slot_rows) if source.raw else 0
+    return crossing + (2 + AHEAD_OF_DEVICE) * handed_bytes(settings)
+
+
+def handed_bytes(settings: PassSettings) -> int:
+    """Return the bytes that a batch has at most when the loop gets it, without what ``batch_transform`` makes of it."""
     source, rows = settings.source, settings.slot_rows
     fields = source.pipeline_fields()
     whole = _slot_bytes(fields, rows)
-    handed = 2 + AHEAD_OF_DEVICE
     if not source.raw:
-        return handed * whole
-    late = source.raw_casts()
-    passing = [_slot_bytes([field], rows) for field in fields[: len(late)]]
+        return whole
+    made = source.made_there()
+    passing = [_slot_bytes([field], rows) for field in fields[: len(made)]]
     bits = [field[3] for field in fields]
-    cast = sum(n * to.dtype.itemsize * 8 // b for n, to, b in zip(passing, late, bits, strict=False))
-    cast += rows * source.late_row_bytes
-    return settings.depth * whole + handed * (max(0, whole - sum(passing)) + cast)
+    there = sum(n * dtype.itemsize * 8 // b for n, dtype, b in zip(passing, made, bits, strict=False))
+    return max(0, whole - sum(passing)) + there + rows * source.late_row_bytes
 
 
 def _slot_bytes(fields: list[PipelineField], rows: int) -> int:

@@ -82,6 +82,11 @@ class NearColumn:
         numbers = on_device(self.index.numbers(rows).reshape(-1), self.table.device)
         return self.table.view(word).index_select(0, numbers).view(torch.uint8).view(len(rows), self.row_bytes)
 
+    def was_read(self) -> None:
+        """Know that what is in the device's current stream by now reads the table, which stays until that is done."""
+        if self.table.device.type == "cuda":
+            self.table.record_stream(torch.cuda.current_stream(self.table.device))
+
     def gather(self, rows: NDArray[np.int64], address: int, nbytes: int) -> None:
         """Copy rows to this machine's memory, one after the other, as columns of files do."""
         into = torch.frombuffer(_memory_at(address, nbytes), dtype=torch.uint8)

@@ -6,6 +6,7 @@ row_plan.py            frames.py                 near.py                  the lo
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from memload.gpu.devices import raise_in_words
 from memload.gpu.near import near_device
 from memload.gpu.near_rows import near_rows
 from memload.gpu.nested import tensors_of
-from memload.native import Source
+from memload.native import Key, Source
 from memload.planned_rows import PlannedRows
 from memload.seeding import PassSeed
 from memload.state import batches_of
@@ -118,9 +119,20 @@ class NearSettings:
         """Bytes of this machine's memory that a pass takes: the numbers of the rows planned ahead."""
         return (self.depth + 1) * self.slot_rows * 8
 
+    @property
+    def batch_bytes(self) -> int:
+        """Bytes of the largest batch, as far as it is known beforehand, as the loop gets it."""
+        return self.slot_rows * sum(_made_bytes(self.source, key) for key in self.source.fields)
+
     def gatherer(self, loader: FastLoader[Any], reuse: object) -> NearBatches:  # noqa: ARG002 - there are no slots
         """Return what gathers the batches of one pass."""
         return NearBatches(self, loader.batch_transform)
+
+
+def _made_bytes(source: Source, key: Key) -> int:
+    """Bytes of a row of a field after its casts."""
+    field, cast = source.fields[key], (source.late_casts or {}).get(key) or source.casts.get(key)
+    return field.row_bytes if cast is None else math.prod(cast.row_shape(field.shape)) * cast.dtype.itemsize
 
 
 def _check_target(loader: FastLoader[Any], source: Source) -> None:

@@ -6,7 +6,6 @@ rows -> numbers of frames, to the device -> one kernel: gather + cast -> (rows, 
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 
 import torch
@@ -14,7 +13,7 @@ import torch
 from memload.cast_rule import Cast
 from memload.gpu.casting import cast_on_device
 from memload.gpu.frames import Numbers
-from memload.gpu.gathering import expand_windows, gather_rows
+from memload.gpu.gathering import expand_windows, gather_rows, steps_on
 from memload.gpu.near import NearField, on_device
 
 _FUSED = (torch.uint8, torch.int8, torch.int16, torch.float16, torch.float32)
@@ -34,12 +33,14 @@ def near_rows(
     Raises:
         IndexError: a row is not there.
     """
+    made = None
     if cast is not None and type(cast) is Cast and field.dtype in _FUSED and len(rows) and field.row_bytes:
         made = _by_one_kernel(field, rows, cast, seeds)
-        if made is not None:
-            return made
-    made = field.gather(rows)
-    return made if cast is None else cast_on_device(made, cast, seeds=seeds)
+    if made is None:
+        made = field.gather(rows)
+        made = made if cast is None else cast_on_device(made, cast, seeds=seeds)
+    field.column.was_read()
+    return made
 
 
 def _by_one_kernel(field: NearField, rows: Numbers, cast: Cast, seeds: Sequence[int] | None) -> torch.Tensor | None:
@@ -50,11 +51,5 @@ def _by_one_kernel(field: NearField, rows: Numbers, cast: Cast, seeds: Sequence[
         return gather_rows(stored.view(-1, *field.shape), numbers, cast, seeds=seeds)
     if index.places is not None or cast.places:
         return None
-    begins, steps = on_device(index.begin(rows), table.device), _steps(index.steps, table.device)
+    begins, steps = on_device(index.begin(rows), table.device), steps_on(index.steps, table.device)
     return expand_windows(stored.view(-1, *field.shape[1:]), begins, steps, cast)
-
-
-@functools.lru_cache(maxsize=256)
-def _steps(steps: tuple[int, ...], device: torch.device) -> torch.Tensor:
-    """The steps of windows on a device, where any stream may read them: they are there when this returns."""
-    return torch.tensor(steps, dtype=torch.int64, device=device)

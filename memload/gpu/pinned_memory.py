@@ -48,6 +48,7 @@ class PinnedMemory:
         self.device = device
         self.table = torch.frombuffer(memory, dtype=torch.uint8)[:nbytes].view(rows, row_bytes)
         self.storage = Storage.borrow(memory, self.table.data_ptr(), nbytes, "pinned memory")
+        self._read: dict[int, torch.cuda.Event] = {}  # the last of each stream
 
     def pin(self) -> None:
         """Let the device read it. Once it is filled: touching pages is what takes the driver long.
@@ -66,7 +67,16 @@ class PinnedMemory:
                 'container\'s memory limit or `ulimit -l` may forbid it: give tier="device" if it fits there, or keep '
                 "the dataset in files"
             )
-        weakref.finalize(self, _unpin, self.device, address, self.table, os.getpid()).atexit = False
+        weakref.finalize(self, _unpin, self.device, self.table, self._read, os.getpid()).atexit = False
+
+    def was_read(self) -> None:
+        """Know that what is in the device's current stream by now reads this, which stays pinned until that is done."""
+        if self.device.type != "cuda":
+            return
+        stream = torch.cuda.current_stream(self.device)
+        event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+        event.record(stream)
+        self._read[stream.cuda_stream] = event
 
     def seen(self) -> torch.Tensor | None:
         """Return the table as a tensor of the device, which keeps this alive; None where torch makes no such tensor."""
@@ -88,13 +98,31 @@ class _AsCuda:
         self.__cuda_array_interface__ = {"shape": shape, "typestr": "|u1", "data": (address, False), "version": 3}
 
 
-def _unpin(device: torch.device, address: int, table: torch.Tensor, process: int) -> None:  # noqa: ARG001 - kept alive
-    """Give pinned memory back, once no kernel reads it any more; a forked child has not pinned it."""
+def _unpin(device: torch.device, table: torch.Tensor, read: Mapping[int, torch.cuda.Event], process: int) -> None:
+    """Give pinned memory back, once no stream reads it any more; a forked child has not pinned it."""
     if os.getpid() != process:
         return
     with contextlib.suppress(RuntimeError):  # a kernel of the loop's own has failed, and nothing works any more
-        torch.cuda.synchronize(device)
-        torch.cuda.cudart().cudaHostUnregister(address)  # type: ignore[no-untyped-call]
+        for event in read.values():
+            event.synchronize()
+        with torch.cuda.device(device):
+            torch.cuda.cudart().cudaHostUnregister(table.data_ptr())  # type: ignore[no-untyped-call]
+
+
+@dataclass(frozen=True, eq=False)
+class SeenColumn(NearColumn):
+    """Rows in such memory, as the device sees them.
+
+    Args:
+        memory: where they lie.
+    """
+
+    memory: PinnedMemory | None = None
+
+    def was_read(self) -> None:
+        """Know that what is in the device's current stream by now reads the memory, which stays pinned until then."""
+        if self.memory is not None:
+            self.memory.was_read()
 
 
 @dataclass(frozen=True)
@@ -148,7 +176,7 @@ def _near(field: PinnedField) -> NearField | None:
         return None
     if not isinstance(numbers, range):
         index = index.into(numbers)
-    return NearField(field.dtype, field.shape, NearColumn(seen, index), digest=field.digest)
+    return NearField(field.dtype, field.shape, SeenColumn(seen, index, memory=memory), digest=field.digest)
 
 
 def _numbers(column: Column, memory: PinnedMemory) -> Numbers | range | None:

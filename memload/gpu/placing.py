@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from memload.dense import is_dense
 from memload.errors import DeviceError
 from memload.gpu.devices import raise_in_words
 from memload.gpu.interface import Interface
@@ -150,27 +151,16 @@ def _plain(tensor: torch.Tensor) -> bool:
     )
 
 
-def _is_dense(tensor: torch.Tensor) -> bool:
-    """Whether the elements fill one run of memory, in any order of dimensions."""
-    steps = sorted((step, side) for step, side in zip(tensor.stride(), tensor.shape, strict=True) if side != 1)
-    expected = 1
-    for step, side in steps:
-        if step != expected:
-            return tensor.numel() == 0
-        expected *= side
-    return True
-
-
 def _flat(tensor: torch.Tensor) -> torch.Tensor:
     """The bytes of a tensor in the order of its memory, if it is dense, else of its elements."""
     plain = tensor.resolve_conj().resolve_neg()
-    dense = plain if _is_dense(plain) else plain.contiguous()
+    dense = plain if is_dense(plain) else plain.contiguous()
     return dense.as_strided((dense.numel(),), (1,)).view(torch.uint8)
 
 
 def _formed(flat: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     """These bytes as a tensor of its own to autograd, as `Tensor.to` would form it."""
-    strides = like.stride() if _is_dense(like) else torch.empty(like.shape, device="meta").stride()
+    strides = like.stride() if is_dense(like) else torch.empty(like.shape, device="meta").stride()
     return flat.view(like.dtype).as_strided(like.shape, strides).data
 
 

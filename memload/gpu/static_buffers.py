@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.utils.data import BatchSampler, DataLoader
 
+from memload.gpu.nested import tensors_of
 from memload.iterators import AroundBatches
 from memload.ragged_rows import is_ragged
 
@@ -54,7 +55,7 @@ class StaticBuffers:
     @property
     def nbytes(self) -> int:
         """Bytes of all sets; 0 before the first batch."""
-        return sum(map(_nbytes, self._sets))
+        return sum(tensor.nbytes for tensor in tensors_of(self._sets))
 
     def _copied(self, value: Any, held: Any) -> Any:
         if type(value) is not type(held) and not isinstance(held, torch.Tensor):
@@ -165,10 +166,3 @@ def _described(value: Any) -> str:
     if not isinstance(value, torch.Tensor):
         return f"a {type(value).__name__}" + (f" of {len(value)}" if isinstance(value, dict | list | tuple) else "")
     return f"{str(value.dtype).removeprefix('torch.')} {tuple(value.shape)} on {value.device}"
-
-
-def _nbytes(value: Any) -> int:
-    if isinstance(value, torch.Tensor):
-        return value.nbytes
-    members = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
-    return sum(map(_nbytes, members))

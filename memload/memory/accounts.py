@@ -136,9 +136,10 @@ def disk_account(placement: Placement, machine: Machine) -> Account | None:
     """Return what the rows take of the disk; None where they are there already and no disk is to be asked for."""
     if placement.planned:
         return Account("disk", (Line("rows", placement.stored_bytes, "as they are stored"),), machine.disk)
-    if machine.disk_is_here or not placement.file_bytes:
-        return None
-    return Account("disk", (Line("files", placement.file_bytes),), machine.disk)
+    lines = [] if machine.disk_is_here or not placement.file_bytes else [Line("files", placement.file_bytes)]
+    if placement.written_bytes:
+        lines.append(Line("rows", placement.written_bytes, "what the function makes, written once"))
+    return Account("disk", tuple(lines), machine.disk) if lines else None
 
 
 def sets_that_fit(placement: Placement, ram: Account, gpu: Account | None, disk: Account | None) -> dict[str, int]:

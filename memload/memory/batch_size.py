@@ -16,13 +16,15 @@ import torch
 from memload.gpu.memory import CONTEXT, gpu_memory
 from memload.memory import budget
 from memload.memory.agreement import least_of_ranks
+from memload.memory.allocations import nbytes_of
 from memload.memory.curves import Curve
+from memload.memory.loader_slots import slots_of
 from memload.memory.measuring import Measured, measured, without_memory
 from memload.memory.memory_budget import MemoryBudget, StaticBytes
 from memload.memory.model_bytes import ModelBytes, Modules, Optimizers, model_bytes, modules_of, optimizers_of
 from memload.memory.steps import LossOf, losses_of, precision_of
 from memload.memory.trials import Trials
-from memload.memory.variants import Kind, RowBatches, kind_of
+from memload.memory.variants import Kind, RowBatches, kind_of, tensors_of
 from memload.sizes import format_size, parse_size
 
 Mode = Literal["static", "measured", "trial"]
@@ -109,7 +111,8 @@ def compute_batch_size(
             else the loop holds while backward runs, such as outputs; or a list of such functions, each with a backward
             pass of its own. Default: what the model returns as its ``loss``, or the mean of what it returns
             for the batch (a dict by keywords, of a tuple the first). A criterion takes memory too: give it.
-        optimizer: one or several; what they keep is found from their class and settings.
+        optimizer: one or several; what they keep is found from their class and settings. Parameters that no model has,
+            such as those of a loss, count too.
         teacher: a module, or several, that are only run forward; their weights count.
         limit: bytes to plan for, such as "24GB"; default: what the device has. On a CPU: what this process may still
             take.
@@ -118,7 +121,8 @@ def compute_batch_size(
         min_batch_size, max_batch_size: bounds of the answer; without the latter, it is at most 1,048,576 rows.
         precision: "bf16" or "fp16": the step runs under autocast.
         accumulate: batches that make one step. With more than one, gradients stay beside all activations.
-        loader: a FastLoader; its slots are counted at each batch size.
+        loader: a FastLoader, whose slots are counted at each batch size; or torch's DataLoader, whose batches in RAM
+            are: those that its workers make ahead, and what these take to make them.
 
     Raises:
         MemoryError: not even `min_batch_size` fits; the message says what is missing.
@@ -180,18 +184,20 @@ def setting_of(
     here = _place_of(models)
     target = torch.device(device) if device is not None else here
     own = model_bytes(models, optimizers, device_type=target.type)
+    own = replace(own, params=own.params + nbytes_of(_beside(optimizers, [*models, *teachers])))
     watching = model_bytes(teachers).weights if teachers else 0
     total, context = _memory_of(target, here, limit, own.weights + watching)
     static = StaticBytes(
         own.params, own.embeddings, own.buffers, own.gradients, own.buckets, own.optimizer, watching, context
     )
-    slots, in_slots = slots_of(loader, target)
+    kind = kind_of(sample)
+    slots, in_slots = slots_of(loader, target, nbytes_of(tensors_of(sample)) / max(1, kind.counts[0]))
     return Setting(
         models=models,
         optimizers=optimizers,
         teachers=teachers,
         losses=losses_of(models, loss, teachers, precision_of(precision), "cpu" if here.type == "meta" else here.type),
-        kind=kind_of(sample),
+        kind=kind,
         device=target,
         total=total,
         own=own,
@@ -352,6 +358,13 @@ def _bounds(least: int, most: int | None) -> tuple[int, int]:
     return least, top
 
 
+def _beside(optimizers: Sequence[torch.optim.Optimizer], models: Sequence[torch.nn.Module]) -> list[torch.Tensor]:
+    """The parameters that optimizers train and no model has, such as those of a loss."""
+    known = {id(parameter) for model in models for parameter in model.parameters()}
+    trained = (parameter for one in optimizers for group in one.param_groups for parameter in group["params"])
+    return [parameter for parameter in trained if id(parameter) not in known]
+
+
 def _place_of(models: Sequence[torch.nn.Module]) -> torch.device:
     places = sorted({str(p.device) for model in models for p in model.parameters()})
     if len(places) > 1:
@@ -372,17 +385,3 @@ def _memory_of(target: torch.device, here: torch.device, limit: int | str | None
         return parse_size(limit), 0
     free = budget.memory().free
     return free + (weights if here.type == "cpu" else 0), 0
-
-
-def slots_of(loader: Any, device: torch.device) -> tuple[Callable[[int], int], bool]:
-    """Return what a loader's slots take at each batch size, and whether the loop's batches lie in them."""
-    if loader is not None and not hasattr(loader, "batch_size"):
-        raise TypeError(f"loader is a DataLoader or a FastLoader, whose slots are counted; got {type(loader).__name__}")
-    name = "nbytes" if device.type == "cpu" else "device_nbytes"
-    nbytes = getattr(loader, name, 0) or 0
-    size = getattr(loader, "batch_size", None)
-    if not nbytes:
-        return lambda _: 0, False
-    if not size:
-        return lambda _: nbytes, True
-    return lambda wanted: math.ceil(nbytes / size * wanted), True

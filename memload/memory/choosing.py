@@ -13,6 +13,8 @@ RAM_SHARE = 0.5
 """Of free memory, what loading ahead may take."""
 LEAST_CACHE = 0.05
 """Of a dataset, below which a cache of its rows is not worth having."""
+ON_DISK = 1.2
+"""Free bytes of a disk for each byte that is written to it."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,8 @@ class Needs:
         stored: of them in files; less where they are compressed, 0 where they are in memory already.
         decoded: whether rows are decoded for every batch.
         cast: of all rows once they are cast as `ram_dtype` says; 0 if nothing is.
-        transformed: of what a deterministic function makes of all rows; 0 if there is none.
+        transformed: of what a deterministic function makes of all rows, if that can be kept; 0 if there is none.
+        written: whether that lies in files already.
     """
 
     rows: int
@@ -32,6 +35,7 @@ class Needs:
     decoded: bool = False
     cast: int = 0
     transformed: int = 0
+    written: bool = False
 
 
 @dataclass(frozen=True)
@@ -42,11 +46,13 @@ class Choice:
         tier: never AUTO.
         reason: a sentence with the figures that decided.
         cache_bytes: of HYBRID, how much to keep; 0 for the others.
+        of_results: whether it is the tier of what a function makes of the rows, rather than of the rows.
     """
 
     tier: Tier
     reason: str
     cache_bytes: int = 0
+    of_results: bool = False
 
 
 def choose(needs: Needs, free_ram: int, free_disk: int = 0) -> Choice:
@@ -61,11 +67,11 @@ def choose(needs: Needs, free_ram: int, free_disk: int = 0) -> Choice:
         >>> choose(Needs(rows=10**9, stored=10**9), free_ram=8 * 10**9).reason
         'mmap: 1 GB in files, which the page cache keeps: 8 GB of RAM are free'
     """
+    if needs.transformed:
+        return _for_transformed(needs, free_ram, free_disk)
     free, rows = format_size(free_ram), format_size(needs.rows)
     if needs.stored == 0:
         return Choice(Tier.RAM, f"ram: the {rows} of rows are in memory already")
-    if needs.transformed:
-        return _for_transformed(needs, free_ram, free_disk)
     loaded = needs.cast or needs.rows
     if needs.cast and loaded <= RAM_SHARE * free_ram:
         return Choice(
@@ -93,22 +99,25 @@ def choose(needs: Needs, free_ram: int, free_disk: int = 0) -> Choice:
     )
 
 
+def fits_on_disk(nbytes: int, free_disk: int) -> bool:
+    """Return whether so many bytes may be written where so many are free."""
+    return ON_DISK * nbytes <= free_disk
+
+
 def _for_transformed(needs: Needs, free_ram: int, free_disk: int) -> Choice:
     """Where the results of a function are kept that gives the same for a row every time."""
-    made = format_size(needs.transformed)
+    made, free = format_size(needs.transformed), format_size(free_ram)
     if needs.transformed <= RAM_SHARE * free_ram:
-        return Choice(
-            Tier.RAM, f"ram: the transform makes {made}, which half of the {format_size(free_ram)} free can hold"
-        )
-    if 1.2 * needs.transformed <= free_disk:
-        return Choice(
-            Tier.MMAP,
-            f"mmap: the transform makes {made}, too much for half of the {format_size(free_ram)} of free RAM; written "
-            f"once, they fit on the disk, where {format_size(free_disk)} are free",
-        )
+        reason = f"ram: the transform makes {made}, which half of the {free} free can hold"
+        return Choice(Tier.RAM, reason, of_results=True)
+    if needs.written or fits_on_disk(needs.transformed, free_disk):
+        disk = f"written once, it fits on the disk, where {format_size(free_disk)} are free"
+        reason = f"mmap: the transform makes {made}, too much for half of the {free} of free RAM; "
+        return Choice(Tier.MMAP, reason + ("it is in files already" if needs.written else disk), of_results=True)
     without = choose(Needs(needs.rows, needs.stored, needs.decoded, needs.cast), free_ram)
+    before = f"{without.reason}; " if needs.rows else ""
     return Choice(
         without.tier,
-        f"{without.reason}; the transform makes {made}, which fits neither RAM nor the disk, and runs for every batch",
+        f"{before}the transform makes {made}, which fits neither RAM nor the disk, and runs for every batch",
         without.cache_bytes,
     )

@@ -4,7 +4,7 @@
     rising from step to step              results are kept, on a GPU with their graph
     reserved far above what was ever used the allocator's memory is fragmented
     a step up that stays                  one large tensor
-    batches without a free slot           the loop keeps batches
+    batches without a free slot           the loop keeps batches; where far more is kept than these, results
 
 Pure: nothing is looked at here. Growth is judged where a loop always is at the same point, at the beginning of an epoch
 or between two batches, since what a step needs for a moment comes and goes; by the least value of each part of the
@@ -33,6 +33,8 @@ _BEFORE, _AFTER = 6, 3  # samples around a sudden step
 _SUDDEN_SHARE, _SUDDEN_BYTES = 0.1, 128 * _MB
 _UNDER_WAY = 3  # steps, after which nothing new should be taken
 _KEPT_SHARE, _KEPT_BATCHES = 0.25, 8
+_WITH_GRAPH = 1.5  # of what kept batches take: from there on there is more to it than batches
+_PAGE, _HUGE_PAGE, _OBJECTS = 4096, 2 * _MB, 16384  # bytes that memory of one batch is rounded up to; its tensors
 
 
 @dataclass(frozen=True)
@@ -65,11 +67,16 @@ class Rise:
         return (self.last - self.first) / (self.end - self.begin)
 
 
-def diagnose(series: Sequence[Sample]) -> list[Finding]:
-    """Return what the samples show, in the order of their time; one finding for each cause and place at most."""
+def diagnose(series: Sequence[Sample], *, ended: bool = False) -> list[Finding]:
+    """Return what the samples show, in the order of their time; one finding for each cause and place at most.
+
+    Args:
+        series: the samples.
+        ended: whether none will follow, so that what can be said is said.
+    """
     if not series:
         return []
-    found = [kept_batches(series)]
+    found = [kept_batches(series, ended=ended)]
     if found == [None]:  # which would explain the growth
         found.append(leak(series) or host_results_kept(series))
     found.append(sudden_step(series, "host", lambda sample: sample.held, series[-1].limit))
@@ -167,22 +174,47 @@ def sudden_step(series: Sequence[Sample], place: str, figure: Callable[[Sample],
     return None
 
 
-def kept_batches(series: Sequence[Sample]) -> Finding | None:
-    """Batches find no free slot, since the loop keeps those before."""
+def kept_batches(series: Sequence[Sample], *, ended: bool = False) -> Finding | None:
+    """Batches find no free slot, since the loop keeps those before: by themselves, or as a part of a graph it keeps."""
     last = series[-1]
-    for first in series:
-        batches, fresh = last.batches - first.batches, last.fresh_batches - first.fresh_batches
-        if batches > 0 and fresh >= _KEPT_BATCHES and fresh > _KEPT_SHARE * batches:
-            grown = last.held - first.held
-            more = f", and memory grew by {format_size(grown)} meanwhile" if grown > _HOST_RISE // 4 else ""
-            each = format_size(last.bytes_out / last.batches)
-            return Finding(
-                "batches kept",
-                f"{fresh} of {batches} batches of {each} found every slot taken and got memory of their own{more}: the "
-                "loop keeps batches, or views of them. Keep results or copies (x.clone()) instead, or give depth= the "
-                "number of batches you keep",
-            )
-    return None
+    first = next((one for one in series if _finds_no_slots(one, last)), None)
+    if first is None:
+        return None
+    turns = [one for one in series if one.at_batch is not None and one.step >= _UNDER_WAY]
+    since = last.fresh_at_batch - turns[0].fresh_at_batch if turns else 0
+    if last.at_batch is not None and since < _KEPT_BATCHES and not ended:
+        return None  # a few looks later it is known what else is kept
+    each = last.bytes_out / last.batches
+    graphs = _beside_batches(turns[0], last, each) if turns else 0
+    if graphs:
+        return Finding(
+            "results kept",
+            f"memory grew by {format_size(graphs)} between step {turns[0].step} and {last.step}, far more than batches "
+            f"of {format_size(each)} take that found every slot taken: results are kept, with their whole graph and "
+            "the batch that each was made of: keep loss.item() or x.detach() instead; or a list or cache grows",
+        )
+    batches, fresh = last.batches - first.batches, last.fresh_batches - first.fresh_batches
+    grown = last.held - first.held
+    more = f", and memory grew by {format_size(grown)} meanwhile" if grown > _HOST_RISE // 4 else ""
+    return Finding(
+        "batches kept",
+        f"{fresh} of {batches} batches of {format_size(each)} found every slot taken and got memory of their own{more}"
+        ": the loop keeps batches, views of them, or losses whose graph holds them. Keep results (loss.item(), "
+        "x.detach()) or copies (x.clone()) instead, or give depth= the number of batches you keep",
+    )
+
+
+def _finds_no_slots(first: Sample, last: Sample) -> bool:
+    batches, fresh = last.batches - first.batches, last.fresh_batches - first.fresh_batches
+    return batches > 0 and fresh >= _KEPT_BATCHES and fresh > _KEPT_SHARE * batches
+
+
+def _beside_batches(first: Sample, last: Sample, each: float) -> int:
+    """By how much memory grew between two turns of the loop, if that is far more than the batches kept take; else 0."""
+    grown = (last.at_batch or 0) - (first.at_batch or 0)
+    page = _PAGE if each < _HUGE_PAGE else _HUGE_PAGE
+    kept = (last.fresh_at_batch - first.fresh_at_batch) * (-(-each // page) * page + _OBJECTS)
+    return grown if grown > _WITH_GRAPH * kept and grown - kept > _HOST_RISE // 4 else 0
 
 
 def rise(points: Sequence[tuple[float, int]], least: int, parts: int) -> Rise | None:

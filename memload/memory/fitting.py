@@ -155,6 +155,11 @@ def fit(
     if effective_batch < min_batch_size or min_batch_size < 1:
         raise ValueError(f"effective_batch is {effective_batch}: at least min_batch_size, {min_batch_size}, from 1 on")
     sizes = [memory] if isinstance(memory, (int, str)) else list(memory)
+    if not sizes:
+        raise ValueError('memory is the size of a device, such as "24GB", or of several in a list; got none')
+    precisions = [precisions] if isinstance(precisions, str) else list(precisions)
+    if not precisions:
+        raise ValueError('precisions are those to compute in, such as ["bf16", "fp32"], the preferred first; got none')
     common: dict[str, Any] = {
         "loss": loss,
         "optimizer": optimizer,

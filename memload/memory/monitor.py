@@ -195,12 +195,12 @@ class Monitor:
 def _logs(log: Log | Iterable[Log] | None) -> tuple[list[Path], tuple[MetricLog, ...]]:
     if log is None:
         return [], ()
-    alone = isinstance(log, str | os.PathLike) or hasattr(log, "write")
+    alone = isinstance(log, str | os.PathLike) or hasattr(log, "write") or not isinstance(log, Iterable)
     paths: list[Path] = []
     others: list[Any] = []
     for one in [log] if alone else log:  # type: ignore[union-attr]
         if isinstance(one, str | os.PathLike):
-            paths.append(Path(one).absolute())
+            paths.append(_checked_file(one))
         elif hasattr(one, "write") and hasattr(one, "close"):
             others.append(one)
         else:
@@ -208,6 +208,12 @@ def _logs(log: Log | Iterable[Log] | None) -> tuple[list[Path], tuple[MetricLog,
     if len(paths) > 1:
         raise ValueError(f"log names {len(paths)} files; one is enough, since it holds everything")
     return paths, tuple(others)
+
+
+def _checked_file(path: str | os.PathLike[str]) -> Path:
+    if Path(path).is_dir():  # as that of an empty text is
+        raise ValueError(f'log is the path of a file, such as "mem.jsonl", got {str(path)!r}, which is a directory')
+    return Path(path).absolute()
 
 
 def _checked_interval(value: float) -> float:

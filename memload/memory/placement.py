@@ -7,12 +7,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
+
 from memload._core import Storage
 from memload.cast import Cast
 from memload.cold import SMALL_ROW
 from memload.dataset import Dataset
 from memload.fields import Field
 from memload.groups import GroupedDataset
+from memload.map_results import DrawingError, Results
+from memload.mapped import MappedDataset
 from memload.memory.choosing import RAM_SHARE, Choice, Needs, choose
 from memload.memory.placing import TierOptions, caches_of, needs_of
 from memload.memory.request import Request
@@ -42,6 +46,8 @@ class Placement:
         array_bytes: of rows that are in RAM already, whatever the tier.
         planned: whether the data do not exist yet.
         casts: whether rows are cast when they are loaded.
+        results: what a function makes of all rows, where "auto" may keep it rather than the rows: of that form, zeros.
+        written_bytes: of results that are written to the disk first.
         reason: why "auto" chose the tier; empty where it was given.
     """
 
@@ -55,6 +61,8 @@ class Placement:
     array_bytes: int
     planned: bool
     casts: bool
+    results: Dataset | None = None
+    written_bytes: int = 0
     reason: str = ""
 
     @classmethod
@@ -92,6 +100,7 @@ class Placement:
             array_bytes=sum(storage.nbytes for storage in storages if not storage.mapped),
             planned=planned,
             casts=bool(casts),
+            results=_results_of(data) if tier is Tier.AUTO else None,
         )
 
     def settled(self, free_ram: int, free_disk: int) -> Placement:
@@ -106,6 +115,8 @@ class Placement:
         """
         if self.tier is Tier.AUTO:
             choice = self.choice(free_ram, free_disk)
+            if choice.of_results:
+                return self._of_results(choice)
             if self.casts and choice.tier is not Tier.RAM:
                 raise ValueError(
                     f"rows are cast ahead only where they are kept in RAM, and these are not ({choice.reason}): leave "
@@ -126,7 +137,22 @@ class Placement:
             needs = replace(needs_of(_fields(self.dataset), {}), rows=rows, cast=self.held_bytes if self.casts else 0)
             if self.casts:
                 needs = replace(needs, stored=rows)
-        return choose(needs, free_ram, free_disk)
+        made = 0 if self.results is None else self.results.nbytes
+        return choose(replace(needs, transformed=made), free_ram, free_disk)
+
+    def _of_results(self, choice: Choice) -> Placement:
+        """The placement of what a function made of the rows, which is all that the loader reads."""
+        assert self.results is not None
+        made, in_ram = self.results.nbytes, choice.tier is Tier.RAM
+        return replace(
+            self,
+            dataset=self.results,
+            tier=choice.tier,
+            stored_bytes=made,
+            held_bytes=made if in_ram else 0,
+            written_bytes=0 if in_ram else made,
+            reason=choice.reason,
+        )
 
     @property
     def reads_past_cache(self) -> bool:
@@ -139,7 +165,7 @@ class Placement:
     @property
     def mapped_bytes(self) -> int:
         """Bytes of files that are mapped, and that the page cache can hold."""
-        return self.stored_bytes if self.planned else self.file_bytes
+        return self.written_bytes or (self.stored_bytes if self.planned else self.file_bytes)
 
 
 def recast(dataset: Any, casts: Mapping[str, Cast]) -> Dataset:
@@ -157,6 +183,25 @@ def recast(dataset: Any, casts: Mapping[str, Cast]) -> Dataset:
             raise KeyError(f"ram_dtype= names the field {name!r}; the dataset has {', '.join(map(repr, fields))}")
         fields[name] = zero_field(name, cast.dtype, fields[name].shape, len(dataset))
     return replace(dataset, fields=fields)
+
+
+def _results_of(data: Any) -> Dataset | None:
+    """A dataset of zeros of the form that a function gives rows; None without one, or if it is not to be kept."""
+    if not isinstance(data, MappedDataset) or not len(data):
+        return None
+    try:
+        results = Results(data)
+        fields = {name: _form_of(value) for name, value in results.first.items()}
+        return DatasetShape(results.rows, fields).zeros()
+    except (DrawingError, TypeError):  # random numbers, or samples that no cache takes: it runs for every batch
+        return None
+
+
+def _form_of(batch: Any) -> tuple[Any, tuple[int, ...]]:
+    """Dtype and shape of the row of a batch of one; of a text those of its bytes."""
+    if isinstance(batch, torch.Tensor):
+        return batch.dtype, tuple(batch.shape[1:])
+    return torch.uint8, (len(batch[0].encode()),)
 
 
 def _tier_of(data: Any) -> Tier:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from dataclasses import fields as dataclass_fields
 from typing import Any
 
 from memload._core import Column, Ragged, RowCache, Storage, Tiles, Windows
 from memload.cast import Cast
 from memload.dtypes import as_torch_dtype
 from memload.fields import Field, row_nbytes
-from memload.memory.budget import disk_free, memory
+from memload.memory.budget import memory
 from memload.memory.choosing import RAM_SHARE, Choice, Needs, choose
-from memload.memory.columns import file_storages, on_storages
+from memload.memory.columns import on_storages
 from memload.memory.guards import check_memory
 from memload.memory.loading import loaded
 from memload.memory.tiers import LEAST_CACHE_BYTES, Tier
@@ -76,6 +77,15 @@ class TierOptions:
             if casts[name].layout is not None or casts[name].augment is not None:
                 raise ValueError(f"field {name!r}: layout= and augment= are the loader's, in its cast=")
         return casts
+
+
+def check_option_names(given: Iterable[str], taker: str) -> None:
+    """Raise TypeError if one of these is no option of any tier; `taker` is what was called."""
+    known = [*(one.name for one in dataclass_fields(TierOptions)), "device"]
+    unknown = [name for name in given if name not in known]
+    if unknown:
+        named = " and ".join(f"{name}=" for name in unknown)
+        raise TypeError(f"{taker} takes no {named}; options of tiers are {', '.join(known)}")
 
 
 def as_tier(tier: object) -> Tier:
@@ -147,11 +157,25 @@ def caches_of(fields: Iterable[Field]) -> list[RowCache]:
 
 
 def _automatically(fields: Mapping[str, Field], options: TierOptions, casts: Mapping[str, Cast]) -> dict[str, Field]:
-    choice = choose(needs_of(fields, casts), memory().free, _disk(fields))
-    if choice.tier is Tier.RAM:
-        return _in_ram(fields, options, casts, choice.reason)
-    if casts:
+    choice = choose(needs_of(fields, casts), memory().free)
+    if casts and choice.tier is not Tier.RAM:
         raise _cannot_cast(choice)
+    return placed_as_chosen(fields, choice, options, casts)
+
+
+def placed_as_chosen(
+    fields: Mapping[str, Field],
+    choice: Choice,
+    options: TierOptions,
+    casts: Mapping[str, Cast] | None = None,
+) -> dict[str, Field]:
+    """Return the fields on the tier that was chosen for them, with its reason.
+
+    Raises:
+        MemorySpaceError: it does not fit any more.
+    """
+    if choice.tier is Tier.RAM:
+        return _in_ram(fields, options, casts or {}, choice.reason)
     if choice.tier is Tier.HYBRID:
         return _behind_cache(fields, replace(options, cache_bytes=choice.cache_bytes), choice.reason)
     return _on_files(fields, choice.tier, None, choice.reason)
@@ -162,11 +186,6 @@ def _cannot_cast(choice: Choice) -> ValueError:
         f"rows are cast ahead only where they are kept in RAM, and this set is not ({choice.reason}): leave ram_dtype= "
         "out, and give the loader cast="
     )
-
-
-def _disk(fields: Mapping[str, Field]) -> int:
-    storage = next(file_storages(one.column for one in fields.values()), None)
-    return 0 if storage is None else disk_free(storage.name)
 
 
 def _in_ram(
@@ -209,7 +228,7 @@ def _on_files(fields: Mapping[str, Field], tier: Tier, cache: RowCache | None, r
             )
         if storage not in made:
             past_cache = tier is not Tier.MMAP
-            made[storage] = Storage.map_file(storage.name, past_cache, cache, str(tier), reason)
+            made[storage] = Storage.map_file(storage.name, past_cache, cache, str(tier), reason, storage.files)
         return made[storage]
 
     return {name: replace(one, column=on_storages(one.column, exchange)) for name, one in fields.items()}

@@ -61,8 +61,9 @@ def plan(
     Args:
         data: a dataset that FastLoader reads natively, or a `memload.DatasetShape`.
         batch_size: rows per batch.
-        tier: where the rows are kept, see `memload.Tier`; "auto" for what suits the machine. None: where the dataset
-            was opened; those of a `DatasetShape` in mapped files.
+        tier: where the rows are kept, see `memload.Tier`; "auto" for what suits the machine, and for ``ds.map(fn)``
+            as ``.cache(path, tier="auto")``, if the function is not random. None: where the dataset was opened; those
+            of a `DatasetShape` in mapped files.
         ram_dtype: with the tier "ram" the dtype, or `memload.Cast`, of fields that are cast once, when they are loaded.
         cache_bytes: with the tier "hybrid" what its cache may take; bytes, or a text such as "40GB"; default: as
             `memload.open` has it.
@@ -128,7 +129,10 @@ class _Planner:
         placement = Placement.of(request)
         machine = Machine.of(request.ram, request.gpu, request.disk, placement.files)
         sizes = Sizes.of(request, placement)
-        placement = placement.settled(free_for_rows(sizes, machine), machine.disk or 0)
+        settled = placement.settled(free_for_rows(sizes, machine), machine.disk or 0)
+        if settled.dataset is not placement.dataset:  # the loader reads what a function made
+            sizes = Sizes.of(request, settled)
+        placement = settled
         training = Training.of(request, sizes.sample)
         ram = ram_account(request, placement, sizes, machine, training.offloaded_bytes if training else 0)
         gpu = gpu_account(request, placement, sizes, machine, self._lines(training, request.batch_size))

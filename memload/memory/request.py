@@ -10,6 +10,7 @@ import torch
 
 from memload.cast import Cast
 from memload.dtypes import as_torch_dtype
+from memload.gpu.devices import named_device
 from memload.memory.model_bytes import Modules
 from memload.memory.placing import as_tier
 from memload.memory.tiers import Tier
@@ -21,7 +22,7 @@ class Request:
     """The arguments of `memload.plan`, which documents them.
 
     Raises:
-        ValueError: a number is below 1, or there is no such tier or precision.
+        ValueError: a number is below 1, or there is no such tier, device or precision.
     """
 
     data: Any
@@ -46,6 +47,8 @@ class Request:
     def __post_init__(self) -> None:
         if self.tier is not None:
             object.__setattr__(self, "tier", as_tier(self.tier))
+        if self.device is not None and named_device(self.device).type == "cpu":
+            object.__setattr__(self, "device", None)
         object.__setattr__(self, "ram_dtype", _casts(self.ram_dtype))
         for name in ("batch_size", "accumulate", "processes"):
             value = getattr(self, name)

@@ -39,6 +39,7 @@ class Sample:
         at_batch: what the process itself held, caches apart, when a loop last asked for a batch: always at the same
             point of a step.
         at_epoch: the same when the epoch began.
+        fresh_at_batch: of `fresh_batches`, those until `at_batch` was taken.
         total: memory of the machine.
         available: what the machine could give without swapping.
         page_cache: files in memory: of the control group where it has a limit, else of the machine.
@@ -64,6 +65,7 @@ class Sample:
     cached: int = 0
     at_batch: int | None = None
     at_epoch: int | None = None
+    fresh_at_batch: int = 0
     total: int = 0
     available: int = 0
     page_cache: int = 0
@@ -120,7 +122,7 @@ class Place:
     """Where a loop is, and what its own thread saw there; None: it has not been there yet.
 
     Attributes:
-        epoch, step, at_batch, at_epoch: as of a `Sample`.
+        epoch, step, at_batch, at_epoch, fresh_at_batch: as of a `Sample`.
         gpus: what it saw of GPUs when it last asked for a batch.
     """
 
@@ -128,6 +130,7 @@ class Place:
     step: int = 0
     at_batch: int | None = None
     at_epoch: int | None = None
+    fresh_at_batch: int = 0
     gpus: Mapping[int, Turn] | None = None
 
 
@@ -186,6 +189,7 @@ class Sampler:
             cached=self.caches.nbytes,
             at_batch=place.at_batch,
             at_epoch=place.at_epoch,
+            fresh_at_batch=place.fresh_at_batch,
             **self._system(),
             disk_free=_disk_free(self._folder),
             batches=stats.batches,
@@ -200,6 +204,10 @@ class Sampler:
     def private(self) -> int:
         """Return what the process itself, without its children and caches, holds now; some ten microseconds."""
         return max(0, resident([self.pid], self._proc)[self.pid].private - self.caches.nbytes)
+
+    def fresh(self) -> int:
+        """Return how many batches found no free slot since the first look."""
+        return self._loaders().fresh_batches
 
     def _gpus(self, pids: Sequence[int], turns: Mapping[int, Turn] | None) -> list[GpuSample]:
         if self._inside:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import mmap
-from collections.abc import Mapping
+import numbers
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -34,7 +35,7 @@ class DatasetShape:
     Raises:
         ValueError: no rows, no fields, a shape that no field can have, or lengths that are missing or contradict
             themselves.
-        TypeError: a dtype is none.
+        TypeError: a dtype is none, or fields are not by name.
 
     Example:
         >>> import memload
@@ -55,9 +56,10 @@ class DatasetShape:
         if not self.fields:
             raise ValueError('a dataset needs at least one field, such as {"stim": ("uint8", (425, 425, 3))}')
         fields = {}
-        for name, (dtype, shape) in self.fields.items():
+        for name, given in _named(self.fields, "fields", '{"stim": ("uint8", (425, 425, 3))}'):
             check_name(name)
-            fields[name] = (as_torch_dtype(dtype), _checked(name, tuple(shape)))
+            dtype, shape = _pair(given, f'field {name!r}: dtype and shape, such as ("uint8", (425, 425, 3))')
+            fields[name] = (as_torch_dtype(dtype), _checked(name, shape))
             check_size(fields[name][0], (side or 1 for side in fields[name][1]), self.rows)
         object.__setattr__(self, "fields", MappingProxyType(fields))
         object.__setattr__(self, "lengths", MappingProxyType(self._checked_lengths()))
@@ -80,16 +82,21 @@ class DatasetShape:
         )
 
     def _checked_lengths(self) -> dict[str, tuple[float, int]]:
+        lengths = dict(_named(self.lengths, "lengths", '{"x": (24, 80)}'))
         ragged = {name for name, (_, shape) in self.fields.items() if None in shape}
-        if ragged != set(self.lengths):
+        if ragged != set(lengths):
             raise ValueError(
                 f"lengths= gives mean and greatest length of the fields whose rows differ, which are "
-                f"{sorted(ragged) or 'none'}; got {sorted(self.lengths) or 'none'}"
+                f"{sorted(ragged) or 'none'}; got {sorted(lengths) or 'none'}"
             )
-        for name, (mean, greatest) in self.lengths.items():
-            if not 0 < mean <= greatest:
+        found = {}
+        for name, given in lengths.items():
+            mean, greatest = _pair(given, f"field {name!r}: the mean and the greatest length, such as (24, 80)")
+            numeric = isinstance(mean, numbers.Real) and isinstance(greatest, numbers.Integral)
+            if not (numeric and 0 < float(mean) <= int(greatest)):
                 raise ValueError(f"field {name!r}: a mean length from 0 to the greatest, got {(mean, greatest)}")
-        return {name: (float(mean), int(greatest)) for name, (mean, greatest) in self.lengths.items()}
+            found[name] = (float(mean), int(greatest))
+        return found
 
     def _field_bytes(self, name: str) -> int:
         dtype, shape = self.fields[name]
@@ -125,12 +132,24 @@ def zero_field(name: str, dtype: torch.dtype, shape: tuple[Any, ...], rows: int)
     return Field(dtype, shape, Column(nbytes, [(storage, 0, rows, 0)]))
 
 
-def _checked(name: str, shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
-    sides = [side for side in shape if side is not None]
-    counts = all(isinstance(side, int) and side >= 0 for side in sides)
-    if not counts or len(shape) - len(sides) > 1 or None in shape[2:]:
+def _named(given: Any, what: str, example: str) -> Iterable[tuple[Any, Any]]:
+    if not isinstance(given, Mapping):
+        raise TypeError(f"{what} is a mapping by name, such as {example}; got {type(given).__name__}")
+    return given.items()
+
+
+def _pair(given: Any, what: str) -> tuple[Any, Any]:
+    if not isinstance(given, list | tuple) or len(given) != 2:
+        raise ValueError(f"{what}; got {given!r:.80}")
+    return given[0], given[1]
+
+
+def _checked(name: str, shape: Any) -> tuple[int | None, ...]:
+    sides = [side for side in shape if side is not None] if isinstance(shape, Sequence) else [shape]
+    counts = all(isinstance(side, numbers.Integral) and not isinstance(side, bool) and int(side) >= 0 for side in sides)
+    if not isinstance(shape, Sequence) or not counts or len(shape) - len(sides) > 1 or None in shape[2:]:
         raise ValueError(
             f"field {name!r}: the shape of a row is of whole numbers, such as (425, 425, 3), one of the first two None "
             f"where rows differ in length; got {shape!r:.80}"
         )
-    return shape
+    return tuple(None if side is None else int(side) for side in shape)

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from memload.fields import Field
 from memload.gpu.bringing import brought
 from memload.gpu.devices import device_of
-from memload.gpu.near import NearField
+from memload.gpu.near import NearField, near_device
 from memload.gpu.pinned_memory import PinnedField
-from memload.memory.placing import TierOptions, as_tier, caches_of, placed, reasons_of, tiers_of
+from memload.memory.placing import (
+    TierOptions,
+    as_tier,
+    caches_of,
+    check_option_names,
+    placed,
+    reasons_of,
+    tiers_of,
+)
 from memload.memory.tiers import Tier
 from memload.sizes import format_size
 
@@ -47,6 +55,7 @@ class Tiered(Base):
         on_pressure: str | None = None,
         progress: bool | None = None,
         device: Any = None,
+        **unknown: NoReturn,
     ) -> _D:
         """Return this dataset with its rows kept on another tier; batches are the same. See docs/tiers.md.
 
@@ -79,6 +88,7 @@ class Tiered(Base):
             >>> ds.tier, ds[1]["data"].dtype
             (<Tier.RAM: 'ram'>, torch.bfloat16)
         """
+        check_option_names(unknown, "with_tier")
         options, where = TierOptions(ram_dtype, compressed, share, cache_bytes, on_pressure, progress), as_tier(tier)
         options.check_for(where)
         if where in (Tier.DEVICE, Tier.PINNED):
@@ -103,6 +113,18 @@ class Tiered(Base):
     def tier_reason(self) -> str:
         """Why tier="auto" chose what it chose, in a sentence; empty where the tier was given."""
         return "; ".join(reasons_of(self.fields.values()))
+
+
+def origin_words(fields: Mapping[str, Field]) -> str:
+    """Return what a dataset's repr says of where its rows are read from."""
+    if (device := near_device(fields)) is not None:
+        return f"on {device}"
+    storages = {storage for field in fields.values() for storage in field.column.storages}
+    files = sorted({storage.name for storage in storages if storage.mapped or (storage.is_image and storage.name)})
+    if not files:
+        return "in memory"
+    shown = f"in {files[0]}" if len(files) == 1 else f"in {len(files)} files, the first {files[0]}"
+    return shown if all(storage.mapped or storage.is_image for storage in storages) else f"{shown}, and in memory"
 
 
 def tier_words(fields: Mapping[str, Field]) -> str:

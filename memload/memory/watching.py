@@ -86,7 +86,7 @@ class Watching:
         self._stopped = False
         self._reported: set[str] = set()
         self._cpu_seconds = 0.0
-        self._diagnosis = Paced(lambda: diagnose(self.series), _DIAGNOSIS_SHARE)
+        self._diagnosis = Paced(self._diagnosed, _DIAGNOSIS_SHARE)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="memload-monitor", daemon=True)
         self.series: list[Sample] = []
@@ -156,7 +156,8 @@ class Watching:
         self._turns += 1
         if self._wanted:
             self._wanted = False
-            self._place = replace(self._place, at_batch=self._sampler.private(), gpus=turns_now())
+            seen, fresh = self._sampler.private(), self._sampler.fresh()
+            self._place = replace(self._place, at_batch=seen, fresh_at_batch=fresh, gpus=turns_now())
         every = self._settings.empty_cache_every
         if self._empties or (every is not None and self._turns % every == 0):
             self._empties = False
@@ -187,6 +188,9 @@ class Watching:
             self._check(sample)
         except Exception as error:
             self._report("looking at memory", error)
+
+    def _diagnosed(self) -> list[Finding]:
+        return diagnose(self.series, ended=self._ended.is_set())
 
     def _take(self, sample: Sample, before: Sample | None) -> None:
         self.series.append(sample)

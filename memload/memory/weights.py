@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from memload.dense import is_dense
 from memload.gpu.interface import Interface
 
 _ALIGNMENT = 256  # of each tensor: as much as any kernel asks for
@@ -45,7 +46,7 @@ class Held:
 
     def __post_init__(self) -> None:
         self.shape = tuple(self.tensor.shape)
-        self.stride = self.tensor.stride() if _is_dense(self.tensor) else torch.empty(self.shape).stride()
+        self.stride = self.tensor.stride() if is_dense(self.tensor) else torch.empty(self.shape).stride()
 
     @property
     def nbytes(self) -> int:
@@ -164,17 +165,6 @@ def _check(name: str, tensor: torch.Tensor) -> None:
         raise TypeError(f"{name} is a {type(tensor).__name__}; what can be offloaded are plain parameters and buffers")
     if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_nested or tensor.device.type == "meta":
         raise TypeError(f"{name} is {tensor.layout} on {tensor.device}; what can be offloaded are dense tensors")
-
-
-def _is_dense(tensor: torch.Tensor) -> bool:
-    """Whether the elements are one run of memory, in whatever order of axes."""
-    axes = sorted((step, side) for side, step in zip(tensor.shape, tensor.stride(), strict=True) if side != 1)
-    expected = 1
-    for step, side in axes:
-        if step != expected:
-            return False
-        expected *= side
-    return tensor.numel() > 0
 
 
 def layers_of(module: nn.Module) -> list[nn.Module]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -44,8 +44,10 @@ def _borrow_ndarray(name: str, array: np.ndarray[Any, Any]) -> Field:
     stride = array.strides[0] if len(array) > 1 else 0
     if stride < 0 or not array[:1].flags.c_contiguous:
         raise ValueError(_scattered(name, "numpy.ascontiguousarray(array)"))
-    field = _borrow(name, array, array.ctypes.data, dtype, array.shape, stride)
     root = _root(array)
+    allocated = isinstance(root, np.ndarray) and root.flags.owndata
+    lent = _Lent(array, array.ctypes.data, allocated)
+    field = _borrow(name, lent, dtype, array.shape, stride)
     return _watched(name, field, root) if isinstance(root, torch.Tensor) else field
 
 
@@ -68,7 +70,9 @@ def _borrow_tensor(name: str, tensor: torch.Tensor) -> Field:
     if not tensor[:1].is_contiguous():
         raise ValueError(_scattered(name, "tensor.contiguous(), or numpy.ascontiguousarray(array) for an array"))
     stride = tensor.stride(0) * tensor.itemsize if len(tensor) > 1 else 0
-    field = _borrow(name, _hold(tensor), tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), stride)
+    allocated = tensor.untyped_storage().resizable()  # torch resizes nothing but what it has allocated itself
+    lent = _Lent(_hold(tensor), tensor.data_ptr(), allocated)
+    field = _borrow(name, lent, tensor.dtype, tuple(tensor.shape), stride)
     return _watched(name, field, tensor)
 
 
@@ -101,7 +105,15 @@ def _scattered(name: str, remedy: str) -> str:
     return f"field {name!r}: a row is not one contiguous run of bytes; pass {remedy}, which copies"
 
 
-def _borrow(name: str, owner: object, address: int, dtype: torch.dtype, shape: tuple[int, ...], stride: int) -> Field:
+class _Lent(NamedTuple):
+    """Memory of a user's: what keeps it, where it begins, and whether it was allocated, and so is no file's."""
+
+    owner: object
+    address: int
+    allocated: bool
+
+
+def _borrow(name: str, lent: _Lent, dtype: torch.dtype, shape: tuple[int, ...], stride: int) -> Field:
     rows, *row_shape = shape
     try:
         check_size(dtype, row_shape, rows)
@@ -109,13 +121,13 @@ def _borrow(name: str, owner: object, address: int, dtype: torch.dtype, shape: t
         raise ValueError(f"field {name!r}: {error}") from None
     row_bytes = math.prod(row_shape) * dtype.itemsize
     span = (rows - 1) * stride + row_bytes if rows else 0
-    storage, offset = _storage(name, owner, address, span)
+    storage, offset = _storage(name, lent, span)
     return Field(dtype, tuple(row_shape), Column(row_bytes, [(storage, offset, rows, stride)]))
 
 
-def _storage(name: str, owner: object, address: int, nbytes: int) -> tuple[Storage, int]:
-    file = mapped_file(address, nbytes) if nbytes else None
+def _storage(name: str, lent: _Lent, nbytes: int) -> tuple[Storage, int]:
+    file = mapped_file(lent.address, nbytes) if nbytes and not lent.allocated else None
     if file is None:
-        return Storage.borrow(owner, address, nbytes, f"the array of field {name!r}"), 0
+        return Storage.borrow(lent.owner, lent.address, nbytes, f"the array of field {name!r}"), 0
     path, offset = file
     return Storage.map_file(path), offset

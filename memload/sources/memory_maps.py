@@ -5,9 +5,13 @@ Read as a file, it travels to worker processes as a path, is asked for ahead of 
 
 from __future__ import annotations
 
+import bisect
+import ctypes
+import fcntl
 import os
 import re
 import stat
+import struct
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,18 +47,52 @@ class Mapping:
         return (found.st_dev, found.st_ino) == (self.device, self.inode) and stat.S_ISREG(found.st_mode)
 
 
+# struct procmap_query of linux/fs.h: size, flags, address, begin, end, permissions, page size, offset, inode; device;
+# bytes of the name and of a build id; where these are wanted
+_QUERY = struct.Struct("=9Q4I2Q")
+_PROCMAP_QUERY = 3 << 30 | _QUERY.size << 16 | ord("f") << 8 | 17  # _IOWR('f', 17, struct procmap_query)
+_WRITABLE, _SHARED = 2, 8
+_LONGEST = 4096
+
+
 def mapping_of(address: int) -> Mapping | None:
     """Return the mapping of a file that holds this address; None if there is none."""
-    for line in Path("/proc/self/maps").read_text().splitlines():
-        match = _LINE.fullmatch(line)
-        if match is None:
-            continue
-        begin, end, offset = (int(match[group], 16) for group in (1, 2, 4))
-        if begin <= address < end:
-            device = os.makedev(int(match[5], 16), int(match[6], 16))
-            shows_file = match[3][3] == "s" or match[3][1] == "-"
-            return Mapping(begin, end, offset, shows_file, match[8], device, int(match[7]))
-    return None
+    try:
+        return asked(address)
+    except OSError:  # a kernel before 6.11, which only has the list of all mappings
+        return listed(address)
+
+
+def asked(address: int) -> Mapping | None:
+    """Ask the kernel for the mapping of one address; OSError where it does not answer such questions."""
+    name = ctypes.create_string_buffer(_LONGEST)
+    query = bytearray(_QUERY.pack(_QUERY.size, 0, address, *[0] * 8, _LONGEST, 0, ctypes.addressof(name), 0))
+    with Path("/proc/self/maps").open("rb") as maps:
+        try:
+            fcntl.ioctl(maps, _PROCMAP_QUERY, query)
+        except FileNotFoundError:  # nothing is mapped there
+            return None
+    _, _, _, begin, end, permissions, _, offset, inode, major, minor, *_ = _QUERY.unpack(query)
+    path = os.fsdecode(name.value)
+    if not path.startswith("/"):
+        return None
+    shows_file = bool(permissions & _SHARED) or not permissions & _WRITABLE
+    return Mapping(begin, end, offset, shows_file, path, os.makedev(major, minor), inode)
+
+
+def listed(address: int) -> Mapping | None:
+    """Look the mapping of one address up in the list of all."""
+    lines = Path("/proc/self/maps").read_bytes().split(b"\n")[:-1]  # thousands, in the order of their addresses
+    at = bisect.bisect_right(lines, address, key=lambda line: int(line.partition(b"-")[0], 16)) - 1
+    match = _LINE.fullmatch(os.fsdecode(lines[at]))
+    if match is None:
+        return None
+    begin, end, offset = (int(match[group], 16) for group in (1, 2, 4))
+    if not begin <= address < end:
+        return None
+    device = os.makedev(int(match[5], 16), int(match[6], 16))
+    shows_file = match[3][3] == "s" or match[3][1] == "-"
+    return Mapping(begin, end, offset, shows_file, match[8], device, int(match[7]))
 
 
 def mapped_file(address: int, nbytes: int) -> tuple[str, int] | None:

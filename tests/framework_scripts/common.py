@@ -15,9 +15,6 @@ from torch.utils.data import DataLoader, Dataset
 
 import memload
 
-sys.path.append(str(Path(__file__).parents[1]))
-import vision  # noqa: F401 - Lightning imports torchvision if it is there, whether or not it suits this torch
-
 ROWS = 103  # a prime: no number of ranks divides it
 BATCH = 8
 WIDTH = 6

@@ -7,7 +7,10 @@ import tempfile
 import warnings
 from pathlib import Path
 
-import common  # noqa: F401 - first, for what it does to torchvision
+sys.path.append(str(Path(__file__).parents[1]))
+import vision  # noqa: F401 - first: Lightning imports torchvision if it is there, whether or not it suits this torch
+
+# isort: split
 import lightning.pytorch as pl
 import torch
 from common import BATCH, Net, Noted, dataset, door_loader, report, stock_loader

@@ -1,7 +1,7 @@
-"""A plain loop under torchrun, with DistributedSampler and DistributedDataParallel."""
+"""Under torchrun, the program of the page, and a plain loop with DistributedSampler and DistributedDataParallel."""
 
+import page
 import torch
-import torch.distributed as dist
 from common import BATCH, Net, Noted, dataset, door_loader, report, stock_loader
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DistributedSampler
@@ -39,9 +39,9 @@ def compared(make_loader, **arguments):
     return {"ours": trained(make_loader, **arguments), "stock": trained(stock_loader, **arguments)}
 
 
-dist.init_process_group("gloo")
 report(
     {
+        "the page": lambda: page.run("torchrun"),  # it begins the group of processes that the others use
         "FastLoader": lambda: compared(memload.FastLoader),
         "FastLoader, drop_last": lambda: compared(memload.FastLoader, drop_last=True),
         "FastLoader, in order": lambda: compared(memload.FastLoader, shuffle=False),
