@@ -54,7 +54,7 @@ class RaggedField(Field):
             )
         if self.form not in FORMS:
             raise ValueError(f"batches of rows that differ in length are one of {FORMS}, got {self.form!r}")
-        check_pad_value(self.pad_value, self.dtype)
+        object.__setattr__(self, "pad_value", pad_as(self.pad_value, self.dtype))
         if self.form != "offsets" and (self.axis or self.text):
             what = "texts, which are a list of str" if self.text else "rows that are joined along their second axis"
             raise ValueError(f'{self.form!r} is not for {what} in every batch; leave them as they are, "offsets"')
@@ -172,8 +172,8 @@ def forms_of_fields(fields: Mapping[Any, Field]) -> dict[Any, tuple[Form | None,
     return {key: (None if field.text else field.form, field.axis, field.pad_value) for key, field in ragged.items()}
 
 
-def check_pad_value(value: Any, dtype: torch.dtype) -> None:
-    """Raise ValueError or TypeError unless rows of that dtype can be padded with this number."""
+def pad_as(value: Any, dtype: torch.dtype) -> Any:
+    """Return the number as rows of that dtype hold it. Raises TypeError and ValueError if they cannot."""
     if not isinstance(value, int | float | complex | np.number):
         raise TypeError(f"pad_value is a number, got {kind(value)}")
     try:
@@ -183,6 +183,7 @@ def check_pad_value(value: Any, dtype: torch.dtype) -> None:
     rounds = dtype.is_floating_point or dtype.is_complex
     if held is None or not (held == value or value != value or (rounds and math.isfinite(abs(held)))):
         raise ValueError(f"pad_value {value!r} is no {dtype_name(dtype)}: give one that rows of it can hold")
+    return held
 
 
 def with_forms(fields: Sequence[tuple[str, Field]], forms: Any, pad_value: Any = None) -> dict[str, Field]:

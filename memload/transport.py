@@ -101,6 +101,7 @@ class _Packer:
         self.packed: list[PackedStorage] = []
         self._numbers: dict[object, int] = {}  # of what has a place
         self._memories: dict[Storage, int] = {}  # that were copied whole
+        self._shared: list[object] = []  # what storages share travels by its id, and so must not be made anew meanwhile
 
     def any(self, column: AnyColumn) -> Packed:
         if isinstance(column, Column):
@@ -154,6 +155,7 @@ class _Packer:
 
     def file(self, storage: Storage) -> int:
         """Return the number of a file, or of memory that others find."""
+        self._shared += [storage.cache, storage.files]
         place = place_of(storage)
         if place not in self._numbers:
             self._numbers[place] = len(self.packed)

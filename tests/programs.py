@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -158,7 +159,7 @@ def _main(line, *imports):
     line = socket.socket(fileno=int(line))
     for name in imports:
         importlib.import_module(name)
-    if os.fork():
+    if _fork():
         os._exit(0)
     gc.freeze()  # what is imported: programs that collect do not go through it, nor copy it
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for keepers
@@ -167,12 +168,18 @@ def _main(line, *imports):
         if not head:
             os._exit(0)
         order = json.loads(_received(line, int.from_bytes(head, "big")))
-        if os.fork() == 0:
+        if _fork() == 0:
             line.close()
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             return _keep(order, files)
         for file in files:
             os.close(file)
+
+
+def _fork():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # from Python 3.12 on: numpy has begun threads
+        return os.fork()
 
 
 def _received(line, count):
@@ -188,7 +195,7 @@ def _keep(order, files):
     answer, *files = files
     children = {}
     for k, (name, program) in enumerate(order["programs"].items()):
-        child = os.fork()
+        child = _fork()
         if child == 0:
             os.close(answer)
             _become(program, order, files[3 * k : 3 * k + 3], files)

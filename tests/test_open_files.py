@@ -150,6 +150,9 @@ def test_a_forked_child_opens_its_own(folder, tmp_path):
 
 def test_the_bound_travels_with_the_dataset_and_stays_on_other_tiers(folder, tmp_path):
     ds = opened(folder, [tmp_path / "a.h5", tmp_path / "b.h5"])
+    assert all(
+        len({s.files for s in pickle.loads(pickle.dumps(ds)).fields["x"].column.storages}) == 1 for _ in range(9)
+    )
     for one in (pickle.loads(pickle.dumps(ds)), ds.with_tier("hybrid", cache_bytes="1MiB"), ds.select([5, 1])):
         (table,) = {storage.files for storage in one.fields["x"].column.storages}
         assert table.limit == 1

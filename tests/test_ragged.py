@@ -130,6 +130,7 @@ def test_what_pads_rows_goes_with_the_dataset_and_its_casts():
     named = memload.concat({"a": ds, "b": ds})
     (group, _) = next(iter(memload.FastLoader(named.select([0, 5, 1]), 3, collate_fn=memload.group_collate)))
     assert group["x"].values.tolist() == [[200, 7, 7], [200] * 3]
+    assert len(ds.concat(base.with_ragged("padded", pad_value={"x": np.int64(7), "y": -100.0}))) == 8
     with pytest.raises(ValueError, match=r'as "padded" in dataset 1, but .* as "padded" with 7'):
         ds.concat(base.with_ragged("padded", pad_value={"y": -100}))
 

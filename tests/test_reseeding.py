@@ -154,11 +154,11 @@ def test_only_the_thread_of_the_transform_is_looked_at():
 
     def fn(sample):
         entered.set()
-        may_end.wait(5)
+        may_end.wait(60)
         return sample
 
-    batches = iter(memload.FastLoader(memload.from_arrays(x=torch.arange(2)).map(fn), 2))
-    entered.wait(5)
+    batches = iter(memload.FastLoader(memload.from_arrays(x=torch.arange(2)).map(fn), 2, num_workers=1))
+    assert entered.wait(60)  # on a thread, as there is a worker
     torch.manual_seed(3)
     random.seed(4)
     np.random.seed(5)  # noqa: NPY002
