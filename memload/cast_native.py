@@ -113,6 +113,7 @@ class PictureJob:
 
     Attributes:
         leading: the axes before those of a picture.
+        stored_shape: the axes of a picture as it is stored.
         shape: height, width and channels of a picture as it is stored, height and width of the result, whether it is
             stored with the channels last, and whether the result has them first.
         out_shape: of the result as it lies in memory.
@@ -123,7 +124,7 @@ class PictureJob:
 
     def __init__(self, rule: Cast, shape: Sequence[int], draws: Draws | None) -> None:
         axes = 2 if rule.channels is None else 3
-        self.leading = tuple(shape[: len(shape) - axes])
+        self.leading, self.stored_shape = tuple(shape[: len(shape) - axes]), tuple(shape[len(shape) - axes :])
         height, width = (shape[axis] for axis in rule.picture_axes)
         channels = 1 if rule.channels is None else shape[rule.channels]
         high, wide = (rule.augment or Augment()).size(height, width)

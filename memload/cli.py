@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import select
 import sys
@@ -53,13 +54,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _unread(error: BrokenPipeError) -> int:
     """Say nothing if it is the output that nobody reads any more, so that the interpreter says nothing at its end."""
-    output = select.poll()
-    output.register(sys.stdout.fileno(), select.POLLOUT)
-    if any(event & select.POLLERR for _, event in output.poll(0)):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    output = _output()
+    if output is not None and _has_no_reader(output):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), output)
         return 141
     print(f"memload: {error}", file=sys.stderr)
     return 2
+
+
+def _output() -> int | None:
+    """The descriptor of the output; None where that was replaced by what has none, as in a notebook."""
+    try:
+        return sys.stdout.fileno()
+    except (io.UnsupportedOperation, AttributeError):
+        return None
+
+
+def _has_no_reader(output: int) -> bool:
+    poll = select.poll()
+    poll.register(output, select.POLLOUT)
+    return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
 class Command(NamedTuple):

@@ -20,7 +20,7 @@ from torch.utils.dlpack import from_dlpack
 from memload import _core
 from memload.collate_rules import default_collate_fn_map
 from memload.ragged_rows import is_ragged, rows_of
-from memload.ragged_samples import forms_of, sample_of
+from memload.ragged_samples import NO_FORMS, Forms, forms_below, forms_of, sample_of
 
 _HOT = 512 << 10  # bytes of samples that are made before they are copied: half of a usual second-level cache
 _ARRAYS_AS_SHIPPED = default_collate_fn_map.get(np.ndarray)
@@ -52,15 +52,16 @@ class CutBatch:
 
     Args:
         batch: as it was gathered.
+        forms: of its fields whose rows differ in length, by key or path, where they are known.
     """
 
-    def __init__(self, batch: Any) -> None:
+    def __init__(self, batch: Any, forms: Forms = NO_FORMS) -> None:
         self.fields = {name: value for name, value in _parts(batch) if type(value) is torch.Tensor}
         """Its tensors by their name or position in a sample; of a batch that is a tensor, the field 0."""
         self._holders = {name: _holders(field) for name, field in self.fields.items()}
         self.rows = {name: field.unbind(0) for name, field in self.fields.items()}
         """Of each of these the rows, which the samples hold."""
-        self.samples = iter(_samples(batch, self.rows))
+        self.samples = iter(_samples(batch, self.rows, forms))
 
     def let_go(self) -> None:
         """Keep the fields alone: the samples are no longer needed."""
@@ -77,24 +78,24 @@ def _holders(tensor: torch.Tensor) -> int:
     return 0 if count is None else int(count(tensor.untyped_storage()._cdata))
 
 
-def _samples(batch: Any, rows: Mapping[Any, Sequence[Any]]) -> Iterable[Any]:
+def _samples(batch: Any, rows: Mapping[Any, Sequence[Any]], known: Forms) -> Iterable[Any]:
     if is_ragged(batch):
         return rows_of(batch)
     if isinstance(batch, dict):
-        columns = [rows[name] if name in rows else _cut(value) for name, value in batch.items()]
-        forms = forms_of(batch)
+        columns = [rows[name] if name in rows else _cut(value, known, name) for name, value in batch.items()]
+        forms = forms_of(batch, known)
         samples: Iterable[Any] = (dict(zip(batch, values, strict=True)) for values in zip(*columns, strict=True))
     elif isinstance(batch, list):
-        columns = [rows[k] if k in rows else _cut(value) for k, value in enumerate(batch)]
-        forms = forms_of(dict(enumerate(batch)))
+        columns = [rows[k] if k in rows else _cut(value, known, k) for k, value in enumerate(batch)]
+        forms = forms_of(dict(enumerate(batch)), known)
         samples = zip(*columns, strict=True)
     else:
         return rows[0] if 0 in rows else batch.unbind(0)  # of a TensorDict
     return (sample_of(sample, forms) for sample in samples) if forms else samples
 
 
-def _cut(batch: Any) -> Iterable[Any]:
-    return CutBatch(batch).samples
+def _cut(batch: Any, known: Forms, name: Any) -> Iterable[Any]:
+    return CutBatch(batch, forms_below(known, name)).samples
 
 
 def collate_as_made(

@@ -5,6 +5,7 @@ Libraries that rebuild a stock DataLoader of a FastLoader keep its dataset. What
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 import time
@@ -23,6 +24,7 @@ from memload.memory.budget import local_threads
 from memload.memory.placing import caches_of
 from memload.memory.pressure import Pressure
 from memload.native import Source
+from memload.ragged_samples import Forms
 from memload.stats import LoaderStats
 
 # Slots are depth + 1, made when they are needed: one is filled while the loop has one, and another where the batch
@@ -59,6 +61,11 @@ class Door:
     def gives_dicts(self) -> bool:
         """Whether samples are dicts."""
         return isinstance(self.source.layout, DictOf)
+
+    @functools.cached_property
+    def forms(self) -> Forms:
+        """Of the fields of a batch, by key, whose rows differ in length."""
+        return self.source.forms
 
     def with_casts(self, casts: Mapping[Any, Cast]) -> Door:
         """Return a door to the same rows that converts fields on the way; it counts for this one, too.

@@ -30,6 +30,10 @@ _LARGE_ROW = 64 << 10  # bytes of one field
 class Gathers(Protocol):
     """What gathers rows natively."""
 
+    @property
+    def forms(self) -> Forms:
+        """Of the fields of a batch, by key, whose rows differ in length."""
+
     def gather(self, rows: Indices) -> Any:
         """Return the batch of these rows as default_collate shapes it: a dict or list of tensors, or a tensor."""
 
@@ -102,6 +106,11 @@ class GatheredRows(list[Any], Generic[GathersT_co]):
         if tensors and len(rows):
             super().extend([self[0], *_others_in(self._batch)])
 
+    @property
+    def forms(self) -> Forms:
+        """Of the fields of the gathered batch whose rows differ in length; none once somebody has looked at samples."""
+        return NO_FORMS if self._door is None else self._door.forms
+
     def through(self, other: Gathers) -> GatheredRows[Any]:
         """Return the same rows, gathered by another door."""
         return GatheredRows(other, self._rows, tag=self._tag)
@@ -129,7 +138,7 @@ class GatheredRows(list[Any], Generic[GathersT_co]):
             return super().__getitem__(index)
         if self._first is None:
             self._batch = self._door.gather(self._rows)
-            self._first = _first_of(self._batch, self._tag)
+            self._first = _first_of(self._batch, self._tag, self.forms)
         return self._first
 
     def __radd__(self, other: list[Any]) -> list[Any]:
@@ -142,7 +151,7 @@ class GatheredRows(list[Any], Generic[GathersT_co]):
         """Turn into an ordinary list, once."""
         if self._door is None:
             return
-        samples = [self[0], *_others_of(self._batch, self._tag)] if len(self._rows) else []
+        samples = [self[0], *_others_of(self._batch, self._tag, self.forms)] if len(self._rows) else []
         self._door = self._batch = None
         super().__setitem__(slice(None), samples)
 
@@ -165,18 +174,18 @@ for _name in (
     setattr(GatheredRows, _name, _samples_first(getattr(list, _name)))
 
 
-def _first_of(batch: Any, tag: str | None) -> Any:
+def _first_of(batch: Any, tag: str | None, forms: Forms) -> Any:
     """The first sample, in the memory of the batch. Detached, it is no view to autograd."""
     if is_ragged(batch):
         row = first_row(batch)
         return row.detach().as_subclass(TensorRow) if isinstance(row, torch.Tensor) else row
     if isinstance(batch, Mapping):
         first: Any = DictRow({name: int(v[0]) if name == tag else _first_value(v) for name, v in batch.items()})
-        first.forms = forms_of(batch)
+        first.forms = forms_of(batch, forms)
         return first
     if isinstance(batch, Sequence):
         first = TupleRow(map(_first_value, batch))
-        first.forms = forms_of(dict(enumerate(batch)))
+        first.forms = forms_of(dict(enumerate(batch)), forms)
         return first
     return batch[0].detach().as_subclass(TensorRow)
 
@@ -191,16 +200,16 @@ def _others_in(batch: Any) -> Sequence[Any]:
     return rows_of(batch)[1:] if is_ragged(batch) else batch[1:].unbind(0)
 
 
-def _others_of(batch: Any, tag: str | None = None) -> Iterator[Any]:
+def _others_of(batch: Any, tag: str | None = None, known: Forms = NO_FORMS) -> Iterator[Any]:
     """The other samples, small ones each in memory of its own."""
     if is_ragged(batch):
         return map(_kept, _others_in(batch))
     if isinstance(batch, Mapping):
         columns = [iter(v[1:].tolist()) if name == tag else _others_of(v) for name, v in batch.items()]
-        forms = forms_of(batch)
+        forms = forms_of(batch, known)
         return (sample_of(dict(zip(batch, row, strict=True)), forms) for row in zip(*columns, strict=True))
     if isinstance(batch, Sequence):
-        forms = forms_of(dict(enumerate(batch)))
+        forms = forms_of(dict(enumerate(batch)), known)
         return (sample_of(row, forms) for row in zip(*map(_others_of, batch), strict=True))
     return map(_kept, _others_in(batch))
 

@@ -19,6 +19,7 @@ from memload.graph_layout import (
     Part,
     attributes_of,
     check_attributes,
+    counts_place,
     node_attribute,
     parts_of,
 )
@@ -29,6 +30,7 @@ from memload.native import NotNative, Source
 from memload.pyg import batch_of, is_data, joined
 from memload.ragged_fields import RaggedField
 from memload.ragged_rows import Ragged, RaggedArray
+from memload.stored import where_stored
 
 _MOST_NODES = 2.0**60
 
@@ -99,7 +101,7 @@ def graphs_joined(source: Source) -> Source:
         name: _in_a_batch(field, counts if part.increased else None)
         for part, (name, field) in zip(parts, source.fields.items(), strict=True)
     }
-    layout = GraphLayout(parts, Joined.plain if named else batch_of)
+    layout = GraphLayout(parts, Joined.plain if named else batch_of, counts_place(source.fields))
     return replace(source, fields=fields, layout=layout, takes_lists=False, whole=False)
 
 
@@ -128,11 +130,12 @@ def _counts(fields: Mapping[Any, Field]) -> _core.Ragged | None:
         nodes = field.gather(np.arange(field.rows)).numpy()
     else:
         nodes = np.full(field.rows, Part(name, field.dtype, field.shape).length)
+    where = where_stored(field.column)
     if len(nodes) and nodes.min() < 0:
-        raise FormatError(f"graph {int(nodes.argmin())} has a num_nodes of {nodes.min()}; expected 0 or more")
+        raise FormatError(f"{where}: graph {int(nodes.argmin())} has a num_nodes of {nodes.min()}; expected 0 or more")
     if (total := nodes.sum(dtype=np.float64)) > _MOST_NODES:
         raise FormatError(
-            f"the graphs have {total:.3g} nodes by their num_nodes, more than can be numbered; graph "
+            f"{where}: the graphs have {total:.3g} nodes by their num_nodes, more than can be numbered; graph "
             f"{int(nodes.argmax())} alone {nodes.max():,}"
         )
     ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(nodes)])

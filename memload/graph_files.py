@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from memload.errors import FormatError
 from memload.graph_lists import GraphChecker, in_chunks
 from memload.graphs import GraphDataset
 from memload.opening import open as open_dataset
@@ -29,9 +30,8 @@ def open_graphs(path: str | os.PathLike[str], *, trust: bool = False) -> GraphDa
 
     Raises:
         FileNotFoundError, PermissionError: the path is missing or cannot be read.
-        FormatError: it is none of these, or damaged.
+        FormatError: it is none of these, or damaged, or what is there cannot be the attributes of graphs.
         ImportError: the file holds classes of torch_geometric, which is not installed.
-        ValueError: what is there cannot be the attributes of graphs.
 
     Example:
         >>> import memload, tempfile, torch
@@ -42,9 +42,11 @@ def open_graphs(path: str | os.PathLike[str], *, trust: bool = False) -> GraphDa
         Data(x=[5, 4])
     """
     place = Path(path)
-    if place.is_dir():
-        return GraphDataset(open_dataset(place).fields)
-    return GraphDataset(open_collated(place, trust=trust))
+    fields = open_dataset(place).fields if place.is_dir() else open_collated(place, trust=trust)
+    try:
+        return GraphDataset(fields)
+    except ValueError as error:
+        raise FormatError(f"{place}: {error}") from None
 
 
 def write_graphs(

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -24,6 +24,7 @@ from memload.fields import Field
 from memload.memory.budget import memory
 from memload.ragged_rows import Ragged
 from memload.sizes import format_size
+from memload.stored import where_stored
 
 Attributes = Mapping[str, tuple[torch.dtype | None, tuple[int | None, ...]]]
 
@@ -110,6 +111,11 @@ def tells_graphs_apart(names: Iterable[str]) -> bool:
     return any(name in ("x", "pos", "edge_index", "face") or "node" in name for name in names)
 
 
+def counts_place(fields: Mapping[Any, Field]) -> str:
+    """Return what holds the numbers of nodes of these graphs, for messages; "" if they have no such numbers."""
+    return where_stored(fields[COUNTED].column) if COUNTED in fields else ""
+
+
 def attributes_of(fields: Mapping[Any, Field]) -> Attributes:
     """Return the attributes that fields are, as `check_attributes` takes them."""
     return {
@@ -179,10 +185,12 @@ class GraphLayout:
     Attributes:
         parts: the attributes in order.
         make: what becomes of the graphs that were joined.
+        counts_from: the file that holds the numbers of nodes, for messages; "" if there is none.
     """
 
     parts: tuple[Part, ...]
     make: Callable[[Joined], Any]
+    counts_from: str = field(default="", compare=False)
 
     @functools.cached_property
     def nodes(self) -> str | None:
@@ -231,24 +239,28 @@ class GraphLayout:
             elif part.name != COUNTED:
                 ends = torch.arange(len(values) + 1) * part.length
             else:
-                _check_counts(values)
+                _check_counts(values, self.counts_from)
                 ends = values.new_zeros(len(values) + 1)
                 torch.cumsum(values, 0, out=ends[1:])
             return ends
         return None
 
 
-def _check_counts(counts: torch.Tensor) -> None:
-    """Raise FormatError unless these are numbers of nodes of which a batch can be made."""
+def _check_counts(counts: torch.Tensor, file: str) -> None:
+    """Raise FormatError, with the file's name, unless these are numbers of nodes of which a batch can be made."""
     if not len(counts):
         return
+    where = f"{file}: " if file else ""
     if (least := int(counts.min())) < 0:
-        raise FormatError(f"graph {int(counts.argmin())} of a batch has a num_nodes of {least}; expected 0 or more")
+        raise FormatError(
+            f"{where}graph {int(counts.argmin())} of a batch has a num_nodes of {least}; expected 0 or more"
+        )
     needed = 8 * float(counts.double().sum())  # of `batch`
     if needed > _UNREMARKABLE and needed > (free := memory().free):
         raise FormatError(
-            f"graph {int(counts.argmax())} of a batch has a num_nodes of {int(counts.max()):,}: the numbers that say "
-            f"to which graph each node belongs would take {format_size(int(needed))}, and {format_size(free)} is free"
+            f"{where}graph {int(counts.argmax())} of a batch has a num_nodes of {int(counts.max()):,}: the numbers "
+            f"that say to which graph each node belongs would take {format_size(int(needed))}, and "
+            f"{format_size(free)} is free"
         )
 
 

@@ -15,7 +15,7 @@ from memload.dataset import Dataset
 from memload.door import Door
 from memload.fields import MOST_BYTES
 from memload.gathered import GatheredRows, Indices
-from memload.graph_layout import GraphLayout, attributes_of, check_attributes, parts_of
+from memload.graph_layout import GraphLayout, attributes_of, check_attributes, counts_place, parts_of
 from memload.graph_lists import GraphChecker, in_chunks
 from memload.pyg import batch_of, data_of, geometric
 from memload.ragged_fields import RaggedField
@@ -106,7 +106,7 @@ class GraphDataset(Dataset):
 
     @functools.cached_property
     def _layout(self) -> GraphLayout:
-        return GraphLayout(parts_of(self.fields, increased=False), batch_of)
+        return GraphLayout(parts_of(self.fields, increased=False), batch_of, counts_place(self.fields))
 
     def __repr__(self) -> str:
         return super().__repr__().replace("memload.Dataset", "memload.GraphDataset", 1).replace(" rows,", " graphs,", 1)

@@ -20,8 +20,8 @@ from memload.fields import Field, check_name
 from memload.gathered import GatheredRows
 from memload.graphs import GraphDataset
 from memload.mapped import MappedDataset
-from memload.ragged_rows import is_ragged, taken
-from memload.ragged_samples import NO_FORMS, sample_of
+from memload.ragged_rows import taken
+from memload.ragged_samples import NO_FORMS, forms_of, sample_of
 from memload.row_numbers import by_first_appearance, kind, row_number, row_numbers, rows_of_each, two_parts
 from memload.sizes import format_size
 
@@ -293,12 +293,15 @@ def group_collate(samples: Sequence[Any]) -> list[Any]:
 
 def _gathered(samples: Sequence[Any]) -> list[Any] | None:
     """The groups of samples that a memload dataset gathered as a whole; None if these are ordinary samples."""
-    batch = samples.whole() if isinstance(samples, GatheredRows) and len(samples) and as_shipped() else None
+    if not isinstance(samples, GatheredRows) or not len(samples) or not as_shipped():
+        return None
+    batch = samples.whole()
     if not isinstance(batch, dict) or batch.get(TAG, torch.empty(0)).dtype != torch.int64 or batch[TAG].ndim != 1:
         return None
     places = map(torch.from_numpy, by_first_appearance(batch[TAG].numpy()))
+    pads = {name: pad_value for name, (_, _, pad_value) in forms_of(batch, samples.forms).items()}
     return [
-        {name: taken(values, rows) if is_ragged(values) else values[rows] for name, values in batch.items()}
+        {name: taken(values, rows, pads[name]) if name in pads else values[rows] for name, values in batch.items()}
         for rows in places
     ]
 

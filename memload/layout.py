@@ -78,6 +78,15 @@ class Graphs:
         raise TypeError("batches of graphs need collate_fn=memload.graph_collate")
 
 
+def paths(layout: Layout) -> list[tuple[str | int, ...]]:
+    """Return where each tensor lies in a batch, from left to right: the names and positions that lead there."""
+    if isinstance(layout, DictOf | TensorDictOf):
+        return [(name, *path) for name, member in layout.members for path in paths(member)]
+    if isinstance(layout, ListOf):
+        return [(k, *path) for k, member in enumerate(layout.members) for path in paths(member)]
+    return [()]
+
+
 def flat(kind: str, names: Iterator[str] | list[str]) -> Layout:
     """Return the layout of a memload dataset with these fields: "dict", "tuple" or "only"."""
     if kind == "dict":

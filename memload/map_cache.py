@@ -7,6 +7,7 @@ mapped -> Results -> a set of shards in the cache's directory -> Dataset on its 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -99,9 +100,7 @@ class _Stored:
     @property
     def room(self) -> int:
         """Bytes that they may take: what is free, and what is there of them from an interrupted run."""
-        begun = being_written(self._path)
-        there = sum(file.stat().st_size for file in begun.rglob("*.safetensors")) if begun.exists() else 0
-        return disk_free(self._path.parent) + there
+        return disk_free(self._path.parent) + _bytes_in(being_written(self._path))
 
     @property
     def nbytes(self) -> int:
@@ -125,7 +124,7 @@ class _Stored:
         """Return the set's rows as samples of the form that the functions gave."""
         origin = Origin.of(self._path)
         assert origin is not None
-        return _as_layout(dataset, origin.layout)
+        return _as_samples(dataset, origin.layout, self._results)
 
     def _write(self) -> None:
         """Write the set, or what is lacking of it."""
@@ -134,6 +133,16 @@ class _Stored:
         with shard_writer(self._path, origin, one.rows, one.row_bytes, self._progress) as writer:
             for rows in one.batches(writer.rows_there, self._progress):
                 writer.extend(**rows)
+
+
+def _bytes_in(begun: Path) -> int:
+    """What there is of a set that is being written; another process may rename and remove files meanwhile."""
+    found = 0
+    with contextlib.suppress(FileNotFoundError):
+        for file in begun.rglob("*.safetensors"):
+            with contextlib.suppress(FileNotFoundError):
+                found += file.stat().st_size
+    return found
 
 
 def _chosen(results: Results, stored: _Stored | None, progress: bool | None) -> Dataset | MappedDataset:
@@ -175,7 +184,7 @@ def _in_memory(results: Results, reason: str, progress: bool | None) -> Dataset:
     if reason:
         fields = {name: _explained(one, kept.values[name], reason) for name, one in made.fields.items()}
         made = replace(made, fields=fields)
-    return _as_layout(made, results.layout)
+    return _as_samples(made, results.layout, results)
 
 
 def _explained(field: Field, rows: Any, reason: str) -> Field:
@@ -187,7 +196,9 @@ def _explained(field: Field, rows: Any, reason: str) -> Field:
     return replace(field, column=Column(nbytes, [(storage, 0, len(rows), nbytes)]), lenders=())
 
 
-def _as_layout(dataset: Dataset, layout: str) -> Dataset:
+def _as_samples(dataset: Dataset, layout: str, results: Results) -> Dataset:
+    """The rows in the form that the functions gave; recordings end where those of the base do."""
+    dataset = replace(dataset, borders=results.borders)
     if layout == "tuple":
         return dataset.as_tuple()
     return dataset.only(next(iter(dataset.fields))) if layout == "only" else dataset

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch.utils.data import Subset, default_collate
 
+from memload.borders import NONE, Borders
 from memload.computed import row_bytes_of, rows_in
 from memload.dataset import Dataset, Layout
 from memload.derivation import name_of
@@ -54,6 +55,11 @@ class Results:
         for fn in self.functions:
             if Drawing(fn).wants:
                 raise _draws(fn, "asks for a random generator")
+
+    @property
+    def borders(self) -> Borders:
+        """The rows at which those of another dataset begin."""
+        return self.base.borders if isinstance(self.base, Dataset) else NONE
 
     @property
     def layout(self) -> Layout:

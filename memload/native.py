@@ -16,8 +16,9 @@ from memload.cast_rule import Cast
 from memload.dtypes import code_of
 from memload.fields import AnyColumn, Field
 from memload.graph_layout import GraphLayout
-from memload.layout import DictOf, Layout, ListOf, Only
-from memload.ragged_fields import RaggedField
+from memload.layout import DictOf, Layout, ListOf, Only, paths
+from memload.ragged_fields import RaggedField, forms_of_fields
+from memload.ragged_samples import Forms
 from memload.watches import Watch
 
 Key = str | int | tuple[str | int, ...]
@@ -101,6 +102,15 @@ class Source:
     def selection_bytes(self) -> int:
         """Bytes of the row selections of all fields."""
         return sum(field.column.selection_bytes for field in self.fields.values())
+
+    @property
+    def forms(self) -> Forms:
+        """Of the fields whose rows differ in length, by their name, position or path in a batch."""
+        places = paths(self.layout)
+        if len(places) != len(self.fields):  # a batch of graphs
+            return {}
+        keys = [place[0] if len(place) == 1 else place for place in places]
+        return forms_of_fields(dict(zip(keys, self.fields.values(), strict=True)))
 
     def check_in_place(self) -> None:
         """Raise RuntimeError if the memory of a tensor was moved since its field was made."""

@@ -46,7 +46,11 @@ def skip_permutation(rows: int, generator: torch.Generator | None) -> None:
 
 
 def is_native(rows: int, generator: torch.Generator) -> bool:
-    """Whether a permutation is drawn natively: not from a generator that others may use meanwhile."""
+    """Whether a permutation is drawn natively.
+
+    Not from torch's own generator, which other threads may use meanwhile: the state is read, and written back later, so
+    what they draw between would be drawn again.
+    """
     plain = type(generator) is torch.Generator and generator is not torch.default_generator
     plain = plain and generator.device.type == torch.get_default_device().type == "cpu"
     return plain and FEWEST <= rows < _MOST and _draws_as_torch()

@@ -18,6 +18,7 @@ from memload.errors import FormatError
 from memload.fields import Field, row_nbytes
 from memload.ragged_rows import FORMS, Form, Padded, batch_of
 from memload.row_numbers import kind
+from memload.stored import where_stored
 
 
 @dataclass(frozen=True)
@@ -159,10 +160,8 @@ def texts(values: torch.Tensor, offsets: torch.Tensor, column: _core.Ragged) -> 
     try:
         return [raw[begin:end].decode() for begin, end in itertools.pairwise(offsets.tolist())]
     except UnicodeDecodeError as error:
-        first, *others = sorted({storage.name for storage in column.storages})
-        where = f"{first}, or one of {len(others)} more" if others else first
         raise FormatError(
-            f"{where}: a text is not UTF-8 ({error.reason}): {error.object[:40]!r}; write it again"
+            f"{where_stored(column)}: a text is not UTF-8 ({error.reason}): {error.object[:40]!r}; write it again"
         ) from error
 
 
@@ -181,7 +180,8 @@ def pad_as(value: Any, dtype: torch.dtype) -> Any:
     except (RuntimeError, TypeError, ValueError, OverflowError):
         held = None
     rounds = dtype.is_floating_point or dtype.is_complex
-    if held is None or not (held == value or value != value or (rounds and math.isfinite(abs(held)))):
+    is_nan = value != value
+    if held is None or not (held == value or (rounds and (is_nan or math.isfinite(abs(held))))):
         raise ValueError(f"pad_value {value!r} is no {dtype_name(dtype)}: give one that rows of it can hold")
     return held
 

@@ -146,11 +146,18 @@ def _padded(rows: Sequence[torch.Tensor], longest: int, pad_value: Any) -> torch
 
 
 def pad_value_of(values: Padded) -> Any:
-    """Return what follows the rows of a batch that are not its longest; 0 if all are."""
-    short = values.lengths < values.values.shape[1]
-    if not values.values.numel() or not short.any():
+    """Return what follows the rows of a batch that are not its longest; 0 if all are.
+
+    For batches of which nothing else is known: on a GPU it waits for them.
+    """
+    if not values.values.numel() or not bool((values.lengths < values.values.shape[1]).any()):
         return 0
-    return values.values[int(short.nonzero()[0]), -1].flatten()[0].item()
+    return _row_ends(values)[int(values.lengths.argmin())].item()
+
+
+def _row_ends(values: Padded) -> torch.Tensor:
+    """An element of the last place of each row of a batch that has elements: what pads the row if it is short."""
+    return values.values[:, -1].reshape(len(values.lengths), -1)[:, 0]
 
 
 def is_ragged(values: Any) -> bool:
@@ -191,19 +198,26 @@ def with_values(values: Any, fn: Callable[[torch.Tensor], torch.Tensor]) -> Any:
         return type(values)(fn(values.values), values.offsets)
     if isinstance(values, Padded):
         made = fn(values.values)
+        if not values.values.numel():
+            return Padded(made, values.lengths)
         keep = values.mask.view(*values.mask.shape, *(1,) * (made.ndim - 2))
-        return Padded(torch.where(keep, made, values.values.to(made.dtype)), values.lengths)
+        shortest = values.lengths.argmin().view(1)  # on its device: nobody waits
+        pad = _row_ends(values).to(made.dtype).index_select(0, shortest)[0]
+        return Padded(torch.where(keep, made, pad), values.lengths)
     return torch.nested.nested_tensor_from_jagged(fn(values.values()), offsets=values.offsets())
 
 
-def taken(values: Any, rows: torch.Tensor) -> Any:
-    """Return these rows of a field of a batch for which `is_ragged` holds, in the same form; a copy."""
+def taken(values: Any, rows: torch.Tensor, pad_value: Any) -> Any:
+    """Return these rows of a field of a batch for which `is_ragged` holds, in the same form; a copy.
+
+    `pad_value` follows rows that are padded.
+    """
     each = rows_of(values)
     chosen = [each[row] for row in rows.tolist()]
     if isinstance(values, list):
         return chosen
     if isinstance(values, Padded):
-        return joined(chosen, "padded", pad_value=pad_value_of(values))
+        return joined(chosen, "padded", pad_value=pad_value)
     return joined(chosen, "offsets", values.axis) if isinstance(values, Ragged) else joined(chosen, "jagged")
 
 

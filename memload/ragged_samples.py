@@ -54,9 +54,21 @@ class RaggedTuple(tuple[Any, ...]):
         return RaggedTuple.of, (tuple(self), dict(self.forms))
 
 
-def forms_of(batch: Mapping[Any, Any]) -> Forms:
-    """Return the forms of the fields of a batch, by key, that hold rows of different length."""
-    return {key: _form_of(values) for key, values in batch.items() if is_ragged(values)}
+def forms_of(batch: Mapping[Any, Any], known: Forms = NO_FORMS) -> Forms:
+    """Return the forms of the fields of a batch, by key, that hold rows of different length.
+
+    Args:
+        batch: by name or position.
+        known: forms of its fields, as those who gathered it know them. A batch does not show what would pad rows if
+            all of its rows are equally long.
+    """
+    return {key: known.get(key) or _form_of(values) for key, values in batch.items() if is_ragged(values)}
+
+
+def forms_below(forms: Forms, name: Any) -> Forms:
+    """Return the forms of the fields of a container within a batch, of forms by the paths of fields."""
+    found = {key[1:]: form for key, form in forms.items() if isinstance(key, tuple) and key[0] == name}
+    return {key if len(key) > 1 else key[0]: form for key, form in found.items()}
 
 
 def sample_of(sample: Any, forms: Forms) -> Any:

@@ -43,6 +43,12 @@ def stored_as(column: Column | Tiles | Windows | Ragged) -> Stored:
     return Stored(" or ".join(sorted({part.how for part in parts.values()})), most.read_bytes, most.decoded_bytes)
 
 
+def where_stored(column: Column | Tiles | Windows | Ragged) -> str:
+    """Return what holds the rows of a column, for messages: the file's name, or one of them if there are several."""
+    first, *others = sorted({storage.name for storage in column.storages}) or [""]
+    return f"{first}, or one of {len(others)} more" if others else first
+
+
 def _part(part: TileGrid | Column) -> Stored:
     if isinstance(part, Column):
         return Stored("in place", part.row_bytes)

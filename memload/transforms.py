@@ -6,7 +6,7 @@ import contextlib
 import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from memload.draws import Indices
 from memload.iterators import AroundBatches
 from memload.native import Source
 from memload.pinning import pinned
+from memload.ragged_samples import Forms
 from memload.reseeding import Watch
 from memload.seeding import Drawing, PassSeed, Randomness
 
@@ -41,12 +42,14 @@ class Recipe:
             done while gathering.
         transform: a function of the batch that comes last.
         names: of the fields of a batch that was gathered, in order.
+        forms: of those of its fields, by key, whose rows differ in length.
     """
 
     maps: tuple[Drawing, ...]
     casts: Mapping[Any, Cast]
     transform: Drawing | None
     names: tuple[Any, ...] = ()
+    forms: Forms = field(default_factory=dict)
 
     @classmethod
     def of(cls, source: Source, transform: Callable[..., Any] | None) -> Recipe | None:
@@ -55,12 +58,12 @@ class Recipe:
             return None
         last = None if transform is None else Drawing(transform)
         names = () if source.maps else tuple(source.fields)
-        return cls(tuple(map(Drawing, source.maps)), source.late_casts or {}, last, names)
+        return cls(tuple(map(Drawing, source.maps)), source.late_casts or {}, last, names, source.forms)
 
     def apply(self, batch: Any, rows: Indices, seed: PassSeed, random: Randomness, slots: FieldSlots) -> Any:
         """Return what the loop gets for a gathered batch of these rows; `slots` lend memory for what is collated."""
         if self.maps:
-            cut = CutBatch(batch)
+            cut = CutBatch(batch, self.forms)
             batch = collate_as_made(self._maker(cut, rows, seed, random), len(rows), slots, cut)
         if self.casts:
             # Fields of mapped samples have the numbers from 0 on.

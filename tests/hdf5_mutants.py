@@ -56,7 +56,10 @@ def mutant(rng, seed):
 def read(path, key):
     """The first rows as memload reads them, or None after an error that is as it should be."""
     try:
-        field = memload.open(path, key=None if key == "a" else key).fields[key]  # without one, all are looked at
+        fields = memload.open(path, key=None if key == "a" else key).fields  # without one, all are looked at
+        if key not in fields:
+            return None  # its name was damaged
+        field = fields[key]
         rows = min(field.rows, 100, MOST_READ // max(1, field.row_bytes))
         return field.gather(np.arange(rows)).numpy() if rows else None
     except (memload.MemloadError, KeyError, ValueError) as error:

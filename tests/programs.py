@@ -2,6 +2,7 @@
 
 Importing torch takes seconds, each time. So a nursery is kept: a process that has imported it and done nothing else.
 Every program is forked from it, and from there on is a process like any: it runs as the main module, and ends as one.
+Only that the garbage collector leaves alone what the nursery imported; `gc.unfreeze()` in a program undoes this.
 
     a test --- programs, files for input and output ---> nursery --- forks ---> keeper --- forks ---> programs
        <-------------------- their pids, then how they ended -----------------------'
@@ -19,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import types
 import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -27,12 +29,6 @@ from typing import TextIO
 
 HERE = str(Path(__file__).parent)
 MOST_FILES = 250  # that the kernel sends at once
-AS_MAIN = """
-import runpy, sys
-sys.argv = sys.argv[1:]
-sys.path.insert(0, sys.argv[0].rpartition("/")[0])
-runpy.run_path(sys.argv[0], run_name="__main__")
-"""
 
 
 @dataclass(frozen=True)
@@ -46,11 +42,15 @@ class Nursery:
 
 @dataclass(frozen=True)
 class Program:
-    """A source, its words on the command line, and what it finds in the environment beside what the test has there."""
+    """A source, its words on the command line, and what it finds in the environment beside what the test has there.
+
+    `file` is where the source is from, if it is a script.
+    """
 
     code: str
     arguments: tuple = ()
     environment: dict = field(default_factory=dict)
+    file: str = ""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Running:
 
 def script(path, *arguments, environment=None):
     """A file, as `python path arguments` would run it."""
-    return Program(AS_MAIN, (str(path), *arguments), environment or {})
+    return Program(Path(path).read_text(), arguments, environment or {}, str(path))
 
 
 def run_all(programs, within=60.0, nursery=Nursery()):
@@ -155,7 +155,7 @@ def _line_to(nursery):
 
 
 def _main(line, *imports):
-    """Import; go on as a process that is nobody's child; return, in each that is forked from it, the code to run."""
+    """Import; go on as a process that is nobody's child; return, in each that is forked from it, what it is to run."""
     line = socket.socket(fileno=int(line))
     for name in imports:
         importlib.import_module(name)
@@ -191,7 +191,7 @@ def _received(line, count):
 
 
 def _keep(order, files):
-    """Fork the programs, wait for them and tell; return, in each of them, its code."""
+    """Fork the programs, wait for them and tell; return, in each of them, the program and its name."""
     answer, *files = files
     children = {}
     for k, (name, program) in enumerate(order["programs"].items()):
@@ -199,7 +199,7 @@ def _keep(order, files):
         if child == 0:
             os.close(answer)
             _become(program, order, files[3 * k : 3 * k + 3], files)
-            return compile(program["code"], name, "exec")
+            return program, name
         children[name] = child
     for file in files:
         os.close(file)
@@ -218,7 +218,9 @@ def _become(program, order, own, files):
     os.chdir(order["folder"])
     os.environ.clear()
     os.environ.update(order["environment"] | program["environment"])
-    sys.argv[1:] = program["arguments"]
+    sys.argv = [program["file"] or "-c", *program["arguments"]]
+    if program["file"]:
+        sys.path.insert(0, str(Path(program["file"]).parent))
 
 
 def _wait(children, within):
@@ -239,5 +241,13 @@ def _wait(children, within):
     return statuses
 
 
+def _run_as_main(program, name):
+    """Run it in the main module, which is what keeps its names until the interpreter finalises."""
+    sys.modules["__main__"] = main = types.ModuleType("__main__")  # the nursery's is not for the garbage collector
+    if program["file"]:
+        main.__file__ = program["file"]
+    exec(compile(program["code"], program["file"] or name, "exec"), vars(main))
+
+
 if __name__ == "__main__":
-    exec(_main(*sys.argv[1:]), {"__name__": "__main__"})
+    _run_as_main(*_main(*sys.argv[1:]))

@@ -270,6 +270,27 @@ def test_numbers_of_nodes_that_cannot_be_are_refused_by_an_error_of_ours(counts,
         memload.graph_collate([ds[k] for k in range(3)])
 
 
+@pytest.mark.parametrize("counts", [[2, -1, 3], [2, 2**55, 3], [2, 2**62, 2**62]])
+@pytest.mark.parametrize("kind", ["shards", "data.pt"])
+def test_numbers_of_nodes_that_cannot_be_are_said_of_their_file(tmp_path, counts, kind):
+    path = tmp_path / kind
+    if kind == "shards":
+        memload.write(path, {"num_nodes": torch.tensor(counts), "y": torch.arange(3.0)}, progress=False)
+    else:
+        saved(path, ({"y": torch.arange(3.0), "_num_nodes": counts}, {"y": torch.arange(4)}))
+    for ds in (memload.open_graphs(path), memload.open_graphs(path).as_plain()):
+        with pytest.raises(memload.FormatError, match=f"{path}.*: .*graph 1 "):
+            list(memload.FastLoader(ds, 3, collate_fn=memload.graph_collate))
+    with pytest.raises(memload.FormatError, match=f"{path}.*: graph 1 of a batch "):
+        memload.graph_collate(memload.open_graphs(path).__getitems__([0, 1, 2]))
+
+
+def test_files_of_what_cannot_be_graphs_are_refused_and_named(tmp_path):
+    memload.write(tmp_path / "set", {"edge_index": torch.zeros(3, 2, dtype=torch.int64)}, progress=False)
+    with pytest.raises(memload.FormatError, match=f"{tmp_path / 'set'}: there is no telling how many nodes"):
+        memload.open_graphs(tmp_path / "set")
+
+
 def test_a_batch_that_is_kept_is_not_written_over():
     graphs = rings(range(1, 60))
     kept = list(native(memload.from_graphs(graphs), batch_size=4))

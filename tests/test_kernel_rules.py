@@ -1,10 +1,12 @@
 """Rules of casts as kernels take them: worked out once for a pass, whatever they hold."""
 
 import gc
+from types import SimpleNamespace
 
 import torch
 
 import memload
+from memload.cast_native import PictureJob, how_of
 from memload.gpu import kernels
 from memload.gpu.remembered import Remembered
 
@@ -33,6 +35,28 @@ def test_constants_of_many_channels_are_looked_up_once():
     assert first[6:] == (5000, 1)
     assert kernels.kernel_rule(memload.Cast(torch.float16), torch.uint8, shape, cpu)[2] == "plain"
     assert kernels.kernel_rule(memload.Cast(torch.float16, scale=2.0), torch.uint8, shape, cpu)[2:4] == ("scaled", 2.0)
+
+
+def test_pictures_have_one_rule_however_many_a_batch_has(monkeypatch):
+    given = []
+    launch = SimpleNamespace(place_pictures=lambda *arguments: given.append(arguments[6]))
+    monkeypatch.setattr(kernels, "cuda_module", lambda: launch)  # what is launched needs a GPU, the rule does not
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=0))
+    crop = memload.Augment(crop=(2, 2))
+    colours = {"mean": (1.0, 2.0, 3.0), "std": 2.0}
+    for rule, picture in [
+        (memload.Cast(torch.float32, channels=-1, layout="NCHW", **colours), (4, 5, 3)),
+        (memload.Cast(torch.float32, channels=-3, augment=crop, **colours), (3, 4, 5)),
+        (memload.Cast(torch.float32, augment=crop, mean=1.0), (4, 5)),
+    ]:
+        given.clear()
+        for count in (1, 2, 7):
+            x = torch.zeros(count, *picture, dtype=torch.uint8)
+            job = PictureJob.of(rule, x.shape, range(count))
+            kernels.place_pictures(x, torch.empty(count, *job.out_shape), rule, job)
+        assert given[1] is given[0]
+        assert given[2] is given[0]
+        assert how_of(rule, torch.uint8, picture) == how_of(rule, torch.uint8, (7, *picture))
 
 
 def test_what_was_worked_out_of_an_object_ends_with_it():

@@ -3,6 +3,7 @@
 import os
 import pickle
 import random
+import shutil
 import textwrap
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -17,8 +18,10 @@ from torch.utils.data import TensorDataset
 import memload
 from memload import map_cache
 from memload.cli import main
+from memload.map_results import Results
 from memload.memory.budget import Memory
 from memload.memory.tiers import Tier
+from memload.staging import being_written
 
 
 @pytest.fixture
@@ -235,6 +238,52 @@ def test_auto_keeps_results_where_they_fit_and_says_why(ds, tmp_path, monkeypatc
     assert (loaded.tier, loaded.layout, len(entries(tmp_path))) == (Tier.RAM, form, 1)
     for cached in (in_ram, again, on_disk, loaded):
         assert_same(list(memload.FastLoader(cached, 64)), list(memload.FastLoader(mapped, 64)))
+
+
+def test_windows_of_results_end_where_their_recordings_do(ds, tmp_path):
+    recordings = ds.concat(ds.select(range(50)))
+    for base in (recordings, recordings.as_tuple("x", "label")):
+        mapped = base.map(lambda sample: sample)
+        for where, options in [("ram", {}), ("auto", {}), (tmp_path, {}), (tmp_path, {}), (tmp_path, {"tier": "auto"})]:
+            cached = mapped.cache(where, **options)
+            field = next(iter(cached.fields))
+            assert len(cached.with_lags({field: range(3)})) == 248 - 2
+            windows, expected = cached.windows(field, window=4), base.windows("x", window=4)
+            assert len(windows) == len(expected) == 250 - 3 - 3
+            rows = np.arange(len(windows))
+            assert torch.equal(windows.fields[field].gather(rows), expected.fields["x"].gather(rows))
+    assert len(memload.FastLoader(cached, 50)) == 5
+    whole = TensorDataset(torch.arange(250.0))  # which knows of no recordings
+    cached = memload.MappedDataset(whole, lambda row: row[0]).cache("ram")
+    assert len(cached.windows(window=4)) == 247
+
+
+def test_files_that_another_process_renames_meanwhile_count_nothing(ds, tmp_path, monkeypatch):
+    monkeypatch.setattr(map_cache, "disk_free", lambda _: 5000)
+    stored = map_cache._Stored(Results(ds.map(standardised)), tmp_path, None, False)
+    begun = being_written(stored._path)
+    assert stored.room == 5000
+    begun.mkdir(parents=True)
+    (begun / "shard-2.safetensors").write_bytes(b"234")
+    (begun / "shard-0.safetensors").symlink_to(begun / "renamed")  # listed, and gone when it is asked for
+    assert stored.room == 5003
+    there, away = begun / "shards", begun.with_name("away")
+    done = threading.Event()
+
+    def renames():
+        while not done.is_set():
+            there.mkdir()
+            (there / "shard-1.safetensors").write_bytes(b"1")
+            there.rename(away)
+            shutil.rmtree(away)
+
+    with ThreadPoolExecutor(1) as pool:
+        renaming = pool.submit(renames)
+        try:
+            assert {stored.room for _ in range(1000)} <= {5000, 5003, 5004}
+        finally:
+            done.set()
+        renaming.result()
 
 
 def test_what_fits_ram_alone_is_written_nowhere(ds, tmp_path, monkeypatch):

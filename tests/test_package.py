@@ -33,14 +33,21 @@ assert (len(os.listdir("/proc/self/task")), len(os.listdir("/proc/self/fd")), di
 assert not torch.cuda.is_initialized()
 assert not [line for line in open("/proc/self/maps") if "/dev/nvidia" in line]
 """
-SHARE = """
+SECONDS = """
 import time
 start = time.process_time()
 import torch, numpy
 middle = time.process_time()
 import memload
-print((time.process_time() - middle) / (middle - start))
+print(middle - start, time.process_time() - middle)
 """
+SECONDS_AGAIN = """
+import time
+start = time.process_time()
+import memload
+print(time.process_time() - start)
+"""
+AGAIN = ("first", "second", "third")  # a loaded machine makes one import slow, not every one
 AS_MODULE = """
 import runpy, sys
 runpy.run_module("memload", run_name="__main__", alter_sys=True)
@@ -65,6 +72,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
         "python -m memload": Program(AS_MODULE, ("--help",)),
         "source": Program(FROM_FOLDER, (source,)),
         "module missing": Program(FROM_FOLDER, (built,)),
+        **{name: Program(SECONDS_AGAIN) for name in AGAIN},
     }
     return run_all(programs, nursery=Nursery(imports=("torch",)))
 
@@ -109,9 +117,11 @@ def test_importing_starts_no_thread_and_touches_no_gpu(ended: dict[str, Ended]):
     assert ended["imports"].status == 0, ended["imports"].err
 
 
-def test_importing_adds_little_to_what_torch_takes(tmp_path: Path):
-    done = run(sys.executable, "-c", SHARE, cwd=tmp_path, PYTHONPATH=str(PACKAGE.parent))
-    assert float(done.stdout) < 0.6
+def test_importing_adds_little_to_what_torch_takes(ended: dict[str, Ended], tmp_path: Path):
+    done = run(sys.executable, "-c", SECONDS, cwd=tmp_path, PYTHONPATH=str(PACKAGE.parent))
+    torch, once = map(float, done.stdout.split())
+    again = [float(ended[name].out[0]) for name in AGAIN]
+    assert min(once, *again) < 0.45 * torch
 
 
 def assert_explains_itself(status: int | None, said: str):

@@ -120,6 +120,9 @@ def test_a_pipe_of_somebody_elses_is_told_of(monkeypatch, capfd):
         monkeypatch.setattr("sys.stdout", output)
         assert main(["plan", "--rows", "3", "--field", "x:uint8:4"]) == 2
     assert "Broken pipe" in capfd.readouterr().err
+    monkeypatch.setattr("sys.stdout", io.StringIO())  # as in a notebook
+    assert main(["plan", "--rows", "3", "--field", "x:uint8:4"]) == 2
+    assert "Broken pipe" in capfd.readouterr().err
 
 
 def test_a_machine_to_be_asked_for_is_described_on_the_command_line(capsys):

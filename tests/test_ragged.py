@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import math
 import multiprocessing
 import pickle
 import re
@@ -18,6 +19,7 @@ from torch.utils.data import ConcatDataset, DataLoader, StackDataset, Subset, de
 import memload
 from memload import _core
 from memload.ragged_fields import RaggedField
+from memload.ragged_rows import with_values
 from tests.ragged_cases import forms, graphs, lengths, row_lists, same, same_rows, same_tensor, sentences
 from tests.strategies import random_tensor
 
@@ -133,6 +135,45 @@ def test_what_pads_rows_goes_with_the_dataset_and_its_casts():
     assert len(ds.concat(base.with_ragged("padded", pad_value={"x": np.int64(7), "y": -100.0}))) == 8
     with pytest.raises(ValueError, match=r'as "padded" in dataset 1, but .* as "padded" with 7'):
         ds.concat(base.with_ragged("padded", pad_value={"y": -100}))
+
+
+def _shortened(sample):
+    sample["x"] = sample["x"][: 1 + int(sample["number"]) % 3]
+    return sample
+
+
+def _shortened_first(pair):
+    return type(pair).of((pair[0][: 1 + int(pair[1]) % 3], pair[1]), pair.forms)
+
+
+def _shortened_inside(sample):
+    return {"a": _shortened(sample["a"])}
+
+
+def test_rows_of_one_length_are_padded_as_their_field_says_once_they_are_joined_otherwise():
+    rows = [torch.full((n,), 5) for n in (3, 3, 3, 3, 5)]
+    ds = memload.from_arrays(x=memload.ragged(rows), number=torch.arange(5)).with_ragged("padded", pad_value=-100)
+    for mapped in (ds.map(_shortened), memload.MappedDataset(StackDataset(a=ds), _shortened_inside)):
+        native = memload.FastLoader(mapped, 2)
+        assert native.engine == "native"
+        batches = list(native)
+        assert same(batches, list(DataLoader(mapped, 2)))
+        assert batches[0].get("a", batches[0])["x"].values.tolist() == [[5, -100], [5, 5]]
+    pairs = ds.as_tuple()
+    assert next(iter(memload.FastLoader(pairs.map(_shortened_first), 2)))[0].values.tolist() == [[5, -100], [5, 5]]
+    for one in (ds, memload.concat({"a": ds, "b": ds})):
+        joined = [*one.__getitems__([0, 1]), *one.__getitems__([4])]
+        assert default_collate(joined)["x"].values[0].tolist() == [5, 5, 5, -100, -100]
+    assert memload.group_collate(joined)[0]["x"].values[0].tolist() == [5, 5, 5, -100, -100]
+    assert default_collate([*pairs.__getitems__([1]), pairs[4]])[0].values[0].tolist() == [5, 5, 5, -100, -100]
+
+
+def test_items_made_anew_may_have_another_shape():
+    batch = memload.Padded(torch.tensor([[1, 7, 7], [2, 3, 7]]), torch.tensor([1, 2]))
+    made = with_values(batch, lambda items: torch.stack([items, -items], dim=-1).float())
+    assert made.values.tolist() == [[[1, -1], [7, 7], [7, 7]], [[2, -2], [3, -3], [7, 7]]]
+    nothing = memload.Padded(torch.zeros(2, 0), torch.tensor([0, 0]))
+    assert with_values(nothing, torch.Tensor.double).values.dtype == torch.float64
 
 
 def test_a_jagged_tensor_lies_in_the_slot_and_takes_part_in_torch():
@@ -358,6 +399,10 @@ def test_offsets_are_checked_whatever_they_are(offsets):
             assert torch.equal(ds[k]["x"], values[offsets[k] : offsets[k + 1]])
 
 
+def _flags():
+    return memload.from_arrays(x=memload.ragged([torch.tensor([True])]))
+
+
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
@@ -378,6 +423,8 @@ def test_offsets_are_checked_whatever_they_are(offsets):
         (lambda: sentences().with_ragged(text="padded"), ValueError, "a list of str"),
         (lambda: sentences().with_ragged("padded", pad_value=0.5), ValueError, "'tokens': pad_value 0.5 is no int64"),
         (lambda: sentences().with_ragged("padded", pad_value=2**63), ValueError, "is no int64: give one that rows"),
+        (lambda: sentences().with_ragged("padded", pad_value=math.nan), ValueError, "pad_value nan is no int64: give"),
+        (lambda: _flags().with_ragged("padded", pad_value=math.nan), ValueError, "'x': pad_value nan is no bool: give"),
         (lambda: sentences().with_ragged("padded", pad_value="x"), TypeError, "pad_value is a number, got a str"),
         (lambda: sentences().with_ragged("offsets", pad_value=1), ValueError, 'for fields whose form is "padded"'),
         (lambda: sentences().with_ragged(tokens="padded", pad_value={"label": 1}), ValueError, "'label' is not among"),

@@ -11,6 +11,15 @@ from stopping import KNOWN, SAMPLERS, events, make, stopped_and_taken_up
 from torch.utils.data import BatchSampler, RandomSampler, TensorDataset
 
 import memload
+from memload import permutations
+
+
+@pytest.fixture(autouse=True, scope="module")
+def drawn_natively():
+    """Permutations, as those of large datasets are."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(permutations, "FEWEST", 2)
+        yield
 
 
 @st.composite

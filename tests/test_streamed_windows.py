@@ -3,11 +3,17 @@
 import numpy as np
 import pytest
 import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from late_reading import LATE, assert_same, on_cpu, read_all
 
 import memload
+from memload._core import Pipeline, Windows
+from memload.gpu import shared_frames
 from memload.gpu.nested import tensors_of
 from memload.gpu.simulated import SimulatedInterface
+from memload.layout import Only
+from memload.native import Source
 
 FRAMES, BATCH, LAGS = 150, 16, 10
 FRAME_BYTES = 3 * 8 * 4
@@ -106,6 +112,32 @@ def test_what_few_windows_share_is_sent_as_windows():
     assert shared(some, batch_size=7) >= len(some) * LAGS * FRAME_BYTES  # found as each batch is planned
     tiny = memload.from_arrays(stim=torch.arange(FRAMES, dtype=torch.uint8)).with_lags(stim=range(0, 9, 2)).only("stim")
     assert shared(tiny) >= 5 * len(tiny)  # places would take more than they save
+
+
+@given(
+    st.lists(st.integers(-5, 5), min_size=2, max_size=8),
+    st.sampled_from([1, 8, 24, 100]),
+    st.lists(st.integers(0, 49), min_size=1, max_size=40),
+)
+@example([-1, 0, -2, 0], 100, [6, 7, 7, 5])
+@example([-4, 0, -4, 2], 100, [6, 7, 7, 5, 8, 10])
+@settings(max_examples=60, deadline=None)
+def test_what_is_a_run_and_what_pays_is_the_same_to_the_gather_and_to_those_who_build(steps, nbytes, rows):
+    column = memload.from_arrays(x=torch.zeros(60, nbytes, dtype=torch.uint8)).fields["x"].column
+    first = max(0, -min(steps))
+    windows = Windows(column, steps, [(first, 60 - first - max(0, *steps), 1)])
+    field = shared_frames.SharedFrames(torch.uint8, (len(steps), nbytes), windows)
+    fields = Source({"x": field}, Only(), {}).pipeline_fields()
+    pipeline = Pipeline(fields, batch_rows=len(rows), slot_rows=len(rows), drop_last=False, depth=1, threads=1)
+    pipeline.push(np.array(rows, dtype=np.int64))
+    frames, places = (len(torch.from_dlpack(capsule)) for capsule in pipeline.next())
+    pipeline.close()
+    distinct = len({row + step for row in rows for step in steps})
+    counted = len(rows) * (1 if field._run else len(steps))
+    taken = -(-distinct * nbytes // 64) * 64 + shared_frames._PLACE_BYTES * counted
+    whole = len(rows) * len(steps)
+    pays = 10 * taken <= round(10 * shared_frames._MOST_TAKEN) * whole * nbytes
+    assert (frames, places) == ((distinct, counted) if pays else (whole, 0))
 
 
 def test_fields_beside_the_windows_and_functions_of_batches_are_as_ever():

@@ -25,7 +25,7 @@ ssize_t read_at(int fd, std::span<std::byte> to, std::size_t offset) noexcept {
 }
 
 // Of this process or of the machine: true for now, not of this file.
-bool out_of_descriptors() noexcept { return errno == EMFILE || errno == ENFILE || errno == EINTR; }
+bool out_of_descriptors() noexcept { return errno == EMFILE || errno == ENFILE; }
 
 }  // namespace
 
@@ -57,7 +57,13 @@ DirectFile::Handle DirectFile::handle(OpenFiles::WhenFull when_full) const noexc
 
 int DirectFile::open() const noexcept {
   // Whatever lies at the path by now, opening it must not wait: hence O_NONBLOCK, which files do not heed.
-  const auto try_to_open = [this] { return ::open(path_.c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC | O_NONBLOCK); };
+  const auto try_to_open = [this] {
+    int fd = -1;
+    do {
+      fd = ::open(path_.c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC | O_NONBLOCK);
+    } while (fd < 0 && errno == EINTR);
+    return fd;
+  };
   int fd = try_to_open();
   if (fd < 0 && out_of_descriptors() && files_->close_idle()) fd = try_to_open();
   struct stat info{};

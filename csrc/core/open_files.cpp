@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <iterator>
 #include <mutex>
 #include <stdexcept>
 #include <vector>
@@ -133,18 +134,20 @@ void OpenFiles::forget(const void* file) noexcept {
 }
 
 bool OpenFiles::close_idle() noexcept {
-  const std::lock_guard lock(Forks::all().mutex);
-  const std::size_t before = places_.size();
-  for (auto place = places_.begin(); place != places_.end();) {
-    if (place->users != 0) {
-      ++place;
-      continue;
+  Places idle;  // closed without the mutex, since that may wait for a server
+  {
+    const std::lock_guard lock(Forks::all().mutex);
+    for (auto place = places_.begin(); place != places_.end();) {
+      const auto next = std::next(place);
+      if (place->users == 0) {
+        by_file_.erase(place->file);
+        idle.splice(idle.end(), places_, place);
+      }
+      place = next;
     }
-    ::close(place->fd);
-    by_file_.erase(place->file);
-    place = places_.erase(place);
   }
-  return places_.size() != before;
+  for (const Place& place : idle) ::close(place.fd);
+  return !idle.empty();
 }
 
 std::size_t OpenFiles::count() const {

@@ -153,7 +153,7 @@ class Pipeline::State : public std::enable_shared_from_this<Pipeline::State> {
   std::deque<std::shared_ptr<Filling>> in_flight_;  // in the plan's order
   std::deque<Departed> departed_;                   // in the order of their copies
   std::size_t unready_ = 0;                         // of those, still being gathered
-  bool calm_ = false;                               // the newest of them was given to one thread
+  bool calm_ = false;                               // threads may sleep though there is work
   std::size_t advised_ = 0;                         // position in the plan up to which rows were asked for
   bool looked_ = false;
   // These two are written with mutex_ and read without: an old value costs time only.
@@ -358,11 +358,12 @@ void Pipeline::State::start(SlotPool::Lease slot, std::vector<std::int64_t> rows
   filling->landed = !options_.lent && !options_.route;
   if (options_.route) filling->ship(*options_.route);
   // Where all other batches are ready, the loop is the slower side: one thread is enough, and leaves it the CPUs.
-  calm_ = unready_ == 0 && !in_flight_.empty() && !cold_ && !reads_planned();
+  const bool calm = unready_ == 0 && !in_flight_.empty() && !cold_ && !reads_planned() && !options_.lent;
+  calm_ = calm_ || calm;
   in_flight_.push_back(filling);
   ++unready_;
   if (cold_) advise_ahead();
-  if (!options_.lent) workers_->submit(std::move(filling), /*urgent=*/false, calm_ ? 1 : SIZE_MAX);
+  if (!options_.lent) workers_->submit(std::move(filling), /*urgent=*/false, calm ? 1 : SIZE_MAX);
 }
 
 std::size_t Pipeline::State::piece_of(const BatchLayout& layout) const {

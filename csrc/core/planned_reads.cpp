@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstddef>
+#include <numeric>
 #include <system_error>
 #include <utility>
 
@@ -143,18 +145,25 @@ void PlannedReads::read_together(std::span<const PlannedRun> runs, std::size_t r
     for (; next < runs.size(); ++next) {
       const auto when_full = reading == 0 ? OpenFiles::WhenFull::one_more : OpenFiles::WhenFull::none;
       const auto begun = under_way.begin(runs[next], tag, when_full);
-      if (begun == UnderWay::Begun::later) return;  // the next read to end comes back here
+      if (begun == UnderWay::Begun::later) return false;  // tried again when a read has ended
       if (begun == UnderWay::Begun::no) {
         left.push_back(runs[next]);
         continue;
       }
       ++reading;
       ++next;
-      return;
+      return true;
     }
+    return false;
   };
   left.reserve(left.size() + runs.size());  // nothing may throw while the kernel writes to our buffers
-  for (std::size_t tag = 0; tag < most; ++tag) begin(tag);
+  std::array<std::size_t, kMostUnderWay> idle;
+  std::size_t idle_tags = most;
+  std::iota(idle.begin(), idle.begin() + static_cast<std::ptrdiff_t>(most), std::size_t{0});
+  const auto begin_all = [&] {
+    while (idle_tags != 0 && begin(idle[idle_tags - 1])) --idle_tags;
+  };
+  begin_all();
   while (reading != 0) {
     if (const int error = cold_.past->submit_and_wait(); error != 0) {
       throw std::system_error(error, std::generic_category(), "io_uring_enter");  // of a ring that is none
@@ -162,8 +171,9 @@ void PlannedReads::read_together(std::span<const PlannedRun> runs, std::size_t r
     cold_.past->reap([&](std::size_t tag, std::int64_t got) {
       --reading;
       under_way.end(tag, got, left);
-      begin(tag);
+      idle[idle_tags++] = tag;
     });
+    begin_all();
   }
 }
 

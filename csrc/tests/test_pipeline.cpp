@@ -402,6 +402,47 @@ TEST(who_still_has_a_pool_that_was_left_behind_goes_on_with_new_threads_in_it) {
   CHECK_EQ(threads_of_process(), before);
 }
 
+// Pieces that wait for one another.
+class Meeting : public memload::Job {
+ public:
+  Meeting(std::shared_ptr<memload::Crew> crew, int pieces)
+      : Job(std::move(crew), static_cast<std::size_t>(pieces)), pieces_(pieces) {}
+
+  void run(std::size_t) noexcept override {
+    begun.fetch_add(1);
+    for (int i = 0; i < 5000 && begun < pieces_; ++i) std::this_thread::sleep_for(1ms);
+    met.fetch_add(begun == pieces_ ? 1 : 0);
+  }
+
+  std::atomic<int> begun{0};
+  std::atomic<int> met{0};
+
+ private:
+  int pieces_;
+};
+
+TEST(a_job_that_may_wake_one_thread_wakes_one_until_all_are_called) {
+  using memload::Crew;
+  using memload::Workers;
+  const auto crew = std::make_shared<Crew>(3);
+  const std::shared_ptr<Workers> pool = Workers::shared(3);
+  const auto first = std::make_shared<Meeting>(crew, 3);
+  pool->submit(first);  // wakes three
+  for (int i = 0; i < 5000 && first->met < 3; ++i) std::this_thread::sleep_for(1ms);
+  CHECK_EQ(first->met.load(), 3);
+  std::this_thread::sleep_for(50ms);  // until they sleep
+  const auto job = std::make_shared<Meeting>(crew, 3);
+  pool->submit(job, /*urgent=*/false, /*most_woken=*/1);
+  std::this_thread::sleep_for(50ms);
+  CHECK_EQ(job->begun.load(), 1);
+  pool->wake(*std::make_shared<Crew>(3));  // of others: nothing of theirs is queued
+  std::this_thread::sleep_for(20ms);
+  CHECK_EQ(job->begun.load(), 1);
+  pool->wake(*crew);
+  for (int i = 0; i < 5000 && job->met < 3; ++i) std::this_thread::sleep_for(1ms);
+  CHECK_EQ(job->met.load(), 3);
+}
+
 TEST(options_that_make_no_ring_are_refused) {
   const ColumnPtr column = numbered(10, 8);
   CHECK_THROWS(std::invalid_argument, Pipeline({{column, {}}}, options(0)));

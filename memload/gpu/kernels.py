@@ -121,7 +121,7 @@ def place_pictures(x: torch.Tensor, out: torch.Tensor, rule: Cast, job: PictureJ
         job.pictures_per_draw,
         job.draws,
         job.shape,
-        kernel_rule(rule, x.dtype, x.shape, x.device),
+        kernel_rule(rule, x.dtype, job.stored_shape, x.device),
         x.device.index,
         torch.cuda.current_stream(x.device).cuda_stream,
     )

@@ -128,8 +128,10 @@ _KINDS = {
 def _fill(dataset: Any, dtype: np.dtype[Any]) -> bytes:
     import h5py
 
-    never = dataset.id.get_create_plist().get_fill_time() == h5py.h5d.FILL_TIME_NEVER
-    value = np.zeros((), dtype) if never else np.asarray(dataset.fillvalue, dtype)
+    made = dataset.id.get_create_plist()
+    given = made.fill_value_defined() == h5py.h5d.FILL_VALUE_USER_DEFINED
+    never = made.get_fill_time() == h5py.h5d.FILL_TIME_NEVER
+    value = np.asarray(dataset.fillvalue, dtype) if given and not never else np.zeros((), dtype)
     return value.astype(dtype.newbyteorder("=")).tobytes()
 
 
@@ -175,7 +177,7 @@ def _chunks(where: str, dataset: Any, shape: tuple[int, ...], dtype: np.dtype[An
         )
     offsets, sizes, skipped = _in_order(where, listed, grid, chunk)
     chunks = Chunks(chunk, native, _in_the_file(where, dataset, listed, offsets), sizes, skipped)
-    _mark_unfiltered(dataset, chunks, grid, dtype)
+    _mark_unfiltered(where, dataset, chunks, grid, dtype)
     return chunks
 
 
@@ -239,7 +241,7 @@ def _in_the_file(where: str, dataset: Any, listed: _Listed, offsets: NDArray[np.
     smallest = int(np.argmin(listed.sizes))
     axes = len(dataset.shape)
     corner = tuple(listed.corners[smallest * axes : (smallest + 1) * axes])
-    _, expected = dataset.id.read_direct_chunk(corner)
+    expected = _stored(where, dataset, corner, listed.sizes[smallest])
     with Path(os.fsdecode(dataset.file.filename)).open("rb") as file:
         for shift in (0, user_block):
             file.seek(listed.offsets[smallest] + shift)
@@ -248,7 +250,23 @@ def _in_the_file(where: str, dataset: Any, listed: _Listed, offsets: NDArray[np.
     raise FormatError(f"{where}: HDF5 tells of chunks where there are none; a newer h5py may know better")
 
 
-def _mark_unfiltered(dataset: Any, chunks: Chunks, grid: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+def _stored(where: str, dataset: Any, corner: tuple[int, ...], nbytes: int) -> bytes:
+    """Return a chunk as it is stored, of which the index says that it has so many bytes.
+
+    HDF5 reads as many as the index says, wherever it is told to, and h5py would take memory for as many as it should
+    have by the filters: in a damaged file, fewer.
+    """
+    if nbytes > dataset.file.id.get_filesize():
+        raise FormatError(f"{where}: its index tells of a chunk of {nbytes:,} bytes, more than the file has")
+    into = np.zeros(nbytes, np.uint8)
+    try:
+        dataset.id.read_direct_chunk(corner, out=into)
+    except ValueError as error:
+        raise FormatError(f"{where}: its index and its filters differ about the size of a chunk: {error}") from error
+    return into.tobytes()
+
+
+def _mark_unfiltered(where: str, dataset: Any, chunks: Chunks, grid: tuple[int, ...], dtype: np.dtype[Any]) -> None:
     """Mark the chunks at the edges that HDF5 stored without filters, by an option that shows in no mask.
 
     Such chunks have the size of whole ones. As filters may come to the same size, one of them is looked at.
@@ -263,7 +281,7 @@ def _mark_unfiltered(dataset: Any, chunks: Chunks, grid: tuple[int, ...], dtype:
         return
     corner = [int(k) * side for k, side in zip(np.unravel_index(odd[0], grid), chunks.shape, strict=True)]
     inside = tuple(slice(begin, begin + side) for begin, side in zip(corner, chunks.shape, strict=True))
-    _, stored = dataset.id.read_direct_chunk(tuple(corner))
+    stored = _stored(where, dataset, tuple(corner), whole)
     try:
         read = dataset[inside]
     except OSError:  # a filter that this h5py does not have, or damaged bytes

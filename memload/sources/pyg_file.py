@@ -21,7 +21,6 @@ from memload.errors import FormatError
 from memload.fields import Field, check_equal_lengths, digest_of, row_nbytes
 from memload.graph_layout import COUNTED, along_last
 from memload.ragged_fields import RaggedField
-from memload.sources.arrays import borrow_array
 from memload.sources.ragged_arrays import text_field
 from memload.sources.torch_file import TorchFile, load_mapped
 
@@ -93,7 +92,7 @@ def _are_slices(ends: Any) -> bool:
 
 def _field(file: TorchFile, name: str, values: Any, ends: Any) -> Field:
     if isinstance(values, list) and all(isinstance(text, str) for text in values):
-        return text_field(name, values)
+        return _text_field(file, name, values)
     if not _are_slices(ends) or not len(ends):
         raise FormatError(f"{file.path}: the slices of {name!r} are {_kind(ends)}; expected int64 (graphs + 1,)")
     if not (type(values) is torch.Tensor and values.layout == torch.strided and values.ndim and values.is_contiguous()):
@@ -120,11 +119,20 @@ def _field(file: TorchFile, name: str, values: Any, ends: Any) -> Field:
     return RaggedField(values.dtype, shape, column, digest=digest)
 
 
+def _text_field(file: TorchFile, name: str, texts: list[str]) -> Field:
+    try:
+        return text_field(name, texts)
+    except ValueError as error:
+        raise FormatError(f"{file.path}: {error}") from None
+
+
 def _number_field(file: TorchFile, numbers: Any) -> Field:
     try:
-        return borrow_array(COUNTED, np.array([int(number) for number in numbers], dtype=np.int64))
+        counts = np.array([int(number) for number in numbers], dtype=np.int64)
     except (TypeError, ValueError, OverflowError) as error:
         raise FormatError(f"{file.path}: its numbers of nodes are damaged: {error}") from None
+    held = _core.Storage.borrow(counts, counts.ctypes.data, counts.nbytes, f"{COUNTED} of {file.path}")
+    return Field(torch.int64, (), _core.Column(8, [(held, 0, len(counts), 8)]))
 
 
 def _place(file: TorchFile, name: str, tensor: torch.Tensor) -> tuple[_core.Storage, int]:
