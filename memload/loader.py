@@ -50,7 +50,6 @@ from memload.transforms import TransformedBatches, checked_transform
 T = TypeVar("T")
 
 _FIXED = ("threads", "depth", "cast", "options", "ragged", "device", "static_buffers")
-_OF_PASSES = ("_finished", "_passes", "_kept", "_pace", "_way", "_most_ahead", "_indices", "_inner", "_buffers")
 
 
 class FastLoader(DataLoader[T]):
@@ -358,7 +357,9 @@ class FastLoader(DataLoader[T]):
         super().__setattr__(name, value)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_state": copy.copy(self._state), **dict.fromkeys(_OF_PASSES)}
+        fresh = object.__new__(FastLoader)
+        fresh._start_afresh()
+        return {**self.__dict__, "_state": copy.copy(self._state), **dict.fromkeys((*vars(fresh), "_buffers"))}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

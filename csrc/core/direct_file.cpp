@@ -24,7 +24,7 @@ ssize_t read_at(int fd, std::span<std::byte> to, std::size_t offset) noexcept {
   return static_cast<ssize_t>(done);
 }
 
-// Of this process or of the machine: true for now, not of this file.
+// Of the process or of the machine: it passes, and says nothing of this file.
 bool out_of_descriptors() noexcept { return errno == EMFILE || errno == ENFILE; }
 
 }  // namespace

@@ -29,7 +29,7 @@ RingPool::Lease RingPool::acquire() {
     return {std::make_unique<Uring>(PlannedReads::kMostUnderWay).release(), give_back};
   } catch (const std::system_error& error) {
     const int code = error.code().value();
-    if (code == EMFILE || code == ENFILE) return {};  // no descriptors are left, for now
+    if (code == EMFILE || code == ENFILE) return {};  // no descriptors are left: it may pass
     const std::lock_guard lock(mutex_);
     refused_ = true;
     return {};
