@@ -42,9 +42,7 @@ def words_of(codecs: Codecs) -> str:
     return str(codecs or "")
 
 
-def coded_specs(
-    fields: Mapping[str, AnySpec], codecs: Codec | Mapping[str, Codec] | None
-) -> dict[str, AnySpec]:
+def coded_specs(fields: Mapping[str, AnySpec], codecs: Codec | Mapping[str, Codec] | None) -> dict[str, AnySpec]:
     """Return what the index says of these fields, compressed as is asked for.
 
     Raises:

@@ -98,7 +98,7 @@ class CodedRun:
 
 
 def starts_of(runs: Sequence[CodedRun]) -> NDArray[np.uint8]:
-    """Return where the blocks of these runs begin, one behind the other, and where the last one ends: int64 as bytes."""
+    """Return where the blocks of these runs begin in one tensor, and where the last one ends: int64 as bytes."""
     sizes = [size for run in runs for size in run.sizes]
     return np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]).astype("<i8").view(np.uint8)
 

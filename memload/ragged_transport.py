@@ -73,9 +73,7 @@ def unpack_ragged(packed: PackedRagged, storages: Sequence[Storage]) -> Ragged:
     return column if packed.selection is None else column.select(packed.selection)
 
 
-def _unpack_values(
-    values: int | tuple[PackedGrid, ...], storages: Sequence[Storage]
-) -> Storage | list[TileGrid]:
+def _unpack_values(values: int | tuple[PackedGrid, ...], storages: Sequence[Storage]) -> Storage | list[TileGrid]:
     if isinstance(values, int):
         return storages[values]
     return [unpack_grid(grid, storages) for grid in values]

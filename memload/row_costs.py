@@ -83,7 +83,7 @@ def _of_grid(grid: TileGrid) -> RowCost:
 
 
 def _of_items(column: Ragged) -> RowCost:
-    """Of a row that differs in length, one of the mean length: the blocks that hold its items, where they are largest."""
+    """Of a row of the mean length, where rows differ: the blocks that hold its items, where these are largest."""
     coded = [segment[2] for segment in column.segments]
     largest = max((grids[0] for grids in coded if isinstance(grids, list)), key=lambda grid: grid.tile_bytes)
     tiles = column.planes * (1 + column.items // max(1, column.rows) // largest.tile_shape[0])

@@ -65,9 +65,9 @@ def write(
         shard_bytes: about how large a shard file may grow, in bytes or as "512MB".
         append: add shards to the set if it exists; fields must match.
         codec: how to compress: a `Codec`, or its text such as "zstd" or "lz4:9", for all fields whose rows have at
-            least 256 bytes or differ in length; or a dict of these by field, for those it names. "auto", for all or by field, takes the one
-            with which a sample of the rows arrives soonest from a disk, and says why. None: rows lie as they are, which
-            loads fastest from memory. docs/compression.md tells what it gains and costs.
+            least 256 bytes or differ in length; or a dict of these by field, for those it names. "auto", for all or by
+            field, takes the one with which a sample of the rows arrives soonest from a disk, and says why. None: rows
+            lie as they are, which loads fastest from memory. docs/compression.md tells what it gains and costs.
         resume: go on where an earlier call was interrupted, if all its rows were in files and it is the same: of the
             same files, unchanged, with the same options. What is complete is verified first. A call that is
             not the same, or resume=False, begins anew.

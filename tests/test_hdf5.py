@@ -200,7 +200,7 @@ def test_links_that_leave_the_folder_are_refused_by_link_and_target(tmp_path):
     for key in ("below", "back"):
         assert agrees(opened, key).fields[key].rows == len(DATA)
     for key, target in (("out", "../out.h5"), ("absolute", absolute), ("far", "../../out.h5")):
-        with pytest.raises(memload.FormatError, match=rf"a\.h5: '{key}' is a link to '/data' in '{target}', outside the"):
+        with pytest.raises(memload.FormatError, match=rf"'{key}'.* is a link to '/data' in '{target}', outside the"):
             memload.open(opened, key=key)
 
 
@@ -215,7 +215,7 @@ def test_links_in_a_circle_and_to_what_is_no_hdf5_file_are_told(tmp_path, monkey
         file["elsewhere"] = h5py.ExternalLink("here.h5", "/x")
     for key, says in {
         "self": "in a circle: 'self' is a link to '/self/x'",
-        "round": r"in a circle: .*'back' is a link to '/round' in 'a\.h5'",
+        "round": r"in a circle: .*'back' of 'b\.h5' is a link to '/round' in 'a\.h5'",
         "text": r"'text' is a link to '/x' in 'text\.h5', which HDF5 cannot read",
         "pipe": r"'pipe' is a link to '/x' in 'pipe\.h5', which is not there",
         "elsewhere": r"'elsewhere' is a link to '/x' in 'here\.h5', which is not there",
@@ -226,7 +226,9 @@ def test_links_in_a_circle_and_to_what_is_no_hdf5_file_are_told(tmp_path, monkey
             file["x"] = DATA
         with pytest.raises(memload.FormatError, match=says):
             memload.open(tmp_path / "a.h5", key=key)
-    with pytest.raises(memload.FormatError, match=r"no datasets but by links.*'elsewhere' is a link to '/x' in 'here\.h5'"):
+    with pytest.raises(
+        memload.FormatError, match=r"no datasets but by links.*'elsewhere' is a link to '/x' in 'here\.h5'"
+    ):
         memload.open(tmp_path / "a.h5")
 
 

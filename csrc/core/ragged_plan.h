@@ -45,7 +45,8 @@ class RaggedForm {
 
   // Of the rows that are longest, each once: a batch that repeats long rows may be larger.
   [[nodiscard]] std::size_t bound(std::size_t rows) const;
-  // Everything but `work`, `values_work` and `in_order`, which are for the reader to say. Throws ReadError, std::length_error.
+  // Everything but `work`, `values_work` and `in_order`, which are for the reader to say. Throws ReadError,
+  // std::length_error.
   void plan(std::span<const std::int64_t> rows, RaggedPlan& plan) const;
 
   // What elements of the plan's row i become, bytes where nothing is cast. src and out do not overlap.

@@ -15,6 +15,7 @@ namespace memload {
 namespace {
 
 constexpr std::size_t kInPlace = std::size_t{1} << 20;  // bytes of items in place that are one unit
+constexpr std::size_t kEmpty = ~std::size_t{0};         // stands for the segment of rows without items
 
 // What a row of the batch has of a tile.
 struct Piece {
@@ -31,7 +32,8 @@ struct FoundPiece {
   Piece piece;
 };
 
-// A tile of a plane of a segment; of segments in place, so many items as if they were one.
+// A tile of a plane of a segment; of segments in place, so many items as if they were one. Or, of no segment, what pads
+// the rows that have no items.
 struct Unit {
   std::size_t segment;
   std::size_t plane;
@@ -49,8 +51,8 @@ std::int64_t items_of_tile(const RaggedSegment& segment, std::size_t item_bytes)
 
 struct RaggedTileReader::Plan : RaggedPlan {
   std::vector<Piece> pieces;
-  std::vector<Unit> units;         // the last is empty: it ends the one before
-  std::vector<std::size_t> empty;  // rows of the batch without items: what pads them is done with the numbers
+  std::vector<Unit> units;         // the last has no pieces, and is the second output
+  std::vector<std::size_t> empty;  // rows of the batch without items
 };
 
 // What one call of fill() does.
@@ -67,7 +69,11 @@ class RaggedTileReader::Share {
   void run(std::size_t begin, std::size_t end) {
     auto unit = std::ranges::lower_bound(plan_.units, begin, {}, &Unit::work);
     for (; unit != plan_.units.end() && unit->work < end; ++unit) {
-      if (unit == std::prev(plan_.units.end())) return finish();
+      if (unit == std::prev(plan_.units.end())) return plan_.put_numbers(out_, 0, plan_.numbers_bytes());
+      if (unit->segment == kEmpty) {
+        for (const std::size_t row : plan_.empty) pad(row);
+        continue;
+      }
       const std::span pieces = std::span(plan_.pieces).subspan(unit->first, std::next(unit)->first - unit->first);
       const RaggedSegment& segment = form_.ragged().segments()[unit->segment];
       if (segment.coded.empty()) {
@@ -79,12 +85,6 @@ class RaggedTileReader::Share {
   }
 
  private:
-  // What is neither items nor follows some.
-  void finish() {
-    for (const std::size_t row : plan_.empty) pad(row);
-    plan_.put_numbers(out_, 0, plan_.numbers_bytes());
-  }
-
   void decode(const TileGrid& grid, const Unit& unit, std::span<const Piece> pieces) {
     const std::size_t bytes = grid.tile_bytes(unit.tile);
     const std::int64_t row = plan_.runs[pieces.front().row].row_in_segment;
@@ -199,9 +199,8 @@ void RaggedTileReader::find_units(Plan& plan) const {
       }
     }
   }
-  std::ranges::sort(found, {}, [](const FoundPiece& f) {
-    return std::tuple(f.segment, f.plane, f.tile, f.piece.from, f.piece.row);
-  });
+  std::ranges::sort(
+      found, {}, [](const FoundPiece& f) { return std::tuple(f.segment, f.plane, f.tile, f.piece.from, f.piece.row); });
   plan.bytes_in = 0;
   plan.pieces.reserve(found.size());
   for (const auto& [segment, plane, number, piece] : found) {
@@ -222,6 +221,10 @@ void RaggedTileReader::find_units(Plan& plan) const {
       plan.bytes_in += bytes;
     }
     plan.pieces.push_back(piece);
+  }
+  if (ragged.pads() && !plan.empty.empty()) {
+    plan.units.push_back({kEmpty, 0, 0, plan.pieces.size(), plan.work});
+    plan.work = batch_bytes(1, plan.work + plan.empty.size() * (plan.starts.back() / plan.runs.size()) + 1);
   }
   plan.units.push_back({0, 0, 0, plan.pieces.size(), plan.work});
 }

@@ -54,8 +54,7 @@ std::vector<PyRaggedSegment> segments(const Ragged& column) {
       for (const auto& grid : s.coded) coded.push_back(shown(grid));
       values = std::move(coded);
     }
-    found.emplace_back(shown(s.offsets), s.offsets_at, std::move(values), s.values_at, s.rows, s.items,
-                       s.plane_stride);
+    found.emplace_back(shown(s.offsets), s.offsets_at, std::move(values), s.values_at, s.rows, s.items, s.plane_stride);
   }
   return found;
 }

@@ -63,8 +63,10 @@ def open_hdf5(path: Path, key: Key = None, field: str | None = None) -> dict[str
         with _as_format_errors(path):
             file = files.enter_context(h5py.File(path, "r", locking="best-effort"))
             found = _datasets(path, file, key, files)
-            if not found and (links := listed_links(file)):
-                raise FormatError(f"{path}: holds no datasets but by links, which are followed if key= names them: {links}")
+            if not found and (links := listed_links(path, file)):
+                raise FormatError(
+                    f"{path}: holds no datasets but by links, which are followed if key= names them: {links}"
+                )
             forms = {name: (dataset.shape, _dtype(dataset)) for name, dataset in found.items()}
         chosen = choose(path, found, key, field)
         if key is None and len({shape[:1] if shape else None for shape, _ in forms.values()}) > 1:

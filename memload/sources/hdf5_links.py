@@ -43,10 +43,11 @@ def follow(path: Path, file: Any, name: str, files: ExitStack) -> Any | None:
         if isinstance(link, h5py.HardLink):
             member = member[part]
             continue
-        links.append(_said(member, part, link))
+        links.append(_said(path, member, part, link))
         if len(links) > _MOST_LINKS:
-            shown = ", ".join(links[-_MOST_SHOWN:])
-            raise FormatError(f"{path}: {name!r} leads through more than {_MOST_LINKS} links, in a circle: {shown}")
+            shown, circle = list(dict.fromkeys(links)), ", in a circle" * (len(set(links)) < len(links))
+            listed = ", ".join(shown[:_MOST_SHOWN])
+            raise FormatError(f"{path}: {name!r} leads through more than {_MOST_LINKS} links{circle}: {listed}")
         if isinstance(link, h5py.ExternalLink):
             member = _other_file(path, member.file, link, links[-1], files)["/"]
         elif link.path.startswith("/"):
@@ -55,12 +56,12 @@ def follow(path: Path, file: Any, name: str, files: ExitStack) -> Any | None:
     return member
 
 
-def listed_links(file: Any) -> str:
+def listed_links(path: Path, file: Any) -> str:
     """Return the links at the top of a file, for messages; "" if there are none."""
     import h5py
 
     links = [(name, file.get(name, getlink=True)) for name in file]
-    said = [_said(file, name, link) for name, link in links if not isinstance(link, h5py.HardLink)]
+    said = [_said(path, file, name, link) for name, link in links if not isinstance(link, h5py.HardLink)]
     return "; ".join([*said[:_MOST_SHOWN], *(["and more"] if len(said) > _MOST_SHOWN else [])])
 
 
@@ -68,18 +69,25 @@ def _parts(name: str) -> list[str]:
     return [part for part in name.split("/") if part not in ("", ".")]
 
 
-def _said(group: Any, name: str, link: Any) -> str:
+def _said(path: Path, group: Any, name: str, link: Any) -> str:
     where = f"{group.name.rstrip('/')}/{name}".lstrip("/")
+    holder = Path(os.fsdecode(group.file.filename))
+    of_another = f" of {holder.name!r}" if holder.name != path.name else ""
     other = f" in {link.filename!r}" if hasattr(link, "filename") else ""
-    return f"{where!r} is a link to {link.path!r}{other}"
+    return f"{where!r}{of_another} is a link to {link.path!r}{other}"
+
+
+def _plain(path: Path) -> Path:
+    """The path by its text: what a link says may not lead out of the folder; symlinks are its owner's."""
+    return Path(os.path.normpath(path.absolute()))
 
 
 def _other_file(path: Path, holder: Any, link: Any, said: str, files: ExitStack) -> Any:
     """Open the file of an external link: beside the file that has the link, in the folder of `path` or below."""
     import h5py
 
-    folder = Path(os.path.abspath(path)).parent
-    target = Path(os.path.abspath(Path(os.fsdecode(holder.filename)).absolute().parent / link.filename))
+    folder = _plain(path).parent
+    target = _plain(Path(os.fsdecode(holder.filename)).parent / link.filename)
     if not target.is_relative_to(folder):
         raise FormatError(
             f"{path}: {said}, outside the folder of {path.name}. memload follows links to files in that folder and "
@@ -87,8 +95,8 @@ def _other_file(path: Path, holder: Any, link: Any, said: str, files: ExitStack)
         )
     if not target.is_file():
         raise FormatError(
-            f"{path}: {said}, which is not there; such paths count from the folder of {Path(holder.filename).name}: put "
-            "that file there, or open it itself"
+            f"{path}: {said}, which is not there; such paths count from the folder of {Path(holder.filename).name}: "
+            "put that file there, or open it itself"
         )
     try:
         return files.enter_context(h5py.File(target, "r", locking="best-effort"))
