@@ -111,7 +111,7 @@ class Contestant:
 
     Args:
         case: what it runs on.
-        kind: `fast`, `stock`, `ceiling` or `mover`.
+        kind: `fast`, `stock`, `ceiling`, `fresh` or `mover`.
         environment: added to this process's.
         options: passed on; see `contestant.py`.
     """
