@@ -2,9 +2,8 @@
 
 The time counts from `iter(loader)` in a process that has imported and used torch; beside it stand the parts that cannot
 be saved: planning (one permutation) and gathering one batch into fresh huge pages, in a process as fresh, in turn with
-the first. Under a hypervisor that takes free memory back, fresh pages cost what it takes to get them again (100 MB: 10
-or 280 ms); so that both processes find the same, each first takes and gives back as much memory as either needs. The
-figure without that is kept too, as `unprepared`. Memory is the peak beyond what the process held before, against what
+the first. Both have free memory at hand (see `harness.Contestant.run`); the figure without that is kept too, as
+`unprepared`. Memory is the peak beyond what the process held before, against what
 `loader.nbytes` stated; CPU time is held against the ceiling's.
 """
 
@@ -18,8 +17,6 @@ from loops import ceiling_of
 
 from memload.measure import Spread, in_turn, ratio
 
-PREPARED = 512 << 20  # bytes; no ring of these workloads is larger
-
 
 def planning_seconds(rows: int) -> float:
     begin = time.perf_counter()
@@ -28,16 +25,15 @@ def planning_seconds(rows: int) -> float:
 
 
 def first_seconds(case: Case, kind: str) -> float:
-    """Seconds to the first batch of a fresh process that has memory at hand."""
+    """Seconds to the first batch of a fresh process."""
     with Contestant(case, kind) as fresh:
-        fresh.ask("prepare", PREPARED)
         return fresh.run(1).first_batch
 
 
 def unprepared_and_memory(case: Case) -> tuple[float, dict[str, int]]:
     """The same with memory as the machine gives it, and then the peak memory of an epoch."""
     with Contestant(case, "fast") as fresh:
-        return fresh.run(1).first_batch, fresh.ask("memory")
+        return fresh.ask("run", 1)["first_batch"], fresh.ask("memory")
 
 
 def measure(bench: Bench, case: Case) -> None:
