@@ -21,6 +21,8 @@ import xxhash
 from numpy.typing import NDArray
 from torch.overrides import TorchFunctionMode
 
+from memload.default_device import default_generator
+
 
 @dataclass(frozen=True)
 class PassSeed:
@@ -63,7 +65,7 @@ def _hashed(what: bytes, key: int) -> int:
 
 def peeked_seed(generator: torch.Generator | None) -> int:
     """Return the number that would be drawn next as a base seed, without drawing it."""
-    source = torch.default_generator if generator is None else generator
+    source = default_generator() if generator is None else generator
     return _base_seed(source.clone_state())
 
 
