@@ -16,7 +16,7 @@ PACKAGE = Path(memload.__file__).parent
 # From the ground up. A module imports from lower floors only. `memload` itself, the face, stands on all of them.
 FLOORS = [
     {"_core", "_cuda"},
-    {"permutations"},
+    {"permutations", "default_device"},
     {"draws", "row_numbers", "blocks", "borders", "memory.tiers", "captured", "gpu.nested", "gpu.pinning_rates"}
     | {"gpu.remembered", "dense"},
     {"gpu.interface"},
