@@ -176,7 +176,7 @@ def read_index(directory: Path) -> ShardIndex:
     except FileNotFoundError:
         raise ShardFormatError(
             f"{directory}: no {INDEX_NAME} here, so this is no finished set of shards; memload.write makes one, and a "
-            "writer that was interrupted leaves none"
+            "writer that was interrupted leaves none (a folder of pictures: memload write --images DIR DST)"
         ) from None
     try:
         return parse_index(raw)
