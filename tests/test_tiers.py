@@ -429,13 +429,12 @@ os._exit(0)  # nor does the end of the interpreter
 RANK = """
 Path({procs!r}).write_text(str(os.getpid()))
 ds = memload.open(folder / "rows.npy", tier="auto", ram_dtype={{"data": torch.bfloat16}}, progress=False)
-total = sum(int(batch["data"][:, 0].sum()) for batch in memload.FastLoader(ds, 8))
+total = sum(int(batch["data"][:, 0].double().sum()) for batch in memload.FastLoader(ds, 8))
 (folder / {name!r}).touch()
 wait_for("rank0", "rank1")
 {seen}
 (folder / {name!r}).with_suffix(".seen").touch()
 wait_for("rank0.seen", "rank1.seen")
-os._exit(0)
 """
 GREEDY = """
 Path({procs!r}).write_text(str(os.getpid()))
