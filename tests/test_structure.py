@@ -31,7 +31,7 @@ FLOORS = [
     {"memory.arenas", "memory.choosing", "memory.guards", "memory.pressure"},
     {"fields", "state", "mapped", "planned_rows", "ragged_samples"}
     | {"pace", "pipelined", "reseeding", "drawing_free"}
-    | {"packed_storages"},
+    | {"packed_storages", "packed_grids", "spool"},
     {"augment"},
     {"cast_rule"},
     {"cast_native"},
@@ -41,7 +41,9 @@ FLOORS = [
     {"collating", "safetensors_header", "rows", "windows", "ragged_transport", "sources.members"}
     | {"sources.hdf5_filters", "sources.tile_blocks", "sources.zarr_layout"}
     | {"memory.columns"},
-    {"transport", "codec", "ragged_spec", "row_costs", "sources.hdf5_layout"},
+    {"transport", "codec", "row_costs", "sources.hdf5_layout", "sources.hdf5_links"},
+    {"codec_entry"},
+    {"ragged_spec"},
     {"shard_index"},
     {"ragged_fields", "coded_blocks", "coded_fields"},
     {"codec_by_field"},
