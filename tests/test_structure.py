@@ -16,7 +16,7 @@ PACKAGE = Path(memload.__file__).parent
 # From the ground up. A module imports from lower floors only. `memload` itself, the face, stands on all of them.
 FLOORS = [
     {"_core", "_cuda"},
-    {"permutations"},
+    {"permutations", "default_device"},
     {"draws", "row_numbers", "blocks", "borders", "memory.tiers", "captured", "gpu.nested", "gpu.pinning_rates"}
     | {"gpu.remembered", "dense"},
     {"gpu.interface"},
@@ -31,7 +31,7 @@ FLOORS = [
     {"memory.arenas", "memory.choosing", "memory.guards", "memory.pressure"},
     {"fields", "state", "mapped", "planned_rows", "ragged_samples"}
     | {"pace", "pipelined", "reseeding", "drawing_free"}
-    | {"packed_storages"},
+    | {"packed_storages", "packed_grids", "spool"},
     {"augment"},
     {"cast_rule"},
     {"cast_native"},
@@ -41,7 +41,9 @@ FLOORS = [
     {"collating", "safetensors_header", "rows", "windows", "ragged_transport", "sources.members"}
     | {"sources.hdf5_filters", "sources.tile_blocks", "sources.zarr_layout"}
     | {"memory.columns"},
-    {"transport", "codec", "ragged_spec", "row_costs", "sources.hdf5_layout"},
+    {"transport", "codec", "row_costs", "sources.hdf5_layout", "sources.hdf5_links"},
+    {"codec_entry"},
+    {"ragged_spec"},
     {"shard_index"},
     {"ragged_fields", "coded_blocks", "coded_fields"},
     {"codec_by_field"},

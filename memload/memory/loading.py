@@ -276,7 +276,7 @@ def _load_rows(image: RowImage, rows: NDArray[np.int64], address: int, nbytes: i
     if cast is None or (cast.dtype == image.dtype and not cast.computes):
         _core.load_rows(image.column, None, rows, address, nbytes)
     elif cast.computes:
-        raw = torch.empty((len(rows), *image.shape), dtype=image.dtype)
+        raw = torch.empty((len(rows), *image.shape), dtype=image.dtype, device="cpu")
         _core.load_rows(image.column, None, rows, raw.data_ptr(), raw.nbytes)
         made = cast.apply(raw).contiguous()
         ctypes.memmove(address, made.data_ptr(), nbytes)

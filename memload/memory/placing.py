@@ -130,7 +130,7 @@ def needs_of(fields: Mapping[str, Field], casts: Mapping[str, Cast]) -> Needs:
     for one in fields.values():
         if any(storage.mapped for storage in one.column.storages):
             stored += min(one.nbytes, one.rows * one.stored.read_bytes) if one.stored.decoded_bytes else one.nbytes
-            decoded += one.stored.decoded_bytes
+            decoded += 0 if isinstance(one, RaggedField) else one.stored.decoded_bytes  # these stay as they are
     cast = rows + sum(
         fields[name].rows * (row_nbytes(cast.dtype, fields[name].shape) - fields[name].row_bytes)
         for name, cast in casts.items()
