@@ -12,6 +12,11 @@ class RowCache:
     """
     Rows of files kept in RAM up to a budget; what comes first stays, unless others are drawn more.
     """
+    @staticmethod
+    def unfilled() -> int:
+        """
+        Bytes that all caches of this process, those that shrink apart, may still take.
+        """
     def __init__(self, budget: typing.SupportsInt | typing.SupportsIndex, shrinks: bool = False) -> None:
         """
         `shrinks`: a pass may lower the budget when memory runs short. Raises ValueError below 1 MB.

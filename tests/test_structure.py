@@ -89,7 +89,7 @@ FLOORS = [
     {"map_results"},
     {"memory.variants", "memory.steps", "memory.out_of_memory", "memory.agreement", "memory.memory_budget"}
     | {"memory.recomputing", "memory.account"},
-    {"memory.curves", "memory.trials", "memory.probing", "memory.stock_bytes"},
+    {"memory.curves", "memory.compiling", "memory.trials", "memory.probing", "memory.stock_bytes"},
     {"memory.loader_slots"},
     {"memory.measuring"},
     {"memory.batch_size"},
@@ -103,7 +103,7 @@ FLOORS = [
     {"accelerated", "accumulation"},
     {"scoring", "map_cache"},
     {"memory.pacing", "memory.processes", "memory.gpu_samples", "memory.row_caches", "memory.shrinking"},
-    {"memory.samples"},
+    {"memory.samples", "memory.kept_graphs"},
     {"memory.diagnosis", "memory.live_view"},
     {"memory.marks", "memory.metric_logs", "memory.monitor_log", "memory.summary"},
     {"memory.lightning", "memory.plots", "memory.watching"},
