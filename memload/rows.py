@@ -75,7 +75,7 @@ def _numbers(name: str, given: Any) -> Any:
     if isinstance(given, (torch.Tensor, np.ndarray, np.generic)):
         return given
     try:
-        return torch.as_tensor(given)
+        return torch.as_tensor(given, device="cpu")
     except (TypeError, ValueError, RuntimeError) as error:
         kind = type(given).__name__
         raise TypeError(f"field {name!r}: a {kind} that torch takes for no tensor of numbers ({error})") from error
