@@ -204,6 +204,22 @@ def test_links_that_leave_the_folder_are_refused_by_link_and_target(tmp_path):
             memload.open(opened, key=key)
 
 
+def test_links_of_a_file_behind_a_symlink_are_found_beside_the_file_itself(tmp_path):
+    (tmp_path / "store").mkdir()
+    with h5py.File(tmp_path / "store" / "b.h5", "w") as file:
+        file["data"] = DATA
+    with h5py.File(tmp_path / "store" / "a.h5", "w") as file:
+        file["own"], file["there"], file["group"] = (
+            DATA,
+            h5py.ExternalLink("b.h5", "data"),
+            h5py.ExternalLink("b.h5", "/"),
+        )
+    (tmp_path / "a.h5").symlink_to("store/a.h5")
+    assert agrees(tmp_path / "a.h5", "there").fields["there"].rows == len(DATA)
+    with pytest.raises(KeyError, match="nothing is named 'group/nothing'"):
+        memload.open(tmp_path / "store" / "a.h5", key="group/nothing")
+
+
 def test_links_in_a_circle_and_to_what_is_no_hdf5_file_are_told(tmp_path, monkeypatch):
     (tmp_path / "text.h5").write_text("no HDF5")
     os.mkfifo(tmp_path / "pipe.h5")

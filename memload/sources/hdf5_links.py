@@ -33,11 +33,12 @@ def follow(path: Path, file: Any, name: str, files: ExitStack) -> Any | None:
 
     links: list[str] = []
     member, parts = file["/"], _parts(name)
+    rest = len(parts) + 1  # of the name, behind the last link
     while parts:
         part = parts.pop(0)
         link = member.get(part, getlink=True) if isinstance(member, h5py.Group) else None
         if link is None:
-            if links:
+            if len(parts) >= rest:  # what is missing is named by a link
                 raise FormatError(f"{path}: {links[-1]}, which is not there")
             return None
         if isinstance(link, h5py.HardLink):
@@ -52,6 +53,7 @@ def follow(path: Path, file: Any, name: str, files: ExitStack) -> Any | None:
             member = _other_file(path, member.file, link, links[-1], files)["/"]
         elif link.path.startswith("/"):
             member = member.file["/"]
+        rest = min(rest, len(parts))
         parts = [*_parts(link.path), *parts]
     return member
 
@@ -77,8 +79,16 @@ def _said(path: Path, group: Any, name: str, link: Any) -> str:
     return f"{where!r}{of_another} is a link to {link.path!r}{other}"
 
 
+def _target(path: Path, holder: Path, filename: str) -> tuple[Path, bool]:
+    """The file that a link in `holder` means, and whether it lies in the folder of `path`.
+
+    By the text alone: what a link says may not lead out of the folder; symlinks in it are its owner's.
+    """
+    target = _plain(holder.parent / filename)
+    return target, target.is_relative_to(_plain(path).parent)
+
+
 def _plain(path: Path) -> Path:
-    """The path by its text: what a link says may not lead out of the folder; symlinks are its owner's."""
     return Path(os.path.normpath(path.absolute()))
 
 
@@ -86,9 +96,12 @@ def _other_file(path: Path, holder: Any, link: Any, said: str, files: ExitStack)
     """Open the file of an external link: beside the file that has the link, in the folder of `path` or below."""
     import h5py
 
-    folder = _plain(path).parent
-    target = _plain(Path(os.fsdecode(holder.filename)).parent / link.filename)
-    if not target.is_relative_to(folder):
+    where = Path(os.fsdecode(holder.filename))
+    target, inside = _target(path, where, link.filename)
+    if not target.is_file():  # the file may be a symlink to one that has its neighbours elsewhere
+        beside, inside_too = _target(path.resolve(), where.resolve(), link.filename)
+        target, inside = (beside, True) if inside_too and beside.is_file() else (target, inside)
+    if not inside:
         raise FormatError(
             f"{path}: {said}, outside the folder of {path.name}. memload follows links to files in that folder and "
             f"below it only; open the file itself: memload.open({str(target)!r}, key={link.path!r})"
