@@ -18,7 +18,7 @@ from torch.utils.data import Dataset
 from memload import _core
 from memload.cast_rule import Cast as Cast
 from memload.dense import is_dense
-from memload.device import cuda_module, cuda_state, warn_of_fallback
+from memload.device import cuda_module, kernels_run_on
 from memload.dtypes import code_of, dtype_name
 from memload.gathered import GatheredRows
 from memload.ragged_samples import NO_FORMS, sample_of
@@ -170,10 +170,7 @@ def _fill_on_cpu(out: torch.Tensor, x: torch.Tensor, norm_removed: bool) -> None
 
 
 def _fill_on_cuda(out: torch.Tensor, x: torch.Tensor, norm_removed: bool) -> None:
-    state = cuda_state(x.device.index)
-    if not state.usable:
-        warn_of_fallback(state.reason)
-    if not state.usable or out.dtype not in _KERNEL_TARGETS:
+    if not kernels_run_on(x.device.index) or out.dtype not in _KERNEL_TARGETS:
         out.copy_(Cast(out.dtype, norm_removed).apply(x))
         return
     stream = torch.cuda.current_stream(x.device).cuda_stream
