@@ -360,6 +360,29 @@ def test_a_step_that_is_left_out_of_the_stock_engine_shows(call, stream, late):
     assert is_caught(device, memload.FastLoader(Nested(), batch_size=2, device=device), expected)
 
 
+def doubled_there(device):
+    """Whether tensors that the loop's stream makes on the device are doubled in `work` as they should be."""
+    placer, readings = Placer(device), []
+    for k in range(20):
+        there = device.launch(device.current(), torch.full, (500,), float(k))
+        placed = placer.place([there])
+        del there
+        made = placer.launch(torch.mul, placed.pop(), 2)
+        readings.append(device.read(*placer.hand_over([made])))
+        del made
+    right = all(bool((reading() == 2.0 * k).all()) for k, reading in enumerate(readings))
+    return right and not device.simulated.violations
+
+
+@pytest.mark.filterwarnings("ignore:batches have tensors that are on")
+@pytest.mark.parametrize(
+    ("call", "late"), [("wait", {"loop": LATE, "work": (0, 0)}), ("hold", {"loop": (0, 0), "work": LATE})]
+)
+def test_what_the_loop_makes_on_the_device_is_ordered_and_held_too(call, late):
+    assert doubled_there(SimulatedInterface(**late))
+    assert not doubled_there(Without(call, "work", **late))
+
+
 def test_a_tensor_that_is_on_the_device_passes_with_one_warning():
     device = SimulatedInterface()
     placer = Placer(device)
