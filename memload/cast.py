@@ -69,7 +69,7 @@ def cast_stim(
         return _cast_into(out, x, norm_removed, dtype)
     if x.dtype != torch.uint8:
         return x.to(dtype)
-    made: torch.Tensor = torch.ops.memload.cast_stim.default(x, norm_removed, dtype)
+    made: torch.Tensor = _CAST(x, norm_removed, dtype)
     return made
 
 
@@ -82,7 +82,7 @@ def _cast_into(out: torch.Tensor, x: torch.Tensor, norm_removed: bool, dtype: to
         if got != expected:
             raise ValueError(f"out does not fit: its {what} is {got}, the result's is {expected}")
     if x.dtype == torch.uint8:
-        torch.ops.memload.cast_stim_out.default(x, norm_removed, out)
+        _CAST_INTO(x, norm_removed, out)
         return out
     return out.copy_(x)
 
@@ -104,7 +104,7 @@ def _cast_out(x: torch.Tensor, norm_removed: bool, out: torch.Tensor) -> None:
 
 
 def _define(name: str, schema: str, run: Callable[..., Any], fake: Callable[..., Any]) -> None:
-    """Make an operator, of which torch's tracers know what it returns.
+    """Make an operator of memload's, of which torch's tracers know what it returns.
 
     By hand, since the wrappers of torch.library.custom_op take several times what all else in a call takes.
     """
@@ -125,6 +125,7 @@ _define(
     _cast_out,
     lambda _x, _norm_removed, _out: None,
 )
+_CAST, _CAST_INTO = torch.ops.memload.cast_stim.default, torch.ops.memload.cast_stim_out.default
 
 
 def cast_pixels(x: torch.Tensor, rule: Cast, out: torch.Tensor | None = None) -> torch.Tensor:
