@@ -2,13 +2,15 @@
 
     python contestant.py '{"kind": "fast", "workload": {...}, "variant": "f32", "folder": "...", "options": {...}}'
 
-Kinds: `fast` (options: those of `loops.fast_loader`), `stock` (quick), `ceiling` (threads, isa), `mover` (none).
-Commands: `run` answers with an Epoch; `memory` with the peak beyond what was held before, and what the loader states.
+Kinds: `fast` (options: those of `loops.fast_loader`), `stock` (quick), `ceiling` (threads, isa), `fresh` and `mover`
+(none). Commands: `run` answers with an Epoch; `memory` with the peak beyond what was held before, and what the loader
+states; `prepare` takes so many bytes of huge pages and gives them back, so that the machine has them at hand.
 """
 
 from __future__ import annotations
 
 import json
+import mmap
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -32,9 +34,21 @@ def case_of(job: dict[str, Any]) -> Case:
 def answer(loop: Loop, what: str, limit: int | None) -> dict[str, Any]:
     if what == "run":
         return asdict(loop.run(limit))
+    if what == "prepare":
+        assert limit is not None
+        touch(limit)
+        return {}
     with peak_memory() as peak:
         run_epoch(loop.batches(), limit)
         return {"peak": peak(), "stated": loop.nbytes}
+
+
+def touch(nbytes: int) -> None:
+    """Takes fresh huge pages and gives them back."""
+    with mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as block:
+        block.madvise(mmap.MADV_HUGEPAGE)
+        for at in range(0, nbytes, mmap.PAGESIZE):
+            block[at] = 1
 
 
 def main() -> None:

@@ -31,7 +31,8 @@ class Loop:
 
 def make_loop(case: Case, kind: str, **options: Any) -> Loop:
     """A loop by its name."""
-    return {"fast": fast_loop, "stock": stock_loop, "ceiling": ceiling_loop, "mover": mover_loop}[kind](case, **options)
+    loops = {"fast": fast_loop, "stock": stock_loop, "ceiling": ceiling_loop, "fresh": fresh_loop, "mover": mover_loop}
+    return loops[kind](case, **options)
 
 
 def fast_loader(
@@ -79,6 +80,12 @@ def ceiling_loop(case: Case, **options: Any) -> Loop:
     """The ceiling, as a contestant; it hands out no batches."""
     ceiling = ceiling_of(case, **options)
     return Loop("ceiling", lambda limit: ceiling.best(limit or 0), lambda: iter(()))
+
+
+def fresh_loop(case: Case) -> Loop:
+    """One batch gathered into huge pages that the process has not touched yet; a run gathers that one batch."""
+    ceiling = ceiling_of(case)
+    return Loop("fresh", lambda _: ceiling.run_fresh(), lambda: iter(()))
 
 
 def mover_loop(case: Case) -> Loop:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import weakref
 from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset
@@ -48,16 +49,39 @@ def prepare(accelerator: Any, loader: Any) -> Any:
         prepared.base_dataloader = _on_the_engine(base, loader)
         if hasattr(prepared.base_dataloader, "state_dict"):
             prepared.dl_state_dict = prepared.base_dataloader.state_dict()
-            _count_whole_steps(prepared)
+            _keep_the_readers_state(accelerator, prepared)
     return prepared
 
 
-def _count_whole_steps(prepared: Any) -> None:
-    """Let the state of a loader that deals batches out to ranks be that of the steps that all ranks have made."""
+def _keep_the_readers_state(accelerator: Any, prepared: Any) -> None:
+    """Let the state of a loader that deals batches out to ranks be the first rank's, after whole steps."""
     from accelerate.data_loader import DataLoaderDispatcher  # type: ignore[import-untyped]
 
-    if type(prepared) is DataLoaderDispatcher and not prepared.split_batches:
+    if type(prepared) is not DataLoaderDispatcher:
+        return
+    if not prepared.split_batches:
         prepared.adjust_state_dict_for_prefetch = _WholeSteps(prepared)
+    if prepared.use_stateful_dataloader:
+        _let_the_reader_save(accelerator, prepared)
+
+
+def _let_the_reader_save(accelerator: Any, prepared: Any) -> None:
+    """Let ``save_state`` write the state of the rank that reads, and ``load_state`` hand it to all.
+
+    By itself accelerate lets every rank write its state, and all to the same file.
+    """
+    known = weakref.ref(prepared)  # accelerator.free_memory() shall let go of the loader, and keeps its hooks
+
+    def before_saving(*_: Any) -> None:
+        if (one := known()) is not None:
+            one.use_stateful_dataloader = one.state.process_index == 0
+
+    def before_loading(*_: Any) -> None:
+        if (one := known()) is not None:
+            one.use_stateful_dataloader = True
+
+    accelerator.register_save_state_pre_hook(before_saving)
+    accelerator.register_load_state_pre_hook(before_loading)
 
 
 class _WholeSteps:

@@ -171,13 +171,13 @@ class BudgetBatchSampler(Sampler[list[int]]):
     def _filled(self, epoch: int) -> Epoch:
         generator = torch.Generator().manual_seed(self.seed + epoch)
         count = len(self.costs)
-        rows = torch.randperm(count, generator=generator).numpy() if self.shuffle else np.arange(count)
+        rows = torch.randperm(count, generator=generator, device="cpu").numpy() if self.shuffle else np.arange(count)
         rows = rows[np.argsort(self._bucket_of[rows], kind="stable")] if self.buckets else rows
         ends = np.cumsum(np.bincount(self._bucket_of)).tolist()
         how = {"padded": self.padded, "drop_last": self.drop_last}
         bounds = filled(self.costs[rows], self.budget, ends, self.most_rows, **how)
         if self.buckets and self.shuffle:
-            bounds = bounds[torch.randperm(len(bounds), generator=generator).numpy()]
+            bounds = bounds[torch.randperm(len(bounds), generator=generator, device="cpu").numpy()]
         return Epoch(rows, bounds)
 
 

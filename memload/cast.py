@@ -270,7 +270,7 @@ class Float32View(Dataset[dict[str, Any]]):
     def _converted(self, sample: Any, index: int) -> dict[str, Any]:
         if not isinstance(sample, Mapping):
             raise TypeError(f"Float32View needs samples that are dicts; sample {index} is a {type(sample).__name__}")
-        fields = {name: torch.as_tensor(sample[name]) for name in ("stim", "robs", "behavior") if name in sample}
+        fields = {name: _as_it_lies(sample[name]) for name in ("stim", "robs", "behavior") if name in sample}
         converted = {
             name: cast_pixels(fields[name], rule) if name == "stim" else rule.apply(fields[name])
             for name, rule in self.rules(fields).items()
@@ -298,3 +298,8 @@ class Float32View(Dataset[dict[str, Any]]):
             raise TypeError(f"Float32View needs a uint8 or floating 'stim', got {dtype_name(dtype)}")
         stim = self._stim if dtype == torch.uint8 else self._other
         return {"stim": stim} | {name: self._other for name in ("robs", "behavior") if name in fields}
+
+
+def _as_it_lies(values: Any) -> torch.Tensor:
+    """A tensor where it is, and what is none as one on the CPU."""
+    return values if isinstance(values, torch.Tensor) else torch.as_tensor(values, device="cpu")

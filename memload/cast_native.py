@@ -71,7 +71,7 @@ def cast_tensor(
     if rule.places:
         return _placed(x, rule, seeds, memory, isa)
     rule.row_shape(x.shape)
-    out = torch.empty(x.shape, dtype=rule.dtype)
+    out = torch.empty(x.shape, dtype=rule.dtype, device="cpu")
     codes = code_of(x.dtype), code_of(rule.dtype)
     how = how_of(rule, x.dtype, x.shape)
     _core.cast(x.data_ptr(), out.data_ptr(), x.numel(), *codes, how, isa, False, torch.get_num_threads())
@@ -96,7 +96,7 @@ def _placed(x: torch.Tensor, rule: Cast, seeds: Sequence[int] | None, memory: Me
         return rule.apply(x, seeds)
     elements = job.pictures * math.prod(job.out_shape)
     if memory is None or not elements:
-        out = torch.empty(elements, dtype=rule.dtype)
+        out = torch.empty(elements, dtype=rule.dtype, device="cpu")
     else:
         out = memory(elements * rule.dtype.itemsize).view(rule.dtype)
     cast = (code_of(x.dtype), code_of(rule.dtype), how_of(rule, x.dtype, x.shape))

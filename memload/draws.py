@@ -100,8 +100,11 @@ class _Memory:
             return cls(plain["draw"], None, np.array(plain["rows"], dtype=np.int64))
         return cls(plain["draw"], decode(plain["generator"]))
 
-    def again(self, make: Callable[[int, torch.Generator | None], Indices]) -> Indices:
-        return make(self.draw, restored(self.before)) if self.rows is None else self.rows
+    def again(self, draws: Draws) -> Indices:
+        if self.rows is not None:
+            return self.rows
+        generator = draws.generator()
+        return draws.make(self.draw, restored(self.before, "cpu" if generator is None else generator.device))
 
 
 class Stream:
@@ -124,7 +127,7 @@ class Stream:
         first = self._memories[0].draw if self._memories else self._drawn
         self._skip = self._begin - first * draws.step
         if draws.shared:
-            self._again = (one.again(draws.make) for one in tuple(self._memories))
+            self._again = (one.again(draws) for one in tuple(self._memories))
         elif self._memories:
             self._drawn = first
             self._generator = restored(self._memories[0].before)
@@ -313,9 +316,9 @@ def decode(text: str) -> torch.Tensor:
     return torch.frombuffer(bytearray(base64.b64decode(text)), dtype=torch.uint8)
 
 
-def restored(state: torch.Tensor | None) -> torch.Generator:
-    """A generator of its own in this state."""
-    generator = torch.Generator()
+def restored(state: torch.Tensor | None, device: torch.device | str = "cpu") -> torch.Generator:
+    """A generator of its own in this state, which is one of that device's."""
+    generator = torch.Generator(device)
     if state is not None:
         generator.set_state(state)
     return generator

@@ -145,7 +145,7 @@ class Field:
             RuntimeError: a tensor's memory was moved away.
         """
         self.check_in_place()
-        batch = torch.empty((len(rows), *self.shape), dtype=self.dtype)
+        batch = torch.empty((len(rows), *self.shape), dtype=self.dtype, device="cpu")
         if batch.nbytes:
             self.column.gather(rows, batch.data_ptr(), batch.nbytes)
         return batch

@@ -209,7 +209,8 @@ class GraphLayout:
     def joined(self, taken: Sequence[Any]) -> Joined:
         """Return the graphs of which these are the attributes, in order, as one graph."""
         graphs, names = _count(taken[0]), [part.name for part in self.parts]
-        none, each, ptr = torch.zeros(graphs, dtype=torch.int64), torch.arange(graphs + 1), self._nodes(taken)
+        none, each = torch.zeros(graphs, dtype=torch.int64, device="cpu"), torch.arange(graphs + 1, device="cpu")
+        ptr = self._nodes(taken)
         attributes: dict[str, Any] = {}
         slices: dict[str, torch.Tensor] = {}
         increments: dict[str, torch.Tensor | None] = {}
@@ -237,7 +238,7 @@ class GraphLayout:
             if isinstance(values, Ragged):
                 ends: torch.Tensor = values.offsets
             elif part.name != COUNTED:
-                ends = torch.arange(len(values) + 1) * part.length
+                ends = torch.arange(len(values) + 1, device="cpu") * part.length
             else:
                 _check_counts(values, self.counts_from)
                 ends = values.new_zeros(len(values) + 1)

@@ -64,7 +64,7 @@ def attribute(name: str, value: Any) -> Attribute:
         TypeError: it is neither, nor a number.
     """
     if isinstance(value, bool | int | float):
-        return torch.tensor(value)
+        return torch.tensor(value, device="cpu")
     if isinstance(value, str):
         return value
     if type(value) in (torch.Tensor, torch.nn.Parameter) and value.layout == torch.strided:

@@ -296,9 +296,10 @@ def _gathered(samples: Sequence[Any]) -> list[Any] | None:
     if not isinstance(samples, GatheredRows) or not len(samples) or not as_shipped():
         return None
     batch = samples.whole()
-    if not isinstance(batch, dict) or batch.get(TAG, torch.empty(0)).dtype != torch.int64 or batch[TAG].ndim != 1:
+    tags = batch.get(TAG) if isinstance(batch, dict) else None
+    if tags is None or tags.dtype != torch.int64 or tags.ndim != 1:
         return None
-    places = map(torch.from_numpy, by_first_appearance(batch[TAG].numpy()))
+    places = map(torch.from_numpy, by_first_appearance(tags.numpy()))
     pads = {name: pad_value for name, (_, _, pad_value) in forms_of(batch, samples.forms).items()}
     return [
         {name: taken(values, rows, pads[name]) if name in pads else values[rows] for name, values in batch.items()}

@@ -25,9 +25,9 @@ _TRIED = 2000
 
 
 def permutation(rows: int, generator: torch.Generator | None) -> NDArray[np.int64]:
-    """Return what ``torch.randperm(rows, generator=generator).numpy()`` returns."""
+    """Return what ``torch.randperm(rows, generator=generator)`` draws, on whatever device that is."""
     if generator is None or not is_native(rows, generator):
-        drawn: NDArray[np.int64] = torch.randperm(rows, generator=generator).numpy()
+        drawn: NDArray[np.int64] = torch.randperm(rows, generator=generator).cpu().numpy()
         return drawn
     state = generator.get_state()
     drawn = _core.permutation(state.numpy(), rows)

@@ -100,7 +100,7 @@ class RaggedField(Field):
         """Return the column that gives batches of this form and that dtype."""
         if self.form != "padded":
             return self.column
-        pad = torch.tensor([self.pad_value], dtype=self.dtype).to(dtype)
+        pad = torch.tensor([self.pad_value], dtype=self.dtype, device="cpu").to(dtype)
         return self.column.padded(pad.view(torch.uint8).numpy().tobytes())
 
     @property
@@ -113,7 +113,7 @@ class RaggedField(Field):
         column, lengths = self.pipeline_column, self.column.lengths(rows)
         padded = self.form == "padded"
         items = len(rows) * int(lengths.max(initial=0)) if padded else int(lengths.sum())
-        values = torch.empty((items * column.planes, *self.item_shape), dtype=self.dtype)
+        values = torch.empty((items * column.planes, *self.item_shape), dtype=self.dtype, device="cpu")
         if values.nbytes:
             column.gather(rows, values.data_ptr(), values.nbytes)
         places = lengths if padded else np.concatenate([[0], np.cumsum(lengths)])
@@ -140,7 +140,7 @@ class RaggedField(Field):
     def padded_again(self, values: Any) -> Any:
         """Return a batch whose items, and what pads them, were cast, with the number that pads it."""
         if isinstance(values, Padded):
-            pad = torch.tensor(self.pad_value, dtype=self.dtype).to(values.values.dtype).to(values.values.device)
+            pad = torch.tensor(self.pad_value, dtype=self.dtype, device="cpu").to(values.values)
             outside = ~values.mask
             values.values.masked_fill_(outside.view(*outside.shape, *(1,) * len(self.item_shape)), pad)
         return values
@@ -176,7 +176,7 @@ def pad_as(value: Any, dtype: torch.dtype) -> Any:
     if not isinstance(value, int | float | complex | np.number):
         raise TypeError(f"pad_value is a number, got {kind(value)}")
     try:
-        held = torch.tensor(value, dtype=dtype).item()
+        held = torch.tensor(value, dtype=dtype, device="cpu").item()
     except (RuntimeError, TypeError, ValueError, OverflowError):
         held = None
     rounds = dtype.is_floating_point or dtype.is_complex

@@ -129,7 +129,7 @@ def batch_of(values: torch.Tensor, numbers: torch.Tensor, form: Form, axis: int 
 
 def joined(rows: Sequence[torch.Tensor], form: Form, axis: int = 0, pad_value: Any = 0) -> Any:
     """Return the batch of samples, of which there is at least one; `pad_value` follows rows that are padded."""
-    lengths = torch.tensor([row.shape[axis] for row in rows], dtype=torch.int64)
+    lengths = torch.tensor([row.shape[axis] for row in rows], dtype=torch.int64, device="cpu")
     if form == "padded":
         return Padded(_padded(rows, int(lengths.max()), pad_value), lengths)
     offsets = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])

@@ -81,7 +81,8 @@ def two_parts(length: int, fraction: float, seed: int) -> tuple[NDArray[np.int64
         raise ValueError(
             f"a fraction of {fraction} cuts {length} rows into {first} and {length - first}: a part is empty"
         )
-    order: NDArray[np.int64] = torch.randperm(length, generator=torch.Generator().manual_seed(seed)).numpy()
+    generator = torch.Generator().manual_seed(seed)
+    order: NDArray[np.int64] = torch.randperm(length, generator=generator, device="cpu").numpy()
     return order[:first], order[first:]
 
 

@@ -26,6 +26,7 @@ from torch.utils.data import (
 
 from memload.batch_streams import KnownBatches, RowBatches, batch_stream, batches_known
 from memload.budget_batches import BudgetBatchSampler
+from memload.default_device import default_generator
 from memload.draws import LOOKAHEAD, DistributedRows, Draws, Position, Progress, RowStream, Stream
 from memload.draws import Indices as Indices
 from memload.permutations import is_native, permutation, skip_permutation
@@ -118,7 +119,7 @@ def _random(sampler: RandomSampler) -> Draws:
 
     def chunk(number: int, generator: torch.Generator | None) -> Indices:
         size = (min(step, total - number * step),)
-        return torch.randint(high=n, size=size, dtype=torch.int64, generator=generator).numpy()
+        return torch.randint(high=n, size=size, dtype=torch.int64, generator=generator).cpu().numpy()
 
     make = chunk if sampler.replacement else whole_or_part
     count = -(-total // step) if sampler.replacement else total // n + 1  # the last is drawn even if nothing is used
@@ -151,14 +152,15 @@ def _weighted(sampler: WeightedRandomSampler) -> Draws:
     total = sampler.num_samples
 
     def chosen(_: int, generator: torch.Generator | None) -> Indices:
-        rows: Indices = torch.multinomial(sampler.weights, total, sampler.replacement, generator=generator).numpy()
+        drawn = torch.multinomial(sampler.weights, total, sampler.replacement, generator=generator)
+        rows: Indices = drawn.cpu().numpy()  # weights lie where the default device was when the sampler was made
         return rows
 
     return Draws(range(len(sampler.weights)), total, total, 1, chosen, _given(sampler), shared=True)
 
 
 def _given(sampler: Any) -> Callable[[], torch.Generator]:
-    return lambda: sampler.generator or torch.default_generator
+    return lambda: sampler.generator or default_generator()
 
 
 _DRAWS: dict[type, Callable[[Any], Draws]] = {
@@ -180,7 +182,8 @@ def as_indices(rows: Any) -> Indices:
     """Row indices of any integer sequence, array or tensor, as int64 of shape ``(n,)``.
 
     Raises:
-        TypeError: if they are not integers. Bools are not: as an index of a tensor they mean something else.
+        TypeError: if they are not integers. Bools are not, nor tensors of uint8: as an index of a tensor they mean
+            something else.
         ValueError: if they do not fit into 64 bits.
     """
     array = np.asarray(rows)
@@ -188,6 +191,8 @@ def as_indices(rows: Any) -> Indices:
         return np.empty(0, dtype=np.int64)
     if array.dtype.kind not in "iu" or array.ndim != 1:
         raise TypeError(f"row indices must be a flat sequence of integers, got {array.dtype} of shape {array.shape}")
+    if array.dtype == np.uint8 and (isinstance(rows, torch.Tensor) or torch.Tensor in set(map(type, rows))):
+        raise TypeError("row indices must be integers; torch takes tensors of uint8 for masks: give them as int64")
     if array.dtype == np.uint64 and array.max() >= 1 << 63:
         raise ValueError(f"the row index {array.max()} does not fit into 64 bits with a sign")
     return array.astype(np.int64, copy=False)

@@ -52,7 +52,7 @@ def as_rows(name: str, batch: Any) -> Rows:
     """
     check_name(name)
     if not isinstance(batch, (torch.Tensor, np.ndarray, np.generic)):
-        batch = torch.as_tensor(batch)
+        batch = torch.as_tensor(batch, device="cpu")
     try:
         dtype, flat = _tensor_bytes(batch) if isinstance(batch, torch.Tensor) else _array_bytes(np.asarray(batch))
     except TypeError as error:
@@ -70,7 +70,7 @@ def as_rows(name: str, batch: Any) -> Rows:
 def as_row(name: str, row: Any) -> Rows:
     """Return one row, of any shape, as a batch of one; otherwise as `as_rows`."""
     if not isinstance(row, (torch.Tensor, np.ndarray, np.generic)):
-        row = torch.as_tensor(row)
+        row = torch.as_tensor(row, device="cpu")
     return as_rows(name, row[None])
 
 

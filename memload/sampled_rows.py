@@ -97,7 +97,10 @@ class MixedRows:
         if not count:
             return np.empty(0, dtype=np.int64)
         if self._replacement:
-            return _named(self._rows[k], torch.randint(len(self._rows[k]), (count,), generator=generator).numpy())
+            return _named(
+                self._rows[k],
+                torch.randint(len(self._rows[k]), (count,), generator=generator, device="cpu").numpy(),
+            )
         assert self._seed is not None
         return self._orders[k].slice(self._seed, int(self._taken[k]), count)
 
@@ -121,7 +124,7 @@ class _Order:
         if self._round != turn:
             self._order = np.empty(0, dtype=np.int64)  # let go of the old one before there is a new one
             generator = _seeded(seed, 1 + self._number, turn)
-            self._order = _named(self._rows, torch.randperm(len(self._rows), generator=generator).numpy())
+            self._order = _named(self._rows, torch.randperm(len(self._rows), generator=generator, device="cpu").numpy())
             self._round = turn
         return self._order
 
@@ -269,7 +272,7 @@ class RankedRows(WeightedRows):
 
 def drawn(cumulative: Weights, count: int, generator: torch.Generator) -> Indices:
     """Draw by weights that were summed up: index i with the probability of the i-th step."""
-    uniform = torch.rand(count, dtype=torch.float64, generator=generator).numpy()
+    uniform = torch.rand(count, dtype=torch.float64, generator=generator, device="cpu").numpy()
     return steps_at(uniform * cumulative[-1], cumulative)
 
 
@@ -287,7 +290,8 @@ def ranked(weights: Weights, count: int, generator: torch.Generator) -> Indices:
     """
     check_enough(count, int(np.count_nonzero(weights)))
     with np.errstate(divide="ignore"):
-        uniform = torch.rand(len(weights), dtype=torch.float64, generator=generator).clamp_(min=2.0**-54).numpy()
+        uniform = torch.rand(len(weights), dtype=torch.float64, generator=generator, device="cpu").numpy()
+        np.maximum(uniform, 2.0**-54, out=uniform)
         arrival = np.log(-np.log1p(-uniform)) - np.log(weights)
     first = np.argpartition(arrival, count - 1)[:count] if count < len(weights) else np.arange(count)
     rows: Indices = first[np.argsort(arrival[first], kind="stable")]
@@ -304,7 +308,8 @@ def check_enough(wanted: int, positive: int) -> None:
 
 
 def _number_of_the_pass(generator: torch.Generator | None) -> int:
-    return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
+    device = "cpu" if generator is None else generator.device  # whatever the default device
+    return int(torch.empty((), dtype=torch.int64, device=device).random_(generator=generator).item())
 
 
 def _seeded(*numbers: int) -> torch.Generator:

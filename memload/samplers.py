@@ -210,7 +210,7 @@ def iterated(stream: RowStream) -> Iterator[int]:
 def _own_tensor(weights: Any) -> torch.Tensor:
     with torch.inference_mode(False):  # writes to tensors made under it are not counted
         try:
-            own = torch.as_tensor(weights, dtype=torch.float64).detach().to("cpu", copy=True)
+            own = torch.as_tensor(weights, dtype=torch.float64, device="cpu").detach().to("cpu", copy=True)
         except (TypeError, ValueError, RuntimeError) as error:
             raise TypeError(f"weights must be numbers, one for each row: {error}") from error
     _checked_weights(own.numpy())

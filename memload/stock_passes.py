@@ -91,7 +91,7 @@ class IndexSampler:
         if progress.base_seed is not None:  # drawn before, by the pass that is taken up or for workers that persist
             self._undrawn = standing(self._generators)
         else:
-            progress.base_seed = peeked_seed(self._generators.get("loader", self._generators["global"]))
+            progress.base_seed = peeked_seed(self._generators.get("loader"))
         return _Indices(self, self.pulls, progress)
 
     def undraw(self) -> None:

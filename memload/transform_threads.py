@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from memload.collating import FieldSlots
+from memload.default_device import on_default
 from memload.draws import Indices
 from memload.pace import Pace
 from memload.planned_rows import PlannedRows
@@ -73,6 +74,7 @@ class Transforming:
         self._may_take = threading.Condition(self._mutex)
         self._may_hand_out = threading.Condition(self._mutex)
         self._noted: list[tuple[str, tuple[Indices, ...]]] = []  # of the plan, for the gatherer
+        self._device = torch.device("cpu")  # the default of the loop's thread, which functions are to find
         self._made: dict[int, _Made] = {}
         self._working = self._taken = self._handed = self._handed_rows = 0
         self._closed = self._broken = False
@@ -182,6 +184,7 @@ class Transforming:
         with self._mutex:
             getattr(self._ahead, how)(*rows)
             self._noted.append((how, rows))
+            self._device = torch.get_default_device()
             self._may_take.notify()
 
     def _next_is_known(self) -> bool:
@@ -228,7 +231,8 @@ class Transforming:
 
     def _transformed(self, batch: Any, rows: Indices, random: Randomness) -> Outcome:
         try:
-            return Outcome(self._recipe.apply(batch, rows, self._seed, random, self._slots))
+            with on_default(self._device):
+                return Outcome(self._recipe.apply(batch, rows, self._seed, random, self._slots))
         except BaseException as error:  # whatever it is, the loop raises it in its turn
             return Outcome(error=error)
 

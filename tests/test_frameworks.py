@@ -133,11 +133,12 @@ def test_accelerate_takes_a_prepared_loader_up_in_the_middle_of_an_epoch(reports
         found = rank["memload.prepare, stateful"]
         assert found["rest"] == found["whole"][3:]
         assert len(found["next"]) == len(found["whole"])
+        assert len(set(found["draws"])) == 1
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("how", ["dispatch_batches", "split_batches"])
-def test_the_first_ranks_state_takes_up_batches_that_are_dealt_out(reports, how, ranks):
+def test_accelerate_takes_batches_up_that_the_first_rank_deals_out_by_the_state_of_that_rank(reports, how, ranks):
     for rank in reports("accelerate_runs.py", ranks=ranks):
         found = rank[f"memload.prepare, stateful, {how}"]
         # accelerate completes the last batch by rows of the first that it saw, which is another one here.
@@ -147,6 +148,7 @@ def test_the_first_ranks_state_takes_up_batches_that_are_dealt_out(reports, how,
         assert last[:-1] == expected_last[:-1]
         assert len(last) == len(expected_last)
         assert len(found["next"]) == len(found["whole"])
+        assert len(set(found["draws"])) == 1
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

@@ -18,7 +18,7 @@ class TorchHostMemory:
 
     def pinned(self, nbytes: int) -> torch.Tensor:
         """Return uninitialised pinned memory, uint8 (nbytes,)."""
-        return torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
+        return torch.empty(nbytes, dtype=torch.uint8, device="cpu", pin_memory=True)
 
     def is_pinned(self, tensor: torch.Tensor) -> bool:
         """Whether a CPU tensor lies in pinned memory."""

@@ -92,7 +92,7 @@ def _root(array: np.ndarray[Any, Any]) -> object:
 
 def _hold(tensor: torch.Tensor) -> object:
     """Return an owner of the tensor's memory that also makes torch refuse to resize it, which would move it."""
-    whole = torch.empty(0, dtype=torch.uint8).set_(tensor.detach().untyped_storage())
+    whole = torch.empty(0, dtype=torch.uint8, device="cpu").set_(tensor.detach().untyped_storage())
     return whole.numpy()
 
 

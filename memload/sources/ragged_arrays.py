@@ -42,7 +42,7 @@ def ragged(values: Any, offsets: Any = None, *, axis: int = 0) -> RaggedArray:
         raise ValueError(f"rows are joined along axis 0 or 1, got {axis!r}")
     if offsets is not None:
         return RaggedArray(values, offsets, axis)
-    rows = [torch.as_tensor(row) for row in values]
+    rows = [torch.as_tensor(row, device="cpu") for row in values]
     if not rows:
         raise ValueError("a list of no rows has no dtype and no shape; give values and offsets")
     shape = _without(rows[0], axis, 0)
@@ -52,7 +52,7 @@ def ragged(values: Any, offsets: Any = None, *, axis: int = 0) -> RaggedArray:
                 f"row {position} is {row.dtype} {tuple(row.shape)}, the first one {rows[0].dtype} "
                 f"{tuple(rows[0].shape)}: rows may differ along axis {axis} alone"
             )
-    lengths = torch.tensor([row.shape[axis] for row in rows], dtype=torch.int64)
+    lengths = torch.tensor([row.shape[axis] for row in rows], dtype=torch.int64, device="cpu")
     return RaggedArray(torch.cat(rows, dim=axis), torch.cat([lengths.new_zeros(1), lengths.cumsum(0)]), axis)
 
 

@@ -48,11 +48,11 @@ def with_casts(prepare):
     }
 
 
-def resumed():
+def resumed(**configuration):
     """accelerate's checkpoints in the middle of an epoch, which it takes with `use_stateful_dataloader`."""
 
     def begun():
-        helper = accelerator(use_stateful_dataloader=True)
+        helper = accelerator(use_stateful_dataloader=True, **configuration)
         return helper, by_memload(helper, dataset(), batch_size=BATCH, shuffle=True)
 
     set_seed(5)
@@ -63,34 +63,18 @@ def resumed():
         for batch in loader:
             whole.append(batch["id"].tolist())
             if len(whole) == 3:
-                helper.wait_for_everyone()
-                helper.save_state(folder)
+                for rank in range(helper.num_processes):  # the last one last: all of them name the same file
+                    helper.wait_for_everyone()
+                    if rank == helper.process_index:
+                        helper.save_state(folder)
+        drawn = torch.rand(1).item()
         helper, loader = begun()
         helper.wait_for_everyone()
         helper.load_state(folder)
         rest = [batch["id"].tolist() for batch in loader]
+        draws = [drawn, torch.rand(1).item()]
         helper.wait_for_everyone()
-    return {"whole": whole, "rest": rest, "next": [batch["id"].tolist() for batch in loader]}
-
-
-def resumed_by_hand(**configuration):
-    """The state of the first rank, kept by the program: where batches are dealt out, no other rank has one."""
-
-    def begun():
-        helper = accelerator(use_stateful_dataloader=True, **configuration)
-        return helper, by_memload(helper, dataset(), batch_size=BATCH, shuffle=True)
-
-    set_seed(5)
-    helper, loader = begun()
-    whole = []
-    for batch in loader:
-        whole.append(batch["id"].tolist())
-        if len(whole) == 3:
-            state = helper.gather_for_metrics([loader.state_dict()], use_gather_object=True)[0]
-    helper, loader = begun()
-    loader.load_state_dict(state)
-    rest = [batch["id"].tolist() for batch in loader]
-    return {"whole": whole, "rest": rest, "next": [batch["id"].tolist() for batch in loader]}
+    return {"whole": whole, "rest": rest, "next": [batch["id"].tolist() for batch in loader], "draws": draws}
 
 
 def stock(helper, ds, **arguments):
@@ -186,7 +170,7 @@ scenarios["memload.prepare, cast"] = lambda: with_casts(by_memload)
 scenarios["memload.prepare, save_state"] = lambda: {"ours": checkpointed(by_memload), "stock": checkpointed(stock)}
 scenarios["memload.prepare, stateful"] = resumed
 for what, arguments in {"dispatch_batches": {}, "split_batches": {"split_batches": True}}.items():
-    scenarios[f"memload.prepare, stateful, {what}"] = lambda arguments=arguments: resumed_by_hand(
+    scenarios[f"memload.prepare, stateful, {what}"] = lambda arguments=arguments: resumed(
         dispatch_batches=True, **arguments
     )
 report(scenarios)
