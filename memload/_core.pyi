@@ -664,9 +664,9 @@ class Ceiling:
     @property
     def batches_in_plan(self) -> int:
         ...
-def bench_decode(storages: collections.abc.Sequence[Storage], table: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], threads: typing.SupportsInt | typing.SupportsIndex, seconds: typing.SupportsFloat | typing.SupportsIndex, chain: Chain | None = None) -> dict[str, typing.Any]:
+def bench_decode(storages: collections.abc.Sequence[Storage], table: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], threads: typing.SupportsInt | typing.SupportsIndex, seconds: typing.SupportsFloat | typing.SupportsIndex, chain: Chain | None = None, ring_bytes: typing.SupportsInt | typing.SupportsIndex = 0) -> dict[str, typing.Any]:
     """
-    Decodes parts over and over, and says how long it took: seconds, cpu_seconds, parts, bytes. The table has a row for each: (number of its storage, offset, stored bytes, decoded bytes). Without a chain, they are zlib or gzip streams, and it is zlib-ng itself that is measured.
+    Decodes parts over and over, and says how long it took: seconds, cpu_seconds, parts, bytes. The table has a row for each: (number of its storage, offset, stored bytes, decoded bytes). Without a chain, they are zlib or gzip streams, and it is zlib-ng itself that is measured. Parts are decoded one behind the other into `ring_bytes` of memory, those of all threads, and then from its beginning again; by default into one place for each thread, which stays in the processor's cache.
     """
 def bench_disk(path: str, offsets: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], nbytes: typing.SupportsInt | typing.SupportsIndex, in_flight: typing.SupportsInt | typing.SupportsIndex, method: str) -> dict[str, typing.Any]:
     """

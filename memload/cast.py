@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import torch
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, IterableDataset
 
 from memload import _core
 from memload.cast_rule import Cast as Cast
@@ -52,7 +52,7 @@ def cast_stim(
         A tensor with the shape and device of ``x`` and the strides that ``x.to(dtype)`` would have; or ``out``.
 
     Raises:
-        TypeError: ``x`` is neither uint8 nor floating, or ``dtype`` is none of the four.
+        TypeError: ``x`` is no tensor, or neither uint8 nor floating, or ``dtype`` is none of the four.
         ValueError: ``x`` is sparse, or ``out`` does not fit.
 
     Example:
@@ -61,6 +61,9 @@ def cast_stim(
     """
     if dtype not in _TARGETS or not isinstance(norm_removed, bool):
         Cast(dtype, norm_removed)  # which says what is wrong
+    for what, given in (("", x), ("out= as ", out)):
+        if not isinstance(given, torch.Tensor) and (given is not None or not what):
+            raise TypeError(f"cast_stim takes {what}a tensor, got {type(given).__name__}; torch.as_tensor makes one")
     if x.dtype != torch.uint8 and not x.is_floating_point():
         raise TypeError(f"cast_stim takes uint8 or floating tensors, got {x.dtype}; convert others by x.to(...)")
     if x.layout != torch.strided:
@@ -78,6 +81,7 @@ def _cast_into(out: torch.Tensor, x: torch.Tensor, norm_removed: bool, dtype: to
         ("shape", tuple(out.shape), tuple(x.shape)),
         ("dtype", out.dtype, dtype),
         ("device", out.device, x.device),
+        ("layout", out.layout, x.layout),
     ):
         if got != expected:
             raise ValueError(f"out does not fit: its {what} is {got}, the result's is {expected}")
@@ -94,13 +98,23 @@ def _cast_anew(x: torch.Tensor, norm_removed: bool, dtype: torch.dtype) -> torch
 
 
 def _cast_out(x: torch.Tensor, norm_removed: bool, out: torch.Tensor) -> None:
-    if x.untyped_storage().data_ptr() == out.untyped_storage().data_ptr() and x.numel() > 0:
+    if _overlap(_extent(x), _extent(out)):
         raise ValueError("out shares memory with x: give it memory of its own")
     if is_dense(out):
         _fill(out, x, norm_removed)
         torch.autograd.graph.increment_version(out)  # nobody else tells autograd that it was written to
     else:
         out.copy_(_cast_anew(x, norm_removed, out.dtype))
+
+
+def _extent(x: torch.Tensor) -> range:
+    """The addresses between the first and the last byte of a tensor."""
+    last = sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
+    return range(x.data_ptr(), x.data_ptr() + (last + 1) * x.itemsize if x.numel() else x.data_ptr())
+
+
+def _overlap(a: range, b: range) -> bool:
+    return max(a.start, b.start) < min(a.stop, b.stop)
 
 
 def _define(name: str, schema: str, run: Callable[..., Any], fake: Callable[..., Any]) -> None:
@@ -216,7 +230,7 @@ class Float32View(Dataset[dict[str, Any]]):
         float16: convert to bfloat16 (sic), half the bytes, instead of float32.
 
     Raises:
-        TypeError: ``norm_removed`` or ``float16`` is no bool.
+        TypeError: ``norm_removed`` or ``float16`` is no bool, or ``base`` is an iterable dataset.
 
     Example:
         >>> base = [{"stim": torch.tensor([127], dtype=torch.uint8), "robs": torch.tensor([3])}]
@@ -225,6 +239,8 @@ class Float32View(Dataset[dict[str, Any]]):
     """
 
     def __init__(self, base: Any, norm_removed: bool, float16: bool = False) -> None:
+        if isinstance(base, IterableDataset):
+            raise TypeError(f"Float32View needs a dataset that is read by index; {type(base).__name__} is iterable")
         if not isinstance(float16, bool):
             raise TypeError(f"float16 is True or False; got {float16!r}")
         self.base = base

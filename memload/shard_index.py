@@ -23,6 +23,7 @@ FORMAT_NAME = "memload-shards"
 FORMAT_VERSION = 2
 CHECK_BLOCK = 2**22  # bytes under one checksum, or one row where a row is larger
 _DIGITS = 16  # hexadecimal digits of one checksum
+_MOST_BYTES = 2**30  # of an index: the checksums of 256 TiB
 
 
 @dataclass(frozen=True)
@@ -171,17 +172,33 @@ def read_index(directory: Path) -> ShardIndex:
         ShardFormatError: there is none, or it is malformed or from a newer version.
     """
     path = directory / INDEX_NAME
+    if not path.exists():
+        raise ShardFormatError(f"{directory}: {_why_no_index(directory)}")
     try:
-        raw = path.read_bytes()
-    except FileNotFoundError:
-        raise ShardFormatError(
-            f"{directory}: no {INDEX_NAME} here, so this is no finished set of shards; memload.write makes one, and a "
-            "writer that was interrupted leaves none"
-        ) from None
-    try:
-        return parse_index(raw)
+        return parse_index(_bounded(path))
     except ShardFormatError as error:
         raise ShardFormatError(f"{path}: {error}") from error.__cause__
+
+
+def _why_no_index(directory: Path) -> str:
+    if not directory.exists():
+        return "there is nothing at this path; expected a directory that memload.write made"
+    if not directory.is_dir():
+        return "a file; expected a directory that memload.write made"
+    return (
+        f"no {INDEX_NAME} here, so this is no finished set of shards; memload.write makes one, and a writer that was "
+        "interrupted leaves none"
+    )
+
+
+def _bounded(path: Path) -> bytes:
+    """Return the bytes of an index; a pipe, which would be waited for, and what memory may not hold are refused."""
+    if not path.is_file():
+        raise ShardFormatError("not a file; restore it, or write the shards again")
+    found = path.stat().st_size
+    if found > _MOST_BYTES:
+        raise ShardFormatError(f"it has {found} bytes, and an index at most {_MOST_BYTES}; restore it")
+    return path.read_bytes()
 
 
 def parse_index(raw: bytes) -> ShardIndex:

@@ -69,7 +69,8 @@ def check_shard(directory: Path, shard: ShardRecord, fields: Mapping[str, AnySpe
     """
     path = directory / shard.file
     if not path.is_file():
-        raise ShardFormatError(f"{path}: this shard is missing; restore it, or write the set again")
+        what = "no file" if path.exists() else "missing"
+        raise ShardFormatError(f"{path}: this shard is {what}; restore it, or write the set again")
     if path.resolve().parent != directory.resolve():
         raise ShardFormatError(f"{path}: a link to {path.resolve()}, outside the directory; shards must lie inside it")
     found = path.stat().st_size
