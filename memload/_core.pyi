@@ -12,6 +12,11 @@ class RowCache:
     """
     Rows of files kept in RAM up to a budget; what comes first stays, unless others are drawn more.
     """
+    @staticmethod
+    def unfilled() -> int:
+        """
+        Bytes that all caches of this process, those that shrink apart, may still take.
+        """
     def __init__(self, budget: typing.SupportsInt | typing.SupportsIndex, shrinks: bool = False) -> None:
         """
         `shrinks`: a pass may lower the budget when memory runs short. Raises ValueError below 1 MB.
@@ -201,92 +206,6 @@ class Chain:
     @property
     def filters(self) -> list[tuple[str, int, int]]:
         ...
-class Ragged:
-    """
-    Where the rows of a field lie that differ in length: runs of items, found by offsets. Immutable. `row_bytes` is their average; `gather` copies the items of rows, one row after the other, plane by plane, or padded.
-    """
-    @staticmethod
-    def concat(columns: collections.abc.Sequence[Ragged]) -> Ragged:
-        """
-        All rows of the first, then of the second, and so on.
-        """
-    def __init__(self, item_bytes: typing.SupportsInt | typing.SupportsIndex, planes: typing.SupportsInt | typing.SupportsIndex, segments: collections.abc.Sequence[tuple[Storage, typing.SupportsInt | typing.SupportsIndex, Storage, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]]) -> None:
-        """
-        Segments are (storage of the offsets, where they begin, storage of the values, where they begin, rows, items of a plane, bytes from one plane to the next). The int64 offsets, rows + 1 of them, are read and checked. Raises ValueError and ShardReadError.
-        """
-    def counted_by(self, counts: Ragged) -> Ragged:
-        """
-        The same rows of int32 or int64, by their size, each item of which is increased in a batch by the items that `counts` has in the rows before: the node numbers of graphs that become one.
-        """
-    def gather(self, rows: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], address: typing.SupportsInt | typing.SupportsIndex, nbytes: typing.SupportsInt | typing.SupportsIndex) -> None:
-        """
-        Copy rows to memory, one after the other. Raises IndexError and ShardReadError.
-        """
-    def lengths(self, rows: typing.Annotated[numpy.typing.ArrayLike, numpy.int64]) -> numpy.typing.NDArray[numpy.int64]:
-        """
-        Items of each of these rows. Raises IndexError and ShardReadError.
-        """
-    def longest(self, rows: typing.SupportsInt | typing.SupportsIndex) -> int:
-        """
-        Items of so many of the longest rows.
-        """
-    def padded(self, pad: bytes = b'') -> Ragged:
-        """
-        The same rows, padded in a batch to the length of its longest: with these bytes of an element as batches have it, again and again, or with zeros.
-        """
-    def select(self, rows: typing.Annotated[numpy.typing.ArrayLike, numpy.int64]) -> Ragged:
-        """
-        These rows in this order. Raises IndexError at the first that is not there.
-        """
-    @property
-    def item_bytes(self) -> int:
-        ...
-    @property
-    def items(self) -> int:
-        """
-        Items of one plane, of all rows.
-        """
-    @property
-    def pad(self) -> bytes:
-        """
-        The element that rows are padded with; empty for zeros.
-        """
-    @property
-    def pads(self) -> bool:
-        """
-        Whether rows of a batch are padded to the longest.
-        """
-    @property
-    def planes(self) -> int:
-        """
-        How many runs of items a row has, one behind the other.
-        """
-    @property
-    def row_bytes(self) -> int:
-        ...
-    @property
-    def rows(self) -> int:
-        ...
-    @property
-    def segments(self) -> list[tuple[Storage, int, Storage, int, int, int, int]]:
-        """
-        What the column was made of.
-        """
-    @property
-    def selection(self) -> numpy.typing.NDArray[numpy.int64] | None:
-        """
-        A copy of the stored rows in order; None if all, as they lie.
-        """
-    @property
-    def selection_bytes(self) -> int:
-        """
-        Memory taken by the row selection, if any.
-        """
-    @property
-    def storages(self) -> list[Storage]:
-        """
-        What is read, each storage once.
-        """
 class TileGrid:
     """
     An array of rows that is stored in tiles: where each lies, and what it went through. Immutable.
@@ -372,6 +291,102 @@ class Tiles:
     @property
     def rows(self) -> int:
         ...
+    @property
+    def selection(self) -> numpy.typing.NDArray[numpy.int64] | None:
+        """
+        A copy of the stored rows in order; None if all, as they lie.
+        """
+    @property
+    def selection_bytes(self) -> int:
+        """
+        Memory taken by the row selection, if any.
+        """
+    @property
+    def storages(self) -> list[Storage]:
+        """
+        What is read, each storage once.
+        """
+class Ragged:
+    """
+    Where the rows of a field lie that differ in length: runs of items, found by offsets. Immutable. `row_bytes` is their average; `gather` copies the items of rows, one row after the other, plane by plane, or padded.
+    """
+    @staticmethod
+    def concat(columns: collections.abc.Sequence[Ragged]) -> Ragged:
+        """
+        All rows of the first, then of the second, and so on.
+        """
+    def __init__(self, item_bytes: typing.SupportsInt | typing.SupportsIndex, planes: typing.SupportsInt | typing.SupportsIndex, segments: collections.abc.Sequence[tuple[Storage, typing.SupportsInt | typing.SupportsIndex, Storage | collections.abc.Sequence[TileGrid], typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]]) -> None:
+        """
+        Segments are (storage of the offsets, where they begin, storage of the values, where they begin, rows, items of a plane, bytes from one plane to the next); or for encoded values, instead of their storage, a TileGrid of whole items for each plane. The int64 offsets, rows + 1 of them, are read and checked. Raises ValueError and ShardReadError.
+        """
+    def counted_by(self, counts: Ragged) -> Ragged:
+        """
+        The same rows of int32 or int64, by their size, each item of which is increased in a batch by the items that `counts` has in the rows before: the node numbers of graphs that become one.
+        """
+    def gather(self, rows: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], address: typing.SupportsInt | typing.SupportsIndex, nbytes: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        Copy rows to memory, one after the other. Raises IndexError and ShardReadError.
+        """
+    def lengths(self, rows: typing.Annotated[numpy.typing.ArrayLike, numpy.int64]) -> numpy.typing.NDArray[numpy.int64]:
+        """
+        Items of each of these rows. Raises IndexError and ShardReadError.
+        """
+    def longest(self, rows: typing.SupportsInt | typing.SupportsIndex) -> int:
+        """
+        Items of so many of the longest rows.
+        """
+    def padded(self, pad: bytes = b'') -> Ragged:
+        """
+        The same rows, padded in a batch to the length of its longest: with these bytes of an element as batches have it, again and again, or with zeros.
+        """
+    def select(self, rows: typing.Annotated[numpy.typing.ArrayLike, numpy.int64]) -> Ragged:
+        """
+        These rows in this order. Raises IndexError at the first that is not there.
+        """
+    @property
+    def decodes(self) -> bool:
+        """
+        Whether items of some rows are encoded.
+        """
+    @property
+    def item_bytes(self) -> int:
+        ...
+    @property
+    def items(self) -> int:
+        """
+        Items of one plane, of all rows.
+        """
+    @property
+    def pad(self) -> bytes:
+        """
+        The element that rows are padded with; empty for zeros.
+        """
+    @property
+    def pads(self) -> bool:
+        """
+        Whether rows of a batch are padded to the longest.
+        """
+    @property
+    def planes(self) -> int:
+        """
+        How many runs of items a row has, one behind the other.
+        """
+    @property
+    def read_bytes(self) -> int:
+        """
+        Stored bytes that are read for a row by itself, on average.
+        """
+    @property
+    def row_bytes(self) -> int:
+        ...
+    @property
+    def rows(self) -> int:
+        ...
+    @property
+    def segments(self) -> list[tuple[Storage, int, Storage | list[TileGrid], int, int, int, int]]:
+        """
+        What the column was made of.
+        """
     @property
     def selection(self) -> numpy.typing.NDArray[numpy.int64] | None:
         """
@@ -649,9 +664,9 @@ class Ceiling:
     @property
     def batches_in_plan(self) -> int:
         ...
-def bench_decode(storages: collections.abc.Sequence[Storage], table: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], threads: typing.SupportsInt | typing.SupportsIndex, seconds: typing.SupportsFloat | typing.SupportsIndex, chain: Chain | None = None) -> dict[str, typing.Any]:
+def bench_decode(storages: collections.abc.Sequence[Storage], table: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], threads: typing.SupportsInt | typing.SupportsIndex, seconds: typing.SupportsFloat | typing.SupportsIndex, chain: Chain | None = None, ring_bytes: typing.SupportsInt | typing.SupportsIndex = 0) -> dict[str, typing.Any]:
     """
-    Decodes parts over and over, and says how long it took: seconds, cpu_seconds, parts, bytes. The table has a row for each: (number of its storage, offset, stored bytes, decoded bytes). Without a chain, they are zlib or gzip streams, and it is zlib-ng itself that is measured.
+    Decodes parts over and over, and says how long it took: seconds, cpu_seconds, parts, bytes. The table has a row for each: (number of its storage, offset, stored bytes, decoded bytes). Without a chain, they are zlib or gzip streams, and it is zlib-ng itself that is measured. Parts are decoded one behind the other into `ring_bytes` of memory, those of all threads, and then from its beginning again; by default into one place for each thread, which stays in the processor's cache.
     """
 def bench_disk(path: str, offsets: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], nbytes: typing.SupportsInt | typing.SupportsIndex, in_flight: typing.SupportsInt | typing.SupportsIndex, method: str) -> dict[str, typing.Any]:
     """
@@ -696,5 +711,9 @@ def place(src_address: typing.SupportsInt | typing.SupportsIndex, dst_address: t
 def skip_permutation(state: numpy.typing.NDArray[numpy.uint8], rows: typing.SupportsInt | typing.SupportsIndex) -> None:
     """
     Change the state as permutation() does.
+    """
+def withheld(nbytes: typing.SupportsInt | typing.SupportsIndex) -> typing.Any:
+    """
+    A DLPack capsule of so many bytes, zeros on huge pages, which processes that are forked do not have.
     """
 version: str

@@ -158,8 +158,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="keep the figures in FILE")
 
 
+def check_options(args: argparse.Namespace) -> None:
+    """Raise what would be found only after minutes of measuring."""
+    for name in ("rounds", "threads", "batch_size", "size"):
+        given = getattr(args, name)
+        if given is not None and given < 1:
+            raise ValueError(f"--{name.replace('_', '-')} is a number from 1, got {given}")
+    check_folder_of(args.json)
+
+
+def check_folder_of(file: Path | None) -> None:
+    """Raise FileNotFoundError if there is no folder in which `file` could be made."""
+    if file is not None and not file.absolute().parent.is_dir():
+        raise FileNotFoundError(f"--json {file}: there is no folder {file.absolute().parent}")
+
+
 def run(args: argparse.Namespace) -> int:
     """Runs `memload bench`."""
+    check_options(args)
     dataset = memload.open(args.path) if args.path else pictures(args.size * 1_000_000)
     threads = args.threads or default_threads()
     lines = [measure(name, dataset, dtype, threads, args) for name, dtype in VARIANTS.items()]

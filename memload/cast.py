@@ -9,22 +9,23 @@ what else a `Cast` can do is in cast_rule.py:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import torch
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, IterableDataset
 
 from memload import _core
 from memload.cast_rule import Cast as Cast
 from memload.dense import is_dense
-from memload.device import cuda_module, cuda_state, warn_of_fallback
+from memload.device import cuda_module, kernels_run_on
 from memload.dtypes import code_of, dtype_name
 from memload.gathered import GatheredRows
 from memload.ragged_samples import NO_FORMS, sample_of
 from memload.stats import LoaderStats
 
 _KERNEL_TARGETS = (torch.bfloat16, torch.float16, torch.float32)
+_TARGETS = (*_KERNEL_TARGETS, torch.float64)
 
 # Results above this size do not fit into a last level cache beside anything else, and are written past it.
 _STREAMING_BYTES = 64 << 20
@@ -51,60 +52,43 @@ def cast_stim(
         A tensor with the shape and device of ``x`` and the strides that ``x.to(dtype)`` would have; or ``out``.
 
     Raises:
-        TypeError: ``x`` is neither uint8 nor floating, or ``dtype`` is none of the four.
+        TypeError: ``x`` is no tensor, or neither uint8 nor floating, or ``dtype`` is none of the four.
         ValueError: ``x`` is sparse, or ``out`` does not fit.
 
     Example:
         >>> cast_stim(torch.tensor([[127, 254]], dtype=torch.uint8), norm_removed=True)
         tensor([[0.0000, 0.4980]])
     """
-    rule = Cast(dtype, norm_removed)
+    if dtype not in _TARGETS or not isinstance(norm_removed, bool):
+        Cast(dtype, norm_removed)  # which says what is wrong
+    for what, given in (("", x), ("out= as ", out)):
+        if not isinstance(given, torch.Tensor) and (given is not None or not what):
+            raise TypeError(f"cast_stim takes {what}a tensor, got {type(given).__name__}; torch.as_tensor makes one")
     if x.dtype != torch.uint8 and not x.is_floating_point():
         raise TypeError(f"cast_stim takes uint8 or floating tensors, got {x.dtype}; convert others by x.to(...)")
     if x.layout != torch.strided:
         raise ValueError(f"cast_stim takes strided tensors, got {x.layout}; use x.to_dense()")
     if out is not None:
-        return _cast_into(out, x, rule)
-    return _cast_stim(x, norm_removed, dtype) if x.dtype == torch.uint8 else x.to(dtype)
+        return _cast_into(out, x, norm_removed, dtype)
+    if x.dtype != torch.uint8:
+        return x.to(dtype)
+    made: torch.Tensor = _CAST(x, norm_removed, dtype)
+    return made
 
 
-def _cast_into(out: torch.Tensor, x: torch.Tensor, rule: Cast) -> torch.Tensor:
+def _cast_into(out: torch.Tensor, x: torch.Tensor, norm_removed: bool, dtype: torch.dtype) -> torch.Tensor:
     for what, got, expected in (
         ("shape", tuple(out.shape), tuple(x.shape)),
-        ("dtype", out.dtype, rule.dtype),
+        ("dtype", out.dtype, dtype),
         ("device", out.device, x.device),
+        ("layout", out.layout, x.layout),
     ):
         if got != expected:
             raise ValueError(f"out does not fit: its {what} is {got}, the result's is {expected}")
     if x.dtype == torch.uint8:
-        _cast_stim_out(x, rule.norm_removed, out)
+        _CAST_INTO(x, norm_removed, out)
         return out
     return out.copy_(x)
-
-
-@torch.library.custom_op("memload::cast_stim", mutates_args=())
-def _cast_stim(x: torch.Tensor, norm_removed: bool, dtype: torch.dtype) -> torch.Tensor:
-    return _cast_anew(x, norm_removed, dtype)
-
-
-@_cast_stim.register_fake
-def _(x: torch.Tensor, norm_removed: bool, dtype: torch.dtype) -> torch.Tensor:  # noqa: ARG001 - the op's signature
-    return x.to(dtype)
-
-
-@torch.library.custom_op("memload::cast_stim_out", mutates_args=("out",))
-def _cast_stim_out(x: torch.Tensor, norm_removed: bool, out: torch.Tensor) -> None:
-    if x.untyped_storage().data_ptr() == out.untyped_storage().data_ptr() and x.numel() > 0:
-        raise ValueError("out shares memory with x: give it memory of its own")
-    if is_dense(out):
-        _fill(out, x, norm_removed)
-    else:
-        out.copy_(_cast_stim(x, norm_removed, out.dtype))
-
-
-@_cast_stim_out.register_fake
-def _(x: torch.Tensor, norm_removed: bool, out: torch.Tensor) -> None:
-    pass
 
 
 def _cast_anew(x: torch.Tensor, norm_removed: bool, dtype: torch.dtype) -> torch.Tensor:
@@ -113,8 +97,53 @@ def _cast_anew(x: torch.Tensor, norm_removed: bool, dtype: torch.dtype) -> torch
     return out
 
 
+def _cast_out(x: torch.Tensor, norm_removed: bool, out: torch.Tensor) -> None:
+    if _overlap(_extent(x), _extent(out)):
+        raise ValueError("out shares memory with x: give it memory of its own")
+    if is_dense(out):
+        _fill(out, x, norm_removed)
+        torch.autograd.graph.increment_version(out)  # nobody else tells autograd that it was written to
+    else:
+        out.copy_(_cast_anew(x, norm_removed, out.dtype))
+
+
+def _extent(x: torch.Tensor) -> range:
+    """The addresses between the first and the last byte of a tensor."""
+    last = sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
+    return range(x.data_ptr(), x.data_ptr() + (last + 1) * x.itemsize if x.numel() else x.data_ptr())
+
+
+def _overlap(a: range, b: range) -> bool:
+    return max(a.start, b.start) < min(a.stop, b.stop)
+
+
+def _define(name: str, schema: str, run: Callable[..., Any], fake: Callable[..., Any]) -> None:
+    """Make an operator of memload's, of which torch's tracers know what it returns.
+
+    By hand, since the wrappers of torch.library.custom_op take several times what all else in a call takes.
+    """
+    torch.library.define(name, schema, tags=torch.Tag.pt2_compliant_tag)
+    torch.library.impl(name, "default", run)
+    torch.library.register_fake(name, fake)
+
+
+_define(
+    "memload::cast_stim",
+    "(Tensor x, bool norm_removed, ScalarType dtype) -> Tensor",
+    _cast_anew,
+    lambda x, _norm_removed, dtype: x.to(dtype),
+)
+_define(
+    "memload::cast_stim_out",
+    "(Tensor x, bool norm_removed, Tensor(a!) out) -> ()",
+    _cast_out,
+    lambda _x, _norm_removed, _out: None,
+)
+_CAST, _CAST_INTO = torch.ops.memload.cast_stim.default, torch.ops.memload.cast_stim_out.default
+
+
 def cast_pixels(x: torch.Tensor, rule: Cast, out: torch.Tensor | None = None) -> torch.Tensor:
-    """As `cast_stim`, whose operator imports torch's compiler when it first runs: seconds in each worker process.
+    """As `cast_stim`, past torch's dispatcher, where nobody traces or maps what is called.
 
     Args:
         x: on the CPU or a CUDA device.
@@ -146,7 +175,7 @@ def _fill(out: torch.Tensor, x: torch.Tensor, norm_removed: bool) -> None:
     """Cast ``x`` into the dense ``out`` as one run of elements, in the order in which ``out`` has them."""
     if x.numel() == 0:
         return
-    if _strides(x) != _strides(out):
+    if not (x.is_contiguous() and out.is_contiguous()) and _strides(x) != _strides(out):
         x = torch.empty_strided(out.shape, out.stride(), dtype=x.dtype, device=x.device).copy_(x)
     if x.device.type == "cpu":
         _fill_on_cpu(out, x, norm_removed)
@@ -170,10 +199,7 @@ def _fill_on_cpu(out: torch.Tensor, x: torch.Tensor, norm_removed: bool) -> None
 
 
 def _fill_on_cuda(out: torch.Tensor, x: torch.Tensor, norm_removed: bool) -> None:
-    state = cuda_state(x.device.index)
-    if not state.usable:
-        warn_of_fallback(state.reason)
-    if not state.usable or out.dtype not in _KERNEL_TARGETS:
+    if not kernels_run_on(x.device.index) or out.dtype not in _KERNEL_TARGETS:
         out.copy_(Cast(out.dtype, norm_removed).apply(x))
         return
     stream = torch.cuda.current_stream(x.device).cuda_stream
@@ -204,7 +230,7 @@ class Float32View(Dataset[dict[str, Any]]):
         float16: convert to bfloat16 (sic), half the bytes, instead of float32.
 
     Raises:
-        TypeError: ``norm_removed`` or ``float16`` is no bool.
+        TypeError: ``norm_removed`` or ``float16`` is no bool, or ``base`` is an iterable dataset.
 
     Example:
         >>> base = [{"stim": torch.tensor([127], dtype=torch.uint8), "robs": torch.tensor([3])}]
@@ -213,6 +239,8 @@ class Float32View(Dataset[dict[str, Any]]):
     """
 
     def __init__(self, base: Any, norm_removed: bool, float16: bool = False) -> None:
+        if isinstance(base, IterableDataset):
+            raise TypeError(f"Float32View needs a dataset that is read by index; {type(base).__name__} is iterable")
         if not isinstance(float16, bool):
             raise TypeError(f"float16 is True or False; got {float16!r}")
         self.base = base

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from memload import bench, cache_command, demo, doctor, info_command, monitor_command, plan_command, write_command
+from memload._core import version
 from memload.errors import ChecksumError, MemloadError
 from memload.shards import verify
 from memload.sizes import format_size
@@ -22,6 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     141, as of programs that end by SIGPIPE: whoever was to read the output, such as `head`, has gone.
     """
     parser = argparse.ArgumentParser(prog="memload", description="Array data for training, at the speed of memory.")
+    parser.add_argument("--version", action="version", version=f"memload {version}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for name, command in COMMANDS.items():
         subparser = commands.add_parser(name, help=command.help, description=f"{command.help}.")

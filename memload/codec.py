@@ -33,8 +33,9 @@ class Codec:
         shuffle: "byte" brings the first bytes of all elements together, then the second ones; "bit" does so with bits.
             Both help for numbers whose upper bytes or bits vary little. "none": neither. If not given: "byte" where an
             element has several bytes.
-        rows: rows that are compressed as one block. If not given: 1 for rows of 4096 bytes or more, and as many as fit
-            into 16 KiB for smaller ones.
+        rows: rows that are compressed as one block; of a field whose rows differ in length, items, whatever row they
+            are of. If not given: 1 for those of 4096 bytes or more, and as many as fit into 16 KiB for smaller ones. In
+            a codec for all fields it is for those whose rows have one length.
 
     Raises:
         ValueError: a name, level or shuffle that there is not, or less than one row.

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-
-import torch
+from dataclasses import replace
 
 from memload.codec import Codec
-from memload.coded_fields import check_names
-from memload.fields import row_nbytes
-from memload.shard_index import FieldSpec
+from memload.ragged_spec import RaggedSpec
+from memload.shard_index import AnySpec, check_names
 
 SMALLEST_ROW = 256  # bytes of the rows that a codec for all fields compresses
 
 Codecs = Codec | str | Mapping[str, Codec | str] | None
-"""One for all fields whose rows have at least 256 bytes, or by field; None: none is compressed."""
+"""One for all fields whose rows have at least 256 bytes, or differ in length; or by field; None: none is compressed."""
 
 
 def parse_codecs(codecs: Codecs) -> Codec | dict[str, Codec] | None:
@@ -44,19 +42,17 @@ def words_of(codecs: Codecs) -> str:
     return str(codecs or "")
 
 
-def coded_specs(
-    forms: Mapping[str, tuple[torch.dtype, tuple[int, ...]]], codecs: Codec | Mapping[str, Codec] | None
-) -> dict[str, FieldSpec]:
-    """Return what the index says of fields of these dtypes and shapes of a row.
+def coded_specs(fields: Mapping[str, AnySpec], codecs: Codec | Mapping[str, Codec] | None) -> dict[str, AnySpec]:
+    """Return what the index says of these fields, compressed as is asked for.
 
     Raises:
         ValueError: a codec names a field that is not there, or has blocks that are too large, or a field has the name
             that another one's offsets need.
     """
-    check_known(codecs, forms)
-    fields = {name: FieldSpec.of_rows(*form, _codec_of(name, form, codecs)) for name, form in forms.items()}
-    check_names(fields)
-    return fields
+    check_known(codecs, fields)
+    coded: dict[str, AnySpec] = {name: field.coded(_codec_of(name, field, codecs)) for name, field in fields.items()}
+    check_names(coded)
+    return coded
 
 
 def check_known(codecs: Codecs, names: Iterable[str]) -> None:
@@ -67,11 +63,11 @@ def check_known(codecs: Codecs, names: Iterable[str]) -> None:
         raise ValueError(f"codec= names the field {unknown[0]!r}; the rows have {', '.join(map(repr, known))}")
 
 
-def check_same(fields: Mapping[str, FieldSpec], codecs: Codec | Mapping[str, Codec] | None) -> None:
+def check_same(fields: Mapping[str, AnySpec], codecs: Codec | Mapping[str, Codec] | None) -> None:
     """Raise ValueError if codecs are asked for that a set does not have; None asks for those that it has."""
     if codecs is None:
         return
-    asked = coded_specs({name: (field.dtype, field.shape) for name, field in fields.items()}, codecs)
+    asked = coded_specs(fields, codecs)
     for name, field in fields.items():
         if asked[name].codec != field.codec:
             raise ValueError(
@@ -80,9 +76,9 @@ def check_same(fields: Mapping[str, FieldSpec], codecs: Codec | Mapping[str, Cod
             )
 
 
-def _codec_of(
-    name: str, form: tuple[torch.dtype, tuple[int, ...]], codecs: Codec | Mapping[str, Codec] | None
-) -> Codec | None:
-    if isinstance(codecs, Mapping):
-        return codecs.get(name)
-    return codecs if row_nbytes(*form) >= SMALLEST_ROW else None
+def _codec_of(name: str, field: AnySpec, codecs: Codec | Mapping[str, Codec] | None) -> Codec | None:
+    if codecs is None or isinstance(codecs, Mapping):
+        return None if codecs is None else codecs.get(name)
+    if isinstance(field, RaggedSpec):
+        return replace(codecs, rows=None)  # which would be items
+    return codecs if field.row_bytes >= SMALLEST_ROW else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,6 +52,11 @@ class Choice:
     sample_bytes: int
     disk_rate: int
     threads: int
+
+    def without_rows(self) -> Choice:
+        """Return the same choice, of which it is left open how many rows make a block."""
+        trials = tuple(replace(trial, codec=replace(trial.codec, rows=None)) for trial in self.trials)
+        return replace(self, codec=self.codec and replace(self.codec, rows=None), trials=trials)
 
     def __str__(self) -> str:
         """Return one sentence: ratio, decode rate and the choice."""

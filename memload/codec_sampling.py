@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import numpy as np
 import torch
@@ -31,6 +31,7 @@ def sampled_codecs(
     rows: int,
     row_bytes: int,
     progress: bool | None,
+    items: Collection[str] = (),
 ) -> dict[str, Codec | str]:
     """Return the codec of each field that is worth one, or is given one, and say on standard error what was found.
 
@@ -40,6 +41,7 @@ def sampled_codecs(
         rows: how many there are.
         row_bytes: about how many bytes one has.
         progress: False says nothing.
+        items: fields of whose rows the sample has the items, in blocks: how many make a block is not for it to say.
     """
     length = max(1, min(rows // _RUNS, _SAMPLE_BYTES // _RUNS // max(1, row_bytes)))
     starts = np.linspace(0, rows - length, min(_RUNS, rows)).astype(np.int64)
@@ -49,6 +51,7 @@ def sampled_codecs(
     asked = codec if isinstance(codec, Mapping) else dict.fromkeys(fields, AUTO)
     given = {name: one for name, one in asked.items() if one != AUTO}
     choices = choose_codec({name: field for name, field in fields.items() if asked.get(name) == AUTO})
+    choices |= {name: choice.without_rows() for name, choice in choices.items() if name in items}
     for name, choice in choices.items():
         note(f"{name}: {choice}", progress)
     return {**given, **{name: choice.codec for name, choice in choices.items() if choice.codec is not None}}

@@ -3,44 +3,44 @@
 from __future__ import annotations
 
 import os
-import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from memload.shard_index import FieldSpec
+from memload.codec import Codec
+from memload.spool import Spool
 
 _AT_ONCE = 2**24  # bytes of rows that are encoded before anything of them is written
-_COPY_BYTES = 2**24
 
 
 class CodedRun:
-    """The encoded blocks of one field while a shard is written, in a file without a name on the same disk.
+    """The encoded blocks of one field while a shard is written.
 
     Args:
-        folder: of the shard.
-        field: what a row is, with its codec.
+        spool: takes them.
+        codec: with all choices made.
+        element: bytes of an element.
+        row_bytes: of a row.
+        block_rows: rows under one checksum, whole blocks.
     """
 
-    def __init__(self, folder: Path, field: FieldSpec) -> None:
-        assert field.codec is not None
-        self.offsets = [0]
-        self._codec = field.codec
-        self._chain = field.codec.chain(field.dtype.itemsize)
-        self._rows = field.codec.rows or 1
-        self._pending = np.empty((self._rows, field.row_bytes), dtype=np.uint8)  # rows that make no whole block yet
+    def __init__(self, spool: Spool, codec: Codec, element: int, row_bytes: int, block_rows: int) -> None:
+        self.sizes: list[int] = []  # of the blocks
+        self._codec = codec
+        self._chain = codec.chain(element)
+        self._rows = codec.rows or 1
+        self._pending = np.empty((self._rows, row_bytes), dtype=np.uint8)  # rows that make no whole block yet
         self._waiting = 0
-        self._sums = BlockSums(field.block_rows // self._rows)
-        self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - closed by `close`
+        self._sums = BlockSums(block_rows // self._rows)
+        self._spool = spool
 
     @property
     def nbytes(self) -> int:
         """Bytes of all blocks so far, encoded."""
-        return self.offsets[-1]
+        return self._spool.nbytes
 
     def write(self, data: NDArray[np.uint8]) -> None:
         """Append rows (n, row_bytes)."""
@@ -64,16 +64,13 @@ class CodedRun:
             self._encode([self._take()])
         return self._sums.finish()
 
-    def copy_to(self, write: Callable[[NDArray[np.uint8], int], None], offset: int) -> None:
-        """Hand all bytes to `write`, piece by piece with their place in the shard, which begins at `offset`."""
-        self._file.seek(0)
-        while piece := self._file.read(_COPY_BYTES):
-            write(np.frombuffer(piece, dtype=np.uint8), offset)
-            offset += len(piece)
+    def pieces(self) -> Iterator[bytes]:
+        """Yield the bytes of all blocks in order, once they are finished."""
+        return self._spool.pieces()
 
     def close(self) -> None:
         """Give the disk's space back. May be called again."""
-        self._file.close()
+        self._spool.close()
 
     def _keep(self, data: NDArray[np.uint8]) -> None:
         self._pending[self._waiting : self._waiting + len(data)] = data
@@ -92,12 +89,18 @@ class CodedRun:
                 self._put(encoded)
 
     def _put(self, encoded: bytes) -> None:
-        self._file.write(encoded)
+        self._spool.write(encoded)
         self._sums.add(encoded)
-        self.offsets.append(self.nbytes + len(encoded))
+        self.sizes.append(len(encoded))
 
     def _encoded(self, block: NDArray[np.uint8]) -> bytes:
         return self._codec.encode(self._chain, np.ascontiguousarray(block).data)
+
+
+def starts_of(runs: Sequence[CodedRun]) -> NDArray[np.uint8]:
+    """Return where the blocks of these runs begin in one tensor, and where the last one ends: int64 as bytes."""
+    sizes = [size for run in runs for size in run.sizes]
+    return np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]).astype("<i8").view(np.uint8)
 
 
 class BlockSums:

@@ -25,6 +25,7 @@ ORIGIN_NAME = "origin.json"
 _SHARDS = 32  # what is computed may have been dear: whoever is interrupted loses no more than such a part of it
 _SHARD_BYTES = range(2**14, 512_000_001)
 _FORMAT = 1
+_LOOK_BYTES = 64 << 20  # that are kept between two looks at what is free
 
 Batch = Mapping[str, Any]
 """Some rows by field: tensors on the CPU (rows, *shape), or lists of texts."""
@@ -112,12 +113,13 @@ class InMemory:
     def __init__(self, rows: int) -> None:
         self.values: dict[str, Any] = {}
         self._rows, self._filled = rows, 0
+        self._unseen = 0  # bytes since the last look at what is free
 
     def extend(self, batch: Batch) -> None:
         """Take the rows that follow.
 
         Raises:
-            MemoryError: there is not 1.2 times the memory for all of them.
+            MemoryError: there is not 1.2 times the memory for all of them; others may take of it meanwhile.
             ValueError: they have other fields, dtypes or shapes than those before.
         """
         if not self.values:
@@ -126,9 +128,16 @@ class InMemory:
         if batch.keys() != self.values.keys():
             raise ValueError(f"row {self._filled:,} has the fields {[*batch]}, expected {[*self.values]}")
         end = self._filled + rows_in(batch)
+        self._look(rows_in(batch) * row_bytes_of(batch), end)
         for name, value in batch.items():
             self._take(name, value, end)
         self._filled = end
+
+    def _look(self, nbytes: int, end: int) -> None:
+        self._unseen += nbytes
+        if self._unseen >= _LOOK_BYTES:
+            self._unseen = 0
+            _check_memory((self._rows - end) * (nbytes // max(1, end - self._filled)))
 
     def _made_for(self, value: Any) -> Any:
         return value.new_empty((self._rows, *value.shape[1:])) if isinstance(value, torch.Tensor) else []

@@ -187,7 +187,7 @@ class Dataset(Tiered, torch.utils.data.Dataset[Any]):
 
         Raises:
             ValueError: a part would be empty.
-            TypeError: `fraction` is no number.
+            TypeError: `fraction` is no number, or `seed` no integer of 64 bits.
 
         Example:
             >>> import memload, torch

@@ -26,7 +26,7 @@ from tqdm import tqdm
 
 import memload
 from memload import stock
-from memload.bench import Ceiling, memcpy_gb_per_second, shuffled
+from memload.bench import Ceiling, check_folder_of, memcpy_gb_per_second, shuffled
 from memload.cast import Cast
 from memload.loader import FastLoader
 from memload.measure import Epoch, Spread, held_in_memory, in_turn, machine, peak_memory, ratio, run_epoch
@@ -69,7 +69,10 @@ class Options:
 
     def __post_init__(self) -> None:
         if self.batch_size < 1 or self.crops < 2 * self.batch_size or self.rounds < 1:
-            raise ValueError(f"the demo needs at least one round and two batches of crops, not {self}")
+            raise ValueError(
+                f"the demo needs at least 1 round and two batches of crops; got {self.rounds} rounds and "
+                f"{self.crops} crops in batches of {self.batch_size}"
+            )
 
 
 @dataclass(frozen=True)
@@ -111,6 +114,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Runs `memload demo`; 0 if the batches were identical, 2 without the photographs."""
     options = Options(crops=args.crops, rounds=args.rounds, compiled=not args.no_compile)
+    check_folder_of(args.json)
     try:
         photographs()
     except ModuleNotFoundError as missing:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from memload.codec_by_field import Codecs
 from memload.errors import FormatError
 from memload.graph_lists import GraphChecker, in_chunks
 from memload.graphs import GraphDataset
@@ -55,6 +56,7 @@ def write_graphs(
     *,
     shard_bytes: int | str = "512MB",
     append: bool = False,
+    codec: Codecs = None,
     progress: bool | None = None,
 ) -> GraphDataset:
     """Write graphs as a directory of shards and return it opened; what is interrupted leaves nothing that opens.
@@ -66,6 +68,7 @@ def write_graphs(
         graphs: PyTorch Geometric's ``Data`` with the same attributes: a list, a dataset of its, or any iterable.
         shard_bytes: about how large a shard file may grow, in bytes or as "512MB".
         append: add shards to the set if it exists; the attributes must match.
+        codec: how to compress, as in `memload.ShardWriter`.
         progress: whether to show a bar once it takes longer than a second; None shows it on a terminal.
 
     Raises:
@@ -83,7 +86,7 @@ def write_graphs(
     """
     checker = GraphChecker(geometric().Data)
     with (
-        ShardWriter(path, shard_bytes=shard_bytes, append=append) as writer,
+        ShardWriter(path, shard_bytes=shard_bytes, append=append, codec=codec) as writer,
         byte_bar("write", None, progress) as bar,
     ):
         written = 0

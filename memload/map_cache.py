@@ -24,8 +24,10 @@ from memload.errors import WriterBusyError
 from memload.fields import Field, row_nbytes
 from memload.map_results import Results
 from memload.mapped import MappedDataset
-from memload.memory.budget import disk_free, memory
+from memload.memory.budget import disk_free, local_processes
 from memload.memory.choosing import Choice, Needs, choose, fits_on_disk
+from memload.memory.guards import free_memory
+from memload.memory.loading import loaded_elsewhere
 from memload.memory.placing import TierOptions, as_tier, check_option_names, needs_of, placed_as_chosen
 from memload.memory.tiers import Tier
 from memload.opening import from_arrays
@@ -150,12 +152,17 @@ def _chosen(results: Results, stored: _Stored | None, progress: bool | None) -> 
     nbytes = results.nbytes if stored is None else stored.nbytes
     room = 0 if stored is None else stored.room
     written = stored is not None and stored.complete
-    options = TierOptions(progress=progress)
-    choice = choose(replace(_needs(results.base), transformed=nbytes, written=written), memory().free, room)
+    lasting = written or (stored is not None and fits_on_disk(nbytes, room))
+    processes, free = local_processes(), free_memory()
+    options = TierOptions(progress=progress, share=processes > 1)
+    if stored is not None and written and processes > 1:
+        free += loaded_elsewhere(open_dataset(stored.filled()).fields, {}, compressed=False)
+    needs = replace(_needs(results.base), transformed=nbytes, written=written, shared=lasting)
+    choice = choose(needs, free, room, processes)
     if not choice.of_results:
         note(f"not cached: {choice.reason}", progress)
         return _uncached(results, choice, options)
-    if stored is not None and (written or fits_on_disk(nbytes, room)):
+    if stored is not None and lasting:
         kept = open_dataset(stored.filled())
         return stored.read(replace(kept, fields=placed_as_chosen(kept.fields, choice, options)))
     return _in_memory(results, choice.reason, progress)

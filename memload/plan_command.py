@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("prefetch-factor", "batches that each worker of the stock loader makes ahead; FastLoader's depth"),
     ):
         loader.add_argument(f"--{name}", type=int, help=text)
-    loader.add_argument("--processes", type=int, default=1, help="on one machine, such as one for each GPU")
+    loader.add_argument("--processes", type=int, help="on one machine, such as one for each GPU (default: 1)")
     add_trained_options(parser.add_argument_group("what is trained on it"))
     machine = parser.add_argument_group("a machine to be asked for (default: what is free here)")
     machine.add_argument("--ram", help="such as 64GB")
@@ -58,6 +58,8 @@ def run(options: argparse.Namespace) -> int:
     """Print the plan, and what was measured if that is asked for and fits here; 1 if something does not fit."""
     if options.measure is not None and options.measure < 1:
         raise ValueError(f"--measure is a number of batches, at least 1; got {options.measure}")
+    if options.measure and (options.processes or 1) > 1:
+        raise ValueError("--measure loads in one process, which says nothing of several: leave --processes out")
     data = _data(options)
     found = plan(
         data,
@@ -66,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
         ram_dtype=_dtypes(options.ram_dtype, "--ram-dtype") or None,
         cache_bytes=options.cache_bytes,
         device=options.device,
-        processes=options.processes,
+        processes=1 if options.measure else options.processes,
         ram=options.ram,
         gpu=options.gpu,
         disk=options.disk,

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from memload import _core
+from memload.coded_fields import grids_of
 from memload.errors import ShardFormatError
 from memload.fields import digest_of
 from memload.ragged_fields import RaggedField
@@ -26,10 +29,15 @@ def open_ragged(name: str, field: RaggedSpec, shards: Sequence[MappedShard]) -> 
         ShardReadError: a shard cannot be read.
     """
     offsets = offsets_name(name)
-    segments = []
+    segments: list[Any] = []
     for storage, layout, shard in shards:
-        begins, items = (layout.tensors[offsets].begin, layout.tensors[name].begin), shard.items[name]
-        segments.append((storage, begins[0], storage, begins[1], shard.rows, items, items * field.item_bytes))
+        items = shard.items[name]
+        place = (storage, layout.tensors[offsets].begin)
+        if field.codec is None:
+            segments.append((*place, storage, layout.tensors[name].begin, shard.rows, items, items * field.item_bytes))
+        else:
+            grids = grids_of(storage, Path(storage.name), name, field, items, layout.tensors)
+            segments.append((*place, grids, 0, shard.rows, items, 0))
     try:
         column = _core.Ragged(field.item_bytes, field.planes, segments)
     except ValueError as error:
@@ -38,15 +46,13 @@ def open_ragged(name: str, field: RaggedSpec, shards: Sequence[MappedShard]) -> 
     return RaggedField(field.dtype, field.shape, column, digest=digest, text=field.text)
 
 
-def checked_blocks(name: str, field: RaggedSpec, shard: ShardRecord) -> Iterator[tuple[str, list[tuple[int, str]]]]:
-    """Yield each tensor of a field with the bytes and the checksum of its blocks, in the order of the file."""
+def checked_blocks(name: str, field: RaggedSpec, shard: ShardRecord) -> dict[str, list[int]]:
+    """Return each tensor of a field that has checksums, with the bytes of its blocks before compression."""
     items = shard.items[name]
-    sizes = {
+    return {
         name: _sizes(items, field.block_rows, field.item_bytes) * field.planes,
         offsets_name(name): _sizes(shard.rows + 1, OFFSETS_BLOCK, 8),
     }
-    for tensor, nbytes in sizes.items():
-        yield tensor, list(zip(nbytes, shard.checksums[tensor], strict=True))
 
 
 def rows_of_blocks(

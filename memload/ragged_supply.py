@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from memload.codec import Codec
 from memload.conversion import Conversion, Form
 from memload.dataset import Dataset
 from memload.ragged_fields import RaggedField
-from memload.ragged_writing import AnyRows, RaggedRows, blocks_of
+from memload.ragged_writing import AnyRows, RaggedRows, blocks_of, rows_of_field
 from memload.rows import Rows
 from memload.same_source import identity_of
 from memload.supplies import gather_rows
@@ -38,12 +39,21 @@ class RaggedSupply:
         return self._dataset.select(range(row)).nbytes if row else 0
 
     def sample(self, conversions: Mapping[str, Conversion], numbers: NDArray[np.int64]) -> dict[str, Rows]:
-        """Return some converted rows of the fields whose rows are all alike."""
-        return {
-            name: conversions.get(name, Conversion()).apply(gather_rows(field, numbers))
-            for name, field in self._dataset.fields.items()
-            if not isinstance(field, RaggedField)
-        }
+        """Return some converted rows; of fields whose rows differ in length their items, block by block."""
+        found: dict[str, Rows] = {}
+        for name, field in self._dataset.fields.items():
+            one = conversions.get(name, Conversion())
+            if isinstance(field, RaggedField):
+                rows = rows_of_field(field, numbers)
+                found[name] = _blocks(converted(rows, one) if name in conversions else rows)
+            else:
+                found[name] = one.apply(gather_rows(field, numbers))
+        return found
+
+    @property
+    def ragged(self) -> frozenset[str]:
+        """The fields whose rows differ in length."""
+        return frozenset(name for name, field in self._dataset.fields.items() if isinstance(field, RaggedField))
 
     def blocks(
         self, conversions: Mapping[str, Conversion], start: int, nbytes: int, transposer: Transposer
@@ -63,6 +73,16 @@ class RaggedSupply:
             for block in blocks_of(here if across else fields, nbytes, max(0, start - segment.start)):
                 read = sum(rows.nbytes for rows in block.values())
                 yield block | {name: converted(block[name], one) for name, one in rest.items()}, read
+
+
+def _blocks(rows: AnyRows) -> Rows:
+    """The items of rows, so many to a row as a codec takes together unless told otherwise."""
+    assert isinstance(rows, RaggedRows)
+    item = rows.spec
+    items = rows.planes[0].nbytes // max(1, item.item_bytes) if rows.planes else 0
+    each = max(1, min(items, Codec("zstd").of(rows.dtype, item.item_shape).rows or 1))
+    data = np.concatenate([plane[: items // each * each * item.item_bytes] for plane in rows.planes])
+    return Rows(rows.dtype, (each, *item.item_shape), data.reshape(-1, each * item.item_bytes))
 
 
 def holds_ragged(dataset: Dataset) -> bool:

@@ -9,7 +9,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from memload._core import Column, Ragged, Storage
+from memload._core import Column, Ragged, Storage, TileGrid
+from memload.packed_grids import PackedGrid, unpack_grid
 from memload.packed_storages import has_place
 
 
@@ -22,14 +23,23 @@ class Packs(Protocol):
     def memory(self, data: NDArray[np.uint8]) -> int:
         """Return the number of bytes that travel as they are."""
 
+    def grid(self, grid: TileGrid) -> PackedGrid:
+        """Return an array in tiles with its storages by number."""
+
+
+PackedSegment = tuple[int, int, int | tuple[PackedGrid, ...], int, int, int, int]
+
 
 @dataclass(frozen=True)
 class PackedRagged:
-    """A column whose segments name their two storages by position; `selection` is None or the stored rows in order."""
+    """A column whose segments name their storages by position; `selection` is None or the stored rows in order.
+
+    Encoded items are arrays in tiles, one for each plane.
+    """
 
     item_bytes: int
     planes: int
-    segments: tuple[tuple[int, int, int, int, int, int, int], ...]
+    segments: tuple[PackedSegment, ...]
     selection: NDArray[np.int64] | None
 
 
@@ -56,17 +66,26 @@ def pack_ragged(column: Ragged, packer: Packs) -> PackedRagged:
 def unpack_ragged(packed: PackedRagged, storages: Sequence[Storage]) -> Ragged:
     """Return the column on these storages."""
     segments = [
-        (storages[offsets], offsets_at, storages[values], values_at, rows, items, stride)
+        (storages[offsets], offsets_at, _unpack_values(values, storages), values_at, rows, items, stride)
         for offsets, offsets_at, values, values_at, rows, items, stride in packed.segments
     ]
     column = Ragged(packed.item_bytes, packed.planes, segments)
     return column if packed.selection is None else column.select(packed.selection)
 
 
+def _unpack_values(values: int | tuple[PackedGrid, ...], storages: Sequence[Storage]) -> Storage | list[TileGrid]:
+    if isinstance(values, int):
+        return storages[values]
+    return [unpack_grid(grid, storages) for grid in values]
+
+
 def _segment(
-    segment: tuple[Storage, int, Storage, int, int, int, int], column: Ragged, packer: Packs
-) -> tuple[int, int, int, int, int, int, int]:
+    segment: tuple[Storage, int, Storage | list[TileGrid], int, int, int, int], column: Ragged, packer: Packs
+) -> PackedSegment:
     offsets, offsets_at, values, values_at, rows, items, stride = segment
+    if not isinstance(values, Storage):
+        grids = tuple(packer.grid(grid) for grid in values)
+        return (*_storage(offsets, offsets_at, (rows + 1) * 8, packer), grids, values_at, rows, items, stride)
     span = items * column.item_bytes + (column.planes - 1) * stride if items else 0
     return (
         *_storage(offsets, offsets_at, (rows + 1) * 8, packer),

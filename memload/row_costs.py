@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from memload._core import TileGrid, Tiles, Windows
+from memload._core import Ragged, TileGrid, Tiles, Windows
 from memload.errors import LayoutWarning, ShardReadError
 from memload.fields import Field
 from memload.sizes import format_size
@@ -62,6 +62,8 @@ class RowCost:
 
 def cost_of(field: Field) -> RowCost:
     """Return what a row of a field costs, where it costs most."""
+    if isinstance(field.column, Ragged) and field.column.decodes:
+        return _of_items(field.column)
     costs = [_of_grid(grid) for grid in _grids(field)]
     return max(costs, key=lambda cost: cost.touched, default=RowCost(field.row_bytes, field.row_bytes))
 
@@ -78,6 +80,15 @@ def _of_grid(grid: TileGrid) -> RowCost:
     whole = part * min(grid.tile_shape[0], grid.rows)
     touched = whole if grid.chain is not None else min(whole, -(-part // _PAGE) * _PAGE)
     return RowCost(grid.row_bytes, tiles * touched, tiles)
+
+
+def _of_items(column: Ragged) -> RowCost:
+    """Of a row of the mean length, where rows differ: the blocks that hold its items, where these are largest."""
+    coded = [segment[2] for segment in column.segments]
+    largest = max((grids[0] for grids in coded if isinstance(grids, list)), key=lambda grid: grid.tile_bytes)
+    blocks = 1 + column.items / max(1, column.rows) / largest.tile_shape[0]  # that a row begins in, and further ones
+    tiles = column.planes * round(blocks)
+    return RowCost(column.row_bytes, tiles * largest.tile_bytes, tiles)
 
 
 def _across(grid: TileGrid) -> int:

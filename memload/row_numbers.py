@@ -70,18 +70,20 @@ def two_parts(length: int, fraction: float, seed: int) -> tuple[NDArray[np.int64
 
     Raises:
         ValueError: a part would be empty.
-        TypeError: `fraction` is no number.
+        TypeError: `fraction` is no number, or `seed` no integer.
     """
     if not isinstance(fraction, numbers.Real):
         raise TypeError(f"fraction must be one number, such as 0.8 for the first part, got {kind(fraction)}")
     if not 0 < fraction < 1:
         raise ValueError(f"fraction must lie between 0 and 1, got {fraction}")
+    if not isinstance(seed, numbers.Integral) or not -(2**63) <= seed < 2**64:
+        raise TypeError(f"seed must be an integer of 64 bits, such as 0, got {seed!r:.80}")
     first = round(fraction * length)
     if not 0 < first < length:
         raise ValueError(
             f"a fraction of {fraction} cuts {length} rows into {first} and {length - first}: a part is empty"
         )
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(int(seed))
     order: NDArray[np.int64] = torch.randperm(length, generator=generator, device="cpu").numpy()
     return order[:first], order[first:]
 

@@ -51,8 +51,7 @@ def as_rows(name: str, batch: Any) -> Rows:
         ValueError: the name cannot be stored, the batch has no axis, or its size cannot be counted.
     """
     check_name(name)
-    if not isinstance(batch, (torch.Tensor, np.ndarray, np.generic)):
-        batch = torch.as_tensor(batch, device="cpu")
+    batch = _numbers(name, batch)
     try:
         dtype, flat = _tensor_bytes(batch) if isinstance(batch, torch.Tensor) else _array_bytes(np.asarray(batch))
     except TypeError as error:
@@ -69,9 +68,17 @@ def as_rows(name: str, batch: Any) -> Rows:
 
 def as_row(name: str, row: Any) -> Rows:
     """Return one row, of any shape, as a batch of one; otherwise as `as_rows`."""
-    if not isinstance(row, (torch.Tensor, np.ndarray, np.generic)):
-        row = torch.as_tensor(row, device="cpu")
-    return as_rows(name, row[None])
+    return as_rows(name, _numbers(name, row)[None])
+
+
+def _numbers(name: str, given: Any) -> Any:
+    if isinstance(given, (torch.Tensor, np.ndarray, np.generic)):
+        return given
+    try:
+        return torch.as_tensor(given, device="cpu")
+    except (TypeError, ValueError, RuntimeError) as error:
+        kind = type(given).__name__
+        raise TypeError(f"field {name!r}: a {kind} that torch takes for no tensor of numbers ({error})") from error
 
 
 def _tensor_bytes(tensor: torch.Tensor) -> tuple[torch.dtype, NDArray[np.uint8]]:

@@ -42,7 +42,8 @@ class PassSeed:
 
     def of_row(self, row: int) -> int:
         """Return the seed of a row, 64 bits: the same wherever in the pass, and in whichever batch, it comes."""
-        return _hashed(row.to_bytes(8, "little", signed=True), self._key)
+        found: int = xxhash.xxh3_64_intdigest(row.to_bytes(8, "little", signed=True), self._key)
+        return found
 
     def of_batch(self, rows: NDArray[np.int64] | int) -> int:
         """Return the seed of a batch, 64 bits: of the rows in it, or of its number where its rows are not known."""
@@ -93,7 +94,9 @@ class Randomness(TorchFunctionMode):
         self._fresh: set[torch.device] = set()
         # One generator, set to where one with the key of the row would begin: a sixth of the cost of making it.
         self._rng = np.random.Generator(np.random.Philox(key=0))
-        self._numpy_state: Any = self._rng.bit_generator.state
+        self._philox = self._rng.bit_generator
+        self._philox_state: Any = self._philox.state
+        self._philox_key: Any = self._philox_state["state"]["key"]
         self._rng_seeded = False
         self.for_torch = self.generator
         if "torch._dynamo" in sys.modules:  # a compiled function must not trace into this; to load it takes seconds
@@ -152,8 +155,13 @@ class Randomness(TorchFunctionMode):
         """Return the numpy generator of this row or batch."""
         if not self._rng_seeded:
             self._rng_seeded = True
-            self._numpy_state["state"]["key"][0] = self._seed(*self._of)
-            self._rng.bit_generator.state = self._numpy_state
+            self.rng_seeded(self._seed(*self._of))
+        return self._rng
+
+    def rng_seeded(self, seed: int) -> np.random.Generator:
+        """Return the numpy generator as it begins for the row or batch of this seed, whatever that began before."""
+        self._philox_key[0] = seed
+        self._philox.state = self._philox_state
         return self._rng
 
     def __torch_function__(

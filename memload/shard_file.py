@@ -19,12 +19,13 @@ import torch
 import xxhash
 from numpy.typing import NDArray
 
-from memload.coded_blocks import CodedRun
-from memload.coded_fields import fixed_tensors, offsets_name
+from memload.coded_blocks import CodedRun, starts_of
 from memload.fields import row_nbytes
+from memload.ragged_spec import offsets_name
 from memload.rows import Rows
 from memload.safetensors_header import build_header
-from memload.shard_index import FieldSpec, ShardRecord
+from memload.shard_index import FieldSpec, ShardRecord, tensors_of
+from memload.spool import spools
 
 _MOVE_BYTES = 2**24
 _MOST_ENCODED = 2**50  # bytes of a compressed field; stands for what is not known yet, with at least as many digits
@@ -46,7 +47,7 @@ class ShardFile:
         self._fields = dict(fields)
         plain = {name: field for name, field in fields.items() if field.codec is None}
         self._hashers = {name: BlockHasher(field.block_rows) for name, field in plain.items()}
-        self._runs = {name: CodedRun(path.parent, field) for name, field in fields.items() if field.codec is not None}
+        self._runs = {name: _coded_run(path.parent, field) for name, field in fields.items() if field.codec is not None}
         self._data_start = len(self._header(capacity, dict.fromkeys(self._runs, _MOST_ENCODED)))
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
 
@@ -89,12 +90,12 @@ class ShardFile:
 
     def _header(self, rows: int, encoded: Mapping[str, int], data_start: int | None = None) -> bytes:
         blocks = {name: (torch.uint8, (nbytes,)) for name, nbytes in encoded.items()}
-        return build_header({**fixed_tensors(self._fields, rows), **blocks}, data_start)
+        return build_header({**tensors_of(self._fields, rows, {}), **blocks}, data_start)
 
     def _begins(self, rows: int) -> dict[str, int]:
         """Where the tensors of fixed size begin, and, by the name "", where they end."""
         begins, at = {}, self._data_start
-        for name, (dtype, shape) in fixed_tensors(self._fields, rows).items():
+        for name, (dtype, shape) in tensors_of(self._fields, rows, {}).items():
             begins[name] = at
             at += row_nbytes(dtype, shape)
         return {**begins, "": at}
@@ -110,10 +111,10 @@ class ShardFile:
         begins = self._begins(self.rows)
         at = begins[""]
         for name, run in self._runs.items():
-            offsets = np.array(run.offsets, dtype="<i8").view(np.uint8)
-            _write_at(self._file, offsets, begins[offsets_name(name)])
-            run.copy_to(lambda piece, offset: _write_at(self._file, piece, offset), at)
-            at += run.nbytes
+            _write_at(self._file, starts_of([run]), begins[offsets_name(name)])
+            for piece in run.pieces():
+                _write_at(self._file, np.frombuffer(piece, dtype=np.uint8), at)
+                at += len(piece)
         return at
 
 
@@ -151,6 +152,12 @@ class BlockHasher:
         self._sums.append(self._current.hexdigest())
         self._current = xxhash.xxh3_64()
         self._rows = 0
+
+
+def _coded_run(folder: Path, field: FieldSpec) -> CodedRun:
+    assert field.codec is not None
+    (spool,) = spools(folder)
+    return CodedRun(spool, field.codec, field.dtype.itemsize, field.row_bytes, field.block_rows)
 
 
 def _write_at(file: int, data: NDArray[np.uint8], offset: int) -> None:

@@ -10,11 +10,12 @@ from typing import Any
 
 import torch
 
-from memload.codec import LARGEST_BLOCK, Codec
+from memload.codec import Codec
+from memload.codec_entry import parse_codec_entry
 from memload.dtypes import code_of
 from memload.errors import ShardFormatError
 from memload.fields import check_name, row_nbytes
-from memload.ragged_spec import RaggedSpec, is_ragged_shape, parse_items, parse_ragged
+from memload.ragged_spec import RaggedSpec, is_ragged_shape, offsets_name, parse_items, parse_ragged
 from memload.safetensors_header import check_counts, is_count, parse_dtype, parse_shape, unique_keys
 
 INDEX_NAME = "index.json"
@@ -22,6 +23,7 @@ FORMAT_NAME = "memload-shards"
 FORMAT_VERSION = 2
 CHECK_BLOCK = 2**22  # bytes under one checksum, or one row where a row is larger
 _DIGITS = 16  # hexadecimal digits of one checksum
+_MOST_BYTES = 2**30  # of an index: the checksums of 256 TiB
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,10 @@ class FieldSpec:
         unit = codec.rows or 1 if codec else 1
         return cls(dtype, shape, max(1, CHECK_BLOCK // max(1, row_bytes) // unit) * unit, codec)
 
+    def coded(self, codec: Codec | None) -> FieldSpec:
+        """Return the same field, compressed so, or not."""
+        return self.of_rows(self.dtype, self.shape, codec)
+
     @property
     def row_bytes(self) -> int:
         """Bytes of one row."""
@@ -58,7 +64,12 @@ class FieldSpec:
         return self.dtype, self.shape
 
     def tensors(self, name: str, rows: int, _items: int = 0) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
-        """Return dtype and shape of each tensor that a shard of so many rows has of this field."""
+        """Return dtype and shape of each tensor that a shard of so many rows has of this field.
+
+        That of encoded blocks, of which nobody knows the size, is left out.
+        """
+        if self.codec is not None:
+            return {offsets_name(name): (torch.int64, (-(-rows // (self.codec.rows or 1)) + 1,))}
         return {name: (self.dtype, (rows, *self.shape))}
 
     def blocks(self, name: str, rows: int, _items: int = 0) -> dict[str, int]:
@@ -110,27 +121,25 @@ class ShardIndex:
 def tensors_of(
     fields: Mapping[str, AnySpec], rows: int, items: Mapping[str, int]
 ) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
-    """Return dtype and whole shape of each tensor of a shard with so many rows and items."""
-    return {
+    """Return dtype and whole shape of each tensor whose size is known of a shard with so many rows and items.
+
+    They are in the order in which they lie there, by descending size of their elements, which keeps each aligned.
+    """
+    forms = {
         tensor: form
         for name, spec in fields.items()
         for tensor, form in spec.tensors(name, rows, items.get(name, 0)).items()
     }
+    return dict(sorted(forms.items(), key=lambda item: -item[1][0].itemsize))
 
 
-def check_ragged(fields: Mapping[str, AnySpec]) -> None:
-    """Raise ValueError if a field is named as the offsets of another, or is compressed beside one that is ragged."""
-    ragged = [name for name, spec in fields.items() if isinstance(spec, RaggedSpec)]
-    coded = [name for name, spec in fields.items() if spec.codec is not None]
-    if ragged and coded:
-        raise ValueError(
-            f"field {coded[0]!r} has a codec, beside field {ragged[0]!r}, whose rows differ in length: sets with such "
-            "fields are not compressed"
-        )
+def check_names(fields: Mapping[str, AnySpec]) -> None:
+    """Raise ValueError if a field has a name that another one's further tensors need."""
+    owners = {tensor: name for name, spec in fields.items() for tensor in spec.tensors(name, 0, 0) if tensor != name}
     for name in fields:
-        owner = name.removesuffix(".offsets")
-        if owner != name and isinstance(fields.get(owner), RaggedSpec):
-            raise ValueError(f"field {name!r} has the name of the offsets of field {owner!r}; give it another")
+        if name in owners:
+            what = "offsets" if name.endswith(".offsets") else "blocks"
+            raise ValueError(f"field {name!r} has the name of the {what} of field {owners[name]!r}; give it another")
 
 
 def dump_index(index: ShardIndex) -> bytes:
@@ -163,17 +172,33 @@ def read_index(directory: Path) -> ShardIndex:
         ShardFormatError: there is none, or it is malformed or from a newer version.
     """
     path = directory / INDEX_NAME
+    if not path.exists():
+        raise ShardFormatError(f"{directory}: {_why_no_index(directory)}")
     try:
-        raw = path.read_bytes()
-    except FileNotFoundError:
-        raise ShardFormatError(
-            f"{directory}: no {INDEX_NAME} here, so this is no finished set of shards; memload.write makes one, and a "
-            "writer that was interrupted leaves none"
-        ) from None
-    try:
-        return parse_index(raw)
+        return parse_index(_bounded(path))
     except ShardFormatError as error:
         raise ShardFormatError(f"{path}: {error}") from error.__cause__
+
+
+def _why_no_index(directory: Path) -> str:
+    if not directory.exists():
+        return "there is nothing at this path; expected a directory that memload.write made"
+    if not directory.is_dir():
+        return "a file; expected a directory that memload.write made"
+    return (
+        f"no {INDEX_NAME} here, so this is no finished set of shards; memload.write makes one, and a writer that was "
+        "interrupted leaves none (a folder of pictures: memload write --images DIR DST)"
+    )
+
+
+def _bounded(path: Path) -> bytes:
+    """Return the bytes of an index; a pipe, which would be waited for, and what memory may not hold are refused."""
+    if not path.is_file():
+        raise ShardFormatError("not a file; restore it, or write the shards again")
+    found = path.stat().st_size
+    if found > _MOST_BYTES:
+        raise ShardFormatError(f"it has {found} bytes, and an index at most {_MOST_BYTES}; restore it")
+    return path.read_bytes()
 
 
 def parse_index(raw: bytes) -> ShardIndex:
@@ -190,7 +215,7 @@ def parse_index(raw: bytes) -> ShardIndex:
     if not fields:
         raise ShardFormatError("fields: there must be at least one")
     try:
-        check_ragged(fields)
+        check_names(fields)
     except ValueError as error:
         raise ShardFormatError(str(error)) from None
     shards = tuple(_shard(k, entry, fields) for k, entry in enumerate(_members(content, "shards", list)))
@@ -233,25 +258,10 @@ def _field(name: str, entry: object, newer: bool) -> AnySpec:
         return parse_ragged(entry, block_rows, where)
     dtype, shape = parse_dtype(entry.get("dtype"), where), parse_shape(entry.get("shape"), where)
     check_counts(dtype, shape, 1, where)
-    codec = _codec(where, entry["codec"], row_nbytes(dtype, shape), block_rows) if newer and "codec" in entry else None
-    return FieldSpec(dtype, shape, block_rows, codec)
-
-
-def _codec(where: str, entry: object, row_bytes: int, block_rows: int) -> Codec:
-    if not isinstance(entry, dict) or set(entry) != {"name", "level", "shuffle", "rows"} or None in entry.values():
-        raise ShardFormatError(
-            f"{where}: codec: expected an object of name, level, shuffle and rows, got {entry!r:.80}"
-        )
-    try:
-        codec = Codec(**entry)
-    except (TypeError, ValueError) as error:
-        raise ShardFormatError(f"{where}: codec: {error}") from error
-    rows = codec.rows or 1
-    if row_bytes == 0 or rows * row_bytes > LARGEST_BLOCK or block_rows % rows:
-        raise ShardFormatError(
-            f"{where}: codec: blocks of {rows} rows of {row_bytes} bytes cannot be, with checksums of {block_rows} rows"
-        )
-    return codec
+    if newer and "codec" in entry:
+        codec = parse_codec_entry(where, entry["codec"], row_nbytes(dtype, shape), block_rows)
+        return FieldSpec(dtype, shape, block_rows, codec)
+    return FieldSpec(dtype, shape, block_rows)
 
 
 def _shard(position: int, entry: object, fields: Mapping[str, AnySpec]) -> ShardRecord:

@@ -27,15 +27,12 @@ from memload.shard_index import (
     FieldSpec,
     ShardIndex,
     ShardRecord,
-    check_ragged,
     dump_index,
     read_index,
 )
 from memload.sizes import format_size, parse_size
 from memload.staging import Staging
 from memload.unfinished import Journal
-
-_NO_CODEC = "codec= is for sets whose rows all have one length; leave it out for these"
 
 SPACE_MARGIN = 1.2  # of the bytes to be written, wanted free on the target's file system
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -58,8 +55,8 @@ class ShardWriter:
         ragged: names of the fields whose rows may differ in length, or by name the axis along which they do, 0 or 1.
             Texts need no mention.
         codec: how to compress: a `Codec`, or its text such as "zstd:9", for all fields whose rows have at least 256
-            bytes; or a dict of these by field, for those it names. None: rows lie as they are, which loads fastest
-            from memory. A set that is extended keeps its codecs.
+            bytes or differ in length; or a dict of these by field, for those it names. None: rows lie as they are,
+            which loads fastest from memory. A set that is extended keeps its codecs.
         resume: what is being written, in words by name, so that equal words mean equal rows; plain text only. Then a
             writer that is interrupted leaves its complete shards in a hidden directory beside the set, and the next
             one with an equal `resume` (and `shard_bytes`) verifies them and goes on: the first `rows_there` rows are
@@ -285,11 +282,7 @@ class ShardWriter:
 
     def _take_over(self) -> None:
         index = read_index(self._target)
-        plain = {name: field for name, field in index.fields.items() if isinstance(field, FieldSpec)}
-        if len(plain) == len(index.fields):
-            check_same(plain, self._codecs)
-        elif self._codecs is not None:
-            raise ValueError(_NO_CODEC)
+        check_same(index.fields, self._codecs)
         self._fields = dict(index.fields)
         self._shards = list(index.shards)
         listed = {shard.file for shard in index.shards}
@@ -299,14 +292,7 @@ class ShardWriter:
 
     def _specs(self, rows: Mapping[str, AnyRows]) -> dict[str, AnySpec]:
         """What the index says of the fields of the first rows."""
-        plain = {name: (value.dtype, value.shape) for name, value in rows.items() if not isinstance(value, RaggedRows)}
-        if len(plain) == len(rows):
-            return dict(coded_specs(plain, self._codecs))
-        if self._codecs is not None:
-            raise ValueError(_NO_CODEC)
-        specs = {name: _spec_of(value) for name, value in rows.items()}
-        check_ragged(specs)
-        return specs
+        return coded_specs({name: _spec_of(value) for name, value in rows.items()}, self._codecs)
 
     def _axis(self, name: str) -> int | None:
         """Along which axis rows of a field differ in length; None: along none."""

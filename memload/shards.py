@@ -12,7 +12,7 @@ import xxhash
 
 from memload._core import Column, Storage, Tiles
 from memload.coded_blocks import BlockSums
-from memload.coded_fields import fixed_tensors, grid_of, read_offsets
+from memload.coded_fields import grids_of, read_starts
 from memload.errors import ChecksumError, Damage, ShardFormatError
 from memload.fields import Field, describe, digest_of
 from memload.progress import Bar, byte_bar
@@ -53,8 +53,9 @@ def _open_field(name: str, field: AnySpec, shards: Sequence[MappedShard]) -> Fie
     else:
         column = Tiles(
             [
-                grid_of(storage, Path(storage.name), name, field, shard.rows, layout.tensors)
+                grid
                 for storage, layout, shard in shards
+                for grid in grids_of(storage, Path(storage.name), name, field, shard.rows, layout.tensors)
             ]
         )
     return Field(field.dtype, field.shape, column, digest=digest)
@@ -68,7 +69,8 @@ def check_shard(directory: Path, shard: ShardRecord, fields: Mapping[str, AnySpe
     """
     path = directory / shard.file
     if not path.is_file():
-        raise ShardFormatError(f"{path}: this shard is missing; restore it, or write the set again")
+        what = "no file" if path.exists() else "missing"
+        raise ShardFormatError(f"{path}: this shard is {what}; restore it, or write the set again")
     if path.resolve().parent != directory.resolve():
         raise ShardFormatError(f"{path}: a link to {path.resolve()}, outside the directory; shards must lie inside it")
     found = path.stat().st_size
@@ -83,10 +85,8 @@ def check_shard(directory: Path, shard: ShardRecord, fields: Mapping[str, AnySpe
 
 
 def _check_tensors(path: Path, layout: ShardLayout, shard: ShardRecord, fields: Mapping[str, AnySpec]) -> None:
-    plain = {name: field for name, field in fields.items() if isinstance(field, FieldSpec)}
     coded = {name for name, field in fields.items() if field.codec is not None}
-    whole = len(plain) == len(fields)
-    expected = fixed_tensors(plain, shard.rows) if whole else tensors_of(fields, shard.rows, shard.items)
+    expected = tensors_of(fields, shard.rows, shard.items)
     if set(layout.tensors) != {*expected, *coded}:
         raise ShardFormatError(
             f"{path}: the index tells of {sorted({*expected, *coded})}, the header of {sorted(layout.tensors)}"
@@ -167,11 +167,16 @@ class _Verification:
         self._first_row += shard.rows
 
     def _ragged(self, file: io.FileIO, name: str, field: RaggedSpec, shard: ShardRecord, layout: ShardLayout) -> None:
-        for tensor, blocks in checked_blocks(name, field, shard):
+        for tensor, sizes in checked_blocks(name, field, shard).items():
             file.seek(layout.tensors[tensor].begin)
-            bad = [k for k, (nbytes, digits) in enumerate(blocks) if self._digits(file, nbytes) != digits]
+            if tensor == name and field.codec is not None:
+                sums = self._coded_sums(file, name, field, field.planes, shard, layout)
+            else:
+                sums = (self._digits(file, nbytes) for nbytes in sizes)
+            stated = shard.checksums[tensor]
+            bad = [k for k, (got, want) in enumerate(zip(sums, stated, strict=True)) if got != want]
             if bad:
-                what = f"the checksum differs, of {len(bad)} of {len(blocks)} blocks"
+                what = f"the checksum differs, of {len(bad)} of {len(stated)} blocks"
                 rows = rows_of_blocks(file, tensor, field, shard, layout, bad)
                 places = range(self._first_row + rows.start, self._first_row + rows.stop)
                 self.damages.append(Damage(shard.file, what, name, places))
@@ -180,14 +185,22 @@ class _Verification:
         self, file: io.FileIO, field: FieldSpec, shard: ShardRecord, layout: ShardLayout, name: str
     ) -> Iterator[str]:
         if field.codec is not None:
-            offsets = read_offsets(self._directory / shard.file, name, layout.tensors)
-            sums = BlockSums(field.block_rows // (field.codec.rows or 1))
-            for nbytes in np.diff(offsets).tolist():
-                sums.add(b"".join(self._pieces(file, nbytes)))
-            yield from sums.finish()
+            yield from self._coded_sums(file, name, field, 1, shard, layout)
             return
         for first in range(0, shard.rows, field.block_rows):
             yield self._digits(file, min(field.block_rows, shard.rows - first) * field.row_bytes)
+
+    def _coded_sums(
+        self, file: io.FileIO, name: str, field: AnySpec, planes: int, shard: ShardRecord, layout: ShardLayout
+    ) -> Iterator[str]:
+        """The checksums of encoded blocks, which begin anew with each plane."""
+        assert field.codec is not None
+        sizes = np.diff(read_starts(self._directory / shard.file, name, field, layout.tensors))
+        for plane in sizes.reshape(planes, -1).tolist():
+            sums = BlockSums(field.block_rows // (field.codec.rows or 1))
+            for nbytes in plane:
+                sums.add(b"".join(self._pieces(file, nbytes)))
+            yield from sums.finish()
 
     def _digits(self, file: io.FileIO, nbytes: int) -> str:
         hasher = xxhash.xxh3_64()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import numbers
 import re
 
@@ -23,8 +24,8 @@ def parse_size(size: int | str) -> int:
         size = int(float(match[1]) * _UNITS[(match[2] or "").upper()])
     if not isinstance(size, numbers.Real):
         raise TypeError(f'a size is a number of bytes, or a text such as "512MB", got {type(size).__name__}')
-    if size < 1:
-        raise ValueError(f"a size must be at least one byte, got {size}")
+    if not 1 <= size < math.inf:
+        raise ValueError(f"a size must be at least one byte, and finite, got {size}")
     return int(size)
 
 

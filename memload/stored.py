@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from memload._core import Column, Ragged, TileGrid, Tiles, Windows
+from memload._core import Column, Ragged, Storage, TileGrid, Tiles, Windows
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,8 @@ def stored_as(column: Column | Tiles | Windows | Ragged) -> Stored:
     if isinstance(column, Windows):
         frame, frames = stored_as(column.frames), len(column.steps)
         return Stored(frame.how, frame.read_bytes * frames, frame.decoded_bytes * frames)
+    if isinstance(column, Ragged) and column.decodes:
+        return _ragged(column)
     if not isinstance(column, Tiles):
         return Stored("in place", column.row_bytes)
     parts = {part.rows: _part(part) for part in column.parts}
@@ -49,6 +51,23 @@ def where_stored(column: Column | Tiles | Windows | Ragged) -> str:
     return f"{first}, or one of {len(others)} more" if others else first
 
 
+def _ragged(column: Ragged) -> Stored:
+    """Rows that differ in length, of which some at least lie in encoded blocks of items."""
+    coded = [segment[2] for segment in column.segments if not isinstance(segment[2], Storage)]
+    grids = [grid for planes in coded for grid in planes]
+    said = {_filters(grid): grid for grid in grids}
+    most = max(grids, key=lambda grid: grid.rows)
+    blocks = 1 + column.items / max(1, column.rows) / most.tile_shape[0]  # that a row begins in, and further ones
+    items = f"{most.tile_shape[0]:,} item{'s' * (most.tile_shape[0] > 1)} a block"
+    plain = ["in place"] * (len(coded) < len(column.segments))
+    how = [*plain, *(f"decoded: {filters}, {items}" for filters in sorted(said))]
+    return Stored(" or ".join(how), column.read_bytes, round(blocks * most.tile_bytes) * column.planes)
+
+
+def _filters(grid: TileGrid) -> str:
+    return "" if grid.chain is None else "+".join(name for name, _, _ in grid.chain.filters)
+
+
 def _part(part: TileGrid | Column) -> Stored:
     if isinstance(part, Column):
         return Stored("in place", part.row_bytes)
@@ -57,6 +76,6 @@ def _part(part: TileGrid | Column) -> Stored:
     chunks = f"{rows} row{'s' * (rows > 1)} a chunk" + (f", {across} chunks a row" if across > 1 else "")
     if part.chain is None:
         return Stored(f"in place, {chunks}", part.row_bytes)
-    filters = "+".join(name for name, _, _ in part.chain.filters) or "copied as a whole"
+    filters = _filters(part) or "copied as a whole"
     read = round(part.stored_bytes / max(1, -(-part.rows // rows)))
     return Stored(f"decoded: {filters}, {chunks}", read, part.tile_bytes * across)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib
 import sys
 from pathlib import Path
@@ -17,6 +18,11 @@ from memload.memory.weightless import PRECISIONS
 def add_trained_options(group: Any) -> None:
     """Declare them, in a group of a parser's."""
     group.add_argument("--model", metavar="MODULE:CALLABLE", help="what makes it, without arguments and memory")
+    group.add_argument(
+        "--loss",
+        metavar="MODULE:CALLABLE",
+        help="called with model and batch, it returns the loss (default: the mean of what the model returns)",
+    )
     group.add_argument("--optimizer", metavar="NAME", help="a class of torch.optim, such as AdamW, or MODULE:CLASS")
     group.add_argument("--precision", choices=list(PRECISIONS), default="float32", help="(default %(default)s)")
     group.add_argument("--accumulate", type=int, default=1, metavar="N", help="batches that make one step")
@@ -28,9 +34,13 @@ def trained(options: argparse.Namespace) -> dict[str, Any]:
     Raises:
         ValueError: nothing is found under a name, or what is found is no model or no optimizer.
     """
-    given = {"precision": options.precision, "accumulate": options.accumulate}
+    given: dict[str, Any] = {"precision": options.precision, "accumulate": options.accumulate}
     if options.model:
         given["model"] = _model(options.model)
+    if options.loss:
+        if not options.model:
+            raise ValueError("--loss is called with a model and a batch: give --model as well")
+        given["loss"] = functools.partial(_found(options.loss, "--loss"), given["model"])
     if options.optimizer:
         given["optimizer"] = _optimizer(options.optimizer)
     return given

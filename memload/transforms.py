@@ -81,6 +81,12 @@ class Recipe:
         if self.is_plain and not any(fn.wants for fn in self.maps):
             (fn,) = fns if len(fns) == 1 else (_one_after_the_other(fns),)
             return lambda count: [fn(sample) for sample in itertools.islice(cut.samples, count)]
+        if self.is_plain and [fn.wants for fn in self.maps] == [("rng",)]:  # nothing else can draw, nor need it be told
+            draw, rng, seed_of = self.maps[0].fn, random.rng_seeded, seed.of_row
+            return lambda count: [
+                draw(sample, rng=rng(seed_of(row)))
+                for row, sample in zip(itertools.islice(numbers, count), cut.samples, strict=False)
+            ]
 
         def make(count: int) -> list[Any]:
             made = []

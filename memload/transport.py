@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from memload._core import Chain, Column, Ragged, Storage, TileGrid, Tiles, Windows
+from memload._core import Column, Ragged, Storage, TileGrid, Tiles, Windows
 from memload.fields import AnyColumn
+from memload.packed_grids import PackedGrid, pack_grid, unpack_grid
 from memload.packed_storages import PackedStorage, Unpacked, has_place, place_of, unpack_storage
 from memload.ragged_transport import PackedRagged, pack_ragged, unpack_ragged
 
@@ -37,22 +38,6 @@ class PackedWindows:
     steps: tuple[int, ...]
     runs: tuple[tuple[int, int, int], ...]
     selection: NDArray[np.int64] | None
-
-
-@dataclass(frozen=True)
-class PackedGrid:
-    """An array in tiles, with its storages by position, and its chain as filters."""
-
-    rows: int
-    item_bytes: int
-    row_shape: tuple[int, ...]
-    tile_shape: tuple[int, ...]
-    storages: tuple[int, ...]
-    table: NDArray[np.int64]
-    filters: tuple[tuple[str, int, int], ...] | None
-    fill: bytes
-    cut: bool
-    order: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -109,23 +94,9 @@ class _Packer:
         if isinstance(column, Ragged):
             return pack_ragged(column, self)
         if isinstance(column, Tiles):
-            parts = (self.column(part) if isinstance(part, Column) else self._grid(part) for part in column.parts)
+            parts = (self.column(part) if isinstance(part, Column) else self.grid(part) for part in column.parts)
             return PackedTiles(tuple(parts), column.selection)
         return PackedWindows(self.any(column.frames), tuple(column.steps), tuple(column.runs), column.selection)
-
-    def _grid(self, grid: TileGrid) -> PackedGrid:
-        return PackedGrid(
-            grid.rows,
-            grid.item_bytes,
-            tuple(grid.row_shape),
-            tuple(grid.tile_shape),
-            tuple(map(self._whole, grid.storages)),
-            grid.table,
-            None if grid.chain is None else tuple(grid.chain.filters),
-            grid.fill,
-            grid.cut,
-            tuple(grid.order),
-        )
 
     def column(self, column: Column) -> PackedColumn:
         selection = column.selection
@@ -167,6 +138,10 @@ class _Packer:
         self.packed.append(data)
         return len(self.packed) - 1
 
+    def grid(self, grid: TileGrid) -> PackedGrid:
+        """Return an array in tiles with its storages by number, whole."""
+        return pack_grid(grid, self._whole)
+
     def _whole(self, storage: Storage) -> int:
         if has_place(storage):
             return self.file(storage)
@@ -201,18 +176,7 @@ def _unpack(packed: Packed, storages: Sequence[Storage]) -> AnyColumn:
 def _unpack_part(packed: PackedGrid | PackedColumn, storages: Sequence[Storage]) -> TileGrid | Column:
     if isinstance(packed, PackedColumn):
         return _unpack_column(packed, storages)
-    return TileGrid(
-        packed.rows,
-        packed.item_bytes,
-        packed.row_shape,
-        packed.tile_shape,
-        [storages[number] for number in packed.storages],
-        packed.table,
-        None if packed.filters is None else Chain(packed.filters),
-        packed.fill,
-        packed.cut,
-        packed.order,
-    )
+    return unpack_grid(packed, storages)
 
 
 def _unpack_column(packed: PackedColumn, storages: Sequence[Storage]) -> Column:

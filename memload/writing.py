@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -64,9 +65,9 @@ def write(
         shard_bytes: about how large a shard file may grow, in bytes or as "512MB".
         append: add shards to the set if it exists; fields must match.
         codec: how to compress: a `Codec`, or its text such as "zstd" or "lz4:9", for all fields whose rows have at
-            least 256 bytes; or a dict of these by field, for those it names. "auto", for all or by field, takes the one
-            with which a sample of the rows arrives soonest from a disk, and says why. None: rows lie as they are, which
-            loads fastest from memory. docs/compression.md tells what it gains and costs.
+            least 256 bytes or differ in length; or a dict of these by field, for those it names. "auto", for all or by
+            field, takes the one with which a sample of the rows arrives soonest from a disk, and says why. None: rows
+            lie as they are, which loads fastest from memory. docs/compression.md tells what it gains and costs.
         resume: go on where an earlier call was interrupted, if all its rows were in files and it is the same: of the
             same files, unchanged, with the same options. What is complete is verified first. A call that is
             not the same, or resume=False, begins anew.
@@ -141,8 +142,10 @@ def _supply(data: Any, rows: Any) -> Supply | RaggedSupply | None:
 def _by_sample(
     codec: Codecs, supply: Supply | RaggedSupply, chosen: Mapping[str, Conversion], progress: bool | None
 ) -> dict[str, Codec | str]:
+    ragged = supply.ragged if isinstance(supply, RaggedSupply) else ()
     row_bytes = supply.nbytes // supply.rows if isinstance(supply, RaggedSupply) else _row_bytes(supply, chosen)
-    return sampled_codecs(codec, lambda numbers: supply.sample(chosen, numbers), supply.rows, row_bytes, progress)
+    sample = partial(supply.sample, chosen)
+    return sampled_codecs(codec, sample, supply.rows, row_bytes, progress, ragged)
 
 
 def _row_bytes(supply: Supply, chosen: Mapping[str, Conversion]) -> int:

@@ -65,6 +65,11 @@ def ragged(path):
     return written(path / "shards", ragged_arrays())
 
 
+def compressed_ragged(path):
+    codecs = {"x": memload.Codec("zstd", rows=4), "y": "lz4:rows=2", "text": memload.Codec("blosc2", rows=7)}
+    return written(path / "shards", ragged_arrays(), codec=codecs)
+
+
 def torch_file(path):
     torch.save({name: torch.from_numpy(values) for name, values in arrays().items()}, path / "x.pt")
     return path / "x.pt"
@@ -111,6 +116,7 @@ FORMATS = {
     "shards": shards,
     "compressed": compressed,
     "ragged": ragged,
+    "compressed_ragged": compressed_ragged,
     "torch": torch_file,
     "graphs": graphs,
     "arrow": arrow,

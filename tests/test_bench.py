@@ -11,6 +11,7 @@ import torch
 
 import memload
 from memload import _core, bench, stock
+from memload.cli import main
 from memload.measure import Spread, held_in_memory, in_turn, peak_memory, ratio, run_epoch
 
 
@@ -215,3 +216,24 @@ def test_the_bench_command_prints_shares_and_keeps_figures(tmp_path, capsys, dat
     assert all(line["share"]["count"] == 2 for line in figures["lines"])
     assert bench.run(parser.parse_args([*words, "--ceiling"])) == 0
     assert json.loads(kept.read_text())["lines"][0]["share"] is None
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (["bench", "--rounds", "0"], "--rounds is a number from 1, got 0"),
+        (["bench", "--threads", "-1"], "--threads is a number from 1, got -1"),
+        (["bench", "--json", "nowhere/x.json"], "--json nowhere/x.json: there is no folder"),
+        (["demo", "--json", "nowhere/x.json"], "--json nowhere/x.json: there is no folder"),
+        (["demo", "--crops", "63"], "two batches of crops; got 3 rounds and 63 crops in batches of 32"),
+    ],
+)
+def test_options_that_cannot_be_are_refused_before_anything_is_measured(given, words, capsys):
+    assert main(given) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_the_command_line_tells_its_version(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main(["--version"])
+    assert capsys.readouterr().out == f"memload {memload.__version__}\n"

@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from programs import run
-from torch.utils.data import Dataset
+from torch.utils.data import ChainDataset, Dataset
 
 from memload import _core, device
 from memload.cast import Cast, Float32View, cast_stim
@@ -203,6 +204,28 @@ def test_an_out_that_shares_memory_with_the_pixels_is_refused() -> None:
     memory = torch.zeros(16)
     with pytest.raises(ValueError, match="shares memory"):
         cast_stim(memory.view(torch.uint8)[:16], False, out=memory)
+    array = np.zeros(16, np.uint8)
+    with pytest.raises(ValueError, match="shares memory"):  # two storages that begin at two places
+        cast_stim(torch.from_numpy(array[4:8]), False, out=torch.from_numpy(array.view(np.float32)))
+
+
+def test_an_out_may_be_another_part_of_one_buffer() -> None:
+    memory = torch.arange(20, dtype=torch.uint8)
+    assert cast_stim(memory[:4], False, out=memory[4:].view(torch.float32)).tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("x", [np.zeros(3, np.uint8), [1], None])
+def test_what_is_no_tensor_is_refused_by_its_kind(x: Any) -> None:
+    with pytest.raises(TypeError, match=f"takes a tensor, got {type(x).__name__}"):
+        cast_stim(x, True)
+    if x is not None:
+        with pytest.raises(TypeError, match=f"takes out= as a tensor, got {type(x).__name__}"):
+            cast_stim(PIXELS, True, out=x)
+
+
+def test_a_view_of_an_iterable_dataset_is_refused_at_birth() -> None:
+    with pytest.raises(TypeError, match="read by index; ChainDataset is iterable"):
+        Float32View(ChainDataset([]), True)
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.complex64, torch.float8_e5m2, "float32", None])

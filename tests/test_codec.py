@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import memload
-from memload._core import Chain
+from memload._core import Chain, Storage, bench_decode
 
 DTYPES = ["u1", "i2", "f4", "f8", "c16"]
 shapes = st.integers(1, 3000)
@@ -187,3 +187,20 @@ def test_a_codec_that_cannot_be_says_what_there_is(text, says):
     with pytest.raises(ValueError, match=says) as raised:
         memload.Codec.parse(text)
     assert text in str(raised.value)
+
+
+@pytest.mark.parametrize("ring_bytes", [0, 10_000])
+@pytest.mark.parametrize("native", [False, True], ids=["zlib-ng", "chain"])
+def test_the_rate_of_decoding_counts_each_part_once_and_refuses_what_decodes_to_another_size(native, ring_bytes):
+    parts = [np.random.default_rng(k).integers(0, 9, 1000 + k, dtype=np.uint8).tobytes() for k in range(50)]
+    stored = [zlib.compress(part) for part in parts]
+    whole = np.frombuffer(b"".join(stored), np.uint8)
+    storage = Storage.borrow(whole, whole.ctypes.data, whole.nbytes, "parts")
+    ends = np.cumsum([len(part) for part in stored])
+    table = np.array([[0, end - len(s), len(s), len(p)] for end, s, p in zip(ends, stored, parts, strict=True)])
+    filters = chain(("deflate",)) if native else None
+    done = bench_decode([storage], table, 2, 0.0, filters, ring_bytes=ring_bytes)
+    assert (done["parts"], done["bytes"]) == (50, sum(map(len, parts)))
+    table[17, 3] -= 1
+    with pytest.raises((RuntimeError, memload.errors.DecodeError)):
+        bench_decode([storage], table, 2, 0.0, filters, ring_bytes=ring_bytes)

@@ -130,7 +130,7 @@ def test_a_set_that_is_extended_keeps_its_codecs(tmp_path):
     ("fields", "codec", "says"),
     [
         ({"x": betas()}, {"y": "zstd"}, "codec= names the field 'y'; the rows have 'x'"),
-        ({"x": betas(), "x.offsets": betas()}, "zstd", "the offsets of the compressed field 'x' need this name"),
+        ({"x": betas(), "x.offsets": betas()}, "zstd", "'x.offsets' has the name of the offsets of field 'x'"),
         ({"x": betas()}, "brotli", "no codec is called 'brotli'"),
         ({"x": betas()}, memload.Codec("lz4", rows=2**30), "more than 1 GiB"),
     ],

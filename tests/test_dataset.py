@@ -146,6 +146,12 @@ def test_split_refuses_a_fraction_that_is_none(ds, fraction):
         ds.split(fraction, seed=0)
 
 
+@pytest.mark.parametrize("seed", [None, 1.5, "a", 2**64])
+def test_split_refuses_a_seed_that_is_no_integer(ds, seed):
+    with pytest.raises(TypeError, match="seed must be an integer"):
+        ds.split(0.5, seed)
+
+
 def test_split_into_counts_is_told_that_it_takes_one_fraction(ds):
     with pytest.raises(TypeError, match=r"one number, such as 0\.8 .*, got a list"):
         ds.split([80, 20], 1)

@@ -78,7 +78,7 @@ def test_a_disk_that_is_too_small_is_said_before_anything_is_written(tmp_path):
 
 @pytest.mark.parametrize("wrong", [{"crops": 10}, {"rounds": 0}, {"batch_size": 0}])
 def test_options_without_sense_are_refused(wrong):
-    with pytest.raises(ValueError, match="at least one round and two batches"):
+    with pytest.raises(ValueError, match=r"at least 1 round and two batches of crops; got .* in batches of"):
         demo.Options(**wrong)
 
 

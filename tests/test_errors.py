@@ -9,6 +9,7 @@ import pickle
 import resource
 import shutil
 import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -257,6 +258,38 @@ def test_an_index_that_is_not_json_says_what_to_do(shards, raw):
     (shards / "index.json").write_bytes(raw)
     with pytest.raises(memload.ShardFormatError, match=r"index\.json: (not|the name)"):
         memload.open(shards)
+
+
+@pytest.mark.parametrize(
+    ("put", "message"),
+    [
+        (os.mkfifo, "not a file"),
+        (Path.mkdir, "not a file"),
+        (
+            lambda path: os.truncate(os.open(path, os.O_CREAT | os.O_RDWR), 2**30 + 1),
+            "1073741825 bytes, and an index at",
+        ),
+    ],
+)
+def test_an_index_that_would_be_waited_for_or_fill_the_memory_is_not_read(shards, put, message):
+    (shards / "index.json").unlink()
+    put(shards / "index.json")
+    for read in (memload.open, memload.verify):
+        with pytest.raises(memload.ShardFormatError, match=rf"index\.json: .*{message}"):
+            read(shards)
+
+
+def test_what_is_no_directory_of_shards_is_told_so_when_it_is_verified(shards, tmp_path):
+    with pytest.raises(memload.ShardFormatError, match=r"nowhere: there is nothing at this path"):
+        memload.verify(tmp_path / "nowhere")
+    with pytest.raises(memload.ShardFormatError, match=r"00000\.safetensors: a file; expected a directory"):
+        memload.verify(shards / "shard-00000.safetensors")
+
+
+def test_the_name_that_occurs_twice_among_many_is_found_at_once():
+    text = "{" + ",".join(f'"{k}":0' for k in [*range(10**5), 10**5 - 1]) + "}"
+    with pytest.raises(memload.ShardFormatError, match="'99999' occurs twice"):
+        parse_index(text.encode())
 
 
 @given(st.data())

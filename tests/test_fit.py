@@ -1,5 +1,7 @@
 """Advice on how to train on a device of some size, and what one step says of itself."""
 
+import time
+
 import pytest
 import torch
 from memory_models import GraphNet, Transformer, convolutional, graph_batch
@@ -83,6 +85,51 @@ def test_graphs_are_not_worth_compiling():
     advice = memload.fit(GraphNet(), graph_batch([5, 9], [20, 31]), "1GB", effective_batch=32, device="cpu")
     assert not advice.compile
     assert advice.best[0].batch_size == 32
+
+
+def test_a_compiled_step_is_timed_where_that_is_asked_for_and_fits_the_time():
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU())
+    common = {"effective_batch": 8, "device": "cpu", "precisions": "fp32"}
+    unasked = memload.fit(model, torch.rand(4, 8), "1GB", **common)
+    assert (unasked.compile, unasked.compiled_time) == (True, None)
+    assert "not measured (compile_within=60 measures it)" in repr(unasked)
+    late = memload.fit(model, torch.rand(4, 8), "1GB", compile_within=0.05, **common)
+    assert (late.compile, late.compiled_time) == (False, None)
+    assert "torch.compile: not measured, since it took more than 0.05 s" in repr(late)
+    assert "forward" not in vars(model)
+
+
+@pytest.mark.parametrize(("seconds", "worth"), [(0.001, True), (0.2, False)])
+def test_compiling_is_advised_where_it_gains(monkeypatch, seconds, worth):
+    def compiled(forward):
+        def run(*arguments):
+            time.sleep(seconds)
+            return forward(*arguments)
+
+        return run
+
+    class Slow(nn.Linear):
+        def forward(self, x):
+            time.sleep(0.02 if self.forward.__name__ == "forward" else 0)
+            return super().forward(x)
+
+    monkeypatch.setattr(torch, "compile", compiled)
+    advice = memload.fit(
+        Slow(4, 4), torch.rand(2, 4), "1GB", effective_batch=8, device="cpu", precisions="fp32", compile_within=60
+    )
+    assert advice.compile is worth
+    assert f"torch.compile: {'yes' if worth else 'no'}: a step takes {advice.compiled_time:.2f} of the time" in repr(
+        advice
+    )
+
+
+def test_a_compiler_that_does_not_work_here_is_told_with_its_reason(monkeypatch):
+    monkeypatch.setattr(torch, "compile", lambda forward: lambda *_: [][1])
+    advice = memload.fit(
+        nn.Linear(4, 4), torch.rand(2, 4), "1GB", effective_batch=8, device="cpu", precisions="fp32", compile_within=60
+    )
+    assert "not measured, since it failed here (IndexError: list index out of range)" in repr(advice)
+    assert not advice.compile
 
 
 def test_advice_that_was_not_asked_for_is_an_error():

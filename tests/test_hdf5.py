@@ -184,6 +184,54 @@ def test_links_that_lead_nowhere_are_named(tmp_path):
         memload.open(tmp_path / "a.h5", key="soft")
 
 
+def test_links_that_leave_the_folder_are_refused_by_link_and_target(tmp_path):
+    (tmp_path / "in" / "deep").mkdir(parents=True)
+    for place in ("out.h5", "in/deep/b.h5"):
+        with h5py.File(tmp_path / place, "w") as file:
+            file["data"] = DATA
+            file["up"] = h5py.ExternalLink("../a.h5", "/below")
+            file["far"] = h5py.ExternalLink("../../out.h5", "/data")
+    absolute = str(tmp_path / "out.h5")
+    with h5py.File(tmp_path / "in" / "a.h5", "w") as file:
+        file["out"], file["absolute"] = h5py.ExternalLink("../out.h5", "/data"), h5py.ExternalLink(absolute, "/data")
+        file["below"] = h5py.ExternalLink(str(tmp_path / "in" / "deep" / "b.h5"), "/data")
+        file["far"], file["back"] = h5py.ExternalLink("deep/b.h5", "far"), h5py.ExternalLink("deep/b.h5", "up")
+    opened = tmp_path / "in" / "a.h5"
+    for key in ("below", "back"):
+        assert agrees(opened, key).fields[key].rows == len(DATA)
+    for key, target in (("out", "../out.h5"), ("absolute", absolute), ("far", "../../out.h5")):
+        with pytest.raises(memload.FormatError, match=rf"'{key}'.* is a link to '/data' in '{target}', outside the"):
+            memload.open(opened, key=key)
+
+
+def test_links_in_a_circle_and_to_what_is_no_hdf5_file_are_told(tmp_path, monkeypatch):
+    (tmp_path / "text.h5").write_text("no HDF5")
+    os.mkfifo(tmp_path / "pipe.h5")
+    with h5py.File(tmp_path / "b.h5", "w") as file:
+        file["back"] = h5py.ExternalLink("a.h5", "/round")
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["self"], file["round"] = h5py.SoftLink("/self/x"), h5py.ExternalLink("b.h5", "/back")
+        file["text"], file["pipe"] = h5py.ExternalLink("text.h5", "/x"), h5py.ExternalLink("pipe.h5", "/x")
+        file["elsewhere"] = h5py.ExternalLink("here.h5", "/x")
+    for key, says in {
+        "self": "in a circle: 'self' is a link to '/self/x'",
+        "round": r"in a circle: .*'back' of 'b\.h5' is a link to '/round' in 'a\.h5'",
+        "text": r"'text' is a link to '/x' in 'text\.h5', which HDF5 cannot read",
+        "pipe": r"'pipe' is a link to '/x' in 'pipe\.h5', which is not there",
+        "elsewhere": r"'elsewhere' is a link to '/x' in 'here\.h5', which is not there",
+    }.items():
+        (tmp_path / "cwd").mkdir(exist_ok=True)
+        monkeypatch.chdir(tmp_path / "cwd")  # where HDF5 would look, too
+        with h5py.File("here.h5", "w") as file:
+            file["x"] = DATA
+        with pytest.raises(memload.FormatError, match=says):
+            memload.open(tmp_path / "a.h5", key=key)
+    with pytest.raises(
+        memload.FormatError, match=r"no datasets but by links.*'elsewhere' is a link to '/x' in 'here\.h5'"
+    ):
+        memload.open(tmp_path / "a.h5")
+
+
 def odd_number(file):
     kind = h5py.h5t.STD_I16LE.copy()
     kind.set_precision(12)

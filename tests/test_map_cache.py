@@ -19,7 +19,6 @@ import memload
 from memload import map_cache
 from memload.cli import main
 from memload.map_results import Results
-from memload.memory.budget import Memory
 from memload.memory.tiers import Tier
 from memload.staging import being_written
 
@@ -228,7 +227,7 @@ def test_auto_keeps_results_where_they_fit_and_says_why(ds, tmp_path, monkeypatc
     assert in_ram.tier is Tier.RAM
     assert in_ram.tier_reason.startswith("ram: the transform makes ")
     again = pickle.loads(pickle.dumps(in_ram))
-    monkeypatch.setattr(map_cache, "memory", lambda: Memory(10**4, 10**3, None, None))
+    monkeypatch.setattr(map_cache, "free_memory", lambda: 10**3)
     on_disk = mapped.cache(tmp_path, tier="auto")
     assert on_disk.tier is Tier.MMAP
     assert "written once, it fits on the disk, where " in on_disk.tier_reason
@@ -302,7 +301,7 @@ def test_what_an_interrupted_run_wrote_needs_no_room_again(ds, tmp_path, monkeyp
     with pytest.raises(RuntimeError):
         many.map(ends).cache(tmp_path, version="1")
     left = iter(range(9999))
-    monkeypatch.setattr(map_cache, "memory", lambda: Memory(10**4, 10**3, None, None))
+    monkeypatch.setattr(map_cache, "free_memory", lambda: 10**3)
     monkeypatch.setattr(map_cache, "disk_free", lambda _: 8_000_000)  # 9.6 MB in all, and a fifth more
     assert many.map(ends).cache(tmp_path, tier="auto", version="1").tier is Tier.MMAP
     assert isinstance(many.map(ends).cache(tmp_path, tier="auto", version="2"), memload.MappedDataset)

@@ -125,6 +125,22 @@ def test_losses_that_are_kept_with_their_graph_are_told_from_kept_batches():
     assert "loss.item()" in said
 
 
+def test_losses_whose_graph_holds_little_beside_their_batch_are_told_from_kept_batches_too():
+    loader, kept = memload.FastLoader(memload.from_arrays(x=torch.zeros(400, 4096)).only("x"), batch_size=2), []
+    weight = torch.ones(4096, requires_grad=True)
+
+    def loop(monitor):
+        for batch in loader:
+            kept.append((weight * batch).mean())
+            time.sleep(0.002)
+            if monitor.findings:
+                break
+
+    monitor, (said,) = watched(loop)
+    assert [(one.cause, one.place) for one in monitor.findings] == [("results kept", "host")]
+    assert "results are kept with their graph, and each with the batch that it was made of" in said
+
+
 @pytest.mark.parametrize("engine", ["native", "torch"])
 def test_stop_at_stops_the_loop_between_batches_and_none_is_lost(engine):
     dataset = rows(12) if engine == "native" else Plain()

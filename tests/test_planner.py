@@ -145,6 +145,33 @@ def test_processes_have_loaders_of_their_own_and_one_copy_of_the_rows():
     assert four.ram.of("process") == 4 * one.ram.of("process")
 
 
+def test_what_each_process_has_for_itself_counts_for_each(monkeypatch):
+    common = {"ram": "16GB", "disk": "1TB", "gpu": "8GB"}
+    one, four = (memload.plan(PICTURES, 32, tier="hybrid", cache_bytes="20MB", processes=n, **common) for n in (1, 4))
+    assert (one.ram.of("cache of rows"), four.ram.of("cache of rows")) == (20_000_000, 80_000_000)
+    assert "20 MB in each of 4 processes" in repr(four)
+    one, four = (memload.plan(PICTURES, 32, tier="pinned", processes=n, **common) for n in (1, 4))
+    assert four.ram.of("rows in RAM") == 4 * one.ram.of("rows in RAM") == 4 * PICTURES.nbytes
+    one, four = (
+        memload.plan(PICTURES, 32, tier="auto", ram="780MB", disk="1TB", processes=n, threads=2) for n in (1, 4)
+    )
+    assert (one.tier, four.tier) == (memload.Tier.MMAP, memload.Tier.HYBRID)  # 3 more processes of 155 MB
+    assert "in each of 4 processes holds" in four.tier_reason
+    assert four.fits
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    assert memload.plan(PICTURES, 32, ram="780MB", disk="1TB", tier="auto", threads=2) == four
+    here, alone = memload.plan(PICTURES, 32), memload.plan(PICTURES, 32, processes=1)
+    assert here.ram.of("process") == pytest.approx(alone.ram.of("process") + 3 * 155_000_000, abs=10_000_000)
+    assert "what this one has now, and 3 more" in repr(here)
+
+
+def test_what_does_not_fit_once_for_each_process_says_what_cache_does():
+    large = memload.DatasetShape(100_000, {"stim": ("uint8", (64, 64, 3))})
+    plan = memload.plan(large, 32, tier="ram", ram_dtype={"stim": "float32"}, ram="4GB", disk="1TB", processes=4)
+    (way,) = [way for way in plan.ways_out if way.startswith('tier="hybrid"')]
+    assert "of the rows stay in RAM in each of 4 processes: RAM " in way
+
+
 def test_whatever_is_read_natively_can_be_planned():
     tensors = torch.utils.data.TensorDataset(torch.zeros(100, 8), torch.zeros(100))
     assert memload.plan(tensors, 10).data.batch_bytes == 10 * 36
@@ -283,6 +310,111 @@ def test_a_gpu_account_adds_up():
     assert gpu.of("fragmentation") == round(FRAGMENTATION * moving)
     assert gpu.predicted == sum(line.predicted for line in gpu.lines)
     assert plan.fits
+
+
+def test_without_a_loss_activations_are_those_of_what_the_model_returns():
+    model, common = perceptron(), {"gpu": "8GB", "ram": "16GB", "disk": "1TB"}
+    told = memload.plan(PICTURES, 32, model=model, cast={"stim": memload.Cast(torch.float32)}, **common)
+    stated = memload.plan(
+        PICTURES,
+        32,
+        model=model,
+        cast={"stim": memload.Cast(torch.float32)},
+        loss=lambda batch: ((out := model(batch["stim"])).mean(), out),
+        **common,
+    )
+    assert told.gpu.of("activations") == pytest.approx(stated.gpu.of("activations"), abs=100)
+    assert told.gpu.of("activations") > 0
+    assert "a criterion takes more: give loss=" in repr(told)
+    assert told.gpu.unknown == ()
+
+
+def test_what_a_step_takes_that_cannot_be_told_is_called_unknown():
+    common = {"gpu": "8GB", "ram": "16GB", "disk": "1TB"}
+    for model, words in [
+        (nn.Linear(7, 3), "the model does not take the loader's batch (RuntimeError: "),
+        ([perceptron(), perceptron()], "2 models train, so there is no telling what a step is"),
+        (perceptron().requires_grad_(False), "no model trains, so"),
+    ]:
+        plan = memload.plan(PICTURES, 32, model=model, **common)
+        assert plan.gpu.unknown == ("activations",)
+        assert "activations          unknown             give loss=: " + words in repr(plan)
+        assert "fits, without activations" in repr(plan)
+
+
+class Foreign(torch.optim.Optimizer):
+    """Keeps what it keeps beside `state`, as many that are not torch's own do."""
+
+    def __init__(self, params, lr=0.1):
+        super().__init__(params, {"lr": lr})
+        self.kept = {}
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for k, p in enumerate(group["params"]):
+                if k not in self.kept:
+                    self.kept[k] = [torch.zeros_like(p), torch.zeros_like(p)]
+                self.kept[k][0].mul_(0.9).add_(p.grad)
+                p.sub_(self.kept[k][0], alpha=group["lr"])
+
+
+class Anew(Foreign):
+    """Makes what it keeps anew in every step."""
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for k, p in enumerate(group["params"]):
+                self.kept[k] = [p.clone(), p.clone()]
+
+
+class Closed(Foreign):
+    """Needs a closure."""
+
+    def step(self, closure):
+        closure()
+        super().step()
+
+
+class Around(Foreign):
+    """Goes around another optimizer."""
+
+    def __init__(self, params, lr=0.1):
+        super().__init__(params, lr)
+        self.other = torch.optim.Adam(self.param_groups)
+
+    def step(self, closure=None):
+        self.other.step()
+
+
+def test_what_optimizers_from_elsewhere_keep_is_found_and_else_called_unknown():
+    weights = sum(p.numel() for p in perceptron().parameters()) * 4
+    common = {"gpu": "8GB", "ram": "16GB", "disk": "1TB"}
+    for kind in (Foreign, Around, Anew):
+        model = perceptron()
+        made = kind(model.parameters())
+        for given in (kind, made, lambda parameters, kind=kind: kind(parameters, lr=0.5)):
+            plan = memload.plan(PICTURES, 32, model=model, optimizer=given, **common)
+            assert plan.gpu.of("optimizer states") == pytest.approx(2 * weights, abs=100)
+        assert made.kept == {}
+        assert not made.state
+    model = perceptron()
+    closed = Closed(model.parameters())
+    for given in (Closed, closed):
+        plan = memload.plan(PICTURES, 32, model=model, optimizer=given, **common)
+        assert "optimizer states" in plan.gpu.unknown
+        assert "what Closed keeps cannot be found beforehand" in repr(plan)
+    closed.step(lambda: [setattr(p, "grad", torch.zeros_like(p)) for p in model.parameters()])
+    plan = memload.plan(PICTURES, 32, model=model, optimizer=closed, **common)
+    assert (plan.gpu.of("optimizer states"), plan.gpu.unknown) == (2 * weights, ())
+    for given, words in [
+        (3, "optimizer is a torch optimizer, its class, or a function of parameters; got int"),
+        (dict.fromkeys, "which is no torch.optim.Optimizer"),
+        (lambda parameters, rate: 0, "cannot be made of parameters alone"),
+    ]:
+        with pytest.raises(TypeError, match=words):
+            memload.plan(PICTURES, 32, model=model, optimizer=given, **common)
 
 
 def test_several_models_have_optimizers_of_their_own_and_frozen_ones_no_gradients():

@@ -71,6 +71,9 @@ def make_model():
 class Sign(torch.optim.SGD):
     pass
 
+def loss_of(model, batch):
+    return model(batch["x"]).square().mean()
+
 def failing():
     return 1 / 0
 """
@@ -88,9 +91,15 @@ def test_a_model_is_named_on_the_command_line_and_takes_no_memory(tmp_path, monk
     said = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["parameters", "20", "GB"] in said
     assert ["optimizer", "states", "0", "B"] in said
+    default = next(line for line in said if line[:1] == ["activations"])
+    assert default[-3:] == ["more:", "give", "loss="]
+    assert main([*shape, *model, "--loss", "train_for_plan:loss_of"]) == 0
+    (stated,) = [line.split() for line in capsys.readouterr().out.splitlines() if "activations" in line]
+    assert (len(stated), stated[2]) == (3, "MB")
     for given, words in [
         (["--model", "train_for_plan"], "expected MODULE:NAME, such as train:make_model, got 'train_for_plan'"),
         (["--model", "train_for_plan:nothing"], "train_for_plan has no 'nothing'"),
+        (["--loss", "train_for_plan:loss_of"], "--loss is called with a model and a batch: give --model as well"),
         (["--model", "no_such_module:make"], "import no_such_module raised ModuleNotFoundError"),
         (["--model", "train_for_plan:failing"], "train_for_plan:failing() raised ZeroDivisionError"),
         (["--model", "train_for_plan:torch.Size"], "returned Size, expected a torch.nn.Module"),
@@ -141,6 +150,7 @@ def test_a_machine_to_be_asked_for_is_described_on_the_command_line(capsys):
         (["--rows", "3", "--field", "x:uint8:a"], "expected NAME:DTYPE:SHAPE"),
         (["--rows", "3", "--field", "x:uint8:4", "--cast", "x"], "expected NAME=DTYPE"),
         (["--rows", "3", "--field", "x:uint8:4", "--ram", "much"], "not a size"),
+        (["--rows", "3", "--field", "x:uint8:4", "--measure", "2", "--processes", "2"], "leave --processes out"),
     ],
 )
 def test_what_the_command_line_cannot_mean_is_said(capsys, arguments, words):

@@ -302,6 +302,7 @@ def test_a_writer_that_is_forgotten_leaves_nothing(tmp_path):
         ({"x": np.array(["a"])}, TypeError, "field 'x': .*no equal in torch"),
         ({"__metadata__": torch.zeros(3)}, ValueError, "not a name for a field"),
         ({"": torch.zeros(3)}, ValueError, "not a name for a field"),
+        ([{"x": None}], TypeError, "field 'x': a NoneType"),
         (None, TypeError, "data is of type NoneType; expected a dataset, arrays by name, or an iterable of rows"),
     ],
 )

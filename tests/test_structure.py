@@ -31,7 +31,7 @@ FLOORS = [
     {"memory.arenas", "memory.choosing", "memory.guards", "memory.pressure"},
     {"fields", "state", "mapped", "planned_rows", "ragged_samples"}
     | {"pace", "pipelined", "reseeding", "drawing_free"}
-    | {"packed_storages"},
+    | {"packed_storages", "packed_grids", "spool"},
     {"augment"},
     {"cast_rule"},
     {"cast_native"},
@@ -41,7 +41,9 @@ FLOORS = [
     {"collating", "safetensors_header", "rows", "windows", "ragged_transport", "sources.members"}
     | {"sources.hdf5_filters", "sources.tile_blocks", "sources.zarr_layout"}
     | {"memory.columns"},
-    {"transport", "codec", "ragged_spec", "row_costs", "sources.hdf5_layout"},
+    {"transport", "codec", "row_costs", "sources.hdf5_layout", "sources.hdf5_links"},
+    {"codec_entry"},
+    {"ragged_spec"},
     {"shard_index"},
     {"ragged_fields", "coded_blocks", "coded_fields"},
     {"codec_by_field"},
@@ -87,7 +89,7 @@ FLOORS = [
     {"map_results"},
     {"memory.variants", "memory.steps", "memory.out_of_memory", "memory.agreement", "memory.memory_budget"}
     | {"memory.recomputing", "memory.account"},
-    {"memory.curves", "memory.trials", "memory.probing", "memory.stock_bytes"},
+    {"memory.curves", "memory.compiling", "memory.trials", "memory.probing", "memory.stock_bytes"},
     {"memory.loader_slots"},
     {"memory.measuring"},
     {"memory.batch_size"},
@@ -101,7 +103,7 @@ FLOORS = [
     {"accelerated", "accumulation"},
     {"scoring", "map_cache"},
     {"memory.pacing", "memory.processes", "memory.gpu_samples", "memory.row_caches", "memory.shrinking"},
-    {"memory.samples"},
+    {"memory.samples", "memory.kept_graphs"},
     {"memory.diagnosis", "memory.live_view"},
     {"memory.marks", "memory.metric_logs", "memory.monitor_log", "memory.summary"},
     {"memory.lightning", "memory.plots", "memory.watching"},

@@ -13,13 +13,14 @@ from cgroups import limited, why_not
 from disks import can_be_read_directly, evict
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from programs import run_all
+from programs import Program, run_all
 from torch.utils.data import DataLoader
 
 import memload
 from memload.errors import DeviceError, DiskSpaceError, MemorySpaceError
 from memload.memory import arenas, guards
 from memload.memory.budget import Memory
+from memload.memory.choosing import Needs, choose
 from memload.memory.pressure import to_give_back
 from memload.memory.tiers import Tier
 
@@ -312,6 +313,57 @@ def test_what_cannot_fit_is_refused_with_figures(tmp_path):
     assert memload.open(sparse, tier="auto").tier in (Tier.HYBRID, Tier.DIRECT)
 
 
+def test_processes_of_one_machine_share_what_can_be_shared_and_divide_the_rest(folder, tmp_path, monkeypatch):
+    sparse = tmp_path / "huge.npy"
+    np.lib.format.open_memmap(sparse, "w+", np.uint8, (1 << 20, 1 << 18)).flush()
+    budget = lambda ds: ds.fields["data"].column.storages[0].cache.budget  # noqa: E731
+    alone = budget(memload.open(sparse, tier="hybrid"))
+    lent = lambda ds: any(storage.locator for storage in ds.fields["stim"].column.storages)  # noqa: E731
+    assert not lent(memload.open(folder / "coded", tier="auto"))
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    assert budget(memload.open(sparse, tier="hybrid")) == pytest.approx(alone / 4, rel=0.1)
+    half = f"{alone / 1e9:.3g}GB"
+    with pytest.raises(MemorySpaceError, match=r'"hybrid", in each of 4 processes \(LOCAL_WORLD_SIZE\) .*, takes .*'):
+        memload.open(sparse, tier="hybrid", cache_bytes=half)
+    shared = memload.open(folder / "coded", tier="auto")
+    assert (shared.tier, lent(shared)) == (Tier.RAM, True)
+    assert "in each of 4 processes" in memload.open(sparse, tier="auto").tier_reason
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1000000")
+    with pytest.raises(MemorySpaceError, match=r"in each of 1000000 processes .* in all, of .*: give share=True"):
+        memload.open(folder / "plain", tier="ram")
+
+
+def test_what_one_cache_will_take_is_not_promised_to_another(folder, tmp_path):
+    sparse = tmp_path / "huge.npy"
+    np.lib.format.open_memmap(sparse, "w+", np.uint8, (1 << 20, 1 << 18)).flush()
+    budget = lambda ds: ds.fields["data"].column.storages[0].cache.budget  # noqa: E731
+    first = memload.open(sparse, tier="hybrid")
+    second = memload.open(sparse, tier="hybrid")
+    assert budget(second) == pytest.approx(budget(first) / 2, rel=0.1)
+    with pytest.raises(MemorySpaceError, match="of it for caches that are not full yet"):
+        memload.open(sparse, tier="hybrid", cache_bytes=budget(first))
+    del first
+    assert memload.open(sparse, tier="hybrid", cache_bytes=budget(second)).tier is Tier.HYBRID
+
+
+@pytest.mark.parametrize(
+    ("needs", "free", "processes", "tier", "cache"),
+    [
+        (Needs(rows=10, stored=10), 14, 8, Tier.MMAP, 0),  # one page cache
+        (Needs(rows=10, stored=10, cast=20), 40, 8, Tier.RAM, 0),  # one copy
+        (Needs(rows=100, stored=100), 80, 1, Tier.HYBRID, 40),
+        (Needs(rows=100, stored=100), 80, 8, Tier.HYBRID, 5),
+        (Needs(rows=100, stored=100), 80, 9, Tier.DIRECT, 0),
+        (Needs(rows=10, stored=10, transformed=20), 80, 2, Tier.RAM, 0),
+        (Needs(rows=10, stored=10, transformed=20, shared=False), 80, 2, Tier.RAM, 0),
+        (Needs(rows=10, stored=10, transformed=20, shared=False), 80, 3, Tier.MMAP, 0),
+    ],
+)
+def test_of_several_processes_what_each_has_for_itself_counts_for_each(needs, free, processes, tier, cache):
+    choice = choose(needs, free, 0, processes)
+    assert (choice.tier, choice.cache_bytes) == (tier, cache)
+
+
 def test_a_cache_gives_back_what_is_short():
     found = Memory(total=1000, available=900, limit=400, available_in_limit=30)
     assert to_give_back(found) == 60 - 30
@@ -335,15 +387,18 @@ def wait_for(*names):
     while not all((folder / name).exists() for name in names):
         time.sleep(0.01)
 """
+SEEN = """
+maps = Path("/proc/self/smaps").read_text().split("/memfd:memload")[1:]
+size = lambda what: sum(int(one.split(what + ":")[1].split()[0]) for one in maps) << 10
+print(total, size("Rss") >= ds.nbytes, size("Pss") < 0.6 * size("Rss"), flush=True)
+"""
 SHARED = """
 wait_for("killed")
 ds = memload.open(folder / "rows.npy", tier="ram", share=True, progress=False)
 total = sum(int(batch["data"].sum()) for batch in memload.FastLoader(ds, 8))
 (folder / {name!r}).touch()
 wait_for("a", "b")
-maps = Path("/proc/self/smaps").read_text().split("/memfd:memload")[1:]
-size = lambda what: sum(int(one.split(what + ":")[1].split()[0]) for one in maps) << 10
-print(total, size("Rss") >= ds.nbytes, size("Pss") < 0.6 * size("Rss"))
+{seen}
 (folder / {name!r}).with_suffix(".seen").touch()
 wait_for("a.seen", "b.seen")
 """
@@ -371,6 +426,26 @@ cache = next(iter(ds.fields["data"].column.storages)).cache
 print(total, cache.budget < 110_000_000, loader.stats().cached_bytes > 0, flush=True)
 os._exit(0)  # nor does the end of the interpreter
 """
+RANK = """
+Path({procs!r}).write_text(str(os.getpid()))
+ds = memload.open(folder / "rows.npy", tier="auto", ram_dtype={{"data": torch.bfloat16}}, progress=False)
+total = sum(int(batch["data"][:, 0].double().sum()) for batch in memload.FastLoader(ds, 8))
+(folder / {name!r}).touch()
+wait_for("rank0", "rank1")
+{seen}
+(folder / {name!r}).with_suffix(".seen").touch()
+wait_for("rank0.seen", "rank1.seen")
+"""
+GREEDY = """
+Path({procs!r}).write_text(str(os.getpid()))
+try:
+    ds = memload.open(folder / "rows.npy", tier="ram", ram_dtype={{"data": torch.bfloat16}}, progress=False)
+    print("loaded", flush=True)
+    time.sleep(1)
+except memload.MemorySpaceError as error:
+    print(error, flush=True)
+os._exit(0)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -379,22 +454,26 @@ def ended(tmp_path_factory):
     folder = tmp_path_factory.mktemp("shared")
     data = np.random.default_rng(0).integers(0, 256, (512, 1 << 18), np.uint8)
     np.save(folder / "rows.npy", data)
-    preface = PREFACE.format(folder=str(folder))
-    programs = {"a": SHARED.format(name="a"), "b": SHARED.format(name="b"), "killed": KILLED}
-    if why_not() is None:
-        hybrid = 'tier="hybrid", cache_bytes=110_000_000'
-        with contextlib.ExitStack() as stack:
-            for name, options in {
-                "ram": 'tier="ram"',
-                "hybrid": hybrid,
-                "shrinks": f'{hybrid}, on_pressure="shrink"',
-            }.items():
-                procs = stack.enter_context(limited(184 << 20, name))
-                programs[name] = LIMITED.format(procs=str(procs), options=options)
-            left = run_all({name: preface + code for name, code in programs.items()})
-    else:
-        left = run_all({name: preface + code for name, code in programs.items()})
+    programs = {name: Program(SHARED.format(name=name, seen=SEEN)) for name in ("a", "b")}
+    programs["killed"] = Program(KILLED)
+    with contextlib.ExitStack() as stack:
+        if why_not() is None:
+            programs |= limited_programs(lambda nbytes, name: str(stack.enter_context(limited(nbytes, name))))
+        preface = PREFACE.format(folder=str(folder))
+        left = run_all({name: replace(one, code=preface + one.code) for name, one in programs.items()})
     return left, data
+
+
+def limited_programs(group):
+    hybrid = 'tier="hybrid", cache_bytes=110_000_000'
+    options = {"ram": 'tier="ram"', "hybrid": hybrid, "shrinks": f'{hybrid}, on_pressure="shrink"'}
+    found = {
+        name: Program(LIMITED.format(procs=group(184 << 20, name), options=given)) for name, given in options.items()
+    }
+    together = group(640 << 20, "ranks")  # of which 268 MB are less than half, until one has loaded them
+    for name in ("rank0", "rank1"):
+        found[name] = Program(RANK.format(procs=together, name=name, seen=SEEN), environment={"LOCAL_WORLD_SIZE": "2"})
+    return found | dict.fromkeys(("greedy0", "greedy1"), Program(GREEDY.format(procs=group(400 << 20, "greedy"))))
 
 
 def test_ranks_of_a_machine_have_one_copy_even_after_the_first_was_killed_while_it_loaded(ended):
@@ -413,3 +492,21 @@ def test_a_cache_that_shrinks_survives_where_the_ram_tier_is_killed(ended):
     assert left["hybrid"].status == -9
     assert (left["shrinks"].status, left["shrinks"].err) == (0, "")
     assert left["shrinks"].out == [f"{3 * data[:, 0].astype(np.int64).sum()} True True"]
+
+
+@pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
+def test_two_ranks_with_an_automatic_tier_choose_the_same_and_have_one_copy(ended):
+    left, data = ended
+    for name in ("rank0", "rank1"):
+        assert (left[name].status, left[name].err) == (0, "")
+        assert left[name].out == [f"{data[:, 0].astype(np.int64).sum()} True True"]
+
+
+@pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
+def test_who_loads_more_than_is_left_by_others_that_load_is_refused_and_not_killed(ended):
+    left, _ = ended
+    both = [left[name] for name in ("greedy0", "greedy1")]
+    assert [(one.status, one.err) for one in both] == [(0, "")] * 2
+    refused = [one.out[0] for one in both if one.out != ["loaded"]]
+    assert refused
+    assert all('tier="ram" takes ' in said and "this process can still take " in said for said in refused)

@@ -396,6 +396,41 @@ def test_a_row_draws_the_same_whatever_the_order_and_the_size_of_batches():
     assert len(found[8][0].unique()) == 80
 
 
+def numpy_alone(sample, rng):
+    return {"row": sample["row"], "numpy": rng.random(2)}
+
+
+def numpy_beside_torch(sample, rng, generator):
+    return numpy_alone(sample, rng)
+
+
+def numpy_further_on(sample, rng):
+    return {**sample, "again": rng.random(2)}
+
+
+def test_numpys_generator_gives_a_row_the_same_numbers_whatever_else_is_asked_for():
+    found = []
+    for ds in (
+        images().map(numpy_alone),
+        images().map(numpy_beside_torch),
+        images().map(numpy_alone).map(numpy_further_on),
+    ):
+        own = torch.Generator().manual_seed(4)
+        batches = list(memload.FastLoader(ds, 8, shuffle=True, generator=own, batch_transform=also_numpy))
+        found.append({name: torch.cat([batch[name] for batch in batches]) for name in batches[0]})
+    alone, beside, chained = found
+    assert equal(alone, beside)
+    assert len(alone["numpy"].unique()) == 80
+    assert torch.equal(chained["numpy"], alone["numpy"])
+    assert not set(chained["again"].flatten().tolist()) & set(alone["numpy"].flatten().tolist())  # the stream goes on
+    assert torch.equal(chained["batch"], alone["batch"])
+    assert len(alone["batch"].unique()) == 40
+
+
+def also_numpy(batch, rng):
+    return {**batch, "batch": torch.from_numpy(rng.random(len(batch["row"])))}
+
+
 def test_persistent_workers_are_seeded_once_and_count_their_passes():
     own = torch.Generator().manual_seed(4)
     loader = memload.FastLoader(images().map(noisy), 8, num_workers=1, persistent_workers=True, generator=own)

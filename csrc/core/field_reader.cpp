@@ -8,6 +8,7 @@
 #include "core/column.h"
 #include "core/plain_reader.h"
 #include "core/ragged_reader.h"
+#include "core/ragged_tile_reader.h"
 #include "core/tile_reader.h"
 #include "core/windows.h"
 
@@ -27,7 +28,9 @@ struct MakeReader {
   }
   std::unique_ptr<const FieldReader> operator()(const std::shared_ptr<const Ragged>& ragged) const {
     check_no_constants();
-    return std::make_unique<RaggedReader>(ragged, cast, isa, store);
+    RaggedForm form(ragged, cast, isa, store);
+    if (ragged->decodes()) return std::make_unique<RaggedTileReader>(std::move(form));
+    return std::make_unique<RaggedReader>(std::move(form));
   }
   std::unique_ptr<const FieldReader> operator()(const std::shared_ptr<const Tiles>& tiles) const {
     check_no_constants();

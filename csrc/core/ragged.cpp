@@ -33,6 +33,21 @@ bool fits(const Storage& storage, std::size_t at, std::size_t n, std::size_t siz
   return at <= storage.size() && (size == 0 || n <= (storage.size() - at) / size);
 }
 
+// The tiles of each plane hold whole items, one behind the other, all of which were written.
+void check_coded(const RaggedSegment& s, std::size_t item_bytes, std::size_t planes) {
+  const auto sound = [&](const std::shared_ptr<const TileGrid>& grid) {
+    const TiledArray& array = grid->array();
+    return grid->rows() == s.items && grid->row_bytes() == item_bytes && grid->across() == 1 && array.chain &&
+           array.order.empty() && array.cut && grid->band_rows() == s.coded.front()->band_rows() &&
+           std::ranges::none_of(array.tiles, is_absent);
+  };
+  if (s.coded.size() != planes || !std::ranges::all_of(s.coded, sound)) {
+    throw std::invalid_argument("encoded items need " + std::to_string(planes) + " arrays of " +
+                                std::to_string(s.items) + " rows of " + std::to_string(item_bytes) +
+                                " bytes, in tiles of whole rows");
+  }
+}
+
 void check_places(const RaggedSegment& s, std::size_t item_bytes, std::size_t planes) {
   if (s.rows < 0 || s.items < 0)
     throw std::invalid_argument("a segment cannot have a negative number of rows or items");
@@ -42,6 +57,7 @@ void check_places(const RaggedSegment& s, std::size_t item_bytes, std::size_t pl
                                 std::to_string(s.offsets->size()) + " bytes");
   }
   const auto items = static_cast<std::size_t>(s.items);
+  if (!s.coded.empty()) return check_coded(s, item_bytes, planes);
   const std::size_t size = s.values->size();
   bool inside = fits(*s.values, s.values_at, items, item_bytes);
   if (inside && items != 0 && planes > 1) {
@@ -173,6 +189,27 @@ std::size_t Ragged::row_bytes() const noexcept {
   return (static_cast<std::size_t>(items_) * planes_ * item_bytes_ + rows - 1) / rows;
 }
 
+std::size_t Ragged::read_bytes() const noexcept {
+  double bytes = 0;
+  double rows = 0;
+  for (const RaggedSegment& s : segments_) {
+    const double items = static_cast<double>(s.items);
+    rows += static_cast<double>(s.rows);
+    if (s.coded.empty()) bytes += items * static_cast<double>(planes_ * item_bytes_);
+    for (const auto& grid : s.coded) {
+      if (grid->bands() == 0) continue;
+      const double tile = static_cast<double>(grid->stored_bytes()) / static_cast<double>(grid->bands());
+      // A run that begins anywhere touches one tile, and one more for each tile's worth of further items.
+      bytes += tile * (static_cast<double>(s.rows) + items / static_cast<double>(grid->band_rows()));
+    }
+  }
+  return static_cast<std::size_t>(bytes / std::max(1.0, rows));
+}
+
+bool Ragged::decodes() const noexcept {
+  return std::ranges::any_of(segments_, [](const RaggedSegment& s) { return !s.coded.empty(); });
+}
+
 Ragged Ragged::select(std::span<const std::int64_t> rows) const {
   Ragged chosen = *this;
   chosen.selection_ = selection_.select(rows);
@@ -264,10 +301,11 @@ Run Ragged::look(std::int64_t row) const noexcept {
   const auto [segment, inside] = place(row);
   const std::int64_t begin = offset_at(*segment, inside);
   const std::int64_t end = offset_at(*segment, inside + 1);
-  if (begin < 0 || end < begin || end > segment->items) return {nullptr, -1, segment, inside};
+  if (begin < 0 || end < begin || end > segment->items) return {nullptr, 0, -1, segment, inside};
+  if (!segment->coded.empty()) return {nullptr, begin, end - begin, segment, inside};
   const std::byte* const data =
       segment->values->data() + segment->values_at + static_cast<std::size_t>(begin) * item_bytes_;
-  return {data, end - begin, segment, inside};
+  return {data, begin, end - begin, segment, inside};
 }
 
 void Ragged::prefetch(std::int64_t row) const noexcept {

@@ -10,6 +10,7 @@
 
 #include "core/selection.h"
 #include "core/storage.h"
+#include "core/tile_grid.h"
 
 namespace memload {
 
@@ -26,11 +27,14 @@ struct RaggedSegment {
   std::int64_t rows = 0;
   std::int64_t items = 0;  // of each plane
   std::size_t plane_stride = 0;
+  // Instead of `values`, where items are encoded: for each plane its items, as the rows of an array in tiles.
+  std::vector<std::shared_ptr<const TileGrid>> coded{};
 };
 
 // The items of one row. Valid as long as the column.
 struct Run {
-  const std::byte* data;  // in the first plane
+  const std::byte* data;  // in the first plane; null where items are encoded
+  std::int64_t first;     // of its items, in its segment
   std::int64_t items;
   const RaggedSegment* segment;
   std::int64_t row_in_segment;
@@ -51,6 +55,10 @@ class Ragged {
   [[nodiscard]] std::int64_t items() const noexcept { return items_; }
   // On average, rounded up.
   [[nodiscard]] std::size_t row_bytes() const noexcept;
+  // Stored bytes that are read for a row by itself, on average: of all tiles that hold some of its items.
+  [[nodiscard]] std::size_t read_bytes() const noexcept;
+  // Whether items of some rows are encoded.
+  [[nodiscard]] bool decodes() const noexcept;
   [[nodiscard]] const std::vector<RaggedSegment>& segments() const noexcept { return segments_; }
   // The stored rows in order; nullptr stands for all of them as they lie. Valid as long as the column.
   [[nodiscard]] const std::vector<std::int64_t>* selection() const noexcept { return selection_.chosen(); }

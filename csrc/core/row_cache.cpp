@@ -25,6 +25,9 @@ std::size_t counters_of(std::size_t budget) {
   return std::bit_floor(std::clamp(budget / 128, std::size_t{1} << 14, std::size_t{1} << 26));
 }
 
+// What all caches that do not shrink may still take. Relaxed: a figure to be read, nothing depends on it.
+std::atomic<std::int64_t> promised{0};
+
 // Of eighths between powers of two: at most an eighth is lost.
 std::size_t like_size(std::size_t n) {
   const std::size_t step = std::max(kAlign, std::bit_floor(n) / 8);
@@ -60,6 +63,20 @@ RowCache::RowCache(std::size_t budget, bool shrinks)
   held_ = counts_.size();
   const std::size_t shards = std::clamp(budget / kShardBytes, std::size_t{1}, kMostShards);
   for (std::size_t i = 0; i < shards; ++i) shards_.push_back(std::make_unique<Shard>());
+  promise(static_cast<std::int64_t>(budget) - static_cast<std::int64_t>(counts_.size()));
+}
+
+RowCache::~RowCache() {
+  promise(static_cast<std::int64_t>(held_.load(std::memory_order_relaxed)) -
+          static_cast<std::int64_t>(budget_.load(std::memory_order_relaxed)));
+}
+
+std::size_t RowCache::unfilled() noexcept {
+  return static_cast<std::size_t>(std::max<std::int64_t>(0, promised.load(std::memory_order_relaxed)));
+}
+
+void RowCache::promise(std::int64_t bytes) const noexcept {
+  if (!shrinks_) promised.fetch_add(bytes, std::memory_order_relaxed);
 }
 
 bool RowCache::here() const noexcept { return born_ == fork_generation(); }
@@ -150,16 +167,22 @@ bool RowCache::grow(SizeClass& sizes) {
     slab.keys.reserve(sizes.places);
     sizes.slabs.push_back(std::move(slab));
   } catch (...) {
-    held_.fetch_sub(charged, std::memory_order_relaxed);
+    give_back(charged);
     throw;
   }
   return true;
 }
 
 bool RowCache::reserve(std::size_t bytes) noexcept {
+  promise(-static_cast<std::int64_t>(bytes));
   if (held_.fetch_add(bytes, std::memory_order_relaxed) + bytes <= budget_.load(std::memory_order_relaxed)) return true;
-  held_.fetch_sub(bytes, std::memory_order_relaxed);
+  give_back(bytes);
   return false;
+}
+
+void RowCache::give_back(std::size_t bytes) noexcept {
+  held_.fetch_sub(bytes, std::memory_order_relaxed);
+  promise(static_cast<std::int64_t>(bytes));
 }
 
 std::byte* RowCache::displace(Shard& shard, SizeClass& sizes, const RunKey& key) {
@@ -188,7 +211,8 @@ std::byte* RowCache::displace(Shard& shard, SizeClass& sizes, const RunKey& key)
 }
 
 void RowCache::set_budget(std::size_t budget) {
-  budget_.store(budget, std::memory_order_relaxed);
+  const std::size_t before = budget_.exchange(budget, std::memory_order_relaxed);
+  promise(static_cast<std::int64_t>(budget) - static_cast<std::int64_t>(before));
   if (!here()) return;
   bool dropped = true;
   while (dropped && held_.load(std::memory_order_relaxed) > budget) {
@@ -196,9 +220,9 @@ void RowCache::set_budget(std::size_t budget) {
     for (const auto& shard : shards_) {
       if (held_.load(std::memory_order_relaxed) <= budget) break;
       const std::unique_lock lock(shard->mutex);
-      const std::size_t before = held_.load(std::memory_order_relaxed);
+      const std::size_t held = held_.load(std::memory_order_relaxed);
       drop_slab(*shard);
-      dropped = dropped || held_.load(std::memory_order_relaxed) < before;
+      dropped = dropped || held_.load(std::memory_order_relaxed) < held;
     }
   }
 }
@@ -212,7 +236,7 @@ void RowCache::drop_slab(Shard& shard) {
   const Slab slab = std::move(most->slabs.back());
   most->slabs.pop_back();
   for (const RunKey& key : slab.keys) shard.index.erase(key);
-  held_.fetch_sub(slab.memory.size() + most->places * kEntryBytes, std::memory_order_relaxed);
+  give_back(slab.memory.size() + most->places * kEntryBytes);
 }
 
 RowCacheStats RowCache::stats() const {

@@ -50,6 +50,11 @@ class RowCache {
   // Throws std::invalid_argument for a budget of less than 1 MB.
   // shrinks: whoever sees that memory runs short may lower the budget.
   explicit RowCache(std::size_t budget, bool shrinks = false);
+  ~RowCache();
+
+  // Bytes that the caches of this process, those that shrink apart, may still take. In a forked child, those of its
+  // parent count.
+  [[nodiscard]] static std::size_t unfilled() noexcept;
 
   // If the run is held: calls use(its first byte), under a lock that keeps the bytes there, and returns true. Either
   // way it counts as asked for. use may call nothing of the cache.
@@ -132,6 +137,9 @@ class RowCache {
   void drop_slab(Shard& shard);
 
   [[nodiscard]] bool reserve(std::size_t bytes) noexcept;
+  void give_back(std::size_t bytes) noexcept;
+  // Notes that it may take so many bytes more, or less, than it might before.
+  void promise(std::int64_t bytes) const noexcept;
 
   const std::uint64_t born_;
   const bool shrinks_;

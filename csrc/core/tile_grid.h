@@ -25,6 +25,9 @@ struct StoredTile {
   std::uint64_t bytes = 0;
 };
 
+// Whether nothing was ever stored of the tile.
+[[nodiscard]] inline bool is_absent(const StoredTile& tile) noexcept { return tile.storage == StoredTile::kAbsent; }
+
 // An array (rows, d1, ..., dk) in tiles of (r, c1, ..., ck). The grid begins at its first element; tiles at the far
 // edges reach beyond its last:
 //

@@ -1,7 +1,6 @@
 #include "core/tile_reader.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <stdexcept>
 #include <string>
@@ -12,14 +11,12 @@
 #include "core/fault_guard.h"
 #include "core/memory.h"
 #include "core/planned_reads.h"
+#include "core/tile_decoder.h"
 #include "core/tile_plan.h"
 
 namespace memload {
 namespace {
 
-constexpr std::size_t kAlign = 64;  // of the parts of a workspace
-
-using Clock = std::chrono::steady_clock;
 using Grid = std::shared_ptr<const TileGrid>;
 
 // What is read of a tile for one of its rows: the row, if it lies there as one run that needs no decoding; else all.
@@ -29,26 +26,6 @@ std::span<const std::byte> needed(const TileGrid& grid, std::size_t number, std:
   const std::size_t row_bytes = grid.block(number).row_step * grid.array().item_bytes;
   return stored.subspan(row * row_bytes, row_bytes);
 }
-
-// The parts of a workspace: a tile's stored bytes, its decoded bytes, and what the filters need besides.
-struct Workspace {
-  Workspace(const TileGrid& grid, std::byte* begin)
-      : stored(begin),
-        decoded(stored + round_up(grid.most_stored(), kAlign)),
-        filters(decoded + round_up(grid.tile_bytes(), kAlign)) {}
-
-  static std::size_t bytes(const TileGrid& grid) {
-    const std::size_t tile = round_up(grid.tile_bytes(), kAlign);
-    if (!grid.array().chain) return tile;  // where fill values are written
-    return round_up(grid.most_stored(), kAlign) + tile + grid.array().chain->scratch_bytes(grid.tile_bytes());
-  }
-
-  std::byte* stored;
-  std::byte* decoded;
-  std::byte* filters;
-};
-
-bool is_absent(const StoredTile& tile) { return tile.storage == StoredTile::kAbsent; }
 
 // Whether the rows that are wanted are at first all of a tile's, from its first to its last, side by side.
 bool in_a_row(std::span<const WantedRow> wanted, std::size_t rows) {
@@ -65,7 +42,7 @@ bool in_a_row(std::span<const WantedRow> wanted, std::size_t rows) {
 class TileReader::Share {
  public:
   Share(const TileReader& field, const TilePlan& plan, std::byte* out, const ColdReads& cold, Filled& found)
-      : field_(field), plan_(plan), out_(out), cold_(cold), found_(found) {}
+      : field_(field), plan_(plan), out_(out), cold_(cold), found_(found), decoder_(cold, found) {}
 
   void run(std::size_t begin, std::size_t end) {
     const auto next = std::upper_bound(plan_.bands.begin(), plan_.bands.end(), begin,
@@ -104,7 +81,7 @@ class TileReader::Share {
         with_run(*segment.storage, data, bytes, /*whole=*/true, cold_.memory, found_, move_read)) {
       return;
     }
-    ask_for(*segment.storage, {data, bytes});
+    decoder_.ask_for(*segment.storage, {data, bytes});
     read(*segment.storage, [&]() noexcept { move(whole, field_.mover_.unit(), data, wanted); });
   }
 
@@ -112,7 +89,7 @@ class TileReader::Share {
   void fill_in(const TileGrid& grid, std::size_t number, std::span<const WantedRow> wanted) {
     TileBlock block = grid.block(number);
     const std::size_t item = grid.array().item_bytes;
-    std::byte* const run = cold_.workspace.data();
+    std::byte* const run = decoder_.room(grid);
     for (std::size_t i = 0; i < block.run; ++i) std::memcpy(run + i * item, grid.array().fill.data(), item);
     block.row_step = 0;  // the same run over and over
     for (TileBlock::Loop& loop : block.loop) loop.tile_step = 0;
@@ -128,7 +105,7 @@ class TileReader::Share {
         with_run(grid.storage(tile), stored.data(), stored.size(), /*whole=*/true, cold_.memory, found_, move_read)) {
       return;
     }
-    for (const WantedRow& row : wanted) ask_for(grid.storage(tile), needed(grid, number, row.row));
+    for (const WantedRow& row : wanted) decoder_.ask_for(grid.storage(tile), needed(grid, number, row.row));
     read(grid.storage(tile),
          [&]() noexcept { move(block, grid.array().item_bytes, grid.stored(tile).data(), wanted); });
   }
@@ -141,59 +118,9 @@ class TileReader::Share {
     const bool alike = !field_.mover_.casts() && block.run * item == field_.row_bytes_ && block.row_step == block.run;
     const std::size_t rows = alike ? bytes / field_.row_bytes_ : 0;
     const bool lands = alike && in_a_row(wanted, rows);
-    const Workspace workspace(grid, cold_.workspace.data());
-    std::byte* const decoded = lands ? out_ + wanted.front().at * field_.row_bytes_ : workspace.decoded;
-    decode(grid, number, {decoded, bytes}, workspace, wanted.front());
+    std::byte* const decoded = lands ? out_ + wanted.front().at * field_.row_bytes_ : decoder_.room(grid);
+    decoder_.decode(grid, number, {decoded, bytes}, first_row_ + static_cast<std::int64_t>(wanted.front().row));
     move(block, item, decoded, lands ? wanted.subspan(rows) : wanted);
-  }
-
-  void decode(const TileGrid& grid, std::size_t number, std::span<std::byte> decoded, const Workspace& workspace,
-              const WantedRow& first) {
-    const StoredTile& tile = grid.tile(number);
-    const std::span<const std::byte> stored = fetch(grid, tile, workspace.stored, first);
-    const std::span filters(workspace.filters, cold_.workspace.data() + cold_.workspace.size());
-    const Clock::time_point start = Clock::now();
-    try {
-      grid.array().chain->decode(stored, decoded, filters, tile.skipped);
-    } catch (const DecodeError& error) {
-      throw ReadError(grid.storage(tile).name(), first_row_ + static_cast<std::int64_t>(first.row), tile.offset,
-                      "its chunk " + grid.place(number) + ", " + std::to_string(tile.bytes) +
-                          " bytes from there on, cannot be decoded (" + error.what() +
-                          "): the file is damaged, or was changed after it was opened. Restore it and open the data "
-                          "set again");
-    }
-    found_.decoding += Clock::now() - start;
-  }
-
-  // The stored bytes, copied out of the mapping, or read: what decodes them could not be left in the middle.
-  std::span<const std::byte> fetch(const TileGrid& grid, const StoredTile& tile, std::byte* to,
-                                   const WantedRow& first) {
-    const Storage& storage = grid.storage(tile);
-    if (storage.closed()) {
-      storage.read(tile.offset, {to, tile.bytes}, first_row_ + static_cast<std::int64_t>(first.row));
-      return {to, tile.bytes};
-    }
-    const std::span<const std::byte> stored = grid.stored(tile);
-    if (!storage.mapped()) return stored;
-    if (storage.past_cache()) {
-      const auto keep = [&](const std::byte* data) { std::memcpy(to, data, stored.size()); };
-      if (with_run(storage, stored.data(), stored.size(), /*whole=*/true, cold_.memory, found_, keep)) {
-        return {to, stored.size()};
-      }
-    }
-    ask_for(storage, stored);
-    read(storage, [&]() noexcept {
-      row_ = first.row;
-      std::memcpy(to, stored.data(), stored.size());
-    });
-    return {to, stored.size()};
-  }
-
-  void ask_for(const Storage& storage, std::span<const std::byte> bytes) {
-    if (!storage.enter(bytes.data(), bytes.size())) found_.in_cache = false;
-    if (cold_.ask && bytes.size() > kPage && !storage.resident(bytes.data())) {
-      storage.advise(bytes.data(), bytes.size());
-    }
   }
 
   // Calls body, which reads the storage, owns nothing and notes the row that it is at.
@@ -217,6 +144,7 @@ class TileReader::Share {
   std::byte* out_;
   const ColdReads& cold_;
   Filled& found_;
+  TileDecoder decoder_;
   std::int64_t first_row_ = 0;    // of the band, in its file
   volatile std::size_t row_ = 0;  // of the band; read after a jump out of what is guarded
 };
@@ -237,7 +165,7 @@ TileReader::TileReader(std::shared_ptr<const Tiles> tiles, const std::optional<C
     const Grid* const grid = std::get_if<Grid>(&part);
     if (grid == nullptr) continue;
     check((*grid)->array().item_bytes, "an element");
-    workspace_bytes_ = std::max(workspace_bytes_, Workspace::bytes(**grid));
+    workspace_bytes_ = std::max(workspace_bytes_, TileDecoder::workspace_bytes(**grid));
   }
 }
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 
-#include "core/ragged_reader.h"
+#include "core/ragged_gather.h"
 
 namespace memload::python {
 

@@ -6,8 +6,8 @@ PYBIND11_MODULE(_core, m) {
   memload::python::register_row_cache(m);
   memload::python::register_data(m);
   memload::python::register_codec(m);
-  memload::python::register_ragged(m);
   memload::python::register_tiles(m);
+  memload::python::register_ragged(m);
   memload::python::register_windows(m);
   memload::python::register_tiers(m);
   memload::python::register_cast(m);

@@ -131,12 +131,13 @@ std::vector<bench::EncodedPart> parts_of(const std::vector<std::shared_ptr<Stora
 
 // Of the chain; without one, of zlib-ng itself.
 py::dict bench_decode(const std::vector<std::shared_ptr<Storage>>& storages, const Table& table, std::size_t threads,
-                      double seconds, const std::shared_ptr<Chain>& chain) {
+                      double seconds, const std::shared_ptr<Chain>& chain, std::size_t ring_bytes) {
   const std::vector<bench::EncodedPart> parts = parts_of(storages, table);
+  const bench::DecodeTerms terms{.threads = threads, .seconds = seconds, .ring_bytes = ring_bytes};
   bench::DecodeRun run;
   {
     const WithoutGil released;
-    run = chain ? bench::decode_rate(*chain, parts, threads, seconds) : bench::inflate_rate(parts, threads, seconds);
+    run = chain ? bench::decode_rate(*chain, parts, terms) : bench::inflate_rate(parts, terms);
   }
   py::dict result;
   result["seconds"] = run.time.seconds;
@@ -170,10 +171,13 @@ void register_codec(py::module_& m) {
            py::arg("shuffle") = "none", "Apply the filters. `inner` and `shuffle` are for blosc.");
   m.def(
       "bench_decode", &bench_decode, py::arg("storages"), py::arg("table"), py::arg("threads"), py::arg("seconds"),
-      py::arg("chain") = py::none(),
+      py::arg("chain") = py::none(), py::arg("ring_bytes") = 0,
       "Decodes parts over and over, and says how long it took: seconds, cpu_seconds, parts, bytes. The table has a row "
       "for each: (number of its storage, offset, stored bytes, decoded bytes). Without a chain, they are zlib or gzip "
-      "streams, and it is zlib-ng itself that is measured.");
+      "streams, and it is zlib-ng itself that is measured. Parts are decoded one behind the other into `ring_bytes` of "
+      "memory, those of all threads, and then from its beginning again; by default into one place for each thread, "
+      "which "
+      "stays in the processor's cache.");
 }
 
 }  // namespace memload::python

@@ -68,6 +68,8 @@ void register_row_cache(py::module_& m) {
       m, "RowCache", "Rows of files kept in RAM up to a budget; what comes first stays, unless others are drawn more.")
       .def(py::init<std::size_t, bool>(), py::arg("budget"), py::arg("shrinks") = false,
            "`shrinks`: a pass may lower the budget when memory runs short. Raises ValueError below 1 MB.")
+      .def_static("unfilled", &RowCache::unfilled,
+                  "Bytes that all caches of this process, those that shrink apart, may still take.")
       .def_property_readonly("budget", &RowCache::budget, "Bytes that it may hold now.")
       .def_property_readonly("shrinks", &RowCache::shrinks)
       .def(

@@ -26,6 +26,7 @@ using memload::Filled;
 using memload::Gather;
 using memload::Isa;
 using memload::Ragged;
+using memload::RaggedForm;
 using memload::RaggedReader;
 using memload::RaggedSegment;
 using memload::ReadError;
@@ -260,7 +261,7 @@ TEST(what_pads_rows_is_the_same_wherever_pieces_are_cut) {
     const std::vector<std::byte> whole = gathered(padded, rows);
     CHECK(same(whole.data(), want.data(), want.size()));
     std::vector<std::byte> cut(whole.size());
-    const RaggedReader reader(padded, std::nullopt, Isa::scalar, Store::cached);
+    const RaggedReader reader(RaggedForm(padded, std::nullopt, Isa::scalar, Store::cached));
     const auto plan = reader.plan(rows);
     Filled found;
     for (std::size_t at = 0; at < want.size(); at += 37) {
@@ -270,7 +271,7 @@ TEST(what_pads_rows_is_the_same_wherever_pieces_are_cut) {
   }
   const std::vector<std::byte> three(3, std::byte{1});
   const auto odd = std::make_shared<const Ragged>(Ragged(8, 1, {segment(offsets_of({2}), 8)}).padded(three));
-  CHECK_THROWS(std::invalid_argument, RaggedReader(odd, std::nullopt, Isa::scalar, Store::cached));
+  CHECK_THROWS(std::invalid_argument, RaggedForm(odd, std::nullopt, Isa::scalar, Store::cached));
   CHECK_THROWS(std::invalid_argument, Ragged(8, 1, {segment(offsets_of({2}), 8)}).padded(std::vector<std::byte>(17)));
 }
 
@@ -320,7 +321,7 @@ TEST(a_file_that_is_cut_short_is_an_error_that_names_it) {
   numbers.truncate(4096);
   CHECK(message_of<ReadError>([&] { gathered(ragged, {3999}); }).find(numbers.path()) != std::string::npos);
   CHECK_THROWS(ReadError, ragged->longest(3));
-  const RaggedReader reader(ragged, std::nullopt, Isa::scalar, Store::cached);
+  const RaggedReader reader(RaggedForm(ragged, std::nullopt, Isa::scalar, Store::cached));
   int visited = 0;
   reader.visit(std::vector<std::int64_t>{3999, 0}, [&](const Storage&, const std::byte*, std::size_t) { ++visited; });
   CHECK_EQ(visited, 1);

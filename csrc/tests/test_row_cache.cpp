@@ -121,6 +121,21 @@ TEST(a_smaller_budget_gives_memory_back_and_keeps_what_is_right) {
   CHECK_EQ(cache.stats().entries, 0u);
 }
 
+TEST(what_caches_may_still_take_is_known_as_long_as_they_live_unless_they_shrink) {
+  const std::size_t before = RowCache::unfilled();
+  {
+    RowCache cache(8 * kMiB);
+    const RowCache other(4 * kMiB, true);
+    CHECK_EQ(RowCache::unfilled() - before, 8 * kMiB - cache.stats().bytes);
+    for (std::uint64_t row = 0; row < 100; ++row) draw(cache, row, 100'000);
+    CHECK(cache.stats().bytes > 6 * kMiB);
+    CHECK_EQ(RowCache::unfilled() - before, 8 * kMiB - cache.stats().bytes);
+    cache.set_budget(2 * kMiB);
+    CHECK_EQ(RowCache::unfilled() - before, 2 * kMiB - cache.stats().bytes);
+  }
+  CHECK_EQ(RowCache::unfilled(), before);
+}
+
 TEST(runs_of_any_size_stay_within_the_budget) {
   RowCache cache(4 * kMiB);
   std::mt19937 random(3);

@@ -18,12 +18,14 @@ class Line:
         note: how they come about, in a few words.
         counted: whether they are part of the sum; what the system takes back when it is short, as the page cache, is
             not.
+        known: whether the figure is; else it is 0, and the note says why.
     """
 
     name: str
     predicted: int
     note: str = ""
     counted: bool = True
+    known: bool = True
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,11 @@ class Account:
         return None if self.free is None else self.predicted <= self.free
 
     @property
+    def unknown(self) -> tuple[str, ...]:
+        """The names of lines that nobody has figures for; what they take comes on top."""
+        return tuple(line.name for line in self.lines if not line.known)
+
+    @property
     def left(self) -> int | None:
         """Bytes that stay free; below 0, how many are missing."""
         return None if self.free is None else self.free - self.predicted
@@ -74,11 +81,12 @@ def rows_of(account: Account) -> Iterable[tuple[str, str, str, str]]:
     free = "" if account.free is None else format_size(account.free)
     yield account.place, format_size(account.predicted), free, _verdict(account)
     for line in account.lines:
-        size = format_size(line.predicted)
+        size = format_size(line.predicted) if line.known else "unknown"
         yield f"  {line.name}", size if line.counted else f"({size})", "", line.note
 
 
 def _verdict(account: Account) -> str:
     if account.left is None:
         return ""
-    return "fits" if account.left >= 0 else f"does not fit: {format_size(-account.left)} too much"
+    beside = f", without {' and '.join(account.unknown)}" if account.unknown else ""
+    return f"fits{beside}" if account.left >= 0 else f"does not fit: {format_size(-account.left)} too much{beside}"

@@ -13,16 +13,12 @@ from memload.memory import budget
 from memload.memory.account import Account, Line
 from memload.memory.gpu_account import context_lines, fragmentation_line
 from memload.memory.loader_bytes import LoaderBytes, sample_batch
-from memload.memory.machine import Machine
+from memload.memory.machine import PROCESS_BYTES, Machine
 from memload.memory.placement import GATHERED_ON_GPU, IN_RAM, Placement
 from memload.memory.request import Request
 from memload.memory.stock_bytes import stock_lines
 from memload.memory.tiers import Tier
 from memload.sizes import format_size
-
-PROCESS_BYTES = 155_000_000
-"""Private memory of a process that has imported torch and memload and has run an operation on the CPU: measured as
-RssAnon (154.8 MB with Python 3.11 and torch 2.13 without CUDA). What CUDA takes of RAM is not in it."""
 
 _NEAR_AHEAD = 3  # batches of row numbers that are planned for rows on a device
 _CHUNKS = 3 * CHUNK_BYTES  # in which rows are brought to a device
@@ -36,7 +32,7 @@ class Sizes:
 
     Attributes:
         loader: its bytes.
-        sample: a batch without memory, for the loss; None if there is none to run.
+        sample: a batch without memory, for the loss; why there is none; None if nothing is trained.
         transforms: whether functions make new batches of what is on a GPU.
     """
 
@@ -56,8 +52,17 @@ class Sizes:
         transforms = on_gpu and settings.pop("batch_transform", None) is not None  # functions of batches run there
         loader = _loader(placement.dataset, request.batch_size, settings)
         found = replace(LoaderBytes.of(loader, to_device=on_gpu), stored_bytes=placement.stored_bytes)
-        needs_sample = request.loss is not None and request.sample is None
-        return cls(found, sample_batch(loader) if needs_sample else request.sample, transforms)
+        needs_sample = request.model is not None and request.sample is None
+        return cls(found, _sample(request, loader) if needs_sample else request.sample, transforms)
+
+
+def _sample(request: Request, loader: FastLoader[Any]) -> Any:
+    try:
+        return sample_batch(loader)
+    except ValueError as error:
+        if request.loss is not None:
+            raise
+        return str(error)
 
 
 def _loader(dataset: Any, batch_size: int, settings: dict[str, Any]) -> FastLoader[Any]:
@@ -102,10 +107,10 @@ def _only_through_cache(request: Request) -> bool:
     return isinstance(options, EngineOptions) and options.direct is False
 
 
-def free_for_rows(sizes: Sizes, machine: Machine) -> int:
-    """Return the bytes of RAM that are left for rows beside the process and the loader."""
-    process = budget.process_bytes() if machine.ram_is_here else PROCESS_BYTES
-    return max(0, machine.ram - process - sizes.loader.nbytes - sizes.loader.made_in_all)
+def free_for_rows(sizes: Sizes, machine: Machine, processes: int) -> int:
+    """Return the bytes of RAM that are left for rows beside all processes and their loaders."""
+    loaders = processes * (sizes.loader.nbytes + sizes.loader.made_in_all)
+    return max(0, machine.ram - _process_bytes(machine, processes) - loaders)
 
 
 def stock_account(request: Request, placement: Placement, sizes: Sizes, machine: Machine) -> Account:
@@ -117,7 +122,7 @@ def stock_account(request: Request, placement: Placement, sizes: Sizes, machine:
         for line in stock_lines(sizes.loader.batch_bytes, workers, prefetch)
     ]
     if placement.tier in IN_RAM:
-        lines.append(Line("rows in RAM", placement.held_bytes, ""))
+        lines.append(Line("rows in RAM", placement.held_bytes * placement.copies(count), ""))
     return Account("RAM, stock loader", (*lines, _process_line(placement, machine, count)), machine.ram)
 
 
@@ -157,12 +162,14 @@ def sets_that_fit(placement: Placement, ram: Account, gpu: Account | None, disk:
 
 def _tier_lines(placement: Placement, count: int) -> list[Line]:
     """What the tier takes of RAM."""
-    tier, lines = placement.tier, []
+    tier, lines, copies = placement.tier, [], placement.copies(count)
     if tier in IN_RAM and placement.held_bytes:
-        shared = f"one copy for {count} processes, with share=True" if count > 1 else ""
-        lines.append(Line("rows in RAM", placement.held_bytes, shared))
+        shared = f"one copy for {count} processes, with share=True" if count > copies else ""
+        each = f"in each of {copies} processes" if copies > 1 else shared
+        lines.append(Line("rows in RAM", placement.held_bytes * copies, each))
     if tier is Tier.HYBRID:
-        lines.append(Line("cache of rows", placement.cache_bytes or 0))
+        each = f"{format_size(placement.cache_bytes or 0)} in each of {count} processes" if count > 1 else ""
+        lines.append(Line("cache of rows", (placement.cache_bytes or 0) * count, each))
     if tier is Tier.MMAP and placement.mapped_bytes:
         entries = placement.mapped_bytes // _PAGE * _ENTRY
         lines.append(Line("page tables", entries * count, "8 bytes for each mapped page of 4 KB"))
@@ -171,11 +178,18 @@ def _tier_lines(placement: Placement, count: int) -> list[Line]:
 
 
 def _process_line(placement: Placement, machine: Machine, count: int) -> Line:
+    nbytes = _process_bytes(machine, count)
     if machine.ram_is_here:
-        own = budget.process_bytes()
-        return Line("process", own + (count - 1) * PROCESS_BYTES, "what this one has now")
+        others = f", and {count - 1} more" if count > 1 else ""
+        return Line("process", nbytes, f"what this one has now{others}")
     arrays = f", and arrays of {format_size(placement.array_bytes)}" if placement.array_bytes else ""
-    return Line("process", PROCESS_BYTES * count + placement.array_bytes, f"Python, torch and memload{arrays}")
+    return Line("process", nbytes + placement.array_bytes, f"Python, torch and memload{arrays}")
+
+
+def _process_bytes(machine: Machine, count: int) -> int:
+    """What processes have before they load anything."""
+    own = budget.process_bytes() if machine.ram_is_here else PROCESS_BYTES
+    return own + (count - 1) * PROCESS_BYTES
 
 
 def _batch_lines(request: Request, sizes: Sizes) -> list[Line]:

@@ -60,10 +60,11 @@ def _other_tiers(request: Request, refused: Plan) -> Iterator[Way]:
         halves = {name: replace(cast, dtype=torch.bfloat16) for name, cast in casts.items() if cast.dtype.itemsize > 2}
         yield 'tier="ram" as bfloat16', replace(request, ram_dtype={**casts, **halves})
     left = (refused.ram.free or 0) - refused.ram.without("rows in RAM")
-    cache = int(left * _CACHE_SHARE)
+    cache = int(left * _CACHE_SHARE / request.processes)
     if 0 < cache < refused.data.stored_bytes:
         share = cache / refused.data.stored_bytes
-        words = f'tier="hybrid", cache_bytes="{format_size(cache)}": {share:.0%} of the rows stay in RAM'
+        each = f" in each of {request.processes} processes" if request.processes > 1 else ""
+        words = f'tier="hybrid", cache_bytes="{format_size(cache)}": {share:.0%} of the rows stay in RAM{each}'
         yield words, replace(gathered, tier=Tier.HYBRID, cache_bytes=cache)
     yield 'tier="mmap", what the page cache holds gives way', replace(gathered, tier=Tier.MMAP)
 
@@ -72,7 +73,7 @@ def _on_the_gpu(request: Request, *, worth_it: bool) -> Iterator[Way]:
     """Ways to take less of a GPU; `worth_it`: whether it helps to take less for batches and activations."""
     if worth_it:
         yield "", request
-    if worth_it and request.precision == "float32" and request.loss is not None:
+    if worth_it and request.precision == "float32" and request.model is not None:
         yield 'precision="bf16-mixed"', replace(request, precision="bf16-mixed")
     if not request.offload and request.model is not None and any(map(trains_nothing, modules_of(request.model))):
         yield "frozen models in pinned RAM, on the GPU layer by layer (offload=True)", replace(request, offload=True)

@@ -75,6 +75,16 @@ def shared_arena(key: str, nbytes: int, load: Callable[[Arena], None]) -> Arena:
         return arena
 
 
+def is_shared(key: str, nbytes: int) -> bool:
+    """Return whether a living process has the memory of that key; one that fills it is waited for."""
+    try:
+        with (_folder() / f"{_prefix()}{key}").open("r+") as lines:
+            fcntl.flock(lines, fcntl.LOCK_EX)
+            return any(_lives(line, nbytes) for line in lines.read().splitlines())
+    except FileNotFoundError:
+        return False
+
+
 def attach(locator: str, nbytes: int) -> Arena:
     """Return the shared memory with this locator, which another process of this machine has.
 
@@ -158,11 +168,13 @@ def _opened(line: str) -> int | None:
     return None
 
 
-def _lives(line: str) -> bool:
+def _lives(line: str, nbytes: int | None = None) -> bool:
+    """Whether the memory that a line names is there, of that size if one is given."""
     descriptor = _opened(line)
-    if descriptor is not None:
-        os.close(descriptor)
-    return descriptor is not None
+    if descriptor is None:
+        return False
+    with os.fdopen(descriptor, "rb") as file:
+        return nbytes is None or os.fstat(file.fileno()).st_size == nbytes
 
 
 def _mapped(descriptor: int, nbytes: int) -> Arena:

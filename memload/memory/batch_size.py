@@ -109,13 +109,14 @@ def compute_batch_size(
             doubled sizes until memory runs out, then by bisection.
         loss: a function of a batch that returns the loss, as the loop computes it, or a tuple of the loss and of what
             else the loop holds while backward runs, such as outputs; or a list of such functions, each with a backward
-            pass of its own. Default: what the model returns as its ``loss``, or the mean of what it returns
-            for the batch (a dict by keywords, of a tuple the first). A criterion takes memory too: give it.
+            pass of its own. Default: what the model returns as its ``loss``, or the mean of what it returns for the
+            batch (of a dict the fields that its ``forward`` names, else the first; of a tuple the first). A criterion
+            takes memory too: give it.
         optimizer: one or several; what they keep is found from their class and settings. Parameters that no model has,
             such as those of a loss, count too.
         teacher: a module, or several, that are only run forward; their weights count.
         limit: bytes to plan for, such as "24GB"; default: what the device has. On a CPU: what this process may still
-            take.
+            take, of several on one machine (LOCAL_WORLD_SIZE) its share.
         target_utilization: the share of it that may be used, above 0 and up to 1. What no observation sees, the
             workspaces of libraries and fragmentation, must fit into the rest.
         min_batch_size, max_batch_size: bounds of the answer; without the latter, it is at most 1,048,576 rows.
@@ -383,5 +384,5 @@ def _memory_of(target: torch.device, here: torch.device, limit: int | str | None
         return gpu.total, gpu.others
     if limit is not None:
         return parse_size(limit), 0
-    free = budget.memory().free
+    free = budget.memory().free // budget.local_processes()
     return free + (weights if here.type == "cpu" else 0), 0

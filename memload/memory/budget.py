@@ -136,13 +136,22 @@ def local_threads() -> int:
     Raises:
         ValueError: LOCAL_WORLD_SIZE is no such number.
     """
+    return default_threads(local_processes())
+
+
+def local_processes() -> int:
+    """Processes of this program on this machine: the environment's LOCAL_WORLD_SIZE, as torchrun sets it; else 1.
+
+    Raises:
+        ValueError: LOCAL_WORLD_SIZE is no such number.
+    """
     processes = os.environ.get("LOCAL_WORLD_SIZE", "1")
     if not processes.isdecimal() or int(processes) < 1:
         raise ValueError(
             f"the environment says LOCAL_WORLD_SIZE={processes!r}; it is the number of processes on this machine, as "
-            "torchrun sets it: unset it, or give threads="
+            "torchrun sets it: unset it, or set it right"
         )
-    return default_threads(int(processes))
+    return int(processes)
 
 
 def memory(root: Path = _ROOT, job: Mapping[str, str] | None = None) -> Memory:

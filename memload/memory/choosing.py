@@ -28,6 +28,7 @@ class Needs:
         cast: of all rows once they are cast as `ram_dtype` says; 0 if nothing is.
         transformed: of what a deterministic function makes of all rows, if that can be kept; 0 if there is none.
         written: whether that lies in files already.
+        shared: whether processes of one machine have one copy of it in RAM; else each has its own.
     """
 
     rows: int
@@ -36,6 +37,7 @@ class Needs:
     cast: int = 0
     transformed: int = 0
     written: bool = False
+    shared: bool = True
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ class Choice:
     Attributes:
         tier: never AUTO.
         reason: a sentence with the figures that decided.
-        cache_bytes: of HYBRID, how much to keep; 0 for the others.
+        cache_bytes: of HYBRID, how much each process is to keep; 0 for the others.
         of_results: whether it is the tier of what a function makes of the rows, rather than of the rows.
     """
 
@@ -55,20 +57,22 @@ class Choice:
     of_results: bool = False
 
 
-def choose(needs: Needs, free_ram: int, free_disk: int = 0) -> Choice:
+def choose(needs: Needs, free_ram: int, free_disk: int = 0, processes: int = 1) -> Choice:
     """Return the tier for a dataset, as the matrix of docs/tiers.md has it; looks at nothing but its arguments.
 
     Args:
         needs: of the dataset.
-        free_ram: bytes that this process can still take: `memload.memory.budget.memory().free`.
+        free_ram: bytes that the processes can still take together: `memload.memory.budget.memory().free`.
         free_disk: bytes free where a cache of transformed rows would go; 0 if there is no such place.
+        processes: of this machine that keep the same dataset. The page cache, and rows in RAM, are there once for all;
+            each has a cache of its own.
 
     Example:
         >>> choose(Needs(rows=10**9, stored=10**9), free_ram=8 * 10**9).reason
         'mmap: 1 GB in files, which the page cache keeps: 8 GB of RAM are free'
     """
     if needs.transformed:
-        return _for_transformed(needs, free_ram, free_disk)
+        return _for_transformed(needs, free_ram, free_disk, processes)
     free, rows = format_size(free_ram), format_size(needs.rows)
     if needs.stored == 0:
         return Choice(Tier.RAM, f"ram: the {rows} of rows are in memory already")
@@ -84,18 +88,19 @@ def choose(needs: Needs, free_ram: int, free_disk: int = 0) -> Choice:
             Tier.MMAP,
             f"mmap: {format_size(needs.stored)} in files, which the page cache keeps: {free} of RAM are free",
         )
-    cache = int(RAM_SHARE * free_ram)
+    cache = int(RAM_SHARE * free_ram / processes)
+    each = f" in each of {processes} processes" if processes > 1 else ""
     if cache >= LEAST_CACHE * needs.stored:
         return Choice(
             Tier.HYBRID,
             f"hybrid: {format_size(needs.stored)} in files are more than the page cache keeps of them with {free} of "
-            f"RAM free; a cache of {format_size(cache)} holds {cache / needs.stored:.0%} of the rows",
+            f"RAM free; a cache of {format_size(cache)}{each} holds {cache / needs.stored:.0%} of the rows",
             cache_bytes=cache,
         )
     return Choice(
         Tier.DIRECT,
-        f"direct: of {format_size(needs.stored)} in files, a cache in the {free} of free RAM would hold less than "
-        f"{LEAST_CACHE:.0%}",
+        f"direct: of {format_size(needs.stored)} in files, a cache{each} in the {free} of free RAM would hold less "
+        f"than {LEAST_CACHE:.0%}",
     )
 
 
@@ -104,17 +109,19 @@ def fits_on_disk(nbytes: int, free_disk: int) -> bool:
     return ON_DISK * nbytes <= free_disk
 
 
-def _for_transformed(needs: Needs, free_ram: int, free_disk: int) -> Choice:
+def _for_transformed(needs: Needs, free_ram: int, free_disk: int, processes: int) -> Choice:
     """Where the results of a function are kept that gives the same for a row every time."""
+    copies = 1 if needs.shared else processes
     made, free = format_size(needs.transformed), format_size(free_ram)
-    if needs.transformed <= RAM_SHARE * free_ram:
+    made += f" in each of {copies} processes" if copies > 1 else ""
+    if needs.transformed * copies <= RAM_SHARE * free_ram:
         reason = f"ram: the transform makes {made}, which half of the {free} free can hold"
         return Choice(Tier.RAM, reason, of_results=True)
     if needs.written or fits_on_disk(needs.transformed, free_disk):
         disk = f"written once, it fits on the disk, where {format_size(free_disk)} are free"
         reason = f"mmap: the transform makes {made}, too much for half of the {free} of free RAM; "
         return Choice(Tier.MMAP, reason + ("it is in files already" if needs.written else disk), of_results=True)
-    without = choose(Needs(needs.rows, needs.stored, needs.decoded, needs.cast), free_ram)
+    without = choose(Needs(needs.rows, needs.stored, needs.decoded, needs.cast), free_ram, processes=processes)
     before = f"{without.reason}; " if needs.rows else ""
     return Choice(
         without.tier,

@@ -30,11 +30,15 @@ def on_storages(column: AnyColumn, exchange: Exchange) -> AnyColumn:
         tiles = Tiles(parts)
         return tiles if column.selection is None else tiles.select(column.selection)
     segments = [
-        (exchange(offsets), offsets_at, exchange(values), values_at, rows, items, stride)
+        (exchange(offsets), offsets_at, _values(values, exchange), values_at, rows, items, stride)
         for offsets, offsets_at, values, values_at, rows, items, stride in column.segments
     ]
     ragged = Ragged(column.item_bytes, column.planes, segments)
     return ragged if column.selection is None else ragged.select(column.selection)
+
+
+def _values(values: Storage | list[TileGrid], exchange: Exchange) -> Storage | list[TileGrid]:
+    return exchange(values) if isinstance(values, Storage) else [_grid(grid, exchange) for grid in values]
 
 
 def _column(column: Column, exchange: Exchange) -> Column:

@@ -33,6 +33,7 @@ _BEFORE, _AFTER = 6, 3  # samples around a sudden step
 _SUDDEN_SHARE, _SUDDEN_BYTES = 0.1, 128 * _MB
 _UNDER_WAY = 3  # steps, after which nothing new should be taken
 _KEPT_SHARE, _KEPT_BATCHES = 0.25, 8
+_RESULTS_SHARE = 0.5  # of batches that found no slot: so many results with their graph are what keeps them
 _WITH_GRAPH = 1.5  # of what kept batches take: from there on there is more to it than batches
 _PAGE, _HUGE_PAGE, _OBJECTS = 4096, 2 * _MB, 16384  # bytes that memory of one batch is rounded up to; its tensors
 
@@ -67,16 +68,17 @@ class Rise:
         return (self.last - self.first) / (self.end - self.begin)
 
 
-def diagnose(series: Sequence[Sample], *, ended: bool = False) -> list[Finding]:
+def diagnose(series: Sequence[Sample], *, ended: bool = False, graphs: Callable[[], int] = lambda: 0) -> list[Finding]:
     """Return what the samples show, in the order of their time; one finding for each cause and place at most.
 
     Args:
         series: the samples.
         ended: whether none will follow, so that what can be said is said.
+        graphs: tells how many results there are with their graph; asked once batches are kept.
     """
     if not series:
         return []
-    found = [kept_batches(series, ended=ended)]
+    found = [kept_batches(series, ended=ended, graphs=graphs)]
     if found == [None]:  # which would explain the growth
         found.append(leak(series) or host_results_kept(series))
     found.append(sudden_step(series, "host", lambda sample: sample.held, series[-1].limit))
@@ -174,7 +176,9 @@ def sudden_step(series: Sequence[Sample], place: str, figure: Callable[[Sample],
     return None
 
 
-def kept_batches(series: Sequence[Sample], *, ended: bool = False) -> Finding | None:
+def kept_batches(
+    series: Sequence[Sample], *, ended: bool = False, graphs: Callable[[], int] = lambda: 0
+) -> Finding | None:
     """Batches find no free slot, since the loop keeps those before: by themselves, or as a part of a graph it keeps."""
     last = series[-1]
     first = next((one for one in series if _finds_no_slots(one, last)), None)
@@ -185,17 +189,25 @@ def kept_batches(series: Sequence[Sample], *, ended: bool = False) -> Finding | 
     if last.at_batch is not None and since < _KEPT_BATCHES and not ended:
         return None  # a few looks later it is known what else is kept
     each = last.bytes_out / last.batches
-    graphs = _beside_batches(turns[0], last, each) if turns else 0
-    if graphs:
+    beside = _beside_batches(turns[0], last, each) if turns else 0
+    if beside:
         return Finding(
             "results kept",
-            f"memory grew by {format_size(graphs)} between step {turns[0].step} and {last.step}, far more than batches "
+            f"memory grew by {format_size(beside)} between step {turns[0].step} and {last.step}, far more than batches "
             f"of {format_size(each)} take that found every slot taken: results are kept, with their whole graph and "
             "the batch that each was made of: keep loss.item() or x.detach() instead; or a list or cache grows",
         )
     batches, fresh = last.batches - first.batches, last.fresh_batches - first.fresh_batches
     grown = last.held - first.held
     more = f", and memory grew by {format_size(grown)} meanwhile" if grown > _HOST_RISE // 4 else ""
+    results = graphs()
+    if results >= _RESULTS_SHARE * fresh:
+        return Finding(
+            "results kept",
+            f"{results} results are kept with their graph, and each with the batch that it was made of: {fresh} of "
+            f"{batches} batches of {format_size(each)} found every slot taken{more}. Keep loss.item() or x.detach() "
+            "instead",
+        )
     return Finding(
         "batches kept",
         f"{fresh} of {batches} batches of {format_size(each)} found every slot taken and got memory of their own{more}"

@@ -17,14 +17,17 @@ from typing import Any
 import torch
 
 from memload.memory.batch_size import Setting, largest, peak_of, setting_of
+from memload.memory.compiling import CompiledStep, compiled_step
 from memload.memory.measuring import Measured, measured, without_memory
 from memload.memory.model_bytes import Modules, Optimizers, checked_loss
 from memload.memory.recomputing import blocks_of, checkpointed
 from memload.memory.steps import LossOf, left_as_they_were
-from memload.memory.variants import RowBatches
+from memload.memory.variants import Kind, RowBatches
 from memload.sizes import format_size, parse_size
 
 _TIMED = 3  # steps, of which the fastest counts
+_PLAIN = ("fp32", "float32")
+_WORTH_IT = 0.95  # of the time: what a compiled step must stay below
 
 
 @dataclass(frozen=True)
@@ -76,14 +79,17 @@ class FitAdvice:
     Attributes:
         effective_batch: rows of a step.
         options: all that were looked at, for each device those that cost less first.
-        compile: whether ``torch.compile`` is worth trying.
+        compile: whether ``torch.compile`` is worth it, or worth trying where that was not measured.
         why_compile: the reason, in a sentence.
+        compiled_time: of a compiled step with the sample, against the same one that is not, in the preferred precision
+            and where the model is; None: not measured.
     """
 
     effective_batch: int
     options: tuple[FitOption, ...]
     compile: bool
     why_compile: str
+    compiled_time: float | None = None
 
     @property
     def best(self) -> tuple[FitOption, ...]:
@@ -123,6 +129,7 @@ def fit(
     target_utilization: float = 0.9,
     device: torch.device | str = "cuda",
     mode: str = "measured",
+    compile_within: float | None = None,
 ) -> FitAdvice:
     """Return how a model can be trained with an effective batch on devices of these sizes, with predicted bytes.
 
@@ -138,6 +145,8 @@ def fit(
         min_batch_size: the smallest physical batch that is worth a step.
         device: the kind of the devices; on "cuda" 512 MiB are set aside for the context.
         mode: "measured" runs steps with 2 to 5 rows where the model is, and times them; "static" runs shapes only.
+        compile_within: seconds that may be spent on compiling the models and timing a step of them; compilers take from
+            ten seconds to some minutes. None: that is not tried.
 
     Raises:
         ValueError: an argument is out of range, or the step cannot be run.
@@ -173,7 +182,8 @@ def fit(
     ways = [_Way(settings[p], p, checkpointing, mode) for checkpointing in (False, True) for p in precisions]
     if not blocks_of(first.models):
         ways = [way for way in ways if not way.checkpointing]
-    plain = _Way(setting_of(model, sample, device, limit=1, **common), "fp32", False, mode)
+    plain = next((way for way in ways if way.precision in _PLAIN and not way.checkpointing), None)
+    plain = plain or _Way(setting_of(model, sample, device, limit=1, **common), "fp32", False, mode)
     frozen, window = frozen_bytes([*first.models, *first.teachers])
     options = [
         way.option(parse_size(size), effective_batch, min_batch_size, saved, plain.seconds)
@@ -181,7 +191,7 @@ def fit(
         for saved in ([0, frozen - window] if frozen > window else [0])
         for way in ways
     ]
-    return FitAdvice(effective_batch, tuple(options), *_compiling(first))
+    return FitAdvice(effective_batch, tuple(options), *_compiling(first.kind, ways[0], compile_within))
 
 
 class _Way:
@@ -206,19 +216,41 @@ class _Way:
     @functools.cached_property
     def seconds(self) -> float | None:
         """Of one step with the sample; None where nothing is run."""
-        one = self.setting
-        if self.mode != "measured" or any(p.is_meta for model in one.models for p in model.parameters()):
+        if not self.runs:
             return None
-        took = []
+        with self._left_as_it_was():
+            return self._timed()
+
+    @property
+    def runs(self) -> bool:
+        """Whether steps are run: not where shapes are all that is wanted, or there."""
+        return self.mode == "measured" and not any(
+            p.is_meta for model in self.setting.models for p in model.parameters()
+        )
+
+    def compiled(self, limit: float) -> CompiledStep:
+        """One step of the compiled models with the sample, within so many seconds."""
+        with self._left_as_it_was():
+            return compiled_step(self.setting.models, self._step, self._timed, limit)
+
+    @contextlib.contextmanager
+    def _left_as_it_was(self) -> Iterator[None]:
+        one = self.setting
         with self._applied(), left_as_they_were([*one.models, *one.teachers]), torch.enable_grad():
-            for _ in range(_TIMED):
-                _wait(one.models)
-                begin = time.perf_counter()
-                for loss in one.losses:
-                    checked_loss(loss(one.kind.sample)).backward()  # type: ignore[no-untyped-call]
-                _wait(one.models)
-                took.append(time.perf_counter() - begin)
-        return min(took)
+            yield
+
+    def _timed(self) -> float:
+        return min(self._step() for _ in range(_TIMED))
+
+    def _step(self) -> float:
+        """Make one step; return its seconds."""
+        one = self.setting
+        _wait(one.models)
+        begin = time.perf_counter()
+        for loss in one.losses:
+            checked_loss(loss(one.kind.sample)).backward()  # type: ignore[no-untyped-call]
+        _wait(one.models)
+        return time.perf_counter() - begin
 
     def option(self, memory: int, effective: int, least: int, saved: int, plain: float | None) -> FitOption:
         """The largest batch on a device of this size, with so many bytes of weights off it."""
@@ -258,10 +290,19 @@ def _wait(models: Sequence[torch.nn.Module]) -> None:
         torch.cuda.current_stream(device).synchronize()
 
 
-def _compiling(setting: Setting) -> tuple[bool, str]:
-    if not isinstance(setting.kind, RowBatches):
-        return False, "torch.compile: no, since batches differ in shape from step to step, and each shape is compiled."
-    return True, (
-        "torch.compile: worth trying with drop_last=True, since all batches have one shape; it fuses operations, which "
-        "takes less than what is predicted here."
-    )
+def _compiling(kind: Kind, way: _Way, limit: float | None) -> tuple[bool, str, float | None]:
+    """Whether to compile, why, and the time of a compiled step against one that is not."""
+    if not isinstance(kind, RowBatches):
+        why = "no, since batches differ in shape from step to step, and each shape is compiled."
+        return False, f"torch.compile: {why}", None
+    one_shape = "drop_last=True gives all batches the one shape that it needs"
+    if limit is None or not way.runs:
+        how = "compile_within=60 measures it" if way.runs else 'mode="measured" and compile_within=60 measure it'
+        return True, f"torch.compile: worth trying, not measured ({how}); {one_shape}.", None
+    found = way.compiled(limit)
+    if found.seconds is None:
+        return False, f"torch.compile: not measured, since {found.why_not}.", None
+    relative = found.seconds / found.plain
+    took = f"a step takes {relative:.2f} of the time in {way.precision}, compiling took {found.compiling:.0f} s"
+    worth = relative < _WORTH_IT
+    return worth, f"torch.compile: {'yes' if worth else 'no'}: {took}{'; ' + one_shape if worth else ''}.", relative

@@ -10,16 +10,19 @@ The last two are not at one time: the larger counts.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
+from memload.errors import first_line
 from memload.gpu.memory import CONTEXT
 from memload.memory.account import Line
 from memload.memory.allocations import nbytes_of
 from memload.memory.model_bytes import ModelBytes, Modules, activation_bytes, model_bytes, modules_of
+from memload.memory.optimizer_bytes import OptimizerBytes, kept_bytes, optimizer_bytes
 from memload.memory.request import Request
+from memload.memory.steps import LossOf, losses_of
 from memload.memory.weightless import Weightless
 from memload.sizes import format_size
 
@@ -43,10 +46,14 @@ class Counted:
     Attributes:
         kept: by models and optimizers, from step to step.
         moving: the most that comes and goes in forward and backward pass, beside gradients.
+        no_optimizer: why what an optimizer keeps is not known; empty where it is.
+        no_moving: why what comes and goes is not known; empty where it is.
     """
 
     kept: ModelBytes
     moving: int
+    no_optimizer: str = ""
+    no_moving: str = ""
 
 
 @dataclass(frozen=True)
@@ -57,8 +64,9 @@ class Training:
         models: one module, or several.
         optimizers: for them: instances, or classes that are given the trained parameters of all models, or of each
             its own where there are as many as models.
-        loss: the loss of a batch; None: activations are not counted.
-        sample: a batch, whose tensors need no memory.
+        loss: the loss of a batch; None: what the one model that trains returns as its ``loss``, or the mean of what it
+            returns for a batch, if it takes the loader's.
+        sample: a batch, whose tensors need no memory; or why there is none.
         precision: one of `memload.memory.weightless.PRECISIONS`.
         accumulate: batches whose gradients are added up before the optimizer's step.
         offload: whether models that train nothing stay in pinned RAM, and come layer by layer.
@@ -100,20 +108,44 @@ class Training:
         """
         modules = modules_of(self.models)
         with Weightless(modules, self.precision) as light:
-            kept = model_bytes(modules, self._optimizers(light, modules))
-            return Counted(kept, self._moving(light, modules, kept.gradients))
+            kept, no_optimizer = self._kept(light, modules)
+            try:
+                return Counted(kept, self._moving(light, modules, kept.gradients), no_optimizer)
+            except ValueError as error:
+                if self.loss is not None:
+                    raise
+                return Counted(kept, 0, no_optimizer, f"give loss=: {error}")
 
     def lines(self, counted: Counted) -> tuple[Line, ...]:
         """Return what it takes of a GPU."""
         kept, moving = counted.kept, counted.moving
         beyond = kept.optimizer_temporary - moving
+        of_outputs = "of the mean of what the model returns; a criterion takes more: give loss="
         return (
             *self._weight_lines(modules_of(self.models), kept.weights),
             Line("gradients", kept.gradients),
-            Line("optimizer states", kept.optimizer),
-            Line("activations", moving, "" if self.loss else "not counted: loss= is not given"),
+            Line("optimizer states", kept.optimizer, counted.no_optimizer, known=not counted.no_optimizer),
+            Line(
+                "activations",
+                moving,
+                counted.no_moving or ("" if self.loss else of_outputs),
+                known=not counted.no_moving,
+            ),
             *([Line("optimizer's step", beyond, "beyond what activations had")] if beyond > 0 else []),
         )
+
+    def _kept(self, light: Weightless, modules: list[torch.nn.Module]) -> tuple[ModelBytes, str]:
+        """What is kept, and why what an optimizer keeps is not known, if it is not."""
+        kept, unknown = model_bytes(modules), ""
+        state = temporary = 0
+        for given, one in zip(*self._optimizers(light, modules), strict=True):
+            try:
+                found = optimizer_bytes(one)
+            except ValueError as error:
+                found = OptimizerBytes(kept_bytes(given) if isinstance(given, torch.optim.Optimizer) else 0)
+                unknown = "" if found.state else first_line(error)
+            state, temporary = state + found.state, max(temporary, found.temporary)
+        return replace(kept, optimizer=state, optimizer_temporary=temporary), unknown
 
     def _weight_lines(self, modules: list[torch.nn.Module], weights: int) -> list[Line]:
         frozen = list(filter(trains_nothing, modules))
@@ -127,33 +159,79 @@ class Training:
         ]
 
     def _moving(self, light: Weightless, modules: list[torch.nn.Module], gradients: int) -> int:
-        """The most that comes and goes in the forward and backward pass, beside gradients."""
-        if self.loss is None:
-            return 0
+        """The most that comes and goes in the forward and backward pass, beside gradients.
+
+        Raises:
+            ValueError: there is no loss, or no batch for it, or it cannot be run.
+        """
         accumulating = self.accumulate > 1
+        loss = self._loss(modules)
+        if isinstance(self.sample, str):
+            raise ValueError(self.sample)
         try:
             with light.tensors():
-                run = light.running(self.loss, self.sample)
+                run = light.running(loss, self.sample)
                 found = activation_bytes(run, modules, accumulating=accumulating)
-        except (RuntimeError, TypeError, NotImplementedError) as error:
+        except (RuntimeError, TypeError, NotImplementedError, AttributeError) as error:
+            if self.loss is None:
+                raise ValueError(f"the model does not take the loader's batch ({_told(error)})") from error
             raise ValueError(
                 f"the loss cannot be run on tensors without numbers ({type(error).__name__}: {error}): leave loss= "
                 "out, and count what activations take by a step on the real batch"
             ) from error
         return max(0, found.peak_with_gradients - (0 if accumulating else gradients))
 
-    def _optimizers(self, light: Weightless, modules: list[torch.nn.Module]) -> list[torch.optim.Optimizer]:
+    def _loss(self, modules: list[torch.nn.Module]) -> LossOf:
+        if self.loss is not None:
+            return self.loss
+        frozen = list(filter(trains_nothing, modules))
+        trained = [module for module in modules if module not in frozen]
+        if len(trained) != 1:
+            what = f"{len(trained)} models train" if trained else "no model trains"
+            raise ValueError(f"{what}, so there is no telling what a step is")
+        return losses_of(trained, None, frozen, None, "cpu")[0]
+
+    def _optimizers(
+        self, light: Weightless, modules: list[torch.nn.Module]
+    ) -> tuple[list[Any], list[torch.optim.Optimizer]]:
+        """The optimizers as they were given, and made over parameters without memory."""
         given = self.optimizers
         if isinstance(given, Mapping):
             given = list(given.values())
         several = list(given) if isinstance(given, list | tuple) else [] if given is None else [given]
         each_its_own = len(several) == len(modules)
-        return [
+        made = [
             light.optimizer(one)
             if isinstance(one, torch.optim.Optimizer)
-            else one(light.trained([modules[k]] if each_its_own else modules))
+            else _made(one, light.trained([modules[k]] if each_its_own else modules))
             for k, one in enumerate(several)
         ]
+        return several, made
+
+
+def _made(kind: Any, parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    """An optimizer of a class, or of a function of parameters.
+
+    Raises:
+        TypeError: it makes none of them.
+    """
+    name = getattr(kind, "__name__", type(kind).__name__)
+    if not callable(kind):
+        raise TypeError(f"optimizer is a torch optimizer, its class, or a function of parameters; got {name}")
+    try:
+        optimizer = kind(parameters)
+    except TypeError as error:
+        raise TypeError(
+            f"optimizer={name} cannot be made of parameters alone ({first_line(error)}): give one that is made, or a "
+            f"function such as lambda parameters: {name}(parameters, lr=0.1)"
+        ) from error
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise TypeError(f"optimizer={name} made a {type(optimizer).__name__}, which is no torch.optim.Optimizer")
+    return optimizer
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {first_line(error)[:90]}"
 
 
 def context_lines() -> tuple[Line, ...]:

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import os
 
+from memload._core import RowCache
 from memload.errors import DiskSpaceError, MemorySpaceError
-from memload.memory.budget import Memory, disk_free, memlock_limit, memory
+from memload.memory.budget import Memory, disk_free, local_processes, memlock_limit, memory
 from memload.sizes import format_size
 
 MARGIN = 0.05
 """Of free memory, what stays with everybody else."""
 DISK_MARGIN = 0.2
 """Of what is written, what must be free besides."""
+_LOOK_BYTES = 64 << 20  # that are filled between two looks
 
 
-def check_memory(need: int, what: str, instead: str, free: Memory | None = None) -> None:
+def free_memory() -> int:
+    """Return what this process can still take, less what caches of all processes that are not full yet will."""
+    return max(0, memory().free - local_processes() * RowCache.unfilled())
+
+
+def check_memory(need: int, what: str, instead: str, free: Memory | None = None, processes: int = 1) -> None:
     """Raise MemorySpaceError if this process cannot take so many bytes.
 
     Args:
@@ -22,17 +29,69 @@ def check_memory(need: int, what: str, instead: str, free: Memory | None = None)
         what: that takes them, as the message begins.
         instead: what to do, as the message ends.
         free: what there is; None asks the system and the control groups.
+        processes: of this machine that each take as much.
     """
-    found = memory() if free is None else free
-    if need <= found.free * (1 - MARGIN):
+    found, promised = (memory(), RowCache.unfilled()) if free is None else (free, 0)
+    if need * processes + promised <= found.free * (1 - MARGIN):
         return
+    if processes > 1:
+        what = f"{what}, in each of {processes} processes (LOCAL_WORLD_SIZE) {format_size(need)},"
+    need *= processes
+    full = f", {format_size(promised)} of it for caches that are not full yet" if promised else ""
     of = f", and its control group allows {format_size(found.limit)}" if found.limit is not None else ""
     raise MemorySpaceError(
-        f"{what} takes {format_size(need)}; this process can still take {format_size(found.free)} (the machine has "
-        f"{format_size(found.total)}{of}): {instead}",
+        f"{what} takes {format_size(need)}; this process can still take {format_size(found.free)}{full} (the machine "
+        f"has {format_size(found.total)}{of}): {instead}",
         need=need,
         free=found.free,
     )
+
+
+def check_copies(need: int, processes: int, what: str, instead: str, found: Memory | None = None) -> None:
+    """Raise MemorySpaceError if so many processes of this machine can never have so many bytes each.
+
+    What is free now is not asked: some of them may have theirs already.
+    """
+    here = memory() if found is None else found
+    usable = here.total if here.limit is None else min(here.total, here.limit)
+    if processes * need <= usable:
+        return
+    raise MemorySpaceError(
+        f"{what} takes {format_size(need)} in each of {processes} processes (LOCAL_WORLD_SIZE), "
+        f"{format_size(processes * need)} in all, of {format_size(usable)} that there are: {instead}",
+        need=processes * need,
+        free=here.free,
+    )
+
+
+class Filling:
+    """Memory while it is filled: looks now and then whether the rest still fits, since others may fill theirs, too.
+
+    Args:
+        need: bytes.
+        what: that takes them, as messages begin.
+        instead: what to do, as they end.
+
+    Raises:
+        MemorySpaceError: they do not fit.
+    """
+
+    def __init__(self, need: int, what: str, instead: str) -> None:
+        self._left, self._what, self._instead = need, what, instead
+        self._unseen = 0
+        check_memory(need, what, instead)
+
+    def filled(self, nbytes: int) -> None:
+        """Know that so many more bytes are there.
+
+        Raises:
+            MemorySpaceError: the rest does not fit any more.
+        """
+        self._left -= nbytes
+        self._unseen += nbytes
+        if self._unseen >= _LOOK_BYTES and self._left > 0:
+            self._unseen = 0
+            check_memory(self._left, f"what is left to be loaded by {self._what}", self._instead)
 
 
 def check_disk(need: int, path: str | os.PathLike[str], what: str) -> None:

@@ -28,10 +28,10 @@ from memload._core import Column, Storage, Tiles, Windows
 from memload.cast import Cast
 from memload.dtypes import code_of
 from memload.fields import AnyColumn, Field, row_nbytes
-from memload.memory.arenas import Arena, private_arena, shared_arena
-from memload.memory.budget import local_threads
+from memload.memory.arenas import Arena, is_shared, private_arena, shared_arena
+from memload.memory.budget import local_processes, local_threads
 from memload.memory.columns import file_storages, on_storages
-from memload.memory.guards import check_memory
+from memload.memory.guards import Filling, check_copies
 from memload.progress import byte_bar
 from memload.transport import pack_columns
 
@@ -156,10 +156,14 @@ def loaded(
     if plan.span == 0:
         return dict(fields)
 
+    instead = 'use tier="hybrid" with cache_bytes=, tier="direct" or tier="mmap", or load fewer fields or rows'
+    processes = local_processes()
+    if processes > 1 and not share:
+        instead = f"give share=True, which makes one copy for all processes, or {instead}"
+        check_copies(plan.nbytes, processes, 'tier="ram"', instead)
+
     def fill(arena: Arena) -> None:
-        instead = 'use tier="hybrid" with cache_bytes=, tier="direct" or tier="mmap", or load fewer fields or rows'
-        check_memory(plan.nbytes, 'tier="ram"', instead)
-        _fill(plan, arena, progress)
+        _fill(plan, arena, progress, Filling(plan.nbytes, 'tier="ram"', instead))
 
     if share:
         arena = shared_arena(plan.key(), plan.span, fill)
@@ -167,6 +171,12 @@ def loaded(
         arena = private_arena(plan.span)
         fill(arena)
     return _on(fields, plan, arena, reason)
+
+
+def loaded_elsewhere(fields: Mapping[str, Field], casts: Mapping[str, Cast], *, compressed: bool) -> int:
+    """Return the bytes of the copy that another process of this machine shares, for which this one waits; else 0."""
+    plan = LoadPlan.of(fields, casts, compressed=compressed)
+    return plan.nbytes if plan.span and is_shared(plan.key(), plan.span) else 0
 
 
 def touched(parts: Iterable[Part]) -> int:
@@ -221,7 +231,7 @@ def _distinct(column: AnyColumn) -> AnyColumn:
     return Column(column.row_bytes, column.segments).select(used)
 
 
-def _fill(plan: LoadPlan, arena: Arena, progress: bool | None) -> None:
+def _fill(plan: LoadPlan, arena: Arena, progress: bool | None, filling: Filling) -> None:
     tasks = list(_tasks(plan, arena.address))
     threads = max(_LEAST_THREADS, local_threads())
     pool = ThreadPoolExecutor(threads, thread_name_prefix="memload-ram")
@@ -231,6 +241,7 @@ def _fill(plan: LoadPlan, arena: Arena, progress: bool | None) -> None:
             for done in as_completed(begun):
                 done.result()
                 bar.update(begun[done])
+                filling.filled(begun[done])
     finally:
         pool.shutdown(cancel_futures=True)
 

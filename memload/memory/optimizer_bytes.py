@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from memload.memory.allocations import Allocations, nbytes_of, no_collection
+from memload.memory.allocations import Allocations, nbytes_of, no_collection, storages
 
 _AT_ONCE = ("cuda", "xpu", "mtia")  # devices on which torch's optimizers take all parameters at once unless told not to
 _PRIMES = (2, 3, 5, 7, 11, 13, 17, 19)
@@ -55,13 +55,24 @@ def optimizer_bytes(optimizer: torch.optim.Optimizer, *, device_type: str = "cud
         found = _stepped(_twin(optimizer, device_type, _without_memory))
     except Exception:
         found = _by_primes(optimizer, device_type)
-    had = nbytes_of(_tensors(optimizer.state))
+    had = kept_bytes(optimizer)
     fused = all(group.get("fused") for group in optimizer.param_groups)
     return OptimizerBytes(max(found.state, had), 0 if fused else found.temporary)
 
 
+def kept_bytes(optimizer: torch.optim.Optimizer) -> int:
+    """Return what an optimizer keeps already, in its state or beside it; parameters and gradients apart."""
+    beside = [value for name, value in vars(optimizer).items() if name != "param_groups"]
+    own = [p for group in optimizer.param_groups for p in group["params"]]
+    given = {id(storage) for one in (*own, *(p.grad for p in own)) if one is not None for storage in storages(one)}
+    kept = [one for one in _tensors(beside) if not any(id(storage) in given for storage in storages(one))]
+    return nbytes_of(kept)
+
+
 def _stepped(twin: Any) -> OptimizerBytes:
     """What a twin takes for two steps, of which the first makes its state."""
+    if not type(twin).__module__.startswith("torch.optim"):
+        return _stepped_elsewhere(twin)
     state = temporary = 0
     with no_collection():
         for _ in range(2):
@@ -73,6 +84,14 @@ def _stepped(twin: Any) -> OptimizerBytes:
     return OptimizerBytes(state, temporary)
 
 
+def _stepped_elsewhere(twin: Any) -> OptimizerBytes:
+    """The same of a class that may keep things anywhere: what is there after both steps, wherever it is."""
+    with no_collection(), Allocations() as seen:
+        for _ in range(2):
+            type(twin).step(twin)
+        return OptimizerBytes(seen.live, seen.peak - seen.live)
+
+
 def _by_primes(optimizer: torch.optim.Optimizer, device_type: str) -> OptimizerBytes:
     """What an optimizer takes whose step looks at values: it steps on tiny parameters whose sides are primes.
 
@@ -82,7 +101,7 @@ def _by_primes(optimizer: torch.optim.Optimizer, device_type: str) -> OptimizerB
     try:
         tiny = _stepped(twin)
     except Exception as error:
-        if optimizer.state:
+        if kept_bytes(optimizer):
             return OptimizerBytes()
         raise ValueError(
             f"what {type(optimizer).__name__} keeps cannot be found beforehand, since its step does not run on tensors "
@@ -112,13 +131,33 @@ def _twin(optimizer: torch.optim.Optimizer, device_type: str, like: Callable[[to
 
     Copying goes through the optimizer's own __getstate__, which leaves hooks, and what schedulers patched, behind.
     """
+    return twin_over(optimizer, lambda one: [_twin_group(group, device_type, like) for group in one.param_groups])
+
+
+def twin_over(optimizer: torch.optim.Optimizer, groups: Callable[[torch.optim.Optimizer], list[dict[str, Any]]]) -> Any:
+    """Return an optimizer of the same kind and settings without what it keeps, over other groups of parameters.
+
+    What it has in dicts and lists is copied, and optimizers that it goes around have twins: no step of the twin writes
+    anything into the other's.
+    """
     twin: Any = copy.copy(optimizer)
     for name, value in vars(optimizer).items():
-        if name not in vars(twin) and name != "step" and next(_tensors(value), None) is None:
-            setattr(twin, name, value)
+        if isinstance(value, torch.optim.Optimizer):
+            setattr(twin, name, twin_over(value, groups))
+        elif name not in vars(twin) and name != "step" and next(_tensors(value), None) is None:
+            setattr(twin, name, _copied(value))
     twin.state = defaultdict(dict)
-    twin.param_groups = [_twin_group(group, device_type, like) for group in optimizer.param_groups]
+    twin.param_groups = groups(optimizer)
     return twin
+
+
+def _copied(value: Any) -> Any:
+    """Dicts and lists anew, with the same in them."""
+    if isinstance(value, dict):
+        made = copy.copy(value)
+        made.update({key: _copied(part) for key, part in value.items()})
+        return made
+    return [_copied(part) for part in value] if type(value) is list else value
 
 
 def _twin_group(

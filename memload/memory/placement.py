@@ -17,7 +17,7 @@ from memload.fields import Field
 from memload.groups import GroupedDataset
 from memload.map_results import DrawingError, Results
 from memload.mapped import MappedDataset
-from memload.memory.choosing import RAM_SHARE, Choice, Needs, choose
+from memload.memory.choosing import RAM_SHARE, Choice, Needs, choose, fits_on_disk
 from memload.memory.placing import TierOptions, caches_of, needs_of
 from memload.memory.request import Request
 from memload.memory.shape import DatasetShape, zero_field
@@ -40,7 +40,8 @@ class Placement:
         tier: which one; AUTO until `settled`.
         stored_bytes: of all rows, as they are stored.
         held_bytes: of the rows that a tier in RAM or on a GPU has to load; what is in memory already is not loaded.
-        cache_bytes: that the cache of the tier "hybrid" may take; 0 for others, None: what suits the machine.
+        cache_bytes: that each process's cache of the tier "hybrid" may take; 0 for others, None: what suits the
+            machine.
         files: that are read, by name.
         file_bytes: of these.
         array_bytes: of rows that are in RAM already, whatever the tier.
@@ -48,6 +49,7 @@ class Placement:
         casts: whether rows are cast when they are loaded.
         results: what a function makes of all rows, where "auto" may keep it rather than the rows: of that form, zeros.
         written_bytes: of results that are written to the disk first.
+        apart: whether each process makes results of its own, which no file has.
         reason: why "auto" chose the tier; empty where it was given.
     """
 
@@ -63,6 +65,7 @@ class Placement:
     casts: bool
     results: Dataset | None = None
     written_bytes: int = 0
+    apart: bool = False
     reason: str = ""
 
     @classmethod
@@ -103,20 +106,21 @@ class Placement:
             results=_results_of(data) if tier is Tier.AUTO else None,
         )
 
-    def settled(self, free_ram: int, free_disk: int) -> Placement:
+    def settled(self, free_ram: int, free_disk: int, processes: int) -> Placement:
         """Return the placement with what "auto", and a cache without a size, come to.
 
         Args:
-            free_ram: bytes that rows may take.
+            free_ram: bytes that rows may take, of all processes together.
             free_disk: bytes free where a cache of transformed rows would go.
+            processes: on the machine.
 
         Raises:
             ValueError: rows are to be cast ahead, and RAM does not hold them.
         """
         if self.tier is Tier.AUTO:
-            choice = self.choice(free_ram, free_disk)
+            choice = self.choice(free_ram, free_disk, processes)
             if choice.of_results:
-                return self._of_results(choice)
+                return self._of_results(choice, free_disk)
             if self.casts and choice.tier is not Tier.RAM:
                 raise ValueError(
                     f"rows are cast ahead only where they are kept in RAM, and these are not ({choice.reason}): leave "
@@ -125,10 +129,10 @@ class Placement:
             return replace(self, tier=choice.tier, cache_bytes=choice.cache_bytes, reason=choice.reason)
         if self.cache_bytes is None:
             whole = self.stored_bytes + self.stored_bytes // 8 + LEAST_CACHE_BYTES
-            return replace(self, cache_bytes=max(LEAST_CACHE_BYTES, min(int(RAM_SHARE * free_ram), whole)))
+            return replace(self, cache_bytes=max(LEAST_CACHE_BYTES, min(int(RAM_SHARE * free_ram / processes), whole)))
         return self
 
-    def choice(self, free_ram: int, free_disk: int) -> Choice:
+    def choice(self, free_ram: int, free_disk: int, processes: int = 1) -> Choice:
         """Return what "auto" chooses, by the matrix of docs/tiers.md."""
         rows = self.stored_bytes
         if self.planned:
@@ -138,9 +142,10 @@ class Placement:
             if self.casts:
                 needs = replace(needs, stored=rows)
         made = 0 if self.results is None else self.results.nbytes
-        return choose(replace(needs, transformed=made), free_ram, free_disk)
+        needs = replace(needs, transformed=made, shared=fits_on_disk(made, free_disk))
+        return choose(needs, free_ram, free_disk, processes)
 
-    def _of_results(self, choice: Choice) -> Placement:
+    def _of_results(self, choice: Choice, free_disk: int) -> Placement:
         """The placement of what a function made of the rows, which is all that the loader reads."""
         assert self.results is not None
         made, in_ram = self.results.nbytes, choice.tier is Tier.RAM
@@ -151,8 +156,13 @@ class Placement:
             stored_bytes=made,
             held_bytes=made if in_ram else 0,
             written_bytes=0 if in_ram else made,
+            apart=in_ram and not fits_on_disk(made, free_disk),
             reason=choice.reason,
         )
+
+    def copies(self, processes: int) -> int:
+        """Return how many copies of its rows so many processes have in RAM."""
+        return processes if self.apart or self.tier is Tier.PINNED else 1
 
     @property
     def reads_past_cache(self) -> bool:

@@ -11,11 +11,11 @@ from memload._core import Column, Ragged, RowCache, Storage, Tiles, Windows
 from memload.cast import Cast
 from memload.dtypes import as_torch_dtype
 from memload.fields import Field, row_nbytes
-from memload.memory.budget import memory
+from memload.memory.budget import local_processes
 from memload.memory.choosing import RAM_SHARE, Choice, Needs, choose
 from memload.memory.columns import on_storages
-from memload.memory.guards import check_memory
-from memload.memory.loading import loaded
+from memload.memory.guards import check_memory, free_memory
+from memload.memory.loading import loaded, loaded_elsewhere
 from memload.memory.tiers import LEAST_CACHE_BYTES, Tier
 from memload.ragged_fields import RaggedField
 from memload.sizes import format_size, parse_size
@@ -130,7 +130,7 @@ def needs_of(fields: Mapping[str, Field], casts: Mapping[str, Cast]) -> Needs:
     for one in fields.values():
         if any(storage.mapped for storage in one.column.storages):
             stored += min(one.nbytes, one.rows * one.stored.read_bytes) if one.stored.decoded_bytes else one.nbytes
-            decoded += one.stored.decoded_bytes
+            decoded += 0 if isinstance(one, RaggedField) else one.stored.decoded_bytes  # these stay as they are
     cast = rows + sum(
         fields[name].rows * (row_nbytes(cast.dtype, fields[name].shape) - fields[name].row_bytes)
         for name, cast in casts.items()
@@ -157,7 +157,14 @@ def caches_of(fields: Iterable[Field]) -> list[RowCache]:
 
 
 def _automatically(fields: Mapping[str, Field], options: TierOptions, casts: Mapping[str, Cast]) -> dict[str, Field]:
-    choice = choose(needs_of(fields, casts), memory().free)
+    needs, processes = needs_of(fields, casts), local_processes()
+    free = free_memory()  # asked before it is known whether another process has begun to load them
+    choice = choose(needs, free, processes=processes)
+    if processes > 1:
+        options = replace(options, share=True)
+        if choice.tier is not Tier.RAM and (casts or needs.decoded):
+            there = loaded_elsewhere(fields, casts, compressed=options.compressed)
+            choice = choose(needs, free + there, processes=processes)
     if casts and choice.tier is not Tier.RAM:
         raise _cannot_cast(choice)
     return placed_as_chosen(fields, choice, options, casts)
@@ -204,12 +211,12 @@ def _in_ram(
 
 
 def _behind_cache(fields: Mapping[str, Field], options: TierOptions, reason: str) -> dict[str, Field]:
-    budget = options.cache_bytes
+    budget, processes = options.cache_bytes, local_processes()
     if budget is None:
-        stored = needs_of(fields, {}).stored
-        budget = max(LEAST_CACHE_BYTES, min(int(RAM_SHARE * memory().free), stored + stored // 8 + LEAST_CACHE_BYTES))
+        stored, share = needs_of(fields, {}).stored, int(RAM_SHARE * free_memory() / processes)
+        budget = max(LEAST_CACHE_BYTES, min(share, stored + stored // 8 + LEAST_CACHE_BYTES))
     assert isinstance(budget, int)
-    check_memory(budget, 'the cache of tier="hybrid"', "give a smaller cache_bytes=")
+    check_memory(budget, 'the cache of tier="hybrid"', "give a smaller cache_bytes=", processes=processes)
     cache = RowCache(budget, shrinks=options.on_pressure == "shrink")
     return _on_files(fields, Tier.HYBRID, cache, reason)
 

@@ -24,6 +24,7 @@ from memload.memory.accounts import (
     stock_account,
 )
 from memload.memory.alternatives import ways_out
+from memload.memory.budget import local_processes
 from memload.memory.gpu_account import Counted, Training
 from memload.memory.machine import Machine
 from memload.memory.model_bytes import Modules
@@ -48,7 +49,7 @@ def plan(
     precision: str = "float32",
     accumulate: int = 1,
     offload: bool = False,
-    processes: int = 1,
+    processes: int | None = None,
     ram: int | str | None = None,
     gpu: int | str | None = None,
     disk: int | str | None = None,
@@ -69,15 +70,20 @@ def plan(
             `memload.open` has it.
         device: "cuda" if batches are to be on the GPU, as with ``FastLoader(device="cuda")``.
         model: a module, or several in a list or dict; on any device, "meta" included, which takes no memory.
-        optimizer: a torch optimizer or its class, or several; a class is made over the parameters that are trained.
+        optimizer: a torch optimizer or its class, or several; a class, or a function of parameters, is given those that
+            are trained. What one of another library keeps is found by a step on tensors without memory, or on tiny
+            ones; where that does not work either, the plan says that it is unknown.
         loss: a function of a batch that returns the loss, which is run on tensors without memory to find what
-            activations take; without it they are not counted.
+            activations take. Default: what the one model that trains returns as its ``loss``, or the mean of what it
+            returns for a batch (of a dict the fields that its ``forward`` names, else the first; of a tuple the first).
+            Where it does not take the loader's batch, the plan says that activations are unknown.
         sample: a batch for `loss`; default: one as the loader gives it.
         precision: "float32", "bf16", "fp16" (trained models are converted), "bf16-mixed" or "fp16-mixed" (autocast).
         accumulate: batches whose gradients are added up for one step of the optimizer.
         offload: whether models that train nothing stay in pinned RAM and come to the GPU layer by layer, as by
             `memload.offload`.
-        processes: on this machine, one for each GPU; tiers in RAM are shared between them.
+        processes: on this machine, one for each GPU. Rows of the tier "ram" are there once for all, with
+            ``share=True``; all else is each one's own. Default: what LOCAL_WORLD_SIZE says, as under torchrun; else 1.
         ram, gpu, disk: what a machine has that is to be asked for: bytes or texts such as "64GB"; of one GPU. Default:
             what is free here, as control groups and SLURM allow.
         **loader: further arguments of `FastLoader`, such as ``cast``, ``depth``, ``shuffle`` or ``num_workers``.
@@ -107,7 +113,7 @@ def plan(
         precision=precision,
         accumulate=accumulate,
         offload=offload,
-        processes=processes,
+        processes=local_processes() if processes is None else processes,
         ram=ram,
         gpu=gpu,
         disk=disk,
@@ -127,9 +133,10 @@ class _Planner:
     def __call__(self, request: Request) -> Plan:
         """Return the plan of one request, without what fits instead of it."""
         placement = Placement.of(request)
-        machine = Machine.of(request.ram, request.gpu, request.disk, placement.files)
+        machine = Machine.of(request.ram, request.gpu, request.disk, placement.files, request.processes)
         sizes = Sizes.of(request, placement)
-        settled = placement.settled(free_for_rows(sizes, machine), machine.disk or 0)
+        free = free_for_rows(sizes, machine, request.processes)
+        settled = placement.settled(free, machine.disk or 0, request.processes)
         if settled.dataset is not placement.dataset:  # the loader reads what a function made
             sizes = Sizes.of(request, settled)
         placement = settled

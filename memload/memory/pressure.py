@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from memload._core import RowCache
-from memload.memory.budget import Memory, memory
+from memload.memory.budget import Memory, local_processes, memory
 from memload.memory.tiers import LEAST_CACHE_BYTES
 
 _LEAST_INTERVAL = 0.01  # seconds between two looks
@@ -49,7 +49,7 @@ class Pressure:
         if time.monotonic() < self.next_look:
             return
         began = time.thread_time()
-        wanted = to_give_back(memory())
+        wanted = -(-to_give_back(memory()) // local_processes())  # the others of this machine look, too
         self.next_look = time.monotonic() + max(_LEAST_INTERVAL, _TIMES * (time.thread_time() - began))
         for cache in self.caches if wanted else ():
             held = cache.stats()["bytes"]

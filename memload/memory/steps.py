@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import inspect
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -89,10 +90,21 @@ def _usual_loss(model: torch.nn.Module, teachers: Sequence[torch.nn.Module], bat
 
 def _called(model: torch.nn.Module, batch: Any) -> Any:
     if isinstance(batch, Mapping):
-        return model(**batch)
+        named = _named(model, batch)
+        return model(**named) if named else model(next(iter(batch.values())))
     if type(batch) in (list, tuple):
         return model(batch[0])
     return model(batch)
+
+
+def _named(model: torch.nn.Module, batch: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What of a batch a model takes by name; all where it takes whatever comes."""
+    parallel = torch.nn.parallel.DistributedDataParallel
+    parameters = inspect.signature((model.module if isinstance(model, parallel) else model).forward).parameters.values()
+    if any(one.kind is one.VAR_KEYWORD for one in parameters):
+        return batch
+    names = {one.name for one in parameters if one.kind is not one.POSITIONAL_ONLY}
+    return {name: part for name, part in batch.items() if name in names}
 
 
 def _differentiable(out: Any) -> Iterator[torch.Tensor]:

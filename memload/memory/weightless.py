@@ -7,13 +7,13 @@ its size, on any machine. Torch's fake tensors are those that its compiler uses.
 from __future__ import annotations
 
 import contextlib
-import copy
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
+
+from memload.memory.optimizer_bytes import twin_over
 
 PRECISIONS: dict[str, tuple[torch.dtype | None, torch.dtype | None]] = {
     "float32": (None, None),
@@ -101,13 +101,14 @@ class Weightless:
 
     def optimizer(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
         """Return an optimizer of the same kind and settings, without state, over parameters without memory."""
-        twin = copy.copy(optimizer)
-        twin.state = defaultdict(dict)
-        twin.param_groups = [
+        twin: torch.optim.Optimizer = twin_over(optimizer, self._groups)
+        return twin
+
+    def _groups(self, optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+        return [
             {**group, "params": [self._trained.get(id(p), p) for p in group["params"]]}
             for group in optimizer.param_groups
         ]
-        return twin
 
     def trained(self, modules: Iterable[torch.nn.Module]) -> list[torch.nn.Parameter]:
         """Return parameters without memory, on "meta", for those that these modules train."""

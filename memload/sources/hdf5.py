@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from memload.errors import FormatError
 from memload.fields import Field, check_size, digest_of
 from memload.sources.hdf5_filters import Filter
 from memload.sources.hdf5_layout import NEVER_WRITTEN, Chunks, Stored, read_layout
+from memload.sources.hdf5_links import follow, listed_links
 from memload.sources.members import Key, check_lengths, choose
 from memload.sources.packages import package
 from memload.sources.tile_blocks import blocks_of
@@ -48,21 +49,24 @@ def open_hdf5(path: Path, key: Key = None, field: str | None = None) -> dict[str
 
     Args:
         path: the file.
-        key: as in `choose`; links are followed, into other files too.
+        key: as in `choose`; links that it names are followed, also to other files in the folder of this one.
         field: another name for a single dataset.
 
     Raises:
-        FormatError: the file is malformed; a link leads nowhere; or a dataset is stored in a way that memload does not
-            read.
+        FormatError: the file is malformed; a link leads nowhere, out of the folder or in a circle; or a dataset is
+            stored in a way that memload does not read.
         KeyError, TypeError, ValueError: as `choose`; lengths differ.
         ImportError: h5py is not installed.
     """
     h5py = package("h5py", "hdf5", str(path))
-    with _as_format_errors(path):
-        file = h5py.File(path, "r", locking="best-effort")
-    with file:
+    with ExitStack() as files:
         with _as_format_errors(path):
-            found = _datasets(path, file, key)
+            file = files.enter_context(h5py.File(path, "r", locking="best-effort"))
+            found = _datasets(path, file, key, files)
+            if not found and (links := listed_links(path, file)):
+                raise FormatError(
+                    f"{path}: holds no datasets but by links, which are followed if key= names them: {links}"
+                )
             forms = {name: (dataset.shape, _dtype(dataset)) for name, dataset in found.items()}
         chosen = choose(path, found, key, field)
         if key is None and len({shape[:1] if shape else None for shape, _ in forms.values()}) > 1:
@@ -98,12 +102,12 @@ def _as_format_errors(path: Path) -> Iterator[None]:
         raise FormatError(f"{path}: HDF5 cannot read it ({error})") from error
 
 
-def _datasets(path: Path, file: Any, key: Key) -> dict[str, Any]:
+def _datasets(path: Path, file: Any, key: Key, files: ExitStack) -> dict[str, Any]:
     """The datasets of which `choose` picks some, by their paths: all, or those that the keys name."""
     keys = key.values() if isinstance(key, Mapping) else [key] if isinstance(key, str) else key
     found: dict[str, Any] = {}
     for one in keys if isinstance(keys, Iterable) else ():
-        named = _named(path, file, one.strip("/")) if isinstance(one, str) and one.strip("/") else {}
+        named = _named(path, file, one.strip("/"), files) if isinstance(one, str) and one.strip("/") else {}
         if not named:
             return {**dict(_below(file, "", set())), **found}
         found.update(named)
@@ -130,33 +134,14 @@ def _below(group: Any, above: str, seen: set[Any]) -> Iterator[tuple[str, Any]]:
             yield from _below(member, f"{at}/", seen)
 
 
-def _named(path: Path, file: Any, name: str) -> dict[str, Any]:
+def _named(path: Path, file: Any, name: str, files: ExitStack) -> dict[str, Any]:
     """What a path leads to, by links too: a dataset, those of a group, or nothing, if there is no such path."""
     import h5py
 
-    parts = name.split("/")
-    for at in ("/".join(parts[: k + 1]) for k in range(len(parts))):
-        link = file.get(at, getlink=True)
-        if link is None:
-            return {}
-        try:
-            member = file[at]
-        except (KeyError, OSError) as error:
-            if isinstance(link, h5py.HardLink):
-                raise
-            raise FormatError(f"{path}: {at!r} {_leads(path, link)}") from error
-        if at != name and isinstance(member, h5py.Dataset):
-            return {}
+    member = follow(path, file, name, files)
+    if member is None:
+        return {}
     return {name: member} if isinstance(member, h5py.Dataset) else dict(_below(member, f"{name}/", set()))
-
-
-def _leads(path: Path, link: Any) -> str:
-    if not hasattr(link, "filename"):
-        return f"is a link to {link.path!r}, which is not there"
-    return (
-        f"is a link to {link.path!r} in {link.filename!r}, which is not there; such paths count from the folder of "
-        f"{path.name}: put that file there, or open it itself"
-    )
 
 
 def _listing(forms: Mapping[str, tuple[Any, str]]) -> str:

@@ -1,0 +1,104 @@
+"""What a path in an HDF5 file leads to, followed link by link: so that one that leads nowhere, out of the folder, or in
+a circle is told by its name and its target, and no other file is opened than the one that is meant.
+
+HDF5 itself would look for the file of an external link in the working directory and where the environment says, too.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from memload.errors import FormatError
+
+_MOST_LINKS = 16  # as many as HDF5 follows
+_MOST_SHOWN = 8
+
+
+def follow(path: Path, file: Any, name: str, files: ExitStack) -> Any | None:
+    """Return the dataset or the group that a path of a file leads to; None if there is no such path.
+
+    Args:
+        path: of the file.
+        file: the file, open.
+        name: of a dataset or group.
+        files: closes the files that links led to.
+
+    Raises:
+        FormatError: a link on the way leads nowhere, to a file outside the folder of `path`, or in a circle.
+    """
+    import h5py
+
+    links: list[str] = []
+    member, parts = file["/"], _parts(name)
+    while parts:
+        part = parts.pop(0)
+        link = member.get(part, getlink=True) if isinstance(member, h5py.Group) else None
+        if link is None:
+            if links:
+                raise FormatError(f"{path}: {links[-1]}, which is not there")
+            return None
+        if isinstance(link, h5py.HardLink):
+            member = member[part]
+            continue
+        links.append(_said(path, member, part, link))
+        if len(links) > _MOST_LINKS:
+            shown, circle = list(dict.fromkeys(links)), ", in a circle" * (len(set(links)) < len(links))
+            listed = ", ".join(shown[:_MOST_SHOWN])
+            raise FormatError(f"{path}: {name!r} leads through more than {_MOST_LINKS} links{circle}: {listed}")
+        if isinstance(link, h5py.ExternalLink):
+            member = _other_file(path, member.file, link, links[-1], files)["/"]
+        elif link.path.startswith("/"):
+            member = member.file["/"]
+        parts = [*_parts(link.path), *parts]
+    return member
+
+
+def listed_links(path: Path, file: Any) -> str:
+    """Return the links at the top of a file, for messages; "" if there are none."""
+    import h5py
+
+    links = [(name, file.get(name, getlink=True)) for name in file]
+    said = [_said(path, file, name, link) for name, link in links if not isinstance(link, h5py.HardLink)]
+    return "; ".join([*said[:_MOST_SHOWN], *(["and more"] if len(said) > _MOST_SHOWN else [])])
+
+
+def _parts(name: str) -> list[str]:
+    return [part for part in name.split("/") if part not in ("", ".")]
+
+
+def _said(path: Path, group: Any, name: str, link: Any) -> str:
+    where = f"{group.name.rstrip('/')}/{name}".lstrip("/")
+    holder = Path(os.fsdecode(group.file.filename))
+    of_another = f" of {holder.name!r}" if holder.name != path.name else ""
+    other = f" in {link.filename!r}" if hasattr(link, "filename") else ""
+    return f"{where!r}{of_another} is a link to {link.path!r}{other}"
+
+
+def _plain(path: Path) -> Path:
+    """The path by its text: what a link says may not lead out of the folder; symlinks are its owner's."""
+    return Path(os.path.normpath(path.absolute()))
+
+
+def _other_file(path: Path, holder: Any, link: Any, said: str, files: ExitStack) -> Any:
+    """Open the file of an external link: beside the file that has the link, in the folder of `path` or below."""
+    import h5py
+
+    folder = _plain(path).parent
+    target = _plain(Path(os.fsdecode(holder.filename)).parent / link.filename)
+    if not target.is_relative_to(folder):
+        raise FormatError(
+            f"{path}: {said}, outside the folder of {path.name}. memload follows links to files in that folder and "
+            f"below it only; open the file itself: memload.open({str(target)!r}, key={link.path!r})"
+        )
+    if not target.is_file():
+        raise FormatError(
+            f"{path}: {said}, which is not there; such paths count from the folder of {Path(holder.filename).name}: "
+            "put that file there, or open it itself"
+        )
+    try:
+        return files.enter_context(h5py.File(target, "r", locking="best-effort"))
+    except OSError as error:
+        raise FormatError(f"{path}: {said}, which HDF5 cannot read ({error})") from error

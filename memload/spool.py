@@ -1,0 +1,52 @@
+"""Bytes of a shard that wait until it is known where they go, in a file without a name on the same disk."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+_COPY_BYTES = 2**24
+
+
+class Spool:
+    """A run of bytes in a file that others may share: there may be more of them than a process may open files.
+
+    Args:
+        file: takes the bytes; nothing is written any more once one of its runs is read.
+    """
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.nbytes = 0
+        self._file = file
+        self._extents: list[tuple[int, int]] = []  # where in the file they begin and end
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Append bytes."""
+        begin = self._file.tell()
+        view = memoryview(data)
+        while len(view):
+            view = view[self._file.write(view) :]
+        if self._extents and self._extents[-1][1] == begin:
+            begin = self._extents.pop()[0]
+        self._extents.append((begin, self._file.tell()))
+        self.nbytes += memoryview(data).nbytes
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yield all bytes in order, some megabytes at once."""
+        for begin, end in self._extents:
+            self._file.seek(begin)
+            while begin < end and (piece := self._file.read(min(_COPY_BYTES, end - begin))):
+                begin += len(piece)
+                yield piece
+
+    def close(self) -> None:
+        """Give the disk's space back, also that of the others in the file. May be called again."""
+        self._file.close()
+
+
+def spools(directory: Path, count: int = 1) -> list[Spool]:
+    """Return so many runs in one new file, which has no name, in the directory."""
+    file: IO[bytes] = tempfile.TemporaryFile(dir=directory, buffering=0)  # noqa: SIM115 - closed by Spool.close()
+    return [Spool(file) for _ in range(count)]
