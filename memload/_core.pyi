@@ -712,4 +712,8 @@ def skip_permutation(state: numpy.typing.NDArray[numpy.uint8], rows: typing.Supp
     """
     Change the state as permutation() does.
     """
+def withheld(nbytes: typing.SupportsInt | typing.SupportsIndex) -> typing.Any:
+    """
+    A DLPack capsule of so many bytes, zeros on huge pages, which processes that are forked do not have.
+    """
 version: str

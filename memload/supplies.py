@@ -17,6 +17,7 @@ from memload.same_source import identity_of
 from memload.transposing import Transposer, segments_of
 
 _AS_THEY_ARE = Conversion()
+_PARTS = 4  # of a block, converted one after the other
 
 
 class Supply(Protocol):
@@ -80,12 +81,13 @@ class DatasetSupply:
             made = transposer.rows(across, every, segment) if across else {}
             for begin in range(max(start, segment.start), segment.stop, step):
                 numbers = np.arange(begin, min(begin + step, segment.stop))
-                yield {
+                rows = {
                     name: gather_rows(made[name], numbers - segment.start)
                     if name in made
-                    else every[name].apply(gather_rows(field, numbers, buffers[name]))
+                    else gather_rows(field, numbers, buffers[name])
                     for name, field in fields.items()
                 }
+                yield from _converted(rows, {name: one for name, one in conversions.items() if name not in made}, step)
 
 
 class ArraySupply:
@@ -124,13 +126,24 @@ class ArraySupply:
         """Yield the converted rows from `start` on, up to `step` at once, each block valid until the next."""
         for begin in range(start, self.rows, step):
             chosen = slice(begin, begin + step) if self._numbers is None else self._numbers[begin : begin + step]
-            yield self._rows(conversions, chosen)
+            yield from _converted(self._rows({}, chosen), conversions, step)
 
     def _rows(self, conversions: Mapping[str, Conversion], chosen: slice | NDArray[np.int64]) -> dict[str, Rows]:
         return {
             name: conversions.get(name, _AS_THEY_ARE).apply(as_rows(name, array[chosen]))
             for name, array in self._arrays.items()
         }
+
+
+def _converted(rows: Mapping[str, Rows], conversions: Mapping[str, Conversion], step: int) -> Iterator[dict[str, Rows]]:
+    """Yield a block of at most `step` rows, converted, in some parts.
+
+    What is made of each part is given back before the next: of a whole block, it would come and go in pieces so large
+    that the C library keeps them.
+    """
+    piece = -(-step // _PARTS) if conversions else step
+    for at in range(0, len(next(iter(rows.values()))), piece):
+        yield {name: conversions.get(name, _AS_THEY_ARE).apply(one.cut(at, at + piece)) for name, one in rows.items()}
 
 
 def gather_rows(field: Field, numbers: NDArray[np.int64], buffer: NDArray[np.uint8] | None = None) -> Rows:

@@ -359,6 +359,16 @@ class Foreign(torch.optim.Optimizer):
                 p.sub_(self.kept[k][0], alpha=group["lr"])
 
 
+class Anew(Foreign):
+    """Makes what it keeps anew in every step."""
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for k, p in enumerate(group["params"]):
+                self.kept[k] = [p.clone(), p.clone()]
+
+
 class Closed(Foreign):
     """Needs a closure."""
 
@@ -381,7 +391,7 @@ class Around(Foreign):
 def test_what_optimizers_from_elsewhere_keep_is_found_and_else_called_unknown():
     weights = sum(p.numel() for p in perceptron().parameters()) * 4
     common = {"gpu": "8GB", "ram": "16GB", "disk": "1TB"}
-    for kind in (Foreign, Around):
+    for kind in (Foreign, Around, Anew):
         model = perceptron()
         made = kind(model.parameters())
         for given in (kind, made, lambda parameters, kind=kind: kind(parameters, lr=0.5)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import sys
 import threading
 import time
 import warnings
@@ -28,11 +29,13 @@ class CompiledStep:
 
     Attributes:
         seconds: of one step, once all is compiled; None: not measured.
+        plain: of one that is not, made in the same thread.
         compiling: seconds that the first one took, or all that was tried.
         why_not: why it was not measured; empty where it was.
     """
 
     seconds: float | None
+    plain: float
     compiling: float
     why_not: str = ""
 
@@ -52,10 +55,12 @@ def compiled_step(
         limit: seconds for all of that.
     """
     begin = time.perf_counter()
-    compiling = 0.0
+    plain = compiling = 0.0
 
     def run() -> float:
-        nonlocal compiling
+        nonlocal begin, plain, compiling
+        plain = timed()
+        begin = time.perf_counter()
         with warnings.catch_warnings(), _compiled(models):
             warnings.simplefilter("ignore")  # the compiler's own deprecations
             first()
@@ -65,11 +70,11 @@ def compiled_step(
     try:
         seconds = _within(limit, run)
     except _TooLong:
-        return CompiledStep(None, limit, f"it took more than {limit:g} s")
+        return CompiledStep(None, plain, limit, f"it took more than {limit:g} s")
     except Exception as error:
         took = time.perf_counter() - begin
-        return CompiledStep(None, took, f"it failed here ({type(error).__name__}: {first_line(error)[:120]})")
-    return CompiledStep(seconds, compiling)
+        return CompiledStep(None, plain, took, f"it failed here ({type(error).__name__}: {first_line(error)[:120]})")
+    return CompiledStep(seconds, plain, compiling)
 
 
 @contextlib.contextmanager
@@ -107,12 +112,24 @@ def _within(limit: float, call: Callable[[], Any]) -> Any:
     thread.start()
     thread.join(limit)
     late = thread.is_alive()
-    while thread.is_alive():
-        assert thread.ident is not None
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(_TooLong))
-        thread.join(_AGAIN)
+    with _unsaid():
+        while thread.is_alive():
+            assert thread.ident is not None
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(_TooLong))
+            thread.join(_AGAIN)
     if late:
         raise _TooLong
     if failed:
         raise failed[0]
     return done[0]
+
+
+@contextlib.contextmanager
+def _unsaid() -> Iterator[None]:
+    """Says nothing of a `_TooLong` that fell into a callback of Python's, which ends nothing: it is raised again."""
+    before = sys.unraisablehook
+    sys.unraisablehook = lambda said: None if said.exc_type is _TooLong else before(said)
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before

@@ -26,6 +26,7 @@ from memload.memory.variants import Kind, RowBatches
 from memload.sizes import format_size, parse_size
 
 _TIMED = 3  # steps, of which the fastest counts
+_PLAIN = ("fp32", "float32")
 _WORTH_IT = 0.95  # of the time: what a compiled step must stay below
 
 
@@ -181,7 +182,8 @@ def fit(
     ways = [_Way(settings[p], p, checkpointing, mode) for checkpointing in (False, True) for p in precisions]
     if not blocks_of(first.models):
         ways = [way for way in ways if not way.checkpointing]
-    plain = _Way(setting_of(model, sample, device, limit=1, **common), "fp32", False, mode)
+    plain = next((way for way in ways if way.precision in _PLAIN and not way.checkpointing), None)
+    plain = plain or _Way(setting_of(model, sample, device, limit=1, **common), "fp32", False, mode)
     frozen, window = frozen_bytes([*first.models, *first.teachers])
     options = [
         way.option(parse_size(size), effective_batch, min_batch_size, saved, plain.seconds)
@@ -297,10 +299,10 @@ def _compiling(kind: Kind, way: _Way, limit: float | None) -> tuple[bool, str, f
     if limit is None or not way.runs:
         how = "compile_within=60 measures it" if way.runs else 'mode="measured" and compile_within=60 measure it'
         return True, f"torch.compile: worth trying, not measured ({how}); {one_shape}.", None
-    plain, found = way.seconds, way.compiled(limit)
-    if plain is None or found.seconds is None:
+    found = way.compiled(limit)
+    if found.seconds is None:
         return False, f"torch.compile: not measured, since {found.why_not}.", None
-    relative = found.seconds / plain
+    relative = found.seconds / found.plain
     took = f"a step takes {relative:.2f} of the time in {way.precision}, compiling took {found.compiling:.0f} s"
     worth = relative < _WORTH_IT
     return worth, f"torch.compile: {'yes' if worth else 'no'}: {took}{'; ' + one_shape if worth else ''}.", relative

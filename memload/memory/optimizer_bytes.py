@@ -71,16 +71,25 @@ def kept_bytes(optimizer: torch.optim.Optimizer) -> int:
 
 def _stepped(twin: Any) -> OptimizerBytes:
     """What a twin takes for two steps, of which the first makes its state."""
+    if not type(twin).__module__.startswith("torch.optim"):
+        return _stepped_elsewhere(twin)
     state = temporary = 0
-    foreign = not type(twin).__module__.startswith("torch.optim")
     with no_collection():
         for _ in range(2):
             with Allocations() as seen:
                 type(twin).step(twin)
-            made = seen.live if foreign else nbytes_of(_tensors(twin.state)) - state
+            made = nbytes_of(_tensors(twin.state)) - state
             state += made
             temporary = max(temporary, seen.peak - made)
     return OptimizerBytes(state, temporary)
+
+
+def _stepped_elsewhere(twin: Any) -> OptimizerBytes:
+    """The same of a class that may keep things anywhere: what is there after both steps, wherever it is."""
+    with no_collection(), Allocations() as seen:
+        for _ in range(2):
+            type(twin).step(twin)
+        return OptimizerBytes(seen.live, seen.peak - seen.live)
 
 
 def _by_primes(optimizer: torch.optim.Optimizer, device_type: str) -> OptimizerBytes:
