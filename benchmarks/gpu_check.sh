@@ -1,24 +1,29 @@
 #!/usr/bin/env bash
 # Builds memload with its CUDA kernels, runs the tests that need a GPU and the GPU benchmarks, without any network, and
-# prints one table last: each figure beside what it should reach. In all it takes less than nine minutes: the limits below
-# add up to 530 seconds, what matters most comes first, and a benchmark that runs longer than its share is ended; the
-# figures that it has by then are kept.
+# prints one table last: each figure beside what it should reach. In all it takes less than nine minutes: what matters
+# most comes first, a part that runs longer than its share is ended, and what has not begun when the time is over is
+# left out. The figures that a benchmark has by then are kept.
 #
 #     benchmarks/gpu_check.sh [FOLDER_OF_WHEELS]
 #
 # What the machine must have: a GPU with its driver, nvcc 12 or newer (older than 12.8, it makes no machine code for
-# compute capability 10 and up, and the driver translates PTX), a C++20 compiler, and a Python (3.10 or newer; PYTHON=...
-# names it) with torch for CUDA, numpy, cmake, ninja, pybind11 and scikit-build-core.
-# What may have to travel as wheels, where that Python lacks it: blosc2 (to build with; nothing of what it needs), xxhash,
-# tqdm, pytest (with its own needs: iniconfig, packaging, pluggy, pygments). Fetch them elsewhere by
-# `pip download --no-deps`, and name their folder as the argument.
+# compute capability 10 and up, and the driver translates PTX), a C++20 compiler, and a Python (3.10 or newer, with its
+# headers; PYTHON=... names it) with torch for CUDA, numpy, cmake, ninja, pybind11 and scikit-build-core.
+# What may have to travel as wheels, where that Python lacks it or has it older than is asked for below: blosc2 (to
+# build with; nothing of what it needs), pybind11, scikit-build-core, xxhash, tqdm, hypothesis (with sortedcontainers),
+# pytest (with iniconfig, packaging, pluggy, pygments). Fetch them elsewhere by `pip download --no-deps`, and name their
+# folder as the argument.
 #
-# Writes <benchmark>_<device>_<date>.json and gpu_table_<device>_<date>.txt into ${OUT:-benchmarks/results}. Nothing is
-# installed outside a temporary folder, where about 5 GB of data are made (TMPDIR=... names another place for it).
+# Writes <benchmark>_<device>_<date>.json, gpu_tests_<device>_<date>.txt and gpu_table_<device>_<date>.txt into
+# ${OUT:-benchmarks/results}. Nothing is installed outside a temporary folder, where about 5 GB of data are made
+# (TMPDIR=... names another place for it).
 #
 # Not yet run on a machine with a GPU: the kernels are compiled for every architecture, and the benchmarks
 # have run on a CPU (--quick --device cpu), where what is for CUDA alone is left out; no figure exists so far.
 set -euo pipefail
+
+total=520    # seconds; what has to be killed takes a few more
+prepared=235 # of these for the build and the tests
 
 repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 wheels=${1:+$(cd "$1" && pwd)}
@@ -29,6 +34,7 @@ trap 'rm -rf "$work"' EXIT
 failed=()
 mkdir -p "$out"
 out=$(cd "$out" && pwd)
+command -v nvcc > /dev/null || PATH=$PATH:/usr/local/cuda/bin # where the toolkit's own packages put it
 
 # From here on, `import memload` must find the installed package, never the source tree.
 cd "$work"
@@ -39,68 +45,90 @@ if [ -n "$wheels" ]; then
 fi
 
 "$python" - <<'EOF'
-import importlib.util
+import importlib.metadata
+import re
 import shutil
 import sys
 
-needed = ["torch", "numpy", "tqdm", "xxhash", "pytest", "pybind11", "scikit_build_core", "blosc2"]
-missing = [name for name in needed if importlib.util.find_spec(name) is None]
-missing += [tool for tool in ("nvcc", "cmake", "ninja") if shutil.which(tool) is None]
-if missing:
-    sys.exit("gpu_check.sh: missing " + ", ".join(missing) + "; Python packages may come from a folder of wheels")
+needed = {"torch": "2.6", "numpy": "1.26", "tqdm": "4.66", "xxhash": "3.4", "pytest": "8.2", "hypothesis": "6.100"}
+needed |= {"pybind11": "3.0", "blosc2": "4.0", "scikit-build-core": "0.11"}
+lacking = [f"{tool} on the PATH" for tool in ("nvcc", "cmake", "ninja") if shutil.which(tool) is None]
+for name, least in needed.items():
+    try:
+        found = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        lacking.append(name)
+        continue
+    if [int(n) for n in re.findall(r"\d+", found)] < [int(n) for n in least.split(".")]:
+        lacking.append(f"{name} {least} or newer ({found} is there)")
+if lacking:
+    sys.exit(f"gpu_check.sh: there is no {', no '.join(lacking)}; Python packages may come from a folder of wheels")
 import torch
 
 if not torch.cuda.is_available():
     sys.exit(f"gpu_check.sh: torch {torch.__version__} finds no CUDA device")
 print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, Python {sys.version.split()[0]}")
 EOF
-
-echo "== build"
-timeout 160 "$python" -m pip install --quiet --no-build-isolation --no-deps --no-index --target "$work/site" \
-  --config-settings=cmake.define.MEMLOAD_CUDA=ON --config-settings=build-dir="$work/build" "$repo"
-
-echo "== tests"
-mapfile -t tests < <(grep -l 'mark\.gpu' "$repo"/tests/test_*.py)
-gpu_tests=("$python" -m pytest -c "$repo/pyproject.toml" --rootdir "$repo" -p no:cacheprovider -q -m gpu)
-timeout 75 "${gpu_tests[@]}" "${tests[@]}" || failed+=("tests")
-
 device=$("$python" -c 'import re, torch; print(re.sub(r"\W+", "-", torch.cuda.get_device_name()).strip("-").lower())')
 day=$(date -u +%Y-%m-%d)
+
+echo "== build ($SECONDS s)"
+timeout $((prepared - SECONDS)) "$python" -m pip install --quiet --no-build-isolation --no-deps --no-index \
+  --target "$work/site" --config-settings=build-dir="$work/build" \
+  --config-settings=cmake.define.MEMLOAD_CUDA=ON \
+  --config-settings=cmake.define.pybind11_ROOT="$("$python" -m pybind11 --cmakedir)" "$repo"
+
+echo "== tests ($SECONDS s)"
+mapfile -t tests < <(grep -l 'mark\.gpu' "$repo"/tests/test_*.py)
+export PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 # what else is installed there may warn, and warnings are errors
+gpu_tests=("$python" -m pytest -c "$repo/pyproject.toml" --rootdir "$repo" -p no:cacheprovider -q --tb=short -m gpu)
+left=$((prepared - SECONDS))
+timeout -s INT -k 10 $((left < 60 ? 60 : left)) "${gpu_tests[@]}" --durations=5 "${tests[@]}" 2>&1 |
+  tee "$out/gpu_tests_${device}_${day}.txt" || failed+=("tests")
+
 results=()
 
 # benchmark NAME SECONDS [ARGUMENTS...]
 benchmark() {
-  local name=$1 limit=$2 left=$((530 - SECONDS))
+  local name=$1 limit=$2 left=$((total - SECONDS))
   shift 2
-  echo "== $name"
+  echo "== $name ($SECONDS s)"
   results+=("$out/${name}_${device}_${day}.json")
   if [ "$left" -lt 10 ]; then
-    echo "left out: nine minutes are nearly over"
+    echo "left out: the time is nearly over"
     return
   fi
   timeout -s INT -k 10 $((limit < left ? limit : left)) "$python" "$repo/benchmarks/$name.py" \
     --cache "$work" --out "${results[-1]}" "$@" || failed+=("$name")
 }
 
-benchmark gpu_loader 100
-benchmark gpu_cast 45
-benchmark gpu_copy 30
-benchmark gpu_step 35
-benchmark gpu_resident 30
-benchmark gpu_offload 20
+benchmark gpu_loader 130
+benchmark gpu_cast 75
+benchmark gpu_copy 35
+benchmark gpu_resident 40
+benchmark gpu_step 50
+benchmark gpu_offload 25
 
-echo "== memory checker"
+# Status 99 is the checker's own, for an error that it found; any other tells that it, or a test, did not get so far.
+echo "== memory checker ($SECONDS s)"
 if ! command -v compute-sanitizer > /dev/null; then
   echo "compute-sanitizer is not installed: left out"
-elif ! timeout 10 compute-sanitizer --tool memcheck "$python" -c 'import torch; torch.zeros(9, device="cuda")' \
-  > "$work/tried" 2>&1; then
-  echo "compute-sanitizer does not work on this machine, or is too slow: left out ($(tail -n 1 "$work/tried"))"
+elif [ $((total - SECONDS)) -lt 30 ]; then
+  echo "left out: the time is nearly over"
 else
-  timeout 25 compute-sanitizer --tool memcheck --error-exitcode 9 \
-    "${gpu_tests[@]}" "$repo/tests/test_cast_gpu.py" -k "length or misalignment" || failed+=("memory checker")
+  status=0
+  timeout -k 5 $((total - SECONDS)) compute-sanitizer --tool memcheck --report-api-errors no --error-exitcode 99 \
+    "${gpu_tests[@]}" -k "length or misalignment or place" "$repo"/tests/test_{cast,kernels}_gpu.py \
+    > "$work/memcheck" 2>&1 || status=$?
+  case $status in
+    0) echo "nothing found" ;;
+    99) tail -n 40 "$work/memcheck" && failed+=("memory checker") ;;
+    124 | 137) echo "not at its end in time; found until then: $(grep -c 'Invalid _' "$work/memcheck" || true)" ;;
+    *) echo "did not get to its end, with status $status: $(tail -n 3 "$work/memcheck")" ;;
+  esac
 fi
 
-echo "== all figures"
+echo "== all figures ($SECONDS s)"
 [ ${#failed[@]} -eq 0 ] || echo "did not end well, see above: ${failed[*]}"
 "$python" "$repo/benchmarks/gpu_table.py" "${results[@]}" | tee "$out/gpu_table_${device}_${day}.txt"
 exit ${#failed[@]}

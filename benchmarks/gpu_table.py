@@ -35,7 +35,7 @@ def main() -> None:
         print(*lines(found), sep="\n")
     for path in paths:
         if not path.exists():
-            print(f"{path.name}: missing; the benchmark did not finish, see above")
+            print(f"{path.name}: missing; the benchmark has not begun, or found nothing in its time: see above")
 
 
 if __name__ == "__main__":

@@ -104,7 +104,9 @@ class Bench:
             return
         kept = {"benchmark": self.name, "machine": machine(), "rounds": self.rounds, "pages": self.pages, **self.about}
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps({**kept, "figures": self.figures}, indent=1) + "\n")
+        written = path.with_suffix(".part")
+        written.write_text(json.dumps({**kept, "figures": self.figures}, indent=1) + "\n")
+        written.replace(path)  # a run that is stopped meanwhile leaves the figures before
 
 
 class Contestant:

@@ -224,7 +224,8 @@ def measure(variant: str, dataset: Dataset, dtype: torch.dtype | None, threads: 
 
 def table(lines: Sequence[Line]) -> str:
     """The lines as text: samples/s, and what FastLoader reaches of the ceiling."""
-    text = [f"{'':8}{'ordinary':>12}{'streaming':>12}{'GB/s':>8}{'FastLoader':>12}{'share':>8}"]
+    loaders = f"{'FastLoader':>12}{'share':>8}" if any(line.loader for line in lines) else ""
+    text = [f"{'':8}{'ordinary':>12}{'streaming':>12}{'GB/s':>8}{loaders}"]
     for line in lines:
         own = (
             "" if line.loader is None or line.share is None else f"{line.loader.median:12,.0f}{line.share.median:8.2f}"

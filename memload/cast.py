@@ -9,7 +9,7 @@ what else a `Cast` can do is in cast_rule.py:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import torch
@@ -18,13 +18,14 @@ from torch.utils.data import Dataset, IterableDataset
 from memload import _core
 from memload.cast_rule import Cast as Cast
 from memload.dense import is_dense
-from memload.device import cuda_module, cuda_state, warn_of_fallback
+from memload.device import cuda_module, kernels_run_on
 from memload.dtypes import code_of, dtype_name
 from memload.gathered import GatheredRows
 from memload.ragged_samples import NO_FORMS, sample_of
 from memload.stats import LoaderStats
 
 _KERNEL_TARGETS = (torch.bfloat16, torch.float16, torch.float32)
+_TARGETS = (*_KERNEL_TARGETS, torch.float64)
 
 # Results above this size do not fit into a last level cache beside anything else, and are written past it.
 _STREAMING_BYTES = 64 << 20
@@ -58,7 +59,8 @@ def cast_stim(
         >>> cast_stim(torch.tensor([[127, 254]], dtype=torch.uint8), norm_removed=True)
         tensor([[0.0000, 0.4980]])
     """
-    rule = Cast(dtype, norm_removed)
+    if dtype not in _TARGETS or not isinstance(norm_removed, bool):
+        Cast(dtype, norm_removed)  # which says what is wrong
     for what, given in (("", x), ("out= as ", out)):
         if not isinstance(given, torch.Tensor) and (given is not None or not what):
             raise TypeError(f"cast_stim takes {what}a tensor, got {type(given).__name__}; torch.as_tensor makes one")
@@ -67,43 +69,42 @@ def cast_stim(
     if x.layout != torch.strided:
         raise ValueError(f"cast_stim takes strided tensors, got {x.layout}; use x.to_dense()")
     if out is not None:
-        return _cast_into(out, x, rule)
-    return _cast_stim(x, norm_removed, dtype) if x.dtype == torch.uint8 else x.to(dtype)
+        return _cast_into(out, x, norm_removed, dtype)
+    if x.dtype != torch.uint8:
+        return x.to(dtype)
+    made: torch.Tensor = _CAST(x, norm_removed, dtype)
+    return made
 
 
-def _cast_into(out: torch.Tensor, x: torch.Tensor, rule: Cast) -> torch.Tensor:
+def _cast_into(out: torch.Tensor, x: torch.Tensor, norm_removed: bool, dtype: torch.dtype) -> torch.Tensor:
     for what, got, expected in (
         ("shape", tuple(out.shape), tuple(x.shape)),
-        ("dtype", out.dtype, rule.dtype),
+        ("dtype", out.dtype, dtype),
         ("device", out.device, x.device),
         ("layout", out.layout, x.layout),
     ):
         if got != expected:
             raise ValueError(f"out does not fit: its {what} is {got}, the result's is {expected}")
     if x.dtype == torch.uint8:
-        _cast_stim_out(x, rule.norm_removed, out)
+        _CAST_INTO(x, norm_removed, out)
         return out
     return out.copy_(x)
 
 
-@torch.library.custom_op("memload::cast_stim", mutates_args=())
-def _cast_stim(x: torch.Tensor, norm_removed: bool, dtype: torch.dtype) -> torch.Tensor:
-    return _cast_anew(x, norm_removed, dtype)
+def _cast_anew(x: torch.Tensor, norm_removed: bool, dtype: torch.dtype) -> torch.Tensor:
+    out = _empty_as_converted(x, dtype)
+    _fill(out, x, norm_removed)
+    return out
 
 
-@_cast_stim.register_fake
-def _(x: torch.Tensor, norm_removed: bool, dtype: torch.dtype) -> torch.Tensor:  # noqa: ARG001 - the op's signature
-    return x.to(dtype)
-
-
-@torch.library.custom_op("memload::cast_stim_out", mutates_args=("out",))
-def _cast_stim_out(x: torch.Tensor, norm_removed: bool, out: torch.Tensor) -> None:
+def _cast_out(x: torch.Tensor, norm_removed: bool, out: torch.Tensor) -> None:
     if _overlap(_extent(x), _extent(out)):
         raise ValueError("out shares memory with x: give it memory of its own")
     if is_dense(out):
         _fill(out, x, norm_removed)
+        torch.autograd.graph.increment_version(out)  # nobody else tells autograd that it was written to
     else:
-        out.copy_(_cast_stim(x, norm_removed, out.dtype))
+        out.copy_(_cast_anew(x, norm_removed, out.dtype))
 
 
 def _extent(x: torch.Tensor) -> range:
@@ -116,19 +117,33 @@ def _overlap(a: range, b: range) -> bool:
     return max(a.start, b.start) < min(a.stop, b.stop)
 
 
-@_cast_stim_out.register_fake
-def _(x: torch.Tensor, norm_removed: bool, out: torch.Tensor) -> None:
-    pass
+def _define(name: str, schema: str, run: Callable[..., Any], fake: Callable[..., Any]) -> None:
+    """Make an operator of memload's, of which torch's tracers know what it returns.
+
+    By hand, since the wrappers of torch.library.custom_op take several times what all else in a call takes.
+    """
+    torch.library.define(name, schema, tags=torch.Tag.pt2_compliant_tag)
+    torch.library.impl(name, "default", run)
+    torch.library.register_fake(name, fake)
 
 
-def _cast_anew(x: torch.Tensor, norm_removed: bool, dtype: torch.dtype) -> torch.Tensor:
-    out = _empty_as_converted(x, dtype)
-    _fill(out, x, norm_removed)
-    return out
+_define(
+    "memload::cast_stim",
+    "(Tensor x, bool norm_removed, ScalarType dtype) -> Tensor",
+    _cast_anew,
+    lambda x, _norm_removed, dtype: x.to(dtype),
+)
+_define(
+    "memload::cast_stim_out",
+    "(Tensor x, bool norm_removed, Tensor(a!) out) -> ()",
+    _cast_out,
+    lambda _x, _norm_removed, _out: None,
+)
+_CAST, _CAST_INTO = torch.ops.memload.cast_stim.default, torch.ops.memload.cast_stim_out.default
 
 
 def cast_pixels(x: torch.Tensor, rule: Cast, out: torch.Tensor | None = None) -> torch.Tensor:
-    """As `cast_stim`, whose operator imports torch's compiler when it first runs: seconds in each worker process.
+    """As `cast_stim`, past torch's dispatcher, where nobody traces or maps what is called.
 
     Args:
         x: on the CPU or a CUDA device.
@@ -160,7 +175,7 @@ def _fill(out: torch.Tensor, x: torch.Tensor, norm_removed: bool) -> None:
     """Cast ``x`` into the dense ``out`` as one run of elements, in the order in which ``out`` has them."""
     if x.numel() == 0:
         return
-    if _strides(x) != _strides(out):
+    if not (x.is_contiguous() and out.is_contiguous()) and _strides(x) != _strides(out):
         x = torch.empty_strided(out.shape, out.stride(), dtype=x.dtype, device=x.device).copy_(x)
     if x.device.type == "cpu":
         _fill_on_cpu(out, x, norm_removed)
@@ -184,10 +199,7 @@ def _fill_on_cpu(out: torch.Tensor, x: torch.Tensor, norm_removed: bool) -> None
 
 
 def _fill_on_cuda(out: torch.Tensor, x: torch.Tensor, norm_removed: bool) -> None:
-    state = cuda_state(x.device.index)
-    if not state.usable:
-        warn_of_fallback(state.reason)
-    if not state.usable or out.dtype not in _KERNEL_TARGETS:
+    if not kernels_run_on(x.device.index) or out.dtype not in _KERNEL_TARGETS:
         out.copy_(Cast(out.dtype, norm_removed).apply(x))
         return
     stream = torch.cuda.current_stream(x.device).cuda_stream

@@ -31,6 +31,7 @@ from memload.cast import Cast
 from memload.loader import FastLoader
 from memload.measure import Epoch, Spread, held_in_memory, in_turn, machine, peak_memory, ratio, run_epoch
 from memload.memory import budget
+from memload.sizes import format_size
 
 SIDE = 425
 RESPONSES = 256
@@ -188,13 +189,14 @@ def check_room(folder: Path, crops: int) -> None:
     free = budget.disk_free(folder)
     if free < need:
         raise OSError(
-            f"{folder}: the demo writes {need / 1e9:.1f} GB (with a margin), and {free / 1e9:.1f} GB are free; "
+            f"{folder}: the demo wants {format_size(need)} free (a fifth more than it writes), and "
+            f"{format_size(free)} are free; "
             "name another folder with --folder, or fewer crops with --crops"
         )
     memory = budget.memory().free
     if memory < need + _WORKING_MEMORY:
         raise OSError(
-            f"the demo needs {(need + _WORKING_MEMORY) / 1e9:.1f} GB of memory, and {memory / 1e9:.1f} GB are free; "
+            f"the demo needs {format_size(need + _WORKING_MEMORY)} of memory, and {format_size(memory)} are free; "
             "use fewer crops with --crops"
         )
 

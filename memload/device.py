@@ -73,6 +73,15 @@ def _unusable_reason(device: int) -> str:
 
 
 @functools.cache
+def kernels_run_on(device: int) -> bool:
+    """Whether the kernels run on device number ``device``, which is there; found out once, with a warning if not."""
+    state = cuda_state(device)
+    if not state.usable:
+        warn_of_fallback(state.reason)
+    return state.usable
+
+
+@functools.cache
 def warn_of_fallback(reason: str) -> None:
     """Warn once in this process, for each reason, that torch operations stand in for the kernels."""
     warnings.warn(

@@ -78,7 +78,8 @@ def memcpy_fact(threads: int) -> Fact:
     """How fast memory is copied here."""
     rate = memcpy_gb_per_second(threads)
     low = "; slow: a noisy neighbour or a small virtual machine" if rate < 4 else ""
-    return Fact("memcpy", f"{rate:.1f} GB/s with {threads} threads", f"no loader can copy batches faster{low}")
+    meaning = "about what rows that are copied as they are, from memory beyond the cache, can reach"
+    return Fact("memcpy", f"{rate:.1f} GB/s with {threads} threads", f"{meaning}{low}")
 
 
 def cache_fact(nbytes: int | None) -> Fact:

@@ -40,6 +40,9 @@ class Lender:
     tensor: torch.Tensor
     address: int | None
 
+    watched = True
+    """Whether a pass looks for changes of the tensor's values."""
+
     def check(self) -> None:
         """Raise RuntimeError if the tensor's memory has been moved."""
         if self.address is not None and self.tensor.data_ptr() != self.address:

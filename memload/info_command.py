@@ -63,7 +63,8 @@ def _told_one_by_one(paths: list[str], given: dict[str, Any]) -> bool:
         return False
     names = [name for name in names_at(Path(paths[0]), Stated(trust=given.get("trust"))) if name]
     if names:
-        print(f"{paths[0]}: {len(names)} arrays, which are no one dataset; pick those that belong together by --key")
+        several = f"{len(names)} arrays, which are no one dataset; pick those that belong together by --key"
+        print(f"{paths[0]}: {several if len(names) > 1 else '1 array, which cannot be read'}")
     for name in names:
         print(f"  {name}: {_one(paths[0], name, given)}")
     return bool(names)

@@ -115,7 +115,7 @@ def _of_groups(dataset: GroupedDataset) -> Source:
 
 def _of_dataset(dataset: Dataset) -> Source:
     fields: dict[Key, Field] = dict(dataset.fields.items())
-    lent = [lender.tensor for field in dataset.fields.values() for lender in field.lenders]
+    lent = [lender.tensor for field in dataset.fields.values() for lender in field.lenders if lender.watched]
     tags = (TAG,) if dataset.names else ()
     return Source(fields, flat(dataset.layout, list(dataset.fields)), {}, watches=watched_tensors(lent), tags=tags)
 

@@ -86,7 +86,8 @@ def _of_items(column: Ragged) -> RowCost:
     """Of a row of the mean length, where rows differ: the blocks that hold its items, where these are largest."""
     coded = [segment[2] for segment in column.segments]
     largest = max((grids[0] for grids in coded if isinstance(grids, list)), key=lambda grid: grid.tile_bytes)
-    tiles = column.planes * (1 + column.items // max(1, column.rows) // largest.tile_shape[0])
+    blocks = 1 + column.items / max(1, column.rows) / largest.tile_shape[0]  # that a row begins in, and further ones
+    tiles = column.planes * round(blocks)
     return RowCost(column.row_bytes, tiles * largest.tile_bytes, tiles)
 
 

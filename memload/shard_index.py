@@ -187,7 +187,7 @@ def _why_no_index(directory: Path) -> str:
         return "a file; expected a directory that memload.write made"
     return (
         f"no {INDEX_NAME} here, so this is no finished set of shards; memload.write makes one, and a writer that was "
-        "interrupted leaves none"
+        "interrupted leaves none (a folder of pictures: memload write --images DIR DST)"
     )
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
+from memload.sizes import format_size
+
 _STARVED = 0.1  # of the wall time: above this share, waiting is worth a sentence
 
 
@@ -107,6 +109,6 @@ class LoaderStats:
     def __str__(self) -> str:
         wall = max(self.wall_seconds, 1e-9)
         return (
-            f"{self.batches} batches, {self.rows} rows, {self.bytes_out / 1e9:.2f} GB in {self.wall_seconds:.2f} s "
-            f"({self.bytes_out / wall / 1e9:.1f} GB/s). {self.limit}"
+            f"{self.batches} batches, {self.rows} rows, {format_size(self.bytes_out)} in {self.wall_seconds:.2f} s "
+            f"({format_size(self.bytes_out / wall)}/s). {self.limit}"
         )

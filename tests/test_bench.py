@@ -216,6 +216,7 @@ def test_the_bench_command_prints_shares_and_keeps_figures(tmp_path, capsys, dat
     assert all(line["share"]["count"] == 2 for line in figures["lines"])
     assert bench.run(parser.parse_args([*words, "--ceiling"])) == 0
     assert json.loads(kept.read_text())["lines"][0]["share"] is None
+    assert "FastLoader" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

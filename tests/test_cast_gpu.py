@@ -104,6 +104,7 @@ def test_torch_compile_takes_it_without_a_graph_break(pixels: torch.Tensor) -> N
 def test_a_launch_on_a_device_that_is_not_there_raises_with_the_calls_name(pixels: torch.Tensor) -> None:
     with pytest.raises(RuntimeError, match="cudaSetDevice failed: cudaErrorInvalidDevice"):
         device.cuda_module().cast_stim(pixels.data_ptr(), pixels.data_ptr(), 16, "F32", False, 999, 0)
+    assert_as_on_cpu(pixels, cast_stim(pixels, True), True)  # it was told once, not again by the next launch
 
 
 @pytest.mark.skipif("torch.cuda.device_count() < 2", reason="needs two devices")

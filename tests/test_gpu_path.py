@@ -3,7 +3,9 @@
 import contextlib
 import gc
 import pickle
+import time
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -206,6 +208,40 @@ def test_a_batch_transform_follows_the_cast_on_the_device():
     assert_same(read, expected)
 
 
+class Held:
+    """What a transform may make of a batch: tensors, and an object with one in which nobody would look."""
+
+    def __init__(self, x):
+        self.inside = SimpleNamespace(x=[x])
+
+
+def reads_of_held(device):
+    """What the loop reads, late, of tensors that objects hold which it drops at once; and what is there to read."""
+
+    def hidden(batch):
+        return Held(device.launch(device.work, torch.mul, batch["stim"], 2))
+
+    readings = []
+    for batch in loader(cast=CAST, batch_transform=hidden, device=device):
+        readings.append(device.read(batch.inside.x[0]))
+        del batch
+    return [one() for one in readings]
+
+
+def test_tensors_that_objects_hold_are_not_used_again_before_the_loop_has_read_them():
+    late = {"copies": (0, 0), "work": (0, 0), "loop": LATE}
+    expected = [batch["stim"] * 2 for batch in on_cpu(loader(cast=CAST))]
+    assert all(map(torch.equal, reads_of_held(SimulatedInterface(**late)), expected))
+    broken = Without("hold", None, **late)
+    assert not all(map(torch.equal, reads_of_held(broken), expected))
+
+
+def test_a_field_without_elements_is_on_the_device_too():
+    ds = memload.from_arrays(x=torch.arange(6.0), none=torch.empty(6, 0, 2, dtype=torch.int16))
+    seen = [batch["none"] for batch in loader(ds, batch_size=4, device=SimulatedInterface())]
+    assert [(one.shape, one.dtype) for one in seen] == [((4, 0, 2), torch.int16), ((2, 0, 2), torch.int16)]
+
+
 def test_pictures_are_cut_and_flipped_on_the_device_as_on_the_cpu():
     augment = memload.Augment(crop=(16, 16), flip=0.5)
     cast = {"stim": memload.Cast(torch.float32, mean=0.5, std=2.0, channels=-3, augment=augment)}
@@ -322,6 +358,29 @@ def test_a_step_that_is_left_out_of_the_stock_engine_shows(call, stream, late):
     expected = on_cpu(memload.FastLoader(Nested(), batch_size=2))
     device = Without(call, stream, **late)
     assert is_caught(device, memload.FastLoader(Nested(), batch_size=2, device=device), expected)
+
+
+def doubled_there(device):
+    """Whether tensors that the loop's stream makes on the device are doubled in `work` as they should be."""
+    placer, readings = Placer(device), []
+    for k in range(20):
+        there = device.launch(device.current(), torch.full, (500,), float(k))
+        placed = placer.place([there])
+        del there
+        made = placer.launch(torch.mul, placed.pop(), 2)
+        readings.append(device.read(*placer.hand_over([made])))
+        del made
+    right = all(bool((reading() == 2.0 * k).all()) for k, reading in enumerate(readings))
+    return right and not device.simulated.violations
+
+
+@pytest.mark.filterwarnings("ignore:batches have tensors that are on")
+@pytest.mark.parametrize(
+    ("call", "late"), [("wait", {"loop": LATE, "work": (0, 0)}), ("hold", {"loop": (0, 0), "work": LATE})]
+)
+def test_what_the_loop_makes_on_the_device_is_ordered_and_held_too(call, late):
+    assert doubled_there(SimulatedInterface(**late))
+    assert not doubled_there(Without(call, "work", **late))
 
 
 def test_a_tensor_that_is_on_the_device_passes_with_one_warning():
@@ -523,6 +582,17 @@ class TestOnAGpu:
             del batch
         torch.cuda.synchronize()
         assert all(torch.equal(x.cpu(), y) for x, y in zip(moved, expected, strict=True))
+
+    def test_a_graph_is_captured_while_native_threads_copy(self):
+        x, graph = torch.ones(1000, device="cuda"), torch.cuda.CUDAGraph()
+        iterator = iter(loader(cast=CAST, device="cuda", depth=8))
+        next(iterator)
+        with torch.cuda.graph(graph):
+            y = x * 2
+            time.sleep(0.05)
+        graph.replay()
+        assert y.sum().item() == 2000
+        assert len(list(iterator)) == ROWS // BATCH - 1
 
     def test_the_stock_engine_moves_batches(self):
         expected = on_cpu(memload.FastLoader(Nested(), batch_size=4, cast=CAST))

@@ -458,6 +458,12 @@ def test_files_that_hold_no_graphs_are_refused_and_named(value, message, tmp_pat
         memload.open_graphs(saved(tmp_path / "data.pt", value))
 
 
+@pytest.mark.parametrize("opens", [memload.open, memload.open_graphs])
+def test_a_list_of_graphs_says_how_to_write_them_as_a_set(opens, tmp_path):
+    with pytest.raises(memload.FormatError, match=r"list\.pt: 2 graphs of PyTorch Geometric.*write_graphs\(directory"):
+        opens(saved(tmp_path / "list.pt", rings([3, 2])))
+
+
 def test_a_file_of_graphs_is_opened_and_converted_as_any_other(tmp_path):
     graphs = rings([3, 2])
     InMemoryDataset.save(graphs, str(tmp_path / "data.pt"))

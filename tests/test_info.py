@@ -36,6 +36,13 @@ def test_chunks_tell_what_a_row_costs(tmp_path, capsys):
     )
 
 
+def test_a_file_whose_only_array_cannot_be_read_says_so(tmp_path, capsys):
+    np.savez_compressed(tmp_path / "x.npz", stim=np.zeros((5, 2)))
+    first, second = told(capsys, tmp_path / "x.npz")
+    assert first.endswith("x.npz: 1 array, which cannot be read")
+    assert second.startswith("stim: unfit: stim.npy is compressed as a whole")
+
+
 def test_arrays_that_are_no_one_dataset_are_told_one_by_one(tmp_path, capsys):
     np.savez(tmp_path / "x.npz", stim=np.zeros((5, 2)), mean=np.float64(1), across=np.asfortranarray(np.zeros((3, 2))))
     lines = told(capsys, tmp_path / "x.npz")

@@ -59,6 +59,20 @@ def test_pictures_have_one_rule_however_many_a_batch_has(monkeypatch):
         assert how_of(rule, torch.uint8, picture) == how_of(rule, torch.uint8, (7, *picture))
 
 
+def test_rows_that_are_not_chosen_are_cast_as_one_row(monkeypatch):
+    given = []
+    launch = SimpleNamespace(
+        cast_rows=lambda *arguments: given.append((arguments[1], *arguments[3:5], arguments[5][6:]))
+    )
+    monkeypatch.setattr(kernels, "cuda_module", lambda: launch)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=0))
+    rule = memload.Cast(torch.float32, channels=-2, mean=(1.0, 2.0, 3.0))
+    for count, choice in ((7, (0, 0, 1)), (9, (0, 0, 1)), (7, (8, 0, 1))):
+        x = torch.zeros(count, 5, 3, 2)
+        kernels.cast_rows(x, torch.empty_like(x), rule, (5, 3, 2), choice=choice)
+    assert given == [(1, 1, 210, (3, 2)), (1, 1, 270, (3, 2)), (7, 7, 30, (3, 2))]
+
+
 def test_what_was_worked_out_of_an_object_ends_with_it():
     class Rule:
         def __eq__(self, other):

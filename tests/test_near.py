@@ -1,8 +1,13 @@
 """Data that lies nearer: the same batches as from files, by arithmetic on rows that a device gathers itself."""
 
+import gc
 import json
+import os
 import pickle
+import re
+import warnings
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -96,6 +101,39 @@ def test_data_in_pinned_memory_is_the_same_to_the_cpu_and_to_the_device_that_gat
     seen = near_fields(pinned.fields, CPU)
     assert seen is not None
     assert same(batches(memload.Dataset(seen), shuffle=shuffle), expected)
+
+
+def mapping_flags(address):
+    """The flags that the kernel shows for the mapping of an address."""
+    here = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        bounds = re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line)
+        here = int(bounds[1], 16) <= address < int(bounds[2], 16) if bounds else here
+        if here and line.startswith("VmFlags:"):
+            return line.split()
+    return []
+
+
+def test_rows_in_pinned_memory_are_withheld_from_forked_processes_which_are_told_so():
+    pinned = memload.to_device(memload.from_arrays(movie(400)), "cpu", tier="pinned")
+    memories = [field.memory for field in pinned.fields.values()]
+    assert all("dc" in mapping_flags(memory.table.data_ptr()) for memory in memories)
+    joined = memload.from_arrays(movie(9)).concat(pinned).with_lags(stim=range(2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forking with threads, from Python 3.12 on
+        child = os.fork()
+    if child == 0:
+        told = 0
+        for read in (lambda: pinned[0], lambda: joined[0], lambda: next(iter(memload.FastLoader(joined, 2)))):
+            try:
+                read()
+            except memload.DeviceError as error:
+                told += "belong to the process that brought them" in str(error)
+        del pinned, joined, memories
+        gc.collect()
+        os._exit(told)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+    assert same(batches(pinned), batches(memload.from_arrays(movie(400))))
 
 
 def test_windows_of_pinned_memory_are_gathered_frame_by_frame():

@@ -137,6 +137,7 @@ def test_a_device_that_is_not_there_is_named_with_those_that_are() -> None:
         memload.to_device(movie(), "cuda:99")
 
 
+@pytest.mark.filterwarnings("ignore")  # the compiler's own deprecations
 def test_a_compiled_loop_body_takes_batches_of_the_device() -> None:
     step = torch.compile(lambda x: (x.float() * 2).sum(), backend="eager", fullgraph=True)
     loader = memload.FastLoader(memload.to_device(movie(), "cuda"), 32, static_buffers=2, drop_last=True)

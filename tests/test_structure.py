@@ -16,14 +16,14 @@ PACKAGE = Path(memload.__file__).parent
 # From the ground up. A module imports from lower floors only. `memload` itself, the face, stands on all of them.
 FLOORS = [
     {"_core", "_cuda"},
-    {"permutations", "default_device"},
+    {"permutations", "default_device", "sizes"},
     {"draws", "row_numbers", "blocks", "borders", "memory.tiers", "captured", "gpu.nested", "gpu.pinning_rates"}
     | {"gpu.remembered", "dense"},
     {"gpu.interface"},
     {"pulls", "sampled_rows", "overtaking", "budget_filling", "ragged_rows"},
     {"samplers", "budget_batches"},
     {"batch_streams"},
-    {"errors", "dtypes", "sizes", "progress", "stats", "row_plan", "collate_rules", "pinning", "seeding", "iterators"}
+    {"errors", "dtypes", "progress", "stats", "row_plan", "collate_rules", "pinning", "seeding", "iterators"}
     | {"stored", "memory.budget", "memory.loops", "sources.memory_maps", "sources.packages", "sources.paths"},
     {"memory.allocations", "gpu.memory"},
     {"memory.optimizer_bytes"},

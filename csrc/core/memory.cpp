@@ -9,6 +9,8 @@
 #include <string>
 #include <utility>
 
+#include "core/fork.h"
+
 namespace memload {
 
 std::size_t last_level_cache() {
@@ -57,6 +59,14 @@ void HugeMemory::withhold_from_children() const noexcept {
 
 HugeMemory::~HugeMemory() {
   if (data_ != nullptr) ::munmap(data_, size_);
+}
+
+std::shared_ptr<HugeMemory> withheld_memory(std::size_t bytes) {
+  auto memory = std::make_unique<HugeMemory>(bytes);
+  memory->withhold_from_children();
+  return {memory.release(), [born = fork_generation()](const HugeMemory* one) {
+            if (born == fork_generation()) delete one;
+          }};
 }
 
 }  // namespace memload

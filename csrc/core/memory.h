@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 
 namespace memload {
 
@@ -43,5 +44,8 @@ class HugeMemory {
   std::byte* data_ = nullptr;
   std::size_t size_ = 0;
 };
+
+// Memory that a device reads: forked children do not have it, and leave it alone when its last owner there goes.
+[[nodiscard]] std::shared_ptr<HugeMemory> withheld_memory(std::size_t bytes);
 
 }  // namespace memload

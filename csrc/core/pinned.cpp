@@ -23,16 +23,11 @@ SlotMemory pinned_memory(const std::shared_ptr<Device>& device, std::size_t byte
     return {data, size,
             std::shared_ptr<void>(data, [device](void* p) { device->free_pinned(static_cast<std::byte*>(p)); })};
   }
-  auto memory = std::make_shared<HugeMemory>(size);
-  memory->withhold_from_children();
+  const std::shared_ptr<HugeMemory> memory = withheld_memory(size);
   std::byte* const data = memory->data();
   device->register_host(data, size);
-  auto release = [device, memory, born = fork_generation()](void* p) mutable {
-    if (born != fork_generation()) {  // it is not here: left as it is, for ever
-      [[maybe_unused]] auto* left = new std::shared_ptr<HugeMemory>(std::move(memory));
-      return;
-    }
-    device->unregister_host(static_cast<std::byte*>(p));
+  auto release = [device, memory, born = fork_generation()](void* p) {
+    if (born == fork_generation()) device->unregister_host(static_cast<std::byte*>(p));
   };
   return {data, size, std::shared_ptr<void>(data, std::move(release))};
 }

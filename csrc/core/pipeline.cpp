@@ -607,7 +607,11 @@ Step Pipeline::State::next(Batch& batch, std::chrono::milliseconds patience, boo
   if (step != Step::batch) return step;
   hand_out(batch, dropped);
   lock.unlock();  // the lease may end right here if memory runs out, and its end takes the mutex
-  if (batch.slot) batch.slot = waking(std::move(batch.slot));
+  if (options_.lent) {
+    batch.slot.reset();  // here, and not when the last worker lets go of what it has gathered
+  } else if (batch.slot) {
+    batch.slot = waking(std::move(batch.slot));
+  }
   return step;
 }
 
@@ -627,7 +631,6 @@ void Pipeline::State::hand_out(Batch& batch, std::deque<std::shared_ptr<Filling>
   }
   batch.slot.swap(done->slot);  // what the caller's batch held before ends with the dropped
   if (done->shipment) depart(batch, *done);
-  if (options_.lent) done->slot.swap(batch.slot);
   batch.rows = done->rows.size();
   batch.outputs = gather_->outputs(done->layout);
   ++stats_.batches;

@@ -136,7 +136,6 @@ std::string unusable_reason(int device) {
     check(cudaFuncGetAttributes(&attributes, kernel), "cudaFuncGetAttributes");
     return "";
   } catch (const CudaError& error) {
-    static_cast<void>(cudaGetLastError());  // so that the next launch does not report it
     return error.what();
   }
 }

@@ -43,12 +43,28 @@ void checked(cudaError_t status, const char* call) {
   throw DeviceError(what);
 }
 
+// Where calls are made: on a device, and allowed although another thread may be capturing a graph, as torch's
+// allocators make theirs. None of them is for a stream that is captured.
+class Here {
+ public:
+  explicit Here(int device) : device_(device) { exchange(); }
+  ~Here() { exchange(); }
+  Here(const Here&) = delete;
+  Here& operator=(const Here&) = delete;
+
+ private:
+  void exchange() noexcept { static_cast<void>(cudaThreadExchangeStreamCaptureMode(&mode_)); }
+
+  DeviceGuard device_;
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
+
 // Calls for one device, of which nobody is told if they fail: what gives something back.
 template <typename Call>
 void quietly(int device, const Call& call) noexcept {
   try {
-    const DeviceGuard here(device);
-    static_cast<void>(call());
+    const Here here(device);
+    if (call() != cudaSuccess) static_cast<void>(cudaGetLastError());
   } catch (const std::exception&) {  // without the device there is nothing to give back
   }
 }
@@ -67,7 +83,7 @@ class CudaDevice final : public Device {
   }
 
   std::byte* allocate_pinned(std::size_t bytes) override {
-    const DeviceGuard here(index_);
+    const Here here(index_);
     void* memory = nullptr;
     checked(cudaHostAlloc(&memory, bytes, cudaHostAllocPortable), "cudaHostAlloc");
     return static_cast<std::byte*>(memory);
@@ -78,7 +94,7 @@ class CudaDevice final : public Device {
   }
 
   void register_host(std::byte* memory, std::size_t bytes) override {
-    const DeviceGuard here(index_);
+    const Here here(index_);
     checked(cudaHostRegister(memory, bytes, cudaHostRegisterPortable), "cudaHostRegister");
   }
 
@@ -87,12 +103,12 @@ class CudaDevice final : public Device {
   }
 
   void copy_async(std::byte* to, const std::byte* from, std::size_t bytes, Stream stream) override {
-    const DeviceGuard here(index_);
+    const Here here(index_);
     checked(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, handle_of(stream)), "cudaMemcpyAsync");
   }
 
   Event record(Stream stream) override {
-    const DeviceGuard here(index_);
+    const Here here(index_);
     cudaEvent_t made = nullptr;
     checked(cudaEventCreateWithFlags(&made, cudaEventDisableTiming | cudaEventBlockingSync),
             "cudaEventCreateWithFlags");
@@ -104,12 +120,12 @@ class CudaDevice final : public Device {
   }
 
   void wait(Stream stream, const Event& event) override {
-    const DeviceGuard here(index_);
+    const Here here(index_);
     checked(cudaStreamWaitEvent(handle_of(stream), event_of(event), 0), "cudaStreamWaitEvent");
   }
 
   bool done(const Event& event) override {
-    const DeviceGuard here(index_);
+    const Here here(index_);
     const cudaError_t status = cudaEventQuery(event_of(event));
     if (status == cudaErrorNotReady) {
       static_cast<void>(cudaGetLastError());
@@ -120,7 +136,7 @@ class CudaDevice final : public Device {
   }
 
   void synchronise(const Event& event) override {
-    const DeviceGuard here(index_);
+    const Here here(index_);
     checked(cudaEventSynchronize(event_of(event)), "cudaEventSynchronize");
   }
 

@@ -11,6 +11,7 @@ namespace memload::cuda {
 
 inline void check(cudaError_t status, const char* call) {
   if (status == cudaSuccess) return;
+  static_cast<void>(cudaGetLastError());  // so that the next launch does not report it as its own
   throw CudaError(std::string(call) + " failed: " + cudaGetErrorName(status) + " (" + cudaGetErrorString(status) + ")");
 }
 

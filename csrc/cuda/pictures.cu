@@ -65,7 +65,7 @@ template <class In, class Out>
 void launch(const In* src, Out* dst, Pictures work, const Draws& draws, const DeviceRule& rule, int device,
             cudaStream_t stream) {
   constexpr std::uint32_t kPacket = Packet<Out>::kElements;
-  work.packets = (work.out_elements + kPacket - 1) / kPacket;
+  work.packets = work.out_elements / kPacket + (work.out_elements % kPacket != 0 ? 1 : 0);  // without wrapping
   int processors = 0;
   check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device), "cudaDeviceGetAttribute");
   const std::size_t useful = (work.pictures * work.packets + kThreads - 1) / kThreads;

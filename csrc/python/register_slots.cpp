@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "core/fork.h"
+#include "core/memory.h"
 #include "core/slot_pool.h"
 #include "python/convert.h"
 #include "python/dlpack.h"
@@ -43,12 +44,25 @@ class Slots {
   std::uint64_t born_ = fork_generation();
 };
 
+// Memory by itself, as a slot.
+py::object withheld(std::size_t nbytes) {
+  SlotPool::Lease lease;
+  {
+    const WithoutGil released;
+    const std::shared_ptr<HugeMemory> memory = withheld_memory(nbytes);
+    lease = {memory, memory->data()};
+  }
+  return to_capsule(lease, lease.get(), {1, 8, 1}, {static_cast<std::int64_t>(nbytes)});
+}
+
 }  // namespace
 
 void register_slots(py::module_& m) {
   py::class_<Slots>(m, "Slots", "Memory that is lent to tensors, and again when the last of them is gone.")
       .def(py::init<std::size_t>(), py::arg("count"), "At most so many are kept; more are lent, and then freed.")
       .def("take", &Slots::take, py::arg("nbytes"), "A DLPack capsule of so many bytes, uninitialised.");
+  m.def("withheld", &withheld, py::arg("nbytes"),
+        "A DLPack capsule of so many bytes, zeros on huge pages, which processes that are forked do not have.");
 }
 
 }  // namespace memload::python

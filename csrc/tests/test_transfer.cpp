@@ -386,6 +386,19 @@ TEST(no_call_of_the_transfer_can_be_left_out) {
     CHECK(wrong || !bench.device->violations().empty());
   }
 }
+
+TEST(a_pass_that_is_given_up_without_waiting_for_its_copies_shows) {
+  const Indices plan = shuffled(400, 4);
+  Bench bench({numbered(400, 3000, 1), numbered(400, 4, 2)}, {30ms, 30ms});
+  auto pipeline = bench.pass(plan, 5, 3, 2);
+  Consumer consumer(bench, *pipeline);
+  CHECK(consumer.take());
+  bench.device->leave_out("synchronise");
+  CHECK(pipeline->close());
+  pipeline.reset();
+  SimulatedDevice::await(bench.device->mark(bench.route.copies));
+  CHECK(!bench.device->violations().empty());
+}
 #endif
 
 }  // namespace

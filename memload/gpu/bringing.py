@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import torch
 
-from memload.errors import MemorySpaceError
+from memload.errors import DeviceError, MemorySpaceError
 from memload.fields import Field
 from memload.gpu.devices import raise_in_words
 from memload.gpu.frames import FrameIndex, Numbers, frames_of
@@ -47,6 +47,8 @@ def brought(fields: Mapping[str, Field], device: torch.device, tier: Tier, progr
     try:
         with byte_bar(where, sum(wanted.values()), progress) as shown:
             made = {name: plan.carried_out(device, tier, shown) for name, plan in plans.items()}
+    except DeviceError:
+        raise
     except RuntimeError as error:
         raise_in_words(error, "bringing a dataset", device)
     return made

@@ -10,7 +10,7 @@ import torch
 
 from memload.cast_native import PictureJob, how_of
 from memload.cast_rule import Cast
-from memload.device import cuda_module, cuda_state, warn_of_fallback
+from memload.device import cuda_module, kernels_run_on
 from memload.dtypes import code_of
 from memload.gpu.remembered import Remembered
 
@@ -26,10 +26,7 @@ def kernels_serve(device: torch.device) -> bool:
     """Whether the kernels run on a device; warns once where torch operations stand in."""
     if device.type != "cuda":
         return False
-    state = cuda_state(device.index if device.index is not None else torch.cuda.current_device())
-    if not state.usable:
-        warn_of_fallback(state.reason)
-    return state.usable
+    return kernels_run_on(device.index if device.index is not None else torch.cuda.current_device())
 
 
 def has_kernel(rule: Cast, dtype: torch.dtype, row_shape: Sequence[int]) -> bool:
@@ -91,6 +88,7 @@ def cast_rows(
         row_shape: of a row of `stored` as the rule counts its channels.
         address: where the device reads `stored`; None: where it lies.
         choice: addresses of the rows' numbers and of the steps of windows, and how many steps; 0: there are none.
+            Without numbers all rows are cast, as they lie.
     """
     elements = math.prod(row_shape)
     rows = out.numel() // max(1, elements)
@@ -101,6 +99,8 @@ def cast_rows(
         cuda_module().copy_rows(source, len(stored), out.data_ptr(), rows, nbytes, choice, *where)
         return
     known = kernel_rule(rule, stored.dtype, row_shape, out.device)
+    if not choice[0] and out.numel() < _MOST_ELEMENTS:
+        rows, elements = 1, out.numel()  # all rows as one, whose channels repeat: short rows would leave warps idle
     stored_rows = stored.numel() // max(1, elements)
     cuda_module().cast_rows(source, stored_rows, out.data_ptr(), rows, elements, known, choice, *where)
 

@@ -54,6 +54,8 @@ _DTYPES = {
     (6, 8): torch.bool,
 }
 
+_CPU = torch.device("cpu")
+
 
 class OnDevice(NamedTuple):
     """A batch that is on the device once the stream `work` comes to it."""
@@ -118,7 +120,7 @@ class PinnedBatches(_Landed):
         return (self._host.pinned(max(1, first)),)
 
     def _batch(self, landing: tuple[torch.Tensor | None, ...], arrays: Sequence[Array]) -> Any:
-        return self._unpack(_views(landing, arrays))
+        return self._unpack(_views(landing, arrays, _CPU))
 
 
 class CopiedBatches(PinnedBatches):
@@ -130,7 +132,7 @@ class CopiedBatches(PinnedBatches):
         self._unpack = settings.source.unpacker(take=_as_it_is, cast=cast_on_device)
 
     def _batch(self, landing: tuple[torch.Tensor | None, ...], arrays: Sequence[Array]) -> OnDevice:
-        placed = self._placer.place(_views(landing, arrays))
+        placed = self._placer.place(_views(landing, arrays, _CPU))
         return OnDevice(self._placer.launch(self._unpack, placed))
 
 
@@ -159,6 +161,11 @@ class TransferredBatches(_Landed):
         super().__init__(settings, pipeline)
         self._unpack = settings.source.unpacker(take=_as_it_is, cast=cast_on_device)
 
+    @property
+    def pinned_bytes(self) -> int:
+        """Bytes of the ring that are pinned now."""
+        return self._ring.slots.pinned_bytes
+
     def _memory(self, first: int, second: int) -> tuple[torch.Tensor | None, ...]:
         self._ring.warn_of_refusal()
         interface = self._interface
@@ -169,7 +176,7 @@ class TransferredBatches(_Landed):
         for part in landing:
             if part is not None:
                 interface.hold(part, interface.work)
-        views = _views(landing, arrays)
+        views = _views(landing, arrays, interface.device)
         return OnDevice(interface.launch(interface.work, self._unpack, views) if self._made else self._unpack(views))
 
 
@@ -255,16 +262,16 @@ def how_they_go(source: Source | GroupedSource, target: Target) -> str:
     return f"batches are moved to {target} whole, since {why}"
 
 
-def _views(landing: Sequence[torch.Tensor | None], arrays: Sequence[Array]) -> list[torch.Tensor]:
-    """The arrays of a batch in its memory, each a tensor of its own to autograd."""
-    return [_view(landing[array[0]], array) for array in arrays]
+def _views(landing: Sequence[torch.Tensor | None], arrays: Sequence[Array], device: torch.device) -> list[torch.Tensor]:
+    """The arrays of a batch in its memory on a device, each a tensor of its own to autograd."""
+    return [_view(landing[array[0]], array, device) for array in arrays]
 
 
-def _view(part: torch.Tensor | None, array: Array) -> torch.Tensor:
+def _view(part: torch.Tensor | None, array: Array, device: torch.device) -> torch.Tensor:
     _, offset, code, bits, shape = array
     dtype, elements = _DTYPES[code, bits], math.prod(shape)
     if part is None or not elements:
-        return torch.empty(shape, dtype=dtype, device=None if part is None else part.device)
+        return torch.empty(shape, dtype=dtype, device=device)
     return part[offset : offset + elements * dtype.itemsize].view(dtype).view(shape).data
 
 

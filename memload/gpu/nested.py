@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+from collections import deque
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from types import FunctionType, MappingProxyType, ModuleType
 from typing import Any
 
+import numpy as np
 import torch
+
+# What has no tensors, or far more than a batch is about.
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), np.generic, np.ndarray)
+_NO_HOLDERS = (*_PLAIN, type, ModuleType, FunctionType)
 
 
 def tensors_of(batch: Any) -> list[torch.Tensor]:
@@ -26,6 +32,39 @@ def tensors_of(batch: Any) -> list[torch.Tensor]:
 
     rebuilt(batch, note)
     return found
+
+
+def all_tensors_of(batch: Any) -> list[torch.Tensor]:
+    """Return the tensors of a batch, and those that objects in it have as attributes, or in containers there.
+
+    Example:
+        >>> from types import SimpleNamespace
+        >>> [x.item() for x in all_tensors_of([torch.tensor(1), SimpleNamespace(x=[torch.tensor(2)], n=3)])]
+        [1, 2]
+    """
+    found: list[torch.Tensor] = []
+    seen: dict[int, Any] = {}  # kept meanwhile, so that no number comes twice
+    left = [batch]
+    while left:
+        value = left.pop()
+        if isinstance(value, _NO_HOLDERS) or id(value) in seen:
+            continue
+        seen[id(value)] = value
+        if isinstance(value, torch.Tensor):
+            jagged: Any = value
+            found += [jagged.values(), jagged.offsets()] if value.layout == torch.jagged else [value]
+        else:
+            left += reversed(_members(value))
+    return found
+
+
+def _members(value: Any) -> list[Any]:
+    if isinstance(value, Mapping):
+        return list(value.values())
+    if isinstance(value, list | tuple | set | frozenset | deque):
+        return list(value)
+    names = [name for cls in type(value).__mro__ for name in getattr(cls, "__slots__", ())]
+    return [*getattr(value, "__dict__", {}).values(), *(getattr(value, name, None) for name in names)]
 
 
 def rebuilt(batch: Any, fn: Callable[[torch.Tensor], torch.Tensor], other: Callable[[Any], Any] | None = None) -> Any:

@@ -10,7 +10,6 @@ It has not run on a GPU yet.
 from __future__ import annotations
 
 import contextlib
-import mmap
 import os
 import weakref
 from collections.abc import Mapping
@@ -19,10 +18,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.dlpack import from_dlpack
 
-from memload._core import Column, Storage, Windows
+from memload._core import Column, Storage, Windows, withheld
 from memload.errors import DeviceError
-from memload.fields import Field
+from memload.fields import Field, Lender
 from memload.gpu.frames import FrameIndex, Numbers, frames_of
 from memload.gpu.near import NearColumn, NearField
 from memload.sizes import format_size
@@ -30,6 +30,8 @@ from memload.sizes import format_size
 
 class PinnedMemory:
     """Memory for a table of rows: uint8 (rows, row_bytes).
+
+    Processes that are forked do not have it: the kernel would copy all of it for them, since a device reads it.
 
     Args:
         rows, row_bytes: of the table.
@@ -42,13 +44,20 @@ class PinnedMemory:
 
     def __init__(self, rows: int, row_bytes: int, device: torch.device) -> None:
         nbytes = rows * row_bytes
-        memory = mmap.mmap(-1, max(1, nbytes), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        with contextlib.suppress(OSError):  # a kernel without huge pages
-            memory.madvise(mmap.MADV_HUGEPAGE)
         self.device = device
-        self.table = torch.frombuffer(memory, dtype=torch.uint8)[:nbytes].view(rows, row_bytes)
-        self.storage = Storage.borrow(memory, self.table.data_ptr(), nbytes, "pinned memory")
+        self.table = from_dlpack(withheld(nbytes)).view(rows, row_bytes)
+        self.storage = Storage.borrow(self.table, self.table.data_ptr(), nbytes, "pinned memory")
+        self._process = os.getpid()
         self._read: dict[int, torch.cuda.Event] = {}  # the last of each stream
+
+    def check_here(self) -> None:
+        """Raise DeviceError in a process that was forked."""
+        if os.getpid() != self._process:
+            raise DeviceError(
+                f"rows in RAM that is pinned for {self.device} belong to the process that brought them, and this one "
+                "was forked from it: let it read the dataset in files (memload.FastLoader needs no worker processes), "
+                "or call memload.to_device in it"
+            )
 
     def pin(self) -> None:
         """Let the device read it. Once it is filled: touching pages is what takes the driver long.
@@ -62,12 +71,18 @@ class PinnedMemory:
         with torch.cuda.device(self.device):
             status = runtime.cudaHostRegister(address, nbytes, 0)
         if int(status) != 0:
+            self._forget_error()
             raise DeviceError(
                 f"{format_size(nbytes)} of RAM could not be pinned for {self.device} (cudaHostRegister: {status}). A "
                 'container\'s memory limit or `ulimit -l` may forbid it: give tier="device" if it fits there, or keep '
                 "the dataset in files"
             )
         weakref.finalize(self, _unpin, self.device, self.table, self._read, os.getpid()).atexit = False
+
+    def _forget_error(self) -> None:
+        """Take the error of a call that failed off CUDA's record, which torch's next kernel would report as its own."""
+        with contextlib.suppress(RuntimeError):
+            torch.zeros(1, device=self.device)
 
     def was_read(self) -> None:
         """Know that what is in the device's current stream by now reads this, which stays pinned until that is done."""
@@ -125,6 +140,19 @@ class SeenColumn(NearColumn):
             self.memory.was_read()
 
 
+@dataclass(frozen=True, eq=False)
+class _PinnedLender(Lender):
+    """Such memory, which every field that reads it keeps, and finds only in its own process."""
+
+    memory: PinnedMemory
+
+    watched = False
+
+    def check(self) -> None:
+        """Raise DeviceError in a process that was forked."""
+        self.memory.check_here()
+
+
 @dataclass(frozen=True)
 class PinnedField(Field):
     """A field in such memory. To the CPU it is a field in RAM; `near_fields` gives it to the device.
@@ -140,7 +168,8 @@ class PinnedField(Field):
         """Return a field like this one whose frames lie in pinned memory."""
         rows, row_bytes = memory.table.shape
         stored = Column(row_bytes, [(memory.storage, 0, rows, row_bytes)])
-        return cls(field.dtype, field.shape, _indexed(stored, index), digest=field.digest, memory=memory)
+        lenders = (_PinnedLender("pinned memory", memory.table, None, memory),)
+        return cls(field.dtype, field.shape, _indexed(stored, index), lenders, field.digest, memory=memory)
 
 
 def _indexed(stored: Column, index: FrameIndex) -> Column | Windows:

@@ -17,7 +17,7 @@ from memload.dense import is_dense
 from memload.errors import DeviceError
 from memload.gpu.devices import raise_in_words
 from memload.gpu.interface import Interface
-from memload.gpu.nested import rebuilt, tensors_of
+from memload.gpu.nested import all_tensors_of, rebuilt, tensors_of
 
 # Tensors below this size share one copy: to ask for one costs as much as to copy so much.
 _SMALL = 1 << 20
@@ -67,7 +67,7 @@ class Placer:
         interface = self.interface
         loop = interface.current()
         interface.wait(loop, interface.record(interface.work))
-        for tensor in _one_of_each_memory(tensors_of(batch)):
+        for tensor in _one_of_each_memory(all_tensors_of(batch)):
             if interface.is_there(tensor):
                 interface.hold(tensor, loop)
         return batch

@@ -22,7 +22,7 @@ from memload.fields import Field, check_equal_lengths, digest_of, row_nbytes
 from memload.graph_layout import COUNTED, along_last
 from memload.ragged_fields import RaggedField
 from memload.sources.ragged_arrays import text_field
-from memload.sources.torch_file import TorchFile, load_mapped
+from memload.sources.torch_file import TorchFile, load_mapped, refuse_graph_list
 
 
 def open_collated(path: Path, *, trust: bool) -> dict[str, Field]:
@@ -65,6 +65,7 @@ def collated_fields(file: TorchFile) -> dict[str, Field]:
 def _parts(file: TorchFile) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     value = file.value
     if not (isinstance(value, tuple) and len(value) in (2, 3)):
+        refuse_graph_list(file.path, value)
         raise FormatError(f"{file.path}: {_EXPECTED}, found {_kind(value)}")
     data, slices = value[:2]
     attributes = _attributes(data)

@@ -118,6 +118,17 @@ def load_mapped(path: Path, *, trust: bool = False) -> TorchFile:
     return TorchFile(path, value, storage, begin, begin + storage.nbytes)
 
 
+def refuse_graph_list(path: Path, value: Any) -> None:
+    """Raise FormatError, which says what to do, for a list of PyTorch Geometric's graphs."""
+    first = value[0] if isinstance(value, list) and value else None
+    if type(first).__module__.startswith("torch_geometric.data") and hasattr(first, "num_nodes"):
+        raise FormatError(
+            f"{path}: {len(value):,} graphs of PyTorch Geometric, saved one by one, which cannot be read in place; "
+            "write them as a set once: "
+            f"memload.write_graphs(directory, torch.load({path.name!r}, weights_only=False))"
+        )
+
+
 def fields_of(file: TorchFile, key: Key, field: str | None) -> dict[str, Field]:
     """Return the tensors of a file as fields: of a single tensor, or of dicts, lists and tuples of these.
 
@@ -129,6 +140,7 @@ def fields_of(file: TorchFile, key: Key, field: str | None) -> dict[str, Field]:
     if isinstance(file.value, torch.Tensor) and key is None:
         members = {field or "data": file.value}
     else:
+        refuse_graph_list(path, file.value)
         members = choose(path, named_tensors(path, file.value), key, field)
     check_lengths(path, {name: len(one) if one.ndim else None for name, one in members.items()}, key)
     return {name: file.field(name, tensor) for name, tensor in members.items()}
