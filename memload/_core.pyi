@@ -7,7 +7,7 @@ import numpy
 import numpy.typing
 import typing
 import typing_extensions
-__all__: list[str] = ['Ceiling', 'Chain', 'Column', 'Device', 'HugeMemory', 'OpenFiles', 'PinnedSlots', 'Pipeline', 'Ragged', 'RowCache', 'SimulatedDevice', 'SimulatedEvent', 'SimulatedReading', 'Slots', 'Storage', 'TileGrid', 'Tiles', 'Windows', 'bench_decode', 'bench_disk', 'bench_memcpy', 'cast', 'copy', 'copy_seconds', 'extents', 'isas', 'load_rows', 'permutation', 'place', 'skip_permutation', 'version']
+__all__: list[str] = ['Ceiling', 'Chain', 'Column', 'Device', 'HugeMemory', 'OpenFiles', 'PinnedSlots', 'Pipeline', 'Ragged', 'RowCache', 'SimulatedDevice', 'SimulatedEvent', 'SimulatedReading', 'Slots', 'Storage', 'TileGrid', 'Tiles', 'Windows', 'bench_decode', 'bench_disk', 'bench_memcpy', 'cast', 'copy', 'copy_seconds', 'extents', 'isas', 'load_rows', 'permutation', 'place', 'skip_permutation', 'version', 'withheld']
 class RowCache:
     """
     Rows of files kept in RAM up to a budget; what comes first stays, unless others are drawn more.

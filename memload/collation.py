@@ -34,7 +34,7 @@ def collated(source: Source, loader: DataLoader[Any]) -> Source:
     if collate is default_collate:
         _check_default(source)
         return source
-    if source.whole and not getattr(loader, "cast", None):
+    if source.whole and not getattr(loader, "_casts", None):
         return replace(source, collate=collate)
     if source.whole:
         raise NotNative("cast= follows a collate_fn of your own: leave one of them out, or cast in that function.")

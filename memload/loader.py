@@ -109,6 +109,14 @@ class FastLoader(DataLoader[T]):
         torch.Size([32, 8, 8])
     """
 
+    threads: int | None
+    depth: int | None
+    cast: Mapping[Any, Cast] | None
+    options: EngineOptions | None
+    ragged: str | tuple[str, Any] | Mapping[str, Any] | None
+    device: str | int | torch.device | Interface | None
+    static_buffers: int | None
+
     def __init__(
         self,
         dataset: Any,
@@ -165,9 +173,10 @@ class FastLoader(DataLoader[T]):
         )
         if options is not None and (threads is not None or depth is not None):
             raise ValueError("give threads= and depth= inside options=EngineOptions(...), or without options=")
-        self.threads, self.depth, self.cast, self.options, self.ragged = threads, depth, cast, options, ragged
-        self.device, self._target = device, target
-        self.static_buffers, self._buffers = static_buffers, checked_buffers(static_buffers, self)
+        # Not by setattr: a subclass may have a property of one of these names, of which a stock loader knows nothing.
+        fixed = threads, depth, cast, options, ragged, device, static_buffers
+        self.__dict__.update(zip(_FIXED, fixed, strict=True))
+        self._target, self._buffers = target, checked_buffers(static_buffers, self)
         self._engine = options or EngineOptions(threads=threads, depth=depth)
         self._casts = checked_casts(cast)
         self.batch_transform = checked_transform(batch_transform)

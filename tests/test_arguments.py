@@ -176,6 +176,16 @@ def test_a_subclass_and_a_subscript_work_as_with_the_stock_loader():
     assert annotated().engine == "native"
 
 
+def test_a_subclass_may_have_properties_of_names_that_only_fast_loader_takes_as_arguments():
+    class Mine(memload.FastLoader):
+        device = property(lambda self: "cpu")
+        options = cast = device
+
+    loader = Mine(native(), 4)
+    assert [batch["x"].tolist() for batch in loader] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert (loader.engine, loader.device, loader.depth) == ("native", "cpu", None)
+
+
 def test_an_iterator_has_the_length_of_its_sampler_and_cannot_be_pickled():
     class Unsized:
         def __iter__(self):
