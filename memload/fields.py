@@ -64,7 +64,7 @@ class Field:
 
     dtype: torch.dtype
     shape: tuple[Any, ...]
-    column: AnyColumn
+    column: AnyColumn = field(repr=False)
     lenders: tuple[Lender, ...] = field(default=(), compare=False, repr=False)
     digest: str = field(default="", compare=False, repr=False)
     """What tells the files that were read from others of the same form, without reading them; "" if nothing does."""

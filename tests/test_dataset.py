@@ -272,6 +272,11 @@ def test_the_repr_tells_rows_dtypes_shapes_bytes_and_place(ds):
         assert part in shown
 
 
+def test_a_field_tells_what_a_row_is_and_no_addresses():
+    field = memload.from_arrays(x=torch.zeros(3, 2)).fields["x"]
+    assert repr(field) == "Field(dtype=torch.float32, shape=(2,))"
+
+
 def test_nbytes_counts_what_reading_all_rows_gives(ds):
     assert ds.nbytes == 10 * (3 + 4)
     assert ds.select([0] * 100).nbytes == 100 * 7

@@ -163,6 +163,7 @@ def test_what_each_process_has_for_itself_counts_for_each(monkeypatch):
     here, alone = memload.plan(PICTURES, 32), memload.plan(PICTURES, 32, processes=1)
     assert here.ram.of("process") == pytest.approx(alone.ram.of("process") + 3 * 155_000_000, abs=10_000_000)
     assert "what this one has now, and 3 more" in repr(here)
+    assert here.stock.of("process") == here.ram.of("process")
 
 
 def test_what_does_not_fit_once_for_each_process_says_what_cache_does():

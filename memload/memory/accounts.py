@@ -9,7 +9,6 @@ from typing import Any
 from memload.engine import EngineOptions
 from memload.gpu.loading import CHUNK_BYTES
 from memload.loader import FastLoader
-from memload.memory import budget
 from memload.memory.account import Account, Line
 from memload.memory.gpu_account import context_lines, fragmentation_line
 from memload.memory.loader_bytes import LoaderBytes, sample_batch
@@ -188,8 +187,7 @@ def _process_line(placement: Placement, machine: Machine, count: int) -> Line:
 
 def _process_bytes(machine: Machine, count: int) -> int:
     """What processes have before they load anything."""
-    own = budget.process_bytes() if machine.ram_is_here else PROCESS_BYTES
-    return own + (count - 1) * PROCESS_BYTES
+    return machine.process + (count - 1) * PROCESS_BYTES
 
 
 def _batch_lines(request: Request, sizes: Sizes) -> list[Line]:

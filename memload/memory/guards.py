@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
+import threading
 
 from memload._core import RowCache
 from memload.errors import DiskSpaceError, MemorySpaceError
-from memload.memory.budget import Memory, disk_free, local_processes, memlock_limit, memory
+from memload.memory.budget import Memory, disk_free, local_processes, memlock_limit, memory, process_bytes
 from memload.sizes import format_size
 
 MARGIN = 0.05
 """Of free memory, what stays with everybody else."""
 DISK_MARGIN = 0.2
 """Of what is written, what must be free besides."""
-_LOOK_BYTES = 64 << 20  # that are filled between two looks
+_LOOK_BYTES, _LOOK_SHARE = 32 << 20, 1 / 64  # that are filled between two looks: the larger of so many, and of all
 
 
 def free_memory() -> int:
@@ -65,7 +66,7 @@ def check_copies(need: int, processes: int, what: str, instead: str, found: Memo
 
 
 class Filling:
-    """Memory while it is filled: looks now and then whether the rest still fits, since others may fill theirs, too.
+    """Memory while threads fill it: looks now and then whether the rest still fits, since others may fill theirs, too.
 
     Args:
         need: bytes.
@@ -77,21 +78,23 @@ class Filling:
     """
 
     def __init__(self, need: int, what: str, instead: str) -> None:
-        self._left, self._what, self._instead = need, what, instead
-        self._unseen = 0
+        self._need, self._what, self._instead = need, what, instead
+        self._had, self._each = process_bytes(), max(_LOOK_BYTES, int(_LOOK_SHARE * need))
+        self._begun, self._lock = 0, threading.Lock()
         check_memory(need, what, instead)
 
-    def filled(self, nbytes: int) -> None:
-        """Know that so many more bytes are there.
+    def begin(self, nbytes: int) -> None:
+        """Know that a thread is about to fill so many bytes more.
 
         Raises:
-            MemorySpaceError: the rest does not fit any more.
+            MemorySpaceError: what is not there yet does not fit any more.
         """
-        self._left -= nbytes
-        self._unseen += nbytes
-        if self._unseen >= _LOOK_BYTES and self._left > 0:
-            self._unseen = 0
-            check_memory(self._left, f"what is left to be loaded by {self._what}", self._instead)
+        with self._lock:
+            looks_before, self._begun = self._begun // self._each, self._begun + nbytes
+            if self._begun // self._each == looks_before:
+                return
+        left = self._need - (process_bytes() - self._had)
+        check_memory(left, f"what is left to be loaded by {self._what}", self._instead)
 
 
 def check_disk(need: int, path: str | os.PathLike[str], what: str) -> None:

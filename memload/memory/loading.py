@@ -237,13 +237,17 @@ def _fill(plan: LoadPlan, arena: Arena, progress: bool | None, filling: Filling)
     pool = ThreadPoolExecutor(threads, thread_name_prefix="memload-ram")
     try:
         with byte_bar("loading into RAM", sum(nbytes for *_, nbytes in tasks), progress) as bar:
-            begun = {pool.submit(call, *arguments): nbytes for call, arguments, nbytes in tasks}
+            begun = {pool.submit(_loaded, filling, *task): task[2] for task in tasks}
             for done in as_completed(begun):
                 done.result()
                 bar.update(begun[done])
-                filling.filled(begun[done])
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def _loaded(filling: Filling, call: Any, arguments: tuple[Any, ...], nbytes: int) -> None:
+    filling.begin(nbytes)
+    call(*arguments)
 
 
 def _tasks(plan: LoadPlan, address: int) -> Iterator[tuple[Any, tuple[Any, ...], int]]:

@@ -25,6 +25,7 @@ class Machine:
         gpu: of one GPU; None where there is none, or nobody knows.
         disk: free, where the data lies; None without a place.
         ram_is_here, gpu_is_here, disk_is_here: whether the figure is this machine's own.
+        process: what a process has of RAM before it loads anything: here, what this one has.
     """
 
     ram: int
@@ -33,6 +34,7 @@ class Machine:
     ram_is_here: bool
     gpu_is_here: bool
     disk_is_here: bool
+    process: int = PROCESS_BYTES
 
     @classmethod
     def of(
@@ -54,19 +56,21 @@ class Machine:
         Raises:
             ValueError, TypeError: a size is none.
         """
+        process = budget.process_bytes() if ram is None else PROCESS_BYTES
         return cls(
-            ram=_ram_here(processes) if ram is None else parse_size(ram),
+            ram=_ram_here(process, processes) if ram is None else parse_size(ram),
             gpu=_gpu_here() if gpu is None else parse_size(gpu),
             disk=_disk_here(files) if disk is None else parse_size(disk),
             ram_is_here=ram is None,
             gpu_is_here=gpu is None,
             disk_is_here=disk is None,
+            process=process,
         )
 
 
-def _ram_here(processes: int) -> int:
+def _ram_here(process: int, processes: int) -> int:
     others = min(processes, budget.local_processes()) - 1
-    return budget.memory().free + budget.process_bytes() + others * PROCESS_BYTES
+    return budget.memory().free + process + others * PROCESS_BYTES
 
 
 def _gpu_here() -> int | None:
