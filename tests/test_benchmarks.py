@@ -35,6 +35,7 @@ QUICK = {
     "throughput.py": ["--workloads", "W1", "W3", "--isas"],
     "versus_rival.py": ["--workloads", "W4"],
     "versus_stock.py": ["--workloads", "W2", "W4"],
+    "warm_tiers.py": ["--workloads", "W2", "--variants", "bf16"],
     "windows.py": [],
 }
 
