@@ -176,8 +176,7 @@ void register_codec(py::module_& m) {
       "for each: (number of its storage, offset, stored bytes, decoded bytes). Without a chain, they are zlib or gzip "
       "streams, and it is zlib-ng itself that is measured. Parts are decoded one behind the other into `ring_bytes` of "
       "memory, those of all threads, and then from its beginning again; by default into one place for each thread, "
-      "which "
-      "stays in the processor's cache.");
+      "which stays in the processor's cache.");
 }
 
 }  // namespace memload::python
