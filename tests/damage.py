@@ -1,6 +1,11 @@
 """Files that were damaged: what hypothesis does to their bytes."""
 
+import shutil
+import tempfile
+from pathlib import Path
+
 import numpy as np
+import pytest
 from hypothesis import strategies as st
 
 import memload
@@ -23,3 +28,21 @@ def opens_or_says_why(path, **stated):
     except (memload.MemloadError, ValueError) as error:
         said = str(error)
     assert str(path) in said
+
+
+def shard_of(path):
+    """The first shard of a set."""
+    return path / "shard-00000.safetensors"
+
+
+def told_by_reading_and_by_verify(sound, broken):
+    """A set whose first shard has these bytes instead: reading fails in our words or not at all, verify sees data."""
+    raw = shard_of(sound).read_bytes()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "s")
+        shutil.copytree(sound, path)
+        shard_of(path).write_bytes(broken)
+        opens_or_says_why(path)
+        if broken[4096:] != raw[4096:] or len(broken) != len(raw):
+            with pytest.raises(memload.ChecksumError):
+                memload.verify(path)

@@ -4,18 +4,16 @@ import json
 import pickle
 import shutil
 import tempfile
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from damage import damaged, opens_or_says_why
+from damage import damaged, shard_of, told_by_reading_and_by_verify
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 import memload
-from memload.ragged_supply import RaggedSupply
 from memload.safetensors_header import read_layout
 from tests.ragged_cases import forms, graphs, row_lists, same, sentences
 from tests.test_compressed_shards import codecs
@@ -130,23 +128,10 @@ def sound(tmp_path_factory):
     return path
 
 
-def shard_of(path):
-    return path / "shard-00000.safetensors"
-
-
 @settings(max_examples=60)
 @given(data=st.data())
 def test_a_damaged_shard_is_told_by_reading_and_by_verify(sound, data):
-    raw = shard_of(sound).read_bytes()
-    broken = data.draw(damaged(raw))
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "s")
-        shutil.copytree(sound, path)
-        shard_of(path).write_bytes(broken)
-        opens_or_says_why(path)
-        if broken[4096:] != raw[4096:] or len(broken) != len(raw):
-            with pytest.raises(memload.ChecksumError):
-                memload.verify(path)
+    told_by_reading_and_by_verify(sound, data.draw(damaged(shard_of(sound).read_bytes())))
 
 
 def test_a_damaged_block_names_its_rows_and_spares_the_others(sound, tmp_path):
@@ -177,23 +162,3 @@ def test_an_index_with_a_codec_that_cannot_be_is_refused(sound, tmp_path, change
     (path / "index.json").write_text(json.dumps(index))
     with pytest.raises(memload.ShardFormatError, match=says):
         memload.open(path)
-
-
-def test_a_writing_that_was_interrupted_is_taken_up(tmp_path, monkeypatch, capfd):
-    source = memload.write(tmp_path / "source", sentences(300))
-    whole = RaggedSupply.blocks
-
-    def breaking(self, conversions, start, _nbytes, *more):
-        for number, block in enumerate(whole(self, conversions, start, 2000, *more)):
-            if number == 8:
-                raise KeyboardInterrupt
-            yield block
-
-    with monkeypatch.context() as patch:
-        patch.setattr(RaggedSupply, "blocks", breaking)
-        with pytest.raises(KeyboardInterrupt):
-            memload.write(tmp_path / "s", source, shard_bytes=3000, codec="zstd")
-    stored = memload.write(tmp_path / "s", source, shard_bytes=3000, codec="zstd", progress=None)
-    assert "taken up where it was interrupted" in capfd.readouterr().err
-    assert same(list(memload.FastLoader(stored, 64)), list(memload.FastLoader(source, 64)))
-    assert memload.verify(tmp_path / "s") > 0

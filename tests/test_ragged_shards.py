@@ -275,7 +275,8 @@ def test_items_are_scaled_and_cast_on_the_way(tmp_path):
         memload.write(tmp_path / "t", ds, scale={"t": 2.0})
 
 
-def test_a_writing_that_was_interrupted_is_taken_up(tmp_path, monkeypatch, capfd):
+@pytest.mark.parametrize("codec", [None, "zstd"])
+def test_a_writing_that_was_interrupted_is_taken_up(tmp_path, monkeypatch, capfd, codec):
     source = memload.write(tmp_path / "source", sentences(300))
     whole = RaggedSupply.blocks
 
@@ -288,9 +289,9 @@ def test_a_writing_that_was_interrupted_is_taken_up(tmp_path, monkeypatch, capfd
     with monkeypatch.context() as patch:
         patch.setattr(RaggedSupply, "blocks", breaking)
         with pytest.raises(KeyboardInterrupt):
-            memload.write(tmp_path / "s", source, shard_bytes=3000)
+            memload.write(tmp_path / "s", source, shard_bytes=3000, codec=codec)
     assert not (tmp_path / "s").exists()
-    stored = memload.write(tmp_path / "s", source, shard_bytes=3000, progress=None)
+    stored = memload.write(tmp_path / "s", source, shard_bytes=3000, codec=codec, progress=None)
     assert "taken up where it was interrupted" in capfd.readouterr().err
     assert same(list(memload.FastLoader(stored, 64)), list(memload.FastLoader(source, 64)))
     assert memload.verify(tmp_path / "s") > 0
