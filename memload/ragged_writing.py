@@ -109,7 +109,10 @@ def encoded_rows(name: str, values: Any, axis: int | None = None) -> AnyRows:
     """
     texts = is_texts(values)
     if axis is not None and not isinstance(values, RaggedArray | Ragged) and not texts:
-        values = ragged(values, axis=axis)
+        try:
+            values = ragged(values, axis=axis)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"field {name!r}: {error}") from error
     if not texts and not isinstance(values, RaggedArray | Ragged):
         return as_rows(name, values)
     field = field_of(name, values)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from memload.dtypes import code_of, from_numpy_dtype
 from memload.fields import check_name, check_size, row_nbytes
+from memload.unequal import no_array, no_row
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,10 @@ def as_rows(name: str, batch: Any) -> Rows:
         ValueError: the name cannot be stored, the batch has no axis, or its size cannot be counted.
     """
     check_name(name)
-    batch = _numbers(name, batch)
+    try:
+        batch = _numbers(batch)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise no_array(name, batch, error) from error
     try:
         dtype, flat = _tensor_bytes(batch) if isinstance(batch, torch.Tensor) else _array_bytes(np.asarray(batch))
     except TypeError as error:
@@ -68,17 +72,17 @@ def as_rows(name: str, batch: Any) -> Rows:
 
 def as_row(name: str, row: Any) -> Rows:
     """Return one row, of any shape, as a batch of one; otherwise as `as_rows`."""
-    return as_rows(name, _numbers(name, row)[None])
+    try:
+        values = _numbers(row)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise no_row(name, row, error) from error
+    return as_rows(name, values[None])
 
 
-def _numbers(name: str, given: Any) -> Any:
+def _numbers(given: Any) -> Any:
     if isinstance(given, (torch.Tensor, np.ndarray, np.generic)):
         return given
-    try:
-        return torch.as_tensor(given, device="cpu")
-    except (TypeError, ValueError, RuntimeError) as error:
-        kind = type(given).__name__
-        raise TypeError(f"field {name!r}: a {kind} that torch takes for no tensor of numbers ({error})") from error
+    return torch.as_tensor(given, device="cpu")
 
 
 def _tensor_bytes(tensor: torch.Tensor) -> tuple[torch.dtype, NDArray[np.uint8]]:

@@ -15,6 +15,7 @@ from memload.row_numbers import row_numbers
 from memload.rows import Rows, as_rows
 from memload.same_source import identity_of
 from memload.transposing import Transposer, segments_of
+from memload.unequal import no_array
 
 _AS_THEY_ARE = Conversion()
 _PARTS = 4  # of a block, converted one after the other
@@ -96,7 +97,7 @@ class ArraySupply:
     def __init__(self, arrays: Mapping[str, Any], rows: Any) -> None:
         if not arrays:
             raise ValueError("no fields: expected arrays or tensors by name")
-        self._arrays = {name: value if hasattr(value, "shape") else np.asarray(value) for name, value in arrays.items()}
+        self._arrays = {name: _array(name, value) for name, value in arrays.items()}
         for name, array in self._arrays.items():
             if not array.shape:
                 raise ValueError(f"field {name!r}: a single number; expected an array whose first axis counts the rows")
@@ -133,6 +134,15 @@ class ArraySupply:
             name: conversions.get(name, _AS_THEY_ARE).apply(as_rows(name, array[chosen]))
             for name, array in self._arrays.items()
         }
+
+
+def _array(name: str, values: Any) -> Any:
+    if hasattr(values, "shape"):
+        return values
+    try:
+        return np.asarray(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise no_array(name, values, error) from error
 
 
 def _converted(rows: Mapping[str, Rows], conversions: Mapping[str, Conversion], step: int) -> Iterator[dict[str, Rows]]:

@@ -4,6 +4,7 @@ import json
 import pickle
 import shutil
 import tempfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -70,6 +71,18 @@ def test_graphs_that_are_compressed_make_the_same_batches(tmp_path):
         assert one.to_dict().keys() == other.to_dict().keys()
         assert all(same(one[name], other[name]) for name in one.to_dict())
     assert same(coded.as_plain()[7], plain.as_plain()[7])
+
+
+def test_the_set_that_an_older_memload_wrote_stays_readable():
+    old = Path(__file__).parent / "data" / "shards-v2-ragged-codec"
+    ds = memload.open(old)
+    x = [torch.arange(n, dtype=torch.int16) * 7 for n in (40, 0, 3, 60, 1, 25)]
+    edges = [torch.arange(2 * n).reshape(2, n) for n in (1, 30, 0, 12, 5, 40)]
+    texts = ["é", "", "two words", "日本" * 20, "x" * 60, "end"]
+    assert len(list(old.glob("*.safetensors"))) > 1
+    for k, row in enumerate(x):
+        assert same(list(ds[k].values()), [row, edges[k], texts[k], torch.tensor(float(k))])
+    memload.verify(old)
 
 
 def test_a_shard_has_blocks_of_items_as_the_format_says(tmp_path):

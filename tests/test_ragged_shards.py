@@ -42,6 +42,49 @@ def test_what_is_written_is_read(tmp_path_factory, tokens, edges, shard_bytes):
     )
 
 
+def written(path, value, **options):
+    return memload.write(path, {"x": value}, **options)
+
+
+def extended(path, value, **options):
+    with memload.ShardWriter(path, **options) as writer:
+        writer.extend(x=value)
+
+
+def appended(path, value, **options):
+    with memload.ShardWriter(path, **options) as writer:
+        writer.append(x=value)
+
+
+@pytest.mark.parametrize(
+    ("write", "value", "says"),
+    [
+        (
+            written,
+            [[1, 2], [3]],
+            "field 'x': row 1 has length 1, row 0 length 2. Rows that differ in length are a ragged ",
+        ),
+        (written, [np.zeros((2, 3)), np.zeros((2, 4))], r"field 'x': row 1 has shape \(2, 4\), row 0 shape \(2, 3\)"),
+        (extended, [torch.zeros(2), torch.zeros(2), torch.zeros(1)], "row 2 .*give x=memload.ragged.rows., or to a Sh"),
+        (
+            appended,
+            [[1, 2], [3]],
+            "field 'x': a row is one array, but part 1 of this one has length 1, part 0 length 2",
+        ),
+        (written, [[[1], [2, 3]], [[1], [2, 3]]], "field 'x': a list that makes no array of numbers"),
+    ],
+)
+def test_lists_of_different_length_are_told_by_field_and_row_and_what_to_do(tmp_path, write, value, says):
+    with pytest.raises((ValueError, TypeError), match=says):
+        write(tmp_path / "s", value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_row_that_is_no_array_is_told_by_field_and_number(tmp_path):
+    with pytest.raises(ValueError, match="field 'x': row 1 makes no array of numbers"):
+        extended(tmp_path / "s", [[1], [[1, 2], [3]]], ragged=["x"])
+
+
 def test_a_shard_is_tensors_of_values_and_offsets(tmp_path):
     tokens = [torch.tensor([1, 2], dtype=torch.int32), torch.tensor([3], dtype=torch.int32)]
     edges = [torch.tensor([[0], [1]]), torch.tensor([[2, 3], [4, 5]])]

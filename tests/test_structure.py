@@ -20,7 +20,7 @@ FLOORS = [
     {"draws", "row_numbers", "blocks", "borders", "memory.tiers", "captured", "gpu.nested", "gpu.pinning_rates"}
     | {"gpu.remembered", "dense"},
     {"gpu.interface"},
-    {"pulls", "sampled_rows", "overtaking", "budget_filling", "ragged_rows"},
+    {"pulls", "sampled_rows", "overtaking", "budget_filling", "ragged_rows", "unequal"},
     {"samplers", "budget_batches"},
     {"batch_streams"},
     {"errors", "dtypes", "progress", "stats", "row_plan", "collate_rules", "pinning", "seeding", "iterators"}

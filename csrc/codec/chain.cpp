@@ -221,6 +221,14 @@ void Chain::decode(In src, Out out, Out scratch, std::uint32_t skipped) const {
   if (data.data() != out.data() && !out.empty()) std::memcpy(out.data(), data.data(), out.size());
 }
 
+// zlib-ng alone, as the first filter that is undone: its state lies in our scratch, and it takes each bit of its input
+// for whatever it is, once. The others copy faster than they decode, allocate (Blosc), or read lengths twice.
+bool Chain::may_read_mapped(std::uint32_t skipped) const noexcept {
+  std::size_t k = filters_.size();
+  while (k > 0 && skips(skipped, k - 1)) --k;
+  return k > 0 && filters_[k - 1].kind == Kind::deflate;
+}
+
 bool Chain::ends_in_place(std::size_t k, std::uint32_t skipped) const noexcept {
   for (std::size_t j = 0; j < k; ++j) {
     if (!skips(skipped, j) && filters_[j].kind != Kind::byteswap) return false;

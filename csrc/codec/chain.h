@@ -68,6 +68,10 @@ class Chain {
   void decode(std::span<const std::byte> src, std::span<std::byte> out, std::span<std::byte> scratch,
               std::uint32_t skipped = 0) const;
 
+  // Whether decode() may read `src` from a mapped file: it holds nothing that outlives a jump out of it when a page
+  // cannot be read, and bytes that change meanwhile give other bytes, or a DecodeError, and no more.
+  [[nodiscard]] bool may_read_mapped(std::uint32_t skipped = 0) const noexcept;
+
   // What decode() needs for so many bytes of output; more for more. Any alignment will do.
   [[nodiscard]] std::size_t scratch_bytes(std::size_t out_bytes) const noexcept;
 

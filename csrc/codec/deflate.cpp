@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <new>
 #include <string>
+#include <type_traits>
 
 #include "codec/chain.h"
 #include "codec/filters.h"
@@ -16,6 +17,7 @@ constexpr std::int32_t kOk = 0;
 constexpr std::int32_t kStreamEnd = 1;
 constexpr std::int32_t kNeedsDictionary = 2;
 constexpr std::int32_t kNoProgress = -5;
+constexpr std::int32_t kFinish = 4;            // all there is in one call: no window is kept for the next
 constexpr std::int32_t kZlibOrGzip = 15 + 32;  // windows of 32 KB; the first bytes tell the wrapping
 constexpr std::size_t kAlign = 64;
 
@@ -68,7 +70,8 @@ class Inflation {
     while (true) {
       stream_.avail_in = part(unread());
       stream_.avail_out = part(dst_.size() - written());
-      const std::int32_t result = zng_inflate(&stream_, 0);
+      const bool all = stream_.avail_in == unread() && stream_.avail_out == dst_.size() - written();
+      const std::int32_t result = zng_inflate(&stream_, all ? kFinish : 0);
       if (result == kStreamEnd) {
         if (!another_member()) return written();
         zng_inflateReset(&stream_);
@@ -112,6 +115,8 @@ class Inflation {
   std::uint8_t nothing_ = 0;
   zng_stream stream_{};
 };
+
+static_assert(std::is_trivially_destructible_v<Inflation>);  // a jump may leave it: Chain::may_read_mapped()
 
 }  // namespace
 

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstring>
+#include <exception>
 #include <string>
 
 #include "core/error.h"
@@ -30,11 +31,12 @@ std::byte* TileDecoder::room(const TileGrid& grid) const noexcept {
 
 void TileDecoder::decode(const TileGrid& grid, std::size_t number, std::span<std::byte> out, std::int64_t row) const {
   const StoredTile& tile = grid.tile(number);
-  const std::span<const std::byte> stored = fetch(grid, tile, row);
-  std::byte* const filters = room(grid) + round_up(grid.tile_bytes(), kAlign);
-  const Clock::time_point start = Clock::now();
   try {
-    grid.array().chain->decode(stored, out, {filters, cold_.workspace.data() + cold_.workspace.size()}, tile.skipped);
+    if (lies_ready(grid, tile)) {
+      undo_in_mapping(grid, tile, out, row);
+    } else {
+      undo(grid, tile, fetch(grid, tile, row), out);
+    }
   } catch (const DecodeError& error) {
     throw ReadError(grid.storage(tile).name(), row, tile.offset,
                     "its chunk " + grid.place(number) + ", " + std::to_string(tile.bytes) +
@@ -42,10 +44,39 @@ void TileDecoder::decode(const TileGrid& grid, std::size_t number, std::span<std
                         "): the file is damaged, or was changed after it was opened. Restore it and open the data "
                         "set again");
   }
+}
+
+// In the page cache, and of a kind that can be decoded from there. Where rows come from the disk, copying goes first:
+// what waits for it is then not called decoding.
+bool TileDecoder::lies_ready(const TileGrid& grid, const StoredTile& tile) const {
+  const Storage& storage = grid.storage(tile);
+  if (!storage.mapped() || storage.past_cache() || cold_.ask) return false;
+  return grid.array().chain->may_read_mapped(tile.skipped) && storage.enter(grid.stored(tile).data(), tile.bytes);
+}
+
+void TileDecoder::undo(const TileGrid& grid, const StoredTile& tile, std::span<const std::byte> stored,
+                       std::span<std::byte> out) const {
+  std::byte* const filters = room(grid) + round_up(grid.tile_bytes(), kAlign);
+  const Clock::time_point start = Clock::now();
+  grid.array().chain->decode(stored, out, {filters, cold_.workspace.data() + cold_.workspace.size()}, tile.skipped);
   found_.decoding += Clock::now() - start;
 }
 
-// Copied out of the mapping, or read: what decodes them could not be left in the middle.
+void TileDecoder::undo_in_mapping(const TileGrid& grid, const StoredTile& tile, std::span<std::byte> out,
+                                  std::int64_t row) const {
+  std::exception_ptr failure;
+  const void* const fault = guarded([&]() noexcept {
+    try {
+      undo(grid, tile, grid.stored(tile), out);
+    } catch (...) {  // it may not pass the guard
+      failure = std::current_exception();
+    }
+  });
+  if (fault != nullptr) throw grid.storage(tile).unreadable(row, fault);
+  if (failure) std::rethrow_exception(failure);
+}
+
+// Copied out of the mapping, or read: most of what decodes them could not be left in the middle.
 std::span<const std::byte> TileDecoder::fetch(const TileGrid& grid, const StoredTile& tile, std::int64_t row) const {
   std::byte* const to = cold_.workspace.data();
   const Storage& storage = grid.storage(tile);

@@ -30,6 +30,10 @@ class TileDecoder {
   void ask_for(const Storage& storage, std::span<const std::byte> bytes) const;
 
  private:
+  [[nodiscard]] bool lies_ready(const TileGrid& grid, const StoredTile& tile) const;
+  void undo(const TileGrid& grid, const StoredTile& tile, std::span<const std::byte> stored,
+            std::span<std::byte> out) const;
+  void undo_in_mapping(const TileGrid& grid, const StoredTile& tile, std::span<std::byte> out, std::int64_t row) const;
   [[nodiscard]] std::span<const std::byte> fetch(const TileGrid& grid, const StoredTile& tile, std::int64_t row) const;
 
   const ColdReads& cold_;

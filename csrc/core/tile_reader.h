@@ -12,8 +12,9 @@ namespace memload {
 //
 //   stored bytes --copy, guarded--> scratch --Chain::decode--> scratch --move--> slot
 //
-// Tiles without filters are moved from where they lie. A tile that is just one row which is not cast, or rows that
-// follow one another in the batch as well, is decoded into the slot.
+// Tiles without filters are moved from where they lie, and deflated ones that are in the page cache are decoded from
+// there. A tile that is just one row which is not cast, or rows that follow one another in the batch as well, is
+// decoded into the slot.
 class TileReader final : public FieldReader {
  public:
   TileReader(std::shared_ptr<const Tiles> tiles, const std::optional<CastRule>& cast, Isa isa, Store store);

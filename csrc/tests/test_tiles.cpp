@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <fstream>
 #include <functional>
 #include <memory>
 #include <numeric>
@@ -436,6 +437,52 @@ TEST(a_file_that_is_cut_short_is_an_error_for_the_rows_that_are_gone) {
       CHECK_EQ(error.row(), 8);
       CHECK_EQ(error.file(), disk.file.path());
       CHECK(error.offset() >= disk.tiled.tiles[8].offset);
+    }
+  }
+}
+
+TEST(a_chunk_that_is_cut_while_it_is_decoded_is_an_error_for_its_row_alone) {
+  const Made array = made(4, {100, 300, 3}, 1, {.tile = {1, 100, 300, 3}, .filters = {kDeflate}});
+  for (const std::size_t pages : {0, 1, 9, 20}) {
+    OnDisk disk(array.tiled);
+    const auto column = column_of(disk.tiled);
+    CHECK(gathered(column, {3, 0}) == rows_of_whole(array, {3, 0}));
+    const std::size_t end = (disk.tiled.tiles[2].offset / kPage + 1 + pages) * kPage;
+    disk.file.truncate(end);
+    for (const std::int64_t gone : {2, 3}) {
+      try {
+        gathered(column, {0, gone});
+        CHECK(false);
+      } catch (const ReadError& error) {
+        CHECK_EQ(error.row(), gone);
+        CHECK_EQ(error.offset(),
+                 std::max(end, disk.tiled.tiles[static_cast<std::size_t>(gone)].offset / kPage * kPage));
+      }
+      CHECK(gathered(column, {1, 0}) == rows_of_whole(array, {1, 0}));
+    }
+  }
+}
+
+TEST(chunks_that_are_overwritten_while_they_are_decoded_give_bytes_or_an_error) {
+  const Made array = images(64, 1);
+  const OnDisk disk(array.tiled);
+  const auto column = column_of(disk.tiled);
+  {
+    const std::jthread writer([&](const std::stop_token& stop) {
+      std::mt19937 random(1);
+      std::fstream file(disk.file.path(), std::ios::in | std::ios::out | std::ios::binary);
+      while (!stop.stop_requested()) {
+        const StoredTile& tile = disk.tiled.tiles[pick(random, 0, 63)];
+        file.seekp(static_cast<std::streamoff>(tile.offset + pick(random, 0, tile.bytes - 1)));
+        file.put(static_cast<char>(pick(random, 0, 255))).flush();
+      }
+    });
+    for (std::int64_t k = 0; k < 2000; ++k) {
+      try {
+        CHECK_EQ(gathered(column, {k % 64}).size(), array.row_bytes);
+      } catch (const ReadError& error) {
+        CHECK_EQ(error.row(), k % 64);
+      }
     }
   }
 }

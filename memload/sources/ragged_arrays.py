@@ -42,7 +42,7 @@ def ragged(values: Any, offsets: Any = None, *, axis: int = 0) -> RaggedArray:
         raise ValueError(f"rows are joined along axis 0 or 1, got {axis!r}")
     if offsets is not None:
         return RaggedArray(values, offsets, axis)
-    rows = [torch.as_tensor(row, device="cpu") for row in values]
+    rows = [_tensor(position, row) for position, row in enumerate(values)]
     if not rows:
         raise ValueError("a list of no rows has no dtype and no shape; give values and offsets")
     shape = _without(rows[0], axis, 0)
@@ -108,6 +108,13 @@ def _listed(data: Sequence[Any]) -> str:
         place, other = next((place, value) for place, value in enumerate(data) if not isinstance(value, str))
         return f"a {kind} of texts, of which number {place} is a {type(other).__name__}; texts are all str"
     return f"{kind}; use torch.tensor(values), or memload.ragged(rows) for rows that differ in length"
+
+
+def _tensor(position: int, row: Any) -> torch.Tensor:
+    try:
+        return torch.as_tensor(row, device="cpu")
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise type(error)(f"row {position} makes no array of numbers ({error})") from error
 
 
 def _without(row: torch.Tensor, axis: int, position: int) -> tuple[int, ...]:
