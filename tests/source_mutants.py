@@ -24,7 +24,8 @@ import memload
 
 MOST_READ = 10 << 20  # bytes of rows; a damaged file may have any number of any size
 MOST_MEMORY = 700 << 20  # beside what is there before the first is opened
-MEANT = {"arrow": (KeyError,)}  # errors of Python's own: a name that is asked for may be lost
+# Errors of Python's own: a name that is asked for may be lost, and arrays may have different numbers of rows.
+MEANT = {"arrow": (KeyError,), "torch": (ValueError,), "npz": (ValueError,)}
 
 
 def arrays():
@@ -171,7 +172,10 @@ def try_mutants(kind, seconds=600.0, first=0, count=10**9):
             print(number, flush=True)
             damage(random.Random(number), sound, path)
             good += read(path, kind)
-            assert time.monotonic() - begin < MOST_SECONDS, f"mutant {number}: too slow"
+            if time.monotonic() - begin > MOST_SECONDS:  # what is slow is slow again; a busy machine was slow once
+                begin = time.monotonic()
+                read(path, kind)
+                assert time.monotonic() - begin < MOST_SECONDS, f"mutant {number}: too slow"
             taken = peak_memory() - before
             assert taken < MOST_MEMORY, f"mutant {number}: {taken} bytes of memory"
     return good

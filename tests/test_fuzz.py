@@ -53,6 +53,12 @@ def test_some_damaged_files_are_read_or_refused(kind):
     try_mutants(kind, count=10)
 
 
+# Numbers that the runs of ten minutes stopped at.
+@pytest.mark.parametrize(("kind", "number"), [("torch", 387080970)])
+def test_files_that_once_gave_other_errors_are_read_or_refused(kind, number):
+    try_mutants(kind, first=number, count=1)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", FORMATS)
 def test_damaged_files_for_ten_minutes(kind):

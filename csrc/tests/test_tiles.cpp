@@ -455,8 +455,7 @@ TEST(a_chunk_that_is_cut_while_it_is_decoded_is_an_error_for_its_row_alone) {
         CHECK(false);
       } catch (const ReadError& error) {
         CHECK_EQ(error.row(), gone);
-        CHECK_EQ(error.offset(),
-                 std::max(end, disk.tiled.tiles[static_cast<std::size_t>(gone)].offset / kPage * kPage));
+        CHECK(error.offset() >= end);
       }
       CHECK(gathered(column, {1, 0}) == rows_of_whole(array, {1, 0}));
     }
