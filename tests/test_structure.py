@@ -30,7 +30,7 @@ FLOORS = [
     {"memory.model_bytes"},
     {"memory.arenas", "memory.choosing", "memory.guards", "memory.pressure"},
     {"fields", "state", "mapped", "planned_rows", "ragged_samples"}
-    | {"pace", "pipelined", "reseeding", "drawing_free"}
+    | {"pace", "pipelined", "reseeding", "drawing_free", "surroundings"}
     | {"packed_storages", "packed_grids", "spool"},
     {"augment"},
     {"cast_rule"},
