@@ -42,8 +42,8 @@ def _advice(batch: Any, models: Sequence[torch.nn.Module]) -> str:
     cast = f'cast={{"{name or "image"}": memload.Cast({weights})}}'
     what = f"{name!r} of the batch" if name else "the batch"
     return (
-        f"{what} is {_word(dtype)}, the weights are {_word(weights)}: give it as the model gets it in the loop, such as "
-        f"the batch of a FastLoader with {cast} (memload.plan takes this cast= itself), or a loss= that casts"
+        f"{what} is {_word(dtype)}, the weights are {_word(weights)}: give it as the model gets it in the loop, as a "
+        f"FastLoader with {cast} gives it (memload.plan takes this cast= itself), or a loss= that casts"
     )
 
 
