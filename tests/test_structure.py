@@ -63,7 +63,7 @@ FLOORS = [
     {"gpu.gathering", "memory.offload"},
     {"gpu.near_rows", "gpu.shared_frames"},
     {"conversion", "memory.placing"},
-    {"carried", "batch_sizes"},
+    {"carried", "batch_sizes", "memory.sample_dtypes"},
     {"door", "cold", "transforms"},
     {"gpu.loading", "gpu.near_batches"},
     {"gpu.near_door", "gpu.bringing"},
