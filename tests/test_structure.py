@@ -24,8 +24,7 @@ FLOORS = [
     {"samplers", "budget_batches"},
     {"batch_streams"},
     {"errors", "dtypes", "progress", "stats", "row_plan", "collate_rules", "pinning", "seeding", "iterators"}
-    | {"stored", "memory.budget", "memory.loops", "sources.memory_maps", "sources.packages", "sources.paths"}
-    | {"targets"},
+    | {"stored", "memory.budget", "memory.loops", "sources.memory_maps", "sources.packages", "sources.paths"},
     {"memory.allocations", "gpu.memory"},
     {"memory.optimizer_bytes"},
     {"memory.model_bytes"},
@@ -49,7 +48,7 @@ FLOORS = [
     {"ragged_fields", "coded_blocks", "coded_fields"},
     {"codec_by_field"},
     {"codec_choice"},
-    {"ragged_shards", "shard_file", "staging", "graph_layout"}
+    {"ragged_shards", "shard_file", "staging", "targets", "graph_layout"}
     | {"sources.arrays", "sources.npy", "sources.raw", "sources.safetensors_file"},
     {"shards", "pyg"} | {"sources.npz", "sources.torch_file", "sources.arrow", "sources.hdf5", "sources.ragged_arrays"},
     {"unfinished", "ragged_writing", "graph_lists"} | {"sources.arrow_file", "sources.pyg_file", "sources.zarr_store"},
