@@ -344,6 +344,11 @@ def test_a_memmap_of_a_file_that_is_cut_raises_instead_of_ending_the_process(tmp
         ds[99]
 
 
+def freed(tensor, left=0):
+    tensor.untyped_storage().resize_(left)  # as training in shards does to parameters
+    return tensor
+
+
 @pytest.mark.parametrize(
     ("array", "error", "message"),
     [
@@ -357,6 +362,9 @@ def test_a_memmap_of_a_file_that_is_cut_raises_instead_of_ending_the_process(tmp
         (torch.tensor(1.0), ValueError, "first axis"),
         (torch.zeros(3, dtype=torch.complex128), TypeError, "cannot be stored"),
         (torch.zeros(3, dtype=torch.complex64).conj(), ValueError, "resolve_conj"),
+        (torch._efficientzerotensor(3)[1:], ValueError, "has 0 bytes, where its shape needs 12: .* stands for zeros"),
+        (freed(torch.zeros(3)), ValueError, "has 0 bytes, where its shape needs 12: it was freed"),
+        (freed(torch.zeros(3, 2)[1:], 20), ValueError, "has 20 bytes, where its shape needs 24"),
         (torch.zeros(3).to_sparse(), TypeError, "dense tensor on the CPU"),
         (torch.zeros(3, device="meta"), TypeError, "dense tensor on the CPU"),
         ([1, 2, 3], TypeError, "got list; use torch.tensor.*memload.ragged"),

@@ -30,7 +30,7 @@ FLOORS = [
     {"memory.model_bytes"},
     {"memory.arenas", "memory.choosing", "memory.guards", "memory.pressure"},
     {"fields", "state", "mapped", "planned_rows", "ragged_samples"}
-    | {"pace", "pipelined", "reseeding", "drawing_free"}
+    | {"pace", "pipelined", "reseeding", "drawing_free", "surroundings"}
     | {"packed_storages", "packed_grids", "spool"},
     {"augment"},
     {"cast_rule"},
@@ -65,7 +65,7 @@ FLOORS = [
     {"gpu.gathering", "memory.offload"},
     {"gpu.near_rows", "gpu.shared_frames"},
     {"conversion", "memory.placing"},
-    {"carried", "batch_sizes"},
+    {"carried", "batch_sizes", "memory.sample_dtypes"},
     {"door", "cold", "transforms"},
     {"gpu.loading", "gpu.near_batches"},
     {"gpu.near_door", "gpu.bringing"},
