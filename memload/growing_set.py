@@ -13,6 +13,7 @@ from memload.progress import note
 from memload.row_fields import RowFields
 from memload.shard_index import INDEX_NAME, ShardIndex, ShardRecord, dump_index, read_index
 from memload.staging import Staging
+from memload.targets import makes
 from memload.unfinished import Journal
 
 
@@ -42,12 +43,14 @@ class GrowingSet:
         self._extends = append and target.exists()
         if not self._extends:
             _check_absent(target)
-            target.parent.mkdir(parents=True, exist_ok=True)
+            with makes(target):
+                target.parent.mkdir(parents=True, exist_ok=True)
         elif not target.is_dir():
             raise FileExistsError(f"{target}: a file, not a set of shards that could be extended")
         else:
             read_index(target)
-        self._staging: Staging | None = Staging(target, self._extends, keep=keep)
+        with makes(target):
+            self._staging: Staging | None = Staging(target, self._extends, keep=keep)
 
     @property
     def closed(self) -> bool:
@@ -154,5 +157,5 @@ class GrowingSet:
 
 def _check_absent(target: Path) -> None:
     if os.path.lexists(target):
-        hint = "append=True adds to it" if (target / INDEX_NAME).exists() else "it is no set of shards"
+        hint = "append=True, or --append, adds to it" if (target / INDEX_NAME).exists() else "it is no set of shards"
         raise FileExistsError(f"{target}: exists already ({hint}); write to another path, or remove it first")

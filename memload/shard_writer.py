@@ -17,6 +17,7 @@ from memload.row_buffer import RowBuffer
 from memload.row_fields import RowFields
 from memload.shard_stream import ShardStream
 from memload.sizes import parse_size
+from memload.targets import target_of
 
 
 class ShardWriter:
@@ -73,7 +74,7 @@ class ShardWriter:
         resume: Mapping[str, str] | None = None,
         progress: bool | None = None,
     ) -> None:
-        self._target = Path(path).absolute()
+        self._target = target_of(path)
         size = parse_size(shard_bytes)
         self._fields = RowFields(ragged, codec)
         self._expected, self._expected_items = rows, nbytes or 0
