@@ -102,6 +102,22 @@ class EngineOptions:
             raise ValueError(f"isa must be one of {_core.isas()} on this machine, got {self.isa!r}")
 
 
+def chosen_options(options: EngineOptions | None, threads: int | None, depth: int | None) -> EngineOptions:
+    """Return the options that a loader was given, which are either `options` or the other two.
+
+    Raises:
+        TypeError: `options` is something else.
+        ValueError: both were given, or one is out of range.
+    """
+    if options is None:
+        return EngineOptions(threads=threads, depth=depth)
+    if not isinstance(options, EngineOptions):
+        raise TypeError(f"options= takes memload.EngineOptions(threads=..., ...); got a {type(options).__name__}")
+    if threads is not None or depth is not None:
+        raise ValueError("give threads= and depth= inside options=EngineOptions(...), or without options=")
+    return options
+
+
 @dataclass(frozen=True)
 class PassSettings:
     """What one pass is set to, worked out once from the loader's arguments.
@@ -272,7 +288,7 @@ def _depth(loader: FastLoader[Any], slot_bytes: int) -> int:
     if loader._engine.depth is not None:
         return loader._engine.depth
     if loader.prefetch_factor and (loader._depth_given or loader.prefetch_factor != _STOCK_PREFETCH_FACTOR):
-        return min(int(loader.prefetch_factor), _MOST)
+        return min(operator.index(loader.prefetch_factor), _MOST)
     return min(max(_LEAST_DEPTH, _AHEAD_BYTES // slot_bytes), _MOST_DEPTH)
 
 

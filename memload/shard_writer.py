@@ -32,6 +32,7 @@ from memload.shard_index import (
 )
 from memload.sizes import format_size, parse_size
 from memload.staging import Staging
+from memload.targets import makes, target_of
 from memload.unfinished import Journal
 
 SPACE_MARGIN = 1.2  # of the bytes to be written, wanted free on the target's file system
@@ -92,7 +93,7 @@ class ShardWriter:
         resume: Mapping[str, str] | None = None,
         progress: bool | None = None,
     ) -> None:
-        self._target = Path(path).absolute()
+        self._target = target_of(path)
         self._shard_bytes = parse_size(shard_bytes)
         self._expected, self._expected_items = rows, nbytes or 0
         self._axes = dict(ragged) if isinstance(ragged, Mapping) else dict.fromkeys(_names(ragged), 0)
@@ -108,12 +109,14 @@ class ShardWriter:
         extends = append and self._target.exists()
         if not extends:
             _check_absent(self._target)
-            self._target.parent.mkdir(parents=True, exist_ok=True)
+            with makes(self._target):
+                self._target.parent.mkdir(parents=True, exist_ok=True)
         elif not self._target.is_dir():
             raise FileExistsError(f"{self._target}: a file, not a set of shards that could be extended")
         else:
             read_index(self._target)
-        self._staging: Staging | None = Staging(self._target, extends, keep=resume is not None)
+        with makes(self._target):
+            self._staging: Staging | None = Staging(self._target, extends, keep=resume is not None)
         with self._cleaning_up():
             if extends:
                 self._take_over()
@@ -427,5 +430,5 @@ def free_bytes(path: Path) -> int:
 
 def _check_absent(target: Path) -> None:
     if os.path.lexists(target):
-        hint = "append=True adds to it" if (target / INDEX_NAME).exists() else "it is no set of shards"
+        hint = "append=True, or --append, adds to it" if (target / INDEX_NAME).exists() else "it is no set of shards"
         raise FileExistsError(f"{target}: exists already ({hint}); write to another path, or remove it first")

@@ -17,13 +17,13 @@ import numpy as np
 import torch
 
 from memload.collating import FieldSlots
-from memload.default_device import on_default
 from memload.draws import Indices
 from memload.pace import Pace
 from memload.planned_rows import PlannedRows
 from memload.reseeding import Watch
 from memload.seeding import PassSeed, Randomness
 from memload.stats import LoaderStats
+from memload.surroundings import Surroundings
 from memload.transforms import Outcome, Recipe
 from memload.used_again import MemoryUsedAgain
 
@@ -86,7 +86,7 @@ class Transforming:
         self._may_take = threading.Condition(self._mutex)
         self._may_hand_out = threading.Condition(self._mutex)
         self._noted: list[tuple[str, tuple[Indices, ...]]] = []  # of the plan, for the gatherer
-        self._device = torch.device("cpu")  # the default of the loop's thread, which functions are to find
+        self._surroundings = Surroundings.here()  # of the loop's thread, which functions are to find
         self._made: dict[int, _Made] = {}
         self._working = self._taken = self._handed = self._handed_rows = 0
         self._closed = self._broken = False
@@ -196,7 +196,7 @@ class Transforming:
         with self._mutex:
             getattr(self._ahead, how)(*rows)
             self._noted.append((how, rows))
-            self._device = torch.get_default_device()
+            self._surroundings = Surroundings.here()
             self._may_take.notify()
 
     def _next_is_known(self) -> bool:
@@ -244,8 +244,8 @@ class Transforming:
 
     def _transformed(self, batch: Any, rows: Indices, random: Randomness) -> Outcome:
         try:
-            with on_default(self._device):
-                return Outcome(self._recipe.apply(batch, rows, self._seed, random, self._slots))
+            apply = self._surroundings.run
+            return Outcome(apply(self._recipe.apply, batch, rows, self._seed, random, self._slots))
         except BaseException as error:  # whatever it is, the loop raises it in its turn
             return Outcome(error=error)
 
@@ -276,7 +276,7 @@ class Transforming:
     def _gathered(self, rows: int) -> _Made | None:
         while not self._closed:
             try:
-                batch = self.gatherer.next(_GLANCE)
+                batch = self._surroundings.run(self.gatherer.next, _GLANCE)  # may call a collate function of the user's
             except TimeoutError:
                 continue
             return None if batch is None else _Made(batch, rows)
