@@ -66,7 +66,7 @@ FLOORS = [
     {"gpu.near_rows", "gpu.shared_frames"},
     {"conversion", "memory.placing"},
     {"carried", "batch_sizes", "memory.sample_dtypes"},
-    {"door", "cold", "transforms"},
+    {"door", "cold", "transforms", "used_again"},
     {"gpu.loading", "gpu.near_batches"},
     {"gpu.near_door", "gpu.bringing"},
     {"memory.tiered"},
