@@ -356,6 +356,23 @@ def test_a_collate_function_gets_a_tensordict_natively_as_the_stock_loader_gives
             assert same(list(got), list(DataLoader(dataset, batch_size=2, collate_fn=collate)))
 
 
+@pytest.mark.parametrize("error", [KeyError("third"), TimeoutError("third")])
+@pytest.mark.parametrize("more", [{}, {"batch_transform": lambda batch: batch}])
+def test_an_error_of_a_collate_function_of_whole_batches_ends_no_pass(error, more):
+    def collate(batch):
+        if 3 in batch["x"]:
+            raise error
+        return batch["x"].tolist()
+
+    loader = memload.FastLoader(tensordict.TensorDict({"x": torch.arange(6)}, [6]), 2, collate_fn=collate, **more)
+    batches = iter(loader)
+    assert loader.engine == "native"
+    assert next(batches) == [0, 1]
+    with pytest.raises(type(error), match="third"):
+        next(batches)
+    assert list(batches) == [[4, 5]]
+
+
 def test_a_cast_follows_a_collate_function_of_ones_own_on_stock_machinery():
     arguments = {"batch_size": 2, "collate_fn": lambda td: {"a": td["a"] + 1}}
     loader = memload.FastLoader(tensordicts(), **arguments, cast={"a": memload.Cast(torch.float64)})
