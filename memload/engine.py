@@ -102,6 +102,22 @@ class EngineOptions:
             raise ValueError(f"isa must be one of {_core.isas()} on this machine, got {self.isa!r}")
 
 
+def chosen_options(options: EngineOptions | None, threads: int | None, depth: int | None) -> EngineOptions:
+    """Return the options that a loader was given, which are either `options` or the other two.
+
+    Raises:
+        TypeError: `options` is something else.
+        ValueError: both were given, or one is out of range.
+    """
+    if options is None:
+        return EngineOptions(threads=threads, depth=depth)
+    if not isinstance(options, EngineOptions):
+        raise TypeError(f"options= takes memload.EngineOptions(threads=..., ...); got a {type(options).__name__}")
+    if threads is not None or depth is not None:
+        raise ValueError("give threads= and depth= inside options=EngineOptions(...), or without options=")
+    return options
+
+
 @dataclass(frozen=True)
 class PassSettings:
     """What one pass is set to, worked out once from the loader's arguments.
@@ -177,18 +193,25 @@ class PassSettings:
         """Return what gathers the batches of one pass, on the slots of an earlier one if given."""
         placer, before = loader._placer(), gathering(reuse)
         elsewhere = gathered_elsewhere(self, loader, placer, before)
-        return self.around(elsewhere or WholeBatches(self, loader, before), loader, self.source.watches, placer)
+        gatherer = elsewhere or WholeBatches(self, loader, before)
+        return self.around(gatherer, loader, self.source.watches, placer, transforming(reuse))
 
     def around(
-        self, gatherer: Gatherer, loader: FastLoader[Any], watches: Sequence[Watch], placer: Placer | None
+        self,
+        gatherer: Gatherer,
+        loader: FastLoader[Any],
+        watches: Sequence[Watch],
+        placer: Placer | None,
+        before: Transforming | None,
     ) -> Gatherer:
         """Return the gatherer with what lies around it.
 
-        That transforms its batches, notices changes of what it reads, and hands batches out on a device.
+        That transforms its batches, in the memory of an earlier pass, notices changes of what it reads, and hands
+        batches out on a device.
         """
         if self.recipe is not None:
             ahead = PlannedRows(self.batch_rows, self.drop_last)
-            gatherer = Transforming(gatherer, self.recipe, ahead, paced(loader, self.transform_threads))
+            gatherer = Transforming(gatherer, self.recipe, ahead, paced(loader, self.transform_threads), before)
         if watches:
             gatherer = UpToDate(gatherer, watches, loader, self.batch_rows, self.drop_last)
         if placer is None:
@@ -203,6 +226,13 @@ def gathering(kept: Gatherer | None) -> Gatherer | None:
     while isinstance(kept, UpToDate | Transforming | DeviceBatches):
         kept = kept.gatherer
     return kept
+
+
+def transforming(kept: Gatherer | None) -> Transforming | None:
+    """Return what transformed the batches of an earlier pass, if anything did."""
+    while isinstance(kept, UpToDate | DeviceBatches):
+        kept = kept.gatherer
+    return kept if isinstance(kept, Transforming) else None
 
 
 class Gatherer(PlanSink, Protocol):

@@ -25,12 +25,15 @@ from memload.seeding import PassSeed, Randomness
 from memload.stats import LoaderStats
 from memload.surroundings import Surroundings
 from memload.transforms import Outcome, Recipe
+from memload.used_again import MemoryUsedAgain
 
 if TYPE_CHECKING:
     from memload.engine import Gatherer
 
 MOST_THREADS = 8
 """Threads that transform, where the user does not say. Each holds a batch, and all of them share Python's lock."""
+
+_AT_WORK = 2  # tensors of one size that a function works with, beside the one that it returns
 
 _GLANCE = 0.1  # seconds after which a thread that waits for a batch looks whether the pass was closed
 _PATIENCE = 1.0  # seconds that the end of a pass waits for functions that are under way
@@ -58,13 +61,22 @@ class Transforming:
         recipe: what becomes of a batch.
         ahead: cuts the plan as the gatherer does.
         pace: how many threads there are, and how many of them work at once.
+        before: of an earlier pass, whose memory is used again.
     """
 
-    def __init__(self, gatherer: Gatherer, recipe: Recipe, ahead: PlannedRows, pace: Pace) -> None:
+    def __init__(
+        self,
+        gatherer: Gatherer,
+        recipe: Recipe,
+        ahead: PlannedRows,
+        pace: Pace,
+        before: Transforming | None = None,
+    ) -> None:
         self.gatherer = gatherer
         self.rows, self.depth = gatherer.rows, gatherer.depth
         self._recipe, self._ahead, self._pace = recipe, ahead, pace
-        self._slots = FieldSlots(self.depth + 1)  # for what is collated of mapped samples
+        kept = None if before is None else before._slots
+        self._slots: FieldSlots = FieldSlots.kept(kept, self.depth + 1 + _AT_WORK * pace.most)
         self._process = os.getpid()
         self._watch = Watch()
         # Reentrant, since the collector may end a pass in any thread at any time, those that hold them included.
@@ -194,9 +206,10 @@ class Transforming:
     # What threads do.
 
     def _run(self) -> None:
+        torch.get_num_threads()  # the first question of a thread sets its number to the last that anybody set
         torch.set_num_threads(self._share)  # for this thread, as torch's own pinning thread does
         self._set_up.release()
-        random = Randomness()
+        random = MemoryUsedAgain(self._slots)
         with torch.no_grad():
             while self._is_called_for():
                 while self._one(random):

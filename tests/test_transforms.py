@@ -626,9 +626,20 @@ def test_an_iterator_that_is_dropped_or_fails_in_the_loop_ends_its_threads_and_m
     assert list(iterator) == []
 
 
-def test_threads_that_torch_has_per_operation_are_as_before():
-    before = torch.get_num_threads()
-    list(memload.FastLoader(images(), 8, batch_transform=dict, threads=2))
+def test_transform_threads_share_what_torch_has_per_operation_and_leave_it_to_others_as_before():
+    before, shares = torch.get_num_threads(), []
+    torch.set_num_threads(4)
+
+    def count(batch):
+        batch["stim"].float()
+        shares.append(torch.get_num_threads())
+        return batch
+
+    try:
+        list(memload.FastLoader(images(), 8, batch_transform=count, threads=2))
+        assert (set(shares), torch.get_num_threads()) == ({2}, 4)
+    finally:
+        torch.set_num_threads(before)
     later = []
     thread = threading.Thread(target=lambda: later.append(torch.get_num_threads()))
     thread.start()
