@@ -38,7 +38,7 @@ from memload.seeding import PassSeed
 from memload.state import batches_of, given_generators
 from memload.stats import LoaderStats
 from memload.transform_threads import MOST_THREADS, Transforming
-from memload.transforms import Outcome, Recipe
+from memload.transforms import Outcome, Recipe, attempted
 from memload.watches import Watch
 
 if TYPE_CHECKING:
@@ -281,12 +281,7 @@ class WholeBatches(PipelinedBatches):
         if self._pressure:
             self._pressure.look()
         capsules = self._pipeline.next(timeout)
-        if capsules is None:
-            return None
-        try:
-            return self._unpack(capsules)
-        except Exception as error:  # of a collate function of the user's: it ends no pass
-            return Outcome(error=error)
+        return None if capsules is None else attempted(self._unpack, capsules)
 
 
 def _depth(loader: FastLoader[Any], slot_bytes: int) -> int:

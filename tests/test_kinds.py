@@ -25,6 +25,7 @@ from torch.utils.data import (
 
 import memload
 from memload import collate_rules
+from memload.gpu.simulated import SimulatedInterface
 
 N = 12
 
@@ -357,8 +358,10 @@ def test_a_collate_function_gets_a_tensordict_natively_as_the_stock_loader_gives
 
 
 @pytest.mark.parametrize("error", [KeyError("third"), TimeoutError("third")])
-@pytest.mark.parametrize("more", [{}, {"batch_transform": lambda batch: batch}])
-def test_an_error_of_a_collate_function_of_whole_batches_ends_no_pass(error, more):
+@pytest.mark.parametrize("more", [{}, {"batch_transform": lambda batch: batch}, {"pin_memory": True}])
+def test_an_error_of_a_collate_function_of_whole_batches_ends_no_pass(error, more, monkeypatch):
+    monkeypatch.setattr(memload.FastLoader, "_host_memory", lambda self: SimulatedInterface())
+
     def collate(batch):
         if 3 in batch["x"]:
             raise error
