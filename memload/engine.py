@@ -25,7 +25,6 @@ from memload.gpu.placing import Placer
 from memload.gpu.shared_frames import index_bytes
 from memload.iterators import BatchIterator, profiling, waiting
 from memload.memory.budget import local_threads
-from memload.memory.guards import check_slots
 from memload.memory.loops import between_batches
 from memload.memory.placing import caches_of
 from memload.memory.pressure import Pressure
@@ -34,9 +33,9 @@ from memload.pace import paced
 from memload.pinning import pinned, pinned_by, pins_batches, whole_power
 from memload.pipelined import PipelinedBatches
 from memload.planned_rows import PlannedRows
-from memload.ragged_fields import RaggedField
 from memload.row_plan import Feed, PlanSink, feed
 from memload.seeding import PassSeed
+from memload.slot_room import check_room
 from memload.state import batches_of, given_generators
 from memload.stats import LoaderStats
 from memload.transform_threads import MOST_THREADS, Transforming
@@ -165,11 +164,6 @@ class PassSettings:
         return cls(source, batch_rows, slot_rows, planned, drop_last, depth, threads, recipe, transforming, pins)
 
     @property
-    def slot_bytes(self) -> int:
-        """Bytes of one slot, before any are known to be larger."""
-        return _core.Pipeline.ring_bytes(self.source.pipeline_fields(), self.slot_rows, depth=1) // 2
-
-    @property
     def ring_bytes(self) -> int:
         """Bytes of the slots, one per batch ahead and one for the loop, of their row numbers, and to decode in."""
         slots = _core.Pipeline.ring_bytes(self.source.pipeline_fields(), self.slot_rows, self.depth, self.threads)
@@ -179,14 +173,10 @@ class PassSettings:
         return slots + (self.depth + 1) * self.slot_rows * (8 + late) + index_bytes(self.source)
 
     def pipeline(self, loader: FastLoader[Any], reuse: _core.Pipeline | None, **where: Any) -> _core.Pipeline:
-        """Return a pipeline for one pass, on the slots of an earlier one if given; `where`: its further arguments.
-
-        Raises:
-            MemorySpaceError: there is no memory for its slots.
-        """
+        """Return a pipeline for one pass, on the slots of an earlier one if given; `where`: its further arguments."""
         options = loader._engine
         if reuse is None and not self.pins:
-            self._check_slots()
+            check_room(self.source, self.slot_rows, self.depth, -(-self.planned_rows // self.batch_rows))
         return _core.Pipeline(
             self.source.pipeline_fields(),
             batch_rows=self.batch_rows,
@@ -201,12 +191,6 @@ class PassSettings:
             reuse=reuse,
             **where,
         )
-
-    def _check_slots(self) -> None:
-        """Raise MemorySpaceError if there is no memory for the slots; those of ragged rows are seldom full."""
-        if not any(isinstance(field, RaggedField) for field in self.source.fields.values()):
-            batches = -(-self.planned_rows // self.batch_rows) or _MOST
-            check_slots(self.slot_bytes, min(self.depth + 1, batches))
 
     def gatherer(self, loader: FastLoader[Any], reuse: Gatherer | None) -> Gatherer:
         """Return what gathers the batches of one pass, on the slots of an earlier one if given."""

@@ -327,7 +327,6 @@ def test_batches_that_memory_cannot_hold_are_refused_before_the_first(tmp_path, 
     done = run_all({"huge": BATCHES_OF_HUGE_ROWS})["huge"]
     (said,) = done.out or [done.err]
     assert said.startswith("the loop's batch with those gathered ahead, 3 of 20 GB, takes 60 GB 6000")
-    guards.check_slots(10**8, 3)
 
 
 def test_processes_of_one_machine_share_what_can_be_shared_and_divide_the_rest(folder, tmp_path, monkeypatch):

@@ -12,7 +12,6 @@ from memload.sizes import format_size
 
 MARGIN = 0.05
 """Of free memory, what stays with everybody else."""
-_LARGE_RING = 1 << 30  # bytes of slots from which on a pass asks what is free, which takes some tenths of a millisecond
 _LOOK_BYTES, _LOOK_SHARE = 32 << 20, 1 / 64  # that are filled between two looks: the larger of so many, and of all
 
 
@@ -44,17 +43,6 @@ def check_memory(need: int, what: str, instead: str, free: Memory | None = None,
         f"has {format_size(found.total)}{of}): {instead}",
         need=need,
         free=found.free,
-    )
-
-
-def check_slots(slot_bytes: int, slots: int) -> None:
-    """Raise MemorySpaceError if this process cannot take the slots of a pass, each of which a batch will fill."""
-    if slots * slot_bytes < _LARGE_RING:
-        return
-    check_memory(
-        slots * slot_bytes,
-        f"the loop's batch with those gathered ahead, {slots} of {format_size(slot_bytes)},",
-        "give a smaller batch_size=, or depth=1 for fewer batches ahead; memload.plan says beforehand what fits",
     )
 
 
