@@ -44,7 +44,8 @@ if [ -n "$wheels" ]; then
   "$python" -m pip install --quiet --no-index --no-deps --target "$work/site" "$wheels"/*.whl
 fi
 
-"$python" - <<'EOF'
+device=$(
+  "$python" - <<'EOF'
 import importlib.metadata
 import re
 import shutil
@@ -67,13 +68,16 @@ import torch
 
 if not torch.cuda.is_available():
     sys.exit(f"gpu_check.sh: torch {torch.__version__} finds no CUDA device")
-print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, Python {sys.version.split()[0]}")
+name = torch.cuda.get_device_name()
+print(f"{name}, torch {torch.__version__}, Python {sys.version.split()[0]}", file=sys.stderr)
+print(re.sub(r"\W+", "-", name).strip("-").lower())
 EOF
-device=$("$python" -c 'import re, torch; print(re.sub(r"\W+", "-", torch.cuda.get_device_name()).strip("-").lower())')
+)
 day=$(date -u +%Y-%m-%d)
 
 echo "== build ($SECONDS s)"
-timeout $((prepared - SECONDS)) "$python" -m pip install --quiet --no-build-isolation --no-deps --no-index \
+left=$((prepared - SECONDS))
+timeout $((left < 120 ? 120 : left)) "$python" -m pip install --quiet --no-build-isolation --no-deps --no-index \
   --target "$work/site" --config-settings=build-dir="$work/build" \
   --config-settings=cmake.define.MEMLOAD_CUDA=ON \
   --config-settings=cmake.define.pybind11_ROOT="$("$python" -m pybind11 --cmakedir)" "$repo"
