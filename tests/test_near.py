@@ -425,7 +425,9 @@ def test_each_read_of_rows_on_a_device_is_told_so_that_their_memory_stays_until_
     ds = memload.Dataset({"x": told})
     assert torch.equal(ds[3]["x"], near[3]["x"])
     told.gather(np.array([1, 2]))
-    told.column.gather(np.array([1]), torch.empty(6, dtype=torch.uint8).data_ptr(), 6)
+    here = torch.empty(6, dtype=torch.uint8)
+    told.column.gather(np.array([1]), here.data_ptr(), here.nbytes)
+    assert torch.equal(here, near[1]["x"])
     assert len(READS) == 3
 
 
