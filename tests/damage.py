@@ -24,7 +24,8 @@ def opens_or_says_why(path, **stated):
     """Open a damaged file and read all rows; whatever memload says of it must name it."""
     try:
         ds = memload.open(path, **stated)
-        said = f"{path}: {[field.gather(np.arange(min(field.rows, 1000))).shape for field in ds.fields.values()]}"
+        rows = [field.gather(np.arange(min(field.rows, 1000))) for field in ds.fields.values()]
+        said = f"{path}: {len(rows)} fields"
     except (memload.MemloadError, ValueError) as error:
         said = str(error)
     assert str(path) in said

@@ -1,5 +1,6 @@
 """The monitor beside real loops: what it sees, warns of, stops and leaves behind."""
 
+import collections
 import contextlib
 import io
 import os
@@ -139,6 +140,22 @@ def test_losses_whose_graph_holds_little_beside_their_batch_are_told_from_kept_b
     monitor, (said,) = watched(loop)
     assert [(one.cause, one.place) for one in monitor.findings] == [("results kept", "host")]
     assert "results are kept with their graph, and each with the batch that it was made of" in said
+
+
+def test_the_last_losses_alone_kept_with_their_graph_are_told_from_kept_batches_too():
+    loader = memload.FastLoader(memload.from_arrays(x=torch.zeros(800, 4096)).only("x"), batch_size=2)
+    weight, kept = torch.ones(4096, requires_grad=True), collections.deque(maxlen=16)
+
+    def loop(monitor):
+        for batch in loader:
+            kept.append((weight * batch).mean())
+            time.sleep(0.002)
+            if monitor.findings:
+                break
+
+    monitor, (said,) = watched(loop)
+    assert [(one.cause, one.place) for one in monitor.findings] == [("results kept", "host")]
+    assert "results are kept with their graph" in said
 
 
 @pytest.mark.parametrize("engine", ["native", "torch"])

@@ -16,6 +16,7 @@
 
 #include "core/pinned.h"
 #include "core/pipeline.h"
+#include "core/slot_pool.h"
 #include "core/transfer.h"
 #include "simulated/device.h"
 #include "tests/check.h"
@@ -26,6 +27,7 @@ namespace {
 using memload::Batch;
 using memload::BatchLayout;
 using memload::Column;
+using memload::Departures;
 using memload::DeviceError;
 using memload::FieldPlan;
 using memload::FieldSpec;
@@ -41,6 +43,7 @@ using memload::Rows;
 using memload::Shipment;
 using memload::SimulatedDevice;
 using memload::SimulatedMemory;
+using memload::SlotPool;
 using memload::Step;
 using memload::test::dense;
 using memload::test::in_memory;
@@ -250,6 +253,23 @@ TEST(pieces_are_copied_in_their_order_whichever_is_done_first) {
   bench.device->synchronise(shipment.event());
   CHECK(same(landing.get(), slot.data(), slot.size()));
   bench.device->unregister_host(slot.data());
+}
+
+TEST(slots_come_back_in_the_order_of_their_copies_once_these_are_done) {
+  const auto device = SimulatedDevice::create();
+  const auto late = device->record(device->add_stream({20ms, 20ms}));
+  const auto early = device->record(device->add_stream({}));
+  const auto pool = SlotPool::create(2);
+  Departures departed;
+  departed.add(pool->try_acquire(64), late);
+  departed.add(pool->try_acquire(64), early);
+  device->synchronise(early);
+  departed.reclaim(*device);
+  CHECK(pool->try_acquire(64) == nullptr || SimulatedDevice::has_come(late));
+  if (!departed.empty()) device->synchronise(departed.next());
+  departed.reclaim(*device);
+  CHECK(departed.empty());
+  CHECK(pool->try_acquire(64) != nullptr);
 }
 
 TEST(a_pass_that_is_given_up_leaves_no_copy_behind) {
