@@ -35,10 +35,11 @@ from memload.pipelined import PipelinedBatches
 from memload.planned_rows import PlannedRows
 from memload.row_plan import Feed, PlanSink, feed
 from memload.seeding import PassSeed
+from memload.slot_room import check_room
 from memload.state import batches_of, given_generators
 from memload.stats import LoaderStats
 from memload.transform_threads import MOST_THREADS, Transforming
-from memload.transforms import Outcome, Recipe
+from memload.transforms import Outcome, Recipe, attempted
 from memload.watches import Watch
 
 if TYPE_CHECKING:
@@ -174,6 +175,8 @@ class PassSettings:
     def pipeline(self, loader: FastLoader[Any], reuse: _core.Pipeline | None, **where: Any) -> _core.Pipeline:
         """Return a pipeline for one pass, on the slots of an earlier one if given; `where`: its further arguments."""
         options = loader._engine
+        if reuse is None and not self.pins:
+            check_room(self.source, self.slot_rows, self.depth, -(-self.planned_rows // self.batch_rows))
         return _core.Pipeline(
             self.source.pipeline_fields(),
             batch_rows=self.batch_rows,
@@ -277,11 +280,11 @@ class WholeBatches(PipelinedBatches):
         self._unpack = settings.source.unpacker()
 
     def next(self, timeout: float) -> Any:
-        """Return the next batch, None at the end."""
+        """Return the next batch, or an `Outcome`; None at the end."""
         if self._pressure:
             self._pressure.look()
         capsules = self._pipeline.next(timeout)
-        return None if capsules is None else self._unpack(capsules)
+        return None if capsules is None else attempted(self._unpack, capsules)
 
 
 def _depth(loader: FastLoader[Any], slot_bytes: int) -> int:
@@ -308,6 +311,7 @@ class NativePass(BatchIterator):
     """
 
     _loader: FastLoader[Any] | None = None  # until it is wholly made, there is nothing to close
+    _late = False  # whether the last wait for a batch ran into the timeout
     _workers: tuple[Any, ...] = ()  # processes, for whose end those wait who know stock iterators; here are none
 
     def __init__(self, loader: FastLoader[Any], gatherer: Gatherer) -> None:
@@ -410,12 +414,14 @@ class NativePass(BatchIterator):
             if batch is None:
                 self.progress.finished = True
                 raise StopIteration
-        except TimeoutError as error:
-            self._end(at_once=True)
+        except TimeoutError as error:  # which ends no pass: the loop may wait for this batch once more
+            self._late = True
+            self._asked -= not self._lead
             raise RuntimeError(f"DataLoader timed out after {self._timeout:g} seconds") from error
         except BaseException:
             self.close()
             raise
+        self._late = False
         return batch
 
     def _ask(self) -> None:
@@ -430,9 +436,6 @@ class NativePass(BatchIterator):
 
     def close(self) -> None:
         """End the pass: threads stop, memory goes back. Batches in the loop's hands stay valid. May be called twice."""
-        self._end()
-
-    def _end(self, *, at_once: bool = False) -> None:
         loader, self._loader = self._loader, None
         if loader is None:
             return
@@ -440,7 +443,7 @@ class NativePass(BatchIterator):
         if self._process != os.getpid():
             return  # its threads and their memory are the parent's
         loader._finished += self.stats()
-        self._gatherer.close(loader.persistent_workers, at_once)
+        self._gatherer.close(loader.persistent_workers, self._late)
         loader._kept = self._gatherer if loader.persistent_workers else None
 
     def __del__(self) -> None:

@@ -118,7 +118,7 @@ class FastLoader(DataLoader[T]):
     static_buffers: int | None
 
     def __init__(
-        self,
+        self: FastLoader[Any],  # a type checker asks nobody to say what batches are
         dataset: Any,
         batch_size: int | None = 1,
         shuffle: bool | None = None,

@@ -49,4 +49,4 @@ class Surroundings:
 
 def _kinds() -> tuple[str, ...]:
     found = torch.accelerator.current_accelerator()
-    return ("cpu",) if found is None else ("cpu", found.type)
+    return ("cpu",) if found is None or not torch.amp.is_autocast_available(found.type) else ("cpu", found.type)

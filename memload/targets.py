@@ -44,6 +44,8 @@ def makes(target: Path) -> Iterator[None]:
 
 def _in_the_way(target: Path, error: OSError) -> str:
     there = next(folder for folder in target.parents if os.path.lexists(folder))
+    if error.errno == errno.EEXIST and there == target.parent and there.is_dir():
+        return f"{error.filename}: {error.strerror}"
     if not there.is_dir():
         return f"{there} is no folder"
     if error.errno in (errno.EACCES, errno.EPERM):

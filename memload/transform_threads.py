@@ -243,6 +243,8 @@ class Transforming:
         return time.perf_counter() - began, time.thread_time() - processor
 
     def _transformed(self, batch: Any, rows: Indices, random: Randomness) -> Outcome:
+        if isinstance(batch, Outcome):  # there is none
+            return batch
         try:
             apply = self._surroundings.run
             return Outcome(apply(self._recipe.apply, batch, rows, self._seed, random, self._slots))

@@ -84,9 +84,9 @@ def _has_storage(x: torch.Tensor) -> bool:
     return True
 
 
-def _cast(like: _Like, x: Any, dtype: Any = None, **others: Any) -> torch.Tensor | None:
+def _cast(like: _Like, x: Any, dtype: Any = None, *more: Any, **others: Any) -> torch.Tensor | None:
     """What torch makes of a dense tensor lies as that does."""
-    if others or not (isinstance(dtype, torch.dtype) and dtype in _REAL):
+    if more or others or not (isinstance(dtype, torch.dtype) and dtype in _REAL):
         return None
     if not _is_plain(x) or x.dtype == dtype or not is_dense(x):
         return None
@@ -95,10 +95,10 @@ def _cast(like: _Like, x: Any, dtype: Any = None, **others: Any) -> torch.Tensor
 
 
 def _arithmetic(
-    function: Callable[..., torch.Tensor], like: _Like, x: Any, other: Any = None, **others: Any
+    function: Callable[..., torch.Tensor], like: _Like, x: Any, other: Any = None, *more: Any, **others: Any
 ) -> torch.Tensor | None:
     """What torch makes of a dense tensor and of what is broadcast to it lies as that does, where that is one way."""
-    if others or not (_is_plain(x) and _goes_into(other, x)):
+    if more or others or not (_is_plain(x) and _goes_into(other, x)):
         return None
     if not is_dense(x) or (1 in x.shape and x.stride() != _usual_strides(x.shape)):
         return None
@@ -123,7 +123,7 @@ def _goes_into(other: Any, x: torch.Tensor) -> bool:
 
 
 def _to(dtype: torch.dtype) -> Callable[..., torch.Tensor | None]:
-    return lambda like, x, **others: _cast(like, x, dtype, **others)
+    return lambda like, x, *more, **others: _cast(like, x, dtype, *more, **others)
 
 
 _ARITHMETIC: dict[Callable[..., torch.Tensor], tuple[Any, ...]] = {

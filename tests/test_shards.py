@@ -309,6 +309,12 @@ def test_a_place_where_nothing_can_be_made_says_what_is_in_the_way(tmp_path, mon
     assert [one.name for one in tmp_path.iterdir()] == ["file"]
 
 
+def test_a_link_to_nothing_where_a_set_is_written_is_not_waited_for(tmp_path):
+    (tmp_path / ".s.memload").symlink_to(tmp_path / "gone")
+    with pytest.raises(FileExistsError, match=r"/s: cannot be made: .*/\.s\.memload: a link to nothing is in the way"):
+        memload.write(tmp_path / "s", {"x": torch.zeros(3)})
+
+
 def test_a_folder_that_may_not_be_written_to_is_named_with_who_may_not(tmp_path):
     said = rf"/s: cannot be made: this process \(user {os.geteuid()}\) may not write to {tmp_path};"
     with pytest.raises(PermissionError, match=said), makes(tmp_path / "s"):

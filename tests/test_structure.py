@@ -65,7 +65,7 @@ FLOORS = [
     {"gpu.gathering", "memory.offload"},
     {"gpu.near_rows", "gpu.shared_frames"},
     {"conversion", "memory.placing"},
-    {"carried", "batch_sizes", "memory.sample_dtypes"},
+    {"carried", "batch_sizes", "slot_room", "memory.sample_dtypes"},
     {"door", "cold", "transforms", "used_again"},
     {"gpu.loading", "gpu.near_batches"},
     {"gpu.near_door", "gpu.bringing"},

@@ -310,6 +310,25 @@ def test_what_cannot_fit_is_refused_with_figures(tmp_path):
     assert memload.open(sparse, tier="auto").tier in (Tier.HYBRID, Tier.DIRECT)
 
 
+BATCHES_OF_HUGE_ROWS = """
+import resource
+import memload, numpy as np
+resource.setrlimit(resource.RLIMIT_AS, (10**11, 10**11))  # should nobody refuse
+np.lib.format.open_memmap("huge.npy", "w+", np.uint8, (3, 2 * 10**10)).flush()
+try:
+    next(iter(memload.FastLoader(memload.open("huge.npy"), batch_size=1)))
+except memload.MemorySpaceError as error:
+    print(str(error).partition(";")[0], error.need)
+"""
+
+
+def test_batches_that_memory_cannot_hold_are_refused_before_the_first(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = run_all({"huge": BATCHES_OF_HUGE_ROWS})["huge"]
+    (said,) = done.out or [done.err]
+    assert said.startswith("the loop's batch with those gathered ahead, 3 of 20 GB, takes 60 GB 6000")
+
+
 def test_processes_of_one_machine_share_what_can_be_shared_and_divide_the_rest(folder, tmp_path, monkeypatch):
     sparse = tmp_path / "huge.npy"
     np.lib.format.open_memmap(sparse, "w+", np.uint8, (1 << 20, 1 << 18)).flush()

@@ -70,7 +70,7 @@ def in_a_transform(make):
 
 
 @given(st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_results_are_those_of_torch_in_value_dtype_and_strides(data):
     x = data.draw(tensors())
     if data.draw(st.booleans()):
@@ -82,6 +82,12 @@ def test_results_are_those_of_torch_in_value_dtype_and_strides(data):
     before = x.clone()
     assert outcome(lambda: in_a_transform(make)) == outcome(make)
     assert torch.equal(x, before)
+
+
+def test_calls_with_more_arguments_are_torchs_own():
+    x = torch.arange(6).view(2, 3)
+    for cast in (lambda: x.to("cpu", torch.float64), lambda: x.to(torch.float32, False, True), lambda: x.to(x)):
+        assert outcome(lambda cast=cast: in_a_transform(cast)) == outcome(cast)
 
 
 def test_memory_is_used_again_when_nobody_sees_it_and_never_before():
