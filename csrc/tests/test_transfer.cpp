@@ -21,6 +21,7 @@
 #include "simulated/device.h"
 #include "tests/check.h"
 #include "tests/fixtures.h"
+#include "tests/passes.h"
 
 namespace {
 
@@ -45,27 +46,19 @@ using memload::SimulatedDevice;
 using memload::SimulatedMemory;
 using memload::SlotPool;
 using memload::Step;
+using memload::test::ColumnPtr;
 using memload::test::dense;
 using memload::test::in_memory;
+using memload::test::Indices;
+using memload::test::kPatience;
+using memload::test::numbered;
 using memload::test::pattern_bytes;
+using memload::test::rows_of;
 using memload::test::same;
 using memload::test::shuffled;
 using namespace std::chrono_literals;
 
-using ColumnPtr = std::shared_ptr<const Column>;
-using Indices = std::vector<std::int64_t>;
-
-constexpr auto kPatience = 20'000ms;  // far beyond what any batch takes, far below CTest's limit
 constexpr std::size_t kNoLimit = std::size_t{1} << 40;
-
-ColumnPtr numbered(std::size_t rows, std::size_t row_bytes, std::size_t salt) {
-  return dense(in_memory(pattern_bytes(rows * row_bytes, salt)), row_bytes);
-}
-
-Rows rows_of(Indices indices) {
-  const auto owner = std::make_shared<Indices>(std::move(indices));
-  return {owner, *owner};
-}
 
 // A device, its streams, and a pass over columns of which the first is in the passing part.
 struct Bench {
