@@ -223,6 +223,19 @@ def test_what_on_warn_raises_is_warned_of_and_looking_goes_on():
     assert "on_warn failed, and may fail again unsaid: OSError: no route" in said[0]
 
 
+@pytest.mark.parametrize("asks", [True, False], ids=["at the next batch", "at the end of the block"])
+def test_on_warn_may_end_the_program_and_the_thread_goes_on_until_then(asks):
+    monitor = memload.Monitor(interval=0.01, warn_at="1MB", show=False, on_warn=lambda finding: sys.exit(3))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with pytest.raises(SystemExit) as ended, monitor:
+            until(lambda: monitor.findings and len(monitor.samples) > 5)
+            if asks:
+                next(iter(memload.FastLoader(rows(8), batch_size=2)))
+                pytest.fail("the loop went on")
+    assert ended.value.code == 3
+
+
 def test_on_warn_cannot_stop_the_monitor_that_calls_it():
     begun = threading.Event()
 
