@@ -16,7 +16,7 @@ from memload.cast import Cast, cast_stim
 from memload.measure import Spread
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
-MEGABYTES = (1, 4, 16, 64, 256, 1024)
+MEGABYTES = (64, 256, 1024, 16, 4, 1)  # first what has most to say, should the run be ended
 FULL_SPEED_FROM = 64  # MB; below, a launch is a good part of the time
 COMPILED_AT = 64  # MB at which torch.compile competes for every dtype; for bfloat16 it does at every size
 

@@ -1,4 +1,13 @@
-"""Feeds a training loop with array data at the speed of memory: a drop-in for torch's DataLoader."""
+"""Feeds a training loop with array data at the speed of memory: a drop-in for torch's DataLoader.
+
+    dataset = memload.open("shards/")  # or .npy, HDF5, ...; or memload.from_arrays(stim=..., robs=...)
+    loader = memload.FastLoader(dataset, batch_size=256, shuffle=True)
+    for batch in loader:  # {"stim": tensor, "robs": tensor}
+        ...
+
+Begin with `open`, `from_arrays`, `write`, `FastLoader` and `Cast`: each has an example in its help. `python -m memload`
+lists the commands. What is not in `memload.__all__` may change.
+"""
 
 try:
     from memload._core import version as __version__
@@ -143,3 +152,8 @@ __all__ = [
     "write_images",
     "zip",
 ]
+
+
+def __dir__() -> list[str]:
+    """The public names, which is what tab completion shows."""
+    return __all__

@@ -46,7 +46,8 @@ def cast_stim(
         norm_removed: uint8 pixels become (x - 127) / 255 instead of x.
         dtype: torch.bfloat16, torch.float16, torch.float32 or torch.float64 (on CUDA through torch operations).
         out: where to put the result: shape, ``dtype`` and device as the result's, any strides, no memory in common with
-            ``x``. Saves the allocation, which on the CPU costs more than the cast.
+            ``x``. Saves the allocation, which on the CPU costs more than the cast. One that requires a gradient is
+            written to as by ``copy_``.
 
     Returns:
         A tensor with the shape and device of ``x`` and the strides that ``x.to(dtype)`` would have; or ``out``.
@@ -54,6 +55,7 @@ def cast_stim(
     Raises:
         TypeError: ``x`` is no tensor, or neither uint8 nor floating, or ``dtype`` is none of the four.
         ValueError: ``x`` is sparse, or ``out`` does not fit.
+        RuntimeError: ``out`` is a leaf that requires a gradient, as of any operation in place while autograd is on.
 
     Example:
         >>> cast_stim(torch.tensor([[127, 254]], dtype=torch.uint8), norm_removed=True)
@@ -85,10 +87,12 @@ def _cast_into(out: torch.Tensor, x: torch.Tensor, norm_removed: bool, dtype: to
     ):
         if got != expected:
             raise ValueError(f"out does not fit: its {what} is {got}, the result's is {expected}")
-    if x.dtype == torch.uint8:
-        _CAST_INTO(x, norm_removed, out)
-        return out
-    return out.copy_(x)
+    if x.dtype != torch.uint8:
+        return out.copy_(x)
+    if out.requires_grad:
+        return out.copy_(_CAST(x, norm_removed, dtype))  # which autograd sees, or refuses
+    _CAST_INTO(x, norm_removed, out)
+    return out
 
 
 def _cast_anew(x: torch.Tensor, norm_removed: bool, dtype: torch.dtype) -> torch.Tensor:

@@ -16,6 +16,7 @@ from memload.planned_rows import PlannedRows
 from memload.row_plan import Indices
 from memload.seeding import PassSeed
 from memload.stats import LoaderStats
+from memload.transforms import attempted
 from memload.watches import Watch
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ class UpToDate:
         self.gatherer.begin(seed)
 
     def next(self, timeout: float) -> Any:
-        """Return the next batch, None at the end."""
+        """Return the next batch, or an `Outcome`; None at the end."""
         if not self._changed and self._now() != self._before:
             self._changed = True
             self._let_go()
@@ -86,7 +87,7 @@ class UpToDate:
         if loader is None or not self._ahead.ready:
             return None
         rows = self._ahead.take()
-        return answer_rows(loader, rows.tolist(), self._seed, rows)
+        return attempted(answer_rows, loader, rows.tolist(), self._seed, rows)
 
     def _gathered(self, timeout: float) -> Any:
         batch = self.gatherer.next(timeout)

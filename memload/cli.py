@@ -16,13 +16,16 @@ from memload.errors import ChecksumError, MemloadError
 from memload.shards import verify
 from memload.sizes import format_size
 
+_ABOUT = "Array data for training, at the speed of memory."
+_FURTHER = "`memload COMMAND --help` says what each takes. Where to begin: `memload doctor`, then `memload info PATH`."
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `memload ARGUMENTS` and return its exit status: 0 done, 1 checksums differ, 2 it could not be done.
 
     141, as of programs that end by SIGPIPE: whoever was to read the output, such as `head`, has gone.
     """
-    parser = argparse.ArgumentParser(prog="memload", description="Array data for training, at the speed of memory.")
+    parser = argparse.ArgumentParser(prog="memload", description=_ABOUT, epilog=_FURTHER)
     parser.add_argument("--version", action="version", version=f"memload {version}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for name, command in COMMANDS.items():
@@ -49,9 +52,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyError as error:
         print(f"memload: {error.args[0]}", file=sys.stderr)
         return 2
-    except (MemloadError, OSError, ValueError, TypeError, IndexError, ImportError) as error:
+    except OSError as error:
+        print(f"memload: {_said_by_the_system(error)}", file=sys.stderr)
+        return 2
+    except (MemloadError, ValueError, TypeError, IndexError, ImportError) as error:
         print(f"memload: {error}", file=sys.stderr)
         return 2
+
+
+def _said_by_the_system(error: OSError) -> str:
+    """What went wrong with which file; ours are whole sentences already."""
+    return f"{error.filename}: {error.strerror}" if error.filename is not None and error.strerror else str(error)
 
 
 def _unread(error: BrokenPipeError) -> int:
@@ -87,7 +98,7 @@ class Command(NamedTuple):
 
 
 def _verify_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("path")
+    parser.add_argument("path", help="a directory that memload write, or memload.write, made")
     parser.add_argument("--quiet", action="store_true", help="show no progress bar")
 
 

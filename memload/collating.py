@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import os
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -39,10 +40,17 @@ class FieldSlots:
 
     def __init__(self, batches: int) -> None:
         self._batches = batches
-        self._of: dict[int, _core.Slots] = {}
+        self._process = os.getpid()
+        self._of: dict[Hashable, _core.Slots] = {}
 
-    def take(self, field: int, nbytes: int) -> torch.Tensor:
-        """Return so many uninitialised bytes for the field of this number."""
+    @classmethod
+    def kept(cls, before: FieldSlots | None, batches: int) -> FieldSlots:
+        """Return those of an earlier pass, if they are for as many batches; a child leaves a parent's alone."""
+        fits = before is not None and before._batches == batches and before._process == os.getpid()
+        return before if before is not None and fits else cls(batches)
+
+    def take(self, field: Hashable, nbytes: int) -> torch.Tensor:
+        """Return so many uninitialised bytes for the field of this number or name."""
         if field not in self._of:
             self._of.setdefault(field, _core.Slots(self._batches))
         return from_dlpack(self._of[field].take(nbytes))

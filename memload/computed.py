@@ -15,9 +15,10 @@ from typing import Any
 
 import torch
 
+from memload.disk_space import SPACE_MARGIN
 from memload.memory.budget import memory
 from memload.shard_index import INDEX_NAME
-from memload.shard_writer import SPACE_MARGIN, ShardWriter
+from memload.shard_writer import ShardWriter
 from memload.sizes import format_size
 from memload.staging import being_written, write_durably
 

@@ -35,10 +35,11 @@ from memload.pipelined import PipelinedBatches
 from memload.planned_rows import PlannedRows
 from memload.row_plan import Feed, PlanSink, feed
 from memload.seeding import PassSeed
+from memload.slot_room import check_room
 from memload.state import batches_of, given_generators
 from memload.stats import LoaderStats
 from memload.transform_threads import MOST_THREADS, Transforming
-from memload.transforms import Outcome, Recipe
+from memload.transforms import Outcome, Recipe, attempted
 from memload.watches import Watch
 
 if TYPE_CHECKING:
@@ -102,6 +103,22 @@ class EngineOptions:
             raise ValueError(f"isa must be one of {_core.isas()} on this machine, got {self.isa!r}")
 
 
+def chosen_options(options: EngineOptions | None, threads: int | None, depth: int | None) -> EngineOptions:
+    """Return the options that a loader was given, which are either `options` or the other two.
+
+    Raises:
+        TypeError: `options` is something else.
+        ValueError: both were given, or one is out of range.
+    """
+    if options is None:
+        return EngineOptions(threads=threads, depth=depth)
+    if not isinstance(options, EngineOptions):
+        raise TypeError(f"options= takes memload.EngineOptions(threads=..., ...); got a {type(options).__name__}")
+    if threads is not None or depth is not None:
+        raise ValueError("give threads= and depth= inside options=EngineOptions(...), or without options=")
+    return options
+
+
 @dataclass(frozen=True)
 class PassSettings:
     """What one pass is set to, worked out once from the loader's arguments.
@@ -158,6 +175,8 @@ class PassSettings:
     def pipeline(self, loader: FastLoader[Any], reuse: _core.Pipeline | None, **where: Any) -> _core.Pipeline:
         """Return a pipeline for one pass, on the slots of an earlier one if given; `where`: its further arguments."""
         options = loader._engine
+        if reuse is None and not self.pins:
+            check_room(self.source, self.slot_rows, self.depth, -(-self.planned_rows // self.batch_rows))
         return _core.Pipeline(
             self.source.pipeline_fields(),
             batch_rows=self.batch_rows,
@@ -177,18 +196,25 @@ class PassSettings:
         """Return what gathers the batches of one pass, on the slots of an earlier one if given."""
         placer, before = loader._placer(), gathering(reuse)
         elsewhere = gathered_elsewhere(self, loader, placer, before)
-        return self.around(elsewhere or WholeBatches(self, loader, before), loader, self.source.watches, placer)
+        gatherer = elsewhere or WholeBatches(self, loader, before)
+        return self.around(gatherer, loader, self.source.watches, placer, transforming(reuse))
 
     def around(
-        self, gatherer: Gatherer, loader: FastLoader[Any], watches: Sequence[Watch], placer: Placer | None
+        self,
+        gatherer: Gatherer,
+        loader: FastLoader[Any],
+        watches: Sequence[Watch],
+        placer: Placer | None,
+        before: Transforming | None,
     ) -> Gatherer:
         """Return the gatherer with what lies around it.
 
-        That transforms its batches, notices changes of what it reads, and hands batches out on a device.
+        That transforms its batches, in the memory of an earlier pass, notices changes of what it reads, and hands
+        batches out on a device.
         """
         if self.recipe is not None:
             ahead = PlannedRows(self.batch_rows, self.drop_last)
-            gatherer = Transforming(gatherer, self.recipe, ahead, paced(loader, self.transform_threads))
+            gatherer = Transforming(gatherer, self.recipe, ahead, paced(loader, self.transform_threads), before)
         if watches:
             gatherer = UpToDate(gatherer, watches, loader, self.batch_rows, self.drop_last)
         if placer is None:
@@ -203,6 +229,13 @@ def gathering(kept: Gatherer | None) -> Gatherer | None:
     while isinstance(kept, UpToDate | Transforming | DeviceBatches):
         kept = kept.gatherer
     return kept
+
+
+def transforming(kept: Gatherer | None) -> Transforming | None:
+    """Return what transformed the batches of an earlier pass, if anything did."""
+    while isinstance(kept, UpToDate | DeviceBatches):
+        kept = kept.gatherer
+    return kept if isinstance(kept, Transforming) else None
 
 
 class Gatherer(PlanSink, Protocol):
@@ -247,18 +280,18 @@ class WholeBatches(PipelinedBatches):
         self._unpack = settings.source.unpacker()
 
     def next(self, timeout: float) -> Any:
-        """Return the next batch, None at the end."""
+        """Return the next batch, or an `Outcome`; None at the end."""
         if self._pressure:
             self._pressure.look()
         capsules = self._pipeline.next(timeout)
-        return None if capsules is None else self._unpack(capsules)
+        return None if capsules is None else attempted(self._unpack, capsules)
 
 
 def _depth(loader: FastLoader[Any], slot_bytes: int) -> int:
     if loader._engine.depth is not None:
         return loader._engine.depth
     if loader.prefetch_factor and (loader._depth_given or loader.prefetch_factor != _STOCK_PREFETCH_FACTOR):
-        return min(int(loader.prefetch_factor), _MOST)
+        return min(operator.index(loader.prefetch_factor), _MOST)
     return min(max(_LEAST_DEPTH, _AHEAD_BYTES // slot_bytes), _MOST_DEPTH)
 
 
@@ -278,6 +311,7 @@ class NativePass(BatchIterator):
     """
 
     _loader: FastLoader[Any] | None = None  # until it is wholly made, there is nothing to close
+    _late = False  # whether the last wait for a batch ran into the timeout
     _workers: tuple[Any, ...] = ()  # processes, for whose end those wait who know stock iterators; here are none
 
     def __init__(self, loader: FastLoader[Any], gatherer: Gatherer) -> None:
@@ -380,12 +414,14 @@ class NativePass(BatchIterator):
             if batch is None:
                 self.progress.finished = True
                 raise StopIteration
-        except TimeoutError as error:
-            self._end(at_once=True)
+        except TimeoutError as error:  # which ends no pass: the loop may wait for this batch once more
+            self._late = True
+            self._asked -= not self._lead
             raise RuntimeError(f"DataLoader timed out after {self._timeout:g} seconds") from error
         except BaseException:
             self.close()
             raise
+        self._late = False
         return batch
 
     def _ask(self) -> None:
@@ -400,9 +436,6 @@ class NativePass(BatchIterator):
 
     def close(self) -> None:
         """End the pass: threads stop, memory goes back. Batches in the loop's hands stay valid. May be called twice."""
-        self._end()
-
-    def _end(self, *, at_once: bool = False) -> None:
         loader, self._loader = self._loader, None
         if loader is None:
             return
@@ -410,7 +443,7 @@ class NativePass(BatchIterator):
         if self._process != os.getpid():
             return  # its threads and their memory are the parent's
         loader._finished += self.stats()
-        self._gatherer.close(loader.persistent_workers, at_once)
+        self._gatherer.close(loader.persistent_workers, self._late)
         loader._kept = self._gatherer if loader.persistent_workers else None
 
     def __del__(self) -> None:

@@ -19,6 +19,7 @@ from memload.sources.members import Key
 from memload.sources.npy import MAGIC as NPY_MAGIC
 from memload.sources.npy import open_npy
 from memload.sources.npz import npz_members, open_npz
+from memload.sources.paths import nothing_at
 from memload.sources.pyg_file import collated_fields, holds_collated
 from memload.sources.safetensors_file import open_safetensors
 from memload.sources.torch_file import LEGACY_MAGIC, fields_of, load_mapped, named_tensors
@@ -52,7 +53,9 @@ class Stated:
             f"{one.name}=" for one in fields(self) if getattr(self, one.name) is not None and one.name not in takes
         ]
         if given:
-            raise TypeError(f"{path}: its format states names, dtypes and shapes itself; leave out {', '.join(given)}")
+            hint = "; ds.only(...) and ds.as_tuple(...) pick fields" if "key=" in given and len(takes) == 0 else ""
+            listed = ", ".join(given)
+            raise TypeError(f"{path}: its format states names, dtypes and shapes itself; leave out {listed}{hint}")
 
 
 class Format(NamedTuple):
@@ -125,8 +128,8 @@ def is_directory(path: Path) -> bool:
     """
     try:
         mode = path.stat().st_mode
-    except FileNotFoundError:
-        raise FileNotFoundError(f"{path}: there is nothing at this path; expected {known()}") from None
+    except (FileNotFoundError, NotADirectoryError):
+        raise FileNotFoundError(f"{path}: {nothing_at(path)}") from None
     if not stat.S_ISDIR(mode) and not stat.S_ISREG(mode):
         raise FormatError(f"{path}: neither a file nor a directory; expected {known()}")
     return stat.S_ISDIR(mode)

@@ -9,6 +9,7 @@ from typing import Any
 
 from memload.codec_by_field import Codecs
 from memload.errors import FormatError
+from memload.formats import is_directory
 from memload.graph_lists import GraphChecker, in_chunks
 from memload.graphs import GraphDataset
 from memload.opening import open as open_dataset
@@ -43,7 +44,7 @@ def open_graphs(path: str | os.PathLike[str], *, trust: bool = False) -> GraphDa
         Data(x=[5, 4])
     """
     place = Path(path)
-    fields = open_dataset(place).fields if place.is_dir() else open_collated(place, trust=trust)
+    fields = open_dataset(place).fields if is_directory(place) else open_collated(place, trust=trust)
     try:
         return GraphDataset(fields)
     except ValueError as error:

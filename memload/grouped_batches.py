@@ -18,7 +18,7 @@ import torch
 
 from memload import _core
 from memload.draws import Indices
-from memload.engine import Gatherer, PassSettings, gathering
+from memload.engine import Gatherer, PassSettings, gathering, transforming
 from memload.gpu.landing import bound_for
 from memload.gpu.near_batches import NearSettings, lies_near
 from memload.grouped_source import GroupedSource, Share
@@ -81,7 +81,8 @@ class GroupSettings:
     def gatherer(self, loader: FastLoader[Any], reuse: Gatherer | None) -> Gatherer:
         """Return what gathers the batches of one pass, on the slots of an earlier one if given."""
         watches = [watch for one in self.source.sources for watch in one.watches]
-        return self.each[0].around(GroupedBatches(self, loader, gathering(reuse)), loader, watches, loader._placer())
+        gatherer = GroupedBatches(self, loader, gathering(reuse))
+        return self.each[0].around(gatherer, loader, watches, loader._placer(), transforming(reuse))
 
 
 class GroupedBatches:

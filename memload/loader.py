@@ -20,7 +20,7 @@ from memload.cast import Cast
 from memload.cast_batches import CastBatches, checked_casts, draws_of
 from memload.collation import collated
 from memload.dataset import Dataset
-from memload.engine import EngineOptions, Gatherer, NativePass
+from memload.engine import EngineOptions, Gatherer, NativePass, chosen_options
 from memload.gpu.device_batches import Casts, MovedBatches
 from memload.gpu.interface import HostMemory, Interface
 from memload.gpu.landing import device_bytes, handed_bytes, how_they_go
@@ -118,7 +118,7 @@ class FastLoader(DataLoader[T]):
     static_buffers: int | None
 
     def __init__(
-        self,
+        self: FastLoader[Any],  # a type checker asks nobody to say what batches are
         dataset: Any,
         batch_size: int | None = 1,
         shuffle: bool | None = None,
@@ -171,13 +171,11 @@ class FastLoader(DataLoader[T]):
             pin_memory_device=pin_memory_device,
             in_order=in_order,
         )
-        if options is not None and (threads is not None or depth is not None):
-            raise ValueError("give threads= and depth= inside options=EngineOptions(...), or without options=")
         # Not by setattr: a subclass may have a property of one of these names, of which a stock loader knows nothing.
         fixed = threads, depth, cast, options, ragged, device, static_buffers
         self.__dict__.update(zip(_FIXED, fixed, strict=True))
         self._target, self._buffers = target, checked_buffers(static_buffers, self)
-        self._engine = options or EngineOptions(threads=threads, depth=depth)
+        self._engine = chosen_options(options, threads, depth)
         self._casts = checked_casts(cast)
         self.batch_transform = checked_transform(batch_transform)
         self._state = LoaderState()

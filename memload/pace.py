@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from memload.loader import FastLoader
 
 _LEAST_SECONDS = 0.01  # of work that a trial lasts: two of the interpreter's switch intervals
-_LEAST_WORTH = 0.95  # of the time that fewer threads take, who leave more to the loop: what more of them must come to
+_LEAST_WORTH = 0.8  # of the time that fewer threads take: what more must come to, who take CPUs from gather and loop
 _FIRST_REST, _LONGEST_REST = 16, 512  # lengths of a trial between two rounds of them; each rest is twice the last
 
 # Seconds of processor time for each second in which threads work: about 1 where they take the lock from each other,

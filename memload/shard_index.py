@@ -17,6 +17,7 @@ from memload.errors import ShardFormatError
 from memload.fields import check_name, row_nbytes
 from memload.ragged_spec import RaggedSpec, is_ragged_shape, offsets_name, parse_items, parse_ragged
 from memload.safetensors_header import check_counts, is_count, parse_dtype, parse_shape, unique_keys
+from memload.sources.paths import nothing_at, what_a_folder_has
 
 INDEX_NAME = "index.json"
 FORMAT_NAME = "memload-shards"
@@ -182,13 +183,10 @@ def read_index(directory: Path) -> ShardIndex:
 
 def _why_no_index(directory: Path) -> str:
     if not directory.exists():
-        return "there is nothing at this path; expected a directory that memload.write made"
+        return f"{nothing_at(directory)}; expected a directory that memload.write made"
     if not directory.is_dir():
         return "a file; expected a directory that memload.write made"
-    return (
-        f"no {INDEX_NAME} here, so this is no finished set of shards; memload.write makes one, and a writer that was "
-        "interrupted leaves none (a folder of pictures: memload write --images DIR DST)"
-    )
+    return f"no {INDEX_NAME} here, so this is no finished set of shards; {what_a_folder_has(directory, INDEX_NAME)}"
 
 
 def _bounded(path: Path) -> bytes:

@@ -13,6 +13,7 @@ clears what it finds or, where it writes the same, takes it up.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import shutil
@@ -160,6 +161,8 @@ def _take_lock(home: Path, target: Path) -> int:
         try:
             lock = os.open(home / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         except FileNotFoundError:  # its last owner has just removed the directory
+            if home.is_symlink():
+                raise FileExistsError(errno.EEXIST, "a link to nothing is in the way; remove it", str(home)) from None
             continue
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

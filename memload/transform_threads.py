@@ -17,20 +17,23 @@ import numpy as np
 import torch
 
 from memload.collating import FieldSlots
-from memload.default_device import on_default
 from memload.draws import Indices
 from memload.pace import Pace
 from memload.planned_rows import PlannedRows
 from memload.reseeding import Watch
 from memload.seeding import PassSeed, Randomness
 from memload.stats import LoaderStats
+from memload.surroundings import Surroundings
 from memload.transforms import Outcome, Recipe
+from memload.used_again import MemoryUsedAgain
 
 if TYPE_CHECKING:
     from memload.engine import Gatherer
 
 MOST_THREADS = 8
 """Threads that transform, where the user does not say. Each holds a batch, and all of them share Python's lock."""
+
+_AT_WORK = 2  # tensors of one size that a function works with, beside the one that it returns
 
 _GLANCE = 0.1  # seconds after which a thread that waits for a batch looks whether the pass was closed
 _PATIENCE = 1.0  # seconds that the end of a pass waits for functions that are under way
@@ -58,13 +61,22 @@ class Transforming:
         recipe: what becomes of a batch.
         ahead: cuts the plan as the gatherer does.
         pace: how many threads there are, and how many of them work at once.
+        before: of an earlier pass, whose memory is used again.
     """
 
-    def __init__(self, gatherer: Gatherer, recipe: Recipe, ahead: PlannedRows, pace: Pace) -> None:
+    def __init__(
+        self,
+        gatherer: Gatherer,
+        recipe: Recipe,
+        ahead: PlannedRows,
+        pace: Pace,
+        before: Transforming | None = None,
+    ) -> None:
         self.gatherer = gatherer
         self.rows, self.depth = gatherer.rows, gatherer.depth
         self._recipe, self._ahead, self._pace = recipe, ahead, pace
-        self._slots = FieldSlots(self.depth + 1)  # for what is collated of mapped samples
+        kept = None if before is None else before._slots
+        self._slots: FieldSlots = FieldSlots.kept(kept, self.depth + 1 + _AT_WORK * pace.most)
         self._process = os.getpid()
         self._watch = Watch()
         # Reentrant, since the collector may end a pass in any thread at any time, those that hold them included.
@@ -74,7 +86,7 @@ class Transforming:
         self._may_take = threading.Condition(self._mutex)
         self._may_hand_out = threading.Condition(self._mutex)
         self._noted: list[tuple[str, tuple[Indices, ...]]] = []  # of the plan, for the gatherer
-        self._device = torch.device("cpu")  # the default of the loop's thread, which functions are to find
+        self._surroundings = Surroundings.here()  # of the loop's thread, which functions are to find
         self._made: dict[int, _Made] = {}
         self._working = self._taken = self._handed = self._handed_rows = 0
         self._closed = self._broken = False
@@ -184,7 +196,7 @@ class Transforming:
         with self._mutex:
             getattr(self._ahead, how)(*rows)
             self._noted.append((how, rows))
-            self._device = torch.get_default_device()
+            self._surroundings = Surroundings.here()
             self._may_take.notify()
 
     def _next_is_known(self) -> bool:
@@ -194,9 +206,10 @@ class Transforming:
     # What threads do.
 
     def _run(self) -> None:
+        torch.get_num_threads()  # the first question of a thread sets its number to the last that anybody set
         torch.set_num_threads(self._share)  # for this thread, as torch's own pinning thread does
         self._set_up.release()
-        random = Randomness()
+        random = MemoryUsedAgain(self._slots)
         with torch.no_grad():
             while self._is_called_for():
                 while self._one(random):
@@ -230,9 +243,11 @@ class Transforming:
         return time.perf_counter() - began, time.thread_time() - processor
 
     def _transformed(self, batch: Any, rows: Indices, random: Randomness) -> Outcome:
+        if isinstance(batch, Outcome):  # there is none
+            return batch
         try:
-            with on_default(self._device):
-                return Outcome(self._recipe.apply(batch, rows, self._seed, random, self._slots))
+            apply = self._surroundings.run
+            return Outcome(apply(self._recipe.apply, batch, rows, self._seed, random, self._slots))
         except BaseException as error:  # whatever it is, the loop raises it in its turn
             return Outcome(error=error)
 
@@ -263,7 +278,7 @@ class Transforming:
     def _gathered(self, rows: int) -> _Made | None:
         while not self._closed:
             try:
-                batch = self.gatherer.next(_GLANCE)
+                batch = self._surroundings.run(self.gatherer.next, _GLANCE)  # may call a collate function of the user's
             except TimeoutError:
                 continue
             return None if batch is None else _Made(batch, rows)

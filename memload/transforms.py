@@ -134,6 +134,14 @@ class Outcome:
             del self  # the traceback of the error holds this frame, which would hold the error
 
 
+def attempted(fn: Callable[..., Any], *arguments: object) -> Any:
+    """Return what a function returns that calls the user's, or an `Outcome` of what it raised: that ends no pass."""
+    try:
+        return fn(*arguments)
+    except Exception as error:
+        return Outcome(error=error)
+
+
 def samples_here(dataset: Any, indices: Any, seed: PassSeed, batch: Indices | int) -> Any:
     """Return what a dataset gives for the indices of a batch, with randomness as in the pass that they belong to.
 

@@ -26,11 +26,15 @@ if TYPE_CHECKING:
     from memload.loader import FastLoader
 
 
+class OtherWorkersError(ValueError, AssertionError):
+    """A state is of so many worker processes, and the loader has others; torchdata's loader asserts that it has not."""
+
+
 def asks_workers(loader: FastLoader[Any], progress: Progress) -> bool:
     """Whether a pass has to go through torchdata's loader, and can.
 
     Raises:
-        ValueError: the pass is to be taken up from a state that was told otherwise.
+        OtherWorkersError: the pass is to be taken up from a state that was told otherwise.
     """
     asks = _tell_states(loader) and importlib.util.find_spec("torchdata") is not None
     told = progress.resumed
@@ -40,7 +44,7 @@ def asks_workers(loader: FastLoader[Any], progress: Progress) -> bool:
     if workers != (loader.num_workers if asks else 0):
         saved = f"from {workers} worker processes through torchdata" if workers else "without asking worker processes"
         now = f"asks {loader.num_workers}" if asks else "asks none"
-        raise ValueError(
+        raise OtherWorkersError(
             f"the state was saved {saved}, and this loader {now}: use the num_workers and in_order that it was saved "
             "with, and torchdata as then"
         )

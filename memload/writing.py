@@ -189,6 +189,8 @@ def _write_stream(
 
 
 def _iterator(data: Any) -> Any:
+    if hasattr(data, "dtype"):
+        raise TypeError(f'data is a {type(data).__name__}; give it a name: memload.write(path, {{"stim": array}})')
     try:
         return iter(data)
     except TypeError:
@@ -201,7 +203,10 @@ def _write_rows(writer: ShardWriter, rows: Iterable[Mapping[str, Any]], conversi
     chosen: dict[str, Conversion] | None = None
     for number, row in enumerate(rows):
         if not isinstance(row, Mapping):
-            raise TypeError(f"row {number} is a {type(row).__name__}; expected a mapping from field names to values")
+            raise TypeError(
+                f"row {number} is a {type(row).__name__}; expected a mapping from field names to values, such as "
+                '{"stim": ..., "robs": ...}'
+            )
         encoded = writer.encoded(row)
         if chosen is None:
             chosen = conversions.of({name: (value.dtype, value.shape) for name, value in encoded.items()})

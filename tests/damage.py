@@ -23,8 +23,9 @@ def damaged(draw, sound):
 def opens_or_says_why(path, **stated):
     """Open a damaged file and read all rows; whatever memload says of it must name it."""
     try:
-        fields = memload.open(path, **stated).fields.values()
-        said = f"{path}: {[type(field.gather(np.arange(min(field.rows, 1000)))) for field in fields]}"
+        ds = memload.open(path, **stated)
+        rows = [field.gather(np.arange(min(field.rows, 1000))) for field in ds.fields.values()]
+        said = f"{path}: {len(rows)} fields"
     except (memload.MemloadError, ValueError) as error:
         said = str(error)
     assert str(path) in said

@@ -250,6 +250,8 @@ def test_what_was_worked_out_at_construction_cannot_be_set_afterwards(name):
     assert len(list(loader)) == 2
 
 
-def test_a_number_of_workers_that_is_no_integer_is_refused_as_by_torch():
+def test_a_number_of_workers_or_batches_ahead_that_is_no_integer_is_refused_as_by_torch():
     with pytest.raises(TypeError, match="'float' object cannot be interpreted as an integer"):
         list(memload.FastLoader(TensorDataset(torch.ones(4)), 2, num_workers=1.0))
+    with pytest.raises(TypeError, match="'float' object cannot be interpreted as an integer"):
+        list(memload.FastLoader(TensorDataset(torch.ones(4)), 2, num_workers=1, prefetch_factor=1.5))

@@ -335,6 +335,41 @@ def test_a_sample_that_is_no_batch_is_named():
         memload.compute_batch_size(nn.Linear(4, 4), torch.zeros(0, 4))
 
 
+@pytest.mark.parametrize("mode", ["measured", "static", "trial"])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float64])
+def test_a_sample_that_is_not_as_the_model_gets_it_is_told_with_the_cast_that_is_missing(mode, dtype):
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 2))
+    pictures = torch.zeros(4, 3, 8, 8, dtype=dtype)
+    wanted = r"is (uint8|float64), the weights are float32.*cast=\{\"image\": memload.Cast\(torch.float32\)\}"
+    with pytest.raises(ValueError, match=wanted):
+        memload.compute_batch_size(net, {"image": pictures}, limit="100MB", mode=mode)
+    with pytest.raises(ValueError, match="the batch is"):
+        memload.fit(net, pictures, "1GB", effective_batch=8, mode="static" if mode == "static" else "measured")
+    casting = memload.compute_batch_size(
+        net, pictures, limit="1MB", mode=mode, loss=lambda batch: net(batch.float()).mean()
+    )
+    assert casting.batch_size > 1
+
+
+def test_an_error_of_a_step_that_is_not_of_dtypes_stays_what_it_is():
+    pictures = torch.zeros(4, 3, 8, 8, dtype=torch.uint8)
+    with pytest.raises(RuntimeError, match="shape"):
+        memload.compute_batch_size(
+            nn.Linear(5, 5), pictures, limit="100MB", loss=lambda batch: batch.float().reshape(5, 5).mean()
+        )
+
+
+def test_plan_names_the_cast_that_is_missing_and_takes_it():
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 2))
+    ds = memload.from_arrays(image=torch.zeros(4, 3, 8, 8, dtype=torch.uint8))
+    without = memload.plan(ds, 2, model=net)
+    assert without.gpu.unknown == ("activations",)
+    assert "'image' of the batch is uint8, the weights are float32" in repr(without)
+    cast = memload.plan(ds, 2, model=net, cast={"image": memload.Cast(torch.float32)})
+    assert cast.gpu.unknown == ()
+    assert cast.gpu.of("activations") > 2 * 3 * 64 * 4
+
+
 def test_other_errors_of_a_step_are_not_taken_for_a_lack_of_memory():
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
         memload.compute_batch_size(nn.Linear(4, 4), torch.rand(2, 5), mode="trial", limit="1GB")

@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import threading
 import time
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 import memload
-from memload import _core, bench, stock
+from memload import _core, bench, measure, stock
 from memload.cli import main
 from memload.measure import Spread, held_in_memory, in_turn, peak_memory, ratio, run_epoch
 
@@ -156,10 +157,22 @@ def test_a_ratio_pairs_the_figures_of_each_round():
     assert ratio([2, 6, 20], [1, 2, 4]) == Spread(3, 2, 5, 3)
 
 
-def test_the_peak_is_seen_though_it_is_over():
+def test_the_peak_is_seen_though_it_is_over(monkeypatch):
+    looked = threading.Semaphore(0)  # once for each look that is over
+    look = measure.private_bytes
+
+    def counted():
+        found = look()
+        looked.release()
+        return found
+
+    monkeypatch.setattr(measure, "private_bytes", counted)
     with peak_memory() as peak:
         held = torch.ones(64 << 20, dtype=torch.uint8)
-        time.sleep(0.1)
+        while looked.acquire(blocking=False):
+            pass
+        for _ in range(3):  # the first may have begun before, and the last be under way
+            assert looked.acquire(timeout=20)
         del held
         assert 60 << 20 < peak() < 80 << 20
 

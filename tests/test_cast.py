@@ -214,6 +214,20 @@ def test_an_out_may_be_another_part_of_one_buffer() -> None:
     assert cast_stim(memory[:4], False, out=memory[4:].view(torch.float32)).tolist() == [0, 1, 2, 3]
 
 
+def test_an_out_that_requires_a_gradient_is_written_to_as_by_copy() -> None:
+    leaf = torch.full((2,), 5.0, requires_grad=True)
+    for out in (leaf, leaf[:2]):
+        with pytest.raises(RuntimeError, match="a leaf Variable that requires grad"):
+            cast_stim(PIXELS[:2], False, out=out)
+    assert leaf.tolist() == [5, 5]
+    with torch.no_grad():
+        assert cast_stim(PIXELS[:2], False, out=leaf) is leaf
+    assert leaf.tolist() == PIXELS[:2].tolist()
+    made = leaf * 3
+    (cast_stim(PIXELS[:2], False, out=made) * made).sum().backward()
+    assert leaf.grad.tolist() == [0, 0]  # what was written over it does not come from the leaf
+
+
 @pytest.mark.parametrize("x", [np.zeros(3, np.uint8), [1], None])
 def test_what_is_no_tensor_is_refused_by_its_kind(x: Any) -> None:
     with pytest.raises(TypeError, match=f"takes a tensor, got {type(x).__name__}"):

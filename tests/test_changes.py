@@ -181,6 +181,24 @@ def test_a_pass_over_changed_data_is_native_again_next_time_and_keeps_its_slots(
     assert loader.stats().fresh_batches == 0
 
 
+def test_rows_that_the_loop_has_cut_away_are_an_error_each_time_and_the_next_batch_follows():
+    def outcomes(kind):
+        x = torch.arange(8)
+        batches = iter(kind(TensorDataset(x), sampler=[0, 1, 6, 7, 2], batch_size=2))
+        yield next(batches)[0].tolist()
+        x.resize_(3)
+        for _ in range(2):
+            try:
+                yield next(batches)[0].tolist()
+            except IndexError as error:
+                yield str(error)
+        yield list(batches)
+
+    expected = list(outcomes(DataLoader))
+    assert [expected[0], expected[2]] == [[0, 1], [2]]
+    assert list(outcomes(memload.FastLoader)) == expected
+
+
 def test_lists_of_indices_as_samples_show_what_was_written():
     x = torch.arange(10.0)
     iterator = iter(

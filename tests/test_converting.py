@@ -22,7 +22,7 @@ from memload.conversion import Conversion, Conversions
 from memload.fields import Field
 from memload.rows import as_rows
 from memload.same_source import identity_of
-from memload.shard_writer import ShardWriter
+from memload.shard_stream import ShardStream
 
 
 def all_rows(dataset, name):
@@ -184,7 +184,7 @@ def test_a_conversion_that_does_not_fit_writes_nothing(tmp_path):
 
 def write_killed(source, target, shards, with_signal=signal.SIGKILL, **options):
     """Convert in a forked process, which gets a signal once so many shards are complete; return how it ended."""
-    finish, left = ShardWriter._finish_shard, [shards]
+    finish, left = ShardStream.finish, [shards]
 
     def finish_and_die(self):
         finish(self)
@@ -197,7 +197,7 @@ def write_killed(source, target, shards, with_signal=signal.SIGKILL, **options):
         child = os.fork()
     if child == 0:
         signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs in the background may have it ignored
-        ShardWriter._finish_shard = finish_and_die
+        ShardStream.finish = finish_and_die
         try:
             write_again(source, target, **options)
         finally:

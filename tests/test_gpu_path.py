@@ -15,6 +15,7 @@ from torch.utils.data import Dataset
 
 import memload
 from memload.gpu.nested import tensors_of
+from memload.gpu.pinning_rates import PinningRates, measured_rates
 from memload.gpu.placing import Placer
 from memload.gpu.simulated import POISON, SimulatedInterface
 from memload.gpu.target import checked_target
@@ -146,6 +147,8 @@ def test_memory_that_casts_of_moved_batches_read_is_held():
     expected = on_cpu(loader(dataset().only("stim"), cast=CAST))
     device = Without("hold", "work", **late)
     assert is_caught(device, loader(dataset().only("stim"), cast=CAST, device=device), expected)
+    whole = SimulatedInterface(**late)
+    assert not is_caught(whole, loader(dataset().only("stim"), cast=CAST, device=whole), expected)
 
 
 @pytest.mark.parametrize("call", ["wait", "record", "done"])
@@ -156,11 +159,11 @@ def test_a_native_step_that_is_left_out_shows(call):
     assert is_caught(device, loader(device=device, depth=1), expected)
 
 
-def test_the_loop_is_not_far_ahead_of_its_device():
+@pytest.mark.parametrize("native", [True, False])
+def test_the_loop_is_not_far_ahead_of_its_device(native):
     device = SimulatedInterface(loop=(2000, 2000), copies=(0, 0), work=(0, 0))
-    most = 0
-    events = []
-    for batch in loader(device=device):
+    most, events = 0, []
+    for batch in loader(device=device) if native else memload.FastLoader(Nested(), device=device):
         late = [device.read(tensor) for tensor in tensors_of(batch)]
         events.append(device.record(device.current()))
         most = max(most, sum(not device.done(event) for event in events))
@@ -352,7 +355,10 @@ def test_the_stock_engine_moves_tensors_of_any_nesting():
 
 @pytest.mark.parametrize(
     ("call", "stream", "late"),
-    [("wait", "work", {"copies": LATE, "work": (0, 0)}), ("wait", None, {"copies": LATE, "loop": (0, 0)})],
+    [
+        ("wait", "work", {"copies": LATE, "work": (0, 0), "loop": (0, 0)}),
+        ("wait", None, {"copies": LATE, "loop": (0, 0)}),
+    ],
 )
 def test_a_step_that_is_left_out_of_the_stock_engine_shows(call, stream, late):
     expected = on_cpu(memload.FastLoader(Nested(), batch_size=2))
@@ -434,6 +440,21 @@ def test_pinned_slots_are_bounded_and_the_warning_names_the_limit():
         assert_same(read_all(scarce, loader(cast=CAST, device=scarce))[0], expected)
     with pytest.raises(ValueError, match="pinned_bytes"):
         memload.EngineOptions(pinned_bytes=-1)
+
+
+def test_a_probe_measures_both_ways_to_pin_and_the_faster_one_is_taken():
+    device, memory = SimulatedInterface(copies=(100, 200)), 1 << 16
+    rates = measured_rates(device.native, device.copies, device.empty(memory, device.copies))
+    assert 0 < rates.registered < memory / 100e-6
+    assert 0 < rates.allocated < memory / 100e-6
+    assert rates.fastest == max(rates.registered, rates.allocated)
+    assert device.simulated.pinned_bytes == 0
+    refusing = SimulatedInterface(pinnable=0)
+    rates = measured_rates(refusing.native, refusing.copies, refusing.empty(memory, refusing.copies))
+    assert (rates.registered, rates.allocated, rates.registers) == (0.0, 0.0, False)
+    assert PinningRates(registered=55e9, allocated=55.5e9).registers
+    assert not PinningRates(registered=50e9, allocated=55e9).registers
+    assert not PinningRates(registered=0.0, allocated=17e9).registers
 
 
 def test_what_is_stated_is_what_is_taken():

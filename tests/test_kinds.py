@@ -25,6 +25,7 @@ from torch.utils.data import (
 
 import memload
 from memload import collate_rules
+from memload.gpu.simulated import SimulatedInterface
 
 N = 12
 
@@ -179,6 +180,7 @@ STOCK = {
     "meta": (lambda: TensorDataset(numbers(3).to("meta")), "is a meta tensor"),
     "conjugated": (lambda: TensorDataset(numbers(3, dtype=torch.complex64).conj()), "lazily conjugated"),
     "negative bit": (lambda: TensorDataset(numbers(3, dtype=torch.complex64).conj().imag), "lazily conjugated|run of"),
+    "stands for zeros": (lambda: TensorDataset(torch._efficientzerotensor(N, 2)), "or stands for zeros"),
     "tensor subclass": (lambda: TensorDataset(numbers(3).as_subclass(Tagged)), "is of the type Tagged"),
     "scattered rows": (lambda: TensorDataset(numbers(4)[:, ::2]), "one contiguous run of bytes"),
     "wider complex": (lambda: TensorDataset(numbers(3, dtype=torch.complex128)), "cannot be read in place"),
@@ -353,6 +355,25 @@ def test_a_collate_function_gets_a_tensordict_natively_as_the_stock_loader_gives
             got = memload.FastLoader(dataset, batch_size=2, collate_fn=collate)
             assert got.engine == "native"
             assert same(list(got), list(DataLoader(dataset, batch_size=2, collate_fn=collate)))
+
+
+@pytest.mark.parametrize("error", [KeyError("third"), TimeoutError("third")])
+@pytest.mark.parametrize("more", [{}, {"batch_transform": lambda batch: batch}, {"pin_memory": True}])
+def test_an_error_of_a_collate_function_of_whole_batches_ends_no_pass(error, more, monkeypatch):
+    monkeypatch.setattr(memload.FastLoader, "_host_memory", lambda self: SimulatedInterface())
+
+    def collate(batch):
+        if 3 in batch["x"]:
+            raise error
+        return batch["x"].tolist()
+
+    loader = memload.FastLoader(tensordict.TensorDict({"x": torch.arange(6)}, [6]), 2, collate_fn=collate, **more)
+    batches = iter(loader)
+    assert loader.engine == "native"
+    assert next(batches) == [0, 1]
+    with pytest.raises(type(error), match="third"):
+        next(batches)
+    assert list(batches) == [[4, 5]]
 
 
 def test_a_cast_follows_a_collate_function_of_ones_own_on_stock_machinery():

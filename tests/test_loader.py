@@ -295,6 +295,13 @@ def test_stock_arguments_keep_stock_validation():
         loader.batch_size = 3
 
 
+def test_options_are_engine_options_and_exclude_threads_and_depth():
+    with pytest.raises(TypeError, match=r"options= takes memload\.EngineOptions\(.*; got a dict"):
+        memload.FastLoader([1], options={"threads": 2})
+    with pytest.raises(ValueError, match="inside options=EngineOptions"):
+        memload.FastLoader([1], threads=2, options=memload.EngineOptions())
+
+
 @pytest.mark.parametrize("value", [0, -1, 1.5, True, 2**31])
 @pytest.mark.parametrize("name", ["threads", "depth"])
 def test_threads_and_depth_out_of_range_are_refused(name, value):

@@ -1,5 +1,6 @@
 """The monitor beside real loops: what it sees, warns of, stops and leaves behind."""
 
+import collections
 import contextlib
 import io
 import os
@@ -141,6 +142,22 @@ def test_losses_whose_graph_holds_little_beside_their_batch_are_told_from_kept_b
     assert "results are kept with their graph, and each with the batch that it was made of" in said
 
 
+def test_the_last_losses_alone_kept_with_their_graph_are_told_from_kept_batches_too():
+    loader = memload.FastLoader(memload.from_arrays(x=torch.zeros(800, 4096)).only("x"), batch_size=2)
+    weight, kept = torch.ones(4096, requires_grad=True), collections.deque(maxlen=16)
+
+    def loop(monitor):
+        for batch in loader:
+            kept.append((weight * batch).mean())
+            time.sleep(0.002)
+            if monitor.findings:
+                break
+
+    monitor, (said,) = watched(loop)
+    assert [(one.cause, one.place) for one in monitor.findings] == [("results kept", "host")]
+    assert "results are kept with their graph" in said
+
+
 @pytest.mark.parametrize("engine", ["native", "torch"])
 def test_stop_at_stops_the_loop_between_batches_and_none_is_lost(engine):
     dataset = rows(12) if engine == "native" else Plain()
@@ -204,6 +221,19 @@ def test_what_on_warn_raises_is_warned_of_and_looking_goes_on():
     assert [finding.cause for finding in called] == ["limit"]
     assert len(said) == 2
     assert "on_warn failed, and may fail again unsaid: OSError: no route" in said[0]
+
+
+@pytest.mark.parametrize("asks", [True, False], ids=["at the next batch", "at the end of the block"])
+def test_on_warn_may_end_the_program_and_the_thread_goes_on_until_then(asks):
+    monitor = memload.Monitor(interval=0.01, warn_at="1MB", show=False, on_warn=lambda finding: sys.exit(3))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with pytest.raises(SystemExit) as ended, monitor:
+            until(lambda: monitor.findings and len(monitor.samples) > 5)
+            if asks:
+                next(iter(memload.FastLoader(rows(8), batch_size=2)))
+                pytest.fail("the loop went on")
+    assert ended.value.code == 3
 
 
 def test_on_warn_cannot_stop_the_monitor_that_calls_it():

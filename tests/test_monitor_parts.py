@@ -250,6 +250,26 @@ def test_memory_that_rises_from_step_to_step_within_an_epoch_is_told_too():
     assert "524 kB a step" in found.text
 
 
+def heap(steps, settled, each=8 * MB):
+    """What is held at each step of a loop whose heap grows for so many steps; looked at four times a step."""
+    return [GB + min(step, settled) * each for step in range(steps) for _ in range(4)]
+
+
+@pytest.mark.parametrize(("settled", "found"), [(22, []), (80, [("results kept", "host")])])
+def test_a_heap_that_has_yet_to_find_its_size_is_not_taken_for_results_that_are_kept(settled, found):
+    held = heap(80, settled)
+    series = host(held, at_batch=held, step=[k // 4 for k in range(320)])
+    assert [one for end in range(0, 320, 5) for one in causes(series[:end])][:1] == found
+
+
+@pytest.mark.parametrize(("settled", "found"), [(22, []), (80, [("leak", "host")])])
+def test_nor_for_a_leak_where_epochs_are_short(settled, found):
+    held = heap(80, settled)
+    begun = [held[k // 16 * 16] for k in range(320)]  # an epoch has four steps
+    series = host(held, at_epoch=begun, epoch=[1 + k // 16 for k in range(320)], step=[k // 4 for k in range(320)])
+    assert [one for end in range(0, 320, 5) for one in causes(series[:end])][:1] == found
+
+
 def gpu_series(allocated, *, reserved=None, peak=None, at_batch=None, total=80 * GB):
     samples = []
     for k, value in enumerate(allocated):

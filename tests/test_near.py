@@ -1,5 +1,6 @@
 """Data that lies nearer: the same batches as from files, by arithmetic on rows that a device gathers itself."""
 
+import contextlib
 import gc
 import json
 import os
@@ -8,6 +9,7 @@ import re
 import warnings
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,7 +23,7 @@ import memload
 from memload.gpu.bringing import does_not_fit
 from memload.gpu.frames import FrameIndex, frames_of
 from memload.gpu.near import NearColumn
-from memload.gpu.pinned_memory import near_fields
+from memload.gpu.pinned_memory import _unpin, near_fields
 from memload.gpu.simulated import SimulatedInterface
 
 CPU = torch.device("cpu")
@@ -393,3 +395,50 @@ def test_words_of_every_width_are_gathered_as_they_are():
         table = random_tensor(torch.uint8, (7, width), width)
         rows = np.array([6, 0, 0, 3])
         assert torch.equal(NearColumn(table, FrameIndex(np.arange(7))).gathered(rows), table[torch.from_numpy(rows)])
+
+
+class Told(NearColumn):
+    """Rows that note when they are read."""
+
+    def was_read(self):
+        READS.append(len(self.table))
+
+
+READS = []
+
+
+def test_each_read_of_rows_on_a_device_is_told_so_that_their_memory_stays_until_it_is_done():
+    near, _ = near_and_far({"x": random_tensor(torch.uint8, (40, 6), 0)})
+    field = near.fields["x"]
+    told = replace(field, column=Told(field.column.table, field.column.index))
+    pairs = replace(told, shape=(2, 6), column=told.column.windows([0, 1], [(0, 39, 1)]))
+    cast, late = memload.Cast(torch.float32, norm_removed=True), memload.Cast(torch.float64)
+    for ds, options in (
+        (memload.Dataset({"x": told}), {}),
+        (memload.Dataset({"x": told}), {"cast": {"x": cast}}),
+        (memload.Dataset({"x": told}), {"cast": {"x": late}}),
+        (memload.Dataset({"x": pairs}), {"cast": {"x": cast}}),
+    ):
+        READS.clear()
+        assert len(batches(ds, batch_size=13, drop_last=True, **options)) == len(READS) == 3
+    READS.clear()
+    ds = memload.Dataset({"x": told})
+    assert torch.equal(ds[3]["x"], near[3]["x"])
+    told.gather(np.array([1, 2]))
+    here = torch.empty(6, dtype=torch.uint8)
+    told.column.gather(np.array([1]), here.data_ptr(), here.nbytes)
+    assert torch.equal(here, near[1]["x"])
+    assert len(READS) == 3
+
+
+def test_pinned_memory_goes_back_after_every_stream_that_reads_it_and_not_in_a_forked_child(monkeypatch):
+    order = []
+    runtime = SimpleNamespace(cudaHostUnregister=lambda address: order.append(address))
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: runtime)  # there is no GPU to ask
+    monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
+    read = {k: SimpleNamespace(synchronize=lambda k=k: order.append(f"stream {k}")) for k in (1, 2)}
+    table = torch.zeros(4, dtype=torch.uint8)
+    _unpin(CPU, table, read, os.getpid() + 1)
+    assert order == []
+    _unpin(CPU, table, read, os.getpid())
+    assert order == ["stream 1", "stream 2", table.data_ptr()]

@@ -53,6 +53,13 @@ def test_one_thread_that_is_as_fast_is_preferred_since_it_leaves_more_to_the_loo
     assert run(Pace(2), lambda threads: 0.0098 * threads, 0.009)[-1] == 1
 
 
+@pytest.mark.parametrize(("times_as_fast", "threads"), [(1.2, 1), (1.3, 2)])
+def test_two_threads_work_where_they_are_a_quarter_faster_than_one(times_as_fast, threads):
+    found = run(Pace(2), lambda working: 0.01 if working == 1 else 0.02 / times_as_fast, 0.01)
+    assert found[-1] == threads
+    assert {1, 2} == set(found)
+
+
 def test_when_the_work_changes_its_kind_the_number_follows():
     pace = Pace(2)
     assert run(pace, lambda threads: 0.01 * threads, 0.01)[-1] == 1

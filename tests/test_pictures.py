@@ -24,7 +24,7 @@ from memload.cli import main
 from memload.picture_files import read_headers
 from memload.picture_labels import labels_of_table
 from memload.picture_pixels import Pixels
-from memload.shard_writer import ShardWriter
+from memload.shard_stream import ShardStream
 
 MODES = ["1", "L", "LA", "P", "RGB", "RGBA", "I;16"]
 
@@ -448,7 +448,7 @@ def test_a_killed_run_goes_on_and_does_not_decode_again_what_is_there(tmp_path, 
         cut = tmp_path / "p" / f"{k:02}.png"
         cut.write_bytes(cut.read_bytes()[:1500])
     options = {"skip_damaged": True, "shard_bytes": 9000, "labels": None, "threads": 2}
-    finish, left = ShardWriter._finish_shard, [8]
+    finish, left = ShardStream.finish, [8]
 
     def finish_and_die(self):
         finish(self)
@@ -457,7 +457,7 @@ def test_a_killed_run_goes_on_and_does_not_decode_again_what_is_there(tmp_path, 
             os.kill(os.getpid(), signal.SIGKILL)
 
     with monkeypatch.context() as patch:
-        patch.setattr(ShardWriter, "_finish_shard", finish_and_die)
+        patch.setattr(ShardStream, "finish", finish_and_die)
         assert in_fork(lambda: memload.write_images(tmp_path / "s", tmp_path / "p", **options)) == -signal.SIGKILL
     ds = memload.write_images(tmp_path / "s", tmp_path / "p", **options)
     said = capfd.readouterr().err

@@ -130,12 +130,29 @@ def test_a_dataset_is_planned_on_the_tier_on_which_it_was_opened(tmp_path):
         memload.open(tmp_path / "x.npy", **tier) for tier in ({}, {"tier": "hybrid", "cache_bytes": "2MB"})
     )
     assert memload.plan(mapped, 8).tier is memload.Tier.MMAP
-    assert memload.plan(cached, 8).ram.of("cache of rows") == 2_000_000
+    assert memload.plan(cached, 8, ram="1GB").ram.of("cache of rows") == 2_000_000
+    assert memload.plan(cached, 8).ram.of("cache of rows") == pytest.approx(2_000_000, rel=0.01)
     assert memload.plan(cached.map(lambda sample: sample["data"] + 1), 8).tier is memload.Tier.HYBRID
     loaded = memload.open(tmp_path / "x.npy", tier="ram", progress=False)
     assert memload.plan(loaded, 8).ram.of("rows in RAM") == 0  # they are part of what the process has
     there = memload.plan(loaded, 8, ram="1GB")
     assert there.ram.of("process") - memload.plan(mapped, 8, ram="1GB").ram.of("process") >= 400_000
+
+
+def test_members_on_tiers_of_their_own_count_with_what_caches_still_take_and_reads_past_the_page_cache(tmp_path):
+    numpy.save(tmp_path / "x.npy", numpy.zeros((300, 10_000), numpy.uint8))
+    cold = memload.open(tmp_path / "x.npy", tier="hybrid", cache_bytes="4MB")
+    hot = memload.open(tmp_path / "x.npy", tier="ram", progress=False)
+    both = memload.concat([cold, hot])
+    plan = memload.plan(both, 30)
+    assert plan.ram.of("cache of rows") == pytest.approx(4_000_000, rel=0.01)
+    assert plan.ram.of("page cache") == plan.ram.of("page tables") == 0
+    assert plan.ram.of("read buffers") > 0
+    for _ in memload.FastLoader(both, 30):
+        pass
+    filled = memload.plan(both, 30)  # 3 MB of rows are a part of the process now
+    assert filled.ram.of("cache of rows") == pytest.approx(900_000, rel=0.1)
+    assert memload.plan(both, 30, ram="1GB").ram.of("cache of rows") == 4_000_000
 
 
 def test_processes_have_loaders_of_their_own_and_one_copy_of_the_rows():

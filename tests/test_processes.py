@@ -7,7 +7,9 @@ import pickle
 import signal
 import threading
 import warnings
+import weakref
 
+import numpy as np
 import pytest
 import tensordict
 import torch
@@ -17,6 +19,7 @@ from programs import run_all
 from torch.utils.data import DataLoader, StackDataset, TensorDataset
 
 import memload
+from memload import _core
 
 needs_blocked_memory = pytest.mark.skipif(not can_block(), reason="this kernel does not give userfaultfd to this user")
 
@@ -191,6 +194,50 @@ def test_on_stock_machinery_a_dataset_that_does_not_answer_ends_by_timeout_and_b
 def test_the_process_ends_at_once_and_in_peace_whatever_its_threads_do(ending, programs):
     expected = ["LookupError", "0"] if ending == "an exception in another thread" else []
     assert printed(programs[ending]) == expected
+
+
+# Native threads that let go of Python objects, one after the other, when the interpreter ends.
+LETTING_GO = """
+import numpy
+from memload import _core
+device = _core.SimulatedDevice()
+streams = [device.add_stream(0, 0, seed) for seed in range(3)]
+source, target = numpy.zeros(64, numpy.uint8), numpy.zeros(64, numpy.uint8)
+for k in range(3000):
+    device.copy_keeping(target.ctypes.data, source.ctypes.data, 64, streams[k % 3], [source, target])
+"""
+
+
+def test_the_process_ends_in_peace_while_native_threads_let_go_of_python_objects():
+    ended = run_all({str(k): LETTING_GO for k in range(8)})
+    assert [(one.status, one.err) for one in ended.values()] == [(0, "")] * 8
+
+
+def test_what_native_threads_let_go_ends_whether_the_main_thread_comes_by_or_another():
+    class Kept:
+        pass
+
+    device = _core.SimulatedDevice()
+    stream = device.add_stream(0, 0)
+    memory = np.zeros(64, np.uint8)
+
+    def ends(wait):
+        kept = Kept()
+        gone = weakref.ref(kept)
+        device.copy_keeping(memory.ctypes.data, memory.ctypes.data, 0, stream, kept)
+        del kept
+        wait()
+        return gone() is None
+
+    def until_idle():
+        device.synchronise(device.record(stream))  # comes once the copy before has let go of what it kept
+
+    found = []
+    other = threading.Thread(target=lambda: found.append(ends(until_idle)))
+    other.start()
+    other.join()  # holds up the main thread
+    assert found == [True]
+    assert ends(until_idle)
 
 
 class Held:

@@ -1,6 +1,7 @@
 """Shards: what is written is what is read, atomically, in a format that other tools read and that never changes."""
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -23,6 +24,7 @@ from programs import run, started
 import memload
 from memload.sizes import format_size, parse_size
 from memload.staging import Staging
+from memload.targets import makes
 
 PINNED = Path(__file__).parent / "data" / "shards-v1"
 
@@ -289,13 +291,45 @@ def test_a_writer_that_is_forgotten_leaves_nothing(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("path", "error", "message"),
+    [
+        ("file/s", FileExistsError, r"/file/s: cannot be made: .*/file is no folder; write to another path"),
+        ("file/in/s", NotADirectoryError, r"/file/in/s: cannot be made: .*/file is no folder"),
+        ("/proc/s", OSError, r"/proc/s: cannot be made: (/proc takes no new folder \(|this process .* to /proc)"),
+        ("", ValueError, "an empty path"),
+        ({"x": torch.zeros(3)}, TypeError, r"the directory to make comes first, .* got a dict"),
+    ],
+)
+def test_a_place_where_nothing_can_be_made_says_what_is_in_the_way(tmp_path, monkeypatch, path, error, message):
+    monkeypatch.chdir(tmp_path)
+    Path("file").touch()
+    with pytest.raises(error, match=message) as caught:
+        memload.write(path, {"x": torch.zeros(3)})
+    assert not isinstance(caught.value, OSError) or caught.value.errno
+    assert [one.name for one in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_link_to_nothing_where_a_set_is_written_is_not_waited_for(tmp_path):
+    (tmp_path / ".s.memload").symlink_to(tmp_path / "gone")
+    with pytest.raises(FileExistsError, match=r"/s: cannot be made: .*/\.s\.memload: a link to nothing is in the way"):
+        memload.write(tmp_path / "s", {"x": torch.zeros(3)})
+
+
+def test_a_folder_that_may_not_be_written_to_is_named_with_who_may_not(tmp_path):
+    said = rf"/s: cannot be made: this process \(user {os.geteuid()}\) may not write to {tmp_path};"
+    with pytest.raises(PermissionError, match=said), makes(tmp_path / "s"):
+        raise PermissionError(errno.EACCES, "Permission denied", "s")
+
+
+@pytest.mark.parametrize(
     ("data", "error", "message"),
     [
         ({"x": torch.zeros(0, 3)}, ValueError, "0 rows"),
         ([], ValueError, "not one row"),
         ({}, ValueError, "no fields"),
         ([{}], ValueError, "at least one field"),
-        ([(1, 2)], TypeError, "row 0 is a tuple"),
+        ([(1, 2)], TypeError, 'row 0 is a tuple; expected a mapping .* such as {"stim": '),
+        (torch.zeros(3, 2), TypeError, "data is a Tensor; give it a name"),
         ({"x": torch.zeros(3), "y": torch.zeros(4)}, ValueError, "x: 3, y: 4"),
         ({"x": torch.tensor(1.0)}, ValueError, "single number"),
         ({"x": torch.zeros(3, dtype=torch.complex128)}, TypeError, "field 'x': .*cannot be stored"),

@@ -209,9 +209,42 @@ def test_what_a_format_states_itself_is_not_to_be_given(tmp_path, options):
         memload.open(tmp_path / "x.safetensors", **options)
 
 
-def test_a_missing_path_says_what_would_do(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"nothing at this path; expected .*memload\.write.*\.npy.*safetensors"):
-        memload.open(tmp_path / "none")
+def test_a_field_of_shards_is_picked_from_the_dataset_not_by_key(tmp_path):
+    memload.write(tmp_path / "s", {"x": np.zeros(3)})
+    with pytest.raises(TypeError, match=r"leave out key=; ds\.only\(\.\.\.\) and ds\.as_tuple"):
+        memload.open(tmp_path / "s", key="x")
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("betas", r"^betas: there is nothing at this path, in the folder /.*$"),
+        ("sesion1.npy", r"similar names there: 'session1\.npy'$"),
+        ("data/2024/session1.npy", r"nothing at this path, in the folder .*; data has no '2024'$"),
+        ("session1.npy/betas", r"session1\.npy is a file; what is inside of it is picked by key='betas'$"),
+    ],
+)
+@pytest.mark.parametrize("opens", [memload.open, memload.open_graphs])
+def test_a_missing_path_says_where_it_was_looked_for_and_what_is_there(tmp_path, monkeypatch, path, message, opens):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    np.save("session1.npy", np.zeros(3))
+    with pytest.raises(FileNotFoundError, match=message):
+        opens(path)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (np.zeros(3), r"got a ndarray; memload\.from_arrays"),
+        ([torch.zeros(3)], r"got a Tensor; memload\.from_arrays"),
+        ({"stim": "a.npy"}, r"got a dict; .*memload\.zip"),
+        (None, "got None"),
+    ],
+)
+def test_what_is_no_path_says_what_takes_it(given, message):
+    with pytest.raises(TypeError, match=message):
+        memload.open(given)
 
 
 @pytest.mark.parametrize("name", ["a.npy", "a.safetensors", "a.dat"])
@@ -229,9 +262,25 @@ def test_a_foreign_file_is_answered_with_the_known_formats(tmp_path):
         memload.open(tmp_path / "photo.jpg")
 
 
-def test_a_directory_that_is_no_set_says_what_makes_one(tmp_path):
-    with pytest.raises(memload.ShardFormatError, match=r"no index\.json.*memload\.write"):
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ([], r"it is empty; memload\.write makes a set"),
+        (["notes.txt"], r"nothing in it is what memload opens; memload\.write makes a set"),
+        (["b.npy", "a.npy"], r"by a pattern: memload\.open\('.*/\*\.npy'\)"),
+        (["a.JPG"], "memload write --images"),
+        (["train2/index.json", "train10/index.json"], r"sets lie in it, each of which opens: 'train2', 'train10'$"),
+    ],
+)
+def test_a_directory_that_is_no_set_says_what_can_be_done_with_what_it_has(tmp_path, files, message):
+    for file in files:
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).touch()
+    with pytest.raises(memload.ShardFormatError, match=rf"no index\.json here.*{message}"):
         memload.open(tmp_path)
+
+
+def test_a_directory_has_no_bare_rows(tmp_path):
     with pytest.raises(memload.FormatError, match="a directory"):
         memload.open(tmp_path, dtype="uint8", shape=(1,))
 
@@ -344,6 +393,11 @@ def test_a_memmap_of_a_file_that_is_cut_raises_instead_of_ending_the_process(tmp
         ds[99]
 
 
+def freed(tensor, left=0):
+    tensor.untyped_storage().resize_(left)  # as training in shards does to parameters
+    return tensor
+
+
 @pytest.mark.parametrize(
     ("array", "error", "message"),
     [
@@ -357,6 +411,9 @@ def test_a_memmap_of_a_file_that_is_cut_raises_instead_of_ending_the_process(tmp
         (torch.tensor(1.0), ValueError, "first axis"),
         (torch.zeros(3, dtype=torch.complex128), TypeError, "cannot be stored"),
         (torch.zeros(3, dtype=torch.complex64).conj(), ValueError, "resolve_conj"),
+        (torch._efficientzerotensor(3)[1:], ValueError, "has 0 bytes, where its shape needs 12: .* stands for zeros"),
+        (freed(torch.zeros(3)), ValueError, "has 0 bytes, where its shape needs 12: it was freed"),
+        (freed(torch.zeros(3, 2)[1:], 20), ValueError, "has 20 bytes, where its shape needs 24"),
         (torch.zeros(3).to_sparse(), TypeError, "dense tensor on the CPU"),
         (torch.zeros(3, device="meta"), TypeError, "dense tensor on the CPU"),
         ([1, 2, 3], TypeError, "got list; use torch.tensor.*memload.ragged"),

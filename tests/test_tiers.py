@@ -17,7 +17,7 @@ from programs import Program, run_all
 from torch.utils.data import DataLoader
 
 import memload
-from memload.errors import DeviceError, DiskSpaceError, MemorySpaceError
+from memload.errors import DeviceError, MemorySpaceError
 from memload.memory import arenas, guards
 from memload.memory.budget import Memory
 from memload.memory.choosing import Needs, choose
@@ -302,15 +302,31 @@ def test_what_cannot_fit_is_refused_with_figures(tmp_path):
     with pytest.raises(MemorySpaceError, match=r"takes 7.9 GB; .* 8 GB \(.* 68.7 GB, .* allows 10 GB\): do") as refused:
         guards.check_memory(79 * 10**8, "a set", "do", free)
     assert (refused.value.need, refused.value.free) == (79 * 10**8, 8 * 10**9)
-    with pytest.raises(DiskSpaceError, match="a cache takes 1,000,000 TB at "):
-        guards.check_disk(10**18, tmp_path, "a cache")
-    guards.check_disk(1000, tmp_path, "a cache")
     guards.check_pinned(1000, "a ring")
     sparse = tmp_path / "huge.npy"
     np.lib.format.open_memmap(sparse, "w+", np.uint8, (1 << 20, 1 << 18)).flush()
     with pytest.raises(MemorySpaceError, match=r'tier="ram" takes 275 GB; .* use tier="hybrid"'):
         memload.open(sparse, tier="ram")
     assert memload.open(sparse, tier="auto").tier in (Tier.HYBRID, Tier.DIRECT)
+
+
+BATCHES_OF_HUGE_ROWS = """
+import resource
+import memload, numpy as np
+resource.setrlimit(resource.RLIMIT_AS, (10**11, 10**11))  # should nobody refuse
+np.lib.format.open_memmap("huge.npy", "w+", np.uint8, (3, 2 * 10**10)).flush()
+try:
+    next(iter(memload.FastLoader(memload.open("huge.npy"), batch_size=1)))
+except memload.MemorySpaceError as error:
+    print(str(error).partition(";")[0], error.need)
+"""
+
+
+def test_batches_that_memory_cannot_hold_are_refused_before_the_first(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = run_all({"huge": BATCHES_OF_HUGE_ROWS})["huge"]
+    (said,) = done.out or [done.err]
+    assert said.startswith("the loop's batch with those gathered ahead, 3 of 20 GB, takes 60 GB 6000")
 
 
 def test_processes_of_one_machine_share_what_can_be_shared_and_divide_the_rest(folder, tmp_path, monkeypatch):

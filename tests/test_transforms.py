@@ -341,6 +341,31 @@ def test_a_function_that_never_returns_meets_the_timeout_and_the_end_of_the_pass
     wait_until(lambda: not threads_of_transforms())
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_after_a_timeout_the_loop_may_wait_once_more_and_loses_no_batch(workers):
+    free, pulled = threading.Event(), []
+
+    class InOrder(torch.utils.data.Sampler):
+        def __iter__(self):
+            return (pulled.append(row) or row for row in range(8))
+
+    def waiting(batch):
+        free.wait()
+        return batch["row"].tolist()
+
+    loader = memload.FastLoader(
+        images(8), 1, sampler=InOrder(), num_workers=workers, timeout=0.1, batch_transform=waiting
+    )
+    batches = iter(loader)
+    for _ in range(3):
+        with pytest.raises(RuntimeError, match=r"timed out after 0\.1 seconds"):
+            next(batches)
+    assert len(pulled) == (2 if workers else 1)  # as many as at first, however often it was asked
+    free.set()
+    loader.timeout = 0
+    assert list(batches) == [[row] for row in range(8)]
+
+
 # Randomness.
 
 
@@ -601,9 +626,20 @@ def test_an_iterator_that_is_dropped_or_fails_in_the_loop_ends_its_threads_and_m
     assert list(iterator) == []
 
 
-def test_threads_that_torch_has_per_operation_are_as_before():
-    before = torch.get_num_threads()
-    list(memload.FastLoader(images(), 8, batch_transform=dict, threads=2))
+def test_transform_threads_share_what_torch_has_per_operation_and_leave_it_to_others_as_before():
+    before, shares = torch.get_num_threads(), []
+    torch.set_num_threads(4)
+
+    def count(batch):
+        batch["stim"].float()
+        shares.append(torch.get_num_threads())
+        return batch
+
+    try:
+        list(memload.FastLoader(images(), 8, batch_transform=count, threads=2))
+        assert (set(shares), torch.get_num_threads()) == ({2}, 4)
+    finally:
+        torch.set_num_threads(before)
     later = []
     thread = threading.Thread(target=lambda: later.append(torch.get_num_threads()))
     thread.start()

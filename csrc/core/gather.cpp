@@ -19,6 +19,18 @@ std::size_t sum_of(std::size_t bytes, std::size_t more) {
 
 }  // namespace
 
+std::size_t BatchLayout::bytes_in() const noexcept {
+  std::size_t sum = 0;
+  for (const Share& share : shares) sum += share.plan->bytes_in;
+  return sum;
+}
+
+std::size_t BatchLayout::bytes_out() const noexcept {
+  std::size_t sum = 0;
+  for (const Share& share : shares) sum += share.plan->bytes;
+  return sum;
+}
+
 Gather::Gather(const std::vector<FieldSpec>& fields, Isa isa, Store store) : store_(store) {
   std::unordered_set<const Storage*> seen;
   if (fields.empty()) throw std::invalid_argument("a batch needs at least one field");

@@ -25,6 +25,9 @@ struct BatchLayout {
   std::vector<Share> shares;
   std::size_t bytes = 0;
   std::size_t work = 0;
+
+  [[nodiscard]] std::size_t bytes_in() const noexcept;   // read for it
+  [[nodiscard]] std::size_t bytes_out() const noexcept;  // written for it: those of the slot without what lies between
 };
 
 // Immutable; any number of threads may fill parts of batches at once.

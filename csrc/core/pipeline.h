@@ -15,6 +15,8 @@
 
 namespace memload {
 
+class Pass;
+
 struct PipelineOptions {
   std::size_t batch_rows = 1;  // rows of a full batch
   std::size_t slot_rows = 1;   // rows that a slot is made for: those of the largest batch, as far as it is known
@@ -122,10 +124,9 @@ class Pipeline {
   [[nodiscard]] static std::size_t workspace_bytes(const Gather& gather, int threads);
 
  private:
-  class State;
-  [[nodiscard]] State& here() const;  // throws ForkedError in a child
+  [[nodiscard]] Pass& here() const;  // throws ForkedError in a child
 
-  std::shared_ptr<State> state_;
+  std::shared_ptr<Pass> pass_;
 };
 
 }  // namespace memload

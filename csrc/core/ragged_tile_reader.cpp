@@ -162,17 +162,6 @@ RaggedTileReader::RaggedTileReader(RaggedForm form) : form_(std::move(form)) {
   }
 }
 
-FieldReader::Files RaggedTileReader::files() const noexcept {
-  Files files;
-  visit_storages([&files](const Storage& storage) {
-    files.past_cache = files.past_cache || storage.past_cache();
-    if (storage.past_cache()) return;
-    files.mapped = files.small_rows = files.mapped || storage.mapped();
-    files.knows_residency = files.knows_residency && storage.knows_residency();
-  });
-  return files;
-}
-
 std::unique_ptr<const FieldPlan> RaggedTileReader::plan(std::span<const std::int64_t> rows) const {
   auto plan = std::make_unique<Plan>();
   form_.plan(rows, *plan);

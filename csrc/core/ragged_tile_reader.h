@@ -6,6 +6,7 @@
 
 #include "core/field_reader.h"
 #include "core/ragged_plan.h"
+#include "core/tile_decoder.h"
 
 namespace memload {
 
@@ -25,7 +26,7 @@ class RaggedTileReader final : public FieldReader {
   [[nodiscard]] std::int64_t rows() const noexcept override { return form_.ragged().rows(); }
   [[nodiscard]] std::size_t outputs() const noexcept override { return 2; }
   [[nodiscard]] std::size_t row_bytes() const noexcept override { return form_.ragged().read_bytes(); }
-  [[nodiscard]] Files files() const noexcept override;
+  [[nodiscard]] Files files() const noexcept override { return files_of_tiles(*this); }
   [[nodiscard]] std::size_t workspace_bytes() const noexcept override { return workspace_bytes_; }
   [[nodiscard]] std::size_t bound(std::size_t rows) const override { return form_.bound(rows); }
   [[nodiscard]] std::unique_ptr<const FieldPlan> plan(std::span<const std::int64_t> rows) const override;

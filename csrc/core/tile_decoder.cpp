@@ -19,6 +19,17 @@ using Clock = std::chrono::steady_clock;
 
 }  // namespace
 
+FieldReader::Files files_of_tiles(const FieldReader& reader) {
+  FieldReader::Files files;
+  reader.visit_storages([&files](const Storage& storage) {
+    files.past_cache = files.past_cache || storage.past_cache();
+    if (storage.past_cache()) return;
+    files.mapped = files.small_rows = files.mapped || storage.mapped();
+    files.knows_residency = files.knows_residency && storage.knows_residency();
+  });
+  return files;
+}
+
 std::size_t TileDecoder::workspace_bytes(const TileGrid& grid) {
   const std::size_t tile = round_up(grid.tile_bytes(), kAlign);
   if (!grid.array().chain) return tile;

@@ -10,6 +10,9 @@
 
 namespace memload {
 
+// What the pipeline has to know of the files behind a field whose rows lie in tiles: none is read directly.
+[[nodiscard]] FieldReader::Files files_of_tiles(const FieldReader& reader);
+
 // For one fill(), on its thread. Its memory is that of the pass, ColdReads::workspace:
 //
 //   | stored bytes | decoded bytes | what the filters need besides |

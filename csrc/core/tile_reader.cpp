@@ -169,17 +169,6 @@ TileReader::TileReader(std::shared_ptr<const Tiles> tiles, const std::optional<C
   }
 }
 
-FieldReader::Files TileReader::files() const noexcept {
-  Files files;
-  visit_storages([&files](const Storage& storage) {
-    files.past_cache = files.past_cache || storage.past_cache();
-    if (storage.past_cache()) return;
-    files.mapped = files.small_rows = files.mapped || storage.mapped();
-    files.knows_residency = files.knows_residency && storage.knows_residency();
-  });
-  return files;
-}
-
 std::unique_ptr<const FieldPlan> TileReader::plan(std::span<const std::int64_t> rows) const {
   auto plan = plan_tiles(*tiles_, rows);
   plan->bytes = bound(rows.size());

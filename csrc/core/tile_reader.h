@@ -3,6 +3,7 @@
 
 #include "core/block_mover.h"
 #include "core/field_reader.h"
+#include "core/tile_decoder.h"
 #include "core/tiles.h"
 
 namespace memload {
@@ -21,7 +22,7 @@ class TileReader final : public FieldReader {
 
   [[nodiscard]] std::int64_t rows() const noexcept override { return tiles_->rows(); }
   [[nodiscard]] std::size_t row_bytes() const noexcept override { return read_bytes_; }
-  [[nodiscard]] Files files() const noexcept override;
+  [[nodiscard]] Files files() const noexcept override { return files_of_tiles(*this); }
   [[nodiscard]] std::size_t workspace_bytes() const noexcept override { return workspace_bytes_; }
   [[nodiscard]] std::size_t bound(std::size_t rows) const override { return batch_bytes(rows, out_row_bytes_); }
   [[nodiscard]] std::unique_ptr<const FieldPlan> plan(std::span<const std::int64_t> rows) const override;

@@ -77,4 +77,8 @@ void Shipment::copy(std::size_t begin, std::size_t end, std::size_t part_begin, 
   ++copies_;
 }
 
+void Departures::reclaim(Device& device) {
+  while (!slots_.empty() && device.done(slots_.front().copied)) slots_.pop_front();
+}
+
 }  // namespace memload

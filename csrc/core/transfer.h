@@ -7,12 +7,15 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "core/device.h"
 #include "core/gather.h"
+#include "core/slot_pool.h"
 
 namespace memload {
 
@@ -73,6 +76,26 @@ class Shipment {
   bool landed_ = false;
   bool cancelled_ = false;
   Device::Event event_;
+};
+
+// The slots whose batches were handed out while they were still being copied, in the order of their copies. Not
+// synchronised: a pass calls it with its mutex held.
+class Departures {
+ public:
+  void add(SlotPool::Lease slot, Device::Event copied) { slots_.push_back({std::move(slot), std::move(copied)}); }
+  // Gives back the slots whose copies are done. Throws DeviceError.
+  void reclaim(Device& device);
+
+  [[nodiscard]] bool empty() const noexcept { return slots_.empty(); }
+  // What marks that the next slot can be given back.
+  [[nodiscard]] const Device::Event& next() const { return slots_.front().copied; }
+
+ private:
+  struct Departed {
+    SlotPool::Lease slot;
+    Device::Event copied;
+  };
+  std::deque<Departed> slots_;
 };
 
 }  // namespace memload

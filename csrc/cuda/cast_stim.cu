@@ -42,7 +42,8 @@ struct alignas(16) Packet {
 // word into the warp's shared memory, and then the warp stores 16-byte packets side by side, thread t the packets t, t
 // + 32, t + 64 ..., so that loads and stores are both contiguous over the warp. The `head` elements before the first
 // 16-byte boundary of dst and the tail that fills no tile, fewer than kTile + 8 together, are done one by one by
-// consecutive threads; so is everything (tiles = 0) when src does not lie at a multiple of 16 where dst does.
+// consecutive threads; so is everything (tiles = 0) when src does not lie at a multiple of 16 where dst does. No GPU
+// has run it yet.
 template <class Out, bool NormRemoved>
 __global__ void __launch_bounds__(kWarp* kWarpsPerBlock)
     cast_stim_kernel(const std::uint8_t* __restrict__ src, Out* __restrict__ dst, std::size_t n, std::size_t head,

@@ -32,7 +32,7 @@ class WithoutGil {
 };
 
 // Keeps a Python object alive from C++. May be let go on any thread, with or without the GIL, and after the
-// interpreter.
+// interpreter; never waits for the GIL: without it, the object's end comes when another thread has it.
 [[nodiscard]] std::shared_ptr<void> keep_alive(const pybind11::object& object);
 
 }  // namespace memload::python

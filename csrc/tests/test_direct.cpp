@@ -21,6 +21,7 @@
 #include "core/pipeline.h"
 #include "tests/check.h"
 #include "tests/fixtures.h"
+#include "tests/passes.h"
 
 namespace {
 
@@ -47,19 +48,20 @@ using memload::Segment;
 using memload::Step;
 using memload::Storage;
 using memload::Store;
+using memload::test::ColumnPtr;
 using memload::test::dense;
 using memload::test::in_memory;
+using memload::test::Indices;
+using memload::test::kPatience;
 using memload::test::pattern_bytes;
+using memload::test::rows_of;
 using memload::test::same;
 using memload::test::ScratchFile;
 using memload::test::shuffled;
 using namespace std::chrono_literals;
 
-using ColumnPtr = std::shared_ptr<const Column>;
-using Indices = std::vector<std::int64_t>;
 using Bytes = std::vector<std::byte>;
 
-constexpr auto kPatience = 20'000ms;
 constexpr std::size_t kRow = 100'003;  // large, and no multiple of anything
 
 // Puts the file out of the page cache. Nobody may have it mapped.
@@ -355,11 +357,6 @@ TEST(only_large_rows_of_files_that_are_not_in_the_page_cache_are_read_directly) 
   CHECK_EQ(found.direct_bytes, kRows * kRow);
   CHECK_EQ(found.resident_reads, kRows);
   CHECK_EQ(cold_small.storage->direct_bytes() + warm.storage->direct_bytes(), 0u);
-}
-
-Rows rows_of(Indices indices) {
-  const auto owner = std::make_shared<Indices>(std::move(indices));
-  return {owner, *owner};
 }
 
 PipelineOptions options(std::size_t batch_rows) {

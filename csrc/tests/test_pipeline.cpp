@@ -21,6 +21,7 @@
 #include "core/workers.h"
 #include "tests/check.h"
 #include "tests/fixtures.h"
+#include "tests/passes.h"
 
 namespace {
 
@@ -34,23 +35,18 @@ using memload::ReadError;
 using memload::Rows;
 using memload::Step;
 using memload::Storage;
+using memload::test::ColumnPtr;
 using memload::test::dense;
 using memload::test::in_memory;
+using memload::test::Indices;
+using memload::test::kPatience;
+using memload::test::numbered;
 using memload::test::pattern_bytes;
+using memload::test::rows_of;
 using memload::test::same;
 using memload::test::ScratchFile;
 using memload::test::shuffled;
 using namespace std::chrono_literals;
-
-using ColumnPtr = std::shared_ptr<const Column>;
-using Indices = std::vector<std::int64_t>;
-
-constexpr auto kPatience = 20'000ms;  // far beyond what any batch takes, far below CTest's limit
-
-Rows rows_of(Indices indices) {
-  const auto owner = std::make_shared<Indices>(std::move(indices));
-  return {owner, *owner};
-}
 
 PipelineOptions options(std::size_t batch_rows, int depth = 2, int threads = 2) {
   PipelineOptions chosen;
@@ -59,10 +55,6 @@ PipelineOptions options(std::size_t batch_rows, int depth = 2, int threads = 2) 
   chosen.depth = depth;
   chosen.threads = threads;
   return chosen;
-}
-
-ColumnPtr numbered(std::size_t rows, std::size_t row_bytes, std::size_t salt = 0) {
-  return dense(in_memory(pattern_bytes(rows * row_bytes, salt)), row_bytes);
 }
 
 // A pass over these rows of these columns, planned to its end.

@@ -16,16 +16,19 @@
 
 #include "core/pinned.h"
 #include "core/pipeline.h"
+#include "core/slot_pool.h"
 #include "core/transfer.h"
 #include "simulated/device.h"
 #include "tests/check.h"
 #include "tests/fixtures.h"
+#include "tests/passes.h"
 
 namespace {
 
 using memload::Batch;
 using memload::BatchLayout;
 using memload::Column;
+using memload::Departures;
 using memload::DeviceError;
 using memload::FieldPlan;
 using memload::FieldSpec;
@@ -41,28 +44,21 @@ using memload::Rows;
 using memload::Shipment;
 using memload::SimulatedDevice;
 using memload::SimulatedMemory;
+using memload::SlotPool;
 using memload::Step;
+using memload::test::ColumnPtr;
 using memload::test::dense;
 using memload::test::in_memory;
+using memload::test::Indices;
+using memload::test::kPatience;
+using memload::test::numbered;
 using memload::test::pattern_bytes;
+using memload::test::rows_of;
 using memload::test::same;
 using memload::test::shuffled;
 using namespace std::chrono_literals;
 
-using ColumnPtr = std::shared_ptr<const Column>;
-using Indices = std::vector<std::int64_t>;
-
-constexpr auto kPatience = 20'000ms;  // far beyond what any batch takes, far below CTest's limit
 constexpr std::size_t kNoLimit = std::size_t{1} << 40;
-
-ColumnPtr numbered(std::size_t rows, std::size_t row_bytes, std::size_t salt) {
-  return dense(in_memory(pattern_bytes(rows * row_bytes, salt)), row_bytes);
-}
-
-Rows rows_of(Indices indices) {
-  const auto owner = std::make_shared<Indices>(std::move(indices));
-  return {owner, *owner};
-}
 
 // A device, its streams, and a pass over columns of which the first is in the passing part.
 struct Bench {
@@ -250,6 +246,23 @@ TEST(pieces_are_copied_in_their_order_whichever_is_done_first) {
   bench.device->synchronise(shipment.event());
   CHECK(same(landing.get(), slot.data(), slot.size()));
   bench.device->unregister_host(slot.data());
+}
+
+TEST(slots_come_back_in_the_order_of_their_copies_once_these_are_done) {
+  const auto device = SimulatedDevice::create();
+  const auto late = device->record(device->add_stream({20ms, 20ms}));
+  const auto early = device->record(device->add_stream({}));
+  const auto pool = SlotPool::create(2);
+  Departures departed;
+  departed.add(pool->try_acquire(64), late);
+  departed.add(pool->try_acquire(64), early);
+  device->synchronise(early);
+  departed.reclaim(*device);
+  CHECK(pool->try_acquire(64) == nullptr || SimulatedDevice::has_come(late));
+  if (!departed.empty()) device->synchronise(departed.next());
+  departed.reclaim(*device);
+  CHECK(departed.empty());
+  CHECK(pool->try_acquire(64) != nullptr);
 }
 
 TEST(a_pass_that_is_given_up_leaves_no_copy_behind) {

@@ -1,4 +1,7 @@
-"""The kernels of `memload._cuda` for rows and pictures, called with tensors: rules and constants as they take them."""
+"""The kernels of `memload._cuda` for rows and pictures, called with tensors: rules and constants as they take them.
+
+They have not run on a GPU yet.
+"""
 
 from __future__ import annotations
 

@@ -30,6 +30,7 @@ from memload.grouped_source import GroupedSource
 from memload.native import PipelineField, Source
 from memload.pipelined import PipelinedBatches
 from memload.state import batches_of
+from memload.transforms import attempted
 
 if TYPE_CHECKING:
     from memload.engine import Gatherer, PassSettings
@@ -76,7 +77,7 @@ class _Landed(PipelinedBatches):
         return self._pipeline.ready()
 
     def next(self, timeout: float) -> Any:
-        """Return the next batch, None at the end."""
+        """Return the next batch, or an `Outcome`; None at the end."""
         while isinstance(found := self._pipeline.next(timeout), tuple):
             self._land_all(found)
         return None if found is None else self._batch(self._landings.popleft(), found)
@@ -120,7 +121,7 @@ class PinnedBatches(_Landed):
         return (self._host.pinned(max(1, first)),)
 
     def _batch(self, landing: tuple[torch.Tensor | None, ...], arrays: Sequence[Array]) -> Any:
-        return self._unpack(_views(landing, arrays, _CPU))
+        return attempted(self._unpack, _views(landing, arrays, _CPU))
 
 
 class CopiedBatches(PinnedBatches):

@@ -80,7 +80,9 @@ class NearColumn:
             return self.table.new_empty((len(rows), self.row_bytes))
         word = next(word for word in _WORDS if frame_bytes % word.itemsize == 0)
         numbers = on_device(self.index.numbers(rows).reshape(-1), self.table.device)
-        return self.table.view(word).index_select(0, numbers).view(torch.uint8).view(len(rows), self.row_bytes)
+        found = self.table.view(word).index_select(0, numbers)
+        self.was_read()
+        return found.view(torch.uint8).view(len(rows), self.row_bytes)
 
     def was_read(self) -> None:
         """Know that what is in the device's current stream by now reads the table, which stays until that is done."""

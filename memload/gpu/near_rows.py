@@ -36,11 +36,11 @@ def near_rows(
     made = None
     if cast is not None and type(cast) is Cast and field.dtype in _FUSED and len(rows) and field.row_bytes:
         made = _by_one_kernel(field, rows, cast, seeds)
-    if made is None:
-        made = field.gather(rows)
-        made = made if cast is None else cast_on_device(made, cast, seeds=seeds)
-    field.column.was_read()
-    return made
+    if made is not None:
+        field.column.was_read()
+        return made
+    made = field.gather(rows)
+    return made if cast is None else cast_on_device(made, cast, seeds=seeds)
 
 
 def _by_one_kernel(field: NearField, rows: Numbers, cast: Cast, seeds: Sequence[int] | None) -> torch.Tensor | None:

@@ -93,12 +93,17 @@ def ram_account(request: Request, placement: Placement, sizes: Sizes, machine: M
         lines.append(Line("transformed batches", loader.made_in_all * count, f"at most {loader.slots}{each}"))
     lines += _tier_lines(placement, count)
     if placement.reads_past_cache and not (placement.tier is Tier.MMAP and _only_through_cache(request)):
-        buffers = max(_READS, loader.threads) * _READ_BUFFER
-        lines.append(Line("read buffers", buffers * count, f"past the page cache, of what is not in it{each}"))
+        lines.append(
+            Line("read buffers", _read_buffers(loader) * count, f"past the page cache, of what is not in it{each}")
+        )
     if frozen:
         lines.append(Line("offloaded models", frozen * count, f"pinned{each}"))
     lines.append(_process_line(placement, machine, count))
     return Account("RAM", tuple(lines), machine.ram)
+
+
+def _read_buffers(loader: LoaderBytes) -> int:
+    return max(_READS, loader.threads) * _READ_BUFFER
 
 
 def _only_through_cache(request: Request) -> bool:
@@ -107,8 +112,8 @@ def _only_through_cache(request: Request) -> bool:
 
 
 def free_for_rows(sizes: Sizes, machine: Machine, processes: int) -> int:
-    """Return the bytes of RAM that are left for rows beside all processes and their loaders."""
-    loaders = processes * (sizes.loader.nbytes + sizes.loader.made_in_all)
+    """Return the bytes of RAM that are left for rows beside all processes, their loaders and what these read with."""
+    loaders = processes * (sizes.loader.nbytes + sizes.loader.made_in_all + _read_buffers(sizes.loader))
     return max(0, machine.ram - _process_bytes(machine, processes) - loaders)
 
 
@@ -166,7 +171,7 @@ def _tier_lines(placement: Placement, count: int) -> list[Line]:
         shared = f"one copy for {count} processes, with share=True" if count > copies else ""
         each = f"in each of {copies} processes" if copies > 1 else shared
         lines.append(Line("rows in RAM", placement.held_bytes * copies, each))
-    if tier is Tier.HYBRID:
+    if tier is Tier.HYBRID or placement.cache_bytes:
         each = f"{format_size(placement.cache_bytes or 0)} in each of {count} processes" if count > 1 else ""
         lines.append(Line("cache of rows", (placement.cache_bytes or 0) * count, each))
     if tier is Tier.MMAP and placement.mapped_bytes:

@@ -8,7 +8,8 @@
 
 Pure: nothing is looked at here. Growth is judged where a loop always is at the same point, at the beginning of an epoch
 or between two batches, since what a step needs for a moment comes and goes; by the least value of each part of the
-series; and only where each part rises.
+series; and only where each part rises. On the host, not before the C library's heap has found its size: a loop that
+takes and gives back the same large blocks each step may let it grow for some twenty steps.
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from memload.memory.gpu_samples import GpuSample
+from memload.memory.kept_graphs import KeptGraphs
 from memload.memory.samples import Sample
 from memload.sizes import format_size
 
 _MB = 1 << 20
 _LEAST_EPOCHS, _MOST_EPOCHS = 4, 6  # parts that must rise, one for each epoch
 _PARTS, _LEAST_IN_PART = 6, 4  # of the second half of the series: parts that must rise, and samples in each
+_SETTLED = 30  # steps until the C library's heap has its size: of the half on the host, and before an epoch counts
 _STEADY = 1 / 3  # of the mean rise: the least that each part must rise
 _HOST_RISE, _GPU_RISE = 64 * _MB, 32 * _MB  # over all parts; less is not worth a word
 _RISE_SHARE = 0.005  # of what there was
@@ -34,6 +37,7 @@ _SUDDEN_SHARE, _SUDDEN_BYTES = 0.1, 128 * _MB
 _UNDER_WAY = 3  # steps, after which nothing new should be taken
 _KEPT_SHARE, _KEPT_BATCHES = 0.25, 8
 _RESULTS_SHARE = 0.5  # of batches that found no slot: so many results with their graph are what keeps them
+_MOST_LOSSES = 8  # with their graph at one time, of a loop that keeps none
 _WITH_GRAPH = 1.5  # of what kept batches take: from there on there is more to it than batches
 _PAGE, _HUGE_PAGE, _OBJECTS = 4096, 2 * _MB, 16384  # bytes that memory of one batch is rounded up to; its tensors
 
@@ -68,13 +72,15 @@ class Rise:
         return (self.last - self.first) / (self.end - self.begin)
 
 
-def diagnose(series: Sequence[Sample], *, ended: bool = False, graphs: Callable[[], int] = lambda: 0) -> list[Finding]:
+def diagnose(
+    series: Sequence[Sample], *, ended: bool = False, graphs: Callable[[], KeptGraphs] = KeptGraphs
+) -> list[Finding]:
     """Return what the samples show, in the order of their time; one finding for each cause and place at most.
 
     Args:
         series: the samples.
         ended: whether none will follow, so that what can be said is said.
-        graphs: tells how many results there are with their graph; asked once batches are kept.
+        graphs: tells what results there are with their graph; asked once batches are kept.
     """
     if not series:
         return []
@@ -92,8 +98,12 @@ def diagnose(series: Sequence[Sample], *, ended: bool = False, graphs: Callable[
 
 def leak(series: Sequence[Sample]) -> Finding | None:
     """What is held where epochs begin rises from one to the next. In the first epoch, what lasts is taken once."""
-    begun = {one.epoch: one.at_epoch for one in series if one.at_epoch is not None and one.epoch > 1}
-    rising = rise(list(begun.items())[-_MOST_EPOCHS:], _HOST_RISE // 4, _LEAST_EPOCHS)
+    begun: dict[int, Sample] = {}
+    for one in series:
+        begun.setdefault(one.epoch, one)
+    settled = [one for one in begun.values() if one.epoch > 1 and one.step >= _SETTLED]
+    points = [(one.epoch, one.at_epoch) for one in settled if one.at_epoch is not None]
+    rising = rise(points[-_MOST_EPOCHS:], _HOST_RISE // 4, _LEAST_EPOCHS)
     if rising is None:
         return None
     last = series[-1]
@@ -110,7 +120,7 @@ def leak(series: Sequence[Sample]) -> Finding | None:
 def host_results_kept(series: Sequence[Sample]) -> Finding | None:
     """What is held between two batches rises from step to step."""
     points = [(sample.step, sample.at_batch) for sample in series if sample.at_batch is not None]
-    rising = rise(_parts(points), _HOST_RISE, _PARTS)
+    rising = rise(_parts(points, _SETTLED), _HOST_RISE, _PARTS)
     if rising is None:
         return None
     return Finding(
@@ -177,7 +187,7 @@ def sudden_step(series: Sequence[Sample], place: str, figure: Callable[[Sample],
 
 
 def kept_batches(
-    series: Sequence[Sample], *, ended: bool = False, graphs: Callable[[], int] = lambda: 0
+    series: Sequence[Sample], *, ended: bool = False, graphs: Callable[[], KeptGraphs] = KeptGraphs
 ) -> Finding | None:
     """Batches find no free slot, since the loop keeps those before: by themselves, or as a part of a graph it keeps."""
     last = series[-1]
@@ -200,12 +210,12 @@ def kept_batches(
     batches, fresh = last.batches - first.batches, last.fresh_batches - first.fresh_batches
     grown = last.held - first.held
     more = f", and memory grew by {format_size(grown)} meanwhile" if grown > _HOST_RISE // 4 else ""
-    results = graphs()
-    if results >= _RESULTS_SHARE * fresh:
+    kept = graphs()
+    if kept.results >= _RESULTS_SHARE * fresh or kept.losses > _MOST_LOSSES:
         return Finding(
             "results kept",
-            f"{results} results are kept with their graph, and each with the batch that it was made of: {fresh} of "
-            f"{batches} batches of {format_size(each)} found every slot taken{more}. Keep loss.item() or x.detach() "
+            f"{kept.results} results are kept with their graph, and each with the batch that it was made of: {fresh} "
+            f"of {batches} batches of {format_size(each)} found every slot taken{more}. Keep loss.item() or x.detach() "
             "instead",
         )
     return Finding(
@@ -241,11 +251,11 @@ def rise(points: Sequence[tuple[float, int]], least: int, parts: int) -> Rise | 
     return found if min(slopes) >= _STEADY * found.each else None
 
 
-def _parts(points: Sequence[tuple[int, int]]) -> list[tuple[float, int]]:
-    """The least value in each part of the second half, where it was; none as long as there are few samples."""
+def _parts(points: Sequence[tuple[int, int]], steps: int = 2 * _PARTS) -> list[tuple[float, int]]:
+    """The least value in each part of the second half, where it was; none as long as there are few samples or steps."""
     half = points[len(points) // 2 :]
     size = len(half) // _PARTS
-    if size < _LEAST_IN_PART or half[-1][0] - half[0][0] < 2 * _PARTS:
+    if size < _LEAST_IN_PART or half[-1][0] - half[0][0] < steps:
         return []
     begins = range(len(half) - size * _PARTS, len(half), size)
     return [min(half[begin : begin + size], key=lambda point: point[1]) for begin in begins]

@@ -22,6 +22,7 @@ from memload.memory.allocations import nbytes_of
 from memload.memory.model_bytes import ModelBytes, Modules, activation_bytes, model_bytes, modules_of
 from memload.memory.optimizer_bytes import OptimizerBytes, kept_bytes, optimizer_bytes
 from memload.memory.request import Request
+from memload.memory.sample_dtypes import SampleDtypeError, telling_dtypes
 from memload.memory.steps import LossOf, losses_of
 from memload.memory.weightless import Weightless
 from memload.sizes import format_size
@@ -111,6 +112,8 @@ class Training:
             kept, no_optimizer = self._kept(light, modules)
             try:
                 return Counted(kept, self._moving(light, modules, kept.gradients), no_optimizer)
+            except SampleDtypeError as error:
+                return Counted(kept, 0, no_optimizer, str(error))
             except ValueError as error:
                 if self.loss is not None:
                     raise
@@ -183,7 +186,7 @@ class Training:
 
     def _loss(self, modules: list[torch.nn.Module]) -> LossOf:
         if self.loss is not None:
-            return self.loss
+            return telling_dtypes(self.loss, modules)
         frozen = list(filter(trains_nothing, modules))
         trained = [module for module in modules if module not in frozen]
         if len(trained) != 1:

@@ -6,14 +6,12 @@ import os
 import threading
 
 from memload._core import RowCache
-from memload.errors import DiskSpaceError, MemorySpaceError
-from memload.memory.budget import Memory, disk_free, local_processes, memlock_limit, memory, process_bytes
+from memload.errors import MemorySpaceError
+from memload.memory.budget import Memory, local_processes, memlock_limit, memory, process_bytes
 from memload.sizes import format_size
 
 MARGIN = 0.05
 """Of free memory, what stays with everybody else."""
-DISK_MARGIN = 0.2
-"""Of what is written, what must be free besides."""
 _LOOK_BYTES, _LOOK_SHARE = 32 << 20, 1 / 64  # that are filled between two looks: the larger of so many, and of all
 
 
@@ -95,19 +93,6 @@ class Filling:
                 return
         left = self._need - (process_bytes() - self._had)
         check_memory(left, f"what is left to be loaded by {self._what}", self._instead)
-
-
-def check_disk(need: int, path: str | os.PathLike[str], what: str) -> None:
-    """Raise DiskSpaceError if so many bytes, and a fifth more, do not fit on the file system of `path`."""
-    free = disk_free(path)
-    if need * (1 + DISK_MARGIN) <= free:
-        return
-    raise DiskSpaceError(
-        f"{what} takes {format_size(need)} at {path}, and {DISK_MARGIN:.0%} more should stay free; there are "
-        f"{format_size(free)}: give another path, or free some of it",
-        need=need,
-        free=free,
-    )
 
 
 def check_pinned(need: int, what: str) -> None:

@@ -14,6 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from memload.memory.allocations import nbytes_of
 from memload.memory.curves import Curve, curve_of, through
 from memload.memory.model_bytes import ActivationBytes, Loss, observed
+from memload.memory.sample_dtypes import SampleDtypeError
 from memload.memory.steps import LossOf, each_rank_by_itself, left_as_they_were
 from memload.memory.variants import Kind, converted, tensors_of
 
@@ -94,6 +95,8 @@ def without_memory(
     try:
         with left_as_they_were([]), each_rank_by_itself([*models, *teachers]):
             return _through(kind, lambda batch: converted(batch, lambda tensor: _fake(mode, tensor)), run)
+    except SampleDtypeError:
+        raise
     except Exception as error:
         raise ValueError(
             f"the step does not run on tensors without values ({type(error).__name__}: {error}): it looks at values, "

@@ -37,8 +37,9 @@ class Monitor:
             or by ``mark``. It is raised once.
         log: a path, to which samples and warnings are appended as JSON, one object a line; a ``TensorBoardLog`` or
             ``MLflowLog``; or several of these.
-        on_warn: called with each ``Finding`` in the monitor's thread; what it raises is warned of. Or "shrink":
-            caches of the hybrid tier and loaders give memory back, and torch's cache on the GPU that it is about.
+        on_warn: called with each ``Finding`` in the monitor's thread; what it raises is warned of, but for
+            ``sys.exit()``, which the loop gets at its next batch. Or "shrink": caches of the hybrid tier and loaders
+            give memory back, and torch's cache on the GPU that it is about.
         empty_cache_every: after so many batches ``torch.cuda.empty_cache()`` is called between two batches. It waits
             for the GPU, and memory must be asked of the driver anew; docs/monitor.md says when that helps.
         show: whether the summary is printed to standard error at the end; None: yes.

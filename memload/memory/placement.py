@@ -40,10 +40,11 @@ class Placement:
         tier: which one; AUTO until `settled`.
         stored_bytes: of all rows, as they are stored.
         held_bytes: of the rows that a tier in RAM or on a GPU has to load; what is in memory already is not loaded.
-        cache_bytes: that each process's cache of the tier "hybrid" may take; 0 for others, None: what suits the
-            machine.
+        cache_bytes: that the caches of the tier "hybrid" may still take in each process; 0 without one, None: what
+            suits the machine.
         files: that are read, by name.
         file_bytes: of these.
+        past_bytes: of those that members of a dataset read past the page cache, on tiers of their own.
         array_bytes: of rows that are in RAM already, whatever the tier.
         planned: whether the data do not exist yet.
         casts: whether rows are cast when they are loaded.
@@ -67,6 +68,7 @@ class Placement:
     written_bytes: int = 0
     apart: bool = False
     reason: str = ""
+    past_bytes: int = 0
 
     @classmethod
     def of(cls, request: Request) -> Placement:
@@ -97,13 +99,14 @@ class Placement:
             tier=tier,
             stored_bytes=_nbytes(dataset, fields),
             held_bytes=sum(one.nbytes for one in to_load),
-            cache_bytes=_cache_of(request, fields) if tier is Tier.HYBRID else 0,
+            cache_bytes=_cache_of(request, tier, fields),
             files=tuple(files),
             file_bytes=sum(files.values()),
             array_bytes=sum(storage.nbytes for storage in storages if not storage.mapped),
             planned=planned,
             casts=bool(casts),
             results=_results_of(data) if tier is Tier.AUTO else None,
+            past_bytes=sum(one.nbytes for one in storages if one.mapped and one.tier in PAST_CACHE),
         )
 
     def settled(self, free_ram: int, free_disk: int, processes: int) -> Placement:
@@ -167,7 +170,7 @@ class Placement:
     @property
     def reads_past_cache(self) -> bool:
         """Whether rows may be read past the page cache: where the tier does so, and large rows that nobody read yet."""
-        if self.tier in PAST_CACHE:
+        if self.tier in PAST_CACHE or (self.tier is Tier.MMAP and self.past_bytes):
             return True
         large = max((field.row_bytes for field in _fields(self.dataset).values()), default=0) > SMALL_ROW
         return self.tier is Tier.MMAP and self.mapped_bytes > 0 and large
@@ -175,7 +178,7 @@ class Placement:
     @property
     def mapped_bytes(self) -> int:
         """Bytes of files that are mapped, and that the page cache can hold."""
-        return self.written_bytes or (self.stored_bytes if self.planned else self.file_bytes)
+        return self.written_bytes or (self.stored_bytes if self.planned else self.file_bytes - self.past_bytes)
 
 
 def recast(dataset: Any, casts: Mapping[str, Cast]) -> Dataset:
@@ -220,10 +223,15 @@ def _tier_of(data: Any) -> Tier:
     return tier if isinstance(tier, Tier) and tier is not Tier.RAM else Tier.MMAP
 
 
-def _cache_of(request: Request, fields: Mapping[Any, Field]) -> int | None:
+def _cache_of(request: Request, tier: Tier, fields: Mapping[Any, Field]) -> int | None:
+    """What caches of rows may take, beside what those in this process, if it is what is planned for, have already."""
     if request.cache_bytes is not None:
         return parse_size(request.cache_bytes)
-    return sum(cache.budget for cache in caches_of(fields.values())) or None
+    caches = caches_of(fields.values())
+    if not caches or (request.tier is not None and tier is not Tier.HYBRID):
+        return None if tier is Tier.HYBRID else 0
+    there = 0 if request.ram is not None else sum(int(cache.stats()["bytes"]) for cache in caches)
+    return max(0, sum(cache.budget for cache in caches) - there)
 
 
 def _fields(dataset: Any) -> dict[Any, Field]:

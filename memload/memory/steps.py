@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from memload.memory.sample_dtypes import telling_dtypes
+
 LossOf = Callable[[Any], Any]
 
 _DTYPES = {
@@ -45,6 +47,8 @@ def losses_of(
 ) -> list[LossOf]:
     """Return the functions of a batch whose forward and backward passes make a step.
 
+    They raise SampleDtypeError where they fail since the batch is not of the weights' dtype.
+
     Raises:
         TypeError: no loss was given, and there are several models, or a loss that cannot be called.
     """
@@ -60,7 +64,8 @@ def losses_of(
     for one in given:
         if not callable(one):
             raise TypeError(f"loss must be a function of a batch, or a list of such, got {type(one).__name__}")
-    return given if precision is None else [_autocast(one, precision, device_type) for one in given]
+    told = [telling_dtypes(one, models) for one in given]
+    return told if precision is None else [_autocast(one, precision, device_type) for one in told]
 
 
 def _autocast(loss: LossOf, precision: torch.dtype, device_type: str) -> LossOf:

@@ -111,7 +111,8 @@ class Watching:
 
         Raises:
             RuntimeError: it is called by ``on_warn``.
-            Warning: one of ours, made an error by the filters of warnings, that no loop asked for.
+            Warning: one of ours, made an error by the filters of warnings, that no loop asked for; so, too, what
+                ``on_warn`` raised to end the program.
         """
         if not self.running:
             return
@@ -129,7 +130,7 @@ class Watching:
             told = self.summary.as_json()
             self._keep(lambda log: log.end(told))
         self._close()
-        if isinstance(self._due, Warning):
+        if isinstance(self._due, Warning | SystemExit | KeyboardInterrupt):
             raise self._due
 
     def pass_begins(self, loader: Any, number: int) -> None:
@@ -256,6 +257,8 @@ class Watching:
     def _try(self, what: str, call: Callable[[], object]) -> None:
         try:
             call()
+        except (SystemExit, KeyboardInterrupt) as error:  # for the program, not for the thread that looks
+            self._due = self._due or error
         except Exception as error:
             self._report(what, error)
 

@@ -67,6 +67,7 @@ def _borrow_tensor(name: str, tensor: torch.Tensor) -> Field:
             "pass tensor.resolve_conj().resolve_neg()"
         )
     _check_axes(name, tensor.shape)
+    _check_memory(name, tensor)
     if not tensor[:1].is_contiguous():
         raise ValueError(_scattered(name, "tensor.contiguous(), or numpy.ascontiguousarray(array) for an array"))
     stride = tensor.stride(0) * tensor.itemsize if len(tensor) > 1 else 0
@@ -94,6 +95,17 @@ def _hold(tensor: torch.Tensor) -> object:
     """Return an owner of the tensor's memory that also makes torch refuse to resize it, which would move it."""
     whole = torch.empty(0, dtype=torch.uint8, device="cpu").set_(tensor.detach().untyped_storage())
     return whole.numpy()
+
+
+def _check_memory(name: str, tensor: torch.Tensor) -> None:
+    before, axes = tensor.storage_offset(), zip(tensor.shape, tensor.stride(), strict=True)
+    needed = (before + sum((size - 1) * stride for size, stride in axes) + 1) * tensor.itemsize
+    there = tensor.untyped_storage().nbytes() if tensor.data_ptr() > before * tensor.itemsize else 0
+    if tensor.numel() and there < needed:
+        raise ValueError(
+            f"field {name!r}: a tensor whose memory has {there:,} bytes, where its shape needs {needed:,}: it was "
+            "freed or cut, or stands for zeros; pass one that holds its values"
+        )
 
 
 def _check_axes(name: str, shape: tuple[int, ...]) -> None:

@@ -1,14 +1,23 @@
-"""Several paths as one dataset: lists, and patterns such as "betas_session*.hdf5"."""
+"""Paths as users give them: lists, patterns such as "betas_session*.hdf5", and what to say where nothing is there."""
 
 from __future__ import annotations
 
+import contextlib
+import difflib
 import glob
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 PathLike = str | os.PathLike[str]
+
+_MOST_LOOKED_AT = 1000  # names of a folder
+_ARRAYS = (".npy", ".npz", ".safetensors", ".pt", ".h5", ".hdf5", ".arrow")
+_MOST_NAMED = 5
+_PICTURES = {".jpg", ".jpeg", ".png"}
 
 
 def paths_of(path: PathLike | Sequence[PathLike]) -> list[Path]:
@@ -23,8 +32,8 @@ def paths_of(path: PathLike | Sequence[PathLike]) -> list[Path]:
     """
     if isinstance(path, str | os.PathLike):
         return _matching(path)
-    if not isinstance(path, Iterable) or isinstance(path, bytes):
-        raise TypeError(f"expected a path, a pattern, or a list of these, got {path!r}")
+    if not isinstance(path, Iterable) or isinstance(path, bytes | Mapping) or hasattr(path, "dtype"):
+        raise TypeError(f"expected a path, a pattern, or a list of these, got {_described(path)}")
     found = [one for each in path for one in _matching(each)]
     if not found:
         raise ValueError("an empty list of paths; expected at least one")
@@ -33,7 +42,7 @@ def paths_of(path: PathLike | Sequence[PathLike]) -> list[Path]:
 
 def _matching(path: PathLike) -> list[Path]:
     if not isinstance(path, str | os.PathLike):
-        raise TypeError(f"expected a path, got {path!r}")
+        raise TypeError(f"expected a path, got {_described(path)}")
     text = os.fspath(path)
     if not text:
         raise ValueError("an empty path; the folder that you are in is '.'")
@@ -43,6 +52,52 @@ def _matching(path: PathLike) -> list[Path]:
     if not found:
         raise FileNotFoundError(f"{text}: no path matches this pattern")
     return sorted(found, key=natural)
+
+
+def _described(given: Any) -> str:
+    """What was given in place of a path, and what takes that."""
+    if isinstance(given, Mapping):
+        return f"a {type(given).__name__}; open each, and put them side by side: memload.zip(stim=..., robs=...)"
+    if hasattr(given, "dtype"):
+        return f"a {type(given).__name__}; memload.from_arrays(name=array) takes arrays that are in memory"
+    return repr(given)
+
+
+def nothing_at(path: Path) -> str:
+    """Return what to say of a path that is not there: where it was looked for, and what there is instead."""
+    said = "there is nothing at this path"
+    if not path.is_absolute():
+        said += f", in the folder {Path.cwd()}"
+    there = next((folder for folder in path.parents if folder.exists()), Path())
+    if there.is_file():
+        return f"{said}: {there} is a file; what is inside of it is picked by key={str(path.relative_to(there))!r}"
+    if there != path.parent:
+        return f"{said}; {there} has no {path.relative_to(there).parts[0]!r}"
+    alike = ", ".join(map(repr, difflib.get_close_matches(path.name, _names_in(there))))
+    return f"{said}; similar names there: {alike}" if alike else said
+
+
+def what_a_folder_has(folder: Path, index: str) -> str:
+    """Return what to do with a folder that is no set of shards, by what is in it; a set has a file named `index`."""
+    names = sorted(_names_in(folder), key=lambda name: natural(Path(name)))
+    sets = [name for name in names if (folder / name / index).is_file()]
+    if sets:
+        return f"sets lie in it, each of which opens: {', '.join(map(repr, sets[:_MOST_NAMED]))}"
+    suffixes = {Path(name).suffix.lower() for name in names}
+    if suffixes & _PICTURES:
+        return "it has pictures, of which `memload write --images DIR DST` makes a set"
+    one = next((suffix for suffix in _ARRAYS if suffix in suffixes), None)
+    if one:
+        return f"its files open one by one, or as one dataset by a pattern: memload.open({str(folder / f'*{one}')!r})"
+    what = "nothing in it is what memload opens" if names else "it is empty"
+    return f"{what}; memload.write makes a set, and a writer that was interrupted leaves none"
+
+
+def _names_in(folder: Path) -> list[str]:
+    """Names in a folder, not of all where it has very many; none if it cannot be read."""
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        return [entry.name for entry in islice(entries, _MOST_LOOKED_AT)]
+    return []
 
 
 def natural(path: Path) -> list[tuple[int, str]]:
