@@ -101,15 +101,28 @@ def recognised(path: Path) -> Format | None:
         FormatError: it is empty, or neither a file nor a directory.
     """
     table, start = (DIRECTORIES, b"") if is_directory(path) else (FILES, _start(path))
-    return next((one for one in table if one.is_one(path, start)), None)
+    try:
+        return next((one for one in table if one.is_one(path, start)), None)
+    except OSError as error:  # of a file that cannot be read from its end, say: it does not name it
+        if error.errno is None:
+            raise
+        raise type(error)(error.errno, error.strerror, str(path)) from error
 
 
 def _format(path: Path) -> Format:
     one = recognised(path)
     if one is not None:
         return one
-    hint = f"; to open a set of shards, give its directory, {path.parent}" if path.name == "index.json" else ""
-    raise FormatError(f"{path}: no format that memload knows; expected {known()}{hint}")
+    raise FormatError(f"{path}: no format that memload knows; expected {known()}; {_instead(path)}")
+
+
+def _instead(path: Path) -> str:
+    """What to do with something of another format."""
+    if path.name == "index.json":
+        return f"to open a set of shards, give its directory, {path.parent}"
+    if path.is_file() and _start(path).startswith(b"\x1f\x8b"):
+        return "it is compressed by gzip: decompress it first"
+    return "arrays that another library reads from it go to memload.from_arrays or memload.write"
 
 
 def known() -> str:

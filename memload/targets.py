@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from memload.errors import MemloadError
+from memload.sources.paths import check_utf8
 
 
 def target_of(path: Any) -> Path:
@@ -17,7 +18,7 @@ def target_of(path: Any) -> Path:
 
     Raises:
         TypeError: it is no path; the data, if the arguments are the wrong way round.
-        ValueError: it is empty.
+        ValueError: it is empty, or not UTF-8.
     """
     if not isinstance(path, str | os.PathLike):
         raise TypeError(
@@ -26,6 +27,7 @@ def target_of(path: Any) -> Path:
     text = os.fspath(path)
     if not text:
         raise ValueError("an empty path; give the directory to make a name")
+    check_utf8(text)
     return Path(text).absolute()
 
 

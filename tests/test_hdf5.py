@@ -344,6 +344,14 @@ def test_other_formats_may_be_several_files_too(tmp_path):
     assert len(memload.open(f"{tmp_path}/*.npy", field="stim")) == 3
 
 
+def test_a_dataset_whose_name_no_field_can_have_is_told_how_to_get_another(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["__metadata__"] = np.arange(3)
+    with pytest.raises(ValueError, match=r"a\.h5: not a name for a field: '__metadata__'.*key= gives others"):
+        memload.open(tmp_path / "a.h5")
+    assert len(memload.open(tmp_path / "a.h5", key={"x": "__metadata__"})) == 3
+
+
 def test_a_path_with_the_letters_of_a_pattern_is_itself(tmp_path):
     with h5py.File(tmp_path / "a[1].h5", "w") as file:
         file["x"] = np.zeros(3)

@@ -1,11 +1,14 @@
 """What memload.open and memload.from_arrays take, read in place, and refuse."""
 
+import gzip
 import json
 import os
 import pickle
 from pathlib import Path
 
+import h5py
 import numpy as np
+import pyarrow
 import pytest
 import strategies
 import torch
@@ -234,6 +237,38 @@ def test_a_missing_path_says_where_it_was_looked_for_and_what_is_there(tmp_path,
 
 
 @pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("https://example.com/betas.h5", "^https://example.com/betas.h5: a URL, and .*: download it"),
+        (Path("s3://bucket/betas.zarr"), "^s3:/bucket/betas.zarr: a URL"),
+        ("~/betas.h5", r"~ is for the shell; give Path\(\.\.\.\)\.expanduser"),
+        ("betas.npy", "^betas.npy: a link to session9.npy, and there is nothing"),
+        (Path("bet*.h5"), "no path matches this pattern"),
+    ],
+)
+def test_what_cannot_be_there_says_what_to_give(tmp_path, monkeypatch, path, message):
+    monkeypatch.chdir(tmp_path)
+    Path("betas.npy").symlink_to("session9.npy")
+    with pytest.raises(FileNotFoundError, match=message):
+        memload.open(path)
+
+
+def test_a_path_may_be_a_pattern(tmp_path):
+    for name in ("b10.npy", "b9.npy"):
+        np.save(tmp_path / name, np.full(2, len(name)))
+    assert memload.open(tmp_path / "b*.npy").fields["data"].gather(np.arange(4)).tolist() == [6, 6, 7, 7]
+
+
+def test_a_name_that_is_no_utf8_is_refused_by_what_opens_and_what_writes(tmp_path):
+    path = os.fsdecode(os.fsencode(tmp_path) + b"/\xff.npy")
+    np.save(path, np.zeros(3))
+    with pytest.raises(ValueError, match=r"udcff\.npy': not UTF-8; rename it"):
+        memload.open(path)
+    with pytest.raises(ValueError, match="not UTF-8"):
+        memload.write(path + "s", {"x": np.zeros(3)})
+
+
+@pytest.mark.parametrize(
     ("given", "message"),
     [
         (np.zeros(3), r"got a ndarray; memload\.from_arrays"),
@@ -258,8 +293,25 @@ def test_an_empty_file_says_so(tmp_path, name):
 
 def test_a_foreign_file_is_answered_with_the_known_formats(tmp_path):
     (tmp_path / "photo.jpg").write_bytes(b"\xff\xd8\xff\xe0")
-    with pytest.raises(memload.FormatError, match=r"no format that memload knows; expected .*dtype= and shape="):
+    with pytest.raises(memload.FormatError, match=r"no format that memload knows; expected .*dtype= and shape=.*write$"):
         memload.open(tmp_path / "photo.jpg")
+    (tmp_path / "x.npy.gz").write_bytes(gzip.compress(b"\x93NUMPY"))
+    with pytest.raises(memload.FormatError, match="it is compressed by gzip: decompress it first$"):
+        memload.open(tmp_path / "x.npy.gz")
+
+
+def test_a_file_of_the_kernels_is_named_by_what_it_ends_with():
+    with pytest.raises((OSError, memload.FormatError), match="/proc/self/maps"):
+        memload.open("/proc/self/maps")
+
+
+def test_an_array_of_another_library_is_told_where_it_goes(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        stored = file.create_dataset("x", data=np.zeros(3))
+        with pytest.raises(TypeError, match=r"got Dataset of h5py; memload\.open\(path, key=\.\.\.\) reads it"):
+            memload.from_arrays(x=stored)
+    with pytest.raises(TypeError, match=r"got Int64Array; give numpy\.asarray"):
+        memload.from_arrays(x=pyarrow.array([1, 2]))
 
 
 @pytest.mark.parametrize(

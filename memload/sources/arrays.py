@@ -32,7 +32,17 @@ def borrow_array(name: str, array: Any) -> Field:
         )
     if isinstance(array, np.ndarray):
         return _borrow_ndarray(name, array)
-    raise TypeError(f"field {name!r}: expected a numpy array or a CPU tensor, got {type(array).__name__}")
+    raise TypeError(
+        f"field {name!r}: expected a numpy array or a CPU tensor, got {type(array).__name__}{_instead(array)}"
+    )
+
+
+def _instead(array: Any) -> str:
+    """What to do with another library's array."""
+    library = type(array).__module__.partition(".")[0]
+    if library in ("h5py", "zarr"):
+        return f" of {library}; memload.open(path, key=...) reads it where it is stored"
+    return "; give numpy.asarray(it)" if hasattr(array, "__array__") else ""
 
 
 def _borrow_ndarray(name: str, array: np.ndarray[Any, Any]) -> Field:

@@ -42,7 +42,10 @@ def choose(path: Path, members: Mapping[str, T], key: Key, field: str | None) ->
             raise TypeError(f"{path}: field= names a single array, but there are {_listed(chosen)}; pick one by key=")
         chosen = {field: next(iter(chosen.values()))}
     for name in chosen:
-        check_name(name)
+        try:
+            check_name(name)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}; key= gives others: key={{'x': 'the name in the file'}}") from None
     return chosen
 
 

@@ -18,16 +18,17 @@ _MOST_LOOKED_AT = 1000  # names of a folder
 _ARRAYS = (".npy", ".npz", ".safetensors", ".pt", ".h5", ".hdf5", ".arrow")
 _MOST_NAMED = 5
 _PICTURES = {".jpg", ".jpeg", ".png"}
+_URL = re.compile("[A-Za-z][A-Za-z0-9+.-]+:/")  # one slash is what Path leaves of two
 
 
 def paths_of(path: PathLike | Sequence[PathLike]) -> list[Path]:
-    """Return the paths that are meant: each as it is, and a text with *, ? or [ as all that match, sorted by name.
+    """Return the paths that are meant: each as it is, and one with *, ? or [ as all that match, sorted by name.
 
-    Numbers in names count as numbers, so that session2 comes before session10. A text that is itself a path is one.
+    Numbers in names count as numbers, so that session2 comes before session10. What is itself there is no pattern.
 
     Raises:
-        FileNotFoundError: nothing matches a pattern.
-        ValueError: a list, or a path, is empty.
+        FileNotFoundError: nothing matches a pattern, or it is a URL.
+        ValueError: a list, or a path, is empty; or a name is not UTF-8.
         TypeError: it is no path.
     """
     if isinstance(path, str | os.PathLike):
@@ -46,12 +47,27 @@ def _matching(path: PathLike) -> list[Path]:
     text = os.fspath(path)
     if not text:
         raise ValueError("an empty path; the folder that you are in is '.'")
-    if not isinstance(path, str) or not glob.has_magic(text) or Path(text).exists():
+    check_utf8(text)
+    if Path(text).exists():
+        return [Path(text)]
+    if _URL.match(text):
+        raise FileNotFoundError(
+            f"{text}: a URL, and memload opens what is in the file system: download it, or mount what it is on"
+        )
+    if not glob.has_magic(text):
         return [Path(text)]
     found = [Path(match) for match in glob.glob(text, recursive=True)]  # noqa: PTH207 - which takes absolute patterns
     if not found:
         raise FileNotFoundError(f"{text}: no path matches this pattern")
     return sorted(found, key=natural)
+
+
+def check_utf8(path: str) -> None:
+    """Raise ValueError for a path that has bytes which are no UTF-8: what maps files knows no other."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"{ascii(path)}: not UTF-8; rename it, or make a link to it whose path is") from None
 
 
 def _described(given: Any) -> str:
@@ -65,7 +81,11 @@ def _described(given: Any) -> str:
 
 def nothing_at(path: Path) -> str:
     """Return what to say of a path that is not there: where it was looked for, and what there is instead."""
+    if path.is_symlink():
+        return f"a link to {path.readlink()}, and there is nothing"
     said = "there is nothing at this path"
+    if path.parts[:1] and path.parts[0].startswith("~"):
+        return f"{said}: ~ is for the shell; give Path(...).expanduser()"
     if not path.is_absolute():
         said += f", in the folder {Path.cwd()}"
     there = next((folder for folder in path.parents if folder.exists()), Path())
