@@ -222,7 +222,7 @@ void Chain::decode(In src, Out out, Out scratch, std::uint32_t skipped) const {
 }
 
 // zlib-ng alone, as the first filter that is undone: its state lies in our scratch, and it takes each bit of its input
-// for whatever it is, once. The others copy faster than they decode, allocate (Blosc), or read lengths twice.
+// for whatever it is, once. Of the others, Blosc allocates, and nothing says that a length is read but once.
 bool Chain::may_read_mapped(std::uint32_t skipped) const noexcept {
   std::size_t k = filters_.size();
   while (k > 0 && skips(skipped, k - 1)) --k;
