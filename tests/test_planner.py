@@ -1,6 +1,7 @@
 """memload.plan: it predicts what the arithmetic of the parts says, and what does not fit is told with figures."""
 
 import math
+import os
 
 import numpy
 import pytest
@@ -153,6 +154,14 @@ def test_members_on_tiers_of_their_own_count_with_what_caches_still_take_and_rea
     filled = memload.plan(both, 30)  # 3 MB of rows are a part of the process now
     assert filled.ram.of("cache of rows") == pytest.approx(900_000, rel=0.1)
     assert memload.plan(both, 30, ram="1GB").ram.of("cache of rows") == 4_000_000
+
+
+@pytest.mark.parametrize(("tiers", "through_cache"), [(("hybrid", "direct"), False), (("direct", "mmap"), True)])
+def test_a_file_on_two_tiers_is_in_the_page_cache_if_one_of_them_maps_it(tmp_path, tiers, through_cache):
+    numpy.save(tmp_path / "x.npy", numpy.zeros((300, 10_000), numpy.uint8))
+    both = memload.concat([memload.open(tmp_path / "x.npy", tier=tier) for tier in tiers])
+    in_cache = memload.plan(both, 30).ram.of("page cache")
+    assert in_cache == (os.path.getsize(tmp_path / "x.npy") if through_cache else 0)
 
 
 def test_processes_have_loaders_of_their_own_and_one_copy_of_the_rows():

@@ -221,8 +221,9 @@ void Chain::decode(In src, Out out, Out scratch, std::uint32_t skipped) const {
   if (data.data() != out.data() && !out.empty()) std::memcpy(out.data(), data.data(), out.size());
 }
 
-// zlib-ng alone, as the first filter that is undone: its state lies in our scratch, and it takes each bit of its input
-// for whatever it is, once. The others copy faster than they decode, allocate (Blosc), or read lengths twice.
+// zlib-ng alone, as the first filter that is undone: its state lies in our scratch, and it holds each length and
+// distance against its bounds, whatever bits come. The others copy faster than they decode, allocate (Blosc), or read
+// lengths twice.
 bool Chain::may_read_mapped(std::uint32_t skipped) const noexcept {
   std::size_t k = filters_.size();
   while (k > 0 && skips(skipped, k - 1)) --k;
