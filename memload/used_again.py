@@ -74,7 +74,7 @@ def _is_plain(x: Any) -> bool:
         return False
     if x.dtype not in _REAL or x.requires_grad or not _has_storage(x):
         return False
-    return torch.autograd.forward_ad.unpack_dual(x).tangent is None
+    return torch.autograd.forward_ad.unpack_dual(x).tangent is None  # type: ignore[no-untyped-call]
 
 
 def _has_storage(x: torch.Tensor) -> bool:

@@ -1,7 +1,6 @@
 """memload.plan: it predicts what the arithmetic of the parts says, and what does not fit is told with figures."""
 
 import math
-import os
 
 import numpy
 import pytest
@@ -161,7 +160,7 @@ def test_a_file_on_two_tiers_is_in_the_page_cache_if_one_of_them_maps_it(tmp_pat
     numpy.save(tmp_path / "x.npy", numpy.zeros((300, 10_000), numpy.uint8))
     both = memload.concat([memload.open(tmp_path / "x.npy", tier=tier) for tier in tiers])
     in_cache = memload.plan(both, 30).ram.of("page cache")
-    assert in_cache == (os.path.getsize(tmp_path / "x.npy") if through_cache else 0)
+    assert in_cache == ((tmp_path / "x.npy").stat().st_size if through_cache else 0)
 
 
 def test_processes_have_loaders_of_their_own_and_one_copy_of_the_rows():
