@@ -48,5 +48,8 @@ class Surroundings:
 
 
 def _kinds() -> tuple[str, ...]:
-    found = torch.accelerator.current_accelerator()
+    try:
+        found = torch.accelerator.current_accelerator()
+    except RuntimeError:  # torch 2.6, where there is none
+        found = None
     return ("cpu",) if found is None or not torch.amp.is_autocast_available(found.type) else ("cpu", found.type)

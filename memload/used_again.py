@@ -72,7 +72,9 @@ def _is_plain(x: Any) -> bool:
     """Whether this is a tensor of numbers on the CPU, and nothing watches what is made of it."""
     if type(x) is not torch.Tensor or x.device.type != "cpu" or x.layout is not torch.strided:
         return False
-    return x.dtype in _REAL and not x.requires_grad and _has_storage(x)
+    if x.dtype not in _REAL or x.requires_grad or not _has_storage(x):
+        return False
+    return torch.autograd.forward_ad.unpack_dual(x).tangent is None  # type: ignore[no-untyped-call]
 
 
 def _has_storage(x: torch.Tensor) -> bool:

@@ -224,8 +224,9 @@ def test_what_on_warn_raises_is_warned_of_and_looking_goes_on():
 
 
 @pytest.mark.parametrize("asks", [True, False], ids=["at the next batch", "at the end of the block"])
-def test_on_warn_may_end_the_program_and_the_thread_goes_on_until_then(asks):
-    monitor = memload.Monitor(interval=0.01, warn_at="1MB", show=False, on_warn=lambda finding: sys.exit(3))
+@pytest.mark.parametrize("marks", [{"warn_at": "1MB"}, {"warn_at": None, "stop_at": "1MB"}], ids=["warn", "stop"])
+def test_on_warn_may_end_the_program_and_the_thread_goes_on_until_then(asks, marks):
+    monitor = memload.Monitor(interval=0.01, show=False, on_warn=lambda finding: sys.exit(3), **marks)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with pytest.raises(SystemExit) as ended, monitor:

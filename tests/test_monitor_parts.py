@@ -215,11 +215,11 @@ def causes(series):
     return [(finding.cause, finding.place) for finding in diagnose(series)]
 
 
-def epochs(per_epoch, count, samples=8, first=GB):
+def epochs(per_epoch, count, samples=8, first=GB, **more):
     """What is held in `count` epochs that need 300 MB for a moment, and leave `per_epoch` bytes each."""
     held = [first + epoch * per_epoch + (k % 4) * 100 * MB for epoch in range(count) for k in range(samples)]
     begun = [first + epoch * per_epoch for epoch in range(count) for _ in range(samples)]
-    return host(held, epoch=[1 + epoch for epoch in range(count) for _ in range(samples)], at_epoch=begun)
+    return host(held, epoch=[1 + epoch for epoch in range(count) for _ in range(samples)], at_epoch=begun, **more)
 
 
 def test_memory_that_rises_from_epoch_to_epoch_is_a_leak():
@@ -227,6 +227,10 @@ def test_memory_that_rises_from_epoch_to_epoch_is_a_leak():
     assert [(one.cause, one.place) for one in found] == [("leak", "host")]
     assert "52.4 MB an epoch" in found[0].text
     assert "655 epochs more" in found[0].text  # 32 GB left of 64
+
+
+def test_nor_is_it_missed_where_steps_are_counted_anew_in_each_epoch():
+    assert causes(epochs(50 * MB, 9, step=[2 * (k % 8) for k in range(72)])) == [("leak", "host")]
 
 
 @pytest.mark.parametrize("count", [3, 4])

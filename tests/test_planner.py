@@ -155,6 +155,14 @@ def test_members_on_tiers_of_their_own_count_with_what_caches_still_take_and_rea
     assert memload.plan(both, 30, ram="1GB").ram.of("cache of rows") == 4_000_000
 
 
+@pytest.mark.parametrize(("tiers", "through_cache"), [(("hybrid", "direct"), False), (("direct", "mmap"), True)])
+def test_a_file_on_two_tiers_is_in_the_page_cache_if_one_of_them_maps_it(tmp_path, tiers, through_cache):
+    numpy.save(tmp_path / "x.npy", numpy.zeros((300, 10_000), numpy.uint8))
+    both = memload.concat([memload.open(tmp_path / "x.npy", tier=tier) for tier in tiers])
+    in_cache = memload.plan(both, 30).ram.of("page cache")
+    assert in_cache == ((tmp_path / "x.npy").stat().st_size if through_cache else 0)
+
+
 def test_processes_have_loaders_of_their_own_and_one_copy_of_the_rows():
     one, four = (memload.plan(PICTURES, 32, tier="ram", ram="16GB", disk="1TB", processes=n) for n in (1, 4))
     assert four.ram.of("rows in RAM") == one.ram.of("rows in RAM")

@@ -202,6 +202,14 @@ def test_all_is_sorted_and_complete():
     assert public <= set(memload.__all__)
 
 
+def test_no_page_holds_the_marks_of_a_merge():
+    root = Path(__file__).parents[1]
+    pages = [*root.glob("*.md"), *root.glob("docs/*.md"), *root.glob("*.toml")]
+    assert pages
+    marks = ("<" * 7 + " ", ">" * 7 + " ")
+    assert [str(page) for page in pages if any(line.startswith(marks) for line in page.read_text().splitlines())] == []
+
+
 def test_files_stay_readable_in_length():
     lengths = {name: len(path.read_text().splitlines()) for name, path in MODULES.items()}
     assert {name: length for name, length in lengths.items() if length > 450} == {}

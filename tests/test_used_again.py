@@ -5,6 +5,7 @@ import warnings
 
 import pytest
 import torch
+import torch.autograd.forward_ad as forward_ad
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -117,6 +118,8 @@ def test_small_tensors_and_those_that_are_watched_are_torchs_own():
         assert torch.vmap(lambda row: row * 2)(big.view(2, -1)).shape == (2, 1 << 17)
         assert torch.func.grad(lambda x: (x * 2).sum())(big).sum() == 2 * len(big)
         assert torch.vmap(lambda y: big - y)(small).shape == (8, len(big))
+        with forward_ad.dual_level():
+            assert forward_ad.unpack_dual(forward_ad.make_dual(big, big) * 2).tangent is not None
         with pytest.raises(AssertionError, match="asked for"):
             big.double()
 

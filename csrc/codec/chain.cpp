@@ -63,12 +63,9 @@ std::size_t workspace_of(const Filter& filter, std::size_t out_bytes) noexcept {
   switch (filter.kind) {
     case Kind::deflate:
       return filters::inflate_workspace();
-    case Kind::zstd:
-      return filters::unzstd_workspace();
     case Kind::bitshuffle_lz4:
-      return filters::unbitshuffle_blocks_workspace(Inner::lz4, out_bytes);
     case Kind::bitshuffle_zstd:
-      return filters::unbitshuffle_blocks_workspace(Inner::zstd, out_bytes);
+      return out_bytes;
     default:
       return 0;
   }
@@ -99,7 +96,7 @@ std::size_t undo(const Filter& filter, In src, Out dst, Out workspace) {
     case Kind::lz4_blocks:
       return filters::unlz4_blocks(src, dst);
     case Kind::zstd:
-      return filters::unzstd(src, dst, workspace);
+      return filters::unzstd(src, dst);
     case Kind::blosc:
       return filters::unblosc(src, dst);
     case Kind::fletcher32:
@@ -221,8 +218,9 @@ void Chain::decode(In src, Out out, Out scratch, std::uint32_t skipped) const {
   if (data.data() != out.data() && !out.empty()) std::memcpy(out.data(), data.data(), out.size());
 }
 
-// zlib-ng alone, as the first filter that is undone: its state lies in our scratch, and it takes each bit of its input
-// for whatever it is, once. Of the others, Blosc allocates, and nothing says that a length is read but once.
+// zlib-ng alone, as the first filter that is undone: its state lies in our scratch, and it holds each length and
+// distance against its bounds, whatever bits come. Of the others Blosc allocates, and nothing says that they read a
+// length but once.
 bool Chain::may_read_mapped(std::uint32_t skipped) const noexcept {
   std::size_t k = filters_.size();
   while (k > 0 && skips(skipped, k - 1)) --k;

@@ -20,17 +20,15 @@ std::size_t unlz4(In src, Out dst);
 std::size_t lz4_block(const char* filter, In src, Out dst);  // without a size before it; `filter` is for the error
 std::size_t unlz4_blocks(In src, Out dst);
 
-[[nodiscard]] std::size_t unzstd_workspace() noexcept;
-std::size_t unzstd(In src, Out dst, Out workspace);
+std::size_t unzstd(In src, Out dst);
 
 std::size_t unblosc(In src, Out dst);
 
 std::size_t unshuffle(In src, Out dst, std::size_t element);
 std::size_t unbitshuffle(In src, Out dst, std::size_t element, std::size_t block);
 
-// Blocks of HDF5's bitshuffle plugin, each compressed. The workspace holds one decoded block and the codec's own.
+// Blocks of HDF5's bitshuffle plugin, each compressed. The workspace holds one decoded block: at most dst.size() bytes.
 enum class Inner : std::uint8_t { lz4, zstd };
-[[nodiscard]] std::size_t unbitshuffle_blocks_workspace(Inner inner, std::size_t out_bytes) noexcept;
 std::size_t unbitshuffle_blocks(In src, Out dst, std::size_t element, Inner inner, Out workspace);
 
 // The way there, for encode.cpp; dst has the size of src.

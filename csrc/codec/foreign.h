@@ -1,6 +1,5 @@
 // What we call of the libraries inside libblosc2.a (c-blosc2's static library from the wheel `blosc2`), which come
-// without their headers. After zlib-ng 2.3 (zlib-ng.h), LZ4 1.10 (lz4.h), Zstandard 1.5 (zstd.h, its static part for
-// contexts in memory of the caller's).
+// without their headers. After zlib-ng 2.3 (zlib-ng.h), LZ4 1.10 (lz4.h), Zstandard 1.5 (zstd.h).
 #pragma once
 
 #include <cstddef>
@@ -36,8 +35,8 @@ int LZ4_compress_HC(const char* src, char* dst, int src_bytes, int dst_bytes, in
 int LZ4_decompress_safe(const char* src, char* dst, int src_bytes, int dst_bytes);
 
 struct ZSTD_DCtx_s;
-std::size_t ZSTD_estimateDCtxSize();
-ZSTD_DCtx_s* ZSTD_initStaticDCtx(void* workspace, std::size_t bytes);
+ZSTD_DCtx_s* ZSTD_createDCtx();
+std::size_t ZSTD_freeDCtx(ZSTD_DCtx_s* context);
 std::size_t ZSTD_decompressDCtx(ZSTD_DCtx_s* context, void* dst, std::size_t dst_bytes, const void* src,
                                 std::size_t src_bytes);
 std::size_t ZSTD_compressBound(std::size_t bytes);

@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <climits>
 #include <cstring>
+#include <memory>
+#include <new>
 #include <string>
 
 #include "codec/bytes.h"
@@ -15,6 +17,19 @@ namespace {
 
 std::string of(std::size_t position, std::size_t size) {
   return "byte " + std::to_string(position) + " of " + std::to_string(size);
+}
+
+struct Freed {
+  void operator()(ZSTD_DCtx_s* context) const noexcept { ZSTD_freeDCtx(context); }
+};
+
+// One for each thread that decodes, as long as the thread lives: about 100 KB. Whoever makes one asks the processor
+// what it can do, which a hypervisor answers in microseconds: as long as a small block takes.
+ZSTD_DCtx_s* zstd_context() {
+  thread_local std::unique_ptr<ZSTD_DCtx_s, Freed> context;
+  if (!context) context.reset(ZSTD_createDCtx());
+  if (!context) throw std::bad_alloc();
+  return context.get();
 }
 
 }  // namespace
@@ -115,18 +130,14 @@ std::size_t unlz4_blocks(In src, Out dst) {
   return out;
 }
 
-std::size_t unzstd_workspace() noexcept { return ZSTD_estimateDCtxSize(); }
-
-std::size_t unzstd(In src, Out dst, Out workspace) {
+std::size_t unzstd(In src, Out dst) {
   constexpr std::uint32_t kMagic = 0xFD2FB528;
   constexpr std::uint32_t kSkippable = 0x184D2A50;  // and the 15 after it
   // Frames of before Zstandard 0.8 are other formats, of which nobody has files.
   if (src.size() < 4 || (little32(src) != kMagic && (little32(src) & ~0xFU) != kSkippable)) {
     throw DecodeError("zstd", "there is no frame of Zstandard");
   }
-  ZSTD_DCtx_s* const context = ZSTD_initStaticDCtx(workspace.data(), workspace.size());
-  if (context == nullptr) throw std::bad_alloc();
-  const std::size_t bytes = ZSTD_decompressDCtx(context, dst.data(), dst.size(), src.data(), src.size());
+  const std::size_t bytes = ZSTD_decompressDCtx(zstd_context(), dst.data(), dst.size(), src.data(), src.size());
   if (ZSTD_isError(bytes) != 0) {
     throw DecodeError("zstd", std::string(ZSTD_getErrorName(bytes)) + " (" + std::to_string(src.size()) +
                                   " bytes to decode to at most " + std::to_string(dst.size()) + ")");

@@ -134,10 +134,6 @@ void bitshuffle(In src, Out dst, std::size_t element, std::size_t block) {
   by_blocks(src, dst, element, block, bitshuffle_piece);
 }
 
-std::size_t unbitshuffle_blocks_workspace(Inner inner, std::size_t out_bytes) noexcept {
-  return (inner == Inner::zstd ? (unzstd_workspace() + 63) / 64 * 64 : 0) + out_bytes;
-}
-
 //   | bytes: u64 | bytes of a block: u32 | { u32: compressed bytes | block } ... | the last elements, fewer than 8 |
 // All numbers big-endian.
 std::size_t unbitshuffle_blocks(In src, Out dst, std::size_t element, Inner inner, Out workspace) {
@@ -150,15 +146,13 @@ std::size_t unbitshuffle_blocks(In src, Out dst, std::size_t element, Inner inne
                                 std::to_string(block) + "; expected are at most " + std::to_string(dst.size()) +
                                 " in blocks of a multiple of 8 elements of " + std::to_string(element) + " bytes");
   }
-  const Out context = workspace.first(inner == Inner::zstd ? (unzstd_workspace() + 63) / 64 * 64 : 0);
-  const Out decoded = workspace.subspan(context.size());
   const std::size_t shuffled = bytes / (8 * element) * (8 * element);
   In rest = src.subspan(12);
   for (std::size_t at = 0; at < shuffled;) {
-    const Out piece = decoded.first(std::min(block, shuffled - at));
+    const Out piece = workspace.first(std::min(block, shuffled - at));
     if (rest.size() < 4 || big32(rest) > rest.size() - 4) throw DecodeError(name, "a block is cut short");
     const In stored = rest.subspan(4, big32(rest));
-    const std::size_t given = inner == Inner::lz4 ? lz4_block(name, stored, piece) : unzstd(stored, piece, context);
+    const std::size_t given = inner == Inner::lz4 ? lz4_block(name, stored, piece) : unzstd(stored, piece);
     if (given != piece.size())
       throw DecodeError(name, "a block gives less than its " + std::to_string(piece.size()) + " bytes");
     unbitshuffle_piece(piece, dst.data() + at, element);

@@ -81,20 +81,20 @@ void Pass::check(const std::vector<std::int64_t>& rows) const {
 
 // slot has slot_bytes_. A batch that is larger than was known beforehand gets a larger one, which stays so.
 void Pass::start(SlotPool::Lease slot, std::vector<std::int64_t> rows, bool fresh) {
-  BatchLayout layout;
+  std::shared_ptr<Filling> filling;
   try {
     check(rows);
     if (residency_->look(rows)) ask_for_all(rows);  // before the batch is cut: cold ones are cut otherwise
-    layout = gather_->layout(rows);
+    BatchLayout layout = gather_->layout(rows);
     if (layout.bytes > slot_bytes_ && !options_.lent) {
       slot.reset();
       slot = fresh ? pool_->fresh(layout.bytes) : pool_->try_acquire(layout.bytes);
     }
+    filling = cut(std::move(slot), std::move(rows), std::move(layout));
   } catch (...) {
     fail_batch(std::move(slot), std::current_exception());
     return;
   }
-  std::shared_ptr<Filling> filling = cut(std::move(slot), std::move(rows), std::move(layout));
   filling->fresh = fresh;
   // Where all other batches are ready, the loop is the slower side: one thread is enough, and leaves it the CPUs.
   const bool quiet = !residency_->cold() && !residency_->reads_planned() && !options_.lent;

@@ -57,12 +57,15 @@ void TileDecoder::decode(const TileGrid& grid, std::size_t number, std::span<std
   }
 }
 
-// In the page cache, and of a kind that can be decoded from there. Where rows come from the disk, copying goes first:
-// what waits for it is then not called decoding.
+// In the page cache as far as is known, and of a kind that can be decoded from there. Where rows come from the disk,
+// copying goes first: what waits for it is then not called decoding.
 bool TileDecoder::lies_ready(const TileGrid& grid, const StoredTile& tile) const {
   const Storage& storage = grid.storage(tile);
   if (!storage.mapped() || storage.past_cache() || cold_.ask) return false;
-  return grid.array().chain->may_read_mapped(tile.skipped) && storage.enter(grid.stored(tile).data(), tile.bytes);
+  if (!grid.array().chain->may_read_mapped(tile.skipped)) return false;
+  if (storage.enter(grid.stored(tile).data(), tile.bytes)) return true;
+  found_.in_cache = false;  // said at a block's first touch alone: who fetches it would not hear of it
+  return false;
 }
 
 void TileDecoder::undo(const TileGrid& grid, const StoredTile& tile, std::span<const std::byte> stored,

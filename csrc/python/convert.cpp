@@ -17,36 +17,55 @@ bool finalizing() {
 #endif
 }
 
+// Not PyGILState_Check: once a process has had a second interpreter, that says yes to everybody.
+bool has_gil() {
+  const PyThreadState* const mine = PyGILState_GetThisThreadState();
+#if PY_VERSION_HEX >= 0x030D0000
+  return mine != nullptr && mine == PyThreadState_GetUnchecked();
+#else
+  return mine != nullptr && mine == _PyThreadState_UncheckedGet();
+#endif
+}
+
 // Objects that were let go without the GIL. A thread of the core must not wait for it: up to CPython 3.13, one that
 // still waits when the interpreter ends has its stack unwound, which ends the process in the first destructor. So the
 // next thread that has the GIL drops them.
-struct LetGo {
+struct Kept {
   PyObject* object;
-  LetGo* before;
+  Kept* before = nullptr;  // let go before this one
 };
-std::atomic<LetGo*> last_let_go{nullptr};
+std::atomic<Kept*> last_let_go{nullptr};
+std::atomic<bool> drop_is_pending{false};
 
-// With the GIL. Also a pending call of the interpreter's, for a main thread that never comes here otherwise.
-int drop_what_was_let_go(void* = nullptr) {
-  LetGo* next = last_let_go.load() == nullptr ? nullptr : last_let_go.exchange(nullptr);
-  while (next != nullptr) {
-    const std::unique_ptr<LetGo> one(std::exchange(next, next->before));
-    Py_DECREF(one->object);
-  }
+void drop(Kept* kept) {
+  const std::unique_ptr<Kept> whole(kept);
+  Py_DECREF(whole->object);
+}
+
+// With the GIL.
+void drop_what_was_let_go() {
+  Kept* next = last_let_go.load() == nullptr ? nullptr : last_let_go.exchange(nullptr);
+  while (next != nullptr) drop(std::exchange(next, next->before));
+}
+
+// A pending call of the interpreter's, for a main thread that never comes here otherwise.
+int drop_pending(void* /*nothing*/) {
+  drop_is_pending = false;
+  drop_what_was_let_go();
   return 0;
 }
 
-void let_go(void* object) {
+void let_go(Kept* kept) noexcept {
   if (Py_IsInitialized() == 0) return;
-  if (PyGILState_Check() != 0) {
-    Py_DECREF(static_cast<PyObject*>(object));
+  if (has_gil()) {
+    drop(kept);
     return;
   }
   if (finalizing()) return;  // nobody else can have the GIL any more: the object is left to the process's end
-  LetGo* before = last_let_go.load();
-  auto* const one = new LetGo{static_cast<PyObject*>(object), before};
-  while (!last_let_go.compare_exchange_weak(before, one)) one->before = before;
-  if (before == nullptr) static_cast<void>(Py_AddPendingCall(&drop_what_was_let_go, nullptr));
+  kept->before = last_let_go.load();
+  while (!last_let_go.compare_exchange_weak(kept->before, kept)) {
+  }
+  if (!drop_is_pending.exchange(true) && Py_AddPendingCall(&drop_pending, nullptr) != 0) drop_is_pending = false;
 }
 
 }  // namespace
@@ -59,6 +78,6 @@ WithoutGil::~WithoutGil() noexcept(false) {
   drop_what_was_let_go();
 }
 
-std::shared_ptr<void> keep_alive(const pybind11::object& object) { return {object.inc_ref().ptr(), &let_go}; }
+std::shared_ptr<void> keep_alive(const pybind11::object& object) { return {new Kept{object.inc_ref().ptr()}, &let_go}; }
 
 }  // namespace memload::python

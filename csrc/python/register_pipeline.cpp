@@ -76,7 +76,7 @@ class PyPipeline {
                                              reuse == nullptr ? nullptr : reuse->pipeline_.get())) {}
 
   ~PyPipeline() {
-    // A worker that lets go of borrowed memory needs the GIL: closing waits for workers, so it must not hold it.
+    // Closing waits for workers, and other threads of Python must not.
     const WithoutGil released;
     pipeline_.reset();
   }

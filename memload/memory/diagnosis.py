@@ -98,10 +98,13 @@ def diagnose(
 
 def leak(series: Sequence[Sample]) -> Finding | None:
     """What is held where epochs begin rises from one to the next. In the first epoch, what lasts is taken once."""
-    begun: dict[int, Sample] = {}
+    begun: dict[int, tuple[Sample, int]] = {}
+    steps = last_step = 0
     for one in series:
-        begun.setdefault(one.epoch, one)
-    settled = [one for one in begun.values() if one.epoch > 1 and one.step >= _SETTLED]
+        steps += one.step - last_step if one.step >= last_step else one.step  # loops may count anew in each epoch
+        last_step = one.step
+        begun.setdefault(one.epoch, (one, steps))
+    settled = [one for one, steps in begun.values() if one.epoch > 1 and steps >= _SETTLED]
     points = [(one.epoch, one.at_epoch) for one in settled if one.at_epoch is not None]
     rising = rise(points[-_MOST_EPOCHS:], _HOST_RISE // 4, _LEAST_EPOCHS)
     if rising is None:

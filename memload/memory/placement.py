@@ -92,6 +92,7 @@ class Placement:
         fields = _fields(dataset)
         storages = [] if planned else _storages(fields.values())
         files = {storage.name: storage.nbytes for storage in storages if storage.mapped}
+        through_cache = {one.name for one in storages if one.mapped and one.tier not in PAST_CACHE}
         held = recast(dataset, casts) if casts else dataset
         to_load = [one for key, one in _fields(held).items() if planned or key in casts or _in_files(fields[key])]
         return cls(
@@ -106,7 +107,7 @@ class Placement:
             planned=planned,
             casts=bool(casts),
             results=_results_of(data) if tier is Tier.AUTO else None,
-            past_bytes=sum(one.nbytes for one in storages if one.mapped and one.tier in PAST_CACHE),
+            past_bytes=sum(nbytes for name, nbytes in files.items() if name not in through_cache),
         )
 
     def settled(self, free_ram: int, free_disk: int, processes: int) -> Placement:

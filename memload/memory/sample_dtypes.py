@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-_OF_DTYPES = re.compile(r"type|unsigned char|'(Byte|Char|Short)'")  # how torch speaks of such failures
+# How torch speaks of such failures.
+_OF_DTYPES = re.compile(r"dtype|scalar type|[Ii]nput type|same type|'(Byte|Char|Short|UInt16)'")
 _UNUSUAL = (torch.uint8, torch.int8, torch.int16, torch.uint16, torch.float64)  # in a model of other floating weights
 
 

@@ -218,6 +218,8 @@ class Watching:
             self._stopped = True
             full = self._with_cause(Finding("stop", finding.text, finding.place))
             self._warn(sample, full)
+            if isinstance(self._due, SystemExit | KeyboardInterrupt):
+                continue  # on_warn ends the program
             self._due = MemoryStopError(
                 f"{full.text}. The loop was stopped between two batches: no batch is lost, loader.state_dict() and "
                 "checkpoints can be taken now"
