@@ -28,7 +28,7 @@ from memload.bench import Ceiling, default_threads
 from memload.measure import Epoch, Spread, held_in_memory, run_epoch
 
 BATCH = 256
-CODECS = ("lz4", "zstd")
+CODECS = ("lz4", "lz4:level=3", "zstd", "zstd:rows=512")
 KINDS = {"tokens": (10, 2_000, 1), "edges": (2, 60, 2)}  # the least and the most items, and runs of items a row
 
 
@@ -56,10 +56,10 @@ def make(folder: Path, name: str, rows: int) -> Path:
 
 def make_coded(path: Path, codec: str) -> Path:
     """The same rows behind a codec: a set, and what users would keep."""
-    folder = path / codec
+    folder = path / codec.replace(":", "-")
     if folder.exists():
         return folder
-    unfinished = path / f"{codec}.part"
+    unfinished = folder.with_name(f"{folder.name}.part")
     memload.write(unfinished / "set", memload.open(path / "set"), codec={"x": codec}, shard_bytes="8GB", progress=False)
     one, values = by_row(codec), np.load(path / "values.npy", mmap_mode="r")
     chunks = [one.encode(np.ascontiguousarray(row)) for row in np.split(values, np.load(path / "offsets.npy")[1:-1])]
@@ -71,7 +71,7 @@ def make_coded(path: Path, codec: str) -> Path:
 
 def by_row(codec: str) -> Any:
     """How users would compress one sequence."""
-    return numcodecs.Blosc(cname=codec, clevel=5, shuffle=numcodecs.Blosc.SHUFFLE)
+    return numcodecs.Blosc(cname=codec.partition(":")[0], clevel=5, shuffle=numcodecs.Blosc.SHUFFLE)
 
 
 class ByHand(Dataset[torch.Tensor]):

@@ -293,10 +293,12 @@ def test_an_empty_file_says_so(tmp_path, name):
 
 def test_a_foreign_file_is_answered_with_the_known_formats(tmp_path):
     (tmp_path / "photo.jpg").write_bytes(b"\xff\xd8\xff\xe0")
-    with pytest.raises(memload.FormatError, match=r"no format that memload knows; expected .*dtype= and shape=.*write$"):
+    with pytest.raises(
+        memload.FormatError, match=r"no format that memload knows; expected .*dtype= and shape=.*write$"
+    ):
         memload.open(tmp_path / "photo.jpg")
     (tmp_path / "x.npy.gz").write_bytes(gzip.compress(b"\x93NUMPY"))
-    with pytest.raises(memload.FormatError, match="it is compressed by gzip: decompress it first$"):
+    with pytest.raises(memload.FormatError, match=r"it is compressed by gzip: decompress it first$"):
         memload.open(tmp_path / "x.npy.gz")
 
 
@@ -445,6 +447,10 @@ def test_a_memmap_of_a_file_that_is_cut_raises_instead_of_ending_the_process(tmp
         ds[99]
 
 
+def jagged(rows):
+    return torch.nested.nested_tensor(rows, layout=torch.jagged)
+
+
 def freed(tensor, left=0):
     tensor.untyped_storage().resize_(left)  # as training in shards does to parameters
     return tensor
@@ -468,6 +474,7 @@ def freed(tensor, left=0):
         (freed(torch.zeros(3, 2)[1:], 20), ValueError, "has 20 bytes, where its shape needs 24"),
         (torch.zeros(3).to_sparse(), TypeError, "dense tensor on the CPU"),
         (torch.zeros(3, device="meta"), TypeError, "dense tensor on the CPU"),
+        (jagged([torch.zeros(2), torch.zeros(3)]), TypeError, r"memload\.ragged\(tensor\.values"),
         ([1, 2, 3], TypeError, "got list; use torch.tensor.*memload.ragged"),
         ([], TypeError, "got an empty list"),
         (["a", None], TypeError, "list of texts, of which number 1 is a NoneType"),

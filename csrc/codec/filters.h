@@ -1,6 +1,6 @@
 // One function per filter, for chain.cpp and encode.cpp alone. Each reads `src`, writes at most dst.size() bytes to
 // `dst`, returns how many it wrote, and throws DecodeError. `workspace` is at a multiple of 64 and has what the
-// filter's *_workspace() asks for.
+// filter's *_workspace() asks for, or is said here.
 #pragma once
 
 #include <cstddef>

@@ -63,9 +63,11 @@ def _borrow_ndarray(name: str, array: np.ndarray[Any, Any]) -> Field:
 
 def _borrow_tensor(name: str, tensor: torch.Tensor) -> Field:
     if tensor.layout != torch.strided or tensor.device.type != "cpu":
+        jagged = tensor.layout == torch.jagged
+        instead = "memload.ragged(tensor.values(), tensor.offsets())" if jagged else "tensor.to_dense().cpu()"
         raise TypeError(
             f"field {name!r}: expected a dense tensor on the CPU, got {tensor.layout} on {tensor.device}; "
-            "pass tensor.to_dense().cpu()"
+            f"pass {instead}"
         )
     try:
         code_of(tensor.dtype)

@@ -67,7 +67,7 @@ def check_utf8(path: str) -> None:
     try:
         path.encode()
     except UnicodeEncodeError:
-        raise ValueError(f"{ascii(path)}: not UTF-8; rename it, or make a link to it whose path is") from None
+        raise ValueError(f"{path!a}: not UTF-8; rename it, or make a link to it whose path is") from None
 
 
 def _described(given: Any) -> str:
