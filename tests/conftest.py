@@ -1,4 +1,4 @@
-"""What holds for the whole run: which memload is tested, what is imported once, what is left out without a GPU."""
+"""What holds for the whole run: which memload is tested, what is imported once, how long examples may take."""
 
 import gc
 import multiprocessing
@@ -6,8 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import settings
 
 import memload
+
+# Examples that write files wait for the disk: a machine that is busy with other things must not fail them.
+settings.register_profile("memload", deadline=None)
+settings.load_profile("memload")
 
 UNDER_TEST = Path(memload.__file__).parent.parent
 

@@ -1,14 +1,9 @@
 """What hypothesis draws: fields of any dtype and shape, and the bytes in them."""
 
 import torch
-from hypothesis import settings
 from hypothesis import strategies as st
 
 from memload.dtypes import TORCH_DTYPES
-
-# Examples that write files wait for the disk: a machine that is busy with other things must not fail them.
-settings.register_profile("memload", deadline=None)
-settings.load_profile("memload")
 
 DTYPES = sorted(TORCH_DTYPES.values(), key=str)
 dtypes = st.sampled_from(DTYPES)
