@@ -126,25 +126,17 @@ def test_losses_that_are_kept_with_their_graph_are_told_from_kept_batches():
     assert "loss.item()" in said
 
 
-def test_losses_whose_graph_holds_little_beside_their_batch_are_told_from_kept_batches_too():
-    loader, kept = memload.FastLoader(memload.from_arrays(x=torch.zeros(400, 4096)).only("x"), batch_size=2), []
-    weight = torch.ones(4096, requires_grad=True)
-
-    def loop(monitor):
-        for batch in loader:
-            kept.append((weight * batch).mean())
-            time.sleep(0.002)
-            if monitor.findings:
-                break
-
-    monitor, (said,) = watched(loop)
-    assert [(one.cause, one.place) for one in monitor.findings] == [("results kept", "host")]
-    assert "results are kept with their graph, and each with the batch that it was made of" in said
-
-
-def test_the_last_losses_alone_kept_with_their_graph_are_told_from_kept_batches_too():
+@pytest.mark.parametrize(
+    ("most", "told"),
+    [
+        (None, "results are kept with their graph, and each with the batch that it was made of"),
+        (16, "with their graph"),
+    ],
+    ids=["all", "the last"],
+)
+def test_losses_whose_graph_holds_little_beside_their_batch_are_told_from_kept_batches_too(most, told):
     loader = memload.FastLoader(memload.from_arrays(x=torch.zeros(800, 4096)).only("x"), batch_size=2)
-    weight, kept = torch.ones(4096, requires_grad=True), collections.deque(maxlen=16)
+    weight, kept = torch.ones(4096, requires_grad=True), collections.deque(maxlen=most)
 
     def loop(monitor):
         for batch in loader:
@@ -155,7 +147,7 @@ def test_the_last_losses_alone_kept_with_their_graph_are_told_from_kept_batches_
 
     monitor, (said,) = watched(loop)
     assert [(one.cause, one.place) for one in monitor.findings] == [("results kept", "host")]
-    assert "results are kept with their graph" in said
+    assert told in said
 
 
 @pytest.mark.parametrize("engine", ["native", "torch"])
