@@ -60,22 +60,27 @@ _FORKED = (
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """How the native engine works; the defaults are chosen by measurement, and results never depend on them.
+    """Settings of the native engine that are rarely needed: ``FastLoader(..., options=EngineOptions(threads=4))``.
+
+    Defaults were chosen by measurement. Batches never depend on these settings.
 
     Attributes:
         threads: threads that gather; None: the CPUs that this process may use, divided by the processes of its node.
-        depth: batches gathered ahead of the one in the loop; each costs the bytes of one batch.
-        transform_threads: threads that run ``map`` functions and ``batch_transform``; each adds a batch to those ahead.
-            None: as many as gather, at most 8, of which so many work at once as are fastest together, found by trying.
+        depth: how many batches are gathered ahead of the one in the loop; each takes the memory of one batch.
+        transform_threads: threads that run ``map`` functions and ``batch_transform``; each adds one batch to those
+            ahead. None: as many as gather, at most 8; how many of them work at once is found by trying.
         isa: instruction set, one of ``memload._core.isas()``; None: the best.
-        streaming: whether batches are written past the cache; None: if the slots exceed 1.5 times the last level cache.
-        direct: whether rows of more than 64 KB that are not in the page cache are read past it (``O_DIRECT``), with 8
-            threads or more and 2 MB for each while that lasts. True: up to twice as fast as through the page cache, but
-            the next pass finds nothing there. False: never. None: a pass reads directly unless it wants again what was
-            read so before (half of its bytes, or more than 1.5 times what the files hold within the pass itself) and
-            the files fit into half of the free memory; then it goes through the page cache, and later passes find the
-            rows there. Files that this user neither owns nor may write are read directly with True alone, since the
-            kernel does not tell what of them is in the page cache.
+        streaming: whether batches are written with streaming stores, past the processor's cache. None: if the slots
+            exceed 1.5 times the last level cache.
+        direct: whether rows of more than 64 KB that are not in the page cache are read past it (``O_DIRECT``), by at
+            least 8 threads with a buffer of 2 MB each.
+            True: always, which is up to twice as fast, but leaves nothing in the page cache for the next pass.
+            False: never.
+            None: in a first pass over the rows, and always if the files exceed half of the free memory. Once half of
+            the bytes of a pass have been read this way before, or where a pass reads more than 1.5 times what its files
+            hold, rows go through the page cache, so that they are found there again.
+            Files that this user neither owns nor may write are read directly only with True, since the kernel does not
+            tell which parts of them are in the page cache.
         pinned_bytes: with ``device=``, the most bytes of slots that are pinned; None: as many as the driver grants.
             Slots beyond it are pageable, and copied to the device several times slower.
     """
