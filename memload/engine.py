@@ -60,9 +60,7 @@ _FORKED = (
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """Settings of the native engine that are rarely needed: ``FastLoader(..., options=EngineOptions(threads=4))``.
-
-    Defaults were chosen by measurement. Batches never depend on these settings.
+    """Settings of the native engine that are rarely needed; the defaults were measured, and batches never depend on them.
 
     Attributes:
         threads: threads that gather; None: the CPUs that this process may use, divided by the processes of its node.
@@ -70,17 +68,14 @@ class EngineOptions:
         transform_threads: threads that run ``map`` functions and ``batch_transform``; each adds one batch to those
             ahead. None: as many as gather, at most 8; how many of them work at once is found by trying.
         isa: instruction set, one of ``memload._core.isas()``; None: the best.
-        streaming: whether batches are written with streaming stores, past the processor's cache. None: if the slots
-            exceed 1.5 times the last level cache.
+        streaming: whether batches are written past the processor's cache; None: if slots exceed 1.5 times its last level.
         direct: whether rows of more than 64 KB that are not in the page cache are read past it (``O_DIRECT``), by at
-            least 8 threads with a buffer of 2 MB each.
-            True: always, which is up to twice as fast, but leaves nothing in the page cache for the next pass.
-            False: never.
-            None: in a first pass over the rows, and always if the files exceed half of the free memory. Once half of
-            the bytes of a pass have been read this way before, or where a pass reads more than 1.5 times what its files
-            hold, rows go through the page cache, so that they are found there again.
-            Files that this user neither owns nor may write are read directly only with True, since the kernel does not
-            tell which parts of them are in the page cache.
+            least 8 threads with a buffer of 2 MB each. True: up to twice as fast as through the page cache, but the next
+            pass finds nothing there. False: never. None: directly while rows are read for the first time, and always if
+            the files exceed half of the free memory; through the page cache once half of a pass's bytes were read so
+            before, or if a pass reads more than 1.5 times what its files hold. Files that this user neither owns nor
+            may write are read directly with True alone, since the kernel does not tell what of them is in the page
+            cache.
         pinned_bytes: with ``device=``, the most bytes of slots that are pinned; None: as many as the driver grants.
             Slots beyond it are pageable, and copied to the device several times slower.
     """
@@ -140,6 +135,7 @@ class PassSettings:
         recipe: what becomes of a gathered batch; None: the loop gets it as it is.
         transform_threads: threads that do it, 0 if there is nothing to do.
         pins: whether batches are gathered into pinned memory of torch's.
+        joined: whether it is that of one source of several, whose room is judged together.
     """
 
     source: Source
@@ -152,6 +148,7 @@ class PassSettings:
     recipe: Recipe | None
     transform_threads: int
     pins: bool = False
+    joined: bool = False
 
     @classmethod
     def of(cls, loader: FastLoader[Any], source: Source) -> PassSettings:
@@ -180,7 +177,7 @@ class PassSettings:
     def pipeline(self, loader: FastLoader[Any], reuse: _core.Pipeline | None, **where: Any) -> _core.Pipeline:
         """Return a pipeline for one pass, on the slots of an earlier one if given; `where`: its further arguments."""
         options = loader._engine
-        if reuse is None and not self.pins:
+        if reuse is None and not self.pins and not self.joined:
             check_room(self.source, self.slot_rows, self.depth, -(-self.planned_rows // self.batch_rows))
         return _core.Pipeline(
             self.source.pipeline_fields(),
@@ -212,11 +209,7 @@ class PassSettings:
         placer: Placer | None,
         before: Transforming | None,
     ) -> Gatherer:
-        """Return the gatherer with what lies around it.
-
-        That transforms its batches, in the memory of an earlier pass, notices changes of what it reads, and hands
-        batches out on a device.
-        """
+        """Return the gatherer with what transforms its batches, notices changes of files, and hands out on a device."""
         if self.recipe is not None:
             ahead = PlannedRows(self.batch_rows, self.drop_last)
             gatherer = Transforming(gatherer, self.recipe, ahead, paced(loader, self.transform_threads), before)

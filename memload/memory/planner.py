@@ -57,8 +57,8 @@ def plan(
 ) -> Plan:
     """Predict how much RAM, GPU memory and disk space a run takes, and whether this or another machine has that much.
 
-    Nothing is loaded, trained or allocated: neither the data nor the models need exist. Printed, the plan is a short
-    table.
+    Nothing is loaded, trained or allocated: neither the data nor the models need exist. Functions of samples and of
+    batches are called for two rows, to see what they make. Printed, the plan is a short table.
 
     Args:
         data: a dataset that FastLoader reads natively, or a `memload.DatasetShape`.
