@@ -60,7 +60,7 @@ _FORKED = (
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """Settings of the native engine that are rarely needed; the defaults were measured, and batches never depend on them.
+    """Settings of the native engine that are rarely needed; batches never depend on them. Defaults were measured.
 
     Attributes:
         threads: threads that gather; None: the CPUs that this process may use, divided by the processes of its node.
@@ -68,10 +68,10 @@ class EngineOptions:
         transform_threads: threads that run ``map`` functions and ``batch_transform``; each adds one batch to those
             ahead. None: as many as gather, at most 8; how many of them work at once is found by trying.
         isa: instruction set, one of ``memload._core.isas()``; None: the best.
-        streaming: whether batches are written past the processor's cache; None: if slots exceed 1.5 times its last level.
+        streaming: whether batches are written past the processor's cache; None: if slots exceed 1.5 times its size.
         direct: whether rows of more than 64 KB that are not in the page cache are read past it (``O_DIRECT``), by at
-            least 8 threads with a buffer of 2 MB each. True: up to twice as fast as through the page cache, but the next
-            pass finds nothing there. False: never. None: directly while rows are read for the first time, and always if
+            least 8 threads with a buffer of 2 MB each. True: up to twice as fast as through the page cache, but later
+            passes find nothing there. False: never. None: directly while rows are read for the first time, and always if
             the files exceed half of the free memory; through the page cache once half of a pass's bytes were read so
             before, or if a pass reads more than 1.5 times what its files hold. Files that this user neither owns nor
             may write are read directly with True alone, since the kernel does not tell what of them is in the page
