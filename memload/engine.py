@@ -71,11 +71,11 @@ class EngineOptions:
         streaming: whether batches are written past the processor's cache; None: if slots exceed 1.5 times its size.
         direct: whether rows of more than 64 KB that are not in the page cache are read past it (``O_DIRECT``), by at
             least 8 threads with a buffer of 2 MB each. True: up to twice as fast as through the page cache, but later
-            passes find nothing there. False: never. None: directly while rows are read for the first time, and always if
-            the files exceed half of the free memory; through the page cache once half of a pass's bytes were read so
-            before, or if a pass reads more than 1.5 times what its files hold. Files that this user neither owns nor
-            may write are read directly with True alone, since the kernel does not tell what of them is in the page
-            cache.
+            passes find nothing there. False: never. None: directly while rows are read for the first time, and always
+            if the files exceed half of the free memory; through the page cache once half of a pass's bytes were read
+            so before, or if a pass reads more than 1.5 times what its files hold. Files that this user neither owns
+            nor may write are read directly with True alone, since the kernel does not tell what of them is in the
+            page cache.
         pinned_bytes: with ``device=``, the most bytes of slots that are pinned; None: as many as the driver grants.
             Slots beyond it are pageable, and copied to the device several times slower.
     """
