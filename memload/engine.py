@@ -135,6 +135,7 @@ class PassSettings:
         recipe: what becomes of a gathered batch; None: the loop gets it as it is.
         transform_threads: threads that do it, 0 if there is nothing to do.
         pins: whether batches are gathered into pinned memory of torch's.
+        joined: whether it is that of one source of several, whose room is judged together.
     """
 
     source: Source
@@ -147,6 +148,7 @@ class PassSettings:
     recipe: Recipe | None
     transform_threads: int
     pins: bool = False
+    joined: bool = False
 
     @classmethod
     def of(cls, loader: FastLoader[Any], source: Source) -> PassSettings:
@@ -175,7 +177,7 @@ class PassSettings:
     def pipeline(self, loader: FastLoader[Any], reuse: _core.Pipeline | None, **where: Any) -> _core.Pipeline:
         """Return a pipeline for one pass, on the slots of an earlier one if given; `where`: its further arguments."""
         options = loader._engine
-        if reuse is None and not self.pins:
+        if reuse is None and not self.pins and not self.joined:
             check_room(self.source, self.slot_rows, self.depth, -(-self.planned_rows // self.batch_rows))
         return _core.Pipeline(
             self.source.pipeline_fields(),
@@ -207,11 +209,7 @@ class PassSettings:
         placer: Placer | None,
         before: Transforming | None,
     ) -> Gatherer:
-        """Return the gatherer with what lies around it.
-
-        That transforms its batches, in the memory of an earlier pass, notices changes of what it reads, and hands
-        batches out on a device.
-        """
+        """Return the gatherer with what transforms its batches, notices changes of files, and hands out on a device."""
         if self.recipe is not None:
             ahead = PlannedRows(self.batch_rows, self.drop_last)
             gatherer = Transforming(gatherer, self.recipe, ahead, paced(loader, self.transform_threads), before)

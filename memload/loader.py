@@ -89,8 +89,8 @@ class FastLoader(DataLoader[T]):
             ``torch.device("cuda", 1)``. They cross the bus as they are stored, through pinned memory and ahead of the
             loop, and are cast and transformed on the device; the loop's current stream waits for them, the CPU does
             not. ``nbytes`` is then pinned memory, and ``device_nbytes`` that of the device. On the stock engine, too.
-        static_buffers: so many sets of tensors at fixed addresses, into which batches are copied in turn, as CUDA
-            graphs need them; see docs/gpu.md. A batch is valid until the loop has asked for so many more, less one.
+        static_buffers: how many sets of tensors at fixed addresses there are, into which batches are copied in turn,
+            as CUDA graphs need them; see docs/gpu.md. With k sets, the k-th ``next()`` after a batch overwrites it.
             All batches must be of one size: give ``drop_last=True`` where the last would be smaller.
         options: an ``EngineOptions`` for all that is rarely touched; excludes ``threads`` and ``depth``.
 

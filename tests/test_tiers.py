@@ -315,18 +315,35 @@ import resource
 import memload, numpy as np
 resource.setrlimit(resource.RLIMIT_AS, (10**11, 10**11))  # should nobody refuse
 np.lib.format.open_memmap("huge.npy", "w+", np.uint8, (3, 2 * 10**10)).flush()
+np.lib.format.open_memmap("wide.npy", "w+", np.uint8, (3, 5 * 10**9, 2)).flush()
+np.lib.format.open_memmap("tiny.npy", "w+", np.uint8, (9, 3)).flush()
+
+def refused(*names, **settings):
+    data = memload.concat({name: memload.open(f"{name}.npy") for name in names})
+    try:
+        next(iter(memload.FastLoader(data, collate_fn=memload.group_collate, **settings)))
+        print("begun")
+    except memload.MemorySpaceError as error:
+        print(str(error).partition(";")[0], error.need // 10**8)
+
 try:
     next(iter(memload.FastLoader(memload.open("huge.npy"), batch_size=1)))
 except memload.MemorySpaceError as error:
     print(str(error).partition(";")[0], error.need)
+refused("huge", "tiny", batch_size=2)
+refused("huge", "tiny", batch_size=4, shuffle=True)
+refused("huge", "wide", batch_size=1)
 """
 
 
 def test_batches_that_memory_cannot_hold_are_refused_before_the_first(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     done = run_all({"huge": BATCHES_OF_HUGE_ROWS})["huge"]
-    (said,) = done.out or [done.err]
-    assert said.startswith("the loop's batch with those gathered ahead, 3 of 20 GB, takes 60 GB 6000")
+    alone, in_order, mixed, twice = done.out or [done.err] * 4
+    assert alone.startswith("the loop's batch with those gathered ahead, 3 of 20 GB, takes 60 GB 6000")
+    assert in_order.endswith("3 of 20 GB, takes 60 GB 600"), "never more than there are rows"
+    assert mixed.endswith("3 of 20 GB, takes 60 GB 600"), "a quarter of the rows are huge"
+    assert twice.endswith("3 of 30 GB, takes 90 GB 900"), "each member has slots of its own"
 
 
 def test_processes_of_one_machine_share_what_can_be_shared_and_divide_the_rest(folder, tmp_path, monkeypatch):

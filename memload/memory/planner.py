@@ -57,7 +57,8 @@ def plan(
 ) -> Plan:
     """Return what a run takes of RAM, GPU and disk, beside what is free here or on a machine that you will ask for.
 
-    Nothing is loaded, trained or allocated: neither the data nor the models need exist. Printed, it is a short table.
+    Nothing is loaded, trained or allocated: neither the data nor the models need exist. Functions of samples and of
+    batches are called for two rows, to see what they make. Printed, it is a short table.
 
     Args:
         data: a dataset that FastLoader reads natively, or a `memload.DatasetShape`.
