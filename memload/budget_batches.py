@@ -21,6 +21,8 @@ from torch.utils.data import Sampler
 from memload.budget_filling import Costs, evened, filled
 from memload.draws import Indices, Position
 
+_MOST = (1 << 63) - 1  # that a torch generator takes for a seed of either sign
+
 
 @dataclass(frozen=True)
 class Epoch:
@@ -283,4 +285,6 @@ def _count(name: str, value: Any, least: int = 1) -> int:
         raise TypeError(f"{name} must be an integer, got {value!r}") from None
     if isinstance(value, bool) or number < least:
         raise ValueError(f"{name} must be an integer from {least} on, got {value!r}")
+    if number > _MOST:
+        raise ValueError(f"{name} must be an integer from {least} to {_MOST}, got {value!r}")
     return number

@@ -23,7 +23,7 @@ from memload.gpu.device_batches import Casts, DeviceBatches
 from memload.gpu.landing import gathered_elsewhere
 from memload.gpu.placing import Placer
 from memload.gpu.shared_frames import index_bytes
-from memload.iterators import BatchIterator, profiling, waiting
+from memload.iterators import BatchIterator, profiling, seconds_of, waiting
 from memload.memory.budget import local_threads
 from memload.memory.loops import between_batches
 from memload.memory.placing import caches_of
@@ -297,7 +297,7 @@ def _threads(loader: FastLoader[Any]) -> int:
     if loader._engine.threads is not None:
         return loader._engine.threads
     if loader.num_workers:
-        return operator.index(loader.num_workers)
+        return min(operator.index(loader.num_workers), _MOST)
     return local_threads()
 
 
@@ -315,11 +315,11 @@ class NativePass(BatchIterator):
     def __init__(self, loader: FastLoader[Any], gatherer: Gatherer) -> None:
         self._gatherer = gatherer
         self._host = pinned_by(loader)
-        self._timeout = float(loader.timeout)
+        self._timeout = seconds_of(loader.timeout)
         self._asked = 0
         self._turn = threading.Lock()  # several threads may call next(), but samplers may be generators: one at a time
         # A stock iterator pulls a batch of indices for each next(); with workers, so many more when it starts.
-        self._lead = loader.num_workers * (loader.prefetch_factor or 0)
+        self._lead = operator.index(loader.num_workers or 0) * operator.index(loader.prefetch_factor or 0)
         self._started = time.perf_counter()
         self._wall = 0.0
         self._process = os.getpid()
@@ -441,7 +441,7 @@ class NativePass(BatchIterator):
         if self._process != os.getpid():
             return  # its threads and their memory are the parent's
         loader._finished += self.stats()
-        self._gatherer.close(loader.persistent_workers, self._late)
+        self._gatherer.close(bool(loader.persistent_workers), self._late)
         loader._kept = self._gatherer if loader.persistent_workers else None
 
     def __del__(self) -> None:
