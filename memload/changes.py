@@ -16,7 +16,7 @@ from memload.planned_rows import PlannedRows
 from memload.row_plan import Indices
 from memload.seeding import PassSeed
 from memload.stats import LoaderStats
-from memload.transforms import attempted
+from memload.transforms import Outcome, attempted
 from memload.watches import Watch
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class UpToDate:
         if loader is None or not self._ahead.ready:
             return None
         rows = self._ahead.take()
-        return attempted(answer_rows, loader, rows.tolist(), self._seed, rows)
+        return attempted(lambda: Outcome(answer_rows(loader, rows.tolist(), self._seed, rows)))
 
     def _gathered(self, timeout: float) -> Any:
         batch = self.gatherer.next(timeout)

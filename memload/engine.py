@@ -23,7 +23,7 @@ from memload.gpu.device_batches import Casts, DeviceBatches
 from memload.gpu.landing import gathered_elsewhere
 from memload.gpu.placing import Placer
 from memload.gpu.shared_frames import index_bytes
-from memload.iterators import BatchIterator, profiling, waiting
+from memload.iterators import BatchIterator, profiling, seconds_of, waiting
 from memload.memory.budget import local_threads
 from memload.memory.loops import between_batches
 from memload.memory.placing import caches_of
@@ -60,22 +60,22 @@ _FORKED = (
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """How the native engine works; the defaults are chosen by measurement, and results never depend on them.
+    """Settings of the native engine that are rarely needed; batches never depend on them. Defaults were measured.
 
     Attributes:
         threads: threads that gather; None: the CPUs that this process may use, divided by the processes of its node.
-        depth: batches gathered ahead of the one in the loop; each costs the bytes of one batch.
-        transform_threads: threads that run ``map`` functions and ``batch_transform``; each adds a batch to those ahead.
-            None: as many as gather, at most 8, of which so many work at once as are fastest together, found by trying.
+        depth: how many batches are gathered ahead of the one in the loop; each takes the memory of one batch.
+        transform_threads: threads that run ``map`` functions and ``batch_transform``; each adds one batch to those
+            ahead. None: as many as gather, at most 8; how many of them work at once is found by trying.
         isa: instruction set, one of ``memload._core.isas()``; None: the best.
-        streaming: whether batches are written past the cache; None: if the slots exceed 1.5 times the last level cache.
-        direct: whether rows of more than 64 KB that are not in the page cache are read past it (``O_DIRECT``), with 8
-            threads or more and 2 MB for each while that lasts. True: up to twice as fast as through the page cache, but
-            the next pass finds nothing there. False: never. None: a pass reads directly unless it wants again what was
-            read so before (half of its bytes, or more than 1.5 times what the files hold within the pass itself) and
-            the files fit into half of the free memory; then it goes through the page cache, and later passes find the
-            rows there. Files that this user neither owns nor may write are read directly with True alone, since the
-            kernel does not tell what of them is in the page cache.
+        streaming: whether batches are written past the processor's cache; None: if slots exceed 1.5 times its size.
+        direct: whether rows of more than 64 KB that are not in the page cache are read past it (``O_DIRECT``), by at
+            least 8 threads with a buffer of 2 MB each. True: up to twice as fast as through the page cache, but later
+            passes find nothing there. False: never. None: directly while rows are read for the first time, and always
+            if the files exceed half of the free memory; through the page cache once half of a pass's bytes were read
+            so before, or if a pass reads more than 1.5 times what its files hold. Files that this user neither owns
+            nor may write are read directly with True alone, since the kernel does not tell what of them is in the
+            page cache.
         pinned_bytes: with ``device=``, the most bytes of slots that are pinned; None: as many as the driver grants.
             Slots beyond it are pageable, and copied to the device several times slower.
     """
@@ -297,7 +297,7 @@ def _threads(loader: FastLoader[Any]) -> int:
     if loader._engine.threads is not None:
         return loader._engine.threads
     if loader.num_workers:
-        return operator.index(loader.num_workers)
+        return min(operator.index(loader.num_workers), _MOST)
     return local_threads()
 
 
@@ -315,11 +315,11 @@ class NativePass(BatchIterator):
     def __init__(self, loader: FastLoader[Any], gatherer: Gatherer) -> None:
         self._gatherer = gatherer
         self._host = pinned_by(loader)
-        self._timeout = float(loader.timeout)
+        self._timeout = seconds_of(loader.timeout)
         self._asked = 0
         self._turn = threading.Lock()  # several threads may call next(), but samplers may be generators: one at a time
         # A stock iterator pulls a batch of indices for each next(); with workers, so many more when it starts.
-        self._lead = loader.num_workers * (loader.prefetch_factor or 0)
+        self._lead = operator.index(loader.num_workers or 0) * operator.index(loader.prefetch_factor or 0)
         self._started = time.perf_counter()
         self._wall = 0.0
         self._process = os.getpid()
@@ -441,7 +441,7 @@ class NativePass(BatchIterator):
         if self._process != os.getpid():
             return  # its threads and their memory are the parent's
         loader._finished += self.stats()
-        self._gatherer.close(loader.persistent_workers, self._late)
+        self._gatherer.close(bool(loader.persistent_workers), self._late)
         loader._kept = self._gatherer if loader.persistent_workers else None
 
     def __del__(self) -> None:

@@ -24,7 +24,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from memload.batch_streams import KnownBatches, RowBatches, batch_stream, batches_known
+from memload.batch_streams import KnownBatches, RowBatches, batch_stream, batches_known, fits_a_list
 from memload.budget_batches import BudgetBatchSampler
 from memload.default_device import default_generator
 from memload.draws import LOOKAHEAD, DistributedRows, Draws, Position, Progress, RowStream, Stream
@@ -388,7 +388,7 @@ def feed(
 
 def _drawn(batch_sampler: Any, rows: int, position: Position | None) -> RowStream | None:
     """The rows that a batch sampler batches, if its kind is known and all that it draws is there."""
-    if type(batch_sampler) is not BatchSampler or not known(batch_sampler.sampler):
+    if type(batch_sampler) is not BatchSampler or not known(batch_sampler.sampler) or not fits_a_list(batch_sampler):
         return None
     try:
         source = stream(batch_sampler.sampler, position)

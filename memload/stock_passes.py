@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch.utils.data import BatchSampler, IterableDataset, SubsetRandomSampler
 
-from memload.batch_streams import RowBatches, batch_stream, batches_known
+from memload.batch_streams import RowBatches, batch_stream, batches_known, fits_a_list
 from memload.draws import Indices, Progress, RowStream
 from memload.iterables import iterable_pass
 from memload.overtaking import Overtaking
@@ -165,7 +165,8 @@ def _pulls(
     batched = type(sampler) is BatchSampler
     inner = sampler.sampler if batched else sampler
     # The indices of a SubsetRandomSampler may be anything that the dataset knows.
-    if planned(progress.resumed) or (known(inner) and type(inner) is not SubsetRandomSampler):
+    fits = not batched or fits_a_list(sampler)
+    if planned(progress.resumed) or (fits and known(inner) and type(inner) is not SubsetRandomSampler):
         try:
             source = stream(inner, progress.resumed)
             return _RowBatches(source, sampler.batch_size if batched else None, batched and sampler.drop_last)

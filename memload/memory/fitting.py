@@ -135,15 +135,15 @@ def fit(
     mode: str = "measured",
     compile_within: float | None = None,
 ) -> FitAdvice:
-    """Return how a model can be trained with an effective batch on devices of these sizes, with predicted bytes.
+    """Return how a model can be trained with an effective batch size on devices of these sizes, with predicted bytes.
 
-    Looked at are, in this order, which is that of their cost: nothing but accumulation; checkpointing of the model's
-    blocks; frozen weights (a teacher's, and parameters without ``requires_grad``) in RAM; both. Of those with room for
-    `min_batch_size` rows the first is best; its batch is the largest that fits.
+    It tries, from the cheapest to the dearest: accumulation alone; checkpointing of the model's blocks; frozen weights
+    (a teacher's, and parameters without ``requires_grad``) kept in RAM; both. The best option is the first that has
+    room for `min_batch_size` rows, with the largest batch that fits.
 
     Args:
         model, sample, loss, optimizer, teacher, target_utilization: as in ``memload.compute_batch_size``.
-        memory: of the devices, one or several.
+        memory: sizes of one or several devices, in bytes or as texts such as "24GB".
         effective_batch: rows that one step of the optimizer is to see.
         precisions: in which to compute, the preferred first; "bf16" and "fp16" under autocast.
         min_batch_size: the smallest physical batch that is worth a step.
