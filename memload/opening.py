@@ -23,6 +23,8 @@ from memload.sources.paths import PathLike, paths_of
 from memload.sources.ragged_arrays import field_of
 from memload.sources.raw import open_raw
 
+_SUITED = {"device": "device", "cache_bytes": "hybrid", "on_pressure": "hybrid"}  # tiers of options; of others: ram
+
 
 def open(  # noqa: A001 - users call it memload.open
     path: PathLike | Sequence[PathLike],
@@ -80,7 +82,8 @@ def open(  # noqa: A001 - users call it memload.open
     """
     check_option_names(tier_options, "memload.open")
     if as_tier(tier) is Tier.MMAP and tier_options:
-        raise TypeError(f'{", ".join(tier_options)}: for another tier; give tier= as well, as in tier="ram"')
+        example = next((suited for name, suited in _SUITED.items() if name in tier_options), "ram")
+        raise TypeError(f'{", ".join(tier_options)}: for another tier; give tier= as well, as in tier="{example}"')
     stated = Stated(field, key, trust, dtype, shape, offset)
     open_one = open_fields if dtype is None and shape is None else _open_stated
     places = paths_of(path)

@@ -274,6 +274,7 @@ def test_an_automatic_tier_gives_its_reason_and_a_given_one_none(folder):
         ("direct", {"share": True}, TypeError, 'share= is for tier="ram"'),
         ("ram", {"cache_bytes": "1GB"}, TypeError, 'cache_bytes= is for tier="hybrid"'),
         ("mmap", {"share": True}, TypeError, "share: for another tier"),
+        ("mmap", {"cache_bytes": "1GB"}, TypeError, 'as in tier="hybrid"'),
         ("hybrid", {"cache_bytes": 1000}, ValueError, "at least 1 MiB, got 1 kB"),
         ("hybrid", {"cache_bytes": "900TB"}, MemorySpaceError, 'the cache of tier="hybrid" takes 900 TB'),
         ("hybrid", {"on_pressure": "stop"}, ValueError, 'on_pressure is "shrink" or None'),

@@ -83,6 +83,7 @@ class FitAdvice:
         why_compile: the reason, in a sentence.
         compiled_time: of a compiled step with the sample, against the same one that is not, in the preferred precision
             and where the model is; None: not measured.
+        timed_on: the kind of the device whose times these are, and those of the options; "": nothing was timed.
     """
 
     effective_batch: int
@@ -90,6 +91,7 @@ class FitAdvice:
     compile: bool
     why_compile: str
     compiled_time: float | None = None
+    timed_on: str = ""
 
     @property
     def best(self) -> tuple[FitOption, ...]:
@@ -112,6 +114,8 @@ class FitAdvice:
 
     def __repr__(self) -> str:
         rows = [f"  {option}" for option in self.best]
+        if self.timed_on == "cpu":
+            rows.append("  Times are those of the CPU, where the model is, and tell little of a GPU's.")
         return "\n".join([f"FitAdvice: effective batch {self.effective_batch:,}", *rows, f"  {self.why_compile}"])
 
 
@@ -191,7 +195,8 @@ def fit(
         for saved in ([0, frozen - window] if frozen > window else [0])
         for way in ways
     ]
-    return FitAdvice(effective_batch, tuple(options), *_compiling(first.kind, ways[0], compile_within))
+    timed_on = _device(first.models) if plain.runs else ""
+    return FitAdvice(effective_batch, tuple(options), *_compiling(first.kind, ways[0], compile_within), timed_on)
 
 
 class _Way:
@@ -282,6 +287,11 @@ def frozen_bytes(modules: Sequence[torch.nn.Module]) -> tuple[int, int]:
         sum(counted.get(id(p), 0) for p in part.parameters(recurse=False)) for m in modules for part in m.modules()
     ]
     return sum(counted.values()), 2 * max(layers, default=0)
+
+
+def _device(models: Sequence[torch.nn.Module]) -> str:
+    """The kind of device on which models are; that of the CPU if they have no parameters."""
+    return next((p.device.type for model in models for p in model.parameters()), "cpu")
 
 
 def _wait(models: Sequence[torch.nn.Module]) -> None:
