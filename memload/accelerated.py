@@ -54,7 +54,7 @@ def prepare(accelerator: Any, loader: Any) -> Any:
 
 
 def _keep_the_readers_state(accelerator: Any, prepared: Any) -> None:
-    """Let the state of a loader that deals batches out to ranks be the first rank's, after whole steps."""
+    """Make the state of a loader that dispatches batches to ranks that of the first rank, after complete steps."""
     from accelerate.data_loader import DataLoaderDispatcher  # type: ignore[import-untyped]
 
     if type(prepared) is not DataLoaderDispatcher:
@@ -66,7 +66,7 @@ def _keep_the_readers_state(accelerator: Any, prepared: Any) -> None:
 
 
 def _let_the_reader_save(accelerator: Any, prepared: Any) -> None:
-    """Let ``save_state`` write the state of the rank that reads, and ``load_state`` hand it to all.
+    """Make ``save_state`` write the state of the rank that reads, and ``load_state`` give it to all.
 
     By itself accelerate lets every rank write its state, and all to the same file.
     """

@@ -53,19 +53,19 @@ class UpToDate:
         self._behind = 0  # batches of `_ahead` that were gathered
 
     def extend(self, rows: Indices) -> None:
-        """Take rows that follow those before."""
+        """Append rows to the plan; batches are cut from them in order."""
         self._ahead.extend(rows)
         if not self._changed:
             self.gatherer.extend(rows)
 
     def push(self, rows: Indices) -> None:
-        """Take rows that are one batch."""
+        """Append the rows of one batch to the plan."""
         self._ahead.push(rows)
         if not self._changed:
             self.gatherer.push(rows)
 
     def finish(self) -> None:
-        """Know that nothing follows."""
+        """Mark the end of the plan."""
         self._ahead.finish()
         if not self._changed:
             self.gatherer.finish()

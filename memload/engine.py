@@ -132,9 +132,9 @@ class PassSettings:
         drop_last: whether a last batch of fewer rows is left out.
         depth: batches gathered ahead, those that threads transform included.
         threads: threads that gather.
-        recipe: what becomes of a gathered batch; None: the loop gets it as it is.
-        transform_threads: threads that do it, 0 if there is nothing to do.
-        pins: whether batches are gathered into pinned memory of torch's.
+        recipe: the transforms and late casts of a gathered batch; None: the loop gets it as it is.
+        transform_threads: threads that apply them, 0 if there are none.
+        pins: whether batches are gathered into pinned memory of torch's allocator.
         joined: whether it is that of one source of several, whose room is judged together.
     """
 
@@ -223,14 +223,14 @@ class PassSettings:
 
 
 def gathering(kept: Gatherer | None) -> Gatherer | None:
-    """Return what gathered in an earlier pass, without what was laid around it."""
+    """Return the gatherer of an earlier pass, without the layers around it."""
     while isinstance(kept, UpToDate | Transforming | DeviceBatches):
         kept = kept.gatherer
     return kept
 
 
 def transforming(kept: Gatherer | None) -> Transforming | None:
-    """Return what transformed the batches of an earlier pass, if anything did."""
+    """Return the layer that transformed the batches of an earlier pass; None if there was none."""
     while isinstance(kept, UpToDate | DeviceBatches):
         kept = kept.gatherer
     return kept if isinstance(kept, Transforming) else None
@@ -245,7 +245,7 @@ class Gatherer(PlanSink, Protocol):
     """Batches gathered ahead."""
 
     def begin(self, seed: PassSeed) -> None:
-        """Know what the randomness of the pass follows from; called once, before the first rows come."""
+        """Receive the seed of the random numbers of this pass; called once, before the first rows."""
 
     def next(self, timeout: float) -> Any:
         """Return the next batch or an `Outcome`, None at the end of the plan; waits ``timeout`` seconds, 0: for ever.

@@ -119,17 +119,17 @@ class GroupedBatches:
         """Nothing random happens here."""
 
     def extend(self, rows: Indices) -> None:
-        """Take rows that follow those before."""
+        """Append rows to the plan; batches are cut from them in order."""
         self._plan.extend(rows)
         self._place_ahead()
 
     def push(self, rows: Indices) -> None:
-        """Take rows that are one batch."""
+        """Append the rows of one batch to the plan."""
         self._plan.push(rows)
         self._place_ahead()
 
     def finish(self) -> None:
-        """Know that nothing follows."""
+        """Mark the end of the plan."""
         self._plan.finish()
         self._place_ahead()
 

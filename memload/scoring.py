@@ -219,7 +219,7 @@ def moved(batch: Any, device: torch.device) -> Any:
 
 @contextlib.contextmanager
 def evaluating(fn: Any) -> Iterator[None]:
-    """Put the modules that a function uses in eval mode; afterwards each of their submodules is as it was."""
+    """Within this context, the modules that a function uses are in eval mode; each submodule's mode is restored."""
     used = modules_used(fn)
     before = {id(inner): (inner, inner.training) for module in used for inner in module.modules()}
     try:

@@ -95,7 +95,7 @@ class IndexSampler:
         return _Indices(self, self.pulls, progress)
 
     def undraw(self) -> None:
-        """Take back the base seed that a stock iterator drew for a pass which it takes up: it was drawn before."""
+        """Undo a stock iterator's draw of a base seed if it resumes a pass, whose base seed was drawn before."""
         undrawn, self._undrawn = self._undrawn, {}
         put_back(self._generators, undrawn)
 

@@ -72,6 +72,19 @@ def test_links_between_pages_lead_somewhere():
     assert broken == []
 
 
+def test_files_that_pages_name_are_there():
+    root = DOCS.parent
+    named = {
+        path
+        for page in [root / "README.md", *DOCS.glob("*.md")]
+        for path in re.findall(
+            r"`((?:memload|csrc|benchmarks|tests|tools)/[\w/.]+\.(?:py|h|cpp|cu|sh))`", page.read_text()
+        )
+    }
+    assert len(named) > 50
+    assert {path for path in named if not (root / path).exists()} == set()
+
+
 def snippets_of(page: Path) -> list[str]:
     snippets = re.findall(r"^```python\n(.*?)^```", page.read_text(), flags=re.MULTILINE | re.DOTALL)
     assert snippets

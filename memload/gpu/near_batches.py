@@ -161,19 +161,19 @@ class NearBatches:
         self._stats = LoaderStats()
 
     def begin(self, seed: PassSeed) -> None:
-        """Know what the randomness of the pass follows from."""
+        """Receive the seed of the random numbers of this pass."""
         self._seed = seed
 
     def extend(self, rows: Indices) -> None:
-        """Take rows that follow those before."""
+        """Append rows to the plan; batches are cut from them in order."""
         self._plan.extend(rows)
 
     def push(self, rows: Indices) -> None:
-        """Take rows that are one batch."""
+        """Append the rows of one batch to the plan."""
         self._plan.push(rows)
 
     def finish(self) -> None:
-        """Know that nothing follows."""
+        """Mark the end of the plan."""
         self._plan.finish()
 
     def next(self, timeout: float) -> Any:  # noqa: ARG002 - nothing is waited for
@@ -212,6 +212,6 @@ class NearBatches:
         return self._stats
 
     def close(self, keep_slots: bool, at_once: bool = False) -> None:  # noqa: ARG002 - there is nothing to keep
-        """Let go of the plan."""
+        """Drop the plan."""
         self._plan = PlannedRows(1, drop_last=False)
         self._plan.finish()

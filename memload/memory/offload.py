@@ -182,7 +182,7 @@ class _Coming:
             turns.prepare(self._home)
 
     def begin(self) -> None:
-        """Let the current stream wait for the weights, and the module have them."""
+        """Make the current stream wait for the weights, and put them into the module."""
         self._interface.wait(self._interface.current(), self._arrived)
         for unit, memory in zip(self._resident, self._memory, strict=True):
             unit.arrive(memory)
@@ -190,7 +190,7 @@ class _Coming:
             self._turns.begin()
 
     def end(self) -> None:
-        """Give the module its own weights back, and the memory to its stream."""
+        """Restore the module's own weights, and free the device memory to its stream."""
         stream = self._interface.current()
         for unit in self._resident:
             unit.leave(stream)

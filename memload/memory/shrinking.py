@@ -13,7 +13,7 @@ from memload.memory.tiers import LEAST_CACHE_BYTES
 
 
 def shrink(loaders: Iterable[Any], caches: Iterable[RowCache]) -> None:
-    """Let caches and loaders give back what they can do without; batches stay the same, and come more slowly.
+    """Release what caches and loaders can do without; batches stay the same, and come more slowly.
 
     Caches give half of what they hold back at once, and hold no more from then on; loaders gather one batch ahead from
     their next pass on, and give memory of transforms back at once that is not in use; what Python and the C library
@@ -32,7 +32,7 @@ def shrink(loaders: Iterable[Any], caches: Iterable[RowCache]) -> None:
 
 
 def trim_heap() -> None:
-    """Give memory back that the C library keeps for allocations to come."""
+    """Return free memory that the C library keeps to the system."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
     if trim is not None:
         trim(0)
