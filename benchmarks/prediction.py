@@ -36,6 +36,7 @@ LOADERS: dict[str, dict[str, Any]] = {
     "as stored": {"batch_size": 64, "shuffle": True},
     "cast": {"batch_size": 16, "shuffle": True, "cast": CAST},
     "deep": {"batch_size": 8, "depth": 8, "threads": 1, "cast": CAST},
+    "widened": {"batch_size": 16, "threads": 2, "depth": 2, "batch_transform": lambda batch: batch["data"].float() - 1},
     "transformed": {
         "batch_size": 16,
         "options": memload.EngineOptions(threads=2, depth=2, transform_threads=2, direct=False),

@@ -15,17 +15,17 @@ _EXCLUDED = ("batch_size", "shuffle", "sampler", "drop_last")
 
 
 def prepare(accelerator: Any, loader: Any) -> Any:
-    """Return the loader as ``accelerator.prepare(loader)`` does, on the whole native engine.
+    """Prepare a FastLoader for accelerate: as ``accelerator.prepare(loader)``, but on the whole native engine.
 
-    ``accelerator.prepare`` alone builds a stock DataLoader around the dataset. It gets natively gathered batches, too,
-    but one at a time, and without what FastLoader has beyond ``DataLoader``'s arguments. This puts a FastLoader with
-    all of its arguments in its place; sharding, placement on the device, ``even_batches``, the end of the data for
-    ``gather_for_metrics`` and the state of checkpoints stay accelerate's.
+    ``accelerator.prepare`` alone builds a stock DataLoader around the dataset, which gathers its batches natively, but
+    one at a time and not ahead of the loop. This function puts a FastLoader with all of its arguments in its place.
+    accelerate remains responsible for sharding, placement on the device, ``even_batches``, the end of the data for
+    ``gather_for_metrics`` and the state of checkpoints.
 
     Args:
         accelerator: an ``accelerate.Accelerator``.
-        loader: a FastLoader, or what accelerate made of one: ``skip_first_batches(prepared, n)`` is stock again inside.
-            Of that, only the engine is put back.
+        loader: a FastLoader; or a loader that accelerate made from a prepared one, such as
+            ``skip_first_batches(prepared, n)``, which contains a stock loader again: only that one is exchanged.
 
     Raises:
         TypeError: ``loader`` is neither.
@@ -54,7 +54,7 @@ def prepare(accelerator: Any, loader: Any) -> Any:
 
 
 def _keep_the_readers_state(accelerator: Any, prepared: Any) -> None:
-    """Let the state of a loader that deals batches out to ranks be the first rank's, after whole steps."""
+    """Make the state of a loader that dispatches batches to ranks that of the first rank, after complete steps."""
     from accelerate.data_loader import DataLoaderDispatcher  # type: ignore[import-untyped]
 
     if type(prepared) is not DataLoaderDispatcher:
@@ -66,7 +66,7 @@ def _keep_the_readers_state(accelerator: Any, prepared: Any) -> None:
 
 
 def _let_the_reader_save(accelerator: Any, prepared: Any) -> None:
-    """Let ``save_state`` write the state of the rank that reads, and ``load_state`` hand it to all.
+    """Make ``save_state`` write the state of the rank that reads, and ``load_state`` give it to all.
 
     By itself accelerate lets every rank write its state, and all to the same file.
     """

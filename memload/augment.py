@@ -23,13 +23,12 @@ class Augment:
 
     The draw of a row follows from (base seed, epoch, row) and ``stream`` alone: it is the same on any number of
     threads, on the CPU and on a GPU, and after a resume. Fields of one batch whose ``Augment`` has the same ``stream``
-    share the draw: an image and its mask are cut at the same place, also where the mask is half the size and its crop
-    half as large. On the stock engine, which does not know rows, the number of the batch and the position in it stand
-    for the row.
+    share the draw: an image and its mask are cropped at the same place, even where the mask has half the size of the
+    image and its crop is half as large. The stock engine does not know row numbers, and uses the number of the batch
+    and the position in it instead.
 
     Args:
-        crop: (height, width) in pixels of what is cut out, each top and left edge as likely as any other; None: the
-            whole picture.
+        crop: (height, width) of the crop in pixels, at a uniformly random position; None: the whole picture.
         flip: the probability that a row's pictures are mirrored left to right, 0 to 1.
         stream: fields with other numbers draw independently of each other.
 
@@ -59,7 +58,7 @@ class Augment:
             raise ValueError(f"stream is an int from 0 to 2^63 - 1; got {self.stream}")
 
     def size(self, height: int, width: int) -> tuple[int, int]:
-        """Return height and width of what becomes of pictures of this size.
+        """Return the height and width that pictures of this size have after the crop.
 
         Raises:
             ValueError: the crop is larger than the picture.
@@ -74,7 +73,7 @@ class Augment:
         return self.crop
 
     def draws(self, seeds: Sequence[int], height: int, width: int) -> Draws:
-        """Return what is drawn for rows with these seeds, whose pictures have this size.
+        """Return the crop positions and flips drawn for rows with these seeds, whose pictures have this size.
 
         Of the 96 bits that xxh3 makes of a row's seed, 32 choose the top edge among (height - crop height + 1), 32 the
         left edge, and 32 the flip.

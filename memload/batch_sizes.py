@@ -10,7 +10,7 @@ import numpy as np
 from torch.utils.data import BatchSampler
 
 from memload import _core
-from memload.batch_streams import batches_known
+from memload.batch_streams import MOST_ROWS, batches_known
 from memload.draws import Indices
 from memload.native import PipelineField, Source
 
@@ -38,8 +38,8 @@ class BatchSizes:
             largest = sampler.largest
             return cls(largest, _enough_rows(sampler, source, largest), sampler.rows)
         if type(sampler) is BatchSampler:
-            rows, planned = _batch_rows(sampler), _length(sampler.sampler)
-            return cls(rows, max(1, min(rows, planned or rows)), planned or _length(sampler) * rows)
+            rows, planned = min(_batch_rows(sampler), MOST_ROWS), _length(sampler.sampler)
+            return cls(rows, max(1, min(rows, planned or source.rows)), planned or _length(sampler) * rows)
         rows = _batch_rows(sampler)
         return cls(rows, rows, _length(sampler) * rows)
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any, Protocol
+
+from torch.utils.data import BatchSampler
 
 from memload.budget_batches import BudgetBatchSampler
 from memload.draws import Indices, Position, Progress
@@ -11,6 +14,9 @@ if TYPE_CHECKING:
     from memload.row_plan import PlanSink
 
 _ITERATED_BY = BudgetBatchSampler.__iter__  # when memload was imported
+
+MOST_ROWS = sys.maxsize // 8
+"""Rows that a list has room for, and so a batch of torch's."""
 
 
 class RowBatches(Protocol):
@@ -44,6 +50,11 @@ def batch_stream(batch_sampler: Any, position: Position | None) -> RowBatches:
     except Exception as error:
         raise ValueError(f"the state's position in the sampler is damaged: {error!r}") from error
     return found
+
+
+def fits_a_list(batch_sampler: BatchSampler) -> bool:
+    """Whether a batch of so many rows can be a list. If not, torch's own code is to meet that, and to raise."""
+    return batch_sampler.batch_size <= MOST_ROWS
 
 
 class KnownBatches:

@@ -21,6 +21,8 @@ from torch.utils.data import Sampler
 from memload.budget_filling import Costs, evened, filled
 from memload.draws import Indices, Position
 
+_MOST = (1 << 63) - 1  # that a torch generator takes for a seed of either sign
+
 
 @dataclass(frozen=True)
 class Epoch:
@@ -55,13 +57,13 @@ class BudgetBatchSampler(Sampler[list[int]]):
         budget: the most that the costs of a batch add up to.
         shuffle: whether the rows come in random order; otherwise in theirs.
         seed: of the orders, 0 or more; the same on all ranks.
-        buckets: so many groups of rows with like cost, of equally many rows each; a batch has rows of one group, and
-            the batches of all groups are shuffled together. None: rows of all costs side by side.
-        most_rows: no batch has more rows, however little they cost.
+        buckets: the number of groups into which rows are sorted by cost, with equally many rows in each. A batch has
+            rows of one group, and the batches of all groups are shuffled together. None: batches mix rows of all costs.
+        most_rows: the most rows that a batch may have, however little they cost.
         padded: whether a batch costs what it takes once its rows are padded to the longest: its rows times the highest
             cost among them.
-        drop_last: whether the last batch (with ``buckets``, the last one of each) is left out if the rows ended before
-            the budget did, and with several ranks the batches that do not go round.
+        drop_last: whether to leave out a last batch (with ``buckets``, the last one of each bucket) that could have
+            taken more rows, and, with several ranks, the batches left over when each rank has the same number.
         num_replicas: ranks that share the epoch; None: those of torch.distributed if it is initialised, otherwise 1.
         rank: of this process, from 0; None: that of torch.distributed.
 
@@ -110,7 +112,7 @@ class BudgetBatchSampler(Sampler[list[int]]):
         return self
 
     def set_epoch(self, epoch: int) -> None:
-        """Let the next pass, and ``len()``, be those of this epoch, counted from 0; each has another order."""
+        """Set the epoch, counted from 0, whose order the next pass and ``len()`` have; each epoch has another order."""
         self.epoch = _count("epoch", epoch, least=0)
 
     def __len__(self) -> int:
@@ -283,4 +285,6 @@ def _count(name: str, value: Any, least: int = 1) -> int:
         raise TypeError(f"{name} must be an integer, got {value!r}") from None
     if isinstance(value, bool) or number < least:
         raise ValueError(f"{name} must be an integer from {least} on, got {value!r}")
+    if number > _MOST:
+        raise ValueError(f"{name} must be an integer from {least} to {_MOST}, got {value!r}")
     return number

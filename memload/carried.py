@@ -62,7 +62,7 @@ def plain_collate(loader: DataLoader[Any]) -> Any:
 
 @contextlib.contextmanager
 def plainly(loader: DataLoader[Any]) -> Iterator[None]:
-    """Let torch make an iterator of a loader whose own code casts and transforms the batches."""
+    """Within this context, torch's iterators of a loader only collate: the loader itself casts and transforms."""
     shown = loader.collate_fn
     loader.collate_fn = plain_collate(loader)
     try:

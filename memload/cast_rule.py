@@ -32,26 +32,26 @@ Constants = float | tuple[float, ...]
 
 @dataclass(frozen=True, repr=False)
 class Cast:
-    """What becomes of a field: each element converted to ``dtype``, scaled and normalised, pictures cut and laid out.
+    """How a field is converted: its elements cast to ``dtype`` and normalised, its pictures cropped, flipped, laid out.
 
-    Everything but ``dtype`` is left out unless asked for. With ``scale``, ``offset``, ``mean`` or ``std`` an element x
-    becomes ``(x * scale + offset - mean) / std``, from left to right, each operation rounded to float32 (to float64
-    where x or ``dtype`` is float64), and then rounded once to ``dtype``.
+    Only ``dtype`` is required; nothing else is done unless asked for. With ``scale``, ``offset``, ``mean`` or ``std``
+    an element x becomes ``(x * scale + offset - mean) / std``, from left to right, each operation rounded to float32
+    (to float64 where x or ``dtype`` is float64), and the result is rounded once to ``dtype``.
 
     Args:
         dtype: torch.bfloat16, torch.float16, torch.float32 or torch.float64. The first two halve what float32 takes in
             memory and time; (x - 127) / 255 in bfloat16 is exact to 1 part in 256, in float16 to 1 in 2048.
         norm_removed: a uint8 element x becomes (x - 127) / 255, between -0.498 and 0.502, each operation rounded to
-            ``dtype``. Elements of any other dtype are converted and never normalised. Excludes the next four.
+            ``dtype``. Elements of any other dtype are converted and never normalised. It cannot be combined with
+            ``scale``, ``offset``, ``mean`` or ``std``.
         scale, offset: numbers for all elements, such as ``scale=1 / 300`` for betas stored as int16, or
             ``scale=1 / 255`` for pixels that are to lie in [0, 1].
         mean, std: a number for all elements, or one for each channel, such as those of the three colours.
         channels: the axis of a row that has the channels, counted from the end: -1 for pictures stored as (H, W, C), -3
             for (C, H, W), -2 for spectrograms (frequencies, time) with a mean for each frequency. None: rows have no
             such axis.
-        layout: of batches of pictures that are stored as (H, W, C), with ``channels=-1``: "NCHW", where each channel is
-            a plane of its own, or "channels_last", of the same shape (B, C, H, W), with the memory as it is stored,
-            which costs nothing.
+        layout: turns batches of pictures stored as (H, W, C), with ``channels=-1``, into the shape (B, C, H, W). "NCHW"
+            moves each channel into a plane of its own; "channels_last" keeps the stored order in memory, at no cost.
         augment: a random crop and flip of pictures, (H, W) with ``channels=None`` or with ``channels`` -1 or -3.
 
     Raises:
@@ -153,7 +153,7 @@ class Cast:
         return (-3, -2) if self.channels == -1 else (-2, -1)
 
     def row_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """Return the shape of what becomes of a row of this shape.
+        """Return the shape that a row of this shape has after the cast.
 
         Raises:
             ValueError: the rule is not for rows of that shape; the message says what it is for.

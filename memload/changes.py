@@ -16,7 +16,7 @@ from memload.planned_rows import PlannedRows
 from memload.row_plan import Indices
 from memload.seeding import PassSeed
 from memload.stats import LoaderStats
-from memload.transforms import attempted
+from memload.transforms import Outcome, attempted
 from memload.watches import Watch
 
 if TYPE_CHECKING:
@@ -53,19 +53,19 @@ class UpToDate:
         self._behind = 0  # batches of `_ahead` that were gathered
 
     def extend(self, rows: Indices) -> None:
-        """Take rows that follow those before."""
+        """Append rows to the plan; batches are cut from them in order."""
         self._ahead.extend(rows)
         if not self._changed:
             self.gatherer.extend(rows)
 
     def push(self, rows: Indices) -> None:
-        """Take rows that are one batch."""
+        """Append the rows of one batch to the plan."""
         self._ahead.push(rows)
         if not self._changed:
             self.gatherer.push(rows)
 
     def finish(self) -> None:
-        """Know that nothing follows."""
+        """Mark the end of the plan."""
         self._ahead.finish()
         if not self._changed:
             self.gatherer.finish()
@@ -87,7 +87,7 @@ class UpToDate:
         if loader is None or not self._ahead.ready:
             return None
         rows = self._ahead.take()
-        return attempted(answer_rows, loader, rows.tolist(), self._seed, rows)
+        return attempted(lambda: Outcome(answer_rows(loader, rows.tolist(), self._seed, rows)))
 
     def _gathered(self, timeout: float) -> Any:
         batch = self.gatherer.next(timeout)

@@ -66,7 +66,7 @@ def _said_by_the_system(error: OSError) -> str:
 
 
 def _unread(error: BrokenPipeError) -> int:
-    """Say nothing if it is the output that nobody reads any more, so that the interpreter says nothing at its end."""
+    """Return the exit code of a broken pipe; quietly, also at the interpreter's end, if it was the output's reader."""
     output = _output()
     if output is not None and _has_no_reader(output):
         os.dup2(os.open(os.devnull, os.O_WRONLY), output)

@@ -69,7 +69,7 @@ class CodedRun:
         return self._spool.pieces()
 
     def close(self) -> None:
-        """Give the disk's space back. May be called again."""
+        """Free the disk space. May be called again."""
         self._spool.close()
 
     def _keep(self, data: NDArray[np.uint8]) -> None:

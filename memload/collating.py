@@ -51,9 +51,12 @@ class FieldSlots:
 
     def take(self, field: Hashable, nbytes: int) -> torch.Tensor:
         """Return so many uninitialised bytes for the field of this number or name."""
-        if field not in self._of:
-            self._of.setdefault(field, _core.Slots(self._batches))
-        return from_dlpack(self._of[field].take(nbytes))
+        slots = self._of.get(field) or self._of.setdefault(field, _core.Slots(self._batches))
+        return from_dlpack(slots.take(nbytes))
+
+    def give_back(self) -> None:
+        """Free what is not lent, and what is lent when it comes back; what is taken from now on is kept again."""
+        self._of = {}
 
 
 class CutBatch:

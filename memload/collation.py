@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from memload.collate_rules import default_collate_fn_map
 from memload.graph_collating import graph_collate, graphs_joined
 from memload.layout import Graphs
 from memload.native import NotNative, Source
+from memload.transforms import Outcome
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
@@ -41,10 +43,20 @@ def collated(source: Source, loader: DataLoader[Any]) -> Source:
         _check_default(source)
         return source
     if source.whole and not getattr(loader, "_casts", None):
-        return replace(source, collate=collate)
+        return replace(source, collate=_never_none(collate))
     if source.whole:
         raise NotNative("cast= follows a collate_fn of your own: leave one of them out, or cast in that function.")
     raise NotNative("A collate_fn of your own is called with lists of samples: leave collate_fn out.")
+
+
+def _never_none(collate: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """What returns an empty `Outcome` for a batch of which a function makes None: None would be the end of the pass."""
+
+    def collated(batch: Any) -> Any:
+        made = collate(batch)
+        return Outcome() if made is None else made
+
+    return collated
 
 
 def _as_lists(source: Source, loader: DataLoader[Any]) -> Source:

@@ -24,7 +24,7 @@ from memload.staging import being_written, write_durably
 
 ORIGIN_NAME = "origin.json"
 _SHARDS = 32  # what is computed may have been dear: whoever is interrupted loses no more than such a part of it
-_SHARD_BYTES = range(2**14, 512_000_001)
+_SHARD_BYTES = range(1, 512_000_001)
 _FORMAT = 1
 _LOOK_BYTES = 64 << 20  # that are kept between two looks at what is free
 

@@ -112,19 +112,20 @@ class Dataset(Tiered, torch.utils.data.Dataset[Any]):
         return self._door.rows(rows)
 
     def with_ragged(self, form: Any = None, /, *, pad_value: Any = None, **forms: Any) -> Dataset:
-        """Return this dataset with other batches of the fields whose rows differ in length.
+        """Return this dataset with another form of batches for the fields whose rows differ in length.
 
         Args:
-            form: of all such fields: "offsets", as it is at first, for a `memload.Ragged` of values and offsets;
-                "padded" for a `memload.Padded`; ("padded", -100) for one with that number behind each row instead of
-                0; "jagged" for tensors of torch.nested.
-            pad_value: the number behind the rows of the fields that become padded, or numbers by field.
-            forms: such by the name of the field.
+            form: for all such fields: "offsets" (the default of a dataset), a `memload.Ragged` of values and offsets;
+                "padded", a `memload.Padded`; ("padded", -100), padded with that number instead of 0; or "jagged",
+                tensors of torch.nested.
+            pad_value: the number that pads rows, for all fields that become padded, or a dict of numbers by field.
+            forms: forms for single fields, by name.
 
         Raises:
             KeyError: there is no field of such a name.
-            TypeError: what is given is no form, or what is to pad rows no number.
-            ValueError: the rows of a field have one length, or its batches cannot have that form, or hold that number.
+            TypeError: a form is none of these, or a pad value is no number.
+            ValueError: all rows of a field have the same length, its batches cannot have that form, or its dtype cannot
+                hold the pad value.
 
         Example:
             >>> import memload, torch
@@ -143,11 +144,11 @@ class Dataset(Tiered, torch.utils.data.Dataset[Any]):
         return sum(field.nbytes for field in self.fields.values())
 
     def stats(self) -> LoaderStats:
-        """Return the counters of the batches that other loaders than FastLoader took of this dataset, in this process.
+        """Return counters of the batches that stock DataLoaders took from this dataset, in this process.
 
-        Lightning, accelerate, HF Trainer, Ray Train and PyG may ask a stock DataLoader for batches; this says whether,
-        and how fast, memload's threads gathered them. `wall_seconds` is the time inside these gathers, all of
-        which the loop waits for. Worker processes count for themselves.
+        Lightning, accelerate, HF Trainer, Ray Train and PyG may build a stock DataLoader around the dataset; this says
+        whether, and how fast, memload's threads gathered its batches. `wall_seconds` is the time inside these gathers,
+        all of which the loop waits for. Each worker process has counters of its own.
 
         Example:
             >>> import memload, torch
@@ -179,10 +180,10 @@ class Dataset(Tiered, torch.utils.data.Dataset[Any]):
         return replace(self, fields=fields, borders=of_selected(self.borders, numbers))
 
     def split(self, fraction: float, seed: int) -> tuple[Dataset, Dataset]:
-        """Return two shuffled parts without a common row, the first with round(fraction * len) of the rows.
+        """Split the rows at random into two datasets, the first with round(fraction * len) of them.
 
         Args:
-            fraction: of the rows, between 0 and 1, that goes into the first part.
+            fraction: the share of the rows, between 0 and 1, that goes into the first part.
             seed: the same seed gives the same parts, which are slices of torch.randperm.
 
         Raises:
@@ -259,27 +260,28 @@ class Dataset(Tiered, torch.utils.data.Dataset[Any]):
         across: bool = False,
         **fields: Any,
     ) -> Dataset:
-        """Return the dataset whose row i has, for the fields named, the rows i - lag for each lag, stored once each.
+        """Return the dataset whose row for frame i holds the frames i - lag for each lag, for the fields named.
 
-        The rows are those whose windows are whole: with lags 0 to 31, row 31 of a recording comes first. Fields without
-        lags keep the row i itself. Frames are gathered from where they lie, so windows that overlap take no more memory
-        or page reads than the frames. Take lags first, and ``select``, ``split`` and ``memload.concat`` afterwards:
-        lags count rows of this dataset, whatever they are.
+        Only frames whose window is complete become rows: with lags 0 to 31, frame 31 of a recording is the first.
+        Fields without lags give frame i itself. Nothing is copied: overlapping windows are gathered from frames that
+        are stored once. Take lags first, and ``select``, ``split`` and ``memload.concat`` afterwards: lags count rows
+        of this dataset, in whatever order they are.
 
         Args:
-            lags: sequences of whole numbers of rows by field, for names that are no keywords; they precede `fields`.
-                Negative lags are rows that follow. A field of shape ``(*shape)`` becomes ``(len(lags), *shape)``.
-            valid: row numbers, or one bool per row: rows to keep, in this order. Each must have its whole window.
-            segments: windows stay within them: one label per row, such as trial numbers, of which each run of equal
-                ones is a segment; or pairs (start, stop) of rows. None: all rows.
+            lags: a sequence of whole numbers for each field, for names that are not valid keywords; they precede
+                `fields`. Negative lags are later rows. A field of shape ``(*shape)`` becomes ``(len(lags), *shape)``.
+            valid: row numbers, or one bool per row: which frames become rows, in this order. Each must have a complete
+                window.
+            segments: stretches of rows whose ends no window crosses: one label per row, such as trial numbers, where
+                each run of equal labels is a segment; or pairs (start, stop) of rows. None: one segment.
             across: whether windows may reach from one dataset into the next, where several were joined by `concat`, or
-                opened as several files. Otherwise each of them is a recording of its own, and ends a segment.
+                opened as several files. By default each of them is a recording of its own, and ends a segment.
             fields: lags by field.
 
         Raises:
             KeyError: there is no such field.
-            ValueError: no row has a whole window, or segments overlap.
-            IndexError: a row of `valid` has none.
+            ValueError: no row has a complete window, or segments overlap.
+            IndexError: a row of `valid` is not there, or has no complete window.
             TypeError: lags are no sequence of whole numbers.
 
         Example:
@@ -297,15 +299,15 @@ class Dataset(Tiered, torch.utils.data.Dataset[Any]):
         return replace(self, fields=made, borders=borders)
 
     def windows(self, *names: str, window: int, hop: int = 1, segments: Any = None, across: bool = False) -> Dataset:
-        """Return the dataset whose rows are `window` rows of this one after each other, beginning `hop` rows apart.
+        """Return the dataset whose rows are windows: `window` consecutive rows of this one, starting `hop` rows apart.
 
-        Nothing is copied, and frames that several windows share are stored once. Only whole windows are rows.
+        Nothing is copied, and frames that several windows share are stored once. Incomplete windows are left out.
 
         Args:
-            names: of the fields to cut; all if none is named. The others give the row at which the window begins.
+            names: the fields to cut into windows; default: all. The others give the row at which the window starts.
             window: rows in a window: a field of shape ``(*shape)`` becomes ``(window, *shape)``.
-            hop: rows from the beginning of one window to that of the next.
-            segments: windows stay within them, as in `with_lags`; the first window of each begins where it does.
+            hop: rows from the start of one window to the start of the next.
+            segments: stretches whose ends no window crosses, as in `with_lags`; each starts with a window.
             across: whether windows may reach from one joined dataset into the next, as in `with_lags`.
 
         Raises:

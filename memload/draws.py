@@ -292,7 +292,7 @@ class Progress:
         return None if self._source is None else self._source.position(self.seen)
 
     def settle(self) -> None:
-        """Keep the position as it is for good, and let go of what tells it."""
+        """Fix the position at its current value, and drop the source that reports it."""
         self._source = _Settled(self.position())
 
 

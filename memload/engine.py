@@ -23,7 +23,7 @@ from memload.gpu.device_batches import Casts, DeviceBatches
 from memload.gpu.landing import gathered_elsewhere
 from memload.gpu.placing import Placer
 from memload.gpu.shared_frames import index_bytes
-from memload.iterators import BatchIterator, profiling, waiting
+from memload.iterators import BatchIterator, profiling, seconds_of, waiting
 from memload.memory.budget import local_threads
 from memload.memory.loops import between_batches
 from memload.memory.placing import caches_of
@@ -60,22 +60,22 @@ _FORKED = (
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """How the native engine works; the defaults are chosen by measurement, and results never depend on them.
+    """Settings of the native engine that are rarely needed; batches never depend on them. Defaults were measured.
 
     Attributes:
         threads: threads that gather; None: the CPUs that this process may use, divided by the processes of its node.
-        depth: batches gathered ahead of the one in the loop; each costs the bytes of one batch.
-        transform_threads: threads that run ``map`` functions and ``batch_transform``; each adds a batch to those ahead.
-            None: as many as gather, at most 8, of which so many work at once as are fastest together, found by trying.
+        depth: how many batches are gathered ahead of the one in the loop; each takes the memory of one batch.
+        transform_threads: threads that run ``map`` functions and ``batch_transform``; each adds one batch to those
+            ahead. None: as many as gather, at most 8; how many of them work at once is found by trying.
         isa: instruction set, one of ``memload._core.isas()``; None: the best.
-        streaming: whether batches are written past the cache; None: if the slots exceed 1.5 times the last level cache.
-        direct: whether rows of more than 64 KB that are not in the page cache are read past it (``O_DIRECT``), with 8
-            threads or more and 2 MB for each while that lasts. True: up to twice as fast as through the page cache, but
-            the next pass finds nothing there. False: never. None: a pass reads directly unless it wants again what was
-            read so before (half of its bytes, or more than 1.5 times what the files hold within the pass itself) and
-            the files fit into half of the free memory; then it goes through the page cache, and later passes find the
-            rows there. Files that this user neither owns nor may write are read directly with True alone, since the
-            kernel does not tell what of them is in the page cache.
+        streaming: whether batches are written past the processor's cache; None: if slots exceed 1.5 times its size.
+        direct: whether rows of more than 64 KB that are not in the page cache are read past it (``O_DIRECT``), by at
+            least 8 threads with a buffer of 2 MB each. True: up to twice as fast as through the page cache, but later
+            passes find nothing there. False: never. None: directly while rows are read for the first time, and always
+            if the files exceed half of the free memory; through the page cache once half of a pass's bytes were read
+            so before, or if a pass reads more than 1.5 times what its files hold. Files that this user neither owns
+            nor may write are read directly with True alone, since the kernel does not tell what of them is in the
+            page cache.
         pinned_bytes: with ``device=``, the most bytes of slots that are pinned; None: as many as the driver grants.
             Slots beyond it are pageable, and copied to the device several times slower.
     """
@@ -132,9 +132,10 @@ class PassSettings:
         drop_last: whether a last batch of fewer rows is left out.
         depth: batches gathered ahead, those that threads transform included.
         threads: threads that gather.
-        recipe: what becomes of a gathered batch; None: the loop gets it as it is.
-        transform_threads: threads that do it, 0 if there is nothing to do.
-        pins: whether batches are gathered into pinned memory of torch's.
+        recipe: the transforms and late casts of a gathered batch; None: the loop gets it as it is.
+        transform_threads: threads that apply them, 0 if there are none.
+        pins: whether batches are gathered into pinned memory of torch's allocator.
+        joined: whether it is that of one source of several, whose room is judged together.
     """
 
     source: Source
@@ -147,6 +148,7 @@ class PassSettings:
     recipe: Recipe | None
     transform_threads: int
     pins: bool = False
+    joined: bool = False
 
     @classmethod
     def of(cls, loader: FastLoader[Any], source: Source) -> PassSettings:
@@ -175,7 +177,7 @@ class PassSettings:
     def pipeline(self, loader: FastLoader[Any], reuse: _core.Pipeline | None, **where: Any) -> _core.Pipeline:
         """Return a pipeline for one pass, on the slots of an earlier one if given; `where`: its further arguments."""
         options = loader._engine
-        if reuse is None and not self.pins:
+        if reuse is None and not self.pins and not self.joined:
             check_room(self.source, self.slot_rows, self.depth, -(-self.planned_rows // self.batch_rows))
         return _core.Pipeline(
             self.source.pipeline_fields(),
@@ -207,11 +209,7 @@ class PassSettings:
         placer: Placer | None,
         before: Transforming | None,
     ) -> Gatherer:
-        """Return the gatherer with what lies around it.
-
-        That transforms its batches, in the memory of an earlier pass, notices changes of what it reads, and hands
-        batches out on a device.
-        """
+        """Return the gatherer with what transforms its batches, notices changes of files, and hands out on a device."""
         if self.recipe is not None:
             ahead = PlannedRows(self.batch_rows, self.drop_last)
             gatherer = Transforming(gatherer, self.recipe, ahead, paced(loader, self.transform_threads), before)
@@ -225,14 +223,14 @@ class PassSettings:
 
 
 def gathering(kept: Gatherer | None) -> Gatherer | None:
-    """Return what gathered in an earlier pass, without what was laid around it."""
+    """Return the gatherer of an earlier pass, without the layers around it."""
     while isinstance(kept, UpToDate | Transforming | DeviceBatches):
         kept = kept.gatherer
     return kept
 
 
 def transforming(kept: Gatherer | None) -> Transforming | None:
-    """Return what transformed the batches of an earlier pass, if anything did."""
+    """Return the layer that transformed the batches of an earlier pass; None if there was none."""
     while isinstance(kept, UpToDate | DeviceBatches):
         kept = kept.gatherer
     return kept if isinstance(kept, Transforming) else None
@@ -247,7 +245,7 @@ class Gatherer(PlanSink, Protocol):
     """Batches gathered ahead."""
 
     def begin(self, seed: PassSeed) -> None:
-        """Know what the randomness of the pass follows from; called once, before the first rows come."""
+        """Receive the seed of the random numbers of this pass; called once, before the first rows."""
 
     def next(self, timeout: float) -> Any:
         """Return the next batch or an `Outcome`, None at the end of the plan; waits ``timeout`` seconds, 0: for ever.
@@ -299,7 +297,7 @@ def _threads(loader: FastLoader[Any]) -> int:
     if loader._engine.threads is not None:
         return loader._engine.threads
     if loader.num_workers:
-        return operator.index(loader.num_workers)
+        return min(operator.index(loader.num_workers), _MOST)
     return local_threads()
 
 
@@ -317,11 +315,11 @@ class NativePass(BatchIterator):
     def __init__(self, loader: FastLoader[Any], gatherer: Gatherer) -> None:
         self._gatherer = gatherer
         self._host = pinned_by(loader)
-        self._timeout = float(loader.timeout)
+        self._timeout = seconds_of(loader.timeout)
         self._asked = 0
         self._turn = threading.Lock()  # several threads may call next(), but samplers may be generators: one at a time
         # A stock iterator pulls a batch of indices for each next(); with workers, so many more when it starts.
-        self._lead = loader.num_workers * (loader.prefetch_factor or 0)
+        self._lead = operator.index(loader.num_workers or 0) * operator.index(loader.prefetch_factor or 0)
         self._started = time.perf_counter()
         self._wall = 0.0
         self._process = os.getpid()
@@ -443,7 +441,7 @@ class NativePass(BatchIterator):
         if self._process != os.getpid():
             return  # its threads and their memory are the parent's
         loader._finished += self.stats()
-        self._gatherer.close(loader.persistent_workers, self._late)
+        self._gatherer.close(bool(loader.persistent_workers), self._late)
         loader._kept = self._gatherer if loader.persistent_workers else None
 
     def __del__(self) -> None:

@@ -54,7 +54,15 @@ class Lender:
 
 @dataclass(frozen=True)
 class Field:
-    """One field of every row: its dtype, the shape it has in one row, and the column that finds its bytes.
+    """One field of a dataset: the dtype and shape that it has in a row, and the column that finds each row's bytes.
+
+    Made by `memload.open`, `memload.from_arrays` and the like; `ds.fields` has them by name. Beside the attributes
+    below, ``rows``, ``row_bytes`` and ``nbytes`` give its size, and ``gather(rows)`` reads some of its rows.
+
+    Attributes:
+        dtype: of the elements, as stored.
+        shape: of one row; a side is None where rows differ in length.
+        column: native arithmetic from a row's number to its bytes.
 
     Example:
         >>> import memload, torch
@@ -67,9 +75,9 @@ class Field:
     column: AnyColumn = field(repr=False)
     lenders: tuple[Lender, ...] = field(default=(), compare=False, repr=False)
     digest: str = field(default="", compare=False, repr=False)
-    """What tells the files that were read from others of the same form, without reading them; "" if nothing does."""
+    """A digest that tells the files from others of the same form without reading their rows; "" if there is none."""
     blocks: Blocks | None = field(default=None, compare=False, repr=False)
-    """What reads all rows faster than row by row, where what is stored together is one element of many rows."""
+    """Reads all rows chunk by chunk, which is faster than row by row where chunks hold one element of many rows."""
 
     def __post_init__(self) -> None:
         expected = row_nbytes(self.dtype, self.shape)

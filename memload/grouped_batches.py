@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils.data import SequentialSampler
 
 from memload import _core
 from memload.draws import Indices
@@ -27,6 +28,7 @@ from memload.pipelined import longest_close
 from memload.planned_rows import PlannedRows
 from memload.ragged_rows import is_ragged, split_by
 from memload.seeding import PassSeed
+from memload.slot_room import check_joined_room
 from memload.stats import LoaderStats
 
 if TYPE_CHECKING:
@@ -60,7 +62,10 @@ class GroupSettings:
         settings = [PassSettings.of(loader, one) for one in source.sources]
         depth = min(one.depth for one in settings)
         shares = [one.planned_rows * one.source.rows // max(1, source.rows) for one in settings]
-        each = [replace(one, depth=depth, planned_rows=n, pins=False) for one, n in zip(settings, shares, strict=True)]
+        each = [
+            replace(one, depth=depth, planned_rows=n, pins=False, joined=True)
+            for one, n in zip(settings, shares, strict=True)
+        ]
         return cls(source, tuple(each))
 
     @property
@@ -98,6 +103,8 @@ class GroupedBatches:
         self._source = settings.source
         self.rows, self.depth = settings.source.rows, settings.depth
         kept = reuse._pipelines if isinstance(reuse, GroupedBatches) else [None] * len(settings.each)
+        if not isinstance(reuse, GroupedBatches):
+            _check_room(settings, loader)
         self._pipelines: list[_core.Pipeline] = [
             one.pipeline(loader, old) for one, old in zip(settings.each, kept, strict=True)
         ]
@@ -112,17 +119,17 @@ class GroupedBatches:
         """Nothing random happens here."""
 
     def extend(self, rows: Indices) -> None:
-        """Take rows that follow those before."""
+        """Append rows to the plan; batches are cut from them in order."""
         self._plan.extend(rows)
         self._place_ahead()
 
     def push(self, rows: Indices) -> None:
-        """Take rows that are one batch."""
+        """Append the rows of one batch to the plan."""
         self._plan.push(rows)
         self._place_ahead()
 
     def finish(self) -> None:
-        """Know that nothing follows."""
+        """Mark the end of the plan."""
         self._plan.finish()
         self._place_ahead()
 
@@ -185,6 +192,12 @@ class GroupedBatches:
             return None
         batch = self._unpack[share.source](capsules)
         return iter([batch]) if len(share.counts) == 1 else _parts(batch, share.counts)
+
+
+def _check_room(settings: GroupSettings, loader: FastLoader[Any]) -> None:
+    batches = -(-sum(one.planned_rows for one in settings.each) // settings.each[0].batch_rows)
+    in_order = type(getattr(loader.batch_sampler, "sampler", None)) is SequentialSampler
+    check_joined_room(settings.source.sources, settings.slot_rows, settings.depth, batches, in_order=in_order)
 
 
 def _close(pipeline: _core.Pipeline, keep_slots: bool, end: float) -> None:

@@ -87,7 +87,7 @@ class GrowingSet:
                 leftover.unlink()
 
     def follow(self, plan: Mapping[str, str]) -> None:
-        """Take up what a writer with the same plan has left, or clear it; and be such a writer for the next one."""
+        """Adopt the complete shards of an interrupted writer with the same plan, or remove what another one left."""
         base = dump_index(ShardIndex(self._fields.specs, tuple(self._shards)))
         staging = self._open()
         self._journal = Journal(staging.unfinished, {"after": xxhash.xxh3_64_hexdigest(base), **plan})
@@ -101,7 +101,7 @@ class GrowingSet:
         return self._open().directory / f"shard-{len(self._shards):05d}.safetensors"
 
     def add(self, shard: ShardRecord) -> None:
-        """Have one more shard, which is complete there."""
+        """Record one more complete shard."""
         self._shards.append(shard)
         if self._journal is not None:
             self._journal.record(self._own_index())
@@ -121,7 +121,7 @@ class GrowingSet:
         self._open().check_process()
 
     def publish(self) -> None:
-        """Put the set in its place; ValueError if it has no shard."""
+        """Move the complete set to its final path; ValueError if it has no shard."""
         staging = self._open()
         if not self._shards:
             raise ValueError(f"{self._target}: not one row was written, so there is nothing to make a set of")

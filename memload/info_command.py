@@ -58,7 +58,7 @@ def _how(field: Field) -> str:
 
 
 def _told_one_by_one(paths: list[str], given: dict[str, Any]) -> bool:
-    """Tell of each array of a file; false if it has none that have names, or if `key` picks some."""
+    """Print a line for each named array of a file; return False if there is none, or if `key` selects some."""
     if len(paths) != 1 or "key" in given:
         return False
     names = [name for name in names_at(Path(paths[0]), Stated(trust=given.get("trust"))) if name]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -51,3 +52,16 @@ def waiting(iterator: object) -> contextlib.AbstractContextManager[Any]:
     The name begins as that of stock iterators does, by which programs that read profiles know it.
     """
     return torch.autograd.profiler.record_function(f"enumerate(DataLoader)#{type(iterator).__name__}.__next__")
+
+
+def seconds_of(timeout: Any) -> float:
+    """Return a loader's ``timeout``, which may be any number that can be added to a time; 0: no limit.
+
+    Raises:
+        OverflowError: nothing can wait that long.
+    """
+    seconds = float(0.0 + timeout)
+    if seconds > threading.TIMEOUT_MAX:
+        most = f"{threading.TIMEOUT_MAX:.0f}"
+        raise OverflowError(f"timeout={timeout!r}: at most {most} seconds can be waited; 0 waits for ever")
+    return seconds if seconds > 0 else 0.0

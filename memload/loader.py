@@ -55,44 +55,47 @@ _FIXED = ("threads", "depth", "cast", "options", "ragged", "device", "static_buf
 class FastLoader(DataLoader[T]):
     """Yields the batches that ``torch.utils.data.DataLoader`` yields with the same arguments, faster.
 
-    All arguments of ``DataLoader`` keep their meaning, order, defaults and errors. Datasets that memload reads natively
-    (its own, TensorDataset, StackDataset, Subset, ConcatDataset and nestings, ``Float32View`` of these, TensorDict, and
-    any with a method ``__memload__()`` that returns a memload dataset) are, with the default collation, gathered by
-    native threads into reused memory; every other dataset runs on the stock machinery, with equal results. ``engine``
-    says which it is, and ``why``. What each argument means on either engine is in docs/dataloader-arguments.md:
-    natively ``num_workers`` is the number of threads, 0 lets memload choose; ``prefetch_factor``, where given, is the
-    depth.
+    All arguments of ``DataLoader`` keep their meaning, order, defaults and errors. There are two engines:
 
-    A sampler that torch does not know is pulled when a stock loader pulls it: for each batch, and with ``num_workers``
-    so many batches ahead. Without workers its batches are not gathered ahead, unless ``depth`` is given, which also
-    allows that the sampler is pulled ahead.
+    - "native": with the default collation, native threads gather batches into reused memory. For memload's datasets,
+      TensorDataset, StackDataset, Subset, ConcatDataset, TensorDict, nestings of these, ``Float32View``, and any
+      dataset with a method ``__memload__()`` that returns a memload dataset.
+    - "torch", the stock machinery: torch's own DataLoader code, with equal results. For everything else.
+
+    ``engine`` says which of them a loader uses, and ``why`` the reason. docs/dataloader-arguments.md has the meaning of
+    each argument on either engine. On the native one ``num_workers`` is a number of threads (0: memload chooses), and
+    ``prefetch_factor``, where given, is the depth.
+
+    A sampler of a class that is not torch's or memload's is iterated when a stock loader iterates it: once for each
+    batch, and with ``num_workers`` that many times ``prefetch_factor`` batches ahead. Without workers its batches are
+    gathered ahead only if ``depth`` is given, which also allows iterating the sampler ahead.
 
     Args:
         dataset: any dataset.
         batch_size, shuffle, sampler, ...: as in ``DataLoader``.
         threads: native threads; default: the CPUs that this process may use (affinity and cgroup quota), divided by the
-            environment's LOCAL_WORLD_SIZE. More cost nothing but contention.
-        depth: batches gathered ahead, default 2, and up to 8 where batches are smaller than 700 KB. Memory is
-            ``(depth + 1)`` batches; see ``nbytes``.
-        cast: for each named field a ``Cast``, done while gathering, such as
-            ``{"stim": Cast(torch.bfloat16, norm_removed=True)}``. Keys are field names; for a TensorDataset positions.
-            On the stock engine the same cast follows the collation. Scales, means by channel, layouts, crops and flips
-            are in docs/cast.md.
+            environment's LOCAL_WORLD_SIZE. More threads than CPUs only compete with each other.
+        depth: how many batches are gathered ahead of the loop; default 2, and up to 8 where batches are smaller than
+            700 KB. A pass takes the memory of ``depth + 1`` batches; see ``nbytes``.
+        cast: a ``Cast`` for each field that is to be converted, applied while gathering, such as
+            ``{"stim": Cast(torch.bfloat16, norm_removed=True)}``. Keys are field names, or positions for a
+            TensorDataset. On the stock engine the same cast is applied after the collation. See docs/cast.md for
+            scales, means by channel, layouts, crops and flips.
         batch_transform: a function of one batch, such as a torchvision v2 transform, an ``nn.Module`` or a compiled
             pipeline; the loop gets what it returns. It follows the cast, runs ahead of the loop in background threads
             under ``torch.no_grad()``, and draws random numbers that follow from (base seed, epoch, rows of the batch).
             On the stock engine it runs inside ``next()``. ``ds.map(fn)`` is the same for single samples.
-        ragged: the form of batches of fields whose rows differ in length, "offsets", "padded", ("padded", -100) for
-            another pad than 0, or "jagged", or such by field, as ``ds.with_ragged`` takes it; ``dataset`` is then that
-            dataset.
-        device: where batches go, such as "cuda" (the device that is current when a pass begins) or
-            ``torch.device("cuda", 1)``. They cross the bus as they are stored, through pinned memory and ahead of the
-            loop, and are cast and transformed on the device; the loop's current stream waits for them, the CPU does
-            not. ``nbytes`` is then pinned memory, and ``device_nbytes`` that of the device. On the stock engine, too.
-        static_buffers: so many sets of tensors at fixed addresses, into which batches are copied in turn, as CUDA
-            graphs need them; see docs/gpu.md. A batch is valid until the loop has asked for so many more, less one.
+        ragged: how batches hold fields whose rows differ in length: "offsets", "padded", ("padded", -100) to pad with
+            another number than 0, or "jagged"; or a dict of these by field. The loader's ``dataset`` is then
+            ``dataset.with_ragged(ragged)``.
+        device: the device on which batches arrive, such as "cuda" (the device that is current when a pass begins) or
+            ``torch.device("cuda", 1)``; on either engine. Batches are copied as they are stored, through pinned memory
+            and ahead of the loop, and are cast and transformed on the device; the loop's current stream waits for
+            them, the CPU does not. ``nbytes`` is then pinned memory, and ``device_nbytes`` memory of the device.
+        static_buffers: how many sets of tensors at fixed addresses there are, into which batches are copied in turn,
+            as CUDA graphs need them; see docs/gpu.md. With k sets, the k-th ``next()`` after a batch overwrites it.
             All batches must be of one size: give ``drop_last=True`` where the last would be smaller.
-        options: an ``EngineOptions`` for all that is rarely touched; excludes ``threads`` and ``depth``.
+        options: an ``EngineOptions`` with further, rarely needed settings; excludes ``threads`` and ``depth``.
 
     Raises:
         ValueError: an argument is out of range, or two exclude each other.
@@ -234,11 +237,14 @@ class FastLoader(DataLoader[T]):
 
     @property
     def device_nbytes(self) -> int:
-        """Bytes of the device that a pass takes at most: batches under way, ahead and in the loop's hands, and buffers.
+        """The most bytes of the device's memory that a pass takes for batches and for ``static_buffers``.
 
-        Without ``device=``, for rows that lie on a device already, and on the stock machinery, which does not know its
-        batches beforehand, only those of ``static_buffers``: there, and where ``batch_transform`` makes batches, as the
-        first batch has shown them. Batches that the loop keeps, and what ``batch_transform`` makes of one, come on top.
+        Batches are those being copied, those ready ahead of the loop, and the one in the loop. Batches that the loop
+        keeps, and what ``batch_transform`` allocates, come on top.
+
+        Only ``static_buffers`` are counted without ``device=``, for rows that lie on the device already, and on the
+        stock machinery, which does not know its batches in advance. There, and with ``batch_transform``, the size of
+        the buffers is known from the first batch on.
         """
         source = self._resolved()
         buffers = 0 if self._buffers is None else self._buffers.nbytes
@@ -253,13 +259,13 @@ class FastLoader(DataLoader[T]):
         return sum(map(device_bytes, each)) + (buffers or count * sum(map(handed_bytes, each)))
 
     def stats(self) -> LoaderStats:
-        """Return where the time of the native passes went so far; printing it says what limits."""
+        """Return counters of the native passes so far; printed, they say where time went and what the bottleneck is."""
         return sum((live.stats() for live in list(self._passes)), self._finished)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the loop stands, as plain data that json or ``torch.save`` can keep, at any moment.
+        """Return the position of the loop, as plain data that json or ``torch.save`` can store; at any moment.
 
-        It counts the batches that the loop was handed, not those that were prefetched. Generators that were given to
+        It counts the batches that the loop has received, not those that were prefetched. Generators that were given to
         the loader or its sampler are part of it; torch's global generator is not, see docs/checkpointing.md.
 
         Raises:
@@ -279,12 +285,12 @@ class FastLoader(DataLoader[T]):
         return self._state.state_dict(self)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Let the next ``iter()`` go on where ``state_dict()`` was called; the passes after it are whole ones.
+        """Make the next ``iter()`` resume where ``state_dict()`` was called; passes after that are whole epochs.
 
         The number of threads, the depth and, for ``DistributedSampler``, the number of ranks may have changed since.
 
         Args:
-            state_dict: what ``state_dict()`` returned; an empty dict: begin an epoch.
+            state_dict: what ``state_dict()`` returned; an empty dict starts a new epoch.
 
         Raises:
             ValueError: it is of another dataset, batch size, sampler or format version; the message names what differs.

@@ -101,13 +101,13 @@ class MappedDataset(Dataset[Any]):
 
     @property
     def tier(self) -> Tier | None:
-        """The tier of the rows before the function; None where parts differ, or nobody knows."""
+        """The tier of the rows that the function gets; None where parts differ, or it is unknown."""
         found = getattr(self.base, "tier", None)
         return found if isinstance(found, Tier) else None
 
     @property
     def tier_reason(self) -> str:
-        """Why "auto" keeps these rows where they are, and no results of the function; empty where it was not asked."""
+        """Why the tier "auto" keeps these rows where they are instead of the results; empty if it was not asked for."""
         return self._reason or getattr(self.base, "tier_reason", "")
 
     def cache(
@@ -119,31 +119,32 @@ class MappedDataset(Dataset[Any]):
         progress: bool | None = None,
         **tier_options: Any,
     ) -> memload.dataset.Dataset | MappedDataset:
-        """Return a dataset of the same samples, each computed once; ``fn`` must not draw random numbers.
+        """Compute every sample once, store the results, and return a dataset that reads them.
 
-        What is stored is known by its rows and its code: the files (their paths, sizes and times of change) or bytes
-        of the base, and the functions' bytecode, constants, captured values and the global functions that they call.
-        When one of these changes, it is computed anew beside the old; ``memload cache list`` and ``rm`` show and remove
-        what there is. Interrupted, the same call goes on. A process that comes while another one computes it waits.
+        ``fn`` must not draw random numbers. Results are identified by a hash of the rows and the code: the files (their
+        paths, sizes and modification times) or bytes of the base, and the functions' bytecode, constants, captured
+        values and the global functions that they call. When any of these changes, results are computed anew beside the
+        old ones; ``memload cache list`` and ``rm`` show and remove entries. The same call resumes an interrupted one,
+        and waits while another process computes the same results. See docs/caching.md.
 
         Args:
-            where: a directory for any number of such results, each in one of its own; or, without one, "ram", to keep
-                this one in the memory of this process, or "auto", to do so if it fits.
-            tier: on which tier results in a directory are read: "mmap" if not given, "direct", "hybrid" or "ram". Or
-                "auto": what the matrix of docs/tiers.md says of what the function makes, of free RAM and of free disk,
-                with ``tier_reason``. If results fit neither, this is the mapped dataset, its rows on the tier
-                that suits them, and functions run for every batch.
-            version: a text that stands for the functions, for those that hold what cannot be hashed, and for the base,
-                if it is not known again otherwise. Change it whenever they change.
+            where: a directory for any number of such results, each in a directory of its own; or "ram", to keep these
+                in the memory of this process; or "auto", to do so if they fit.
+            tier: the tier on which results in a directory are read: "mmap" (the default), "direct", "hybrid" or "ram".
+                Or "auto", which follows the matrix of docs/tiers.md by the size of the results, free RAM and free disk,
+                and explains itself in ``tier_reason``. If the results fit nowhere, the mapped dataset is returned, its
+                rows on the tier that suits them, and functions run for every batch.
+            version: a text that identifies the functions if they hold something that cannot be hashed, and the base if
+                it cannot be identified otherwise. Change it whenever they change.
             progress: whether to show a bar once it takes longer than a second; None shows it on a terminal.
-            tier_options: what `tier` takes besides, such as ``cache_bytes=``; see ``Dataset.with_tier``.
+            tier_options: further arguments of the tier, such as ``cache_bytes=``; see ``Dataset.with_tier``.
 
         Raises:
-            ValueError: a function draws random numbers, or gives something else when it is called again; or it cannot
+            ValueError: a function draws random numbers, or gives another result when it is called again; or it cannot
                 be hashed, and there is no version. Or `where` is a tier that reads files, without a directory for them.
             TypeError: a sample is not made of tensors, arrays, numbers and texts.
             RuntimeError: a function failed; the message names the rows, and has its error as cause.
-            DiskSpaceError, MemoryError: there is not 1.2 times the room for all rows.
+            DiskSpaceError, MemoryError: less than 1.2 times the bytes of all results are free.
 
         Example:
             >>> import memload, tempfile, torch

@@ -45,10 +45,10 @@ class NotNative(Exception):  # noqa: N818 - an answer, not an error: the loader 
 
 @dataclass(frozen=True)
 class Conversion(Cast):
-    """What a dataset's own format makes of a field that is stored with another dtype, whichever it be.
+    """The conversion of a field from its stored dtype that a dataset's own format implies; to any dtype.
 
     Args:
-        then: a cast that the loader does to what comes out.
+        then: the loader's cast of the converted field.
     """
 
     then: Cast | None = None
@@ -69,16 +69,16 @@ class Source:
     Attributes:
         fields: by key, in the order of a batch.
         layout: the containers in which they lie there.
-        casts: what becomes of a field on the way; fields without an entry stay as they are.
+        casts: casts of fields, applied while gathering; fields without an entry stay as they are.
         takes_lists: whether ``dataset[[3, 1]]`` is the batch of these rows.
         whole: whether a stock loader's collate function gets a batch, rather than a list of samples.
-        collate: what is done to each batch, then; None: nothing.
-        watches: what shows whether what is read was changed meanwhile.
+        collate: that function, which is called with each gathered batch; None: none is called.
+        watches: detect whether the data is changed during a pass.
         maps: functions that each sample goes through after the gather, in this order.
-        late_casts: what becomes of a field after the gather: of the batches made of mapped samples, and of pictures
-            whose pixels change their places.
+        late_casts: casts of fields that are applied after the gather: to batches of mapped samples, and to pictures
+            that are cropped, flipped or laid out anew.
         tags: fields that are ints in a sample of the dataset.
-        raw: whether the gather leaves all casts to a device, which does them to batches that lie there.
+        raw: whether batches are gathered uncast, since they are cast on a device.
     """
 
     fields: Mapping[Key, Field]
@@ -146,7 +146,7 @@ class Source:
 
     @property
     def late_row_bytes(self) -> int:
-        """Bytes of a row of the pictures that are made behind the gather."""
+        """Bytes per row of the fields that are cast after the gather."""
         late = {} if self.maps else self.late_casts or {}
         return sum(
             math.prod(cast.row_shape(self.fields[key].shape)) * cast.dtype.itemsize for key, cast in late.items()

@@ -23,6 +23,8 @@ from memload.sources.paths import PathLike, paths_of
 from memload.sources.ragged_arrays import field_of
 from memload.sources.raw import open_raw
 
+_SUITED = {"device": "device", "cache_bytes": "hybrid", "on_pressure": "hybrid"}  # tiers of options; of others: ram
+
 
 def open(  # noqa: A001 - users call it memload.open
     path: PathLike | Sequence[PathLike],
@@ -46,28 +48,30 @@ def open(  # noqa: A001 - users call it memload.open
             are sorted as numbers.
         field: the name for the one field of a .npy file or of bare rows, "data" if not given; or another name for the
             one array that `key` picks.
-        key: which arrays of a file of several become fields: a name such as "stim" or "train/stim", a list of names, or
-            a mapping from names of fields to these. All if not given; they must have the same number of rows.
-        trust: of a file of torch.save: unpickle any class, which runs whatever code the file names.
-        dtype: of bare rows: a torch or numpy dtype, or a name such as "bfloat16".
-        shape: of one bare row, such as (425, 425, 3), or 100, or () for a single number.
-        offset: bytes before the first bare row; 0 if not given, in a file of no other format.
-        max_open_files: how many of its files may be open at once, those read last, while rows are read past the page
-            cache; mapped files have no descriptor. If not given, it is half of the descriptors that the process
-            may have, at most 256, for all datasets together.
+        key: which arrays of a file become fields: a name such as "stim" or "train/stim", a list of names, or a mapping
+            from names of fields to names of arrays. Default: all; they must have the same number of rows.
+        trust: for a file of torch.save: unpickle any class, which runs whatever code the file names. Only for files
+            whose writer you trust.
+        dtype: for a file of bare rows: a torch or numpy dtype, or a name such as "bfloat16".
+        shape: for a file of bare rows: the shape of one row, such as (425, 425, 3), or 100, or () for a single number.
+        offset: for a file of bare rows: the number of bytes before the first row; default 0.
+        max_open_files: how many of the dataset's files may be open at once while rows are read past the page cache;
+            those read last are kept. Mapped files have no descriptor. Default: half of the descriptors that the
+            process may have, at most 256, for all datasets together.
         tier: where rows are kept while they are read: "mmap", "direct", "ram", "hybrid", "auto", "device" or
             "pinned"; see docs/tiers.md.
-        tier_options: what `Dataset.with_tier` takes besides, such as ram_dtype= or cache_bytes=.
+        tier_options: further arguments of `Dataset.with_tier`, such as ram_dtype= or cache_bytes=.
 
     Raises:
         FileNotFoundError, PermissionError: the path is missing or cannot be read.
-        FormatError: it is empty, cut short, malformed or of no known format, or its rows cannot be read in place.
+        FormatError: it is empty, truncated, malformed or of no known format, or its rows cannot be read in place.
         ShardFormatError: a directory of shards or a safetensors header is malformed; it is a FormatError.
         KeyError: `key` names nothing that is there.
         ValueError: the arrays differ in their number of rows, or several paths in fields, dtypes or shapes.
         ImportError: the package that reads the format is not installed; the message says how to install it.
         MemorySpaceError: the tier does not fit into memory.
-        TypeError: an argument is given that this format states itself, or an option that is for another tier.
+        TypeError: an argument does not apply to this format (a .npy file states its own dtype), or an option of another
+            tier is given.
 
     Example:
         >>> import memload, numpy, tempfile
@@ -78,7 +82,8 @@ def open(  # noqa: A001 - users call it memload.open
     """
     check_option_names(tier_options, "memload.open")
     if as_tier(tier) is Tier.MMAP and tier_options:
-        raise TypeError(f'{", ".join(tier_options)}: for another tier; give tier= as well, as in tier="ram"')
+        example = next((suited for name, suited in _SUITED.items() if name in tier_options), "ram")
+        raise TypeError(f'{", ".join(tier_options)}: for another tier; give tier= as well, as in tier="{example}"')
     stated = Stated(field, key, trust, dtype, shape, offset)
     open_one = open_fields if dtype is None and shape is None else _open_stated
     places = paths_of(path)
@@ -105,12 +110,12 @@ _MOST_LISTED = 100
 def from_arrays(arrays: Mapping[str, Any] | None = None, /, **fields: Any) -> Dataset:
     """Return a dataset on arrays in memory, without copying them.
 
-    What is written to the arrays shows in rows that are read later. They are kept alive, and must stay where they are:
+    Changes of the arrays show in rows that are read later. The arrays are kept alive, and must not be moved in memory:
     once `tensor.share_memory_()` or `tensor.set_()` has moved a tensor, reading raises RuntimeError.
-    A memmap is read as the file it maps: worker processes map it again, and a file that is cut short raises.
+    A memmap is read as the file that it maps: worker processes map it again, and a truncated file raises an error.
 
     Args:
-        arrays: fields by name, for names that are no keywords or come from elsewhere; they precede `fields`.
+        arrays: a mapping from names to fields, for names that are not valid keywords; they precede `fields`.
         fields: numpy arrays, memmaps and CPU tensors (rows, *shape) of equal length. Each row must be one run of bytes;
             rows may lie apart, so every second row or one channel block of a larger array will do.
 

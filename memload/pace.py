@@ -52,13 +52,13 @@ class Pace:
         return following
 
     def begin(self, now: float) -> None:
-        """Know that a thread begins a piece of work."""
+        """Record that a thread begins a piece of work."""
         if self._working:
             self._busy += now - self._since
         self._working, self._since = self._working + 1, now
 
     def end(self, now: float, work: int, processor: float) -> bool:
-        """Know that a piece of work is done; returns whether more may work now than before.
+        """Record that a piece of work is done; returns whether more threads may work now than before.
 
         Args:
             now: what time it is, in seconds.

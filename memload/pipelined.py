@@ -30,15 +30,15 @@ class PipelinedBatches(abc.ABC):
         """Nothing random happens here."""
 
     def extend(self, rows: Indices) -> None:
-        """Take rows that follow those before."""
+        """Append rows to the plan; batches are cut from them in order."""
         self._pipeline.extend(rows)
 
     def push(self, rows: Indices) -> None:
-        """Take rows that are one batch."""
+        """Append the rows of one batch to the plan."""
         self._pipeline.push(rows)
 
     def finish(self) -> None:
-        """Know that nothing follows."""
+        """Mark the end of the plan."""
         self._pipeline.finish()
 
     @abc.abstractmethod

@@ -27,16 +27,16 @@ class PlannedRows:
         self._finished = False
 
     def extend(self, rows: Indices) -> None:
-        """Take rows that follow those before."""
+        """Append rows to the plan; batches are cut from them in order."""
         self._stream.append(rows)
         self._left += len(rows)
 
     def push(self, rows: Indices) -> None:
-        """Take rows that are one batch."""
+        """Append the rows of one batch to the plan."""
         self._whole.append(rows)
 
     def finish(self) -> None:
-        """Know that nothing follows."""
+        """Mark the end of the plan."""
         self._finished = True
 
     @property
@@ -73,7 +73,7 @@ class PlannedRows:
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def skip(self, batches: int) -> None:
-        """Let go of the rows of so many batches; there must be as many."""
+        """Drop the rows of so many batches, which must have been planned."""
         if self._whole:
             for _ in range(batches):
                 self._whole.popleft()

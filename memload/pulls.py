@@ -116,7 +116,7 @@ class BatchStream:
             self._states.append((self._pulled, states))
 
     def _restore(self, position: Position) -> None:
-        """Let the sampler itself go back to where it stood."""
+        """Restore the sampler's own state."""
         self._pulled = position["batches"]
         states = position["states"]
         if "sampler" in states:
@@ -127,7 +127,7 @@ class BatchStream:
         self._open()
 
     def _end(self, position: Position) -> None:
-        """Bring the sampler to where it stood at the end of a pass, from where the next one is iterated."""
+        """Restore the state that the sampler had at the end of a pass, from which the next pass is iterated."""
         with self._rewound({}):
             self._restore(position)
             if next(self._batches, None) is not None:

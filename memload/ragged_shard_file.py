@@ -85,7 +85,7 @@ class RaggedShardFile:
         return ShardRecord(self._path.name, self.rows, end, sums, dict(self._items))
 
     def close(self) -> None:
-        """Give the descriptors back. May be called again."""
+        """Close the files. May be called again."""
         for stream in (stream for streams in self._streams.values() for stream in streams):
             stream.close()
 

@@ -24,7 +24,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from memload.batch_streams import KnownBatches, RowBatches, batch_stream, batches_known
+from memload.batch_streams import KnownBatches, RowBatches, batch_stream, batches_known, fits_a_list
 from memload.budget_batches import BudgetBatchSampler
 from memload.default_device import default_generator
 from memload.draws import LOOKAHEAD, DistributedRows, Draws, Position, Progress, RowStream, Stream
@@ -38,20 +38,20 @@ SEQUENTIAL_CHUNK = LOOKAHEAD
 
 
 class PlanSink(Protocol):
-    """What takes a plan: the native pipeline."""
+    """Receives the plan of a pass, row by row or batch by batch: the native pipeline, and layers around it."""
 
     def extend(self, rows: Indices) -> None:
-        """Take rows that follow those before."""
+        """Append rows to the plan; batches are cut from them in order."""
 
     def push(self, rows: Indices) -> None:
-        """Take rows that are one batch."""
+        """Append the rows of one batch to the plan."""
 
     def finish(self) -> None:
-        """Know that nothing follows."""
+        """Mark the end of the plan."""
 
 
 def known(sampler: object) -> bool:
-    """Whether this sampler's draws are known. Subclasses and patches may draw differently: only exact types are."""
+    """Whether this sampler can be planned as arrays: exact types only, as subclasses and patches may draw otherwise."""
     kind = type(sampler)
     return kind in _ITERATED_BY and getattr(kind, "__iter__", None) is _ITERATED_BY[kind]
 
@@ -64,7 +64,7 @@ def stream(sampler: Any, position: Position | None = None) -> RowStream:
 
 
 def planned(position: Position | None) -> bool:
-    """Whether a position tells of rows, not of batches that were pulled from a sampler."""
+    """Whether a position counts planned rows, rather than batches pulled from a sampler."""
     return position is not None and "batches" not in position
 
 
@@ -233,7 +233,7 @@ class StreamFeed:
         """Nothing was drawn so far: a stream begins with its first pull."""
 
     def pull(self, batches: int, ahead: int) -> None:
-        """Feed what a stock loader has drawn once it has pulled so many batches; what nobody sees, further ahead."""
+        """Feed the rows that a stock loader would have drawn by now, and more where nobody can observe the draws."""
         wanted = batches * self._batch_size
         if self._finished and not self._source.paced:
             return
@@ -388,7 +388,7 @@ def feed(
 
 def _drawn(batch_sampler: Any, rows: int, position: Position | None) -> RowStream | None:
     """The rows that a batch sampler batches, if its kind is known and all that it draws is there."""
-    if type(batch_sampler) is not BatchSampler or not known(batch_sampler.sampler):
+    if type(batch_sampler) is not BatchSampler or not known(batch_sampler.sampler) or not fits_a_list(batch_sampler):
         return None
     try:
         source = stream(batch_sampler.sampler, position)

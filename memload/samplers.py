@@ -28,16 +28,16 @@ from memload.sampled_rows import (
 class MixingSampler(Sampler[int]):
     """Draws rows from several joined datasets in proportion to a weight for each.
 
-    Every row's dataset is drawn at random by the weights. Its row is the next of that dataset's own shuffled order, in
-    which no row comes twice before each has come once; then it is shuffled anew. A pass over the sampler begins with
-    fresh orders. FastLoader plans the rows as arrays, tens of millions a second.
+    For each row, first a dataset is drawn at random by the weights; then the next row of that dataset's own shuffled
+    order is taken, in which every row comes once before any is repeated. A pass begins with newly shuffled orders.
+    FastLoader plans the rows as arrays, tens of millions a second.
 
     Args:
         dataset: what ``memload.concat({"name": dataset, ...})`` gave, or its ``select`` or ``split``; or torch's
             ConcatDataset, whose parts have no names.
         weights: for each dataset, by name or in order; they need not add up to one, and 0 leaves a dataset out.
-        num_samples: rows of one pass, an epoch; default: the rows of ``dataset``.
-        replacement: rows are drawn from their dataset independently of each other instead.
+        num_samples: rows in one pass (epoch); default: as many as ``dataset`` has.
+        replacement: whether rows are drawn from their dataset independently of each other instead.
         generator: draws one number a pass; default: torch's own.
 
     Raises:
@@ -90,19 +90,19 @@ class MixingSampler(Sampler[int]):
 
 
 class WeightedSampler(Sampler[int]):
-    """Draws rows with a weight for each, which may be changed at any time, and for any number of rows.
+    """Draws rows with probabilities proportional to their weights, which may be changed at any time.
 
-    As torch's WeightedRandomSampler, whose arguments it takes; that one is limited to 2**24 rows and reads its weights
-    once a pass. Draws are in float64: a row whose weight is less than 1e-16 of the sum may never come.
+    It takes the arguments of torch's WeightedRandomSampler, which is limited to 2**24 rows and reads its weights once a
+    pass. Draws are in float64: a row whose weight is less than 1e-16 of the sum may never come.
 
-    New weights hold from the next draw on. Rows are drawn 256 at a time, as the loader asks for them: a stock loader
-    for the next batch (with workers, for ``num_workers * prefetch_factor`` batches), FastLoader for ``depth`` batches
-    more. So they take effect after at most so many batches and 256 rows; what is planned already keeps the old ones.
+    New weights apply from the next draw on. Rows are drawn 256 at a time, as the loader asks for them: a stock loader
+    asks for the next batch (with workers, for ``num_workers * prefetch_factor`` batches), FastLoader for ``depth``
+    batches ahead. So new weights take effect after at most that many batches and 256 rows.
 
-    With replacement, weights that changed cost one running sum over all rows (milliseconds for 1e6 rows, a second or so
-    for 1e8), each row drawn a search in it (a microsecond or a few), and memory 8 bytes a row beside the weights.
-    Without replacement, a pass and every change within it put all rows in order once: 40 bytes a row meanwhile, and a
-    tenth of a microsecond or two.
+    Cost with replacement: a running sum over all rows whenever weights have changed (milliseconds for 1e6 rows, a
+    second or so for 1e8), a search in it for each row drawn (one to a few microseconds), and 8 bytes of memory a row
+    beside the weights. Without replacement: all rows are sorted once in each pass and after each change within it,
+    which takes 40 bytes a row meanwhile, and a tenth of a microsecond or two for each.
 
     Args:
         weights: one for each row, in any sequence, array or tensor; they need not add up to one. Copied.

@@ -44,29 +44,29 @@ def score(
     progress: bool | None = None,
     **loader: Any,
 ) -> Any:
-    """Return what a function gives for every row of a dataset, computed in chunks, in the dataset's order.
+    """Apply a function to every row of a dataset, in chunks and in the dataset's order, and return its results.
 
-    Memory is that of a few chunks and of the result. The function runs under ``torch.no_grad()``, and the modules that
-    it uses (it is one, or its code goes by their names) are in eval mode meanwhile, and as they were afterwards.
+    Memory is that of a few chunks and of the result. The function runs under ``torch.no_grad()``. The modules that it
+    uses (the function itself, or those that its code refers to) are put into eval mode meanwhile, and restored.
 
     Args:
         fn: takes a batch as a FastLoader gives it; returns a tensor whose first axis counts the rows, such as (rows,)
             or (rows, classes), or a dict of such tensors or lists of texts. What it gives for a row must not depend on
             which others are in the chunk.
         ds: any dataset with a length.
-        chunk: rows at once. More use a GPU better and take more of its memory.
-        path: the directory of shards to write, for results larger than RAM or to be used again. Interrupted, the same
-            call goes on there; complete, it opens what is there. The chunk may be another.
-        device: where batches are to be when the function gets them; results come back to the CPU.
-        version: with a path, a text that stands for the function, and for what else cannot be hashed. None: code and
-            contents are hashed, all weights among them.
+        chunk: how many rows the function gets at once. Larger chunks use a GPU better and take more of its memory.
+        path: the directory of shards to write, for results larger than RAM or to be used again. The same call resumes
+            an interrupted one, also with another `chunk`, and opens the results of a complete one.
+        device: the device on which the function gets its batches; results are moved to the CPU.
+        version: with a path, a text that identifies the function and whatever cannot be hashed. None: code and contents
+            are hashed, including all weights.
         progress: whether to show a bar once it takes longer than a second; None shows it on a terminal.
         loader: further arguments of FastLoader, such as ``cast`` or ``collate_fn``.
 
     Returns:
-        Without a path what the function returns, for all rows, on the CPU: `WeightedSampler` takes a tensor of one
-        number for each row. With a path a dataset, whose one field is named "score" where the function returns a
-        tensor; ``memload.zip(images=ds, teacher=scores)`` puts it beside the rows.
+        Without a path, what the function returns, for all rows, on the CPU; a tensor of one number for each row can be
+        the weights of a `WeightedSampler`. With a path, a dataset; its field is named "score" if the function returns a
+        tensor. ``memload.zip(images=ds, teacher=scores)`` joins it with the rows.
 
     Raises:
         RuntimeError: the function failed; the message names the rows, and has its error as cause.
@@ -219,7 +219,7 @@ def moved(batch: Any, device: torch.device) -> Any:
 
 @contextlib.contextmanager
 def evaluating(fn: Any) -> Iterator[None]:
-    """Put the modules that a function uses in eval mode; afterwards each of their submodules is as it was."""
+    """Within this context, the modules that a function uses are in eval mode; each submodule's mode is restored."""
     used = modules_used(fn)
     before = {id(inner): (inner, inner.training) for module in used for inner in module.modules()}
     try:

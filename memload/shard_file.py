@@ -81,7 +81,7 @@ class ShardFile:
         return ShardRecord(self._path.name, self.rows, end, {name: checksums[name] for name in self._fields})
 
     def close(self) -> None:
-        """Give the descriptor back. May be called again."""
+        """Close the file. May be called again."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
@@ -128,7 +128,7 @@ class BlockHasher:
         self._rows = 0  # of the current block so far
 
     def update(self, data: NDArray[np.uint8]) -> None:
-        """Take rows that follow those before: uint8 (rows, row_bytes)."""
+        """Append rows: uint8 (rows, row_bytes)."""
         for piece in self._pieces(data):
             self._current.update(np.ascontiguousarray(piece).data)
             self._rows += len(piece)

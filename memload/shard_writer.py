@@ -21,29 +21,29 @@ from memload.targets import target_of
 
 
 class ShardWriter:
-    """Writes a directory of shards as a stream; what was interrupted leaves nothing that opens.
+    """Writes a directory of shards row by row, or batch by batch; if it is interrupted, nothing is left that opens.
 
     The first row fixes the fields, their dtypes and shapes. The set appears under its name when the `with` block ends,
     and not at all if the block ends by an exception. Memory in use is about 4 MiB, or one row if that is larger;
     with a codec, 32 MiB or two of its blocks more.
 
     Args:
-        path: the directory to make.
-        shard_bytes: about how large a shard file may grow, in bytes or as "512MB"; a shard has one row at least.
-            Small shards move and verify piece by piece; each costs an open file while it is mapped.
+        path: the directory to create.
+        shard_bytes: about how large a shard file may grow, in bytes or as "512MB"; a shard has at least one row. Small
+            shards can be copied and verified one by one; more shards mean more mapped files.
         append: add shards to the set if it exists; fields must match. Readers see the old set until the end.
-        rows: how many rows will come, if known; the space on the disk is then checked at the first of them.
-        nbytes: how many bytes of items they have, if fields differ in length and it is known.
-        ragged: names of the fields whose rows may differ in length, or by name the axis along which they do, 0 or 1.
-            Texts need no mention.
+        rows: how many rows will be written, if known; the space on the disk is then checked at the first of them.
+        nbytes: how many bytes their items have, if rows differ in length and it is known.
+        ragged: names of the fields whose rows may differ in length, or a dict from names to the axis along which they
+            do, 0 or 1. Texts need not be named.
         codec: how to compress: a `Codec`, or its text such as "zstd:9", for all fields whose rows have at least 256
-            bytes or differ in length; or a dict of these by field, for those it names. None: rows lie as they are,
-            which loads fastest from memory. A set that is extended keeps its codecs.
-        resume: what is being written, in words by name, so that equal words mean equal rows; plain text only. Then a
-            writer that is interrupted leaves its complete shards in a hidden directory beside the set, and the next
-            one with an equal `resume` (and `shard_bytes`) verifies them and goes on: the first `rows_there` rows are
-            written already. One with other words clears them. None: what is interrupted is removed.
-        progress: whether to show a bar while what is there is verified; None shows it on a terminal.
+            bytes or differ in length; or a dict of these by field, for those it names. None: no compression, which
+            loads fastest from memory. A set that is extended keeps its codecs.
+        resume: a dict of texts that describes what is being written; equal texts promise equal rows. A writer that is
+            interrupted then leaves its complete shards in a hidden directory beside the set, and the next writer with
+            an equal `resume` (and `shard_bytes`) verifies them and continues: the first `rows_there` rows are written
+            already. One with another `resume` removes them. None: an interrupted writer's shards are removed.
+        progress: whether to show a bar while shards of an interrupted writer are verified; None shows it on a terminal.
 
     Raises:
         FileExistsError: `path` exists, and `append` is not set.

@@ -42,7 +42,7 @@ class Spool:
                 yield piece
 
     def close(self) -> None:
-        """Give the disk's space back, also that of the others in the file. May be called again."""
+        """Free the disk space of the file, including that of other spools in it. May be called again."""
         self._file.close()
 
 

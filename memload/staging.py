@@ -76,7 +76,7 @@ class Staging:
             )
 
     def publish(self, index: bytes) -> None:
-        """Put the shards and this index in place, in an order that shows no half-made set at any moment.
+        """Move the shards and this index into place, in an order that never shows an incomplete set.
 
         Raises:
             RuntimeError: called in a forked child.
@@ -105,7 +105,7 @@ class Staging:
         self.leave()
 
     def leave(self) -> None:
-        """Give the lock back and leave everything else for the next writer. May be called again."""
+        """Release the lock, and leave everything else for the next writer. May be called again."""
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1

@@ -99,7 +99,7 @@ class LoaderState:
         return {**self.__dict__, "_progress": None}  # a pass stays in its process
 
     def state_dict(self, loader: FastLoader[Any]) -> dict[str, Any]:
-        """Tell where the loader stands."""
+        """Return the loader's state."""
         if self._loaded is not None:
             return copy.deepcopy(self._loaded)
         progress = self._progress
@@ -160,7 +160,7 @@ class LoaderState:
         return self._progress
 
     def begun(self) -> None:
-        """Know that the pass stands, which was begun last."""
+        """Record that the pass begun last has been set up completely."""
         self._loaded = None
 
     def draw_base_seed(self, loader: FastLoader[Any]) -> bool:

@@ -15,28 +15,28 @@ class LoaderStats:
     """Counters of a loader's native passes, those under way included. Sizes in bytes, times in seconds.
 
     Attributes:
-        batches: batches handed to the loop.
+        batches: batches that the loop received.
         rows: rows in them.
         bytes_in: bytes read from the dataset for them.
         bytes_out: bytes written for them; more than ``bytes_in`` where a cast widens.
         gather_seconds: time that threads spent copying, casting and decoding, added up over threads.
         decode_seconds: how much of that went into decoding chunks that are stored compressed.
-        consumer_wait_seconds: time that the loop spent waiting for batches inside ``next()``, the sampler's own apart;
+        consumer_wait_seconds: time that the loop waited for batches inside ``next()``, without the time of its sampler;
             near 0: the loader is ahead, near ``wall_seconds``: the loop starves.
-        ring_full_seconds: time in which nothing was gathered because every slot was filled or lent; near
+        ring_full_seconds: time in which nothing was gathered because every slot was filled or in use by the loop; near
             ``wall_seconds``: the loader could go faster, the loop is the limit.
-        transform_seconds: time that functions of the user's took in background threads, added up over threads.
-        transform_wait_seconds: time that these threads waited for gathered batches, one at a time.
+        transform_seconds: time that the user's functions took in background threads, added up over threads.
+        transform_wait_seconds: time that these threads waited for gathered batches; at most one of them waits at once.
         wall_seconds: time from the start of each pass to its last batch.
-        fresh_batches: batches served from memory of their own, since the loop kept more batches than there are slots.
-        helped_pieces: pieces of batches that the waiting loop gathered itself.
+        fresh_batches: batches in newly allocated memory, since the loop kept more batches than there are slots.
+        helped_pieces: pieces of batches that the loop's own thread gathered while it waited.
         major_faults: reads that had to wait for the disk; 0 when the data is in the page cache.
-        advised_rows: rows that were asked for ahead, since reads went to the disk.
-        direct_bytes: bytes read past the page cache, those of batches that nobody took included; near ``bytes_in``: the
-            next pass finds nothing of them in memory.
+        advised_rows: rows that the kernel was asked to read ahead, since reads went to the disk.
+        direct_bytes: bytes read past the page cache, including batches that the loop never took; near ``bytes_in``: the
+            next pass will not find them in memory.
         cached_bytes: bytes copied out of the cache of the hybrid tier; near ``bytes_in``: hardly anything is read.
         copied_bytes: bytes copied to the device.
-        copies: copies in which native threads issued them, while batches were gathered.
+        copies: how many copies to the device native threads started while they gathered.
         copy_wait_seconds: time that the loop waited inside ``next()`` for a slot that was still being copied; near
             ``consumer_wait_seconds``: the bus is the limit.
         streaming: whether batches were written past the cache.
@@ -70,7 +70,7 @@ class LoaderStats:
 
     @property
     def limit(self) -> str:
-        """One sentence: what limits this loader, and what to change."""
+        """One sentence: what the bottleneck of this loader is, and what to change."""
         if self.batches == 0:
             return "Nothing was loaded natively so far."
         if self.fresh_batches > self.batches // 4:

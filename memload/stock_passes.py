@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch.utils.data import BatchSampler, IterableDataset, SubsetRandomSampler
 
-from memload.batch_streams import RowBatches, batch_stream, batches_known
+from memload.batch_streams import RowBatches, batch_stream, batches_known, fits_a_list
 from memload.draws import Indices, Progress, RowStream
 from memload.iterables import iterable_pass
 from memload.overtaking import Overtaking
@@ -95,7 +95,7 @@ class IndexSampler:
         return _Indices(self, self.pulls, progress)
 
     def undraw(self) -> None:
-        """Take back the base seed that a stock iterator drew for a pass which it takes up: it was drawn before."""
+        """Undo a stock iterator's draw of a base seed if it resumes a pass, whose base seed was drawn before."""
         undrawn, self._undrawn = self._undrawn, {}
         put_back(self._generators, undrawn)
 
@@ -165,7 +165,8 @@ def _pulls(
     batched = type(sampler) is BatchSampler
     inner = sampler.sampler if batched else sampler
     # The indices of a SubsetRandomSampler may be anything that the dataset knows.
-    if planned(progress.resumed) or (known(inner) and type(inner) is not SubsetRandomSampler):
+    fits = not batched or fits_a_list(sampler)
+    if planned(progress.resumed) or (fits and known(inner) and type(inner) is not SubsetRandomSampler):
         try:
             source = stream(inner, progress.resumed)
             return _RowBatches(source, sampler.batch_size if batched else None, batched and sampler.drop_last)

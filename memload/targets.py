@@ -33,7 +33,7 @@ def target_of(path: Any) -> Path:
 
 @contextlib.contextmanager
 def makes(target: Path) -> Iterator[None]:
-    """Say of a directory that cannot be made which it is, what is in its way, and what to do."""
+    """Within this context, errors of creating a directory say which directory, what is in its way, and what to do."""
     try:
         yield
     except MemloadError:

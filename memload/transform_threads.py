@@ -168,6 +168,10 @@ class Transforming:
         self._end_threads(0.0 if at_once else _PATIENCE)
         self.gatherer.close(keep_slots, at_once)
 
+    def give_back(self) -> None:
+        """Free memory that is kept for batches to come. May be called from any thread."""
+        self._slots.give_back()
+
     def _end_threads(self, patience: float) -> None:
         """Let no thread ask for a batch any more, and wait so many seconds for those within a function to end."""
         if self._process != os.getpid():

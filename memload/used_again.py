@@ -17,7 +17,8 @@ from memload.collating import FieldSlots
 from memload.dense import is_dense
 from memload.seeding import Randomness
 
-_LARGE = 1 << 20
+LARGE = 1 << 20
+"""Bytes of a result, from which on it is worth some microseconds."""
 
 _REAL = {
     *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
@@ -33,10 +34,10 @@ class MemoryUsedAgain(Randomness):
 
     Args:
         memory: lends it, to other threads, too.
-        least: bytes of a result, from which on it is worth some microseconds.
+        least: bytes of a result, from which on it is.
     """
 
-    def __init__(self, memory: FieldSlots, least: int = _LARGE) -> None:
+    def __init__(self, memory: FieldSlots, least: int = LARGE) -> None:
         super().__init__()
         self._memory, self._least = memory, least
 

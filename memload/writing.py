@@ -42,35 +42,34 @@ def write(
     progress: bool | None = None,
     ragged: Iterable[str] | Mapping[str, int] = (),
 ) -> Dataset:
-    """Write a directory of shards and return it opened; what is interrupted leaves nothing that opens.
+    """Write a directory of shards and return it opened; if it is interrupted, nothing is left that opens.
 
     Rows are selected, masked, scaled and cast in this order. Memory in use stays below 128 MiB, or below eight rows
-    where one has more than 16 MiB. Sources that have one element of many rows together take 256 MiB more, and a file
-    beside the set with these rows, until they are whole.
+    where one has more than 16 MiB. Sources whose chunks hold one element of many rows take 256 MiB more, and a
+    temporary file beside the set.
 
     Args:
-        path: the directory to make.
+        path: the directory to create.
         data: a dataset; or arrays or tensors (rows, *shape) of equal length by name; or an iterable of rows, each a
             mapping from names to tensors, arrays, numbers or texts. Arrays of rows that differ in length are
             `memload.ragged`; texts are a list of str.
         rows: which rows to take, in which order: integers, or one bool per row, as `Dataset.select` takes them.
-        mask: bool, of the shape with which rows begin (all of it, or the first axes), or a .npy file of it. Its true
-            elements are kept, in C order, as one axis. It is for every field whose rows begin with this shape; a dict
-            gives each field its own.
-        scale: what to multiply the one field by, or a dict of such numbers by field. The result is float32; float64
-            where the field, or its cast, is.
-        cast: a dtype, or its name, or a `memload.Cast`, for all fields that are floating or scaled; or a dict of these.
-            Integers, uint8 pixels among them, are cast where a dict names them, only; a plain dtype keeps
-            their values (0 to 255), and `Cast(dtype, norm_removed=True)` stores (x - 127) / 255.
+        mask: a bool array of the shape of a row, or of a row's first axes, or a .npy file of it. Elements where it is
+            true are kept, in C order, as one axis. It applies to every field whose rows begin with its shape; a dict
+            gives each field a mask of its own.
+        scale: a number by which to multiply a dataset's only field, or a dict of numbers by field. The result is
+            float32, or float64 where the field or its cast is.
+        cast: a dtype, or its name, or a `memload.Cast`, for all fields that are floating or scaled; or a dict of these
+            by field. Integers, including uint8 pixels, are cast only where a dict names them: a plain dtype keeps their
+            values (0 to 255), and `Cast(dtype, norm_removed=True)` stores (x - 127) / 255.
         shard_bytes: about how large a shard file may grow, in bytes or as "512MB".
         append: add shards to the set if it exists; fields must match.
         codec: how to compress: a `Codec`, or its text such as "zstd" or "lz4:9", for all fields whose rows have at
             least 256 bytes or differ in length; or a dict of these by field, for those it names. "auto", for all or by
-            field, takes the one with which a sample of the rows arrives soonest from a disk, and says why. None: rows
-            lie as they are, which loads fastest from memory. docs/compression.md tells what it gains and costs.
-        resume: go on where an earlier call was interrupted, if all its rows were in files and it is the same: of the
-            same files, unchanged, with the same options. What is complete is verified first. A call that is
-            not the same, or resume=False, begins anew.
+            field, chooses the one with which a sample of the rows arrives soonest from a disk, and says why. None: no
+            compression, which loads fastest from memory. See docs/compression.md for what it gains and costs.
+        resume: continue an interrupted call with the same rows and options, if all its rows were in files and these are
+            unchanged. Complete shards are verified first. With resume=False, or after another call, it starts over.
         progress: whether to show a bar once it takes longer than a second; None shows it on a terminal. False also
             silences the line that says whether an interrupted call was taken up.
         ragged: of an iterable of rows, the fields whose rows may differ in length; as in `memload.ShardWriter`.

@@ -4,8 +4,10 @@ import functools
 import gc
 import inspect
 import pickle
+from decimal import Decimal
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset, get_worker_info
@@ -255,3 +257,39 @@ def test_a_number_of_workers_or_batches_ahead_that_is_no_integer_is_refused_as_b
         list(memload.FastLoader(TensorDataset(torch.ones(4)), 2, num_workers=1.0))
     with pytest.raises(TypeError, match="'float' object cannot be interpreted as an integer"):
         list(memload.FastLoader(TensorDataset(torch.ones(4)), 2, num_workers=1, prefetch_factor=1.5))
+
+
+HUGE = [10**30, 1 << 63, (1 << 63) - 1, 1 << 60]
+
+
+def ends_in(kind, **arguments):
+    """What comes of a loader: its batches, or the type of the error that ends it, and what it says."""
+    try:
+        return [batch.tolist() for (batch,) in kind(of_tensors(), **arguments)]
+    except Exception as error:
+        return type(error), str(error)
+
+
+@pytest.mark.parametrize("more", [{}, {"drop_last": True}, {"num_workers": 1}, {"collate_fn": list}])
+def test_a_batch_size_beyond_all_lists_ends_as_in_the_stock_loader(more):
+    for size in HUGE[: 1 if "num_workers" in more else None]:
+        assert ends_in(memload.FastLoader, batch_size=size, **more) == ends_in(DataLoader, batch_size=size, **more)
+    assert memload.FastLoader(native(), HUGE[0]).nbytes == memload.FastLoader(native(), 8).nbytes
+
+
+def test_numbers_of_workers_and_batches_ahead_may_be_of_any_size_and_integer_type():
+    whole = [list(range(4)), list(range(4, 8))]
+    for number in (np.uint8(200), np.int64(1), True):
+        assert ends_in(memload.FastLoader, batch_size=4, num_workers=1, prefetch_factor=number) == whole
+        assert ends_in(memload.FastLoader, batch_size=4, num_workers=min(number, 2)) == whole
+    assert ends_in(memload.FastLoader, batch_size=4, num_workers=1, prefetch_factor=10**30) == whole
+    assert ends_in(memload.FastLoader, batch_size=4, num_workers=1, persistent_workers="yes") == whole
+    with pytest.warns(UserWarning, match="excessive worker creation"):
+        assert memload.FastLoader(native(), 4, num_workers=10**30).nbytes == memload.FastLoader(native(), 4).nbytes
+
+
+def test_a_timeout_that_no_clock_can_measure_is_refused_by_the_stock_loaders_error():
+    for timeout, error in ((10**30, OverflowError), (float("inf"), OverflowError), (Decimal(3), TypeError)):
+        for kind in (DataLoader, memload.FastLoader):
+            assert ends_in(kind, num_workers=1, timeout=timeout)[0] is error
+    assert ends_in(memload.FastLoader, batch_size=8, timeout=float("nan")) == [[*range(8)]]

@@ -390,3 +390,24 @@ def test_a_budget_says_on_few_lines_where_the_memory_goes():
     assert len(lines) == 4
     with pytest.raises(TypeError, match="all rows take the same here: use batch_size, 100"):
         found.costs()
+
+
+@pytest.mark.parametrize(
+    ("sample", "arguments", "words"),
+    [
+        (
+            (torch.rand(4, 8), torch.rand(4, 8)),
+            {},
+            "the first of the 2 parts of a batch, .* 'other': give loss=, a fun",
+        ),
+        ({"x": torch.rand(4, 8), "y": torch.rand(4)}, {}, "was given the fields x of a batch, .* 'other': give loss="),
+        (torch.rand(4, 8), {"optimizer": torch.optim.Adam}, r"got a class: give Adam\(model.parameters\(\)\)"),
+    ],
+)
+def test_a_batch_that_the_model_does_not_take_and_a_class_are_told_with_what_to_give(sample, arguments, words):
+    class Two(nn.Linear):
+        def forward(self, x, other):
+            return super().forward(x + other)
+
+    with pytest.raises(TypeError, match=words):
+        memload.compute_batch_size(Two(8, 8), sample, "cpu", **arguments)

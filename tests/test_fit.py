@@ -181,3 +181,9 @@ def test_a_probe_names_one_large_tensor_and_lets_other_errors_through():
 def test_advice_for_nothing_is_refused(arguments, words):
     with pytest.raises(ValueError, match=words + ".*; got none"):
         memload.fit(nn.Linear(4, 4), torch.rand(2, 4), effective_batch=8, **arguments)
+
+
+def test_times_of_the_cpu_are_said_to_be_that():
+    sized = lambda mode: memload.fit(nn.Linear(4, 4), torch.rand(2, 4), "8GB", effective_batch=8, mode=mode)  # noqa: E731
+    assert "Times are those of the CPU" in repr(sized("measured"))
+    assert "Times" not in repr(sized("static"))

@@ -376,6 +376,17 @@ def test_an_error_of_a_collate_function_of_whole_batches_ends_no_pass(error, mor
     assert list(batches) == [[4, 5]]
 
 
+def test_none_of_a_collate_function_of_whole_batches_is_a_batch_and_no_end():
+    td = tensordict.TensorDict({"x": torch.arange(6)}, [6])
+    loader = memload.FastLoader(td, 2, collate_fn=lambda batch: None)
+    assert loader.engine == "native"
+    assert list(loader) == list(DataLoader(td, 2, collate_fn=lambda batch: None)) == [None] * 3
+    iterator = iter(loader)
+    next(iterator)
+    td["x"] = torch.zeros(6)  # what follows is asked of the dataset itself
+    assert list(iterator) == [None] * 2
+
+
 def test_a_cast_follows_a_collate_function_of_ones_own_on_stock_machinery():
     arguments = {"batch_size": 2, "collate_fn": lambda td: {"a": td["a"] + 1}}
     loader = memload.FastLoader(tensordicts(), **arguments, cast={"a": memload.Cast(torch.float64)})

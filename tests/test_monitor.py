@@ -18,6 +18,7 @@ from torch.utils.data import Dataset
 
 import memload
 from memload import cli
+from memload.measure import private_bytes
 from memload.memory import loops
 from memload.memory.monitor_log import read_log
 
@@ -262,6 +263,24 @@ def test_shrink_lets_loaders_gather_one_batch_ahead_from_the_next_pass_on():
     assert loader.nbytes == pytest.approx(whole * 2 / 5, rel=0.01)
     assert first + [batch["id"].tolist() for batch in iterator] == torch.arange(40).view(10, 4).tolist()
     assert [batch["id"].tolist() for batch in loader] == torch.arange(40).view(10, 4).tolist()
+
+
+def test_shrink_gives_memory_of_transforms_back_at_once_and_batches_stay_right():
+    rows = torch.arange(32 << 20, dtype=torch.int32).view(torch.uint8).view(32, -1)
+    options = memload.EngineOptions(threads=1, depth=1, transform_threads=1)
+    wide, double = memload.from_arrays(x=rows), lambda batch: (batch["x"].float() - 1) * 2
+    loader = memload.FastLoader(wide, 2, options=options, batch_transform=double)
+    iterator, held = iter(loader), []
+    before = private_bytes()
+    for _ in range(12):
+        batch = next(iterator)
+    del batch
+    held.append(private_bytes() - before)
+    watched(warn_at="1MB", on_warn="shrink")
+    held.append(private_bytes() - before)
+    assert held[0] - held[1] > 24 << 20, "what a function worked with, and the loop let go"
+    for number, batch in enumerate(iterator, 12):
+        assert torch.equal(batch, (rows[2 * number : 2 * number + 2].float() - 1) * 2)
 
 
 def test_shrink_halves_the_caches_of_datasets_and_the_rows_stay_right(tmp_path):

@@ -20,11 +20,15 @@ from strategies import as_bytes, field_sets, random_tensor
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler, Subset, WeightedRandomSampler
 
 import memload
+from memload.batch_sizes import BatchSizes
 from memload.gpu.bringing import does_not_fit
 from memload.gpu.frames import FrameIndex, frames_of
 from memload.gpu.near import NearColumn
+from memload.gpu.near_batches import NearBatches, NearSettings
 from memload.gpu.pinned_memory import _unpin, near_fields
 from memload.gpu.simulated import SimulatedInterface
+from memload.readers import resolve
+from memload.seeding import PassSeed
 
 CPU = torch.device("cpu")
 
@@ -343,6 +347,26 @@ def test_an_error_of_a_transform_ends_no_pass_and_a_row_that_is_not_there_is_nam
     assert same(next(taken), batches(far)[1])
     with pytest.raises(IndexError, match="row 40 is not one of the 40 rows"):
         next(iter(memload.FastLoader(near, batch_sampler=[[0, 40]])))
+
+
+def test_an_error_of_a_collate_function_of_whole_batches_ends_no_pass_and_stays_as_it_is():
+    near, _ = near_and_far(frames=8)
+    near_robs = movie(8)["robs"]
+
+    def collate(batch):
+        if torch.equal(batch["robs"], near_robs[:4]):
+            raise RuntimeError("of ours, though torch raises this type for its own")
+        return len(batch)
+
+    source = replace(resolve(near), collate=collate)
+    taken = NearBatches(NearSettings(source, BatchSizes(4, 4, 8), drop_last=False), lambda fields: -fields)
+    taken.begin(PassSeed(0))
+    taken.extend(np.arange(8))
+    taken.finish()
+    with pytest.raises(RuntimeError, match=r"^of ours"):
+        taken.next(0.0).result()
+    assert taken.next(0.0).result() == -2
+    assert taken.next(0.0) is None
 
 
 def test_what_cannot_lie_there_is_refused_in_words(tmp_path):

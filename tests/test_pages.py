@@ -1,9 +1,13 @@
 """The how-to pages run, from top to bottom."""
 
 import re
+import warnings
 from pathlib import Path
 
 import pytest
+import torch
+
+import memload
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -30,8 +34,63 @@ PAGES = [
 @pytest.mark.parametrize("page", PAGES)
 def test_the_snippets_of_a_page_run_one_after_the_other(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    snippets = re.findall(r"^```python\n(.*?)^```", (DOCS / page).read_text(), flags=re.MULTILINE | re.DOTALL)
-    assert snippets
     names = {"__name__": "page"}
-    for snippet in snippets:
+    for snippet in snippets_of(DOCS / page):
         exec(compile(snippet, page, "exec"), names)
+
+
+def test_the_programs_of_the_readme_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    stim, robs = torch.zeros(300, 3, 8, 8, dtype=torch.uint8), torch.rand(300, 10)
+    names = {"stim": stim, "robs": robs, "dataset": torch.utils.data.TensorDataset(stim, robs)}
+    names |= {"DataLoader": torch.utils.data.DataLoader, "memload": memload}
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)  # more workers than CPUs
+        for snippet in reversed(snippets_of(DOCS.parent / "README.md")):  # the last one writes what the first one opens
+            exec(compile(snippet, "README.md", "exec"), names)
+    assert next(iter(names["loader"]))["stim"].dtype == torch.bfloat16
+
+
+def test_every_page_is_in_the_index():
+    pages = {page.name for page in DOCS.glob("*.md")} - {"README.md"}
+    assert pages == set(re.findall(r"\]\(([a-z0-9-]+\.md)\)", (DOCS / "README.md").read_text()))
+
+
+def test_links_between_pages_lead_somewhere():
+    """A link to a page, and to a heading in it, by GitHub's rule for the names of headings."""
+    pages = [DOCS.parent / "README.md", *DOCS.glob("*.md")]
+    broken = []
+    for page in pages:
+        prose = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+        for target in re.findall(r"\]\(([^)\s]+)\)", prose):
+            path, _, heading = target.partition("#")
+            if "://" in target:
+                continue
+            there = page.parent / path if path else page
+            if not there.exists() or (heading and heading not in headings_of(there)):
+                broken.append(f"{page.name}: {target}")
+    assert broken == []
+
+
+def test_files_that_pages_name_are_there():
+    root = DOCS.parent
+    named = {
+        path
+        for page in [root / "README.md", *DOCS.glob("*.md")]
+        for path in re.findall(
+            r"`((?:memload|csrc|benchmarks|tests|tools)/[\w/.]+\.(?:py|h|cpp|cu|sh))`", page.read_text()
+        )
+    }
+    assert len(named) > 50
+    assert {path for path in named if not (root / path).exists()} == set()
+
+
+def snippets_of(page: Path) -> list[str]:
+    snippets = re.findall(r"^```python\n(.*?)^```", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    assert snippets
+    return snippets
+
+
+def headings_of(page: Path) -> set[str]:
+    titles = re.findall(r"^#+ (.*)$", page.read_text(), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}

@@ -240,6 +240,25 @@ def test_casts_that_move_pixels_count_as_what_they_make():
     assert plan.ram.of("transformed batches") == plan.data.slots * 32 * 32 * 32 * 3 * 4
 
 
+def test_what_functions_make_of_a_batch_and_work_with_is_found_by_calling_them():
+    def standardise(batch):
+        x = batch["stim"].float()
+        return {"x": (x - x.mean()) / x.std(), "stim": batch["stim"]}
+
+    def refuses(batch):
+        raise ValueError("a batch of two rows")
+
+    batch = 64 * 64 * 64 * 3
+    settings = {"options": memload.EngineOptions(threads=2, depth=1, transform_threads=2)}
+    plan = memload.plan(PICTURES.zeros(), 64, batch_transform=standardise, **settings)
+    assert plan.ram.of("transformed batches") == plan.data.slots * batch * 4, "what is handed on takes no more"
+    assert plan.ram.of("transforms at work") == 2 * 2 * batch * 4
+    for function, made in ((lambda batch: batch["stim"].add_(1), 0), (refuses, plan.data.batch_bytes)):
+        found = memload.plan(PICTURES.zeros(), 64, batch_transform=function, **settings)
+        assert found.data.made_bytes == made
+        assert found.ram.of("transforms at work") == 0
+
+
 def training_account(models, optimizers=None, loss=None, sample=None, precision="float32"):
     training = Training(models, optimizers, loss, sample, precision, 1, offload=False)
     return Account("GPU", training.lines(training.counted()))

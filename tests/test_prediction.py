@@ -15,7 +15,7 @@ from memload.cli import main
 from memload.prediction import Prediction
 
 PROGRAM = Path(__file__).parents[1] / "benchmarks" / "prediction.py"
-LOADERS = ["as stored", "cast", "deep", "transformed"]
+LOADERS = ["as stored", "cast", "deep", "widened", "transformed"]
 TIERS = ["tier direct", "tier hybrid", "tier ram", "tier ram, cast"]
 CASES = [*LOADERS, *TIERS]
 

@@ -107,6 +107,24 @@ def test_an_interrupted_call_goes_on_where_it_was_with_another_chunk_too(ds, tmp
     assert len(made) == 20_000
 
 
+def test_little_of_a_small_result_is_lost_too_when_the_work_is_interrupted(ds, tmp_path):
+    seen = []
+
+    def failing(batch):
+        seen.append(len(batch["x"]))
+        if sum(seen) > stop:
+            raise OSError("the machine is needed")
+        return batch["x"].sum(1)
+
+    stop = 500
+    with pytest.raises(RuntimeError, match="the machine is needed"):
+        memload.score(failing, ds, 10, path=tmp_path / "x", version="1")
+    seen.clear()
+    stop = 10**9
+    memload.score(failing, ds, 10, path=tmp_path / "x", version="1", progress=False)
+    assert sum(seen) <= 500 + 2 * 10 + 1000 / 32
+
+
 def test_modules_are_in_eval_mode_without_gradients_and_as_they_were_afterwards(ds):
     body, head = torch.nn.Dropout(0.5), torch.nn.Linear(3, 2)
     model = torch.nn.Sequential(body, head)

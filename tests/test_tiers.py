@@ -274,6 +274,7 @@ def test_an_automatic_tier_gives_its_reason_and_a_given_one_none(folder):
         ("direct", {"share": True}, TypeError, 'share= is for tier="ram"'),
         ("ram", {"cache_bytes": "1GB"}, TypeError, 'cache_bytes= is for tier="hybrid"'),
         ("mmap", {"share": True}, TypeError, "share: for another tier"),
+        ("mmap", {"cache_bytes": "1GB"}, TypeError, 'as in tier="hybrid"'),
         ("hybrid", {"cache_bytes": 1000}, ValueError, "at least 1 MiB, got 1 kB"),
         ("hybrid", {"cache_bytes": "900TB"}, MemorySpaceError, 'the cache of tier="hybrid" takes 900 TB'),
         ("hybrid", {"on_pressure": "stop"}, ValueError, 'on_pressure is "shrink" or None'),
@@ -315,18 +316,35 @@ import resource
 import memload, numpy as np
 resource.setrlimit(resource.RLIMIT_AS, (10**11, 10**11))  # should nobody refuse
 np.lib.format.open_memmap("huge.npy", "w+", np.uint8, (3, 2 * 10**10)).flush()
+np.lib.format.open_memmap("wide.npy", "w+", np.uint8, (3, 5 * 10**9, 2)).flush()
+np.lib.format.open_memmap("tiny.npy", "w+", np.uint8, (9, 3)).flush()
+
+def refused(*names, **settings):
+    data = memload.concat({name: memload.open(f"{name}.npy") for name in names})
+    try:
+        next(iter(memload.FastLoader(data, collate_fn=memload.group_collate, **settings)))
+        print("begun")
+    except memload.MemorySpaceError as error:
+        print(str(error).partition(";")[0], error.need // 10**8)
+
 try:
     next(iter(memload.FastLoader(memload.open("huge.npy"), batch_size=1)))
 except memload.MemorySpaceError as error:
     print(str(error).partition(";")[0], error.need)
+refused("huge", "tiny", batch_size=2)
+refused("huge", "tiny", batch_size=4, shuffle=True)
+refused("huge", "wide", batch_size=1)
 """
 
 
 def test_batches_that_memory_cannot_hold_are_refused_before_the_first(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     done = run_all({"huge": BATCHES_OF_HUGE_ROWS})["huge"]
-    (said,) = done.out or [done.err]
-    assert said.startswith("the loop's batch with those gathered ahead, 3 of 20 GB, takes 60 GB 6000")
+    alone, in_order, mixed, twice = done.out or [done.err] * 4
+    assert alone.startswith("the loop's batch with those gathered ahead, 3 of 20 GB, takes 60 GB 6000")
+    assert in_order.endswith("3 of 20 GB, takes 60 GB 600"), "never more than there are rows"
+    assert mixed.endswith("3 of 20 GB, takes 60 GB 600"), "a quarter of the rows are huge"
+    assert twice.endswith("3 of 30 GB, takes 90 GB 900"), "each member has slots of its own"
 
 
 def test_processes_of_one_machine_share_what_can_be_shared_and_divide_the_rest(folder, tmp_path, monkeypatch):

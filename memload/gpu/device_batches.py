@@ -86,19 +86,19 @@ class DeviceBatches:
         self.gatherer.begin(seed)
 
     def extend(self, rows: Indices) -> None:
-        """Take rows that follow those before."""
+        """Append rows to the plan; batches are cut from them in order."""
         if self._ahead is not None:
             self._ahead.extend(rows)
         self.gatherer.extend(rows)
 
     def push(self, rows: Indices) -> None:
-        """Take rows that are one batch."""
+        """Append the rows of one batch to the plan."""
         if self._ahead is not None:
             self._ahead.push(rows)
         self.gatherer.push(rows)
 
     def finish(self) -> None:
-        """Know that nothing follows."""
+        """Mark the end of the plan."""
         if self._ahead is not None:
             self._ahead.finish()
         self.gatherer.finish()

@@ -90,7 +90,7 @@ class Interface(HostMemory, Protocol):
         """Return an event: what is in the stream by now."""
 
     def wait(self, stream: Any, event: Any) -> None:
-        """Let all that is put into a stream from now on run after an event."""
+        """Make everything queued in a stream from now on run after an event."""
 
     def done(self, event: Any) -> bool:
         """Whether an event has come, without waiting."""

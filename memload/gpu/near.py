@@ -85,7 +85,7 @@ class NearColumn:
         return found.view(torch.uint8).view(len(rows), self.row_bytes)
 
     def was_read(self) -> None:
-        """Know that what is in the device's current stream by now reads the table, which stays until that is done."""
+        """Keep the table until the device's current stream has finished what is queued in it now."""
         if self.table.device.type == "cuda":
             self.table.record_stream(torch.cuda.current_stream(self.table.device))
 

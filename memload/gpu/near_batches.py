@@ -30,7 +30,7 @@ from memload.planned_rows import PlannedRows
 from memload.seeding import PassSeed
 from memload.state import batches_of
 from memload.stats import LoaderStats
-from memload.transforms import Outcome, transformed_here
+from memload.transforms import Outcome, attempted, transformed_here
 
 if TYPE_CHECKING:
     from memload.loader import FastLoader
@@ -55,12 +55,11 @@ def batch_maker(source: Source) -> Callable[..., Any]:
     """
     late = source.late_casts or {}
     fields = [(field, (source.casts.get(key), late.get(key))) for key, field in source.fields.items()]
-    layout, collate = source.layout, source.collate
+    layout = source.layout
 
     def make(rows: NDArray[np.int64], seed: PassSeed | None = None) -> Any:
         casting = Casting(seed, rows)
-        batch = layout.build(_made(field, rows, casts, casting) for field, casts in fields)
-        return batch if collate is None else collate(batch)
+        return layout.build(_made(field, rows, casts, casting) for field, casts in fields)
 
     return make
 
@@ -158,27 +157,27 @@ class NearBatches:
         self._make = batch_maker(settings.source)
         self._row_bytes = sum(field.row_bytes for field in settings.source.fields.values())
         self._device = near_device(settings.source.fields) or torch.device("cpu")
-        self._transform = transform
+        self._collate, self._transform = settings.source.collate, transform
         self._stats = LoaderStats()
 
     def begin(self, seed: PassSeed) -> None:
-        """Know what the randomness of the pass follows from."""
+        """Receive the seed of the random numbers of this pass."""
         self._seed = seed
 
     def extend(self, rows: Indices) -> None:
-        """Take rows that follow those before."""
+        """Append rows to the plan; batches are cut from them in order."""
         self._plan.extend(rows)
 
     def push(self, rows: Indices) -> None:
-        """Take rows that are one batch."""
+        """Append the rows of one batch to the plan."""
         self._plan.push(rows)
 
     def finish(self) -> None:
-        """Know that nothing follows."""
+        """Mark the end of the plan."""
         self._plan.finish()
 
     def next(self, timeout: float) -> Any:  # noqa: ARG002 - nothing is waited for
-        """Return the next batch, None at the end."""
+        """Return the next batch, or an `Outcome`; None at the end."""
         if not self._plan.ready:
             return None
         rows = self._plan.take()
@@ -188,7 +187,7 @@ class NearBatches:
         except RuntimeError as error:
             raise_in_words(error, "gathering a batch", self._device)
         self._count(len(rows), batch, time.perf_counter() - begun)
-        return batch if self._transform is None else self._transformed(self._transform, batch, rows)
+        return attempted(self._finished, batch, rows) if self._collate or self._transform else batch
 
     def _count(self, rows: int, batch: Any, seconds: float) -> None:
         read, written = rows * self._row_bytes, sum(tensor.nbytes for tensor in tensors_of(batch))
@@ -196,12 +195,15 @@ class NearBatches:
             batches=1, rows=rows, bytes_in=read, bytes_out=written, consumer_wait_seconds=seconds
         )
 
-    def _transformed(self, transform: Callable[..., Any], batch: Any, rows: Indices) -> Any:
+    def _finished(self, batch: Any, rows: Indices) -> Outcome:
+        """What the user's own functions make of a batch."""
         begun = time.perf_counter()
         try:
-            return Outcome(transformed_here(transform, batch, self._seed, rows))
-        except Exception as error:  # of the user's function, which ends no pass
-            return Outcome(error=error)
+            if self._collate is not None:
+                batch = self._collate(batch)
+            if self._transform is not None and not isinstance(batch, Outcome):
+                batch = transformed_here(self._transform, batch, self._seed, rows)
+            return batch if isinstance(batch, Outcome) else Outcome(batch)
         finally:
             self._stats += LoaderStats(transform_seconds=time.perf_counter() - begun)
 
@@ -210,6 +212,6 @@ class NearBatches:
         return self._stats
 
     def close(self, keep_slots: bool, at_once: bool = False) -> None:  # noqa: ARG002 - there is nothing to keep
-        """Let go of the plan."""
+        """Drop the plan."""
         self._plan = PlannedRows(1, drop_last=False)
         self._plan.finish()

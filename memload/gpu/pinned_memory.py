@@ -85,7 +85,7 @@ class PinnedMemory:
             torch.zeros(1, device=self.device)
 
     def was_read(self) -> None:
-        """Know that what is in the device's current stream by now reads this, which stays pinned until that is done."""
+        """Keep this pinned until the device's current stream has finished what is queued in it now."""
         if self.device.type != "cuda":
             return
         stream = torch.cuda.current_stream(self.device)
@@ -114,7 +114,7 @@ class _AsCuda:
 
 
 def _unpin(device: torch.device, table: torch.Tensor, read: Mapping[int, torch.cuda.Event], process: int) -> None:
-    """Give pinned memory back, once no stream reads it any more; a forked child has not pinned it."""
+    """Unpin the memory once no stream reads it any more; in a forked child it is not pinned, and nothing is done."""
     if os.getpid() != process:
         return
     with contextlib.suppress(RuntimeError):  # a kernel of the loop's own has failed, and nothing works any more
@@ -135,7 +135,7 @@ class SeenColumn(NearColumn):
     memory: PinnedMemory | None = None
 
     def was_read(self) -> None:
-        """Know that what is in the device's current stream by now reads the memory, which stays pinned until then."""
+        """Keep the memory pinned until the device's current stream has finished what is queued in it now."""
         if self.memory is not None:
             self.memory.was_read()
 

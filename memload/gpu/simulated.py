@@ -58,7 +58,7 @@ class SimulatedInterface:
 
     @contextlib.contextmanager
     def on(self, stream: int) -> Iterator[None]:
-        """Let another stream be the loop's."""
+        """Make another stream the loop's current one."""
         before, self._current = self._current, stream
         try:
             yield

@@ -24,7 +24,7 @@ class StaticBuffers:
     The first batch says what they are like: shape, dtype, strides and device of each tensor. Numbers and texts pass.
 
     Args:
-        count: sets; a batch is valid until the loop has asked for so many more batches, less one.
+        count: how many sets; a batch is overwritten when the ``count``-th batch after it is put.
 
     Example:
         >>> buffers = StaticBuffers(2)

@@ -15,26 +15,26 @@ from memload.row_numbers import kind
 def to_device(
     ds: Dataset, device: Any = "cuda", *, tier: Tier | str = Tier.DEVICE, progress: bool | None = None
 ) -> Dataset:
-    """Return the dataset with its raw bytes in a device's memory, where batches are gathered and cast by the device.
+    """Copy a dataset's stored bytes into a device's memory, and return the dataset that is gathered and cast there.
 
-    No byte crosses the bus any more while a loop runs, and the CPU only draws row numbers: 100 GB of uint8 pictures fit
-    an H200 beside a model. What comes back is a dataset like any other: `FastLoader` takes it, with or without
-    ``device=``, and gives the same batches in the same order as from files, on the device; states of loaders go from
-    one to the other. ``select``, ``split``, ``with_lags``, ``windows``, ``as_tuple``, ``only`` and `memload.zip` with
-    others of its device are index arithmetic there, too. ``ds[i]`` is a sample on the device.
+    While a loop runs, no data crosses the bus, and the CPU only draws row numbers: 100 GB of uint8 pictures fit an H200
+    beside a model. The result is a dataset like any other: `FastLoader` takes it, with or without ``device=``, and
+    gives the same batches in the same order as from files, on the device; the state of a loader over one can be loaded
+    into a loader over the other. ``select``, ``split``, ``with_lags``, ``windows``, ``as_tuple``, ``only`` and
+    `memload.zip` with others on its device are index arithmetic there, too. ``ds[i]`` is a sample on the device.
 
-    Bytes are kept as they are stored, so a cast costs no memory here: give it to the loader. Frames are stored once,
-    however many rows or windows they are part of, and frames that no row has are left out.
+    Bytes are kept as they are stored: give a cast to the loader, where it takes no memory. Frames are stored once,
+    however many rows or windows they are part of, and frames that belong to no row are left out.
 
     Args:
-        ds: a dataset in files or arrays. Joined datasets are joined first: rows that were brought at different times
-            lie apart, and are not joined there.
+        ds: a dataset in files or arrays. To join datasets, join them before: copies on a device cannot be joined.
         device: such as "cuda", "cuda:1" or, to try it without a GPU, "cpu".
-        tier: "device"; or "pinned": the bytes stay in RAM that is pinned for the device, for sets that its memory does
-            not hold. Such a dataset is one in RAM like any other, and joins with others; a `FastLoader` with
-            ``device=`` lets the GPU gather rows across the bus, or brings them through its ring, whichever a short
-            trial at the start finds faster or, where that keeps the CPUs busy, cheaper. `loader.why` says which.
-        progress: whether to show a progress bar; None: if standard error is a terminal. Rows are brought in chunks of
+        tier: "device"; or "pinned" for sets that do not fit into the device's memory: the bytes stay in RAM that is
+            pinned for the device. For the CPU that is a dataset in RAM like any other, which can be joined with others.
+            A `FastLoader` with ``device=`` lets the GPU gather rows across the bus, or copies them through its ring,
+            whichever a short trial at the start finds faster or, where that keeps the CPUs busy, cheaper; `loader.why`
+            says which.
+        progress: whether to show a progress bar; None: if standard error is a terminal. Rows are copied in chunks of
             64 MB, of which three are in this machine's memory at a time.
 
     Raises:

@@ -90,7 +90,10 @@ def ram_account(request: Request, placement: Placement, sizes: Sizes, machine: M
     else:
         lines = [Line("loader", loader.nbytes * count, f"{loader.slots} slots and the plan{each}")]
     if loader.made_bytes:
-        lines.append(Line("transformed batches", loader.made_in_all * count, f"at most {loader.slots}{each}"))
+        made = loader.made_in_all - loader.work_bytes
+        lines.append(Line("transformed batches", made * count, f"at most {loader.slots}{each}"))
+    if loader.work_bytes:
+        lines.append(Line("transforms at work", loader.work_bytes * count, f"while all threads work{each}"))
     lines += _tier_lines(placement, count)
     if placement.reads_past_cache and not (placement.tier is Tier.MMAP and _only_through_cache(request)):
         lines.append(

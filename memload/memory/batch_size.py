@@ -98,27 +98,27 @@ def compute_batch_size(
     all must call this.
 
     Args:
-        model: a module where it is to be trained, in the mode in which it is to be (``train()``), or several in a list
-            or dict. What the model does itself, checkpointing for one, is part of what is observed.
+        model: a module on the device and in the mode (``train()``) in which it will be trained, or several in a list
+            or dict. Whatever the model does itself, such as checkpointing, is part of what is observed.
         sample: a batch as the loader gives it, of any size: tensors in dicts, tuples and lists; `memload.Ragged` or
             jagged tensors; graphs. It must lie where the model does. Rows that are padded should be as long as any.
-        device: whose memory is planned; default: where the model is. "cuda" with `limit` plans for a GPU that need not
-            be here, and takes 512 MiB for its context.
-        mode: "measured" runs forward and backward passes with 2 to 5 rows where the model is; "static" runs nothing but
-            shapes, for models that no machine at hand could run; "trial" runs whole steps, optimizers included, of
-            doubled sizes until memory runs out, then by bisection.
-        loss: a function of a batch that returns the loss, as the loop computes it, or a tuple of the loss and of what
-            else the loop holds while backward runs, such as outputs; or a list of such functions, each with a backward
-            pass of its own. Default: what the model returns as its ``loss``, or the mean of what it returns for the
-            batch (of a dict the fields that its ``forward`` names, else the first; of a tuple the first). A criterion
-            takes memory too: give it.
+        device: the device whose memory is planned; default: where the model is. "cuda" with `limit` plans for a GPU
+            that need not be in this machine, and assumes 512 MiB for its context.
+        mode: "measured" runs forward and backward passes with 2 to 5 rows where the model is; "static" computes shapes
+            only, for models too large to run here; "trial" runs whole steps, optimizers included, of doubled sizes
+            until memory runs out, then by bisection.
+        loss: a function of a batch that returns the loss as the loop computes it, or a tuple of the loss and of
+            whatever else the loop holds while backward runs, such as outputs; or a list of such functions, each with a
+            backward pass of its own. Default: what the model returns as its ``loss``, or the mean of what it returns
+            for the batch (of a dict the fields that its ``forward`` names, else the first; of a tuple the first). Give
+            the real criterion, since it takes memory, too.
         optimizer: one or several; what they keep is found from their class and settings. Parameters that no model has,
             such as those of a loss, count too.
         teacher: a module, or several, that are only run forward; their weights count.
-        limit: bytes to plan for, such as "24GB"; default: what the device has. On a CPU: what this process may still
-            take, of several on one machine (LOCAL_WORLD_SIZE) its share.
-        target_utilization: the share of it that may be used, above 0 and up to 1. What no observation sees, the
-            workspaces of libraries and fragmentation, must fit into the rest.
+        limit: bytes to plan for, such as "24GB"; default: the memory of the device; on a CPU: what this process may
+            still take, divided among the processes of the machine (LOCAL_WORLD_SIZE).
+        target_utilization: the share of it that may be used, above 0 and up to 1. The rest is for what cannot be
+            observed: workspaces of libraries, and fragmentation.
         min_batch_size, max_batch_size: bounds of the answer; without the latter, it is at most 1,048,576 rows.
         precision: "bf16" or "fp16": the step runs under autocast.
         accumulate: batches that make one step. With more than one, gradients stay beside all activations.

@@ -170,7 +170,8 @@ def fragmentation(series: Sequence[GpuSample]) -> Finding | None:
 
 
 def sudden_step(series: Sequence[Sample], place: str, figure: Callable[[Sample], int], limit: int) -> Finding | None:
-    """A figure rises between two samples, by far more than before, and stays there."""
+    """A figure rises from one step to the next, by far more than before, and stays there."""
+    series = _by_step(series)
     values = [figure(sample) for sample in series]
     least = max(_SUDDEN_BYTES, int(_SUDDEN_SHARE * limit))
     for at in range(_BEFORE, len(values) - _AFTER + 1):
@@ -187,6 +188,12 @@ def sudden_step(series: Sequence[Sample], place: str, figure: Callable[[Sample],
                 place,
             )
     return None
+
+
+def _by_step(series: Sequence[Sample]) -> Sequence[Sample]:
+    """The last sample of each step: to fill a large tensor may take longer than from one look to the next."""
+    last = [one for one, following in pairwise(series) if one.step != following.step]
+    return [*last, series[-1]]
 
 
 def kept_batches(

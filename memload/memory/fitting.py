@@ -83,6 +83,7 @@ class FitAdvice:
         why_compile: the reason, in a sentence.
         compiled_time: of a compiled step with the sample, against the same one that is not, in the preferred precision
             and where the model is; None: not measured.
+        timed_on: the kind of the device whose times these are, and those of the options; "": nothing was timed.
     """
 
     effective_batch: int
@@ -90,6 +91,7 @@ class FitAdvice:
     compile: bool
     why_compile: str
     compiled_time: float | None = None
+    timed_on: str = ""
 
     @property
     def best(self) -> tuple[FitOption, ...]:
@@ -112,6 +114,8 @@ class FitAdvice:
 
     def __repr__(self) -> str:
         rows = [f"  {option}" for option in self.best]
+        if self.timed_on == "cpu":
+            rows.append("  Times are those of the CPU, where the model is, and tell little of a GPU's.")
         return "\n".join([f"FitAdvice: effective batch {self.effective_batch:,}", *rows, f"  {self.why_compile}"])
 
 
@@ -131,15 +135,15 @@ def fit(
     mode: str = "measured",
     compile_within: float | None = None,
 ) -> FitAdvice:
-    """Return how a model can be trained with an effective batch on devices of these sizes, with predicted bytes.
+    """Return how a model can be trained with an effective batch size on devices of these sizes, with predicted bytes.
 
-    Looked at are, in this order, which is that of their cost: nothing but accumulation; checkpointing of the model's
-    blocks; frozen weights (a teacher's, and parameters without ``requires_grad``) in RAM; both. Of those with room for
-    `min_batch_size` rows the first is best; its batch is the largest that fits.
+    It tries, from the cheapest to the dearest: accumulation alone; checkpointing of the model's blocks; frozen weights
+    (a teacher's, and parameters without ``requires_grad``) kept in RAM; both. The best option is the first that has
+    room for `min_batch_size` rows, with the largest batch that fits.
 
     Args:
         model, sample, loss, optimizer, teacher, target_utilization: as in ``memload.compute_batch_size``.
-        memory: of the devices, one or several.
+        memory: sizes of one or several devices, in bytes or as texts such as "24GB".
         effective_batch: rows that one step of the optimizer is to see.
         precisions: in which to compute, the preferred first; "bf16" and "fp16" under autocast.
         min_batch_size: the smallest physical batch that is worth a step.
@@ -191,7 +195,8 @@ def fit(
         for saved in ([0, frozen - window] if frozen > window else [0])
         for way in ways
     ]
-    return FitAdvice(effective_batch, tuple(options), *_compiling(first.kind, ways[0], compile_within))
+    timed_on = _device(first.models) if plain.runs else ""
+    return FitAdvice(effective_batch, tuple(options), *_compiling(first.kind, ways[0], compile_within), timed_on)
 
 
 class _Way:
@@ -282,6 +287,11 @@ def frozen_bytes(modules: Sequence[torch.nn.Module]) -> tuple[int, int]:
         sum(counted.get(id(p), 0) for p in part.parameters(recurse=False)) for m in modules for part in m.modules()
     ]
     return sum(counted.values()), 2 * max(layers, default=0)
+
+
+def _device(models: Sequence[torch.nn.Module]) -> str:
+    """The kind of device on which models are; that of the CPU if they have no parameters."""
+    return next((p.device.type for model in models for p in model.parameters()), "cpu")
 
 
 def _wait(models: Sequence[torch.nn.Module]) -> None:

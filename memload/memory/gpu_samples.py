@@ -44,7 +44,7 @@ class GpuSample:
 
     @property
     def share(self) -> float:
-        """What part of it nobody can have any more; what torch keeps for tensors to come can be had."""
+        """The share of it that is in use; memory that torch keeps cached for later tensors counts as free."""
         cached = (self.reserved or 0) - (self.allocated or 0)
         return 1 - (self.free + max(0, cached)) / max(1, self.total)
 

@@ -82,7 +82,7 @@ class Filling:
         check_memory(need, what, instead)
 
     def begin(self, nbytes: int) -> None:
-        """Know that a thread is about to fill so many bytes more.
+        """Count bytes that a thread is about to fill.
 
         Raises:
             MemorySpaceError: what is not there yet does not fit any more.

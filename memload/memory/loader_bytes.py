@@ -15,6 +15,7 @@ from memload.gpu.landing import device_bytes, why_whole
 from memload.gpu.near_batches import NearSettings
 from memload.grouped_batches import GroupSettings, settings_of
 from memload.loader import FastLoader
+from memload.memory.transform_bytes import made_bytes
 from memload.native import Key, Source
 from memload.ragged_fields import RaggedField
 
@@ -29,6 +30,7 @@ class LoaderBytes:
         batch_rows: rows of a full batch.
         batch_bytes: of a full batch, as the loop gets it; of rows that differ in length, the mean.
         made_bytes: of what functions (`map`, `batch_transform`) and casts that move pixels make of a batch; 0 without.
+        work_bytes: of what they take beside that while all threads work, as far as it is memory that is used again.
         slot_bytes: of one slot.
         slots: batches ahead, and one for the loop.
         nbytes: what `loader.nbytes` says: slots, plan and row selections.
@@ -42,6 +44,7 @@ class LoaderBytes:
     batch_rows: int
     batch_bytes: int
     made_bytes: int
+    work_bytes: int
     slot_bytes: int
     slots: int
     nbytes: int
@@ -56,8 +59,8 @@ class LoaderBytes:
 
     @property
     def made_in_all(self) -> int:
-        """Bytes of what functions made and the loop has not dropped: at most as many batches as there are slots."""
-        return self.slots * self.made_bytes
+        """Bytes of what functions made and the loop has not dropped, at most a batch for each slot, and work with."""
+        return self.slots * self.made_bytes + self.work_bytes
 
     @classmethod
     def of(cls, loader: FastLoader[Any], *, to_device: bool = False) -> LoaderBytes:
@@ -81,12 +84,14 @@ class LoaderBytes:
             raise TypeError('these rows lie on a device already: plan those they were made of, with tier="device"')
         each = list(settings.each) if isinstance(settings, GroupSettings) else [settings]
         plan_bytes = loader.nbytes - as_said.ring_bytes
+        made = made_bytes(loader, each[0], _batch_bytes(each[0]))
         return cls(
             rows=here.rows,
             stored_bytes=sum(field.nbytes for one in each for field in one.source.fields.values()),
             batch_rows=each[0].batch_rows,
             batch_bytes=max(map(_batch_bytes, each)),
-            made_bytes=0 if to_device else _made_bytes(loader, each[0]),
+            made_bytes=made.batch,
+            work_bytes=made.work * each[0].transform_threads,
             slot_bytes=sum(map(_slot_bytes, each)),
             slots=settings.depth + 1,
             nbytes=settings.ring_bytes + plan_bytes,
@@ -150,26 +155,3 @@ def _items(field: RaggedField, rows: int) -> int:
     column = field.pipeline_column
     each = column.longest(1) if column.pads else column.items / max(1, column.rows)
     return round(rows * each) * column.planes
-
-
-def _made_bytes(loader: FastLoader[Any], settings: PassSettings) -> int:
-    """Of what is made of a batch: mapped samples are as large as the first; `batch_transform` keeps the size."""
-    source, rows = settings.source, settings.batch_rows
-    if settings.recipe is None:
-        return 0
-    if not source.maps:
-        late = source.late_casts or {}
-        return (
-            _batch_bytes(settings) if loader.batch_transform else sum(_field_bytes(source, key, rows) for key in late)
-        )
-    with torch.random.fork_rng(devices=[]):
-        sample = loader.dataset[0]
-    return rows * sum(x.nbytes for x in _tensors_in(sample))
-
-
-def _tensors_in(sample: Any) -> list[torch.Tensor]:
-    if isinstance(sample, dict):
-        sample = list(sample.values())
-    if isinstance(sample, list | tuple):
-        return [x for part in sample for x in _tensors_in(part)]
-    return [sample] if isinstance(sample, torch.Tensor) else []

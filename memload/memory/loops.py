@@ -19,33 +19,33 @@ class Attendant(Protocol):
     """Something that has a turn before each batch, in the thread of the loop."""
 
     def pass_begins(self, loader: Any, number: int) -> None:
-        """Know that a loader begins a pass, and how many it has begun with it."""
+        """Record that a loader begins a pass, and how many it has begun so far."""
 
     def between_batches(self) -> None:
         """Do what may only be done there; what it raises, the loop gets in place of a batch, and no batch is lost."""
 
 
 def pass_begins(loader: Any) -> None:
-    """Know of a pass, and of the loader."""
+    """Record a pass and its loader, and tell all attendants."""
     number = _passes[loader] = _passes.get(loader, 0) + 1
     for attendant in _attendants:
         attendant.pass_begins(loader, number)
 
 
 def between_batches() -> None:
-    """Let every attendant have its turn."""
+    """Give every attendant its turn; called by loops between two batches."""
     for attendant in _attendants:
         attendant.between_batches()
 
 
 def attend(attendant: Attendant) -> None:
-    """Give an attendant turns from now on."""
+    """Add an attendant, which gets its turn between batches from now on."""
     global _attendants
     _attendants = (*_attendants, attendant)
 
 
 def leave(attendant: Attendant) -> None:
-    """Give it none any more."""
+    """Remove an attendant."""
     global _attendants
     _attendants = tuple(one for one in _attendants if one is not attendant)
 

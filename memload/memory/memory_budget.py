@@ -93,17 +93,17 @@ class MemoryBudget:
         return self.static.total + self.activation + self.loader
 
     def costs(self, **counts: Any) -> NDArray[np.int64]:
-        """Return the bytes that each row takes of ``cost_budget``, for a ``memload.BudgetBatchSampler``.
+        """Return the cost of each row in bytes: the ``costs`` of a ``memload.BudgetBatchSampler``.
 
         Args:
-            counts: of each row, in sequences of one length: ``nodes`` and ``edges`` of graphs, ``items`` of rows that
-                differ in length.
+            counts: one number per row, in sequences of the same length: ``nodes`` and ``edges`` of graphs, ``items`` of
+                rows that differ in length.
 
         Returns:
             int64 (rows,). Batches whose costs add up to no more than ``cost_budget`` fit.
 
         Raises:
-            TypeError: a count is missing, or of something else than batches are counted in.
+            TypeError: a count is missing, or is not among ``units``.
         """
         single, *rest = self.units
         if set(counts) != set(rest):

@@ -21,7 +21,7 @@ class MetricLog(Protocol):
         """Keep figures of a step, seen so many seconds after 1970."""
 
     def close(self) -> None:
-        """Know that no more will come."""
+        """End the log; no more figures will come."""
 
 
 class TensorBoardLog:

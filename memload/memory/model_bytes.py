@@ -263,6 +263,9 @@ def _several(given: Any, kind: Any, name: str, called: str) -> list[Any]:
     several = [given] if isinstance(given, kind) else given
     if isinstance(several, Mapping):
         several = several.values()
+    if isinstance(given, type):
+        made = f"{given.__name__}(model.parameters())" if kind is torch.optim.Optimizer else f"{given.__name__}(...)"
+        raise TypeError(f"{name} must be a {called}, or a list or dict of such, got a class: give {made}")
     if not isinstance(several, Iterable):
         raise TypeError(f"{name} must be a {called}, or a list or dict of such, got {type(given).__name__}")
     found = list(several)

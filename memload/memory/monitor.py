@@ -23,25 +23,26 @@ _LEAST_INTERVAL = 0.01
 
 
 class Monitor:
-    """Looks at memory from a thread of its own, warns once of each thing that is about to go wrong, with its cause.
+    """Samples memory from a thread of its own, and warns once of each problem that builds up, with its cause.
 
     Within ``with``, it samples this process and its children, its control group, the machine, the GPUs that it uses and
     its FastLoaders, which it finds by itself. See docs/monitor.md for what it warns of.
 
     Args:
-        interval: seconds between two looks. A look takes less than a millisecond; those that take longer, at large
-            processes, are made more rarely. Together that is below 0.5 % of one core at the default.
+        interval: seconds between two samples. A sample takes less than a millisecond; figures that take longer, for
+            large processes, are sampled more rarely. In all, that is below 0.5 % of one core at the default.
         warn_at: how full memory may become before it warns: a share from 0 to 1 of what this process may use (control
-            group or machine, and each GPU), or what it and its children may hold, such as "12GB". None: it does not.
-        stop_at: the same, for raising ``MemoryStopError`` in the loop: by the next batch that is asked of a FastLoader,
+            group or machine, and each GPU), or what it and its children may hold, such as "12GB". None: no warning.
+        stop_at: the same, for raising ``MemoryStopError`` in the loop: when the next batch is asked of a FastLoader,
             or by ``mark``. It is raised once.
         log: a path, to which samples and warnings are appended as JSON, one object a line; a ``TensorBoardLog`` or
             ``MLflowLog``; or several of these.
-        on_warn: called with each ``Finding`` in the monitor's thread; what it raises is warned of, but for
-            ``sys.exit()``, which the loop gets at its next batch. Or "shrink": caches of the hybrid tier and loaders
-            give memory back, and torch's cache on the GPU that it is about.
-        empty_cache_every: after so many batches ``torch.cuda.empty_cache()`` is called between two batches. It waits
-            for the GPU, and memory must be asked of the driver anew; docs/monitor.md says when that helps.
+        on_warn: called with each ``Finding`` in the monitor's thread. An exception that it raises becomes a warning,
+            except for ``sys.exit()``, which is raised in the loop at its next batch. Or "shrink": loaders, caches of
+            the hybrid tier and, if the finding is about a GPU, torch's cache on it give memory back.
+        empty_cache_every: the number of batches after each of which ``torch.cuda.empty_cache()`` is called, between
+            two batches. It waits for the GPU, and memory must be asked of the driver again; docs/monitor.md says when
+            that helps.
         show: whether the summary is printed to standard error at the end; None: yes.
 
     Raises:
@@ -102,12 +103,12 @@ class Monitor:
 
     @property
     def running(self) -> bool:
-        """Whether it looks now; never in a child of the process in which it was started."""
+        """Whether it is sampling now; False in a child of the process in which it was started."""
         return self._watching is not None and self._watching.running
 
     @property
     def samples(self) -> list[Sample]:
-        """What was seen in the latest run: the newest 2,048 samples all, of older ones a part."""
+        """The samples of the latest run: all of the newest 2,048, and a part of the older ones."""
         return list(self._watching.series) if self._watching else []
 
     @property
@@ -117,19 +118,19 @@ class Monitor:
 
     @property
     def findings(self) -> list[Finding]:
-        """What was warned of in the latest run."""
+        """The problems that were warned of in the latest run."""
         return list(self._watching.findings) if self._watching else []
 
     @property
     def summary(self) -> MonitorSummary | None:
-        """What the latest run amounted to; None until it has ended."""
+        """Peaks and cost of the latest run; None until it has ended."""
         return self._summary
 
     def start(self) -> None:
-        """Begin to look; `with` does that, and `stop`.
+        """Start sampling; `with` calls this at its beginning, and `stop` at its end.
 
         Raises:
-            RuntimeError: it looks already.
+            RuntimeError: it is running already.
             OSError: the log cannot be opened.
         """
         if self.running:
@@ -139,7 +140,7 @@ class Monitor:
         atexit.register(self.stop)
 
     def stop(self) -> None:
-        """Look once more, end the thread, print the summary. May be called twice; at exit it happens by itself."""
+        """Take a last sample, end the thread, print the summary. May be called twice; called at exit by itself."""
         if not self.running or self._watching is None:
             return
         watching = self._watching
@@ -153,14 +154,14 @@ class Monitor:
                 note(str(self._summary), self._show)
 
     def mark(self, step: int | None = None, epoch: int = 0) -> None:
-        """Tell where the loop is, once a step: for loops that no FastLoader feeds, or that count otherwise.
+        """Report the position of the loop; to be called once a step in loops without a FastLoader.
 
-        It is also a place where the loop can be stopped, and the GPU's cache be emptied. Does nothing in a child
-        process, or while the monitor does not run.
+        It is also where ``stop_at`` is raised and the GPU's cache is emptied. Does nothing in a child process, or while
+        the monitor is not running.
 
         Args:
-            step: its number; None: one more than at the last call.
-            epoch: its epoch, by which growth is judged.
+            step: number of the step; None: one more than at the last call.
+            epoch: number of the epoch; growth is judged from epoch to epoch.
 
         Raises:
             MemoryStopError: memory is as full as ``stop_at`` allows.

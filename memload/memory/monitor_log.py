@@ -43,19 +43,19 @@ class JsonLog:
         self._pid = os.getpid()
 
     def begin(self) -> None:
-        """Say that a run begins."""
+        """Write that a run begins."""
         self._append({"monitor": VERSION, "pid": self._pid, "time": time.time(), "command": " ".join(sys.argv)[:200]})
 
     def sample(self, sample: Sample) -> None:
-        """Keep a sample."""
+        """Write a sample."""
         self._append({"pid": self._pid, "sample": sample.as_json()})
 
     def warning(self, sample: Sample, finding: Finding) -> None:
-        """Keep what was warned of."""
+        """Write a finding."""
         self._append({"pid": self._pid, "warning": {"time": sample.time, **asdict(finding)}})
 
     def end(self, summary: Mapping[str, Any]) -> None:
-        """Keep what the run amounts to."""
+        """Write the summary of the run."""
         self._append({"pid": self._pid, "summary": dict(summary)})
 
     def close(self) -> None:

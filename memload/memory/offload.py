@@ -126,10 +126,11 @@ class Offloaded(Generic[M]):
         return sum(unit.nbytes for unit in self._resident) + slots
 
     def prefetch(self) -> None:
-        """Let the weights come now, so that they are there when ``with`` begins, or soon after; returns at once.
+        """Start copying the weights to the device, so that they are there when ``with`` begins; returns at once.
 
-        They come after what was put into the current stream before this call, beside what is put there after it. Layer
-        by layer, those of the first layers come. Their memory is taken from now on, until the next ``with`` ends.
+        The copy runs after the work that was queued in the current stream before this call, and beside the work that is
+        queued after it. Layer by layer, only the first layers are copied. Their memory is taken from now until the next
+        ``with`` ends.
         """
         if self._interface is not None and self._coming is None:
             try:
@@ -181,7 +182,7 @@ class _Coming:
             turns.prepare(self._home)
 
     def begin(self) -> None:
-        """Let the current stream wait for the weights, and the module have them."""
+        """Make the current stream wait for the weights, and put them into the module."""
         self._interface.wait(self._interface.current(), self._arrived)
         for unit, memory in zip(self._resident, self._memory, strict=True):
             unit.arrive(memory)
@@ -189,7 +190,7 @@ class _Coming:
             self._turns.begin()
 
     def end(self) -> None:
-        """Give the module its own weights back, and the memory to its stream."""
+        """Restore the module's own weights, and free the device memory to its stream."""
         stream = self._interface.current()
         for unit in self._resident:
             unit.leave(stream)

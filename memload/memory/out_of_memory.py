@@ -18,7 +18,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def give_back() -> None:
-    """Give back what nobody holds any more: cycles of Python's, and blocks that torch keeps of a GPU."""
+    """Free what is no longer referenced: reference cycles in Python, and blocks of a GPU that torch keeps cached."""
     gc.collect()
     if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.empty_cache()

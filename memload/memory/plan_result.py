@@ -49,7 +49,7 @@ class Plan:
 
     @property
     def accounts(self) -> tuple[Account, ...]:
-        """Those of RAM, GPU and disk, as far as there are any."""
+        """The accounts of RAM, GPU and disk; without those that are None."""
         return tuple(account for account in (self.ram, self.gpu, self.disk) if account is not None)
 
     @property
@@ -59,7 +59,7 @@ class Plan:
 
     @property
     def fits(self) -> bool:
-        """Whether all of it fits, as far as anybody knows what is free."""
+        """Whether all of it fits; memory and disk whose free space is unknown count as fitting."""
         return all(account.fits is not False for account in self.accounts)
 
     @property

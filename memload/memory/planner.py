@@ -55,19 +55,20 @@ def plan(
     disk: int | str | None = None,
     **loader: Any,
 ) -> Plan:
-    """Return what a run takes of RAM, GPU and disk, beside what is free here or on a machine that you will ask for.
+    """Predict how much RAM, GPU memory and disk space a run takes, and whether this or another machine has that much.
 
-    Nothing is loaded, trained or allocated: neither the data nor the models need exist. Printed, it is a short table.
+    Nothing is loaded, trained or allocated: neither the data nor the models need exist. Functions of samples and of
+    batches are called for two rows, to see what they make. Printed, the plan is a short table.
 
     Args:
         data: a dataset that FastLoader reads natively, or a `memload.DatasetShape`.
         batch_size: rows per batch.
-        tier: where the rows are kept, see `memload.Tier`; "auto" for what suits the machine, and for ``ds.map(fn)``
-            as ``.cache(path, tier="auto")``, if the function is not random. None: where the dataset was opened; those
-            of a `DatasetShape` in mapped files.
-        ram_dtype: with the tier "ram" the dtype, or `memload.Cast`, of fields that are cast once, when they are loaded.
-        cache_bytes: with the tier "hybrid" what its cache may take; bytes, or a text such as "40GB"; default: as
-            `memload.open` has it.
+        tier: where the rows are kept, see `memload.Tier`; "auto" chooses what suits the machine, for ``ds.map(fn)`` as
+            ``.cache(path, tier="auto")`` does, if the function is not random. None: the tier on which the dataset was
+            opened; mapped files for a `DatasetShape`.
+        ram_dtype: with the tier "ram", the dtype or `memload.Cast` of fields that are cast once, when they are loaded.
+        cache_bytes: with the tier "hybrid", the size of its cache, in bytes or as a text such as "40GB"; default: as in
+            `memload.open`.
         device: "cuda" if batches are to be on the GPU, as with ``FastLoader(device="cuda")``.
         model: a module, or several in a list or dict; on any device, "meta" included, which takes no memory.
         optimizer: a torch optimizer or its class, or several; a class, or a function of parameters, is given those that
@@ -84,8 +85,8 @@ def plan(
             `memload.offload`.
         processes: on this machine, one for each GPU. Rows of the tier "ram" are there once for all, with
             ``share=True``; all else is each one's own. Default: what LOCAL_WORLD_SIZE says, as under torchrun; else 1.
-        ram, gpu, disk: what a machine has that is to be asked for: bytes or texts such as "64GB"; of one GPU. Default:
-            what is free here, as control groups and SLURM allow.
+        ram, gpu, disk: what another machine has, in bytes or as texts such as "64GB"; ``gpu`` is that of one GPU.
+            Default: what is free on this machine, as far as control groups and SLURM allow.
         **loader: further arguments of `FastLoader`, such as ``cast``, ``depth``, ``shuffle`` or ``num_workers``.
 
     Raises:

@@ -16,7 +16,7 @@ class KnownCaches:
         self._known: tuple[tuple[weakref.ref[Any], list[RowCache]], ...] = ()
 
     def know(self, loader: Any) -> None:
-        """Know the caches of a loader; in its own thread, since a dataset may be asked what it is made of."""
+        """Record the caches of a loader's dataset; called in the loader's thread, since this calls into the dataset."""
         found = _caches_before(loader)
         others = (one for one in self._known if one[0]() is not None and one[0]() is not loader)
         self._known = (*others, (weakref.ref(loader), found)) if found else tuple(others)

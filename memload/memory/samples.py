@@ -87,7 +87,7 @@ class Sample:
 
     @property
     def share(self) -> float:
-        """What part of that nobody can have any more; page cache that can be dropped can be had."""
+        """The share of it that is in use and cannot be reclaimed; page cache that can be dropped counts as free."""
         used = 1 - self.available / self.total if self.total else 0.0
         if self.group_used is None or not self.group_limit:
             return used

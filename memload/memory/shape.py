@@ -70,7 +70,7 @@ class DatasetShape:
         return sum(map(self._field_bytes, self.fields))
 
     def zeros(self) -> Dataset:
-        """Return a dataset of this form that reads as zeros, and takes the memory of one row, and of offsets.
+        """Return a dataset of this shape whose values are zeros, in the memory of one row (and of row offsets).
 
         Lengths rise with the row's number, from nearly nothing to the greatest, so that they have the stated mean.
         """

@@ -96,16 +96,35 @@ def _usual_loss(model: torch.nn.Module, teachers: Sequence[torch.nn.Module], bat
 def _called(model: torch.nn.Module, batch: Any) -> Any:
     if isinstance(batch, Mapping):
         named = _named(model, batch)
-        return model(**named) if named else model(next(iter(batch.values())))
+        if named:
+            _check_call(model, f"the fields {', '.join(named)} of a batch", **named)
+            return model(**named)
+        batch = list(batch.values())
     if type(batch) in (list, tuple):
+        _check_call(model, f"the first of the {len(batch)} parts of a batch", batch[0])
         return model(batch[0])
     return model(batch)
 
 
+def _signature(model: torch.nn.Module) -> inspect.Signature:
+    parallel = torch.nn.parallel.DistributedDataParallel
+    return inspect.signature((model.module if isinstance(model, parallel) else model).forward)
+
+
+def _check_call(model: torch.nn.Module, given: str, *parts: Any, **named: Any) -> None:
+    """Raise TypeError if a model does not take these; `given` says what they are."""
+    try:
+        _signature(model).bind(*parts, **named)
+    except TypeError as error:
+        raise TypeError(
+            f"{type(model).__name__} was given {given}, and its forward has a {error}: give loss=, a function of a "
+            "batch that calls the model as your loop does"
+        ) from None
+
+
 def _named(model: torch.nn.Module, batch: Mapping[str, Any]) -> Mapping[str, Any]:
     """What of a batch a model takes by name; all where it takes whatever comes."""
-    parallel = torch.nn.parallel.DistributedDataParallel
-    parameters = inspect.signature((model.module if isinstance(model, parallel) else model).forward).parameters.values()
+    parameters = _signature(model).parameters.values()
     if any(one.kind is one.VAR_KEYWORD for one in parameters):
         return batch
     names = {one.name for one in parameters if one.kind is not one.POSITIONAL_ONLY}

@@ -134,21 +134,21 @@ class Watching:
             raise self._due
 
     def pass_begins(self, loader: Any, number: int) -> None:
-        """Know that a loader begins a pass: the busiest counts epochs."""
+        """Record that a loader begins a pass; epochs are counted by the loader with the most passes."""
         self._sampler.caches.know(loader)
         number -= self._passes_before.get(loader, 0)
         if not self._marked and number > self._place.epoch:
             self._place = replace(self._place, epoch=number, at_epoch=self._sampler.private())
 
     def between_batches(self) -> None:
-        """Have a turn in the loop's thread; raises what is due."""
+        """Do what has to be done in the loop's thread, between two batches; raises what is due."""
         if not self._marked:
             self._step += 1
             self._turn()
         self._raise_what_is_due()
 
     def mark(self, step: int | None, epoch: int) -> None:
-        """Know where a loop is from itself; raises what is due."""
+        """Record the position that a loop reports; raises what is due."""
         if not self._marked or epoch != self._place.epoch:
             self._place = replace(self._place, epoch=epoch, at_epoch=self._sampler.private())
         last = self._step if self._marked else 0

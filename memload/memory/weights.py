@@ -59,7 +59,7 @@ class Held:
         return run.as_strided(self.shape, self.stride).data
 
     def put(self, tensor: torch.Tensor) -> None:
-        """Let the module have this tensor in all places."""
+        """Put this tensor into the module, wherever the parameter or buffer is used."""
         for owner, name in self.owners:
             setattr(owner, name, tensor)
 
@@ -100,7 +100,7 @@ class Unit:
             self._interface.copy(memory[part], self._host[part], stream)
 
     def arrive(self, memory: torch.Tensor) -> None:
-        """Let the module compute with what was copied to this memory."""
+        """Make the module use the weights that were copied to this memory."""
         for one in self.held:
             placed = one.within(memory)
             if isinstance(one.tensor, nn.Parameter):
@@ -109,7 +109,7 @@ class Unit:
             one.put(placed)
 
     def leave(self, stream: Any) -> None:
-        """Give the module its own tensors back, with what was written to them on the device.
+        """Restore the module's own tensors, including what was written to them on the device.
 
         Raises:
             RuntimeError: one was replaced meanwhile by another of other shape or dtype.

@@ -91,7 +91,7 @@ def hdf5_names(path: Path) -> list[str]:
 
 @contextmanager
 def _as_format_errors(path: Path) -> Iterator[None]:
-    """Tell what HDF5 and h5py raise as ours; what that is depends on what they stumble over."""
+    """Within this context, errors of HDF5 and h5py, whose types vary, become memload's."""
     try:
         yield
     except (FormatError, FileNotFoundError, PermissionError):

@@ -81,7 +81,7 @@ def asked(address: int) -> Mapping | None:
 
 
 def listed(address: int) -> Mapping | None:
-    """Look the mapping of one address up in the list of all."""
+    """Find the mapping that contains an address in the list of all mappings."""
     lines = Path("/proc/self/maps").read_bytes().split(b"\n")[:-1]  # thousands, in the order of their addresses
     at = bisect.bisect_right(lines, address, key=lambda line: int(line.partition(b"-")[0], 16)) - 1
     match = _LINE.fullmatch(os.fsdecode(lines[at]))
