@@ -125,7 +125,7 @@ def _shaped(run: Run, kind: Any) -> Run:
     """Return the run in the shape that the type states, if it is that of Arrow's tensors, which are stored flat."""
     import pyarrow as pa
 
-    if not isinstance(kind, getattr(pa, "FixedShapeTensorType", ())):  # came with pyarrow 12
+    if not isinstance(kind, pa.FixedShapeTensorType):
         return run
     axes = list(range(len(kind.shape)))
     if (kind.permutation or axes) != axes:
