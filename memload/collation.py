@@ -37,12 +37,9 @@ def collated(source: Source, loader: DataLoader[Any]) -> Source:
         return graphs_joined(source)
     if isinstance(source.layout, Graphs):
         pyg = sys.modules.get("torch_geometric.data")
-        nobody = collate is default_collate and (pyg is None or not _known(pyg.Data))
-        raise NotNative(
-            NO_BATCH
-            if nobody
-            else "A collate_fn of your own is called with lists of graphs: give memload.graph_collate."
-        )
+        if collate is default_collate and (pyg is None or not _known(pyg.Data)):
+            raise NotNative(NO_BATCH)
+        raise NotNative("A collate_fn of your own is called with lists of graphs: give memload.graph_collate.")
     if collate is default_collate:
         _check_default(source)
         return source
