@@ -77,10 +77,16 @@ day=$(date -u +%Y-%m-%d)
 
 echo "== build ($SECONDS s)"
 left=$((prepared - SECONDS))
-timeout $((left < 120 ? 120 : left)) "$python" -m pip install --quiet --no-build-isolation --no-deps --no-index \
+left=$((left < 120 ? 120 : left))
+timeout -k 10 $left "$python" -m pip install --quiet --no-build-isolation --no-deps --no-index \
   --target "$work/site" --config-settings=build-dir="$work/build" \
   --config-settings=cmake.define.MEMLOAD_CUDA=ON \
-  --config-settings=cmake.define.pybind11_ROOT="$("$python" -m pybind11 --cmakedir)" "$repo"
+  --config-settings=cmake.define.pybind11_ROOT="$("$python" -m pybind11 --cmakedir)" "$repo" || {
+  status=$?
+  [ $status -ne 124 ] || echo "gpu_check.sh: the build took longer than $left s; are all cores of the machine free?" >&2
+  echo "gpu_check.sh: memload could not be built, with status $status, so nothing was run" >&2
+  exit 1
+}
 
 # A process for each file, side by side: an error that a kernel leaves behind ends what its process may do on the GPU, and
 # spoils no other file. The one that fills the GPU's memory comes last, alone.
@@ -118,6 +124,7 @@ benchmark() {
   shift 2
   echo "== $name ($SECONDS s)"
   results+=("$out/${name}_${device}_${day}.json")
+  rm -f "${results[-1]}" # of an earlier run of today, whose figures are not this one's
   if [ "$left" -lt 10 ]; then
     echo "left out: the time is nearly over"
     return

@@ -10,6 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import memload
+from memload.memory import budget
 from memload.memory.allocations import Allocations
 from memload.memory.batch_size import largest
 from memload.memory.measuring import measured, without_memory
@@ -411,3 +412,10 @@ def test_a_batch_that_the_model_does_not_take_and_a_class_are_told_with_what_to_
 
     with pytest.raises(TypeError, match=words):
         memload.compute_batch_size(Two(8, 8), sample, "cpu", **arguments)
+
+
+def test_memory_that_the_measuring_itself_took_is_not_promised(monkeypatch):
+    left = iter(budget.Memory(2 * 10**9, free, None, None) for free in (10**9, 8 * 10**8))
+    monkeypatch.setattr(budget, "memory", lambda: next(left))
+    found = memload.compute_batch_size(nn.Linear(1000, 10), torch.rand(2, 1000), max_batch_size=10)
+    assert found.total == 8 * 10**8 + found.static.params

@@ -111,6 +111,15 @@ def test_batches_that_a_loop_keeps_are_warned_of_once_with_what_to_do():
     assert monitor.samples[-1].fresh_batches == loader.stats().fresh_batches > 48
 
 
+def test_loaders_that_are_made_anew_for_each_epoch_count_epochs():
+    dataset = rows(8)
+    with memload.Monitor(interval=60, show=False) as monitor:
+        for _ in range(4):
+            for _ in memload.FastLoader(dataset, batch_size=4):
+                pass
+    assert monitor.samples[-1].epoch == 4
+
+
 def test_losses_that_are_kept_with_their_graph_are_told_from_kept_batches():
     loader, kept = memload.FastLoader(memload.from_arrays(x=torch.zeros(1000, 4096)).only("x"), batch_size=2), []
     weight, wide = torch.ones(4096, requires_grad=True), torch.ones(2_000_000, requires_grad=True)

@@ -340,6 +340,13 @@ def test_a_step_up_that_stays_is_one_large_tensor_and_its_place_is_told():
     assert [(one.cause, one.place) for one in found] == [("large tensor", "host")]
 
 
+def test_a_large_tensor_that_takes_several_looks_to_fill_is_one_step_up():
+    held = [4 * GB] * 20 + [4 * GB + k * GB for k in range(1, 9)] + [12 * GB] * 5
+    steps = [*range(20), *[20] * 8, *range(21, 26)]
+    (found,) = diagnose(host(held, step=steps))
+    assert (found.cause, "rose by 8.59 GB" in found.text, "at step 20" in found.text) == ("large tensor", True, True)
+
+
 def test_a_step_up_that_goes_away_or_belongs_to_the_start_is_not_told():
     assert causes(host([4 * GB] * 20 + [12 * GB] * 2 + [4 * GB] * 20)) == []
     assert causes(host([GB] * 20 + [12 * GB] * 20, step=[0] * 20 + list(range(20)))) == []

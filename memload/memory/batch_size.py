@@ -155,7 +155,7 @@ def compute_batch_size(
         accumulate=accumulate,
         loader=loader,
     )
-    return _by_trial(setting) if mode == "trial" else _foretold(setting, mode)
+    return _by_trial(setting) if mode == "trial" else _foretold(setting, mode, limit)
 
 
 def setting_of(
@@ -212,9 +212,13 @@ def setting_of(
     )
 
 
-def _foretold(setting: Setting, mode: Mode) -> MemoryBudget:
+def _foretold(setting: Setting, mode: Mode, limit: int | str | None) -> MemoryBudget:
     run = without_memory if mode == "static" else measured
     found = run(setting.kind, setting.losses, setting.models, setting.teachers)
+    if setting.device.type == "cpu":  # torch's first step took memory that it keeps
+        weights = setting.own.weights + setting.static.teacher
+        now, _ = _memory_of(setting.device, _place_of(setting.models), limit, weights)
+        setting = replace(setting, total=min(setting.total, now))
     return budget_of(setting, found, mode)
 
 

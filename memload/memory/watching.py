@@ -10,6 +10,7 @@ each kind, and looking goes on.
 
 from __future__ import annotations
 
+import collections
 import functools
 import os
 import threading
@@ -79,6 +80,7 @@ class Watching:
         self._sampler = Sampler(folder=(settings.log or Path("log").absolute()).parent)
         self._log = None if settings.log is None else JsonLog(settings.log)
         self._passes_before = weakref.WeakKeyDictionary(loops.known_passes())
+        self._loaders: collections.Counter[int] = collections.Counter()  # that began a pass, by their dataset
         self._turns = self._step = 0
         self._marked = False  # whether a loop tells itself where it is
         self._wanted = True  # whether the next turn is to look for the sample to come
@@ -134,9 +136,15 @@ class Watching:
             raise self._due
 
     def pass_begins(self, loader: Any, number: int) -> None:
-        """Record that a loader begins a pass; epochs are counted by the loader with the most passes."""
+        """Record that a loader begins a pass.
+
+        Epochs are counted by the loader with the most passes, or by the loaders that are made anew for each epoch.
+        """
         self._sampler.caches.know(loader)
         number -= self._passes_before.get(loader, 0)
+        if number == 1:
+            self._loaders[id(loader.dataset)] += 1
+            number = self._loaders[id(loader.dataset)]
         if not self._marked and number > self._place.epoch:
             self._place = replace(self._place, epoch=number, at_epoch=self._sampler.private())
 
