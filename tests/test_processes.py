@@ -198,9 +198,9 @@ def test_the_process_ends_at_once_and_in_peace_whatever_its_threads_do(ending, p
     assert printed(programs[ending]) == expected
 
 
-# A dataset's class in a script lets the script's names live until those of the modules that it uses are gone.
+# What else is imported, and a class in the script, let its names live until those of the modules that it uses are gone.
 LEFT_OPEN = """
-import sys, memload, torch
+import multiprocessing, sys, memload, torch
 
 class Rows(torch.utils.data.Dataset):
     def __len__(self):
