@@ -28,7 +28,7 @@ from memload.bench import Ceiling, default_threads
 from memload.measure import Epoch, Spread, held_in_memory, run_epoch
 
 BATCH = 256
-CODECS = ("lz4", "lz4:level=3", "zstd", "zstd:rows=512")
+CODECS = ("lz4", "zstd", "zstd:rows=512")
 KINDS = {"tokens": (10, 2_000, 1), "edges": (2, 60, 2)}  # the least and the most items, and runs of items a row
 
 

@@ -14,9 +14,9 @@ HELP = "List what ds.map(fn).cache(PATH) has stored, or remove some of it"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `memload cache`."""
     actions = parser.add_subparsers(dest="action", required=True, metavar="list|rm")
-    listing = actions.add_parser("list", help="say what there is: rows, size, date and function of each entry")
+    listing = actions.add_parser("list", help="list the rows, size, date and function of each entry")
     listing.add_argument("root", metavar="PATH", help="the directory that cache() was given")
-    removal = actions.add_parser("rm", help="remove entries; who has one open reads on")
+    removal = actions.add_parser("rm", help="remove entries; processes that have one open keep it")
     removal.add_argument("root", metavar="PATH", help="the directory that cache() was given")
     removal.add_argument("names", nargs="*", metavar="NAME", help="entries as `list` names them, or how these begin")
     removal.add_argument("--all", action="store_true", help="all of them")

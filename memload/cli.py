@@ -110,7 +110,7 @@ def _verify(options: argparse.Namespace) -> int:
 
 COMMANDS = {
     "demo": Command("Feed real pictures through both loaders and compare them", demo.add_arguments, demo.run),
-    "doctor": Command("Say what this machine is and what follows from it", doctor.add_arguments, doctor.run),
+    "doctor": Command("Report what this machine has and what that means for loading", doctor.add_arguments, doctor.run),
     "bench": Command("Measure a loader beside the ceiling of this machine", bench.add_arguments, bench.run),
     "write": Command(write_command.HELP, write_command.add_arguments, write_command.run),
     "info": Command(info_command.HELP, info_command.add_arguments, info_command.run),

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
 
+NO_BATCH = "A batch of graphs is for a collate_fn to make: give collate_fn=memload.graph_collate."
+"""Why neither the native engine nor default_collate makes a batch."""
+
+
 def collated(source: Source, loader: DataLoader[Any]) -> Source:
     """Return the source whose batches are those that the loader's collate function makes.
 
@@ -32,7 +36,10 @@ def collated(source: Source, loader: DataLoader[Any]) -> Source:
     if collate is graph_collate:
         return graphs_joined(source)
     if isinstance(source.layout, Graphs):
-        raise NotNative("A batch of graphs is for a collate_fn to make: give collate_fn=memload.graph_collate.")
+        pyg = sys.modules.get("torch_geometric.data")
+        if collate is default_collate and (pyg is None or not _known(pyg.Data)):
+            raise NotNative(NO_BATCH)
+        raise NotNative("A collate_fn of your own is called with lists of graphs: give memload.graph_collate.")
     if collate is default_collate:
         _check_default(source)
         return source
@@ -69,10 +76,12 @@ def _as_lists(source: Source, loader: DataLoader[Any]) -> Source:
 
 def _check_default(source: Source) -> None:
     """Raise NotNative where default_collate does not know what to do with a batch that is whole."""
-    if source.whole and not any(
-        issubclass(sys.modules["tensordict"].TensorDict, kinds) for kinds in default_collate_fn_map
-    ):
+    if source.whole and not _known(sys.modules["tensordict"].TensorDict):
         raise NotNative(
             "This version of tensordict does not teach default_collate to batch TensorDicts: "
             "give collate_fn=lambda batch: batch, or install a newer one."
         )
+
+
+def _known(kind: type) -> bool:
+    return any(issubclass(kind, kinds) for kinds in default_collate_fn_map)

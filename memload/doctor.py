@@ -36,8 +36,10 @@ class Fact:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `memload doctor`."""
-    parser.description = "Say what this machine is, and what follows from it for memload."
-    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()), help="whose disk is looked at")
+    parser.description = "Report what this machine has, and what that means for loading with memload."
+    parser.add_argument(
+        "--folder", type=Path, default=Path(tempfile.gettempdir()), help="the folder whose disk is examined"
+    )
 
 
 def run(args: argparse.Namespace) -> int:

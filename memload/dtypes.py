@@ -83,6 +83,10 @@ def from_numpy_dtype(dtype: np.dtype[Any]) -> torch.dtype:
         raise TypeError(f'dtype {dtype.str} has its bytes swapped; convert by .astype(dtype.newbyteorder("="))')
     if dtype.kind in "mM":
         raise TypeError(f"dtype {dtype} is a time; take its integers by .view(numpy.int64)")
+    if dtype.kind in "US":
+        raise TypeError(f"dtype {dtype} is text; give a list of str, as array.tolist() makes it of str")
+    if dtype.kind == "c" and dtype.name not in _BY_NAME:
+        raise TypeError(f"dtype {dtype} is not among those that memload stores; convert by .astype(numpy.complex64)")
     if dtype.name not in _BY_NAME:
         raise TypeError(f"dtype {dtype} has no equal in torch; known are {', '.join(sorted(_BY_NAME))}")
     return _BY_NAME[dtype.name]

@@ -15,7 +15,7 @@ from memload.opening import open  # noqa: A004 - memload's own
 from memload.row_costs import cost_of
 from memload.source_options import add_source_options, stated
 
-HELP = "Say what a set of shards or a file holds, and what reading a row costs"
+HELP = "Show what a set of shards or a file contains, and what reading a row costs"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from memload.carried import CarryingCollate, plain_collate, plainly, unpacked
 from memload.cast import Cast
 from memload.cast_batches import CastBatches, checked_casts, draws_of
-from memload.collation import collated
+from memload.collation import NO_BATCH, collated
 from memload.dataset import Dataset
 from memload.engine import EngineOptions, Gatherer, NativePass, chosen_options
 from memload.gpu.device_batches import Casts, MovedBatches
@@ -308,6 +308,8 @@ class FastLoader(DataLoader[T]):
         if not isinstance(source, str):
             hooked = type(self)._get_iterator is not FastLoader._get_iterator
             return self._get_iterator() if hooked else self._native_pass(source)
+        if source == NO_BATCH:
+            raise TypeError(source)
         draws = self.batch_transform is not None or draws_of(self._casts)
         peeked = peeked_seed(self.generator) if draws else None
         placer = self._placer()

@@ -23,8 +23,8 @@ _MOST_SAMPLES = 1000
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `memload monitor`."""
     parser.add_argument("pid", nargs="?", type=int, metavar="PID", help="a process; its children are counted with it")
-    parser.add_argument("--interval", type=float, default=1.0, metavar="S", help="seconds between looks (default 1)")
-    parser.add_argument("--count", type=int, metavar="N", help="end after so many looks (default: with the process)")
+    parser.add_argument("--interval", type=float, default=1.0, metavar="S", help="seconds between samples (default 1)")
+    parser.add_argument("--count", type=int, metavar="N", help="number of samples (default: until the process ends)")
     parser.add_argument("--plot", type=Path, metavar="LOG", help="draw the last run of this log instead")
     parser.add_argument("--out", type=Path, metavar="PNG", help="where the picture goes (default: beside the log)")
 

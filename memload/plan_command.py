@@ -20,7 +20,7 @@ from memload.prediction import measured
 from memload.source_options import add_source_options, stated
 from memload.trained_options import add_trained_options, trained
 
-HELP = "Say what loading a data set takes of RAM, GPU and disk, before it is loaded"
+HELP = "Predict how much RAM, GPU memory and disk space loading a data set takes"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -8,11 +8,11 @@ from typing import Any
 
 def add_source_options(group: Any) -> None:
     """Declare them, in a group of a parser's."""
-    group.add_argument("--key", action="append", help="of a file of several arrays: which one; may be given repeatedly")
-    group.add_argument("--dtype", help="of bare rows: the dtype of their elements")
-    group.add_argument("--shape", help="of bare rows: the shape of one, such as 425,425,3")
-    group.add_argument("--offset", type=int, help="of bare rows: bytes before the first (default: 0)")
-    group.add_argument("--trust", action="store_true", help="unpickle any class of a torch.save file: it may run code")
+    group.add_argument("--key", action="append", help="which array of a file that has several; may be repeated")
+    group.add_argument("--dtype", help="dtype of the elements of a raw binary file")
+    group.add_argument("--shape", help="shape of one row of a raw binary file, such as 425,425,3")
+    group.add_argument("--offset", type=int, help="bytes before the first row of a raw binary file (default: 0)")
+    group.add_argument("--trust", action="store_true", help="unpickle any class in a torch.save file; may run code")
 
 
 def stated(options: argparse.Namespace) -> dict[str, Any]:

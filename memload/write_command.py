@@ -32,12 +32,12 @@ memload write [options] [NAME=]SRC... DST
 _DESCRIPTION = """\
 Convert files into a set of shards, a directory that memload reads fastest and any safetensors tool reads, too.
 
-Each SRC is whatever `memload info` opens. Sources of one name follow one another; those of several names lie side by
-side, and must have as many rows. NAME= names the field of a source that has one. Pictures (--images) are decoded, and
-become the fields image, mask, those of --labels, and file.
+Each SRC is whatever `memload info` opens. Sources with the same name are concatenated; sources with different names
+become fields side by side, and must have equally many rows. NAME= names the field of a source that has only one.
+Pictures (--images) are decoded, and become the fields image, mask, those of --labels, and file.
 
-What is interrupted leaves nothing that opens; the same command goes on where it was interrupted, after it has
-verified what is there. Another command begins anew.
+An interrupted conversion leaves nothing that opens; the same command resumes it, after verifying what is complete.
+Any other command starts over.
 """
 
 _EXAMPLES = """\

@@ -1,4 +1,4 @@
-"""What holds for the whole run: which memload is tested, what is imported once, how long examples may take."""
+"""What holds for the whole run: which memload is tested, what is imported once, what is left out without a GPU."""
 
 import gc
 import multiprocessing

@@ -68,9 +68,24 @@ def test_a_column_is_read_in_place_as_pyarrow_reads_it(tmp_path_factory, column,
     assert {(storage.mapped, storage.name) for storage in field.column.storages} == {(True, str(path))}
 
 
+def tensors(shape, order=None):
+    kind = pa.fixed_shape_tensor(pa.int32(), shape, permutation=order)
+    storage = pa.FixedSizeListArray.from_arrays(pa.array(np.arange(12, dtype=np.int32)), 6)
+    return pa.ExtensionArray.from_storage(kind, storage)
+
+
+def test_tensors_of_arrow_have_the_shape_that_arrow_gives_them(tmp_path):
+    for order in (None, [0, 1]):
+        write_arrow(tmp_path / "x.arrow", pa.table({"x": tensors([2, 3], order)}), 1)
+        with pa.memory_map(str(tmp_path / "x.arrow")) as file:
+            expected = pa.ipc.open_stream(file).read_all()["x"].combine_chunks().to_numpy_ndarray()
+        assert np.array_equal(all_rows(memload.open(tmp_path / "x.arrow").fields["x"]).numpy(), expected)
+
+
 @pytest.mark.parametrize(
     ("column", "message"),
     [
+        (tensors([2, 3], [1, 0]), r"axes in another order, \[1, 0\]"),
         (pa.array(["a", "b"]), "its type string is no number of fixed size"),
         (pa.array([True, False]), "bools are stored as single bits; cast the column to uint8"),
         (pa.array([1, None]), r"1 values are missing \(null\)"),

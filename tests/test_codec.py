@@ -10,7 +10,7 @@ import hdf5plugin
 import numcodecs
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import memload
@@ -107,6 +107,19 @@ def test_numcodecs_reads_what_is_encoded_here():
     assert bytes(numcodecs.LZ4().decode(chain(("lz4",)).encode(raw))) == raw
     shuffled = chain(("shuffle", 4)).encode(raw)
     assert bytes(numcodecs.Shuffle(4).encode(np.frombuffer(raw, "u1"))) == shuffled
+
+
+runs = st.lists(st.tuples(st.binary(max_size=40), st.integers(1, 300)), max_size=12)
+
+
+@settings(max_examples=60)
+@given(runs=runs, level=st.sampled_from([1, 2, 9]))
+@example(runs=[(bytes(range(250)) * 3, 1), (b"\0", 70_000), (b"abc", 200)], level=1)
+def test_lz4_itself_reads_runs_that_are_written_to_be_repeated_from_one_byte_back(runs, level):
+    raw = b"".join(piece * times for piece, times in runs)
+    stored = chain(("lz4",)).encode(raw, level=level)
+    assert chain(("lz4",)).decode(stored, len(raw)) == raw
+    assert not raw or bytes(numcodecs.LZ4().decode(stored)) == raw  # numcodecs refuses to decode to nothing
 
 
 @settings(max_examples=300)

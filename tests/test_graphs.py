@@ -335,6 +335,15 @@ def test_what_is_no_batch_of_graphs_is_left_to_the_stock_machinery(make, why):
     assert why in loader.why
 
 
+def test_graphs_without_a_collate_function_say_which_one_to_give():
+    loader = memload.FastLoader(Subset(memload.from_graphs(rings([3, 2])), [1, 0]), 2)
+    with pytest.raises(TypeError, match=r"give collate_fn=memload\.graph_collate"):
+        next(iter(loader))
+    own = memload.FastLoader(loader.dataset, 2, collate_fn=Batch.from_data_list)
+    assert "lists of graphs" in own.why
+    assert next(iter(own)).num_nodes == 5
+
+
 def test_other_attributes_without_graphs_are_no_graphs():
     plain = memload.from_arrays(edge_index=torch.zeros(3, 2, dtype=torch.int64))
     loader = memload.FastLoader(plain, 2, collate_fn=memload.graph_collate)

@@ -109,6 +109,24 @@ class Ran:
         return setattr, (Ran, "done", True)
 
 
+@pytest.mark.parametrize(
+    ("sample", "rows"),
+    [
+        (lambda: {"x": torch.rand(3), "y": 1}, r"torch\.load\('x\.pt'\)\)"),
+        (lambda: torch.rand(3), r"\(\{'x': x\} for x in torch\.load\('x\.pt'\)\)"),
+        (lambda: (torch.rand(3), 1), r"\(\{'x': x, 'y': y\} for x, y in torch\.load\('x\.pt'\)\)"),
+    ],
+)
+def test_a_long_list_of_samples_is_told_from_fields_and_how_to_write_it(tmp_path, sample, rows):
+    samples = [sample() for _ in range(65)]
+    torch.save(samples, tmp_path / "x.pt")
+    with pytest.raises(memload.FormatError, match=rf"a list of 65, which looks like samples.*directory, {rows}"):
+        memload.open(tmp_path / "x.pt")
+    assert len(memload.open(tmp_path / "x.pt", key="7").fields) == 1
+    torch.save(samples[:64], tmp_path / "x.pt")
+    assert len(memload.open(tmp_path / "x.pt").fields) == 64
+
+
 def test_a_class_that_is_not_allowed_is_named_and_not_run(tmp_path):
     path = tmp_path / "x.pt"
     torch.save({"x": torch.arange(3), "code": Ran()}, path)

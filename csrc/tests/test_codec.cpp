@@ -161,6 +161,24 @@ TEST(what_was_encoded_decodes_to_itself_at_any_size_and_alignment) {
   }
 }
 
+// As the upper bytes of small numbers behind their lowest ones. A match's distance stands before the 255s of its
+// length.
+TEST(long_runs_of_one_byte_are_written_to_be_repeated_from_one_byte_back) {
+  const Chain lz4({{Kind::lz4}});
+  for (std::size_t noise = 600; noise < 8000; noise += 700) {
+    std::mt19937 random(1);
+    Bytes raw(noise + 12'000);
+    std::generate_n(raw.begin(), noise, [&] { return static_cast<std::byte>(random()); });
+    for (const int level : {1, 2, 9}) {
+      const Bytes stored = encode(lz4, raw, {level});
+      CHECK(decoded(lz4, stored, raw.size()) == raw);
+      const Bytes length(40, std::byte{255});
+      const auto at = std::search(stored.begin(), stored.end(), length.begin(), length.end());
+      CHECK(at != stored.end() && *(at - 2) == std::byte{1} && *(at - 1) == std::byte{0});
+    }
+  }
+}
+
 TEST(more_bytes_than_are_expected_never_leave_the_output) {
   for (const Kind kind : {Kind::byteswap, Kind::shuffle, Kind::bitshuffle}) {
     CHECK_THROWS(DecodeError, decoded(Chain({{kind, 2}}), noisy(100), 60));

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +111,7 @@ def run_of(array: Any) -> Run:
     import pyarrow as pa
 
     if isinstance(array, pa.ExtensionArray):
-        return run_of(array.storage)
+        return _shaped(run_of(array.storage), array.type)
     if array.null_count:
         raise UnfitColumnError(f"{array.null_count:,} values are missing (null), for which a batch has no number")
     if pa.types.is_fixed_size_list(array.type):
@@ -119,6 +119,20 @@ def run_of(array: Any) -> Run:
     if pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
         return _of_lists(array)
     return _of_numbers(array)
+
+
+def _shaped(run: Run, kind: Any) -> Run:
+    """Return the run in the shape that the type states, if it is that of Arrow's tensors, which are stored flat."""
+    import pyarrow as pa
+
+    if not isinstance(kind, pa.FixedShapeTensorType):
+        return run
+    axes = list(range(len(kind.shape)))
+    if (kind.permutation or axes) != axes:
+        raise UnfitColumnError(f"its tensors are stored with their axes in another order, {kind.permutation}")
+    if math.prod(kind.shape) != math.prod(run.shape):
+        raise UnfitColumnError(f"tensors of shape {tuple(kind.shape)} are stored as {run.shape} numbers")
+    return replace(run, shape=tuple(kind.shape))
 
 
 def _of_lists(array: Any) -> Run:

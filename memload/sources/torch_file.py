@@ -24,6 +24,8 @@ from memload.sources.memory_maps import mapping_of
 LEGACY_MAGIC = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 """How files of torch.save begin that were written before torch 1.6, or by its old format on request."""
 
+_MOST_IN_A_LIST = 64
+
 # What PyTorch Geometric pickles of its own: containers of tensors, whose unpickling runs nothing but their own code.
 _GEOMETRIC = {
     f"torch_geometric.{name}"
@@ -129,11 +131,29 @@ def refuse_graph_list(path: Path, value: Any) -> None:
         )
 
 
+def _refuse_samples(path: Path, value: Any) -> None:
+    """Raise FormatError, which says what to do, for a list that is too long to be one of fields."""
+    if not isinstance(value, list | tuple) or len(value) <= _MOST_IN_A_LIST:
+        return
+    if not all(isinstance(one, torch.Tensor | Mapping | list | tuple) for one in value):
+        return
+    rows = f"torch.load({path.name!r})"
+    if isinstance(value[0], torch.Tensor):
+        rows = f"({{'x': x}} for x in {rows})"
+    elif not isinstance(value[0], Mapping):
+        rows = f"({{'x': x, 'y': y}} for x, y in {rows})"
+    raise FormatError(
+        f"{path}: a list of {len(value):,}, which looks like samples one by one; expected tensors whose first axis "
+        f"counts the rows. Write the samples as a set once: memload.write(directory, {rows}), with ragged=['x'] if "
+        "they differ in length. If they are fields, name those that are meant by key=[...]"
+    )
+
+
 def fields_of(file: TorchFile, key: Key, field: str | None) -> dict[str, Field]:
     """Return the tensors of a file as fields: of a single tensor, or of dicts, lists and tuples of these.
 
     Raises:
-        FormatError: there are no tensors, or one whose rows are not runs of bytes.
+        FormatError: there are no tensors, or one whose rows are not runs of bytes; or a list is of samples.
         KeyError, TypeError, ValueError: as `choose` and `check_lengths`.
     """
     path = file.path
@@ -141,6 +161,8 @@ def fields_of(file: TorchFile, key: Key, field: str | None) -> dict[str, Field]:
         members = {field or "data": file.value}
     else:
         refuse_graph_list(path, file.value)
+        if key is None:
+            _refuse_samples(path, file.value)
         members = choose(path, named_tensors(path, file.value), key, field)
     check_lengths(path, {name: len(one) if one.ndim else None for name, one in members.items()}, key)
     return {name: file.field(name, tensor) for name, tensor in members.items()}
