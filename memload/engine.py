@@ -23,7 +23,7 @@ from memload.gpu.device_batches import Casts, DeviceBatches
 from memload.gpu.landing import gathered_elsewhere
 from memload.gpu.placing import Placer
 from memload.gpu.shared_frames import index_bytes
-from memload.iterators import BatchIterator, profiling, seconds_of, waiting
+from memload.iterators import ClosingIterator, profiling, seconds_of, waiting
 from memload.memory.budget import local_threads
 from memload.memory.loops import between_batches
 from memload.memory.placing import caches_of
@@ -301,7 +301,7 @@ def _threads(loader: FastLoader[Any]) -> int:
     return local_threads()
 
 
-class NativePass(BatchIterator):
+class NativePass(ClosingIterator):
     """One pass of the native engine over a loader. Made by ``iter(loader)``.
 
     It draws from the generators what a stock iterator draws, when that draws it, and owns the pipeline: the end of the
@@ -443,6 +443,3 @@ class NativePass(BatchIterator):
         loader._finished += self.stats()
         self._gatherer.close(bool(loader.persistent_workers), self._late)
         loader._kept = self._gatherer if loader.persistent_workers else None
-
-    def __del__(self) -> None:
-        self.close()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import abc
 import contextlib
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -18,6 +20,18 @@ class BatchIterator(Iterator[Any]):
         raise NotImplementedError(
             f"{type(self).__name__} cannot be pickled or copied: pickle the loader, and begin another pass with iter()"
         )
+
+
+class ClosingIterator(BatchIterator, abc.ABC):
+    """One that the end of its life closes."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """End it; may be called twice."""
+
+    def __del__(self, exiting: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not exiting():  # when modules have lost their names, and what an iterator owns ends by itself
+            self.close()
 
 
 class AroundBatches(BatchIterator):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -82,6 +83,7 @@ class ShardWriter:
         self._buffer: RowBuffer | None = None
         self._set = GrowingSet(self._target, self._fields, append=append, keep=resume is not None, progress=progress)
         self._stream = ShardStream(self._set, self._fields, size, rows)
+        weakref.finalize(self, _let_go, self._stream, self._set)  # at the end of the program, too
         with self._cleaning_up():
             self._set.take_over()
             if resume is not None:
@@ -195,14 +197,8 @@ class ShardWriter:
         else:
             self._interrupted()
 
-    def __del__(self) -> None:
-        if hasattr(self, "_stream"):
-            self._interrupted()
-
     def _interrupted(self) -> None:
-        """Leave the complete shards to a writer that follows, or nothing."""
-        self._stream.close()
-        self._set.leave()
+        _let_go(self._stream, self._set)
 
     def _check(self, rows: Mapping[str, AnyRows]) -> None:
         self._set.check_process()
@@ -236,3 +232,9 @@ class ShardWriter:
         except BaseException:
             self._interrupted()
             raise
+
+
+def _let_go(stream: ShardStream, growing: GrowingSet) -> None:
+    """Leave the complete shards to a writer that follows, or nothing."""
+    stream.close()
+    growing.leave()

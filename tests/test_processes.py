@@ -5,6 +5,8 @@ import multiprocessing
 import os
 import pickle
 import signal
+import subprocess
+import sys
 import threading
 import warnings
 import weakref
@@ -194,6 +196,28 @@ def test_on_stock_machinery_a_dataset_that_does_not_answer_ends_by_timeout_and_b
 def test_the_process_ends_at_once_and_in_peace_whatever_its_threads_do(ending, programs):
     expected = ["LookupError", "0"] if ending == "an exception in another thread" else []
     assert printed(programs[ending]) == expected
+
+
+# A dataset's class in a script lets the script's names live until those of the modules that it uses are gone.
+LEFT_OPEN = """
+import sys, memload, torch
+
+class Rows(torch.utils.data.Dataset):
+    def __len__(self):
+        return 6
+
+dataset = memload.from_arrays(x=torch.arange(6))
+plain, mapped = iter(memload.FastLoader(dataset, 1)), iter(memload.FastLoader(dataset.map(dict), 1))
+print(next(plain), next(mapped))
+writer = memload.ShardWriter(sys.argv[1])
+writer.append(x=torch.ones(3))
+"""
+
+
+def test_a_script_may_end_with_iterators_and_writers_open(tmp_path):
+    ended = subprocess.run([sys.executable, "-c", LEFT_OPEN, tmp_path / "shards"], capture_output=True, text=True)
+    assert (ended.stdout, ended.stderr) == ("{'x': tensor([0])} {'x': tensor([0])}\n", "")
+    assert list(tmp_path.iterdir()) == []
 
 
 # Native threads that let go of Python objects, one after the other, when the interpreter ends.
