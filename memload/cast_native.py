@@ -33,7 +33,7 @@ def how_of(rule: Cast, dtype: torch.dtype, row_shape: Sequence[int]) -> bool | A
     """
     if not rule.computes:
         return rule.norm_removed and dtype == torch.uint8
-    channels = rule.several
+    channels = rule.channel_count
     inner = math.prod(row_shape[rule.channels :][1:]) if channels and rule.channels is not None else 1
     scale = 1.0 if rule.scale is None else rule.scale
     offset = -0.0 if rule.offset is None else rule.offset  # which changes nothing, where 0.0 would a negative zero

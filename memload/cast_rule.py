@@ -143,8 +143,8 @@ class Cast:
         return not self.computes and self.layout is None and self.augment is None
 
     @property
-    def several(self) -> int:
-        """For how many channels ``mean`` or ``std`` has a number of its own; 0: for none."""
+    def channel_count(self) -> int:
+        """How many channels ``mean`` or ``std`` gives one number each; 0 if both are single numbers or missing."""
         return max((len(given) for given in (self.mean, self.std) if isinstance(given, tuple)), default=0)
 
     @property
@@ -161,9 +161,9 @@ class Cast:
         sides = list(shape)
         if self.channels is not None and -self.channels > len(sides):
             raise ValueError(f"channels={self.channels} is no axis of rows of the shape {tuple(shape)}")
-        if self.several and self.channels is not None and sides[self.channels] != self.several:
+        if self.channel_count and self.channels is not None and sides[self.channels] != self.channel_count:
             raise ValueError(
-                f"mean= or std= has {self.several} numbers, but rows of the shape {tuple(shape)} have "
+                f"mean= or std= has {self.channel_count} numbers, but rows of the shape {tuple(shape)} have "
                 f"{sides[self.channels]} channels along the axis {self.channels}"
             )
         if self.augment is not None or self.layout is not None:

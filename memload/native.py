@@ -266,7 +266,7 @@ def _is_fused(cast: Cast, field: Field) -> bool:
         column = column.frames
     if not isinstance(column, Column):
         return False
-    along = field.shape[cast.channels :] if cast.several and cast.channels is not None else ()
+    along = field.shape[cast.channels :] if cast.channel_count and cast.channels is not None else ()
     return bool(elements > 0 and elements % math.prod(along) == 0)
 
 

@@ -111,6 +111,24 @@ def test_batches_that_a_loop_keeps_are_warned_of_once_with_what_to_do():
     assert monitor.samples[-1].fresh_batches == loader.stats().fresh_batches > 48
 
 
+def test_batches_kept_beside_one_loss_at_a_time_are_kept_batches():
+    loader = memload.FastLoader(memload.from_arrays(x=torch.zeros(800, 4096)).only("x"), batch_size=2, depth=2)
+    weight, kept = torch.ones(4096, requires_grad=True), collections.deque(maxlen=6)
+    always = (weight * 2).sum()  # with its graph, and older than any step
+
+    def loop(monitor):
+        for batch in loader:
+            loss = (weight * batch).mean() * always.detach()
+            kept.append(batch)
+            loss.backward()
+            time.sleep(0.002)
+            if monitor.findings:
+                break
+
+    monitor, _ = watched(loop)
+    assert [one.cause for one in monitor.findings] == ["batches kept"]
+
+
 def test_loaders_that_are_made_anew_for_each_epoch_count_epochs():
     dataset = rows(8)
     with memload.Monitor(interval=60, show=False) as monitor:
@@ -141,11 +159,12 @@ def test_losses_that_are_kept_with_their_graph_are_told_from_kept_batches():
     [
         (None, "results are kept with their graph, and each with the batch that it was made of"),
         (16, "with their graph"),
+        (4, "with their graph"),
     ],
-    ids=["all", "the last"],
+    ids=["all", "the last", "the last few"],
 )
 def test_losses_whose_graph_holds_little_beside_their_batch_are_told_from_kept_batches_too(most, told):
-    loader = memload.FastLoader(memload.from_arrays(x=torch.zeros(800, 4096)).only("x"), batch_size=2)
+    loader = memload.FastLoader(memload.from_arrays(x=torch.zeros(800, 4096)).only("x"), batch_size=2, depth=2)
     weight, kept = torch.ones(4096, requires_grad=True), collections.deque(maxlen=most)
 
     def loop(monitor):

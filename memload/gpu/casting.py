@@ -70,7 +70,7 @@ def _cast_on_cuda(x: torch.Tensor, rule: Cast, out: torch.Tensor | None, seeds: 
 
 def _row_shape(x: torch.Tensor, rule: Cast) -> tuple[int, ...]:
     """The shape of what is taken for a row: without the first axis, unless the channels lie along it."""
-    alone = x.ndim == 0 or (rule.several > 0 and rule.channels == -x.ndim)
+    alone = x.ndim == 0 or (rule.channel_count > 0 and rule.channels == -x.ndim)
     return tuple(x.shape) if alone else tuple(x.shape[1:])
 
 

@@ -142,7 +142,7 @@ def _readable(*tensors: torch.Tensor | None) -> bool:
 
 def _fused(rule: Cast, stored: torch.Tensor, steps: torch.Tensor | None) -> bool:
     """Whether one kernel gathers and casts: channels lie within a stored row, and its elements stay in their order."""
-    within = not rule.several or rule.channels is None or -rule.channels < stored.ndim
+    within = not rule.channel_count or rule.channels is None or -rule.channels < stored.ndim
     in_order = rule.layout is None and rule.augment is None and (steps is None or stored.numel() > 0)
     return within and in_order and has_kernel(rule, stored.dtype, stored.shape[1:])
 

@@ -41,6 +41,9 @@ _MOST_LOSSES = 8  # with their graph at one time, of a loop that keeps none
 _WITH_GRAPH = 1.5  # of what kept batches take: from there on there is more to it than batches
 _PAGE, _HUGE_PAGE, _OBJECTS = 4096, 2 * _MB, 16384  # bytes that memory of one batch is rounded up to; its tensors
 
+Graphs = Callable[[bool], KeptGraphs | None]
+"""Tells what results there are with their graph, given whether the run has ended; None: not known yet."""
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -73,7 +76,7 @@ class Rise:
 
 
 def diagnose(
-    series: Sequence[Sample], *, ended: bool = False, graphs: Callable[[], KeptGraphs] = KeptGraphs
+    series: Sequence[Sample], *, ended: bool = False, graphs: Graphs = lambda _: KeptGraphs()
 ) -> list[Finding]:
     """Return what the samples show, in the order of their time; one finding for each cause and place at most.
 
@@ -197,7 +200,7 @@ def _by_step(series: Sequence[Sample]) -> Sequence[Sample]:
 
 
 def kept_batches(
-    series: Sequence[Sample], *, ended: bool = False, graphs: Callable[[], KeptGraphs] = KeptGraphs
+    series: Sequence[Sample], *, ended: bool = False, graphs: Graphs = lambda _: KeptGraphs()
 ) -> Finding | None:
     """Batches find no free slot, since the loop keeps those before: by themselves, or as a part of a graph it keeps."""
     last = series[-1]
@@ -220,8 +223,10 @@ def kept_batches(
     batches, fresh = last.batches - first.batches, last.fresh_batches - first.fresh_batches
     grown = last.held - first.held
     more = f", and memory grew by {format_size(grown)} meanwhile" if grown > _HOST_RISE // 4 else ""
-    kept = graphs()
-    if kept.results >= _RESULTS_SHARE * fresh or kept.losses > _MOST_LOSSES:
+    kept = graphs(ended)
+    if kept is None:
+        return None  # some steps later it is known
+    if kept.lasting or kept.results >= _RESULTS_SHARE * fresh or kept.losses > _MOST_LOSSES:
         return Finding(
             "results kept",
             f"{kept.results} results are kept with their graph, and each with the batch that it was made of: {fresh} "

@@ -11,7 +11,6 @@ each kind, and looking goes on.
 from __future__ import annotations
 
 import collections
-import functools
 import os
 import threading
 import time
@@ -28,7 +27,7 @@ from memload.errors import MemoryStopError, MemoryWarning
 from memload.memory import loops
 from memload.memory.diagnosis import Finding, diagnose
 from memload.memory.gpu_samples import turns_now
-from memload.memory.kept_graphs import kept_graphs
+from memload.memory.kept_graphs import GraphsOverSteps
 from memload.memory.marks import Mark
 from memload.memory.metric_logs import MetricLog, figures_of
 from memload.memory.monitor_log import JsonLog
@@ -90,7 +89,7 @@ class Watching:
         self._stopped = False
         self._reported: set[str] = set()
         self._cpu_seconds = 0.0
-        self._graphs = functools.cache(kept_graphs)
+        self._graphs = GraphsOverSteps()
         self._diagnosis = Paced(self._diagnosed, _DIAGNOSIS_SHARE)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="memload-monitor", daemon=True)
@@ -166,6 +165,7 @@ class Watching:
 
     def _turn(self) -> None:
         self._turns += 1
+        self._graphs.turn()
         if self._wanted:
             self._wanted = False
             seen, fresh = self._sampler.private(), self._sampler.fresh()
@@ -202,7 +202,7 @@ class Watching:
             self._report("looking at memory", error)
 
     def _diagnosed(self) -> list[Finding]:
-        return diagnose(self.series, ended=self._ended.is_set(), graphs=self._graphs)
+        return diagnose(self.series, ended=self._ended.is_set(), graphs=self._graphs.get)
 
     def _take(self, sample: Sample, before: Sample | None) -> None:
         self.series.append(sample)
