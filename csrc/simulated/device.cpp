@@ -42,19 +42,20 @@ class SimulatedDevice::Worker {
   [[nodiscard]] std::stop_token stopping() const { return thread_.get_stop_token(); }
   [[nodiscard]] bool is_this_thread() const { return thread_.get_id() == std::this_thread::get_id(); }
   void stop() { thread_.request_stop(); }
+  void join() { thread_.join(); }
   void leave() { thread_.detach(); }
 
  private:
   void run(const std::stop_token& stop) {
     std::unique_lock lock(mutex_);
     while (queued_.wait(lock, stop, [this] { return !queue_.empty(); })) {
-      std::function<void()> work = std::move(queue_.front());
-      queue_.pop_front();
       const std::chrono::microseconds late(std::uniform_int_distribution<std::int64_t>(
           lateness_.least.count(), std::max(lateness_.least, lateness_.most).count())(random_));
       if (late.count() != 0) queued_.wait_for(lock, stop, late, [] { return false; });
+      if (stop.stop_requested()) return;  // what is queued dies with the worker
+      std::function<void()> work = std::move(queue_.front());
+      queue_.pop_front();
       lock.unlock();
-      if (stop.stop_requested()) return;
       work();
       work = nullptr;  // what it kept may end only here, and put something into this stream
       lock.lock();
@@ -84,10 +85,14 @@ SimulatedDevice::SimulatedDevice(std::size_t pinnable) : pinnable_(pinnable) {
   workers_.push_back(std::make_unique<Worker>(Lateness{{}, {}}, 0));
 }
 
+// What is queued in one stream may own memory that another is amid: no worker dies before all have ended.
 SimulatedDevice::~SimulatedDevice() {
   for (const auto& worker : workers_) worker->stop();
   for (auto& worker : workers_) {
-    if (!worker->is_this_thread()) continue;
+    if (!worker->is_this_thread()) {
+      worker->join();
+      continue;
+    }
     worker->leave();
     static_cast<void>(worker.release());  // it lives as long as its thread, which is here
   }

@@ -11,6 +11,7 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -385,6 +386,19 @@ TEST(lent_memory_is_gathered_into_and_let_go_with_the_batch) {
     CHECK_EQ(memory.use_count(), 1);
   }
   CHECK_EQ(seen, 50u);
+}
+
+// A block whose lease has ended waits in the first stream for `slow`; `reader` is amid it when the device ends.
+TEST(a_device_that_ends_unmaps_nothing_that_a_stream_still_reads) {
+  auto device = SimulatedDevice::create();
+  const auto slow = device->add_stream({10s, 10s});
+  const auto reader = device->add_stream({0us, 0us});
+  constexpr std::size_t kBytes = std::size_t{16} << 20;
+  auto lease = device->empty(kBytes, slow);
+  device->watch(lease.get(), kBytes, reader);
+  lease.reset();
+  std::this_thread::sleep_for(5ms);
+  device.reset();
 }
 
 #if !defined(__SANITIZE_THREAD__)  // what is broken on purpose races
