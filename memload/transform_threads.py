@@ -251,7 +251,8 @@ class Transforming:
             return batch
         try:
             apply = self._surroundings.run
-            return Outcome(apply(self._recipe.apply, batch, rows, self._seed, random, self._slots))
+            made = apply(self._recipe.apply, batch, rows, self._seed, random, self._slots, lambda: self._closed)
+            return Outcome(made)
         except BaseException as error:  # whatever it is, the loop raises it in its turn
             return Outcome(error=error)
 

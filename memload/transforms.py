@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -60,10 +60,28 @@ class Recipe:
         names = () if source.maps else tuple(source.fields)
         return cls(tuple(map(Drawing, source.maps)), source.late_casts or {}, last, names, source.forms)
 
-    def apply(self, batch: Any, rows: Indices, seed: PassSeed, random: Randomness, slots: FieldSlots) -> Any:
-        """Return what the loop gets for a gathered batch of these rows; `slots` lend memory for what is collated."""
+    def apply(
+        self,
+        batch: Any,
+        rows: Indices,
+        seed: PassSeed,
+        random: Randomness,
+        slots: FieldSlots,
+        unwanted: Callable[[], bool] = lambda: False,
+    ) -> Any:
+        """Return what the loop gets for a gathered batch.
+
+        Args:
+            batch: as it was gathered.
+            rows: of the batch.
+            seed: what the randomness of the pass follows from.
+            random: of the thread that calls this.
+            slots: lend memory for what is collated.
+            unwanted: asked before each sample whether nobody wants the batch any more; then `UnwantedError` is raised.
+        """
         if self.maps:
             cut = CutBatch(batch, self.forms)
+            cut.samples = _while_wanted(cut.samples, unwanted)
             batch = collate_as_made(self._maker(cut, rows, seed, random), len(rows), slots, cut)
         if self.casts:
             # Fields of mapped samples have the numbers from 0 on.
@@ -104,6 +122,17 @@ class Recipe:
     def is_plain(self) -> bool:
         """Whether nobody need look at the torch functions that are called for samples, a microsecond each."""
         return all(cannot_draw(fn.fn) for fn in self.maps)
+
+
+class UnwantedError(Exception):
+    """A batch was given up, amid its samples, since its pass was closed."""
+
+
+def _while_wanted(samples: Iterable[Any], unwanted: Callable[[], bool]) -> Iterator[Any]:
+    for sample in samples:
+        if unwanted():
+            raise UnwantedError
+        yield sample
 
 
 def _one_after_the_other(fns: Sequence[Callable[[Any], Any]]) -> Callable[[Any], Any]:

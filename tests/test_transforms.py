@@ -626,6 +626,24 @@ def test_an_iterator_that_is_dropped_or_fails_in_the_loop_ends_its_threads_and_m
     assert list(iterator) == []
 
 
+def test_a_pass_that_is_closed_amid_the_samples_of_a_batch_ends_at_the_next_sample():
+    def slow(sample):
+        calls.append(1)
+        begun.set()
+        may_go_on.wait(10)
+        return sample
+
+    calls, begun, may_go_on = [], threading.Event(), threading.Event()
+    iterator = iter(memload.FastLoader(images().map(slow), 8, num_workers=1))  # which begins with iter()
+    assert begun.wait(10)
+    iterator.close()
+    may_go_on.set()
+    for thread in threads_of_transforms():
+        thread.join(10)
+    assert threads_of_transforms() == []
+    assert len(calls) == 1
+
+
 def test_transform_threads_share_what_torch_has_per_operation_and_leave_it_to_others_as_before():
     before, shares = torch.get_num_threads(), []
     torch.set_num_threads(4)
