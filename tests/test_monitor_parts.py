@@ -380,6 +380,19 @@ def test_far_more_than_the_batches_that_are_kept_is_their_graph(each, cause):
     assert [one.cause for one in diagnose(series[:2], ended=True)] == ["batches kept"]
 
 
+def test_what_was_not_known_while_the_loop_ran_is_told_at_the_end_though_its_loader_is_gone():
+    counted = {
+        "batches": [*(16 * k for k in range(10)), 0, 0],
+        "fresh_batches": [*(12 * k for k in range(10)), 0, 0],
+        "bytes_out": [*(16 * k * MB for k in range(10)), 0, 0],
+    }
+    series = host([GB] * 12, **counted)
+    assert [diagnose(series[:k], graphs=lambda _: None) for k in (8, 10, 12)] == [[], [], []]
+    (found,) = diagnose(series, ended=True)
+    assert found.cause == "batches kept"
+    assert "108 of 144 batches of 1.05 MB" in found.text
+
+
 def test_a_few_batches_kept_for_a_moment_are_not_told():
     batches = [16 * k for k in range(40)]
     assert causes(host([GB] * 40, batches=batches, fresh_batches=[min(7, k) for k in range(40)])) == []

@@ -203,6 +203,8 @@ def kept_batches(
     series: Sequence[Sample], *, ended: bool = False, graphs: Graphs = lambda _: KeptGraphs()
 ) -> Finding | None:
     """Batches find no free slot, since the loop keeps those before: by themselves, or as a part of a graph it keeps."""
+    if ended:
+        series = _with_loaders(series)
     last = series[-1]
     first = next((one for one in series if _finds_no_slots(one, last)), None)
     if first is None:
@@ -239,6 +241,12 @@ def kept_batches(
         ": the loop keeps batches, views of them, or losses whose graph holds them. Keep results (loss.item(), "
         "x.detach()) or copies (x.clone()) instead, or give depth= the number of batches you keep",
     )
+
+
+def _with_loaders(series: Sequence[Sample]) -> Sequence[Sample]:
+    """The samples up to the last one before loaders were gone, whose counters go with them."""
+    most = max(one.batches for one in series)
+    return series[: max(k for k, one in enumerate(series) if one.batches == most) + 1]
 
 
 def _finds_no_slots(first: Sample, last: Sample) -> bool:
