@@ -109,7 +109,7 @@ def test_batches_are_the_same_whatever_is_tried():
 
 
 def test_functions_that_wait_run_beside_each_other():
-    batches, most, loader = loaded(lambda sample: time.sleep(1e-5) or sample)
+    batches, most, loader = loaded(lambda sample: time.sleep(5e-4) or sample)
     assert batches == list(range(4000))
     assert loader._pace.allowed == most == 4
     assert loaded(lambda sample: sample, transform_threads=2)[2]._pace.allowed == 2
