@@ -111,5 +111,5 @@ def test_batches_are_the_same_whatever_is_tried():
 def test_functions_that_wait_run_beside_each_other():
     batches, most, loader = loaded(lambda sample: time.sleep(5e-4) or sample)
     assert batches == list(range(4000))
-    assert loader._pace.allowed == most == 4
+    assert loader._pace.for_next_pass().allowed == most == 4  # this one may have ended amid a trial
     assert loaded(lambda sample: sample, transform_threads=2)[2]._pace.allowed == 2

@@ -516,6 +516,7 @@ def test_ranks_of_a_machine_have_one_copy_even_after_the_first_was_killed_while_
     for name in ("a", "b"):
         assert (left[name].status, left[name].err) == (0, "")
         assert left[name].out == [f"{data.sum()} True True"]
+    arenas.sweep()  # of two that leave at once, one may leave its line
     assert list(arenas._folder().glob(f"{arenas._prefix()}*")) == []
 
 
