@@ -1,6 +1,8 @@
 """What a disk is asked of by tests of cold files."""
 
+import contextlib
 import os
+import resource
 
 import psutil
 
@@ -10,6 +12,19 @@ def evict(path):
     with path.open("rb") as file:
         os.fsync(file.fileno())
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def descriptors_of(folder):
+    """The descriptors of files in this folder that are open in this process, whose threads go on meanwhile.
+
+    They are asked for one by one: to list them takes a descriptor, and threads that read may have taken all.
+    """
+    found = []
+    for number in range(min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], 4096)):  # the lowest number is given first
+        with contextlib.suppress(FileNotFoundError):  # none has this number
+            target = os.readlink(f"/proc/self/fd/{number}")
+            found += [number] if target.startswith(f"{folder}/") else []
+    return found
 
 
 def can_be_read_directly(path):

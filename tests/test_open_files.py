@@ -1,6 +1,5 @@
 """Data sets of more files than a process may open: descriptors are bounded, and a forked child has none of them."""
 
-import contextlib
 import json
 import os
 import pickle
@@ -14,7 +13,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from disks import can_be_read_directly, evict
+from disks import can_be_read_directly, descriptors_of, evict
 
 import memload
 from memload import _core
@@ -41,28 +40,6 @@ def folder(tmp_path_factory):
     if not can_be_read_directly(first):
         pytest.skip(f"{folder} is on a file system without O_DIRECT")
     return folder
-
-
-@contextlib.contextmanager
-def one_more_descriptor():
-    """Allow one for the test itself: threads that read may have taken all."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft + 8, hard), hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
-def descriptors_of(folder):
-    """The descriptors of files in this folder that are open in this process, whose threads go on meanwhile."""
-    found = []
-    with one_more_descriptor():
-        links = list(Path("/proc/self/fd").iterdir())
-    for link in links:
-        with contextlib.suppress(FileNotFoundError):  # closed since it was listed
-            found += [link] if str(link.readlink()).startswith(str(folder)) else []
-    return found
 
 
 @pytest.fixture
