@@ -3,6 +3,7 @@
 import contextlib
 import os
 import resource
+from pathlib import Path
 
 import psutil
 
@@ -22,8 +23,8 @@ def descriptors_of(folder):
     found = []
     for number in range(min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], 4096)):  # the lowest number is given first
         with contextlib.suppress(FileNotFoundError):  # none has this number
-            target = os.readlink(f"/proc/self/fd/{number}")
-            found += [number] if target.startswith(f"{folder}/") else []
+            target = Path(f"/proc/self/fd/{number}").readlink()
+            found += [number] if target.is_relative_to(folder) else []
     return found
 
 
