@@ -20,7 +20,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import memload
-from memload.measure import Spread
+from memload.commands.measure import Spread
 from memload.memory.variants import kind_of
 
 LIMIT = 256 << 20

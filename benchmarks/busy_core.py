@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 
 from harness import PASSIVE_ENVIRONMENT, RIVAL_ENVIRONMENT, Bench, Case, Contestant, arguments, compete, rates, share
 
-from memload.measure import Epoch, Spread
+from memload.commands.measure import Epoch, Spread
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from harness import Bench, Case, arguments, compete, rates, share
 from loops import SEED, fast_loader, fast_loop, stock_loop
 from torch.utils.data import DataLoader, Dataset
 
-from memload.measure import Epoch, Spread, run_epoch
+from memload.commands.measure import Epoch, Spread, run_epoch
 
 
 class Plain(Dataset[Any]):

@@ -15,7 +15,7 @@ import torch
 from harness import Bench, Case, Contestant, arguments, compete
 from loops import ceiling_of
 
-from memload.measure import Spread, in_turn, ratio
+from memload.commands.measure import Spread, in_turn, ratio
 
 
 def planning_seconds(rows: int) -> float:

@@ -12,8 +12,8 @@ from collections.abc import Callable
 import torch
 from gpu_common import MB, GpuBench, device_copy, faster, gpu_arguments, take_turns
 
-from memload.cast import Cast, cast_stim
-from memload.measure import Spread
+from memload.casts.pixels import Cast, cast_stim
+from memload.commands.measure import Spread
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 MEGABYTES = (64, 256, 1024, 16, 4, 1)  # first what has most to say, should the run be ended

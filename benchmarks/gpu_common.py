@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from harness import Bench, arguments
 
+from memload.commands.measure import Spread, ratio
 from memload.device import cuda_state
 from memload.gpu.devices import device_of
-from memload.measure import Spread, ratio
 
 TURN_SECONDS = 2e-3  # a turn repeats a short call until it lasts about this long
 MB = 1 << 20

@@ -18,9 +18,9 @@ from harness import Case
 from loops import SEED, ceiling_of
 
 import memload
-from memload import stock
+from memload.commands import stock
+from memload.commands.measure import Spread, in_turn, run_epoch
 from memload.dataset import Dataset
-from memload.measure import Spread, in_turn, run_epoch
 
 WORKERS = (4, 8, 16)
 TRIAL_SECONDS = 1.0

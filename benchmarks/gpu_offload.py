@@ -16,7 +16,7 @@ import torch
 from gpu_common import MB, GpuBench, best_copy_seconds, clocked, gpu_arguments, median
 
 import memload
-from memload.measure import Spread, in_turn
+from memload.commands.measure import Spread, in_turn
 
 REPEATS = (1, 4, 16, 64)  # how often the student runs on a batch
 STEPS = 10

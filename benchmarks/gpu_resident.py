@@ -19,12 +19,12 @@ from gpu_loader import loader_of
 from harness import Case
 
 import memload
+from memload.commands.measure import Spread, in_turn
 from memload.dataset import Dataset
 from memload.engine import gathering
 from memload.gpu.landing import TransferredBatches
 from memload.gpu.near_batches import batch_maker
 from memload.gpu.pinned_memory import near_fields
-from memload.measure import Spread, in_turn
 from memload.readers import resolve
 
 BATCHES = 16  # of which the rows are drawn beforehand

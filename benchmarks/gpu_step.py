@@ -15,7 +15,7 @@ from gpu_common import GpuBench, best_copy_seconds, clocked, gpu_arguments, medi
 from gpu_loader import loader_of
 from harness import Case
 
-from memload.measure import Spread, cpu_seconds, in_turn
+from memload.commands.measure import Spread, cpu_seconds, in_turn
 
 REPEATS = (1, 2, 4, 8)  # how often the net runs on a batch
 STEPS = 40

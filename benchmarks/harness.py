@@ -20,7 +20,7 @@ from typing import Any
 
 from workloads import WORKLOADS, Workload
 
-from memload.measure import Epoch, Spread, held_in_memory, in_turn, machine, ratio
+from memload.commands.measure import Epoch, Spread, held_in_memory, in_turn, machine, ratio
 
 RESULTS = Path(__file__).parent / "results"
 PREPARED = 512 << 20  # bytes taken and given back before a run in a process of its own; no ring here is larger

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from harness import Case
 
-from memload import stock
-from memload.bench import Ceiling, shuffled
+from memload.commands import stock
+from memload.commands.bench import Ceiling, shuffled
+from memload.commands.measure import Epoch, run_epoch
 from memload.engine import EngineOptions
 from memload.loader import FastLoader
-from memload.measure import Epoch, run_epoch
 from memload.memory.budget import default_threads
 
 SEED = 0

@@ -24,8 +24,8 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, Dataset
 
 import memload
-from memload.bench import Ceiling, default_threads
-from memload.measure import Epoch, Spread, held_in_memory, run_epoch
+from memload.commands.bench import Ceiling, default_threads
+from memload.commands.measure import Epoch, Spread, held_in_memory, run_epoch
 
 BATCH = 256
 CODECS = ("lz4", "zstd", "zstd:rows=512")

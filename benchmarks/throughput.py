@@ -11,8 +11,8 @@ from harness import Bench, Case, arguments, compete, rates, share
 from loops import ceiling_of, fast_loop
 
 from memload import _core
-from memload.bench import memcpy_gb_per_second
-from memload.measure import Spread
+from memload.commands.bench import memcpy_gb_per_second
+from memload.commands.measure import Spread
 from memload.memory.budget import default_threads
 
 

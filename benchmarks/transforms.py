@@ -20,8 +20,9 @@ import torch
 from harness import Bench, Case, arguments, compete, rates, share
 from torch.utils.data import DataLoader, Dataset, default_collate
 
-from memload import FastLoader, stock
-from memload.measure import Epoch, Spread, run_epoch
+from memload import FastLoader
+from memload.commands import stock
+from memload.commands.measure import Epoch, Spread, run_epoch
 from memload.memory.budget import default_threads
 
 SEED = 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from harness import RIVAL_ENVIRONMENT, Bench, Case, Contestant, arguments, compete, rates, share
 
-from memload.measure import Spread
+from memload.commands.measure import Spread
 
 
 def measure(bench: Bench, case: Case) -> None:

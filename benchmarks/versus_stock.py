@@ -9,7 +9,7 @@ from __future__ import annotations
 from harness import Bench, Case, arguments, compete, rates, share
 from loops import fast_loop, stock_loop
 
-from memload.measure import Spread
+from memload.commands.measure import Spread
 
 
 def measure(bench: Bench, case: Case) -> None:

@@ -16,9 +16,9 @@ import torch
 from harness import Bench, arguments, compete, rates, share
 
 import memload
-from memload.bench import Ceiling, default_threads
+from memload.commands.bench import Ceiling, default_threads
+from memload.commands.measure import Epoch, Spread, held_in_memory, peak_memory, run_epoch
 from memload.dataset import Dataset
-from memload.measure import Epoch, Spread, held_in_memory, peak_memory, run_epoch
 
 LAGS = 32
 BATCH = 256

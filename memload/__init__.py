@@ -23,9 +23,8 @@ except ModuleNotFoundError as error:
 from memload.accelerated import prepare
 from memload.accumulation import Micro, accumulate
 from memload.augment import Augment
-from memload.budget_batches import BudgetBatchSampler
-from memload.cast import Cast, Float32View, cast_stim
-from memload.codec import Codec
+from memload.casts.pixels import Cast, Float32View, cast_stim
+from memload.codecs.codec import Codec
 from memload.dataset import Dataset
 from memload.engine import EngineOptions
 from memload.errors import (
@@ -46,14 +45,13 @@ from memload.errors import (
 )
 from memload.fields import Field
 from memload.gpu.to_device import to_device
-from memload.graph_collating import graph_collate
-from memload.graph_files import open_graphs, write_graphs
-from memload.graph_layout import GraphBatch
-from memload.graphs import GraphDataset, from_graphs
-from memload.groups import GroupedDataset, concat, group_collate
+from memload.graphs.collating import graph_collate
+from memload.graphs.datasets import GraphDataset, from_graphs
+from memload.graphs.files import open_graphs, write_graphs
+from memload.graphs.layout import GraphBatch
+from memload.groups.datasets import GroupedDataset, concat, group_collate
 from memload.hugging_face import from_hf
 from memload.loader import FastLoader
-from memload.mapped import MappedDataset
 from memload.memory.batch_size import compute_batch_size
 from memload.memory.diagnosis import Finding
 from memload.memory.fitting import FitAdvice, FitOption, fit
@@ -67,15 +65,17 @@ from memload.memory.probing import ProbeReport, probe
 from memload.memory.shape import DatasetShape
 from memload.memory.tiers import Tier
 from memload.opening import from_arrays, open  # noqa: A004 - memload.open is its public name
-from memload.pictures import write_images
-from memload.ragged_rows import Padded, Ragged
-from memload.samplers import MixingSampler, WeightedSampler
-from memload.scoring import score
-from memload.shard_writer import ShardWriter
-from memload.shards import verify
+from memload.pictures.writing import write_images
+from memload.ragged_rows.forms import Padded, Ragged
+from memload.results.scoring import score
+from memload.sampling.budget_batches import BudgetBatchSampler
+from memload.sampling.samplers import MixingSampler, WeightedSampler
+from memload.shards.reading import verify
+from memload.shards.writer import ShardWriter
+from memload.shards.writing import write
 from memload.sources.ragged_arrays import ragged
 from memload.stats import LoaderStats
-from memload.writing import write
+from memload.transforms.mapped import MappedDataset
 from memload.zipping import zip  # noqa: A004 - memload.zip is its public name
 
 __all__ = [

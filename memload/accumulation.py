@@ -11,9 +11,9 @@ from typing import Any, Generic, TypeVar
 
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
-from memload.graph_layout import GraphBatch
+from memload.graphs.layout import GraphBatch
 from memload.loader import FastLoader
-from memload.ragged_rows import Ragged
+from memload.ragged_rows.forms import Ragged
 
 T = TypeVar("T")
 

@@ -13,9 +13,9 @@ from typing import Any
 
 from torch.utils.data import DataLoader, default_collate
 
-from memload.cast import Cast
-from memload.cast_batches import cast_batch
-from memload.gathered import GatheredRows
+from memload.batches.gathered import GatheredRows
+from memload.casts.batches import cast_batch
+from memload.casts.pixels import Cast
 
 
 class CarryingCollate:

@@ -11,12 +11,12 @@ import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from memload.by_the_dataset import answer_rows
-from memload.planned_rows import PlannedRows
-from memload.row_plan import Indices
-from memload.seeding import PassSeed
+from memload.batches.by_the_dataset import answer_rows
+from memload.sampling.planned_rows import PlannedRows
+from memload.sampling.row_plan import Indices
 from memload.stats import LoaderStats
-from memload.transforms import Outcome, attempted
+from memload.transforms.recipe import Outcome, attempted
+from memload.transforms.seeding import PassSeed
 from memload.watches import Watch
 
 if TYPE_CHECKING:

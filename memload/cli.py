@@ -10,10 +10,10 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from memload import bench, cache_command, demo, doctor, info_command, monitor_command, plan_command, write_command
 from memload._core import version
+from memload.commands import bench, cache, demo, doctor, info, monitor, plan, write
 from memload.errors import ChecksumError, MemloadError
-from memload.shards import verify
+from memload.shards.reading import verify
 from memload.sizes import format_size
 
 _ABOUT = "Array data for training, at the speed of memory."
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command.add_arguments(subparser)
         subparser.set_defaults(run=command.run)
     given = list(sys.argv[1:] if arguments is None else arguments)
-    options, further = parser.parse_known_args(write_command.attached(given) if given[:1] == ["write"] else given)
+    options, further = parser.parse_known_args(write.attached(given) if given[:1] == ["write"] else given)
     if further and (not hasattr(options, "paths") or any(text.startswith("-") for text in further)):
         parser.error(f"unrecognized arguments: {' '.join(further)}")
     if further:  # paths behind an option that stands between paths
@@ -112,11 +112,11 @@ COMMANDS = {
     "demo": Command("Feed real pictures through both loaders and compare them", demo.add_arguments, demo.run),
     "doctor": Command("Report what this machine has and what that means for loading", doctor.add_arguments, doctor.run),
     "bench": Command("Measure a loader beside the ceiling of this machine", bench.add_arguments, bench.run),
-    "write": Command(write_command.HELP, write_command.add_arguments, write_command.run),
-    "info": Command(info_command.HELP, info_command.add_arguments, info_command.run),
-    "plan": Command(plan_command.HELP, plan_command.add_arguments, plan_command.run),
-    "monitor": Command(monitor_command.HELP, monitor_command.add_arguments, monitor_command.run),
-    "cache": Command(cache_command.HELP, cache_command.add_arguments, cache_command.run),
+    "write": Command(write.HELP, write.add_arguments, write.run),
+    "info": Command(info.HELP, info.add_arguments, info.run),
+    "plan": Command(plan.HELP, plan.add_arguments, plan.run),
+    "monitor": Command(monitor.HELP, monitor.add_arguments, monitor.run),
+    "cache": Command(cache.HELP, cache.add_arguments, cache.run),
     "verify": Command(
         "Read every byte of a set of shards and compare it with the checksums", _verify_arguments, _verify
     ),

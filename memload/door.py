@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 from torch.utils.data import get_worker_info
 
 from memload import _core
-from memload.cast import Cast
-from memload.gathered import GatheredRows
-from memload.layout import DictOf
+from memload.batches.gathered import GatheredRows
+from memload.batches.layout import DictOf
+from memload.casts.pixels import Cast
 from memload.memory.budget import local_threads
 from memload.memory.placing import caches_of
 from memload.memory.pressure import Pressure
 from memload.native import Source
-from memload.ragged_samples import Forms
+from memload.ragged_rows.samples import Forms
 from memload.stats import LoaderStats
 
 # Slots are depth + 1, made when they are needed: one is filled while the loop has one, and another where the batch

@@ -15,15 +15,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from memload import _core
-from memload.batch_sizes import BatchSizes
-from memload.by_the_dataset import answer
+from memload.batches.by_the_dataset import answer
+from memload.batches.iterators import ClosingIterator, profiling, seconds_of, waiting
 from memload.changes import UpToDate
 from memload.cold import reads_blocks, reads_directly
 from memload.gpu.device_batches import Casts, DeviceBatches
 from memload.gpu.landing import gathered_elsewhere
 from memload.gpu.placing import Placer
 from memload.gpu.shared_frames import index_bytes
-from memload.iterators import ClosingIterator, profiling, seconds_of, waiting
 from memload.memory.budget import local_threads
 from memload.memory.loops import between_batches
 from memload.memory.placing import caches_of
@@ -32,14 +31,15 @@ from memload.native import Source
 from memload.pace import paced
 from memload.pinning import pinned, pinned_by, pins_batches, whole_power
 from memload.pipelined import PipelinedBatches
-from memload.planned_rows import PlannedRows
-from memload.row_plan import Feed, PlanSink, feed
-from memload.seeding import PassSeed
+from memload.sampling.batch_sizes import BatchSizes
+from memload.sampling.planned_rows import PlannedRows
+from memload.sampling.row_plan import Feed, PlanSink, feed
 from memload.slot_room import check_room
 from memload.state import batches_of, given_generators
 from memload.stats import LoaderStats
-from memload.transform_threads import MOST_THREADS, Transforming
-from memload.transforms import Outcome, Recipe, attempted
+from memload.transforms.recipe import Outcome, Recipe, attempted
+from memload.transforms.seeding import PassSeed
+from memload.transforms.threads import MOST_THREADS, Transforming
 from memload.watches import Watch
 
 if TYPE_CHECKING:

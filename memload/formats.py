@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from memload.errors import FormatError
 from memload.fields import Field, check_name
-from memload.shards import open_shards
+from memload.shards.reading import open_shards
 from memload.sources.arrow_file import FILE_MAGIC as ARROW_MAGIC
 from memload.sources.arrow_file import SPLITS, STATE, arrow_names, open_arrow, open_saved
 from memload.sources.hdf5 import hdf5_names, is_hdf5, open_hdf5

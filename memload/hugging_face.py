@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from memload.batches.layout import flat
 from memload.dataset import Dataset
 from memload.errors import FormatError
 from memload.fields import Field
-from memload.layout import flat
 from memload.native import Conversion, Key, NotNative, Source
 from memload.sources.hugging_face import fields_of, is_hugging_face, parts_of, torch_format
 from memload.sources.members import Key as Picked

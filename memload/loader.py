@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
+from memload.batches.collation import NO_BATCH, collated
 from memload.carried import CarryingCollate, plain_collate, plainly, unpacked
-from memload.cast import Cast
-from memload.cast_batches import CastBatches, checked_casts, draws_of
-from memload.collation import NO_BATCH, collated
+from memload.casts.batches import CastBatches, checked_casts, draws_of
+from memload.casts.pixels import Cast
 from memload.dataset import Dataset
 from memload.engine import EngineOptions, Gatherer, NativePass, chosen_options
 from memload.gpu.device_batches import Casts, MovedBatches
@@ -31,21 +31,21 @@ from memload.gpu.target import checked_target
 from memload.gpu.torch_interface import TorchHostMemory
 from memload.gpu.trials import nearest
 from memload.gpu.ways import Way
-from memload.grouped_batches import GroupSettings, settings_of
-from memload.grouped_source import GroupedSource, resolve_groups
-from memload.groups import GroupedDataset, group_collate
+from memload.groups.batches import GroupSettings, settings_of
+from memload.groups.datasets import GroupedDataset, group_collate
+from memload.groups.source import GroupedSource, resolve_groups
 from memload.memory.loops import pass_begins
 from memload.native import NotNative, Source
 from memload.pace import Pace
-from memload.ragged_option import in_form
+from memload.ragged_rows.option import in_form
 from memload.readers import resolve
-from memload.row_plan import plan_bytes
-from memload.seeding import peeked_seed
+from memload.sampling.row_plan import plan_bytes
 from memload.state import LoaderState, batches_of
 from memload.stats import LoaderStats
-from memload.stock_only import asks_for_stock, without_worker_init_fn
-from memload.stock_passes import IndexSampler, stock_pass
-from memload.transforms import TransformedBatches, checked_transform
+from memload.stock.arguments import asks_for_stock, without_worker_init_fn
+from memload.stock.passes import IndexSampler, stock_pass
+from memload.transforms.recipe import TransformedBatches, checked_transform
+from memload.transforms.seeding import peeked_seed
 
 T = TypeVar("T")
 

@@ -11,14 +11,14 @@ import torch
 from torch.utils.dlpack import from_dlpack
 
 from memload._core import Column, Windows
-from memload.cast_native import CASTABLE, Affine, cast_tensor, how_of
-from memload.cast_rule import Cast
+from memload.batches.layout import DictOf, Layout, ListOf, Only, paths
+from memload.casts.native import CASTABLE, Affine, cast_tensor, how_of
+from memload.casts.rule import Cast
 from memload.dtypes import code_of
 from memload.fields import AnyColumn, Field
-from memload.graph_layout import GraphLayout
-from memload.layout import DictOf, Layout, ListOf, Only, paths
-from memload.ragged_fields import RaggedField, forms_of_fields
-from memload.ragged_samples import Forms
+from memload.graphs.layout import GraphLayout
+from memload.ragged_rows.fields import RaggedField, forms_of_fields
+from memload.ragged_rows.samples import Forms
 from memload.watches import Watch
 
 Key = str | int | tuple[str | int, ...]

@@ -17,7 +17,7 @@ from memload.memory.placing import as_tier, check_option_names
 from memload.memory.tiers import Tier
 from memload.open_files import bounded
 from memload.row_costs import warn_of_unfit
-from memload.shard_index import INDEX_NAME
+from memload.shards.index import INDEX_NAME
 from memload.sources.members import Key
 from memload.sources.paths import PathLike, paths_of
 from memload.sources.ragged_arrays import field_of

@@ -6,9 +6,9 @@ import abc
 from typing import TYPE_CHECKING, Any
 
 from memload import _core
-from memload.draws import Indices
-from memload.seeding import PassSeed
+from memload.sampling.draws import Indices
 from memload.stats import LoaderStats
+from memload.transforms.seeding import PassSeed
 
 if TYPE_CHECKING:
     from memload.engine import PassSettings

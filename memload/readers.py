@@ -16,19 +16,19 @@ import numpy as np
 import torch
 from torch.utils.data import ConcatDataset, StackDataset, Subset, TensorDataset
 
-from memload.cast import Float32View
+from memload.batches.layout import DictOf, Graphs, Layout, ListOf, Only, TensorDictOf, flat
+from memload.casts.pixels import Float32View
 from memload.dataset import TAG, Dataset
 from memload.fields import Field
-from memload.graphs import GraphDataset
-from memload.groups import GroupedDataset, with_int_tag
+from memload.graphs.datasets import GraphDataset
+from memload.groups.datasets import GroupedDataset, with_int_tag
 from memload.hugging_face import source_of
-from memload.layout import DictOf, Graphs, Layout, ListOf, Only, TensorDictOf, flat
-from memload.mapped import MappedDataset
 from memload.native import Key, NotNative, Source
-from memload.ragged_fields import RaggedField
-from memload.row_plan import Indices, as_indices, from_end
+from memload.ragged_rows.fields import RaggedField
+from memload.sampling.row_plan import Indices, as_indices, from_end
 from memload.sources.arrays import borrow_array
 from memload.sources.hugging_face import is_hugging_face
+from memload.transforms.mapped import MappedDataset
 from memload.unaltered import Unaltered
 from memload.watches import PartsWatch, Watch, watched_tensors
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from memload import _core
 from memload.memory.guards import check_memory
 from memload.native import Source
-from memload.ragged_fields import RaggedField
+from memload.ragged_rows.fields import RaggedField
 from memload.sizes import format_size
 
 _LARGE = 1 << 30  # bytes of slots from which on it is asked what is free: that takes some tenths of a millisecond

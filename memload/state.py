@@ -31,14 +31,14 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from memload.budget_batches import BudgetBatchSampler
-from memload.draws import Progress, decode, encode
+from memload.batches.iterators import AroundBatches
 from memload.dtypes import dtype_name
-from memload.iterators import AroundBatches
 from memload.memory.loops import between_batches
-from memload.pulls import epoch_of, epoch_owner, is_stateful, samplers_in
-from memload.samplers import MixingSampler, WeightedSampler
-from memload.seeding import PassSeed, drawn_seed
+from memload.sampling.budget_batches import BudgetBatchSampler
+from memload.sampling.draws import Progress, decode, encode
+from memload.sampling.pulls import epoch_of, epoch_owner, is_stateful, samplers_in
+from memload.sampling.samplers import MixingSampler, WeightedSampler
+from memload.transforms.seeding import PassSeed, drawn_seed
 
 if TYPE_CHECKING:
     from memload.loader import FastLoader

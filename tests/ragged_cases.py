@@ -4,7 +4,7 @@ import torch
 from hypothesis import strategies as st
 
 import memload
-from memload.ragged_rows import is_ragged, rows_of
+from memload.ragged_rows.forms import is_ragged, rows_of
 from tests.strategies import as_bytes, dtypes, random_tensor
 
 lengths = st.lists(st.one_of(st.just(0), st.integers(0, 9), st.integers(0, 300)), min_size=1, max_size=25)

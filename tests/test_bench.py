@@ -11,9 +11,10 @@ import pytest
 import torch
 
 import memload
-from memload import _core, bench, measure, stock
+from memload import _core
 from memload.cli import main
-from memload.measure import Spread, held_in_memory, in_turn, peak_memory, ratio, run_epoch
+from memload.commands import bench, measure, stock
+from memload.commands.measure import Spread, held_in_memory, in_turn, peak_memory, ratio, run_epoch
 
 
 @pytest.fixture

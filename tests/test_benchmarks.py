@@ -14,7 +14,7 @@ import torch
 from programs import run
 
 import memload
-from memload.measure import Spread
+from memload.commands.measure import Spread
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 QUICK = {

@@ -14,7 +14,7 @@ from programs import run
 from torch.utils.data import ChainDataset, Dataset
 
 from memload import _core, device
-from memload.cast import Cast, Float32View, cast_stim
+from memload.casts.pixels import Cast, Float32View, cast_stim
 from memload.dtypes import code_of
 
 DTYPES = [torch.bfloat16, torch.float16, torch.float32, torch.float64]

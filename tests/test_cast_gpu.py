@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from memload import device
-from memload.cast import Cast, cast_stim
+from memload.casts.pixels import Cast, cast_stim
 
 pytestmark = pytest.mark.gpu
 

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import memload
 from memload import Augment, Cast, _core
-from memload.cast_native import cast_tensor
+from memload.casts.native import cast_tensor
 from memload.engine import EngineOptions
 from memload.gpu.casting import cast_on_device
 from memload.gpu.simulated import SimulatedInterface

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import memload
-from memload.codec_choice import choose_codec
+from memload.codecs.choice import choose_codec
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch.utils.data import default_collate
 
 from memload import _core
-from memload.collating import CutBatch, FieldSlots, collate_as_made
+from memload.batches.collating import CutBatch, FieldSlots, collate_as_made
 
 LARGE = (70, 80)  # 22 KB as float32
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 import memload
-from memload.safetensors_header import read_layout
+from memload.shards.safetensors_header import read_layout
 from tests.ragged_cases import forms, graphs, row_lists, same, sentences
 from tests.test_compressed_shards import codecs
 

@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from strategies import as_bytes, field_sets
 
 import memload
-from memload.safetensors_header import read_layout
+from memload.shards.safetensors_header import read_layout
 
 codecs = st.builds(
     memload.Codec,

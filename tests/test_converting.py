@@ -18,11 +18,11 @@ from programs import run
 import memload
 from memload.blocks import Block
 from memload.cli import main
-from memload.conversion import Conversion, Conversions
 from memload.fields import Field
-from memload.rows import as_rows
-from memload.same_source import identity_of
-from memload.shard_stream import ShardStream
+from memload.shards.conversion import Conversion, Conversions
+from memload.shards.rows import as_rows
+from memload.shards.same_source import identity_of
+from memload.shards.stream import ShardStream
 
 
 def all_rows(dataset, name):

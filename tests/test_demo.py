@@ -10,10 +10,10 @@ import pytest
 import torch
 
 import memload
-from memload import bench, demo, doctor, stock
+from memload.commands import bench, demo, doctor, stock
+from memload.commands.measure import Spread
 from memload.gpu.driver import driver_version
 from memload.gpu.pinning_rates import PinningRates
-from memload.measure import Spread
 from memload.memory import budget
 
 pytest.importorskip("skimage", reason="the demo's photographs come with scikit-image")

@@ -17,7 +17,7 @@ from torch.utils.data._utils import collate as torch_collate
 
 import memload
 from memload import door
-from memload.gathered import DictRow, GatheredRows, TensorRow, TupleRow
+from memload.batches.gathered import DictRow, GatheredRows, TensorRow, TupleRow
 
 LAYOUTS = ["dict", "tuple", "only"]
 

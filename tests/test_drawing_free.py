@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 import memload
-from memload.drawing_free import _ATTRIBUTES, cannot_draw
-from memload.seeding import RANDOM_NAMES
+from memload.transforms.drawing_free import _ATTRIBUTES, cannot_draw
+from memload.transforms.seeding import RANDOM_NAMES
 
 SCALE, NAMES, MEAN, TABLE = 3, ("x", "y"), torch.zeros(3), {"x": 1}
 DROPOUT = torch.nn.Dropout()

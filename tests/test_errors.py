@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 import memload
 from memload.cli import main
 from memload.errors import Damage
-from memload.safetensors_header import build_header, parse_header, read_layout
-from memload.shard_index import dump_index, parse_index
+from memload.shards.index import dump_index, parse_index
+from memload.shards.safetensors_header import build_header, parse_header, read_layout
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import torch
 from programs import run_all
 
 import memload
-from memload.fingerprints import UnhashableError, fingerprint
+from memload.results.fingerprints import UnhashableError, fingerprint
 
 
 def function(source, **held):
@@ -175,7 +175,7 @@ PROGRAM = """
     import functools
     import torch
     import memload
-    from memload.fingerprints import fingerprint
+    from memload.results.fingerprints import fingerprint
 
     {before}
     names = {{"red", "green", "blue", "grey"}}

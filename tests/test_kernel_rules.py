@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import torch
 
 import memload
-from memload.cast_native import PictureJob, how_of
+from memload.casts.native import PictureJob, how_of
 from memload.gpu import kernels
 from memload.gpu.remembered import Remembered
 

@@ -16,11 +16,11 @@ from programs import run_all
 from torch.utils.data import TensorDataset
 
 import memload
-from memload import map_cache
 from memload.cli import main
-from memload.map_results import Results
 from memload.memory.tiers import Tier
-from memload.staging import being_written
+from memload.results import map_cache
+from memload.results.map_results import Results
+from memload.shards.staging import being_written
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from torch.utils.data import Dataset
 
 import memload
 from memload import cli
-from memload.measure import private_bytes
+from memload.commands.measure import private_bytes
 from memload.memory import loops
 from memload.memory.monitor_log import read_log
 

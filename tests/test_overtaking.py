@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import memload
-from memload.overtaking import Overtaking
+from memload.sampling.overtaking import Overtaking
 
 
 class Source:

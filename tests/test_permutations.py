@@ -8,8 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import memload
-from memload import permutations
-from memload.permutations import FEWEST, is_native, permutation, skip_permutation
+from memload.sampling import permutations
+from memload.sampling.permutations import FEWEST, is_native, permutation, skip_permutation
 
 
 @pytest.fixture

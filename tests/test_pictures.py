@@ -21,10 +21,10 @@ from programs import run
 
 import memload
 from memload.cli import main
-from memload.picture_files import read_headers
-from memload.picture_labels import labels_of_table
-from memload.picture_pixels import Pixels
-from memload.shard_stream import ShardStream
+from memload.pictures.files import read_headers
+from memload.pictures.labels import labels_of_table
+from memload.pictures.pixels import Pixels
+from memload.shards.stream import ShardStream
 
 MODES = ["1", "L", "LA", "P", "RGB", "RGBA", "I;16"]
 

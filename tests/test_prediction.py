@@ -12,7 +12,7 @@ import pytest
 
 import memload
 from memload.cli import main
-from memload.prediction import Prediction
+from memload.commands.prediction import Prediction
 
 PROGRAM = Path(__file__).parents[1] / "benchmarks" / "prediction.py"
 LOADERS = ["as stored", "cast", "deep", "transformed"]
@@ -129,7 +129,7 @@ def test_a_pipe_of_somebody_elses_is_told_of(monkeypatch, capfd):
     def broken(options):
         raise BrokenPipeError(32, "Broken pipe")
 
-    monkeypatch.setattr("memload.plan_command.trained", broken)
+    monkeypatch.setattr("memload.commands.plan.trained", broken)
     with open(os.devnull, "w") as output:  # noqa: PTH123 - which has a number, unlike what pytest puts in its place
         monkeypatch.setattr("sys.stdout", output)
         assert main(["plan", "--rows", "3", "--field", "x:uint8:4"]) == 2

@@ -18,8 +18,8 @@ from torch.utils.data import ConcatDataset, DataLoader, StackDataset, Subset, de
 
 import memload
 from memload import _core
-from memload.ragged_fields import RaggedField
-from memload.ragged_rows import with_values
+from memload.ragged_rows.fields import RaggedField
+from memload.ragged_rows.forms import with_values
 from tests.ragged_cases import forms, graphs, lengths, row_lists, same, same_rows, same_tensor, sentences
 from tests.strategies import random_tensor
 

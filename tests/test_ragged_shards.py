@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import memload
-from memload import shard_index
-from memload.ragged_supply import RaggedSupply
+from memload.ragged_rows.supply import RaggedSupply
+from memload.shards import index as shard_index
 from tests.ragged_cases import row_lists, same, same_tensor, sentences
 
 
@@ -217,7 +217,7 @@ def damaged(tmp_path, name, at, value):
 
 
 def test_verify_names_the_rows_whose_items_are_damaged(tmp_path, monkeypatch):
-    monkeypatch.setattr("memload.ragged_spec.CHECK_BLOCK", 16)  # two items
+    monkeypatch.setattr("memload.ragged_rows.spec.CHECK_BLOCK", 16)  # two items
     path = damaged(tmp_path, "x", 5 * 8, 77)
     with pytest.raises(memload.ChecksumError, match="the checksum differs, of 1 of 5 blocks") as caught:
         memload.verify(path)

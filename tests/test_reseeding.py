@@ -9,7 +9,7 @@ import torch
 from torch import manual_seed as seeded_by_name
 
 import memload
-from memload.reseeding import Watch
+from memload.transforms.reseeding import Watch
 
 PLACES = [(torch.random, "default_generator"), (torch.cuda, "manual_seed_all"), (np.random, "seed"), (random, "seed")]
 

@@ -17,7 +17,7 @@ from loader_cases import CHANGING, Own, cases
 from torch.utils.data import DataLoader
 
 import memload
-from memload import permutations
+from memload.sampling import permutations
 
 FEWEST = permutations.FEWEST
 QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much, HealthCheck.large_base_example]

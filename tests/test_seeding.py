@@ -5,7 +5,7 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from memload.seeding import _REFUSED, _REWRITTEN, _TAKES_GENERATOR, PassSeed, Randomness, _device_of
+from memload.transforms.seeding import _REFUSED, _REWRITTEN, _TAKES_GENERATOR, PassSeed, Randomness, _device_of
 
 x = torch.rand(40)
 

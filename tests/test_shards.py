@@ -22,9 +22,9 @@ from hypothesis import strategies as st
 from programs import run, started
 
 import memload
+from memload.shards.staging import Staging
+from memload.shards.targets import makes
 from memload.sizes import format_size, parse_size
-from memload.staging import Staging
-from memload.targets import makes
 
 PINNED = Path(__file__).parent / "data" / "shards-v1"
 

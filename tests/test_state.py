@@ -11,7 +11,7 @@ from stopping import KNOWN, SAMPLERS, events, make, stopped_and_taken_up
 from torch.utils.data import BatchSampler, RandomSampler, TensorDataset
 
 import memload
-from memload import permutations
+from memload.sampling import permutations
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -9,10 +9,10 @@ from late_reading import LATE, assert_same, on_cpu, read_all
 
 import memload
 from memload._core import Pipeline, Windows
+from memload.batches.layout import Only
 from memload.gpu import shared_frames
 from memload.gpu.nested import tensors_of
 from memload.gpu.simulated import SimulatedInterface
-from memload.layout import Only
 from memload.native import Source
 
 FRAMES, BATCH, LAGS = 150, 16, 10

@@ -23,8 +23,8 @@ import memload
 from memload.engine import EngineOptions
 from memload.pinning import pinned
 from memload.readers import resolve
-from memload.seeding import PassSeed, Randomness
-from memload.transforms import Recipe
+from memload.transforms.recipe import Recipe
+from memload.transforms.seeding import PassSeed, Randomness
 
 
 def images(n=40, seed=0):

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import memload
-from memload.collating import FieldSlots
-from memload.used_again import MemoryUsedAgain
+from memload.batches.collating import FieldSlots
+from memload.transforms.used_again import MemoryUsedAgain
 
 DTYPES = [torch.bool, torch.uint8, torch.int64, torch.float16, torch.bfloat16, torch.float32, torch.float64]
 CASTS = [

@@ -21,7 +21,7 @@ from memload.gpu.pinned_memory import PinnedField, PinnedMemory
 from memload.memory import budget
 from memload.memory.tiers import Tier
 from memload.progress import Bar, byte_bar
-from memload.ragged_fields import RaggedField
+from memload.ragged_rows.fields import RaggedField
 from memload.sizes import format_size
 
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import torch
 
-from memload.cast import cast_pixels
-from memload.cast_native import PictureJob, cast_tensor
-from memload.cast_rule import Cast
+from memload.casts.native import PictureJob, cast_tensor
+from memload.casts.pixels import cast_pixels
+from memload.casts.rule import Cast
 from memload.gpu.kernels import cast_rows, has_kernel, kernels_serve, place_pictures
 
 

@@ -10,18 +10,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from memload.cast import Cast
-from memload.cast_batches import Casting, cast_batch
-from memload.draws import Indices
+from memload.batches.iterators import AroundBatches
+from memload.casts.batches import Casting, cast_batch
+from memload.casts.pixels import Cast
 from memload.gpu.casting import cast_on_device
 from memload.gpu.landing import CopiedBatches, OnDevice, TransferredBatches
 from memload.gpu.placing import Placer
-from memload.iterators import AroundBatches
-from memload.planned_rows import PlannedRows
-from memload.ragged_rows import is_ragged
-from memload.seeding import PassSeed
+from memload.ragged_rows.forms import is_ragged
+from memload.sampling.draws import Indices
+from memload.sampling.planned_rows import PlannedRows
 from memload.stats import LoaderStats
-from memload.transforms import Outcome, transformed_here
+from memload.transforms.recipe import Outcome, transformed_here
+from memload.transforms.seeding import PassSeed
 
 if TYPE_CHECKING:
     from memload.engine import Gatherer
@@ -45,7 +45,7 @@ class Casts:
     """The casts of whole batches on the device.
 
     Attributes:
-        casts, names, grouped: as `memload.cast_batches.cast_batch` takes them.
+        casts, names, grouped: as `memload.casts.batches.cast_batch` takes them.
     """
 
     casts: Mapping[Any, Cast]

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import torch
 
-from memload.cast_rule import Cast
+from memload.casts.rule import Cast
 from memload.device import cuda_module
 from memload.gpu.casting import cast_on_device
 from memload.gpu.kernels import cast_rows, has_kernel, kernels_serve

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 import torch
 
-from memload.cast_native import PictureJob, how_of
-from memload.cast_rule import Cast
+from memload.casts.native import PictureJob, how_of
+from memload.casts.rule import Cast
 from memload.device import cuda_module, kernels_run_on
 from memload.dtypes import code_of
 from memload.gpu.remembered import Remembered

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from memload import _core
-from memload.batch_sizes import BatchSizes
 from memload.gpu.casting import cast_on_device
 from memload.gpu.interface import HostMemory, Interface
 from memload.gpu.near_batches import lies_near
@@ -26,11 +25,12 @@ from memload.gpu.placing import AHEAD_OF_DEVICE, Placer
 from memload.gpu.ring import PinnedRing
 from memload.gpu.shared_frames import with_shared_frames
 from memload.gpu.target import Target
-from memload.grouped_source import GroupedSource
+from memload.groups.source import GroupedSource
 from memload.native import PipelineField, Source
 from memload.pipelined import PipelinedBatches
+from memload.sampling.batch_sizes import BatchSizes
 from memload.state import batches_of
-from memload.transforms import attempted
+from memload.transforms.recipe import attempted
 
 if TYPE_CHECKING:
     from memload.engine import Gatherer, PassSettings

@@ -8,10 +8,10 @@ import numpy as np
 import torch
 
 from memload import _core
+from memload.batches.layout import Only
 from memload.cold import reads_blocks, reads_directly
 from memload.fields import Field
 from memload.gpu.frames import Numbers
-from memload.layout import Only
 from memload.memory.budget import local_threads
 from memload.native import Source
 from memload.progress import Bar

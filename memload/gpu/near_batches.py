@@ -16,21 +16,21 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from memload.batch_sizes import BatchSizes
-from memload.cast_batches import Casting
-from memload.cast_rule import Cast
-from memload.draws import Indices
+from memload.casts.batches import Casting
+from memload.casts.rule import Cast
 from memload.gpu.casting import cast_on_device
 from memload.gpu.devices import raise_in_words
 from memload.gpu.near import near_device
 from memload.gpu.near_rows import near_rows
 from memload.gpu.nested import tensors_of
 from memload.native import Key, Source
-from memload.planned_rows import PlannedRows
-from memload.seeding import PassSeed
+from memload.sampling.batch_sizes import BatchSizes
+from memload.sampling.draws import Indices
+from memload.sampling.planned_rows import PlannedRows
 from memload.state import batches_of
 from memload.stats import LoaderStats
-from memload.transforms import Outcome, attempted, transformed_here
+from memload.transforms.recipe import Outcome, attempted, transformed_here
+from memload.transforms.seeding import PassSeed
 
 if TYPE_CHECKING:
     from memload.loader import FastLoader

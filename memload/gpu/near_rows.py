@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import torch
 
-from memload.cast_rule import Cast
+from memload.casts.rule import Cast
 from memload.gpu.casting import cast_on_device
 from memload.gpu.frames import Numbers
 from memload.gpu.gathering import expand_windows, gather_rows, steps_on

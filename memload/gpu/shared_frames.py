@@ -17,7 +17,7 @@ from torch.utils.data import RandomSampler
 from torch.utils.data.distributed import DistributedSampler
 
 from memload._core import Windows
-from memload.cast_rule import Cast
+from memload.casts.rule import Cast
 from memload.fields import Field
 from memload.gpu.casting import cast_on_device
 from memload.gpu.frames import windows_of

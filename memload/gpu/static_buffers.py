@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch.utils.data import BatchSampler, DataLoader
 
+from memload.batches.iterators import AroundBatches
 from memload.gpu.nested import tensors_of
-from memload.iterators import AroundBatches
-from memload.ragged_rows import is_ragged
+from memload.ragged_rows.forms import is_ragged
 
 _MOST = 1024
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))

@@ -12,11 +12,11 @@ import numpy as np
 
 from memload.gpu.pinned_memory import near_fields
 from memload.gpu.ways import TRIED, Pace, choose, paced
-from memload.grouped_batches import settings_of
-from memload.grouped_source import GroupedSource
+from memload.groups.batches import settings_of
+from memload.groups.source import GroupedSource
 from memload.memory.budget import local_threads
 from memload.native import Source
-from memload.seeding import PassSeed
+from memload.transforms.seeding import PassSeed
 
 if TYPE_CHECKING:
     from memload.loader import FastLoader

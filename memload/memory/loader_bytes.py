@@ -13,11 +13,11 @@ from memload.engine import PassSettings
 from memload.fields import Field
 from memload.gpu.landing import device_bytes, why_whole
 from memload.gpu.near_batches import NearSettings
-from memload.grouped_batches import GroupSettings, settings_of
+from memload.groups.batches import GroupSettings, settings_of
 from memload.loader import FastLoader
 from memload.memory.transform_bytes import made_bytes
 from memload.native import Key, Source
-from memload.ragged_fields import RaggedField
+from memload.ragged_rows.fields import RaggedField
 
 
 @dataclass(frozen=True)

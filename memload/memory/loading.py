@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from memload import _core
 from memload._core import Column, Storage, Tiles, Windows
-from memload.cast import Cast
+from memload.casts.pixels import Cast
 from memload.dtypes import code_of
 from memload.fields import AnyColumn, Field, row_nbytes
 from memload.memory.arenas import Arena, is_shared, private_arena, shared_arena
@@ -33,7 +33,7 @@ from memload.memory.budget import local_processes, local_threads
 from memload.memory.columns import file_storages, on_storages
 from memload.memory.guards import Filling, check_copies
 from memload.progress import byte_bar
-from memload.transport import pack_columns
+from memload.transport.columns import pack_columns
 
 _HUGE_PAGE = 2 << 20
 _PIECE = 16 << 20  # bytes that one thread loads at a time

@@ -8,7 +8,7 @@ from dataclasses import fields as dataclass_fields
 from typing import Any
 
 from memload._core import Column, Ragged, RowCache, Storage, Tiles, Windows
-from memload.cast import Cast
+from memload.casts.pixels import Cast
 from memload.dtypes import as_torch_dtype
 from memload.fields import Field, row_nbytes
 from memload.memory.budget import local_processes
@@ -17,7 +17,7 @@ from memload.memory.columns import on_storages
 from memload.memory.guards import check_memory, free_memory
 from memload.memory.loading import loaded, loaded_elsewhere
 from memload.memory.tiers import LEAST_CACHE_BYTES, Tier
-from memload.ragged_fields import RaggedField
+from memload.ragged_rows.fields import RaggedField
 from memload.sizes import format_size, parse_size
 
 

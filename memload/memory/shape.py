@@ -17,7 +17,7 @@ from memload._core import Column, Ragged, Storage
 from memload.dataset import Dataset
 from memload.dtypes import as_torch_dtype
 from memload.fields import Field, check_name, check_size, row_nbytes
-from memload.ragged_fields import RaggedField
+from memload.ragged_rows.fields import RaggedField
 
 _NO_RESERVE = 0x4000  # Linux's MAP_NORESERVE: addresses alone, for which the kernel sets no memory aside
 

@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from memload.collating import FieldSlots
-from memload.draws import Indices
+from memload.batches.collating import FieldSlots
 from memload.engine import PassSettings, WholeBatches
 from memload.loader import FastLoader
-from memload.ragged_fields import RaggedField
-from memload.seeding import PassSeed
-from memload.transforms import Outcome, Recipe
-from memload.used_again import LARGE, MemoryUsedAgain
+from memload.ragged_rows.fields import RaggedField
+from memload.sampling.draws import Indices
+from memload.transforms.recipe import Outcome, Recipe
+from memload.transforms.seeding import PassSeed
+from memload.transforms.used_again import LARGE, MemoryUsedAgain
 
 _ROWS = 2  # of a batch for the trial: one row looks to many a function like no batch
 _HUGE_PAGE = 2 << 20

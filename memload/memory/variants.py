@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from memload.graph_layout import GraphBatch, along_last
-from memload.ragged_rows import Ragged
+from memload.graphs.layout import GraphBatch, along_last
+from memload.ragged_rows.forms import Ragged
 
 Floats = NDArray[np.float64]
 

@@ -19,8 +19,8 @@ from memload import _core
 from memload.dtypes import code_of
 from memload.errors import FormatError
 from memload.fields import Field, check_equal_lengths, digest_of, row_nbytes
-from memload.graph_layout import COUNTED, along_last
-from memload.ragged_fields import RaggedField
+from memload.graphs.layout import COUNTED, along_last
+from memload.ragged_rows.fields import RaggedField
 from memload.sources.ragged_arrays import text_field
 from memload.sources.torch_file import TorchFile, load_mapped, refuse_graph_list
 

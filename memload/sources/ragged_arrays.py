@@ -12,8 +12,8 @@ import torch
 
 from memload import _core
 from memload.fields import Field, check_name, row_nbytes
-from memload.ragged_fields import RaggedField
-from memload.ragged_rows import Ragged, RaggedArray
+from memload.ragged_rows.fields import RaggedField
+from memload.ragged_rows.forms import Ragged, RaggedArray
 from memload.sources.arrays import borrow_array
 
 

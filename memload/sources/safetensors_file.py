@@ -7,7 +7,7 @@ from pathlib import Path
 from memload._core import Column, Storage
 from memload.errors import FormatError
 from memload.fields import Field, check_equal_lengths, row_nbytes
-from memload.safetensors_header import TensorEntry, read_layout
+from memload.shards.safetensors_header import TensorEntry, read_layout
 
 
 def open_safetensors(path: Path) -> dict[str, Field]:

@@ -1,0 +1,1 @@
+"""From stored elements to the numbers a network takes."""

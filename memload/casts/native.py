@@ -1,0 +1,157 @@
+"""Casts of whole tensors by native code, on the CPU."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+
+from memload import _core
+from memload.augment import Augment, Draws
+from memload.casts.rule import Cast, Constants
+from memload.dtypes import code_of
+
+Memory = Callable[[int], torch.Tensor]
+"""Lends so many bytes: a uint8 tensor with one axis, aligned to 64."""
+
+Affine = tuple[int, float, float, list[float], list[float]]
+"""Elements from one channel to the next, scale, offset, means and deviations by channel, as native code takes them."""
+
+CASTABLE = frozenset({"U8", "I8", "I16", "U16", "I32", "I64", "F16", "BF16", "F32", "F64"})
+"""The codes of what native code casts from."""
+
+_MOST_ELEMENTS = 2**32  # of one picture
+
+
+def how_of(rule: Cast, dtype: torch.dtype, row_shape: Sequence[int]) -> bool | Affine:
+    """Return how native code is to convert elements of this dtype, in rows of this shape as they are stored.
+
+    Returns:
+        Whether to normalise; or the constants.
+    """
+    if not rule.computes:
+        return rule.norm_removed and dtype == torch.uint8
+    channels = rule.channel_count
+    inner = math.prod(row_shape[rule.channels :][1:]) if channels and rule.channels is not None else 1
+    scale = 1.0 if rule.scale is None else rule.scale
+    offset = -0.0 if rule.offset is None else rule.offset  # which changes nothing, where 0.0 would a negative zero
+    count = channels or 1
+    return max(1, inner), scale, offset, _each(rule.mean, 0.0, count), _each(rule.std, 1.0, count)
+
+
+def _each(given: Constants | None, otherwise: float, count: int) -> list[float]:
+    if isinstance(given, tuple):
+        return list(given)
+    return [otherwise if given is None else given] * count
+
+
+def cast_tensor(
+    x: torch.Tensor,
+    rule: Cast,
+    seeds: Sequence[int] | None = None,
+    memory: Memory | None = None,
+    isa: str = "",
+) -> torch.Tensor:
+    """Return ``rule.apply(x, seeds)``, with up to ``torch.get_num_threads()`` threads.
+
+    Args:
+        x: a batch; without ``augment`` also a single row.
+        rule: what becomes of it.
+        seeds: where the rule draws, one for each row.
+        memory: lends that of the result, where pixels change their places; None: it is fresh.
+        isa: instruction set; "": the best.
+
+    Raises:
+        TypeError, ValueError: as `Cast.apply`.
+    """
+    if not _is_native(x, rule) or (rule.augment is not None and seeds is None):
+        return rule.apply(x, seeds)
+    if rule.places:
+        return _placed(x, rule, seeds, memory, isa)
+    rule.row_shape(x.shape)
+    out = torch.empty(x.shape, dtype=rule.dtype, device="cpu")
+    codes = code_of(x.dtype), code_of(rule.dtype)
+    how = how_of(rule, x.dtype, x.shape)
+    _core.cast(x.data_ptr(), out.data_ptr(), x.numel(), *codes, how, isa, False, torch.get_num_threads())
+    return out if rule.layout is None else out.movedim(-1, -3)
+
+
+def _is_native(x: torch.Tensor, rule: Cast) -> bool:
+    plain = type(x) is torch.Tensor and x.device.type == "cpu" and x.layout == torch.strided and x.is_contiguous()
+    fits = plain and not x.requires_grad and x.dtype.is_complex is False and not rule.is_plain and x.numel() > 0
+    return fits and type(rule) is Cast and x.dtype.itemsize <= 8 and x.dtype in _DTYPES
+
+
+_DTYPES = frozenset(
+    {torch.uint8, torch.int8, torch.int16, torch.uint16, torch.int32, torch.int64}
+    | {torch.float16, torch.bfloat16, torch.float32, torch.float64}
+)
+
+
+def _placed(x: torch.Tensor, rule: Cast, seeds: Sequence[int] | None, memory: Memory | None, isa: str) -> torch.Tensor:
+    job = PictureJob.of(rule, x.shape, seeds)
+    if job is None:
+        return rule.apply(x, seeds)
+    elements = job.pictures * math.prod(job.out_shape)
+    if memory is None or not elements:
+        out = torch.empty(elements, dtype=rule.dtype, device="cpu")
+    else:
+        out = memory(elements * rule.dtype.itemsize).view(rule.dtype)
+    cast = (code_of(x.dtype), code_of(rule.dtype), how_of(rule, x.dtype, x.shape))
+    _core.place(
+        *(x.data_ptr(), out.data_ptr(), job.pictures, job.pictures_per_draw, job.draws, job.shape, cast, isa),
+        torch.get_num_threads(),
+    )
+    made = out.view(*job.leading, *job.out_shape)
+    return made.movedim(-1, -3) if rule.layout == "channels_last" else made
+
+
+class PictureJob:
+    """A batch of pictures that are cut, flipped or laid out anew, as native code takes it.
+
+    Attributes:
+        leading: the axes before those of a picture.
+        stored_shape: the axes of a picture as it is stored.
+        shape: height, width and channels of a picture as it is stored, height and width of the result, whether it is
+            stored with the channels last, and whether the result has them first.
+        out_shape: of the result as it lies in memory.
+        draws: int64 (rows, 3): top, left, and whether it is flipped.
+        pictures: how many there are.
+        pictures_per_draw: of one row.
+    """
+
+    def __init__(self, rule: Cast, shape: Sequence[int], draws: Draws | None) -> None:
+        axes = 2 if rule.channels is None else 3
+        self.leading, self.stored_shape = tuple(shape[: len(shape) - axes]), tuple(shape[len(shape) - axes :])
+        height, width = (shape[axis] for axis in rule.picture_axes)
+        channels = 1 if rule.channels is None else shape[rule.channels]
+        high, wide = (rule.augment or Augment()).size(height, width)
+        interleaved, planes = rule.channels == -1, rule.channels != -1 or rule.layout == "NCHW"
+        self.shape = (height, width, channels, high, wide, interleaved, planes)
+        self.out_shape = (
+            (high, wide) if rule.channels is None else (channels, high, wide) if planes else (high, wide, channels)
+        )
+        self.pictures = math.prod(self.leading)
+        self.draws = np.zeros((1, 3), dtype=np.int64) if draws is None else draws
+        self.pictures_per_draw = max(1, self.pictures if draws is None else self.pictures // max(1, len(draws)))
+
+    @classmethod
+    def of(cls, rule: Cast, shape: Sequence[int], seeds: Sequence[int] | None) -> PictureJob | None:
+        """Return the job for a batch of this shape; None if native code does not take such pictures.
+
+        Raises:
+            ValueError: the rule is not for pictures of this shape, or there are not as many seeds as rows.
+        """
+        if rule.augment is None:
+            rule.row_shape(shape)
+            draws = None
+        else:
+            rule.row_shape(shape[1:])
+            if seeds is None or len(seeds) != shape[0]:
+                raise ValueError(f"a batch of {shape[0]} rows needs as many seeds, got {len(seeds or ())}")
+            draws = rule.augment.draws(seeds, *(shape[axis] for axis in rule.picture_axes))
+        if math.prod(shape[-3:]) >= _MOST_ELEMENTS:
+            return None
+        return cls(rule, shape, draws)

@@ -1,0 +1,1 @@
+"""Fields that are compressed in shards."""

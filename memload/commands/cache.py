@@ -1,0 +1,60 @@
+"""`memload cache`: what a cache of mapped datasets holds, and the end of what is no longer wanted."""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+from memload.results.cache_files import Entry, entries, remove
+from memload.sizes import format_size
+
+HELP = "List what ds.map(fn).cache(PATH) has stored, or remove some of it"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of `memload cache`."""
+    actions = parser.add_subparsers(dest="action", required=True, metavar="list|rm")
+    listing = actions.add_parser("list", help="list the rows, size, date and function of each entry")
+    listing.add_argument("root", metavar="PATH", help="the directory that cache() was given")
+    removal = actions.add_parser("rm", help="remove entries; processes that have one open keep it")
+    removal.add_argument("root", metavar="PATH", help="the directory that cache() was given")
+    removal.add_argument("names", nargs="*", metavar="NAME", help="entries as `list` names them, or how these begin")
+    removal.add_argument("--all", action="store_true", help="all of them")
+    removal.add_argument("--unfinished", action="store_true", help="those that were interrupted")
+
+
+def run(options: argparse.Namespace) -> int:
+    """List the entries, or remove those that were named."""
+    found = entries(options.root)
+    if options.action == "list":
+        _list(options.root, found)
+        return 0
+    chosen = _chosen(options, found)
+    for entry in chosen:
+        remove(entry)
+        print(f"removed {entry.name}, {format_size(entry.nbytes)}")
+    return 0
+
+
+def _list(root: str, found: list[Entry]) -> None:
+    width = max((len(entry.name) for entry in found), default=0)
+    for entry in found:
+        made = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.made))
+        what = f"{entry.rows:>12,} rows" if entry.complete else f"{'unfinished':>17}"
+        print(f"{entry.name:{width}}  {what}  {format_size(entry.nbytes):>8}  {made}  {entry.function}".rstrip())
+    total = format_size(sum(entry.nbytes for entry in found))
+    print(f"{root}: {len(found)} entr{'y' if len(found) == 1 else 'ies'}, {total}")
+
+
+def _chosen(options: argparse.Namespace, found: list[Entry]) -> list[Entry]:
+    if not (options.names or options.all or options.unfinished):
+        raise ValueError("name the entries to remove, or give --all or --unfinished")
+    chosen = [entry for entry in found if options.all or (options.unfinished and not entry.complete)]
+    for name in options.names:
+        if not name:
+            raise ValueError("an empty name stands for no entry; --all removes all of them")
+        matching = [entry for entry in found if entry.name.startswith(name)]
+        if not matching:
+            raise FileNotFoundError(f"{options.root}: no entry {name!r}; `memload cache list` names them")
+        chosen += [entry for entry in matching if entry not in chosen]
+    return chosen

@@ -1,0 +1,148 @@
+"""What `group_collate` makes of a dataset, as the engine sees it: which rows of a batch go into which group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import Subset
+
+from memload.batches.layout import DictOf, Only
+from memload.casts.batches import check_groups
+from memload.casts.pixels import Cast, Float32View
+from memload.dataset import TAG
+from memload.fields import Field
+from memload.groups.datasets import GroupedDataset, with_tag
+from memload.native import Key, NotNative, Source
+from memload.readers import check_unaltered, resolve, rows_of_subset
+from memload.row_numbers import by_first_appearance
+from memload.sampling.row_plan import Indices
+
+_TAG_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one source gives to a batch.
+
+    Attributes:
+        source: which of the sources.
+        rows: int64 (n,), its rows, group by group.
+        counts: how many rows each group has; they add up to n.
+    """
+
+    source: int
+    rows: Indices
+    counts: list[int]
+
+
+@dataclass(frozen=True)
+class GroupedSource:
+    """A dataset whose batches are lists of groups.
+
+    Attributes:
+        sources: one for each dataset if these differ, or a single one, of all rows.
+        rows: how many rows there are.
+        locate: of row numbers, all in range: their ``dataset_idx``, and their rows in their source.
+        selection_bytes: bytes of the row selections that were made to read the dataset.
+    """
+
+    sources: tuple[Source, ...]
+    rows: int
+    locate: Callable[[Indices], tuple[Indices, Indices]]
+    selection_bytes: int = 0
+
+    @property
+    def fields(self) -> dict[Key, Field]:
+        """All fields, each named by the number of its source and its key."""
+        return {(k, str(key)): field for k, source in enumerate(self.sources) for key, field in source.fields.items()}
+
+    def shares(self, rows: Indices) -> list[Share]:
+        """Return what each source gives to a batch of these rows, so that groups come in order of first appearance.
+
+        Raises:
+            IndexError: a row is not there.
+            ShardReadError: the file that says which dataset a row is of cannot be read.
+        """
+        bad = (rows < 0) | (rows >= self.rows)
+        if bad.any():
+            raise IndexError(f"row {rows[bad.argmax()]} is not one of the {self.rows} rows of the data set")
+        tags, inner = self.locate(rows)
+        groups = by_first_appearance(tags)
+        if len(self.sources) > 1:
+            return [Share(int(tags[group[0]]), inner[group], [len(group)]) for group in groups]
+        return [Share(0, inner[np.concatenate(groups)], [len(group) for group in groups])]
+
+    def with_casts(self, casts: Mapping[Any, Cast]) -> GroupedSource:
+        """Return this source with casts for some fields, in every dataset that has them.
+
+        Raises:
+            KeyError: a cast names a field that no dataset has.
+            ValueError: a field is cast already, or cannot be cast so.
+        """
+        check_groups(casts)
+        known = dict.fromkeys(key for source in self.sources for key in source.fields)
+        for key in casts:
+            if key not in known:
+                raise KeyError(f"cast= names the field {key!r}; the datasets have {', '.join(map(repr, known))}")
+        cast = [one.with_casts({key: casts[key] for key in casts if key in one.fields}) for one in self.sources]
+        return replace(self, sources=tuple(cast))
+
+
+def resolve_groups(dataset: Any) -> GroupedSource:
+    """Find out how the engine reads ``dataset`` for `group_collate`.
+
+    Raises:
+        NotNative: it cannot; the message says why.
+    """
+    if not _holds_groups(dataset):
+        return _of_source(resolve(dataset))
+    check_unaltered(dataset)
+    if isinstance(dataset, Subset):
+        return _of_subset(dataset)
+    if isinstance(dataset, Float32View):
+        return _of_view(dataset)
+    tagged = [resolve(with_tag(member, k)) for k, member in enumerate(dataset.members.values())]
+    return GroupedSource(tuple(tagged), len(dataset), dataset.locate)
+
+
+def _holds_groups(dataset: Any) -> bool:
+    while isinstance(dataset, Subset | Float32View):
+        dataset = dataset.dataset if isinstance(dataset, Subset) else dataset.base
+    return isinstance(dataset, GroupedDataset)
+
+
+def _of_subset(dataset: Subset[Any]) -> GroupedSource:
+    base = resolve_groups(dataset.dataset)
+    rows = rows_of_subset(dataset, base.rows)
+    return GroupedSource(
+        base.sources, len(rows), lambda chosen: base.locate(rows[chosen]), base.selection_bytes + rows.nbytes
+    )
+
+
+def _of_view(view: Float32View) -> GroupedSource:
+    base = resolve_groups(view.base)
+    if any(source.casts for source in base.sources):
+        raise NotNative("A Float32View of a Float32View converts twice: one view, or cast=, is enough.")
+    rules = [view.rules({str(name): field for name, field in one.fields.items()}) for one in base.sources]
+    sources = tuple(one.with_casts(rule) for one, rule in zip(base.sources, rules, strict=True))
+    return replace(base, sources=sources)
+
+
+def _of_source(source: Source) -> GroupedSource:
+    tag = source.fields.get(TAG)
+    if source.maps:
+        raise NotNative(
+            "group_collate of mapped samples needs the samples themselves: group the dataset before it is mapped, and "
+            "give batch_transform=, which is called with the groups."
+        )
+    flat = isinstance(source.layout, DictOf) and all(member == Only() for _, member in source.layout.members)
+    if not flat or tag is None or tag.shape or tag.dtype not in _TAG_DTYPES:
+        raise NotNative(
+            f"group_collate needs dicts of tensors with an integer {TAG!r}, which the samples are not: join datasets "
+            'by memload.concat({"name": dataset, ...}).'
+        )
+    return GroupedSource((source,), source.rows, lambda rows: (tag.gather(rows).numpy(), rows), source.selection_bytes)

@@ -1,0 +1,1 @@
+"""Folders of pictures, written as shards."""

@@ -1,0 +1,1 @@
+"""Rows that differ in length: in memory, in shards and in batches."""

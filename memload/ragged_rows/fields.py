@@ -1,0 +1,244 @@
+"""Fields whose rows differ in length, and text."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from memload import _core
+from memload.dtypes import dtype_name
+from memload.errors import FormatError
+from memload.fields import Field, row_nbytes
+from memload.ragged_rows.forms import FORMS, Form, Padded, batch_of
+from memload.row_numbers import kind
+from memload.stored import where_stored
+
+
+@dataclass(frozen=True)
+class RaggedField(Field):
+    """A field whose rows differ in length: runs of items, found by offsets.
+
+    Args:
+        dtype: of the elements; torch.uint8 for text.
+        shape: of a row, with None where rows differ: (None, *item), or (2, None) for rows that are joined along their
+            second axis.
+        column: where the rows lie.
+        form: of batches: "offsets" is a `memload.Ragged` of values and offsets, "padded" a `memload.Padded`, "jagged" a
+            tensor of torch.nested.
+        pad_value: the element that follows each row that is padded.
+        text: whether rows are texts in UTF-8: a str in a sample, a list of str in a batch.
+
+    Raises:
+        ValueError: shape and column do not fit, or there are no such batches.
+    """
+
+    column: _core.Ragged
+    form: Form = "offsets"
+    text: bool = False
+    pad_value: Any = 0
+
+    def __post_init__(self) -> None:
+        if self.shape.count(None) != 1 or self.axis > 1:
+            raise ValueError(f"a shape of rows that differ is (None, ...) or (n, None, ...), got {self.shape}")
+        planes, item = math.prod(self.shape[: self.axis]), row_nbytes(self.dtype, self.item_shape)
+        if (self.column.planes, self.column.item_bytes) != (planes, item):
+            raise ValueError(
+                f"a row of {self.kind} {self.shape} has {planes} runs of items of {item} bytes, those of the column "
+                f"are {self.column.planes} of {self.column.item_bytes}"
+            )
+        if self.form not in FORMS:
+            raise ValueError(f"batches of rows that differ in length are one of {FORMS}, got {self.form!r}")
+        object.__setattr__(self, "pad_value", pad_as(self.pad_value, self.dtype))
+        if self.form != "offsets" and (self.axis or self.text):
+            what = "texts, which are a list of str" if self.text else "rows that are joined along their second axis"
+            raise ValueError(f'{self.form!r} is not for {what} in every batch; leave them as they are, "offsets"')
+
+    @property
+    def axis(self) -> int:
+        """The axis along which rows differ in length, and are joined."""
+        return int(self.shape.index(None))
+
+    @property
+    def item_shape(self) -> tuple[int, ...]:
+        """The shape of one item."""
+        return self.shape[self.axis + 1 :]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the items of all rows, as they would be gathered."""
+        return self.column.items * self.column.planes * self.column.item_bytes
+
+    @property
+    def kind(self) -> str:
+        """ "text", or the dtype's name."""
+        return "text" if self.text else super().kind
+
+    @property
+    def described(self) -> str:
+        """What rows are, for messages, and the form of batches unless it is "offsets"."""
+        padding = f" with {self.pad_value}" if self._pads_otherwise else ""
+        return super().described + ("" if self.form == "offsets" else f' as "{self.form}"{padding}')
+
+    @property
+    def signature(self) -> tuple[Any, ...]:
+        """What fields have in common whose rows may stand in one batch."""
+        return (*super().signature, self.form, self.text, repr(self.pad_value) if self._pads_otherwise else "")
+
+    @property
+    def pipeline_column(self) -> _core.Ragged:
+        """The column that gives batches of this form."""
+        return self.pipeline_column_as(self.dtype)
+
+    def pipeline_column_as(self, dtype: torch.dtype) -> _core.Ragged:
+        """Return the column that gives batches of this form and that dtype."""
+        if self.form != "padded":
+            return self.column
+        pad = torch.tensor([self.pad_value], dtype=self.dtype, device="cpu").to(dtype)
+        return self.column.padded(pad.view(torch.uint8).numpy().tobytes())
+
+    @property
+    def _pads_otherwise(self) -> bool:
+        return self.form == "padded" and self.pad_value != 0
+
+    def gather(self, rows: NDArray[np.int64]) -> Any:
+        """Return a fresh batch with a copy of these rows, in this field's form; see `Field.gather`."""
+        self.check_in_place()
+        column, lengths = self.pipeline_column, self.column.lengths(rows)
+        padded = self.form == "padded"
+        items = len(rows) * int(lengths.max(initial=0)) if padded else int(lengths.sum())
+        values = torch.empty((items * column.planes, *self.item_shape), dtype=self.dtype, device="cpu")
+        if values.nbytes:
+            column.gather(rows, values.data_ptr(), values.nbytes)
+        places = lengths if padded else np.concatenate([[0], np.cumsum(lengths)])
+        return self.assembled(values, iter([torch.from_numpy(places)]))
+
+    def sample(self, row: NDArray[np.int64]) -> Any:
+        """Return a fresh row of its own length, or its text."""
+        batch = replace(self, form="offsets").gather(row)
+        return batch[0] if self.text else batch.values
+
+    def assembled(self, values: torch.Tensor, more: Iterator[torch.Tensor]) -> Any:
+        """Return the batch of these items and the numbers that follow them: offsets, or lengths."""
+        places = next(more)
+        if self.text:
+            return texts(values, places, self.column)
+        if self.form == "padded":
+            longest = len(values) // max(1, len(places))
+            values = values.view(len(places), longest, *values.shape[1:])
+        elif self.axis:
+            planes = self.column.planes
+            values = values.view(planes, len(values) // planes, *values.shape[1:])
+        return batch_of(values, places, self.form, self.axis)
+
+    def padded_again(self, values: Any) -> Any:
+        """Return a batch whose items, and what pads them, were cast, with the number that pads it."""
+        if isinstance(values, Padded):
+            pad = torch.tensor(self.pad_value, dtype=self.dtype, device="cpu").to(values.values)
+            outside = ~values.mask
+            values.values.masked_fill_(outside.view(*outside.shape, *(1,) * len(self.item_shape)), pad)
+        return values
+
+    def recipe(self) -> dict[str, Any]:
+        """Return what makes this field of another column."""
+        return {**super().recipe(), "form": self.form, "text": self.text, "pad_value": self.pad_value}
+
+
+def texts(values: torch.Tensor, offsets: torch.Tensor, column: _core.Ragged) -> list[str]:
+    """Return the texts that lie one after the other in UTF-8, as they were gathered from the column.
+
+    Raises:
+        FormatError: bytes are not UTF-8.
+    """
+    raw = values.numpy().tobytes()
+    try:
+        return [raw[begin:end].decode() for begin, end in itertools.pairwise(offsets.tolist())]
+    except UnicodeDecodeError as error:
+        raise FormatError(
+            f"{where_stored(column)}: a text is not UTF-8 ({error.reason}): {error.object[:40]!r}; write it again"
+        ) from error
+
+
+def forms_of_fields(fields: Mapping[Any, Field]) -> dict[Any, tuple[Form | None, int, Any]]:
+    """Return of the fields whose rows differ in length the form of batches, None for texts, the axis, and the pad."""
+    ragged = {key: field for key, field in fields.items() if isinstance(field, RaggedField)}
+    return {key: (None if field.text else field.form, field.axis, field.pad_value) for key, field in ragged.items()}
+
+
+def pad_as(value: Any, dtype: torch.dtype) -> Any:
+    """Return the number as rows of that dtype hold it. Raises TypeError and ValueError if they cannot."""
+    if not isinstance(value, int | float | complex | np.number):
+        raise TypeError(f"pad_value is a number, got {kind(value)}")
+    try:
+        held = torch.tensor(value, dtype=dtype, device="cpu").item()
+    except (RuntimeError, TypeError, ValueError, OverflowError):
+        held = None
+    rounds = dtype.is_floating_point or dtype.is_complex
+    is_nan = value != value
+    if held is None or not (held == value or (rounds and (is_nan or math.isfinite(abs(held))))):
+        raise ValueError(f"pad_value {value!r} is no {dtype_name(dtype)}: give one that rows of it can hold")
+    return held
+
+
+def with_forms(fields: Sequence[tuple[str, Field]], forms: Any, pad_value: Any = None) -> dict[str, Field]:
+    """Return the fields with batches of these forms.
+
+    Args:
+        fields: by name.
+        forms: one for all fields whose rows differ in length, texts and those of a second axis excepted; or by name.
+            `("padded", value)` is "padded" with that value.
+        pad_value: of all fields that become padded, unless their form says another; or by name. None: 0.
+
+    Raises:
+        KeyError: no field has such a name.
+        TypeError: `forms` is neither, or a value to pad with no number.
+        ValueError: the rows of a field have one length, or cannot have that form, or hold such a value.
+    """
+    if isinstance(forms, str | tuple):
+        one = forms
+        forms = {
+            name: one
+            for name, field in fields
+            if isinstance(field, RaggedField) and not field.text and (one == "offsets" or not field.axis)
+        }
+        if not forms:
+            raise ValueError("there is no field whose rows differ in length along their first axis: no form to choose")
+    if not hasattr(forms, "keys"):
+        raise TypeError(f'the form of batches is one of {FORMS}, or such by field, as {{"tokens": "padded"}}')
+    found = dict(fields)
+    pads = _pads_of(forms, pad_value)
+    for name in forms:
+        if name not in found:
+            raise KeyError(f"no field {name!r}; there are {list(found)}")
+        field = found[name]
+        if not isinstance(field, RaggedField):
+            raise ValueError(f"field {name!r}: all rows are {field.kind} {field.shape}; there is no form to choose")
+        form = forms[name][0] if isinstance(forms[name], tuple) else forms[name]
+        try:
+            found[name] = replace(field, form=form, pad_value=pads.get(name, 0))
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"field {name!r}: {error}") from None
+    return found
+
+
+def _pads_of(forms: Mapping[str, Any], pad_value: Any) -> dict[str, Any]:
+    """What pads each field that is to be padded, by name, where it is stated."""
+    padded = [name for name in forms if forms[name] == "padded"]
+    pads = {name: form[1] for name, form in forms.items() if isinstance(form, tuple) and len(form) == 2}
+    if odd := [
+        form for name, form in forms.items() if isinstance(form, tuple) and (name not in pads or form[0] != "padded")
+    ]:
+        raise TypeError(f'the form of batches is one of {FORMS}, or ("padded", value); got {odd[0]!r}')
+    if pad_value is None:
+        return pads
+    stated = dict(pad_value) if hasattr(pad_value, "keys") else dict.fromkeys(padded, pad_value)
+    if not stated or (unpadded := [name for name in stated if name not in padded]):
+        what = f"; {unpadded[0]!r} is not among those that become so here" if stated else ""
+        raise ValueError(f'pad_value= is for fields whose form is "padded"{what}')
+    return {**pads, **stated}

@@ -1,0 +1,1 @@
+"""Which rows come next."""

@@ -1,0 +1,84 @@
+"""Batches of rows that are known ahead as arrays: what they are, and how a pass is fed with them."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, Protocol
+
+from torch.utils.data import BatchSampler
+
+from memload.sampling.budget_batches import BudgetBatchSampler
+from memload.sampling.draws import Indices, Position, Progress
+
+if TYPE_CHECKING:
+    from memload.sampling.row_plan import PlanSink
+
+_ITERATED_BY = BudgetBatchSampler.__iter__  # when memload was imported
+
+MOST_ROWS = sys.maxsize // 8
+"""Rows that a list has room for, and so a batch of torch's."""
+
+
+class RowBatches(Protocol):
+    """The batches of one pass, or of what is left of it, as arrays of rows."""
+
+    @property
+    def values(self) -> range:
+        """Which rows may come: all lie in this range."""
+
+    def next(self, seen: int) -> Indices | None:
+        """Return the rows of the next batch, None after the last. The loop has seen so many batches."""
+
+    def position(self, seen: int) -> dict[str, Any]:
+        """Return where the pass stands when the loop has seen so many batches."""
+
+
+def batches_known(batch_sampler: Any) -> bool:
+    """Whether the batches of this sampler are known ahead; a subclass or a patch may make others."""
+    return type(batch_sampler) is BudgetBatchSampler and BudgetBatchSampler.__iter__ is _ITERATED_BY
+
+
+def batch_stream(batch_sampler: Any, position: Position | None) -> RowBatches:
+    """Return the batches of one pass over a sampler whose batches are known, or of what a position leaves of it.
+
+    Raises:
+        ValueError: the position is damaged.
+    """
+    try:
+        found: RowBatches = batch_sampler.stream(position)
+        found.position(0)
+    except Exception as error:
+        raise ValueError(f"the state's position in the sampler is damaged: {error!r}") from error
+    return found
+
+
+def fits_a_list(batch_sampler: BatchSampler) -> bool:
+    """Whether a batch of so many rows can be a list. If not, torch's own code is to meet that, and to raise."""
+    return batch_sampler.batch_size <= MOST_ROWS
+
+
+class KnownBatches:
+    """Feeds the batches of a stream; a `memload.sampling.row_plan.Feed`."""
+
+    def __init__(self, source: RowBatches, sink: PlanSink, progress: Progress) -> None:
+        progress.follow(source)
+        self._source, self._sink, self._progress = source, sink, progress
+        self._fed = 0
+        self._finished = False
+
+    def start_again(self) -> None:
+        """Nothing was drawn so far: a stream begins with its first batch."""
+
+    def pull(self, batches: int, ahead: int) -> None:
+        """Feed so many batches in all, and `ahead` more."""
+        while not self._finished and self._fed < batches + ahead:
+            rows = self._source.next(self._progress.seen)
+            if rows is None:
+                self._finished = True
+                self._sink.finish()
+                return
+            self._fed += 1
+            self._sink.push(rows)
+
+    def unplanned(self, position: int) -> None:
+        """Everything is planned: samplers whose rows may not be there are iterated."""

@@ -1,0 +1,417 @@
+"""Which rows come next: samplers as arrays of row indices, planned ahead without changing what anybody draws.
+
+A stock loader pulls indices from its sampler one batch at a time, and the sampler draws random numbers as it is
+pulled. memload needs the indices earlier, since it gathers ahead. For samplers whose source is known, the arrays are
+made here by the same draws in the same order; where the generator is the user's own, each draw also happens at the
+moment at which the stock loader would have made it, so that the generator's state can be watched at any time. Other
+samplers are iterated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    DistributedSampler,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
+
+from memload.default_device import default_generator
+from memload.sampling.batch_streams import KnownBatches, RowBatches, batch_stream, batches_known, fits_a_list
+from memload.sampling.budget_batches import BudgetBatchSampler
+from memload.sampling.draws import LOOKAHEAD, DistributedRows, Draws, Position, Progress, RowStream, Stream
+from memload.sampling.draws import Indices as Indices
+from memload.sampling.permutations import is_native, permutation, skip_permutation
+from memload.sampling.pulls import BatchStream, Generators
+from memload.sampling.samplers import MixingSampler, WeightedSampler
+
+SEQUENTIAL_CHUNK = LOOKAHEAD
+"""Rows per array of a sequential plan: the plan of a long pass never lies in memory as a whole."""
+
+
+class PlanSink(Protocol):
+    """Receives the plan of a pass, row by row or batch by batch: the native pipeline, and layers around it."""
+
+    def extend(self, rows: Indices) -> None:
+        """Append rows to the plan; batches are cut from them in order."""
+
+    def push(self, rows: Indices) -> None:
+        """Append the rows of one batch to the plan."""
+
+    def finish(self) -> None:
+        """Mark the end of the plan."""
+
+
+def known(sampler: object) -> bool:
+    """Whether this sampler can be planned as arrays: exact types only, as subclasses and patches may draw otherwise."""
+    kind = type(sampler)
+    return kind in _ITERATED_BY and getattr(kind, "__iter__", None) is _ITERATED_BY[kind]
+
+
+def stream(sampler: Any, position: Position | None = None) -> RowStream:
+    """Return the rows of one pass over a known sampler, or of what a position leaves of it; nothing is drawn yet."""
+    if type(sampler) in _STREAMS:
+        return _STREAMS[type(sampler)](sampler, position)
+    return Stream(_DRAWS[type(sampler)](sampler), position)
+
+
+def planned(position: Position | None) -> bool:
+    """Whether a position counts planned rows, rather than batches pulled from a sampler."""
+    return position is not None and "batches" not in position
+
+
+def plan_bytes(sampler: Any, ahead: int = 0) -> int:
+    """Bytes that the plan of one pass takes: 8 for each row that is drawn at once.
+
+    A shuffling sampler draws permutations of all rows, even of those that it leaves out; with a generator of the
+    user's, as torch's does, one more at the end of a pass, which takes memory where it is few rows or used in part.
+
+    Args:
+        sampler: the sampler of the rows.
+        ahead: rows that are asked for ahead of the loop.
+    """
+    if isinstance(sampler, BudgetBatchSampler):
+        return sampler.nbytes
+    if not known(sampler):
+        return 0
+    rows = len(sampler)
+    if isinstance(sampler, MixingSampler | WeightedSampler):
+        return sampler.nbytes + 8 * min(rows, ahead)
+    if type(sampler) is SequentialSampler:
+        rows = min(rows, SEQUENTIAL_CHUNK + max(SEQUENTIAL_CHUNK, ahead))
+    elif type(sampler) is RandomSampler and not sampler.replacement:
+        n = len(sampler.data_source)
+        one_more = sampler.generator is not None and (rows % max(1, n) != 0 or not is_native(n, sampler.generator))
+        rows = max(rows, n) + (n if one_more else 0)
+    return rows * 8
+
+
+def _sequential(sampler: SequentialSampler) -> Draws:
+    total = len(sampler)
+
+    def chunk(number: int, _: torch.Generator | None) -> Indices:
+        begin = number * SEQUENTIAL_CHUNK
+        return np.arange(begin, min(begin + SEQUENTIAL_CHUNK, total), dtype=np.int64)
+
+    return Draws(range(total), total, SEQUENTIAL_CHUNK, -(-total // SEQUENTIAL_CHUNK), chunk)
+
+
+def _random(sampler: RandomSampler) -> Draws:
+    n, total, shared = len(sampler.data_source), sampler.num_samples, sampler.generator is not None
+    # Drawn 32 at a time: one draw of many gives the same numbers, but a watched generator must not run ahead.
+    step = n if not sampler.replacement else 32 if shared else total
+
+    def whole_or_part(number: int, generator: torch.Generator | None) -> Indices:
+        if number < total // n:
+            return permutation(n, generator)
+        if total % n:
+            return permutation(n, generator)[: total % n].copy()  # a view of a part would keep the whole
+        skip_permutation(n, generator)
+        return np.empty(0, dtype=np.int64)
+
+    def chunk(number: int, generator: torch.Generator | None) -> Indices:
+        size = (min(step, total - number * step),)
+        return torch.randint(high=n, size=size, dtype=torch.int64, generator=generator).cpu().numpy()
+
+    make = chunk if sampler.replacement else whole_or_part
+    count = -(-total // step) if sampler.replacement else total // n + 1  # the last is drawn even if nothing is used
+    return Draws(range(n), total, step, count, make, lambda: sampler.generator or _newly_seeded(), shared)
+
+
+def _newly_seeded() -> torch.Generator:
+    generator = torch.Generator()
+    generator.manual_seed(int(torch.empty((), dtype=torch.int64).random_().item()))
+    return generator
+
+
+def _subset_random(sampler: SubsetRandomSampler) -> Draws:
+    indices = as_indices(sampler.indices)
+    values = range(int(indices.min()), int(indices.max()) + 1) if indices.size else range(0)
+
+    total, ready = len(indices), [indices]
+    del indices
+
+    def chosen(_: int, generator: torch.Generator | None) -> Indices:
+        # Taken out, and in one expression: a name for either would keep it until the pass ends.
+        rows = ready.pop() if ready else as_indices(sampler.indices)
+        chosen: Indices = rows[permutation(total, generator)]
+        return chosen
+
+    return Draws(values, total, max(1, total), 1, chosen, _given(sampler), shared=True)
+
+
+def _weighted(sampler: WeightedRandomSampler) -> Draws:
+    total = sampler.num_samples
+
+    def chosen(_: int, generator: torch.Generator | None) -> Indices:
+        drawn = torch.multinomial(sampler.weights, total, sampler.replacement, generator=generator)
+        rows: Indices = drawn.cpu().numpy()  # weights lie where the default device was when the sampler was made
+        return rows
+
+    return Draws(range(len(sampler.weights)), total, total, 1, chosen, _given(sampler), shared=True)
+
+
+def _given(sampler: Any) -> Callable[[], torch.Generator]:
+    return lambda: sampler.generator or default_generator()
+
+
+_DRAWS: dict[type, Callable[[Any], Draws]] = {
+    SequentialSampler: _sequential,
+    RandomSampler: _random,
+    SubsetRandomSampler: _subset_random,
+    WeightedRandomSampler: _weighted,
+}
+_STREAMS: dict[type, Callable[[Any, Position | None], RowStream]] = {
+    DistributedSampler: DistributedRows,
+    MixingSampler: MixingSampler.stream,
+    WeightedSampler: WeightedSampler.stream,
+}
+_ITERATED_BY = {kind: getattr(kind, "__iter__", None) for kind in (*_DRAWS, *_STREAMS)}
+"""Their `__iter__` when memload was imported."""
+
+
+def as_indices(rows: Any) -> Indices:
+    """Row indices of any integer sequence, array or tensor, as int64 of shape ``(n,)``.
+
+    Raises:
+        TypeError: if they are not integers. Bools are not, nor tensors of uint8: as an index of a tensor they mean
+            something else.
+        ValueError: if they do not fit into 64 bits.
+    """
+    array = np.asarray(rows)
+    if array.size == 0:
+        return np.empty(0, dtype=np.int64)
+    if array.dtype.kind not in "iu" or array.ndim != 1:
+        raise TypeError(f"row indices must be a flat sequence of integers, got {array.dtype} of shape {array.shape}")
+    if array.dtype == np.uint8 and (isinstance(rows, torch.Tensor) or torch.Tensor in set(map(type, rows))):
+        raise TypeError("row indices must be integers; torch takes tensors of uint8 for masks: give them as int64")
+    if array.dtype == np.uint64 and array.max() >= 1 << 63:
+        raise ValueError(f"the row index {array.max()} does not fit into 64 bits with a sign")
+    return array.astype(np.int64, copy=False)
+
+
+def from_end(rows: Indices, n: int) -> Indices:
+    """Turn indices that count from the end (-1 is the last row of ``n``) into plain ones; others stay as they are."""
+    return np.where((rows < 0) & (rows >= -n), rows + n, rows) if rows.size and rows.min() < 0 else rows
+
+
+@dataclass(frozen=True)
+class Unplanned:
+    """A batch in its turn that the engine does not gather.
+
+    Attributes:
+        indices: what the batch sampler gave, which is for the dataset itself to answer.
+        error: what the sampler, or its indices, raised instead; None otherwise.
+    """
+
+    indices: Any = None
+    error: Exception | None = None
+
+
+class StreamFeed:
+    """Feeds a known sampler's arrays, from which the sink cuts batches."""
+
+    def __init__(self, source: RowStream, batch_size: int, rows: int, sink: PlanSink, progress: Progress) -> None:
+        progress.follow(source, batch_size)
+        self._progress = progress
+        self._source = source
+        self._batch_size = batch_size
+        self._rows = rows
+        self._sink = sink
+        self._fed = 0
+        self._finished = False
+
+    def start_again(self) -> None:
+        """Nothing was drawn so far: a stream begins with its first pull."""
+
+    def pull(self, batches: int, ahead: int) -> None:
+        """Feed the rows that a stock loader would have drawn by now, and more where nobody can observe the draws."""
+        wanted = batches * self._batch_size
+        if self._finished and not self._source.paced:
+            return
+        if not self._source.paced:
+            wanted = min(wanted + max(ahead * self._batch_size, self._source.lookahead), self._source.total)
+        while self._fed < wanted and (rows := self._draw()) is not None:
+            self._fed += len(rows)
+            if len(rows):
+                self._sink.extend(from_end(rows, self._rows))
+        if self._fed == self._source.total:
+            self._finish()
+
+    def unplanned(self, position: int) -> Unplanned | None:  # noqa: ARG002 - as of every feed
+        """Everything is planned: samplers whose rows may not be there are iterated."""
+        return None
+
+    def _draw(self) -> Indices | None:
+        try:
+            return self._source.next(self._progress.seen)
+        except Exception:
+            self._finish()  # as a generator that raised, it has nothing more to give
+            raise
+
+    def _finish(self) -> None:
+        if not self._finished:
+            self._finished = True
+            self._sink.finish()
+
+
+class BatchFeed:
+    """Feeds the batches of a sampler that is only known by iterating it.
+
+    Args:
+        batches: gives the indices of one batch at a time.
+        rows: rows of the dataset.
+        sink: takes what can be gathered.
+        progress: of the pass.
+        ahead: whether batches may be pulled before their time, since nobody can see it.
+        at_once: whether an error of the sampler is raised as soon as it is met, as by stock workers' iterators, or in
+            its turn, after the batches before it.
+        as_index: whether the dataset is indexed by each batch as a whole, where tensors in a list are no rows.
+    """
+
+    def __init__(
+        self,
+        batches: BatchStream,
+        rows: int,
+        sink: PlanSink,
+        progress: Progress,
+        *,
+        ahead: bool,
+        at_once: bool,
+        as_index: bool = False,
+    ) -> None:
+        self._as_index = as_index
+        progress.follow(batches)
+        self._progress = progress
+        self._batches = batches
+        self._rows = rows
+        self._sink = sink
+        self._ahead = ahead
+        self._at_once = at_once
+        self._pulled = 0
+        self._finished = False
+        self._unplanned: dict[int, Unplanned] = {}
+
+    def start_again(self) -> None:
+        """Ask the sampler for another iterator, and forget the first."""
+        self._batches.start_again()
+
+    def pull(self, batches: int, ahead: int) -> None:
+        """Pull so many batches in all, and `ahead` more if nobody can see it."""
+        wanted = batches + ahead if self._ahead else batches
+        while not self._finished and self._pulled < wanted:
+            try:
+                indices = self._batches.next(self._progress.seen)
+            except StopIteration:
+                self._finished = True
+                self._sink.finish()
+                return
+            except Exception as error:
+                if self._at_once:
+                    raise
+                self._unplanned[self._pulled] = Unplanned(error=error)
+            else:
+                self._plan(indices)
+            self._pulled += 1
+
+    def unplanned(self, position: int) -> Unplanned | None:
+        """Return the batch at this position, counted from 0, if it is not for the engine. Call once for each."""
+        if self._at_once and position >= self._pulled and not self._finished:
+            # After an error of the sampler, a stock iterator ends once it has received all that it has sent for.
+            self._finished = True
+            self._sink.finish()
+        return self._unplanned.pop(position, None)
+
+    def _plan(self, indices: Any) -> None:
+        kinds = set(map(type, indices)) if isinstance(indices, list | tuple) else set()
+        odd = bool in kinds or (self._as_index and torch.Tensor in kinds)  # which numpy would take for integers
+        rows = None if odd else _rows_there(indices, self._rows)
+        if rows is None:
+            self._unplanned[self._pulled] = Unplanned(indices)
+        else:
+            self._sink.push(rows)
+
+
+def _rows_there(indices: Any, n: int) -> Indices | None:
+    """The indices as rows of a dataset that has ``n``; None if they are none, or not all there, or no integers."""
+    try:
+        rows = from_end(as_indices(indices), n)
+    except (TypeError, ValueError):
+        return None
+    return rows if rows.size and rows.min() >= 0 and rows.max() < n else None
+
+
+Feed = StreamFeed | KnownBatches | BatchFeed
+
+
+def feed(
+    batch_sampler: Any,
+    rows: int,
+    sink: PlanSink,
+    progress: Progress | None = None,
+    *,
+    given: Generators | None = None,
+    ahead: bool = False,
+    at_once: bool = False,
+    as_index: bool = False,
+) -> Feed:
+    """Choose how to feed one pass over ``batch_sampler`` on a dataset of ``rows`` rows into ``sink``.
+
+    Args:
+        batch_sampler: of the loader.
+        rows: rows of the dataset.
+        sink: takes the plan.
+        progress: of the pass, which begins where it says and follows what is fed.
+        given: the generators that the loader and its samplers were given, by name.
+        ahead: whether samplers of an unknown kind, too, may be pulled before their time.
+        at_once: whether their errors are raised when they are met, or in their turn.
+        as_index: whether the dataset is indexed by each batch as a whole.
+    """
+    progress = progress or Progress()
+    if (known_batches := _known_batches(batch_sampler, rows, progress.resumed)) is not None:
+        return KnownBatches(known_batches, sink, progress)
+    source = _drawn(batch_sampler, rows, progress.resumed)
+    if source is not None:
+        return StreamFeed(source, batch_sampler.batch_size, rows, sink, progress)
+    batches = BatchStream(batch_sampler, given or {}, progress.resumed, progress.ended)
+    ahead = ahead or _lies_ready(batch_sampler)
+    return BatchFeed(batches, rows, sink, progress, ahead=ahead, at_once=at_once, as_index=as_index)
+
+
+def _drawn(batch_sampler: Any, rows: int, position: Position | None) -> RowStream | None:
+    """The rows that a batch sampler batches, if its kind is known and all that it draws is there."""
+    if type(batch_sampler) is not BatchSampler or not known(batch_sampler.sampler) or not fits_a_list(batch_sampler):
+        return None
+    try:
+        source = stream(batch_sampler.sampler, position)
+    except Exception as error:
+        if planned(position):
+            raise ValueError(f"the state's position in the sampler is damaged: {error!r}") from error
+        return None  # iterated, it fails with what it raises, and when it does so in a stock loader
+    there = range(-rows, rows)
+    return source if not source.values or (source.values[0] in there and source.values[-1] in there) else None
+
+
+def _known_batches(batch_sampler: Any, rows: int, position: Position | None) -> RowBatches | None:
+    if not batches_known(batch_sampler):
+        return None
+    source = batch_stream(batch_sampler, position)
+    return source if source.values.stop <= rows else None
+
+
+def _lies_ready(batch_sampler: Any) -> bool:
+    """Whether it is a container of a built-in kind, which nobody sees being iterated."""
+    if type(batch_sampler) is BatchSampler:
+        return type(batch_sampler.sampler) in _CONTAINERS
+    return type(batch_sampler) in _CONTAINERS
+
+
+_CONTAINERS = (list, tuple, range, np.ndarray, torch.Tensor)

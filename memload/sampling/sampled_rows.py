@@ -1,0 +1,331 @@
+"""What samplers with weights draw in one pass, so that it can be taken up at any row without drawing what lies behind.
+
+A pass draws one number from the user's generator, at its first row. All else follows from it, the weights and the
+position: for a mixture each chunk of rows and each order of a dataset has a generator of its own, seeded by its number.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+import xxhash
+from numpy.typing import NDArray
+
+from memload.sampling.draws import Indices, Position, decode, encode, restored
+
+Weights = NDArray[np.float64]
+
+MIXED_CHUNK = 1 << 16
+"""Rows of a mixture that are drawn at once."""
+WEIGHTED_CHUNK = 256
+"""Weighted rows that are drawn at once: so late, at most, are new weights noticed."""
+
+
+class MixedRows:
+    """Rows of several datasets in proportion to a weight for each; a `memload.sampling.draws.RowStream`.
+
+    Args:
+        rows: of each dataset.
+        weights: one for each.
+        total: rows of the whole pass.
+        replacement: whether rows are drawn from their dataset independently of each other.
+        generator: draws the number of the pass; None: torch's own.
+        position: where to go on; None: at the beginning.
+    """
+
+    paced = False
+    lookahead = MIXED_CHUNK
+
+    def __init__(
+        self,
+        rows: Sequence[range | Indices],
+        weights: Weights,
+        total: int,
+        replacement: bool,
+        generator: torch.Generator | None,
+        position: Position | None,
+    ) -> None:
+        position = position or {"row": 0, "seed": None, "taken": [0] * len(rows)}
+        self._begin: int = position["row"]
+        self._seed: int | None = position["seed"]
+        self._taken = np.array(position["taken"], dtype=np.int64)
+        self._chunk = self._begin // MIXED_CHUNK
+        self._rows, self._replacement, self._generator = rows, replacement, generator
+        self._cumulative = np.cumsum(weights)
+        self._all = total
+        self._orders = [_Order(own, k) for k, own in enumerate(rows)]
+        self._before: deque[tuple[int, Indices]] = deque()  # what was taken of each dataset before each chunk
+        self.values = range(max((own[-1] + 1 for own in rows if len(own)), default=0))
+        self.total = total - self._begin
+
+    def next(self, seen: int) -> Indices | None:
+        """Draw the next rows, or what is left of the first ones; None after the last."""
+        first = self._chunk * MIXED_CHUNK
+        if first >= self._all:
+            return None
+        if self._seed is None:
+            self._seed = _number_of_the_pass(self._generator)
+        while self._before and self._before[0][0] < (self._begin + seen) // MIXED_CHUNK:
+            self._before.popleft()
+        self._before.append((self._chunk, self._taken.copy()))
+        generator = _seeded(self._seed, 0, self._chunk)
+        which = drawn(self._cumulative, min(MIXED_CHUNK, self._all - first), generator)
+        self._chunk += 1
+        return self._rows_of(which, generator)[max(0, self._begin - first) :]
+
+    def position(self, seen: int) -> dict[str, Any]:
+        """Return the row, the number of the pass, and what was taken of each dataset before the chunk of the row."""
+        row = min(self._begin + seen, self._all)
+        taken = next((taken for chunk, taken in self._before if chunk == row // MIXED_CHUNK), self._taken)
+        return {"row": row, "seed": self._seed, "taken": taken.tolist()}
+
+    def _rows_of(self, which: Indices, generator: torch.Generator) -> Indices:
+        """The next row of the dataset that each position was given to."""
+        places = np.argsort(which.astype(np.min_scalar_type(len(self._rows))), kind="stable")  # small ints sort faster
+        counts = np.bincount(which, minlength=len(self._rows))
+        rows = np.empty(len(which), dtype=np.int64)
+        rows[places] = np.concatenate([self._of_one(k, n, generator) for k, n in enumerate(counts.tolist())])
+        self._taken += counts
+        return rows
+
+    def _of_one(self, k: int, count: int, generator: torch.Generator) -> Indices:
+        if not count:
+            return np.empty(0, dtype=np.int64)
+        if self._replacement:
+            return _named(
+                self._rows[k],
+                torch.randint(len(self._rows[k]), (count,), generator=generator, device="cpu").numpy(),
+            )
+        assert self._seed is not None
+        return self._orders[k].slice(self._seed, int(self._taken[k]), count)
+
+
+class _Order:
+    """The rows of one dataset in shuffled order, and after it in others, without end."""
+
+    def __init__(self, rows: range | Indices, number: int) -> None:
+        self._rows, self._number = rows, number
+        self._round, self._order = -1, np.empty(0, dtype=np.int64)
+
+    def slice(self, seed: int, begin: int, count: int) -> Indices:
+        parts = []
+        while count:
+            turn, place = divmod(begin, len(self._rows))
+            parts.append(self._turn(seed, turn)[place : place + count])
+            begin, count = begin + len(parts[-1]), count - len(parts[-1])
+        return np.concatenate(parts)
+
+    def _turn(self, seed: int, turn: int) -> Indices:
+        if self._round != turn:
+            self._order = np.empty(0, dtype=np.int64)  # let go of the old one before there is a new one
+            generator = _seeded(seed, 1 + self._number, turn)
+            self._order = _named(self._rows, torch.randperm(len(self._rows), generator=generator, device="cpu").numpy())
+            self._round = turn
+        return self._order
+
+
+class Weighs(Protocol):
+    """What has weights that may change, and how often its rows are to be drawn."""
+
+    num_samples: int
+    generator: torch.Generator | None
+
+    @property
+    def weights(self) -> torch.Tensor:
+        """The weights, as they are."""
+
+    @property
+    def edits(self) -> int:
+        """How often they were written to."""
+
+    def checked(self) -> Weights:
+        """Return the weights. Raises ValueError if no row can be drawn by them."""
+
+    def cumulative(self) -> Weights:
+        """Return their running sum. Raises ValueError if no row can be drawn by them."""
+
+
+class WeightedRows:
+    """Rows in proportion to weights, independently of each other; a `memload.sampling.draws.RowStream`.
+
+    What was drawn and not yet seen by the loop is part of the position, since the weights may have changed since.
+    """
+
+    paced = False
+    lookahead = 0  # new weights are to hold soon
+
+    def __init__(self, source: Weighs, position: Position | None) -> None:
+        position = position or {"row": 0, "pending": [], "generator": None}
+        self._source = source
+        self._all = source.num_samples
+        self._begin: int = position["row"]
+        self._pending: Indices | None = np.array(position["pending"], dtype=np.int64)
+        self._recent = deque([self._pending])
+        self._drawn: int = self._begin + len(self._pending)
+        told = position["generator"]
+        self._generator = None if told is None else restored(decode(told))
+        self.values = range(len(source.weights))
+        self.total = self._all - self._begin
+
+    def next(self, seen: int) -> Indices | None:
+        """Draw the next rows, or return those that were drawn before the stop; None after the last."""
+        pending, self._pending = self._pending, None
+        if pending is not None and len(pending):
+            return pending
+        if self._drawn == self._all:
+            return None
+        if self._generator is None:
+            self._generator = torch.Generator().manual_seed(_number_of_the_pass(self._source.generator))
+        rows = self._draw(min(WEIGHTED_CHUNK, self._all - self._drawn), self._generator)
+        self._drawn += len(rows)
+        self._recent.append(rows)
+        while self._recent_begin + len(self._recent[0]) <= self._begin + seen:
+            self._recent.popleft()
+        return rows
+
+    def position(self, seen: int) -> dict[str, Any]:
+        """Return the row, the rows drawn ahead of it, and the generator as it stands behind them."""
+        row = min(self._begin + seen, self._all)
+        generator = None if self._generator is None else encode(self._generator.get_state())
+        return {"row": row, "pending": self._rows_from(row, self._drawn), "generator": generator}
+
+    def _draw(self, count: int, generator: torch.Generator) -> Indices:
+        return drawn(self._source.cumulative(), count, generator)
+
+    @property
+    def _recent_begin(self) -> int:
+        return self._drawn - sum(map(len, self._recent))
+
+    def _rows_from(self, begin: int, end: int) -> list[int]:
+        first = self._recent_begin
+        rows: list[int] = np.concatenate(self._recent)[max(0, begin - first) : max(0, end - first)].tolist()
+        return rows
+
+
+class RankedRows(WeightedRows):
+    """Rows in proportion to weights, none twice: they are put into order once, and again when weights have changed.
+
+    The position tells where that was done, which rows had been taken by then, and the generator as it stood there.
+    """
+
+    def __init__(self, source: Weighs, position: Position | None) -> None:
+        super().__init__(source, position)
+        ranking = position.get("ranking") if position else None
+        self._ranking: Position | None = ranking
+        self._rest: Indices | None = None
+        self._edits = source.edits
+        self._taken = np.zeros(len(self.values), dtype=np.bool_)
+        self._skip = 0
+        if ranking is not None:
+            self._taken = _unpacked(ranking["taken"], len(self._taken))
+            self._generator = restored(decode(ranking["generator"]))
+            self._skip = max(0, self._begin - ranking["row"])
+
+    def position(self, seen: int) -> dict[str, Any]:
+        """Return the row, the rows ahead of it that were put in order earlier, and what makes the order again."""
+        place = super().position(seen)
+        if self._ranking is None or self._generator is None:
+            return place
+        ranking = self._ranking
+        if self._rest is not None and self._source.edits != self._edits:
+            ranking = self._now(self._generator)
+        elif self._rest is not None and ranking.get("weights") is None:
+            self._ranking = ranking = {**ranking, "weights": _digest(self._source.checked())}
+        return {**place, "pending": self._rows_from(place["row"], ranking["row"]), "ranking": ranking}
+
+    def _draw(self, count: int, generator: torch.Generator) -> Indices:
+        if self._rest is None or self._source.edits != self._edits:
+            self._rank(generator)
+        assert self._rest is not None
+        rows, self._rest = self._rest[:count], self._rest[count:]
+        self._taken[rows] = True
+        return rows
+
+    def _rank(self, generator: torch.Generator) -> None:
+        weights, self._edits = self._source.checked(), self._source.edits
+        if self._rest is None and self._ranking is not None:
+            self._check_resumed(self._ranking, weights)
+        else:
+            self._ranking = self._now(generator)
+        first = self._ranking["row"]
+        order = ranked(np.where(self._taken, 0.0, weights), self._all - first, generator)
+        self._taken[order[: self._skip]] = True
+        self._rest, self._skip = order[self._skip :], 0
+
+    def _now(self, generator: torch.Generator) -> dict[str, Any]:
+        """A ranking of what is left now."""
+        taken = base64.b64encode(np.packbits(self._taken).tobytes()).decode() if self._drawn else ""
+        return {"row": self._drawn, "generator": encode(generator.get_state()), "taken": taken, "weights": None}
+
+    def _check_resumed(self, ranking: Position, weights: Weights) -> None:
+        if ranking["weights"] not in (None, _digest(weights)):
+            raise ValueError(
+                "the weights are not those that the sampler had when the state was told: set them before going on, "
+                "since the order of its rows follows from them"
+            )
+
+
+def drawn(cumulative: Weights, count: int, generator: torch.Generator) -> Indices:
+    """Draw by weights that were summed up: index i with the probability of the i-th step."""
+    uniform = torch.rand(count, dtype=torch.float64, generator=generator, device="cpu").numpy()
+    return steps_at(uniform * cumulative[-1], cumulative)
+
+
+def steps_at(places: NDArray[np.float64], cumulative: Weights) -> Indices:
+    """Return the steps of a running sum in which these places lie; rounding may have made a place of the sum itself."""
+    last = np.searchsorted(cumulative, cumulative[-1])  # the last step that is one
+    rows: Indices = np.minimum(np.searchsorted(cumulative, places, side="right"), last)
+    return rows
+
+
+def ranked(weights: Weights, count: int, generator: torch.Generator) -> Indices:
+    """Draw so many indices one after the other without replacement, by exponential races.
+
+    Efraimidis and Spirakis, Weighted random sampling with a reservoir, Information Processing Letters 97 (2006).
+    """
+    check_enough(count, int(np.count_nonzero(weights)))
+    with np.errstate(divide="ignore"):
+        uniform = torch.rand(len(weights), dtype=torch.float64, generator=generator, device="cpu").numpy()
+        np.maximum(uniform, 2.0**-54, out=uniform)
+        arrival = np.log(-np.log1p(-uniform)) - np.log(weights)
+    first = np.argpartition(arrival, count - 1)[:count] if count < len(weights) else np.arange(count)
+    rows: Indices = first[np.argsort(arrival[first], kind="stable")]
+    return rows
+
+
+def check_enough(wanted: int, positive: int) -> None:
+    """Raise ValueError if more rows are to be drawn without replacement than have a positive weight."""
+    if wanted > positive:
+        raise ValueError(
+            f"{wanted} rows are to be drawn without replacement, but only {positive} of those left have a positive "
+            "weight: lower num_samples, or draw with replacement"
+        )
+
+
+def _number_of_the_pass(generator: torch.Generator | None) -> int:
+    device = "cpu" if generator is None else generator.device  # whatever the default device
+    return int(torch.empty((), dtype=torch.int64, device=device).random_(generator=generator).item())
+
+
+def _seeded(*numbers: int) -> torch.Generator:
+    """A generator that follows from some numbers, unlike those of other numbers."""
+    (seed,) = np.random.SeedSequence(numbers).generate_state(1, np.uint64).tolist()
+    return torch.Generator().manual_seed(seed)
+
+
+def _named(rows: range | Indices, places: Indices) -> Indices:
+    return places + rows.start if isinstance(rows, range) else rows[places]
+
+
+def _unpacked(bits: str, count: int) -> NDArray[np.bool_]:
+    packed = np.frombuffer(base64.b64decode(bits), dtype=np.uint8)
+    return np.unpackbits(packed, count=count).astype(np.bool_) if bits else np.zeros(count, dtype=np.bool_)
+
+
+def _digest(weights: Weights) -> str:
+    return xxhash.xxh3_64_hexdigest(np.ascontiguousarray(weights).data)

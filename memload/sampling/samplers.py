@@ -1,0 +1,269 @@
+"""Samplers whose draws are arrays: rows of several datasets mixed by weight, and rows weighted one by one.
+
+A pass over either draws one number from the generator of the user (or torch's own), when its first row is asked for;
+everything else follows from that number. So generators are left alike however far ahead rows are planned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import ConcatDataset, Sampler
+
+from memload.sampling.draws import Indices, Position, RowStream
+from memload.sampling.sampled_rows import (
+    MIXED_CHUNK,
+    WEIGHTED_CHUNK,
+    MixedRows,
+    RankedRows,
+    WeightedRows,
+    Weights,
+    check_enough,
+)
+
+
+class MixingSampler(Sampler[int]):
+    """Draws rows from several joined datasets in proportion to a weight for each.
+
+    For each row, first a dataset is drawn at random by the weights; then the next row of that dataset's own shuffled
+    order is taken, in which every row comes once before any is repeated. A pass begins with newly shuffled orders.
+    FastLoader plans the rows as arrays, tens of millions a second.
+
+    Args:
+        dataset: what ``memload.concat({"name": dataset, ...})`` gave, or its ``select`` or ``split``; or torch's
+            ConcatDataset, whose parts have no names.
+        weights: for each dataset, by name or in order; they need not add up to one, and 0 leaves a dataset out.
+        num_samples: rows in one pass (epoch); default: as many as ``dataset`` has.
+        replacement: whether rows are drawn from their dataset independently of each other instead.
+        generator: draws one number a pass; default: torch's own.
+
+    Raises:
+        ValueError: a weight is negative, not finite or missing, all are 0, a dataset of positive weight has no rows, or
+            ``num_samples`` is no positive integer.
+        TypeError: ``dataset`` is none of these, or ``replacement`` no bool.
+
+    Example:
+        >>> import memload, torch
+        >>> few, many = memload.from_arrays(x=torch.zeros(30)), memload.from_arrays(x=torch.ones(9000))
+        >>> both = memload.concat({"few": few, "many": many})
+        >>> sampler = memload.MixingSampler(both, {"few": 1, "many": 1}, num_samples=1000)
+        >>> 400 < sum(both[row]["dataset_idx"] for row in sampler) < 600
+        True
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        weights: Mapping[str, float] | Sequence[float],
+        num_samples: int | None = None,
+        replacement: bool = False,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        rows = _rows_by_name(dataset)
+        self.weights = _checked_weights(_in_order(weights, list(rows)))
+        self.num_samples = _checked_count(len(dataset) if num_samples is None else num_samples)
+        self.replacement = _checked_bool(replacement)
+        self.generator = generator
+        for (name, own), weight in zip(rows.items(), self.weights.tolist(), strict=True):
+            if weight > 0 and not len(own):
+                raise ValueError(f"dataset {name!r} has a weight of {weight:g} and no rows: give it the weight 0")
+        self._rows = list(rows.values())
+
+    def __len__(self) -> int:
+        return self.num_samples
+
+    def __iter__(self) -> Iterator[int]:
+        return iterated(self.stream())
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the orders of a pass and of the rows drawn at once."""
+        drawn = [len(own) for own, weight in zip(self._rows, self.weights, strict=True) if weight > 0]
+        return 8 * ((0 if self.replacement else sum(drawn)) + 2 * min(MIXED_CHUNK, self.num_samples))
+
+    def stream(self, position: Position | None = None) -> MixedRows:
+        """Return the rows of a pass as arrays, which is what FastLoader reads, or what a position leaves of it."""
+        return MixedRows(self._rows, self.weights, self.num_samples, self.replacement, self.generator, position)
+
+
+class WeightedSampler(Sampler[int]):
+    """Draws rows with probabilities proportional to their weights, which may be changed at any time.
+
+    It takes the arguments of torch's WeightedRandomSampler, which is limited to 2**24 rows and reads its weights once a
+    pass. Draws are in float64: a row whose weight is less than 1e-16 of the sum may never come.
+
+    New weights apply from the next draw on. Rows are drawn 256 at a time, as the loader asks for them: a stock loader
+    asks for the next batch (with workers, for ``num_workers * prefetch_factor`` batches), FastLoader for ``depth``
+    batches ahead. So new weights take effect after at most that many batches and 256 rows.
+
+    Cost with replacement: a running sum over all rows whenever weights have changed (milliseconds for 1e6 rows, a
+    second or so for 1e8), a search in it for each row drawn (one to a few microseconds), and 8 bytes of memory a row
+    beside the weights. Without replacement: all rows are sorted once in each pass and after each change within it,
+    which takes 40 bytes a row meanwhile, and a tenth of a microsecond or two for each.
+
+    Args:
+        weights: one for each row, in any sequence, array or tensor; they need not add up to one. Copied.
+        num_samples: rows of one pass; default: one for each weight.
+        replacement: whether a row may come several times in a pass.
+        generator: draws one number a pass; default: torch's own.
+
+    Raises:
+        ValueError: a weight is negative or not finite, all are 0, ``weights`` are not flat, ``num_samples`` is no
+            positive integer, or without replacement more than there are rows of positive weight.
+        TypeError: ``replacement`` is no bool, or ``weights`` are no numbers.
+
+    Example:
+        >>> sampler = WeightedSampler([0.0, 1.0, 0.0], num_samples=4)
+        >>> list(sampler)
+        [1, 1, 1, 1]
+        >>> sampler.weights[:] = torch.tensor([0.0, 0.0, 2.0])
+        >>> list(sampler)
+        [2, 2, 2, 2]
+    """
+
+    def __init__(
+        self,
+        weights: Any,
+        num_samples: int | None = None,
+        replacement: bool = True,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        self._weights = _own_tensor(weights)
+        self._summed: tuple[int, Weights] | None = None
+        self.num_samples = _checked_count(len(self._weights) if num_samples is None else num_samples)
+        self.replacement = _checked_bool(replacement)
+        self.generator = generator
+        if not self.replacement:
+            check_enough(self.num_samples, int(np.count_nonzero(self._weights.numpy())))
+
+    @property
+    def weights(self) -> torch.Tensor:
+        """The weights, float64 (n,): ``sampler.weights[rows] = w`` changes some, an assignment all of them."""
+        return self._weights
+
+    @weights.setter
+    def weights(self, weights: Any) -> None:
+        self.set_weights(weights)
+
+    def set_weights(self, weights: Any) -> None:
+        """Take new weights for all rows, which are copied.
+
+        Raises:
+            ValueError, TypeError: as for a new sampler; also if there are more or fewer than before. The old ones stay.
+        """
+        new = _own_tensor(weights)
+        if len(new) != len(self._weights):
+            raise ValueError(f"expected {len(self._weights)} weights, one for each row, got {len(new)}")
+        self._weights[:] = new
+
+    def __len__(self) -> int:
+        return self.num_samples
+
+    def __iter__(self) -> Iterator[int]:
+        return iterated(self.stream())
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_summed": None}  # a copy counts its own edits
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the rows drawn at once."""
+        return 8 * min(WEIGHTED_CHUNK if self.replacement else self.num_samples, self.num_samples)
+
+    @property
+    def edits(self) -> int:
+        """How often the weights were written to, as autograd counts."""
+        return self._weights._version
+
+    def checked(self) -> Weights:
+        """Return the weights as an array.
+
+        Raises:
+            ValueError: what was written to them makes no sense.
+        """
+        return _checked_weights(self._weights.numpy())
+
+    def cumulative(self) -> Weights:
+        """Return the running sum of the weights. Raises ValueError as ``checked``."""
+        edits = self.edits
+        if self._summed is None or self._summed[0] != edits:
+            self._summed = None  # let go of the old sum before there is a new one
+            self._summed = edits, np.cumsum(self.checked())
+        return self._summed[1]
+
+    def stream(self, position: Position | None = None) -> WeightedRows:
+        """Return the rows of a pass as arrays, drawn as they are asked for, or what a position leaves of it."""
+        return WeightedRows(self, position) if self.replacement else RankedRows(self, position)
+
+
+def iterated(stream: RowStream) -> Iterator[int]:
+    """Yield the rows of a stream one by one; the first is drawn when it is asked for."""
+    seen = 0
+    while (rows := stream.next(seen)) is not None:
+        yield from rows.tolist()
+        seen += len(rows)
+
+
+def _own_tensor(weights: Any) -> torch.Tensor:
+    with torch.inference_mode(False):  # writes to tensors made under it are not counted
+        try:
+            own = torch.as_tensor(weights, dtype=torch.float64, device="cpu").detach().to("cpu", copy=True)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise TypeError(f"weights must be numbers, one for each row: {error}") from error
+    _checked_weights(own.numpy())
+    return own
+
+
+def _checked_weights(weights: Any) -> Weights:
+    array = np.asarray(weights, dtype=np.float64)
+    if array.ndim != 1 or not array.size:
+        raise ValueError(f"weights must be a flat sequence of at least one number, got shape {array.shape}")
+    with np.errstate(over="ignore", invalid="ignore"):
+        least, total = array.min(), array.sum()
+    if least >= 0 and 0 < total < np.inf:
+        return array
+    bad = ~((array >= 0) & (array < np.inf))
+    if bad.any():
+        position = int(bad.argmax())
+        raise ValueError(f"weight {position} is {array[position]}; weights must be finite, and 0 or more")
+    raise ValueError(f"the weights add up to {total}; at least one must be positive, and their sum finite")
+
+
+def _checked_count(num_samples: Any) -> int:
+    if not isinstance(num_samples, int) or isinstance(num_samples, bool) or num_samples <= 0:
+        raise ValueError(f"num_samples must be a positive integer, got {num_samples!r}")
+    return num_samples
+
+
+def _checked_bool(replacement: Any) -> bool:
+    if not isinstance(replacement, bool):
+        raise TypeError(f"replacement is True or False; got {replacement!r}")
+    return replacement
+
+
+def _rows_by_name(dataset: Any) -> dict[str, range | Indices]:
+    if isinstance(dataset, ConcatDataset):
+        ends = dataset.cumulative_sizes
+        return {str(k): range(begin, end) for k, (begin, end) in enumerate(zip([0, *ends], ends, strict=False))}
+    if not getattr(dataset, "names", ()):
+        raise TypeError(
+            f'{type(dataset).__name__} does not say which rows are of which dataset: give memload.concat({{"name": '
+            "dataset, ...}), or its select(...) or split(...)"
+        )
+    rows: dict[str, range | Indices] = dataset.rows_by_name()
+    return rows
+
+
+def _in_order(weights: Any, names: list[str]) -> list[Any]:
+    if isinstance(weights, Mapping):
+        if set(weights) != set(names):
+            raise ValueError(f"expected a weight for each of {', '.join(names)}; got {', '.join(map(str, weights))}")
+        return [weights[name] for name in names]
+    if isinstance(weights, torch.Tensor):
+        weights = weights.tolist()
+    if len(weights) != len(names):
+        raise ValueError(f"expected {len(names)} weights, one for each of {', '.join(names)}; got {len(weights)}")
+    return list(weights)

@@ -1,0 +1,1 @@
+"""Directories of shards: read and written."""

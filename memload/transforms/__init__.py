@@ -1,0 +1,1 @@
+"""What users do to samples and batches, ahead of the loop."""

@@ -1,0 +1,228 @@
+"""What users do to samples and batches: the recipe, and its use behind the stock machinery."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from memload.batches.collating import CutBatch, FieldSlots, collate_as_made
+from memload.batches.iterators import AroundBatches
+from memload.casts.batches import Casting, cast_batch
+from memload.casts.pixels import Cast
+from memload.native import Source
+from memload.pinning import pinned
+from memload.ragged_rows.samples import Forms
+from memload.sampling.draws import Indices
+from memload.transforms.drawing_free import cannot_draw
+from memload.transforms.reseeding import Watch
+from memload.transforms.seeding import Drawing, PassSeed, Randomness
+
+
+def checked_transform(transform: Any) -> Callable[..., Any] | None:
+    """Return the ``batch_transform=`` of a loader. Raises TypeError if it cannot be called."""
+    if transform is not None and not callable(transform):
+        raise TypeError(f"batch_transform= takes a function of one batch, got {type(transform).__name__}")
+    found: Callable[..., Any] | None = transform
+    return found
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What becomes of a gathered batch.
+
+    Attributes:
+        maps: functions of one sample, applied one after the other; none: the batch stays whole.
+        casts: casts of a batch made of mapped samples, and of pictures whose pixels change their places; others are
+            done while gathering.
+        transform: a function of the batch that comes last.
+        names: of the fields of a batch that was gathered, in order.
+        forms: of those of its fields, by key, whose rows differ in length.
+    """
+
+    maps: tuple[Drawing, ...]
+    casts: Mapping[Any, Cast]
+    transform: Drawing | None
+    names: tuple[Any, ...] = ()
+    forms: Forms = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, source: Source, transform: Callable[..., Any] | None) -> Recipe | None:
+        """Return what is to be done to the batches of a source; None: nothing."""
+        if not source.maps and not source.late_casts and transform is None:
+            return None
+        last = None if transform is None else Drawing(transform)
+        names = () if source.maps else tuple(source.fields)
+        return cls(tuple(map(Drawing, source.maps)), source.late_casts or {}, last, names, source.forms)
+
+    def apply(
+        self,
+        batch: Any,
+        rows: Indices,
+        seed: PassSeed,
+        random: Randomness,
+        slots: FieldSlots,
+        unwanted: Callable[[], bool] = lambda: False,
+    ) -> Any:
+        """Return what the loop gets for a gathered batch.
+
+        Args:
+            batch: as it was gathered.
+            rows: of the batch.
+            seed: what the randomness of the pass follows from.
+            random: of the thread that calls this.
+            slots: lend memory for what is collated.
+            unwanted: asked before each sample whether nobody wants the batch any more; then `UnwantedError` is raised.
+        """
+        if self.maps:
+            cut = CutBatch(batch, self.forms)
+            cut.samples = _while_wanted(cut.samples, unwanted)
+            batch = collate_as_made(self._maker(cut, rows, seed, random), len(rows), slots, cut)
+        if self.casts:
+            # Fields of mapped samples have the numbers from 0 on.
+            casting = Casting(seed, rows, lambda number, nbytes: slots.take(-1 - number, nbytes))
+            batch = cast_batch(batch, self.casts, self.names, casting=casting)
+        if self.transform is None:
+            return batch
+        random.begin(seed.of_batch, rows)
+        with random:
+            return self.transform(batch)
+
+    def _maker(self, cut: CutBatch, rows: Indices, seed: PassSeed, random: Randomness) -> Callable[[int], list[Any]]:
+        """Return the function that makes the next so many samples."""
+        numbers, fns = iter(rows.tolist()), [fn.bound_to(random) for fn in self.maps]
+        if self.is_plain and not any(fn.wants for fn in self.maps):
+            (fn,) = fns if len(fns) == 1 else (_one_after_the_other(fns),)
+            return lambda count: [fn(sample) for sample in itertools.islice(cut.samples, count)]
+        if self.is_plain and [fn.wants for fn in self.maps] == [("rng",)]:  # nothing else can draw, nor need it be told
+            draw, rng, seed_of = self.maps[0].fn, random.rng_seeded, seed.of_row
+            return lambda count: [
+                draw(sample, rng=rng(seed_of(row)))
+                for row, sample in zip(itertools.islice(numbers, count), cut.samples, strict=False)
+            ]
+
+        def make(count: int) -> list[Any]:
+            made = []
+            with contextlib.nullcontext() if self.is_plain else random:  # and not while samples are collated
+                for row, sample in zip(itertools.islice(numbers, count), cut.samples, strict=False):
+                    random.begin(seed.of_row, row)
+                    for fn in fns:
+                        sample = fn(sample)
+                    made.append(sample)
+            return made
+
+        return make
+
+    @functools.cached_property
+    def is_plain(self) -> bool:
+        """Whether nobody need look at the torch functions that are called for samples, a microsecond each."""
+        return all(cannot_draw(fn.fn) for fn in self.maps)
+
+
+class UnwantedError(Exception):
+    """A batch was given up, amid its samples, since its pass was closed."""
+
+
+def _while_wanted(samples: Iterable[Any], unwanted: Callable[[], bool]) -> Iterator[Any]:
+    for sample in samples:
+        if unwanted():
+            raise UnwantedError
+        yield sample
+
+
+def _one_after_the_other(fns: Sequence[Callable[[Any], Any]]) -> Callable[[Any], Any]:
+    def all_of_them(sample: Any) -> Any:
+        for fn in fns:
+            sample = fn(sample)
+        return sample
+
+    return all_of_them
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a batch: what the functions returned, or what one of them raised."""
+
+    batch: Any = None
+    error: BaseException | None = None
+
+    def result(self) -> Any:
+        """Return the batch, or raise the error with the traceback that it has."""
+        if self.error is None:
+            return self.batch
+        try:
+            if isinstance(self.error, StopIteration):
+                raise RuntimeError("a transform raised StopIteration, which would end the loop unheard") from self.error
+            raise self.error
+        finally:
+            del self  # the traceback of the error holds this frame, which would hold the error
+
+
+def attempted(fn: Callable[..., Any], *arguments: object) -> Any:
+    """Return what a function returns that calls the user's, or an `Outcome` of what it raised: that ends no pass."""
+    try:
+        return fn(*arguments)
+    except Exception as error:
+        return Outcome(error=error)
+
+
+def samples_here(dataset: Any, indices: Any, seed: PassSeed, batch: Indices | int) -> Any:
+    """Return what a dataset gives for the indices of a batch, with randomness as in the pass that they belong to.
+
+    Args:
+        dataset: is asked as a stock loader would ask it.
+        indices: of the batch.
+        seed: what the randomness of the pass follows from.
+        batch: its rows, or where they are not known its number.
+    """
+    random = Randomness()
+    with Watch(), random:
+        if getattr(dataset, "__getitems__", None):
+            random.begin(seed.of_batch, batch)
+            return dataset.__getitems__(indices)
+        return [_sample_here(dataset, index, seed, random) for index in indices]
+
+
+def _sample_here(dataset: Any, index: Any, seed: PassSeed, random: Randomness) -> Any:
+    random.begin(lambda: seed.of_row(int(index) % len(dataset)))
+    return dataset[index]
+
+
+def transformed_here(transform: Callable[..., Any], batch: Any, seed: PassSeed, rows: Indices | int) -> Any:
+    """Return a transformed batch, made by the thread that asks; its randomness follows from its rows, or its number."""
+    random = Randomness()
+    random.begin(seed.of_batch, rows)
+    try:
+        with torch.no_grad(), Watch(), random:
+            return Drawing(transform)(batch)
+    except StopIteration as error:
+        return Outcome(error=error).result()
+
+
+class TransformedBatches(AroundBatches):
+    """The batches of the stock machinery, each transformed when the loop asks for it.
+
+    Args:
+        batches: an iterator with a length.
+        transform: the function of a batch.
+        seed: what the randomness of the pass follows from, and with it the number of the batch.
+        number: of the first of these batches, counted from the beginning of the pass.
+        pin: whether what the function returns is to lie in pinned memory, as what it was given does.
+    """
+
+    def __init__(
+        self, batches: Any, transform: Callable[..., Any], seed: PassSeed, number: int, *, pin: bool = False
+    ) -> None:
+        super().__init__(batches)
+        self._transform, self._seed, self._number, self._pin = transform, seed, number, pin
+
+    def __next__(self) -> Any:
+        batch = next(self._batches)
+        number, self._number = self._number, self._number + 1
+        done = transformed_here(self._transform, batch, self._seed, number)
+        return pinned(done) if self._pin else done

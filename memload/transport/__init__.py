@@ -1,0 +1,1 @@
+"""Columns on their way to another process."""
