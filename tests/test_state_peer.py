@@ -5,7 +5,7 @@ import warnings
 
 import pytest
 import torch
-from hypothesis import given, reject, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, IterableDataset
 from torchdata.stateful_dataloader import StatefulDataLoader
@@ -152,15 +152,25 @@ class Silent(IterableDataset):
         return iter(range(self.n))
 
 
+def saves_again_what_was_loaded(script):
+    """Whether a state is loaded that was saved where another one had been loaded."""
+    return re.search("save.*load.*save.*load", " ".join(script)) is not None
+
+
 @pytest.mark.parametrize("kind", [Counting, ByIterator, Silent])
 @given(script=SCRIPT)
 @settings(deadline=None, max_examples=150)
 def test_scripts_see_the_same_of_an_iterable_dataset(kind, script):
-    try:
-        peer = played(script, lambda: StatefulDataLoader(kind(7), batch_size=2))
-    except StopIteration:
-        reject()  # torchdata's own iter() runs into the end where a state from there was loaded and saved once more
+    # torchdata counts the batches twice that it reads again to come to where a dataset without a state was.
+    assume(kind is not Silent or not saves_again_what_was_loaded(script))
+    peer = played(script, lambda: StatefulDataLoader(kind(7), batch_size=2))
     assert played(script, lambda: memload.FastLoader(kind(7), batch_size=2)) == peer
+
+
+@pytest.mark.parametrize("times", [1, 2, 5])
+def test_a_state_may_be_saved_and_loaded_again_and_again(times):
+    script = ["iter", "next", *["save", "load", "iter"] * times, "rest"]
+    assert played(script, lambda: memload.FastLoader(Silent(7), batch_size=2)) == [[0, 1], [[2, 3], [4, 5], [6]]]
 
 
 @pytest.mark.parametrize("cls", [StatefulDataLoader, memload.FastLoader])
