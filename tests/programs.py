@@ -77,7 +77,7 @@ def script(path, *arguments, environment=None):
     return Program(Path(path).read_text(), arguments, environment or {}, str(path))
 
 
-def run_all(programs, within=60.0, nursery=Nursery()):
+def run_all(programs, within=240.0, nursery=Nursery()):
     """Run programs, given by name, at once; those that do not end within so many seconds are killed."""
     programs = {name: one if isinstance(one, Program) else Program(one) for name, one in programs.items()}
     with tempfile.TemporaryDirectory() as folder:
@@ -91,14 +91,14 @@ def run_all(programs, within=60.0, nursery=Nursery()):
     return {name: Ended(statuses[name], out.splitlines(), err) for name, (out, err) in texts.items()}
 
 
-def run(program, *arguments, within=60.0):
+def run(program, *arguments, within=240.0):
     """Run one program, or the source of one; return what it left."""
     program = program if isinstance(program, Program) else Program(program, arguments)
     return run_all({"it": program}, within)["it"]
 
 
 @contextlib.contextmanager
-def started(code, *arguments, within=60.0):
+def started(code, *arguments, within=240.0):
     """A program that is written to and read while it runs."""
     (its_input, stdin), (stdout, its_output) = os.pipe(), os.pipe()
     with os.fdopen(stdin, "w") as stdin, os.fdopen(stdout) as stdout, contextlib.ExitStack() as stack:

@@ -184,7 +184,7 @@ def test_next_from_several_threads_hands_each_batch_out_once():
     for consumer in consumers:
         consumer.start()
     for consumer in consumers:
-        consumer.join(30)
+        consumer.join(60)
     assert sorted(rows) == list(range(3000))
 
 
@@ -210,7 +210,7 @@ def test_several_threads_may_ask_a_sampler_that_is_a_generator(ahead):
     for consumer in consumers:
         consumer.start()
     for consumer in consumers:
-        consumer.join(30)
+        consumer.join(60)
     assert sorted(rows) == list(range(300))
 
 
@@ -220,7 +220,7 @@ def test_batches_may_die_on_other_threads_after_the_loader():
     for consumer in consumers:
         consumer.start()
     for consumer in consumers:
-        consumer.join(30)
+        consumer.join(60)
     assert batches == []
 
 
@@ -303,7 +303,7 @@ ENDINGS = {"its last line": "pass", "an exit": "sys.exit(0)", "a cycle of all na
 
 
 def test_the_interpreter_exits_at_once_in_mid_epoch():
-    ended = run_all({name: MID_EPOCH + ending for name, ending in ENDINGS.items()}, within=30)
+    ended = run_all({name: MID_EPOCH + ending for name, ending in ENDINGS.items()})
     for name, done in ended.items():
         assert (name, done.status, done.out, done.err) == (name, 0, ["at the end"], "")
 

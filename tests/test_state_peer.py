@@ -289,7 +289,7 @@ def test_a_pass_that_breaks_off_ends_its_workers_and_still_tells_their_state():
     next(batches)
     (worker,) = batches._workers
     del batches
-    worker.join(20)
+    worker.join(60)
     assert not worker.is_alive()
     again = memload.FastLoader(Map(), batch_size=2, num_workers=1)
     again.load_state_dict(loader.state_dict())

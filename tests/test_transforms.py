@@ -76,7 +76,7 @@ def threads_of_transforms():
     return [t for t in threading.enumerate() if t.name.startswith("memload transform")]
 
 
-def wait_until(condition, seconds=5.0):
+def wait_until(condition, seconds=60.0):
     until = time.monotonic() + seconds
     while not condition() and time.monotonic() < until:
         time.sleep(0.005)
@@ -260,7 +260,7 @@ def test_the_transform_runs_while_the_loop_works():
     loader = memload.FastLoader(images(), 20, batch_transform=lambda b: (b["row"][0] == 20 and done.set(), b))
     next_batch = iter(loader)
     next(next_batch)
-    assert done.wait(5)  # the second is made before anybody asks for it
+    assert done.wait(60)  # the second is made before anybody asks for it
 
 
 def test_whatever_a_transform_returns_is_pinned_as_far_as_it_can_be():
@@ -630,16 +630,16 @@ def test_a_pass_that_is_closed_amid_the_samples_of_a_batch_ends_at_the_next_samp
     def slow(sample):
         calls.append(1)
         begun.set()
-        may_go_on.wait(10)
+        may_go_on.wait(60)
         return sample
 
     calls, begun, may_go_on = [], threading.Event(), threading.Event()
     iterator = iter(memload.FastLoader(images().map(slow), 8, num_workers=1))  # which begins with iter()
-    assert begun.wait(10)
+    assert begun.wait(60)
     iterator.close()
     may_go_on.set()
     for thread in threads_of_transforms():
-        thread.join(10)
+        thread.join(60)
     assert threads_of_transforms() == []
     assert len(calls) == 1
 
