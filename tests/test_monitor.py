@@ -318,7 +318,7 @@ def test_shrink_halves_the_caches_of_datasets_and_the_rows_stay_right(tmp_path):
         until(lambda: monitor.samples[-1].cached > 4_000_000)
         held = [torch.ones(25_000_000)]
         until(lambda: monitor.findings or held.append(torch.ones(250_000)))  # the rest of the process may shrink
-        del held
+        held.clear()
 
     whole = []
     mark = watched()[0].samples[-1].held + 80_000_000
