@@ -22,8 +22,8 @@ from torch.utils.data import DataLoader, Subset
 from memload import _core
 from memload.commands.bench import shuffled
 from memload.commands.measure import Epoch, Spread, in_turn, run_epoch
-from memload.commands.stock import Items, map_shard
-from memload.engine import EngineOptions
+from memload.commands.stock_loops import Items, map_shard
+from memload.engine.passes import EngineOptions
 from memload.loader import FastLoader
 
 METHODS = (("direct", 4), ("direct", 8), ("io_uring", 8), ("io_uring", 32), ("io_uring", 128))

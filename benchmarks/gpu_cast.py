@@ -12,7 +12,8 @@ from collections.abc import Callable
 import torch
 from gpu_common import MB, GpuBench, device_copy, faster, gpu_arguments, take_turns
 
-from memload.casts.pixels import Cast, cast_stim
+from memload.casts.cast_stim import cast_stim
+from memload.casts.rule import Cast
 from memload.commands.measure import Spread
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)

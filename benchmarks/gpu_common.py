@@ -17,7 +17,7 @@ import torch
 from harness import Bench, arguments
 
 from memload.commands.measure import Spread, ratio
-from memload.device import cuda_state
+from memload.gpu.cuda_module import cuda_state
 from memload.gpu.devices import device_of
 
 TURN_SECONDS = 2e-3  # a turn repeats a short call until it lasts about this long

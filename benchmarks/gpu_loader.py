@@ -18,7 +18,7 @@ from harness import Case
 from loops import SEED, ceiling_of
 
 import memload
-from memload.commands import stock
+from memload.commands import stock_loops
 from memload.commands.measure import Spread, in_turn, run_epoch
 from memload.dataset import Dataset
 
@@ -42,7 +42,7 @@ def loader_of(
     )
 
 
-def to_the_device(device: torch.device, cast: Callable[[torch.Tensor], torch.Tensor] | None) -> stock.CastFn:
+def to_the_device(device: torch.device, cast: Callable[[torch.Tensor], torch.Tensor] | None) -> stock_loops.CastFn:
     def moved(x: torch.Tensor) -> torch.Tensor:
         there = x.to(device, non_blocking=True)
         return there if cast is None else cast(there)
@@ -50,13 +50,15 @@ def to_the_device(device: torch.device, cast: Callable[[torch.Tensor], torch.Ten
     return moved
 
 
-def stock_of(case: Case, device: torch.device, setting: stock.Setting, *, compiled: bool) -> stock.StockLoop:
-    casts = {name: stock.plain_cast(cast.dtype) for name, cast in case.workload.casts(case.variant).items()}
+def stock_of(
+    case: Case, device: torch.device, setting: stock_loops.Setting, *, compiled: bool
+) -> stock_loops.StockLoop:
+    casts = {name: stock_loops.plain_cast(cast.dtype) for name, cast in case.workload.casts(case.variant).items()}
     if compiled:
         casts = {name: torch.compile(cast, dynamic=False) for name, cast in casts.items()}
     moves = {name: to_the_device(device, casts.get(name)) for name, *_ in case.workload.fields}
     shard = case.workload.shard(case.folder)
-    loop = stock.StockLoop(shard, case.workload.batch_size, setting, moves, SEED)
+    loop = stock_loops.StockLoop(shard, case.workload.batch_size, setting, moves, SEED)
     loop.loader.pin_memory = device.type == "cuda"
     return loop
 
@@ -65,12 +67,12 @@ class Stock(NamedTuple):
     """A way of the stock loader, and how fast it was when it was tried."""
 
     rate: float
-    loop: stock.StockLoop
-    setting: stock.Setting
+    loop: stock_loops.StockLoop
+    setting: stock_loops.Setting
     words: str
 
 
-def tried(bench: GpuBench, case: Case, setting: stock.Setting, *, compiled: bool) -> Stock:
+def tried(bench: GpuBench, case: Case, setting: stock_loops.Setting, *, compiled: bool) -> Stock:
     loop = stock_of(case, bench.device, setting, compiled=compiled)
     run_epoch(loop, limit=3)
     finish(bench.device)
@@ -82,8 +84,8 @@ def tried(bench: GpuBench, case: Case, setting: stock.Setting, *, compiled: bool
 def best_stock(bench: GpuBench, case: Case) -> Stock:
     """The fastest way of the stock loader: the best number of workers, and with these the better cast."""
     if bench.args.quick:
-        return tried(bench, case, stock.Setting("getitems", 0), compiled=False)
-    settings = [stock.Setting("getitems", workers) for workers in WORKERS]
+        return tried(bench, case, stock_loops.Setting("getitems", 0), compiled=False)
+    settings = [stock_loops.Setting("getitems", workers) for workers in WORKERS]
     best = max((tried(bench, case, setting, compiled=False) for setting in settings), key=lambda one: one.rate)
     return max(best, tried(bench, case, best.setting, compiled=True), key=lambda one: one.rate)
 

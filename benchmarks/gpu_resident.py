@@ -21,11 +21,11 @@ from harness import Case
 import memload
 from memload.commands.measure import Spread, in_turn
 from memload.dataset import Dataset
-from memload.engine import gathering
+from memload.engine.passes import gathering
+from memload.engine.readers import resolve
 from memload.gpu.landing import TransferredBatches
 from memload.gpu.near_batches import batch_maker
 from memload.gpu.pinned_memory import near_fields
-from memload.readers import resolve
 
 BATCHES = 16  # of which the rows are drawn beforehand
 LARGE_BYTES = 512 * MB  # of a batch, as it is stored

@@ -24,7 +24,7 @@ import memload
 from memload import _core
 from memload.commands.demo import crops_of, photographs
 from memload.commands.measure import Epoch, Spread, held_in_memory, run_epoch
-from memload.engine import EngineOptions
+from memload.engine.passes import EngineOptions
 from memload.memory.budget import default_threads
 
 LAYOUTS: dict[str, dict[str, Any]] = {

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from harness import Case
 
-from memload.commands import stock
+from memload.commands import stock_loops
 from memload.commands.bench import Ceiling, shuffled
 from memload.commands.measure import Epoch, run_epoch
-from memload.engine import EngineOptions
+from memload.engine.passes import EngineOptions
 from memload.loader import FastLoader
 from memload.memory.budget import default_threads
 
@@ -96,20 +96,21 @@ def mover_loop(case: Case) -> Loop:
 
 def stock_loop(case: Case, *, quick: bool = False) -> Loop:
     """The stock loop at its best, with its best casts; `quick` takes plain items and plain casts untried."""
-    settings = [stock.Setting("items", 0)] if quick else None
+    settings = [stock_loops.Setting("items", 0)] if quick else None
     casts = stock_casts(case, quick)
     shard = case.workload.shard(case.folder)
     functions = {name: cast for name, (cast, _) in casts.items()}
-    loop = stock.find_best(shard, case.workload.batch_size, functions, settings=settings, seed=SEED)
+    loop = stock_loops.find_best(shard, case.workload.batch_size, functions, settings=settings, seed=SEED)
     words = ", ".join([str(loop.setting), *sorted({words for _, words in casts.values()})])
     return Loop(words, lambda limit: run_epoch(loop, limit), lambda: loop)
 
 
-def stock_casts(case: Case, quick: bool) -> dict[str, tuple[stock.CastFn, str]]:
+def stock_casts(case: Case, quick: bool) -> dict[str, tuple[stock_loops.CastFn, str]]:
     """The best cast of every field that is cast, and which it is."""
     shapes = {name: shape for name, shape, _ in case.workload.fields}
-    found: dict[str, tuple[stock.CastFn, str]] = {}
+    found: dict[str, tuple[stock_loops.CastFn, str]] = {}
     for name, cast in case.workload.casts(case.variant).items():
         example = torch.zeros(case.workload.batch_size, *shapes[name], dtype=torch.uint8)
-        found[name] = (stock.plain_cast(cast.dtype), "plain cast") if quick else stock.best_cast(cast.dtype, example)
+        plain = (stock_loops.plain_cast(cast.dtype), "plain cast")
+        found[name] = plain if quick else stock_loops.best_cast(cast.dtype, example)
     return found

@@ -17,7 +17,7 @@ from loops import SEED
 from torch.utils.data import ConcatDataset, DataLoader, Dataset
 
 import memload
-from memload.commands import stock
+from memload.commands import stock_loops
 from memload.commands.measure import Epoch, Spread, run_epoch
 
 MEMBERS = ("a", "b", "c")
@@ -67,7 +67,7 @@ def renamed(name: str, number: int, alike: bool) -> str:
 
 def by_hand(case: Case, alike: bool, workers: int) -> Casting:
     """The loop that users write."""
-    shard = stock.map_shard(case.workload.shard(case.folder))
+    shard = stock_loops.map_shard(case.workload.shard(case.folder))
     fields = {name: torch.from_numpy(array) for name, array in shard.items()}
     members = [
         Tagged({renamed(name, k, alike): values[k :: len(MEMBERS)] for name, values in fields.items()}, k)

@@ -21,7 +21,7 @@ from harness import Bench, Case, arguments, compete, rates, share
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from memload import FastLoader
-from memload.commands import stock
+from memload.commands import stock_loops
 from memload.commands.measure import Epoch, Spread, run_epoch
 from memload.memory.budget import default_threads
 
@@ -87,7 +87,7 @@ class Samples(Dataset[Batch]):
     """Rows of a mapped shard, each through a function."""
 
     def __init__(self, shard: Path, fn: Callable[..., Batch]) -> None:
-        self._items = stock.Items(shard)
+        self._items = stock_loops.Items(shard)
         self._fn = fn
         self._rng: np.random.Generator | None = None
 
@@ -116,7 +116,7 @@ class Collate:
 
 def stock_loader(case: Case, how: Transform, batched: bool, workers: int, fn: bool = True) -> DataLoader[Any]:
     shard = case.workload.shard(case.folder)
-    items: Dataset[Any] = stock.BatchedItems(shard) if batched else stock.Items(shard)
+    items: Dataset[Any] = stock_loops.BatchedItems(shard) if batched else stock_loops.Items(shard)
     if not how.whole and fn:
         items = Samples(shard, how.fn)
     return DataLoader(
@@ -135,7 +135,7 @@ def best_stock(case: Case, how: Transform, seconds: float, quick: bool, fn: bool
     """The fastest setting, tried for so long each, and what it is."""
     best, best_rate, named = None, -1.0, ""
     for batched in (False, True) if how.whole and not quick else (False,):
-        for workers in (0,) if quick else stock.WORKERS:
+        for workers in (0,) if quick else stock_loops.WORKERS:
             loader = stock_loader(case, how, batched, workers, fn)
             run_epoch(loader, limit=2)
             rate = run_epoch(loader, seconds=seconds).rate

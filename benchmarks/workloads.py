@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 import memload
-from memload.casts.pixels import Cast
+from memload.casts.rule import Cast
 from memload.dataset import Dataset
 from memload.memory.budget import disk_free
 

@@ -20,13 +20,14 @@ except ModuleNotFoundError as error:
         "run `cmake --preset dev && cmake --build --preset dev`."
     ) from error
 
-from memload.accelerated import prepare
 from memload.accumulation import Micro, accumulate
-from memload.augment import Augment
-from memload.casts.pixels import Cast, Float32View, cast_stim
+from memload.casts.augment import Augment
+from memload.casts.cast_stim import cast_stim
+from memload.casts.float32_view import Float32View
+from memload.casts.rule import Cast
 from memload.codecs.codec import Codec
 from memload.dataset import Dataset
-from memload.engine import EngineOptions
+from memload.engine.passes import EngineOptions
 from memload.errors import (
     ChecksumError,
     Damage,
@@ -44,13 +45,14 @@ from memload.errors import (
     WriterBusyError,
 )
 from memload.fields import Field
+from memload.frameworks.accelerate import prepare
+from memload.frameworks.hugging_face import from_hf
 from memload.gpu.to_device import to_device
 from memload.graphs.collating import graph_collate
 from memload.graphs.datasets import GraphDataset, from_graphs
 from memload.graphs.files import open_graphs, write_graphs
 from memload.graphs.layout import GraphBatch
 from memload.groups.datasets import GroupedDataset, concat, group_collate
-from memload.hugging_face import from_hf
 from memload.loader import FastLoader
 from memload.memory.batch_size import compute_batch_size
 from memload.memory.diagnosis import Finding

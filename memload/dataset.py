@@ -14,16 +14,16 @@ import torch
 from numpy.typing import NDArray
 
 from memload.batches.layout import flat
-from memload.borders import NONE, Borders, of_joined, of_selected
-from memload.door import Door
+from memload.engine.door import Door
+from memload.engine.source import Source
 from memload.fields import Field, check_equal_lengths, check_name, check_same_fields
 from memload.gpu.near import near_device
 from memload.gpu.near_door import NearDoor
 from memload.memory.tiered import Tiered, origin_words, tier_words
-from memload.native import Source
 from memload.ragged_rows.fields import forms_of_fields, with_forms
 from memload.ragged_rows.samples import Forms, sample_of
-from memload.row_numbers import kind, row_number, row_numbers, rows_of_each, two_parts
+from memload.rows.borders import NONE, Borders, of_joined, of_selected
+from memload.rows.numbers import kind, row_number, row_numbers, rows_of_each, two_parts
 from memload.sampling.row_plan import as_indices, from_end
 from memload.sizes import format_size
 from memload.stats import LoaderStats

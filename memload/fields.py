@@ -15,9 +15,9 @@ import xxhash
 from numpy.typing import NDArray
 
 from memload._core import Column, Ragged, Tiles, Windows
-from memload.blocks import Blocks, join_blocks, select_blocks
 from memload.dtypes import dtype_name
-from memload.stored import Stored, stored_as
+from memload.rows.blocks import Blocks, join_blocks, select_blocks
+from memload.rows.stored import Stored, stored_as
 
 RESERVED_NAME = "__metadata__"  # of the safetensors format
 MOST_ROWS = 2**53

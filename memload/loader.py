@@ -1,7 +1,7 @@
 """FastLoader: torch's DataLoader, with an engine of its own where it can read the dataset natively.
 
 sampler -> plan of row indices -> gather (+ cast), native threads -> slot -> batch
-row_plan.py                       engine.py, _core.Pipeline                  the loop
+           sampling/row_plan.py   engine/passes.py, _core.Pipeline           the loop
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ from typing import Any, TypeVar
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from memload.batches.collation import NO_BATCH, collated
-from memload.carried import CarryingCollate, plain_collate, plainly, unpacked
 from memload.casts.batches import CastBatches, checked_casts, draws_of
-from memload.casts.pixels import Cast
+from memload.casts.rule import Cast
 from memload.dataset import Dataset
-from memload.engine import EngineOptions, Gatherer, NativePass, chosen_options
+from memload.engine.collate_function import NO_BATCH, collated
+from memload.engine.passes import EngineOptions, Gatherer, NativePass, chosen_options
+from memload.engine.readers import resolve
+from memload.engine.source import NotNative, Source
+from memload.frameworks.carried import CarryingCollate, plain_collate, plainly, unpacked
 from memload.gpu.device_batches import Casts, MovedBatches
 from memload.gpu.interface import HostMemory, Interface
 from memload.gpu.landing import device_bytes, handed_bytes, how_they_go
@@ -35,15 +37,13 @@ from memload.groups.batches import GroupSettings, settings_of
 from memload.groups.datasets import GroupedDataset, group_collate
 from memload.groups.source import GroupedSource, resolve_groups
 from memload.memory.loops import pass_begins
-from memload.native import NotNative, Source
-from memload.pace import Pace
 from memload.ragged_rows.option import in_form
-from memload.readers import resolve
 from memload.sampling.row_plan import plan_bytes
 from memload.state import LoaderState, batches_of
 from memload.stats import LoaderStats
 from memload.stock.arguments import asks_for_stock, without_worker_init_fn
 from memload.stock.passes import IndexSampler, stock_pass
+from memload.transforms.pace import Pace
 from memload.transforms.recipe import TransformedBatches, checked_transform
 from memload.transforms.seeding import peeked_seed
 

@@ -12,13 +12,13 @@ from memload.dataset import Dataset
 from memload.dtypes import as_torch_dtype
 from memload.errors import FormatError
 from memload.fields import Field
-from memload.formats import Stated, is_directory, open_fields, recognised
 from memload.memory.placing import as_tier, check_option_names
 from memload.memory.tiers import Tier
-from memload.open_files import bounded
-from memload.row_costs import warn_of_unfit
+from memload.rows.costs import warn_of_unfit
 from memload.shards.index import INDEX_NAME
+from memload.sources.formats import Stated, is_directory, open_fields, recognised
 from memload.sources.members import Key
+from memload.sources.open_files import bounded
 from memload.sources.paths import PathLike, paths_of
 from memload.sources.ragged_arrays import field_of
 from memload.sources.raw import open_raw

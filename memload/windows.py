@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from memload._core import Column, Windows
-from memload.borders import Borders, Spans, cut_at, of_selected
 from memload.fields import Field, digest_of
 from memload.gpu.frames import begins_of
 from memload.gpu.near import NearColumn
-from memload.row_numbers import kind, row_numbers
+from memload.rows.borders import Borders, Spans, cut_at, of_selected
+from memload.rows.numbers import kind, row_numbers
 
 Run = tuple[int, int, int]
 """Windows that follow each other: the first begins at this row, so many, so many rows apart."""

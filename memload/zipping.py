@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from memload.borders import of_zipped
 from memload.dataset import Dataset
 from memload.fields import Field, check_equal_lengths
-from memload.row_numbers import kind
+from memload.rows.borders import of_zipped
+from memload.rows.numbers import kind
 
 
 def zip(*unnamed: Any, **members: Dataset) -> Dataset:  # noqa: A001 - users call it memload.zip, for what it does

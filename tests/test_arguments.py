@@ -14,7 +14,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorD
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 import memload
-from memload.accelerated import _on_the_engine
+from memload.frameworks.accelerate import _on_the_engine
 
 TABLE = Path(__file__).parent.parent / "docs" / "dataloader-arguments.md"
 

@@ -13,7 +13,7 @@ import torch
 import memload
 from memload import _core
 from memload.cli import main
-from memload.commands import bench, measure, stock
+from memload.commands import bench, measure, stock_loops
 from memload.commands.measure import Spread, held_in_memory, in_turn, peak_memory, ratio, run_epoch
 
 
@@ -193,11 +193,11 @@ def shard(tmp_path, dataset):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("style", stock.STYLES)
+@pytest.mark.parametrize("style", stock_loops.STYLES)
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # torch's workers, from Python 3.12 on
 def test_every_way_to_use_the_stock_loader_gives_the_same_batches(shard, dataset, style, workers):
-    cast = stock.plain_cast(torch.float32)
-    loop = stock.StockLoop(shard, 8, stock.Setting(style, workers), {"stim": cast}, seed=3)
+    cast = stock_loops.plain_cast(torch.float32)
+    loop = stock_loops.StockLoop(shard, 8, stock_loops.Setting(style, workers), {"stim": cast}, seed=3)
     casts = bench.casts_of(dataset, torch.float32)
     generator = torch.Generator().manual_seed(3)
     expected = list(memload.FastLoader(dataset, 8, shuffle=True, drop_last=True, generator=generator, cast=casts))
@@ -211,7 +211,7 @@ def test_every_way_to_use_the_stock_loader_gives_the_same_batches(shard, dataset
 
 def test_a_style_that_does_not_exist_is_refused():
     with pytest.raises(ValueError, match="items, getitems, batch_sampler"):
-        stock.Setting("magic", 0)
+        stock_loops.Setting("magic", 0)
 
 
 def test_the_bench_command_prints_shares_and_keeps_figures(tmp_path, capsys, dataset, monkeypatch):

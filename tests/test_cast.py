@@ -13,9 +13,12 @@ from hypothesis import strategies as st
 from programs import run
 from torch.utils.data import ChainDataset, Dataset
 
-from memload import _core, device
-from memload.casts.pixels import Cast, Float32View, cast_stim
+from memload import _core
+from memload.casts.cast_stim import cast_stim
+from memload.casts.float32_view import Float32View
+from memload.casts.rule import Cast
 from memload.dtypes import code_of
+from memload.gpu import cuda_module
 
 DTYPES = [torch.bfloat16, torch.float16, torch.float32, torch.float64]
 PIXELS = torch.arange(256, dtype=torch.uint8)
@@ -327,7 +330,7 @@ def test_a_meta_tensor_gives_shape_dtype_and_strides() -> None:
 
 
 def test_without_a_device_the_state_says_so_or_names_the_missing_module() -> None:
-    state = device.cuda_state()
+    state = cuda_module.cuda_state()
     if torch.cuda.is_available():
         assert state.usable or state.reason
         return
@@ -336,12 +339,12 @@ def test_without_a_device_the_state_says_so_or_names_the_missing_module() -> Non
 
 
 def test_the_fallback_warns_once_for_each_reason() -> None:
-    device.warn_of_fallback.cache_clear()
+    cuda_module.warn_of_fallback.cache_clear()
     with pytest.warns(RuntimeWarning, match="torch operations.*the driver is old"):
-        device.warn_of_fallback("the driver is old")
-    device.warn_of_fallback("the driver is old")
+        cuda_module.warn_of_fallback("the driver is old")
+    cuda_module.warn_of_fallback("the driver is old")
     with pytest.warns(RuntimeWarning, match="no module"):
-        device.warn_of_fallback("no module")
+        cuda_module.warn_of_fallback("no module")
 
 
 def a_sample(stim: torch.dtype = torch.uint8, **extra: torch.Tensor) -> dict[str, torch.Tensor]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from memload import device
-from memload.casts.pixels import Cast, cast_stim
+from memload.casts.cast_stim import cast_stim
+from memload.casts.rule import Cast
+from memload.gpu import cuda_module
 
 pytestmark = pytest.mark.gpu
 
@@ -31,7 +32,7 @@ def pixels() -> torch.Tensor:
 
 
 def test_the_kernels_serve_this_device() -> None:
-    state = device.cuda_state()
+    state = cuda_module.cuda_state()
     assert state.usable, state.reason
 
 
@@ -103,7 +104,7 @@ def test_torch_compile_takes_it_without_a_graph_break(pixels: torch.Tensor) -> N
 
 def test_a_launch_on_a_device_that_is_not_there_raises_with_the_calls_name(pixels: torch.Tensor) -> None:
     with pytest.raises(RuntimeError, match="cudaSetDevice failed: cudaErrorInvalidDevice"):
-        device.cuda_module().cast_stim(pixels.data_ptr(), pixels.data_ptr(), 16, "F32", False, 999, 0)
+        cuda_module.cuda_module().cast_stim(pixels.data_ptr(), pixels.data_ptr(), 16, "F32", False, 999, 0)
     assert_as_on_cpu(pixels, cast_stim(pixels, True), True)  # it was told once, not again by the next launch
 
 

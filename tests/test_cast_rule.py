@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import memload
 from memload import Augment, Cast, _core
 from memload.casts.native import cast_tensor
-from memload.engine import EngineOptions
+from memload.engine.passes import EngineOptions
 from memload.gpu.casting import cast_on_device
 from memload.gpu.simulated import SimulatedInterface
 

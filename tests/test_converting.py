@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from programs import run
 
 import memload
-from memload.blocks import Block
 from memload.cli import main
 from memload.fields import Field
+from memload.rows.blocks import Block
 from memload.shards.conversion import Conversion, Conversions
 from memload.shards.rows import as_rows
 from memload.shards.same_source import identity_of

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import memload
-from memload.commands import bench, demo, doctor, stock
+from memload.commands import bench, demo, doctor, stock_loops
 from memload.commands.measure import Spread
 from memload.gpu.driver import driver_version
 from memload.gpu.pinning_rates import PinningRates
@@ -27,7 +27,7 @@ def arguments(*words):
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # the stock loader's workers, from Python 3.12 on
 def test_the_demo_finds_identical_batches_and_keeps_its_figures(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(stock, "WORKERS", (0, 1))  # of which the best is looked for
+    monkeypatch.setattr(stock_loops, "WORKERS", (0, 1))  # of which the best is looked for
     monkeypatch.setattr(bench, "_COPY_BYTES", 1 << 20)
     kept = tmp_path / "demo.json"
     words = ("--crops", "100", "--rounds", "1", "--no-compile", "--folder", str(tmp_path), "--json", str(kept))

@@ -16,8 +16,8 @@ from torch.utils.data import ConcatDataset, DataLoader, StackDataset, Subset, de
 from torch.utils.data._utils import collate as torch_collate
 
 import memload
-from memload import door
 from memload.batches.gathered import DictRow, GatheredRows, TensorRow, TupleRow
+from memload.engine import door
 
 LAYOUTS = ["dict", "tuple", "only"]
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from memload import Augment, Cast
-from memload.device import cuda_state
 from memload.gpu.casting import cast_on_device
+from memload.gpu.cuda_module import cuda_state
 from memload.gpu.gathering import expand_windows, gather_rows
 
 pytestmark = pytest.mark.gpu

@@ -398,7 +398,7 @@ def test_a_cast_follows_a_collate_function_of_ones_own_on_stock_machinery():
 def test_what_torch_knows_nothing_of_is_not_native_either(monkeypatch):
     # An older tensordict does not teach default_collate about its class.
     rules = {key: rule for key, rule in collate_rules.default_collate_fn_map.items() if "tensordict" not in str(key)}
-    monkeypatch.setattr("memload.batches.collation.default_collate_fn_map", rules)
+    monkeypatch.setattr("memload.engine.collate_function.default_collate_fn_map", rules)
     assert "does not teach default_collate" in memload.FastLoader(tensordicts()).why
     assert memload.FastLoader(tensordicts(), collate_fn=lambda batch: batch).engine == "native"
 

@@ -5,7 +5,7 @@ import torch
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset, default_collate
 
 import memload
-from memload.engine import EngineOptions
+from memload.engine.passes import EngineOptions
 
 FROM = [
     torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint16, torch.float16,

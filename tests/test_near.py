@@ -20,13 +20,13 @@ from strategies import as_bytes, field_sets, random_tensor
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler, Subset, WeightedRandomSampler
 
 import memload
+from memload.engine.readers import resolve
 from memload.gpu.bringing import does_not_fit
 from memload.gpu.frames import FrameIndex, frames_of
 from memload.gpu.near import NearColumn
 from memload.gpu.near_batches import NearBatches, NearSettings
 from memload.gpu.pinned_memory import _unpin, near_fields
 from memload.gpu.simulated import SimulatedInterface
-from memload.readers import resolve
 from memload.sampling.batch_sizes import BatchSizes
 from memload.transforms.seeding import PassSeed
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import memload
-from memload.engine import EngineOptions
-from memload.pace import Pace
+from memload.engine.passes import EngineOptions
+from memload.transforms.pace import Pace
 
 
 def run(pace, seconds, processor, pieces=400):

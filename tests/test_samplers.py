@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch.utils.data import ConcatDataset, DataLoader, TensorDataset
 
 import memload
-from memload.sampling.sampled_rows import WEIGHTED_CHUNK, steps_at
+from memload.sampling.weighted_draws import WEIGHTED_CHUNK, steps_at
 
 
 def joined(*lengths):
@@ -264,7 +264,7 @@ def sampler_of(kind, dataset, seeds=None):
 @pytest.mark.parametrize(("stop", "own"), [(0, True), (1, True), (1, False), (9, True), (39, True), (47, False)])
 @pytest.mark.parametrize("kind", ["mixing", "mixing with replacement", "weighted", "without replacement"])
 def test_a_pass_is_taken_up_where_it_stood(kind, stop, own, monkeypatch):
-    monkeypatch.setattr("memload.sampling.sampled_rows.MIXED_CHUNK", 512)
+    monkeypatch.setattr("memload.sampling.weighted_draws.MIXED_CHUNK", 512)
     dataset = joined(40, 2_000, 700)
 
     def loader(seed):

@@ -10,10 +10,10 @@ from late_reading import LATE, assert_same, on_cpu, read_all
 import memload
 from memload._core import Pipeline, Windows
 from memload.batches.layout import Only
+from memload.engine.source import Source
 from memload.gpu import shared_frames
 from memload.gpu.nested import tensors_of
 from memload.gpu.simulated import SimulatedInterface
-from memload.native import Source
 
 FRAMES, BATCH, LAGS = 150, 16, 10
 FRAME_BYTES = 3 * 8 * 4

@@ -20,9 +20,9 @@ from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset
 from vision import v2
 
 import memload
-from memload.engine import EngineOptions
-from memload.pinning import pinned
-from memload.readers import resolve
+from memload.engine.passes import EngineOptions
+from memload.engine.readers import resolve
+from memload.gpu.pinned_batches import pinned
 from memload.transforms.recipe import Recipe
 from memload.transforms.seeding import PassSeed, Randomness
 

@@ -11,7 +11,7 @@ import torch
 
 from memload.batches.iterators import AroundBatches
 from memload.casts.native import Memory, cast_tensor
-from memload.casts.pixels import Cast
+from memload.casts.rule import Cast
 from memload.graphs.layout import GraphBatch
 from memload.graphs.pyg import is_data
 from memload.ragged_rows.forms import Padded, Ragged, is_ragged, with_values

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from memload import _core
-from memload.augment import Augment, Draws
+from memload.casts.augment import Augment, Draws
 from memload.casts.rule import Cast, Constants
 from memload.dtypes import code_of
 

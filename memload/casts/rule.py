@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from memload.augment import Augment, placed
+from memload.casts.augment import Augment, placed
 
 _TARGETS = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 _LAYOUTS = ("NCHW", "channels_last")

@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 
 import memload
 from memload import _core
-from memload.casts.pixels import Cast
+from memload.casts.rule import Cast
 from memload.commands.measure import Epoch, Spread, in_turn, machine, ratio, run_epoch
 from memload.dataset import Dataset
+from memload.engine.readers import resolve
 from memload.fields import AnyColumn
 from memload.loader import FastLoader
 from memload.memory.budget import default_threads
-from memload.readers import resolve
 
 Casts = Mapping[str, Cast]
 

@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 import memload
-from memload.casts.pixels import Cast
-from memload.commands import stock
+from memload.casts.rule import Cast
+from memload.commands import stock_loops as stock
 from memload.commands.bench import Ceiling, check_folder_of, memcpy_gb_per_second, shuffled
 from memload.commands.measure import Epoch, Spread, held_in_memory, in_turn, machine, peak_memory, ratio, run_epoch
 from memload.loader import FastLoader

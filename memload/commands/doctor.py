@@ -14,7 +14,7 @@ import torch
 from memload import _core
 from memload.commands.bench import memcpy_gb_per_second
 from memload.commands.measure import cpu_model
-from memload.device import CudaState, cuda_state
+from memload.gpu.cuda_module import CudaState, cuda_state
 from memload.gpu.driver import driver_version, too_old
 from memload.gpu.memory import gpu_memories
 from memload.gpu.pinning_rates import PinningRates

@@ -11,9 +11,9 @@ from memload.commands.source_options import add_source_options, stated
 from memload.dataset import Dataset
 from memload.errors import FormatError, LayoutWarning
 from memload.fields import Field, describe
-from memload.formats import Stated, names_at
 from memload.opening import open  # noqa: A004 - memload's own
-from memload.row_costs import cost_of
+from memload.rows.costs import cost_of
+from memload.sources.formats import Stated, names_at
 
 HELP = "Show what a set of shards or a file contains, and what reading a row costs"
 

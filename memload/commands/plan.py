@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from memload.casts.pixels import Cast
+from memload.casts.rule import Cast
 from memload.commands.prediction import measured
 from memload.commands.source_options import add_source_options, stated
 from memload.commands.trained_options import add_trained_options, trained

@@ -10,7 +10,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from memload.casts.pixels import Cast
+from memload.casts.rule import Cast
 from memload.commands.source_options import add_source_options, stated
 from memload.dataset import Dataset
 from memload.dtypes import as_torch_dtype

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import torch
 
+from memload.casts.cast_stim import cast_pixels
 from memload.casts.native import PictureJob, cast_tensor
-from memload.casts.pixels import cast_pixels
 from memload.casts.rule import Cast
 from memload.gpu.kernels import cast_rows, has_kernel, kernels_serve, place_pictures
 
@@ -18,7 +18,7 @@ def cast_on_device(
 ) -> torch.Tensor:
     """Return ``rule.apply(x, seeds)`` on the device of ``x``, queued on the current stream of that device.
 
-    Bit-identical to the CPU, but for the bits of a NaN. Without a kernel for it (see `memload.device.cuda_state`) the
+    Bit-identical to the CPU, but for the bits of a NaN. Without a kernel for it (see `cuda_state`)
     cast runs through torch operations.
 
     Args:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from memload.batches.iterators import AroundBatches
 from memload.casts.batches import Casting, cast_batch
-from memload.casts.pixels import Cast
+from memload.casts.rule import Cast
 from memload.gpu.casting import cast_on_device
 from memload.gpu.landing import CopiedBatches, OnDevice, TransferredBatches
 from memload.gpu.placing import Placer
@@ -24,7 +24,7 @@ from memload.transforms.recipe import Outcome, transformed_here
 from memload.transforms.seeding import PassSeed
 
 if TYPE_CHECKING:
-    from memload.engine import Gatherer
+    from memload.engine.passes import Gatherer
 
 Transform = Callable[..., Any]
 

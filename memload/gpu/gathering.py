@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import torch
 
 from memload.casts.rule import Cast
-from memload.device import cuda_module
 from memload.gpu.casting import cast_on_device
+from memload.gpu.cuda_module import cuda_module
 from memload.gpu.kernels import cast_rows, has_kernel, kernels_serve
 
 

@@ -13,8 +13,8 @@ import torch
 
 from memload.casts.native import PictureJob, how_of
 from memload.casts.rule import Cast
-from memload.device import cuda_module, kernels_run_on
 from memload.dtypes import code_of
+from memload.gpu.cuda_module import cuda_module, kernels_run_on
 from memload.gpu.remembered import Remembered
 
 _FROM = frozenset({torch.uint8, torch.int8, torch.int16, torch.uint16, torch.float16, torch.float32})

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from memload import _core
+from memload.engine.pipelined import PipelinedBatches
+from memload.engine.source import PipelineField, Source
 from memload.gpu.casting import cast_on_device
 from memload.gpu.interface import HostMemory, Interface
 from memload.gpu.near_batches import lies_near
@@ -26,14 +28,12 @@ from memload.gpu.ring import PinnedRing
 from memload.gpu.shared_frames import with_shared_frames
 from memload.gpu.target import Target
 from memload.groups.source import GroupedSource
-from memload.native import PipelineField, Source
-from memload.pipelined import PipelinedBatches
 from memload.sampling.batch_sizes import BatchSizes
 from memload.state import batches_of
 from memload.transforms.recipe import attempted
 
 if TYPE_CHECKING:
-    from memload.engine import Gatherer, PassSettings
+    from memload.engine.passes import Gatherer, PassSettings
     from memload.loader import FastLoader
 
 Array = tuple[int, int, int, int, list[int]]  # part, offset in it, DLPack code, bits, shape

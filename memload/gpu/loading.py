@@ -9,11 +9,11 @@ import torch
 
 from memload import _core
 from memload.batches.layout import Only
-from memload.cold import reads_blocks, reads_directly
+from memload.engine.cold import reads_blocks, reads_directly
+from memload.engine.source import Source
 from memload.fields import Field
 from memload.gpu.frames import Numbers
 from memload.memory.budget import local_threads
-from memload.native import Source
 from memload.progress import Bar
 
 CHUNK_BYTES = 64 << 20

@@ -1,7 +1,7 @@
 """One pass over rows that lie on a device: gathered there, in the loop's own stream, when the loop asks for them.
 
 plan of row indices -> numbers, to the device -> gather (+ cast) there -> batch
-row_plan.py            frames.py                 near.py                  the loop
+sampling/row_plan.py   frames.py                 near.py                  the loop
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 
 from memload.casts.batches import Casting
 from memload.casts.rule import Cast
+from memload.engine.source import Key, Source
 from memload.gpu.casting import cast_on_device
 from memload.gpu.devices import raise_in_words
 from memload.gpu.near import near_device
 from memload.gpu.near_rows import near_rows
 from memload.gpu.nested import tensors_of
-from memload.native import Key, Source
 from memload.sampling.batch_sizes import BatchSizes
 from memload.sampling.draws import Indices
 from memload.sampling.planned_rows import PlannedRows

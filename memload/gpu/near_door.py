@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from memload.door import Door
+from memload.engine.door import Door
+from memload.engine.source import Source
 from memload.gpu.near_batches import batch_maker
-from memload.native import Source
 from memload.stats import LoaderStats
 
 

@@ -18,11 +18,11 @@ from torch.utils.data.distributed import DistributedSampler
 
 from memload._core import Windows
 from memload.casts.rule import Cast
+from memload.engine.source import Key, Source
 from memload.fields import Field
 from memload.gpu.casting import cast_on_device
 from memload.gpu.frames import windows_of
 from memload.gpu.gathering import expand_windows, gather_rows, steps_on
-from memload.native import Key, Source
 
 _MOST_TAKEN = 0.7  # of the bytes of a batch's windows, as in csrc/core/shared_frames.cpp
 _PLACE_BYTES = 8

@@ -9,7 +9,7 @@ from memload.dataset import Dataset
 from memload.gpu.bringing import brought
 from memload.gpu.devices import device_of
 from memload.memory.tiers import Tier
-from memload.row_numbers import kind
+from memload.rows.numbers import kind
 
 
 def to_device(

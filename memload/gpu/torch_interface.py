@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from memload import _core
-from memload.device import cuda_module
+from memload.gpu.cuda_module import cuda_module
 from memload.gpu.pinning_rates import PROBED_BYTES, PinningRates, measured_rates
 
 

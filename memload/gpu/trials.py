@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from memload.engine.source import Source
 from memload.gpu.pinned_memory import near_fields
 from memload.gpu.ways import TRIED, Pace, choose, paced
 from memload.groups.batches import settings_of
 from memload.groups.source import GroupedSource
 from memload.memory.budget import local_threads
-from memload.native import Source
 from memload.transforms.seeding import PassSeed
 
 if TYPE_CHECKING:

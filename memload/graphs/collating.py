@@ -10,6 +10,7 @@ import numpy as np
 
 from memload import _core
 from memload.batches.layout import DictOf, Graphs, Only
+from memload.engine.source import NotNative, Source
 from memload.errors import FormatError
 from memload.fields import Field
 from memload.graphs.datasets import GraphRows
@@ -27,10 +28,9 @@ from memload.graphs.layout import (
 )
 from memload.graphs.lists import Attribute, Kind, attribute, difference
 from memload.graphs.pyg import batch_of, is_data, joined
-from memload.native import NotNative, Source
 from memload.ragged_rows.fields import RaggedField
 from memload.ragged_rows.forms import Ragged, RaggedArray
-from memload.stored import where_stored
+from memload.rows.stored import where_stored
 
 _MOST_NODES = 2.0**60
 

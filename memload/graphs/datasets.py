@@ -13,7 +13,7 @@ from typing import Any, SupportsIndex
 
 from memload.batches.gathered import GatheredRows, Indices
 from memload.dataset import Dataset
-from memload.door import Door
+from memload.engine.door import Door
 from memload.fields import MOST_BYTES
 from memload.graphs.layout import GraphLayout, attributes_of, check_attributes, counts_place, parts_of
 from memload.graphs.lists import GraphChecker, in_chunks

@@ -9,13 +9,13 @@ from typing import Any
 
 from memload.codecs.by_field import Codecs
 from memload.errors import FormatError
-from memload.formats import is_directory
 from memload.graphs.datasets import GraphDataset
 from memload.graphs.lists import GraphChecker, in_chunks
 from memload.graphs.pyg import geometric
 from memload.opening import open as open_dataset
 from memload.progress import byte_bar
 from memload.shards.writer import ShardWriter
+from memload.sources.formats import is_directory
 from memload.sources.pyg_file import open_collated
 
 _CHUNK_BYTES = 2**24  # of graphs that are joined and written at once

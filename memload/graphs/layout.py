@@ -23,8 +23,8 @@ from memload.errors import FormatError
 from memload.fields import Field
 from memload.memory.budget import memory
 from memload.ragged_rows.forms import Ragged
+from memload.rows.stored import where_stored
 from memload.sizes import format_size
-from memload.stored import where_stored
 
 Attributes = Mapping[str, tuple[torch.dtype | None, tuple[int | None, ...]]]
 

@@ -1,1 +1,5 @@
-"""Many datasets at once."""
+"""Many datasets at once.
+
+`datasets` is `memload.concat` and `group_collate`, `source` which rows of a batch go into which group, `batches`
+gathers the groups.
+"""

@@ -1,7 +1,7 @@
 """Batches as lists of groups, gathered natively: one pipeline for each dataset, or one for all where they are alike.
 
 plan -> batches of rows -> shares of each source -> gather (+ cast), native threads -> groups -> batch
-row_plan.py                source.py                a _core.Pipeline for each source       the loop
+sampling/row_plan.py       source.py                a _core.Pipeline for each source       the loop
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ import torch
 from torch.utils.data import SequentialSampler
 
 from memload import _core
-from memload.engine import Gatherer, PassSettings, gathering, transforming
+from memload.engine.passes import Gatherer, PassSettings, gathering, transforming
+from memload.engine.pipelined import longest_close
+from memload.engine.slot_room import check_joined_room
+from memload.engine.source import Source
 from memload.gpu.landing import bound_for
 from memload.gpu.near_batches import NearSettings, lies_near
 from memload.groups.source import GroupedSource, Share
-from memload.native import Source
-from memload.pipelined import longest_close
 from memload.ragged_rows.forms import is_ragged, split_by
 from memload.sampling.draws import Indices
 from memload.sampling.planned_rows import PlannedRows
-from memload.slot_room import check_joined_room
 from memload.stats import LoaderStats
 from memload.transforms.seeding import PassSeed
 

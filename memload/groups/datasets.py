@@ -21,7 +21,7 @@ from memload.fields import Field, check_name
 from memload.graphs.datasets import GraphDataset
 from memload.ragged_rows.forms import taken
 from memload.ragged_rows.samples import NO_FORMS, forms_of, sample_of
-from memload.row_numbers import by_first_appearance, kind, row_number, row_numbers, rows_of_each, two_parts
+from memload.rows.numbers import by_first_appearance, kind, row_number, row_numbers, rows_of_each, two_parts
 from memload.sizes import format_size
 from memload.transforms.mapped import MappedDataset
 

@@ -12,13 +12,14 @@ from torch.utils.data import Subset
 
 from memload.batches.layout import DictOf, Only
 from memload.casts.batches import check_groups
-from memload.casts.pixels import Cast, Float32View
+from memload.casts.float32_view import Float32View
+from memload.casts.rule import Cast
 from memload.dataset import TAG
+from memload.engine.readers import check_unaltered, resolve, rows_of_subset
+from memload.engine.source import Key, NotNative, Source
 from memload.fields import Field
 from memload.groups.datasets import GroupedDataset, with_tag
-from memload.native import Key, NotNative, Source
-from memload.readers import check_unaltered, resolve, rows_of_subset
-from memload.row_numbers import by_first_appearance
+from memload.rows.numbers import by_first_appearance
 from memload.sampling.row_plan import Indices
 
 _TAG_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)

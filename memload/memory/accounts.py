@@ -6,7 +6,7 @@ import warnings
 from dataclasses import dataclass, replace
 from typing import Any
 
-from memload.engine import EngineOptions
+from memload.engine.passes import EngineOptions
 from memload.gpu.loading import CHUNK_BYTES
 from memload.loader import FastLoader
 from memload.memory.account import Account, Line

@@ -9,14 +9,14 @@ from typing import Any
 import torch
 
 from memload import _core
-from memload.engine import PassSettings
+from memload.engine.passes import PassSettings
+from memload.engine.source import Key, Source
 from memload.fields import Field
 from memload.gpu.landing import device_bytes, why_whole
 from memload.gpu.near_batches import NearSettings
 from memload.groups.batches import GroupSettings, settings_of
 from memload.loader import FastLoader
 from memload.memory.transform_bytes import made_bytes
-from memload.native import Key, Source
 from memload.ragged_rows.fields import RaggedField
 
 

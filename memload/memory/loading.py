@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from memload import _core
 from memload._core import Column, Storage, Tiles, Windows
-from memload.casts.pixels import Cast
+from memload.casts.rule import Cast
 from memload.dtypes import code_of
 from memload.fields import AnyColumn, Field, row_nbytes
 from memload.memory.arenas import Arena, is_shared, private_arena, shared_arena

@@ -10,9 +10,11 @@ from typing import Any
 import torch
 
 from memload._core import Storage
-from memload.casts.pixels import Cast
-from memload.cold import SMALL_ROW
+from memload.casts.rule import Cast
 from memload.dataset import Dataset
+from memload.engine.cold import SMALL_ROW
+from memload.engine.readers import resolve
+from memload.engine.source import NotNative
 from memload.fields import Field
 from memload.groups.datasets import GroupedDataset
 from memload.memory.choosing import RAM_SHARE, Choice, Needs, choose, fits_on_disk
@@ -20,8 +22,6 @@ from memload.memory.placing import TierOptions, caches_of, needs_of
 from memload.memory.request import Request
 from memload.memory.shape import DatasetShape, zero_field
 from memload.memory.tiers import LEAST_CACHE_BYTES, Tier
-from memload.native import NotNative
-from memload.readers import resolve
 from memload.results.map_results import DrawingError, Results
 from memload.sizes import parse_size
 from memload.transforms.mapped import MappedDataset

@@ -8,7 +8,7 @@ from dataclasses import fields as dataclass_fields
 from typing import Any
 
 from memload._core import Column, Ragged, RowCache, Storage, Tiles, Windows
-from memload.casts.pixels import Cast
+from memload.casts.rule import Cast
 from memload.dtypes import as_torch_dtype
 from memload.fields import Field, row_nbytes
 from memload.memory.budget import local_processes

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from memload.casts.pixels import Cast
+from memload.casts.rule import Cast
 from memload.dtypes import as_torch_dtype
 from memload.gpu.devices import named_device
 from memload.memory.model_bytes import Modules

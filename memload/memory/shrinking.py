@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from memload._core import RowCache
-from memload.engine import transforming
+from memload.engine.passes import transforming
 from memload.memory.tiers import LEAST_CACHE_BYTES
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from memload.batches.collating import FieldSlots
-from memload.engine import PassSettings, WholeBatches
+from memload.engine.passes import PassSettings, WholeBatches
 from memload.loader import FastLoader
 from memload.ragged_rows.fields import RaggedField
 from memload.sampling.draws import Indices

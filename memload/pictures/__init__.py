@@ -1,1 +1,5 @@
-"""Folders of pictures, written as shards."""
+"""Folders of pictures, written as shards.
+
+`files` finds pictures and masks, `labels` what they are labelled with, `pixels` decodes them, `writing` is
+`memload.write_images`.
+"""

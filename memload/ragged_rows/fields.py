@@ -17,8 +17,8 @@ from memload.dtypes import dtype_name
 from memload.errors import FormatError
 from memload.fields import Field, row_nbytes
 from memload.ragged_rows.forms import FORMS, Form, Padded, batch_of
-from memload.row_numbers import kind
-from memload.stored import where_stored
+from memload.rows.numbers import kind
+from memload.rows.stored import where_stored
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 from memload.dataset import Dataset
 from memload.ragged_rows.fields import with_forms
-from memload.row_numbers import kind
+from memload.rows.numbers import kind
 
 
 def in_form(dataset: Any, forms: Any) -> Dataset:

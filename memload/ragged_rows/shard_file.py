@@ -20,9 +20,9 @@ from memload.codecs.blocks import CodedRun, starts_of
 from memload.codecs.fields import starts_name
 from memload.ragged_rows.spec import OFFSETS_BLOCK, RaggedSpec, offsets_name
 from memload.ragged_rows.writing import AnyRows, RaggedRows
-from memload.shards.file import BlockHasher
 from memload.shards.index import AnySpec, ShardRecord, tensors_of
 from memload.shards.safetensors_header import build_header
+from memload.shards.shard_file import BlockHasher
 from memload.shards.spool import Spool, spools
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import xxhash
 
 from memload.dataset import Dataset
-from memload.native import NotNative
-from memload.readers import resolve
+from memload.engine.readers import resolve
+from memload.engine.source import NotNative
 from memload.results.content import content_of
 from memload.results.fingerprints import UnhashableError, fingerprint
 from memload.transforms.mapped import MappedDataset

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch.utils.data import Subset, default_collate
 
-from memload.borders import NONE, Borders
 from memload.dataset import Dataset, Layout
 from memload.errors import MemloadError, first_line
 from memload.loader import FastLoader
@@ -21,6 +20,7 @@ from memload.progress import bar
 from memload.results.computed import row_bytes_of, rows_in
 from memload.results.derivation import name_of
 from memload.results.fingerprints import UnhashableError, fingerprint
+from memload.rows.borders import NONE, Borders
 from memload.transforms.mapped import MappedDataset
 from memload.transforms.reseeding import Watch
 from memload.transforms.seeding import Drawing, Randomness

@@ -10,7 +10,7 @@ import numpy as np
 from torch.utils.data import BatchSampler
 
 from memload import _core
-from memload.native import PipelineField, Source
+from memload.engine.source import PipelineField, Source
 from memload.sampling.batch_streams import MOST_ROWS, batches_known
 from memload.sampling.draws import Indices
 

@@ -14,7 +14,7 @@ import torch
 from torch.utils.data import ConcatDataset, Sampler
 
 from memload.sampling.draws import Indices, Position, RowStream
-from memload.sampling.sampled_rows import (
+from memload.sampling.weighted_draws import (
     MIXED_CHUNK,
     WEIGHTED_CHUNK,
     MixedRows,

@@ -17,10 +17,10 @@ import torch
 import xxhash
 from numpy.typing import NDArray
 
-from memload.casts.pixels import Cast
+from memload.casts.rule import Cast
 from memload.dtypes import as_torch_dtype, dtype_name
 from memload.fields import describe, row_nbytes
-from memload.row_numbers import kind
+from memload.rows.numbers import kind
 from memload.shards.rows import Rows
 
 Form = tuple[torch.dtype, tuple[int, ...]]

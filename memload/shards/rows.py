@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from memload.dtypes import code_of, from_numpy_dtype
 from memload.fields import check_name, check_size, row_nbytes
-from memload.unequal import no_array, no_row
+from memload.rows.unequal import no_array, no_row
 
 
 @dataclass(frozen=True)

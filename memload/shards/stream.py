@@ -7,10 +7,10 @@ from typing import Any
 
 from memload.ragged_rows.shard_file import RaggedShardFile
 from memload.ragged_rows.writing import AnyRows
-from memload.shards.file import ShardFile
 from memload.shards.growing_set import GrowingSet
 from memload.shards.index import FieldSpec
 from memload.shards.row_fields import RowFields
+from memload.shards.shard_file import ShardFile
 
 
 class ShardStream:

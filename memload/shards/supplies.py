@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 from memload.dataset import Dataset
 from memload.fields import Field, check_equal_lengths
-from memload.row_numbers import row_numbers
+from memload.rows.numbers import row_numbers
+from memload.rows.unequal import no_array
 from memload.shards.conversion import Conversion, Form
 from memload.shards.rows import Rows, as_rows
 from memload.shards.same_source import identity_of
 from memload.shards.transposing import Transposer, segments_of
-from memload.unequal import no_array
 
 _AS_THEY_ARE = Conversion()
 _PARTS = 4  # of a block, converted one after the other

@@ -14,9 +14,9 @@ import torch
 from numpy.typing import NDArray
 
 from memload._core import Column, Storage
-from memload.blocks import Block, Box
 from memload.fields import Field, row_nbytes
 from memload.progress import Bar
+from memload.rows.blocks import Block, Box
 from memload.shards.conversion import Conversion
 from memload.shards.rows import Rows
 

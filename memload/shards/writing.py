@@ -7,10 +7,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from memload.codecs.auto import is_sampled, sampled_codecs
 from memload.codecs.by_field import Codecs
 from memload.codecs.by_field import words_of as words_of_codecs
 from memload.codecs.codec import Codec
-from memload.codecs.sampling import is_sampled, sampled_codecs
 from memload.dataset import Dataset
 from memload.fields import row_nbytes
 from memload.opening import open as open_dataset

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from memload._core import Column, TileGrid, Tiles
-from memload.blocks import Block, Box
 from memload.memory.budget import default_threads
+from memload.rows.blocks import Block, Box
 
 _MOST_BLOCK_BYTES = 2**24  # larger blocks cost memory and win nothing
 _LARGE_BAND = 2**23  # bytes; rows of smaller ones are read together anyway

@@ -7,7 +7,7 @@ from typing import Any
 from torch.utils.data import ConcatDataset, DataLoader, StackDataset, Subset
 
 from memload.batches.collate_rules import as_shipped
-from memload.casts.pixels import Float32View
+from memload.casts.float32_view import Float32View
 from memload.dataset import Dataset
 from memload.groups.datasets import GroupedDataset
 from memload.transforms.mapped import MappedDataset

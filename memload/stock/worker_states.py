@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.data import IterableDataset
 
-from memload.carried import plain_collate
+from memload.frameworks.carried import plain_collate
 from memload.sampling.draws import Position, Progress
 from memload.sampling.pulls import is_stateful
 from memload.state import CountedBatches, given_generators, put_back, standing

@@ -14,9 +14,9 @@ import torch
 from memload.batches.collating import CutBatch, FieldSlots, collate_as_made
 from memload.batches.iterators import AroundBatches
 from memload.casts.batches import Casting, cast_batch
-from memload.casts.pixels import Cast
-from memload.native import Source
-from memload.pinning import pinned
+from memload.casts.rule import Cast
+from memload.engine.source import Source
+from memload.gpu.pinned_batches import pinned
 from memload.ragged_rows.samples import Forms
 from memload.sampling.draws import Indices
 from memload.transforms.drawing_free import cannot_draw

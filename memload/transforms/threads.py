@@ -1,7 +1,7 @@
 """Transforms ahead of the loop: threads between the native gather and ``next()``.
 
 plan of row indices -> gather (+ cast) -> slot -> cut, map, collate, batch_transform -> the loop
-row_plan.py            engine.Gatherer            background threads, in order
+sampling/row_plan.py   engine/passes.py           background threads, in order
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import numpy as np
 import torch
 
 from memload.batches.collating import FieldSlots
-from memload.pace import Pace
 from memload.sampling.draws import Indices
 from memload.sampling.planned_rows import PlannedRows
 from memload.stats import LoaderStats
+from memload.transforms.pace import Pace
 from memload.transforms.recipe import Outcome, Recipe
 from memload.transforms.reseeding import Watch
 from memload.transforms.seeding import PassSeed, Randomness
@@ -28,7 +28,7 @@ from memload.transforms.surroundings import Surroundings
 from memload.transforms.used_again import MemoryUsedAgain
 
 if TYPE_CHECKING:
-    from memload.engine import Gatherer
+    from memload.engine.passes import Gatherer
 
 MOST_THREADS = 8
 """Threads that transform, where the user does not say. Each holds a batch, and all of them share Python's lock."""

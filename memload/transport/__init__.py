@@ -1,1 +1,1 @@
-"""Columns on their way to another process."""
+"""Columns on their way to another process: `columns` of `storages`, and the `grids` of arrays in tiles."""

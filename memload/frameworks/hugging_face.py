@@ -6,12 +6,12 @@ from typing import Any
 
 from memload.batches.layout import flat
 from memload.dataset import Dataset
+from memload.engine.source import Conversion, Key, NotNative, Source
+from memload.engine.watches import PartsWatch
 from memload.errors import FormatError
 from memload.fields import Field
-from memload.native import Conversion, Key, NotNative, Source
 from memload.sources.hugging_face import fields_of, is_hugging_face, parts_of, torch_format
 from memload.sources.members import Key as Picked
-from memload.watches import PartsWatch
 
 
 def from_hf(dataset: Any, key: Picked = None) -> Dataset:

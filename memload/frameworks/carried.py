@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, default_collate
 
 from memload.batches.gathered import GatheredRows
 from memload.casts.batches import cast_batch
-from memload.casts.pixels import Cast
+from memload.casts.rule import Cast
 
 
 class CarryingCollate:

@@ -1,7 +1,7 @@
 """One pass of the native engine, and what it is set to.
 
 plan of row indices -> gather (+ cast), native threads -> slot -> batch
-row_plan.py            _core.Pipeline                             the loop
+sampling/row_plan.py   _core.Pipeline                             the loop
 """
 
 from __future__ import annotations
@@ -15,32 +15,32 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from memload import _core
-from memload.batches.by_the_dataset import answer
 from memload.batches.iterators import ClosingIterator, profiling, seconds_of, waiting
-from memload.changes import UpToDate
-from memload.cold import reads_blocks, reads_directly
+from memload.engine.by_the_dataset import answer
+from memload.engine.changes import UpToDate
+from memload.engine.cold import reads_blocks, reads_directly
+from memload.engine.pipelined import PipelinedBatches
+from memload.engine.slot_room import check_room
+from memload.engine.source import Source
+from memload.engine.watches import Watch
 from memload.gpu.device_batches import Casts, DeviceBatches
 from memload.gpu.landing import gathered_elsewhere
+from memload.gpu.pinned_batches import pinned, pinned_by, pins_batches, whole_power
 from memload.gpu.placing import Placer
 from memload.gpu.shared_frames import index_bytes
 from memload.memory.budget import local_threads
 from memload.memory.loops import between_batches
 from memload.memory.placing import caches_of
 from memload.memory.pressure import Pressure
-from memload.native import Source
-from memload.pace import paced
-from memload.pinning import pinned, pinned_by, pins_batches, whole_power
-from memload.pipelined import PipelinedBatches
 from memload.sampling.batch_sizes import BatchSizes
 from memload.sampling.planned_rows import PlannedRows
 from memload.sampling.row_plan import Feed, PlanSink, feed
-from memload.slot_room import check_room
 from memload.state import batches_of, given_generators
 from memload.stats import LoaderStats
+from memload.transforms.pace import paced
 from memload.transforms.recipe import Outcome, Recipe, attempted
 from memload.transforms.seeding import PassSeed
 from memload.transforms.threads import MOST_THREADS, Transforming
-from memload.watches import Watch
 
 if TYPE_CHECKING:
     from memload.loader import FastLoader

@@ -15,11 +15,11 @@ from memload.batches.layout import DictOf, Layout, ListOf, Only, paths
 from memload.casts.native import CASTABLE, Affine, cast_tensor, how_of
 from memload.casts.rule import Cast
 from memload.dtypes import code_of
+from memload.engine.watches import Watch
 from memload.fields import AnyColumn, Field
 from memload.graphs.layout import GraphLayout
 from memload.ragged_rows.fields import RaggedField, forms_of_fields
 from memload.ragged_rows.samples import Forms
-from memload.watches import Watch
 
 Key = str | int | tuple[str | int, ...]
 """Names a field of a batch: a name, a position, or, where containers lie in containers, the path of both."""

@@ -9,7 +9,7 @@ from dataclasses import replace
 from memload._core import OpenFiles, Storage
 from memload.fields import Field
 from memload.memory.columns import on_storages
-from memload.row_numbers import kind
+from memload.rows.numbers import kind
 
 
 def bounded(fields: Mapping[str, Field], max_open_files: int) -> dict[str, Field]:

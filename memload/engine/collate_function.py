@@ -11,9 +11,9 @@ from torch.utils.data import BatchSampler, default_collate, default_convert
 
 from memload.batches.collate_rules import default_collate_fn_map
 from memload.batches.layout import Graphs
-from memload.carried import plain_collate
+from memload.engine.source import NotNative, Source
+from memload.frameworks.carried import plain_collate
 from memload.graphs.collating import graph_collate, graphs_joined
-from memload.native import NotNative, Source
 from memload.transforms.recipe import Outcome
 
 if TYPE_CHECKING:

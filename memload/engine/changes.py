@@ -11,16 +11,16 @@ import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from memload.batches.by_the_dataset import answer_rows
+from memload.engine.by_the_dataset import answer_rows
+from memload.engine.watches import Watch
 from memload.sampling.planned_rows import PlannedRows
 from memload.sampling.row_plan import Indices
 from memload.stats import LoaderStats
 from memload.transforms.recipe import Outcome, attempted
 from memload.transforms.seeding import PassSeed
-from memload.watches import Watch
 
 if TYPE_CHECKING:
-    from memload.engine import Gatherer
+    from memload.engine.passes import Gatherer
     from memload.loader import FastLoader
 
 _LET_GO = 64  # batches after which their rows are let go: each by itself would cost a microsecond

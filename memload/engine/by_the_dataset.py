@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from memload.carried import plain_collate
 from memload.casts.batches import Casting, cast_batch
 from memload.dataset import Dataset
+from memload.frameworks.carried import plain_collate
 from memload.groups.datasets import group_collate
 from memload.sampling.draws import Indices
 from memload.sampling.row_plan import Unplanned

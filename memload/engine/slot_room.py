@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from memload import _core
+from memload.engine.source import Source
 from memload.memory.guards import check_memory
-from memload.native import Source
 from memload.ragged_rows.fields import RaggedField
 from memload.sizes import format_size
 

@@ -17,20 +17,20 @@ import torch
 from torch.utils.data import ConcatDataset, StackDataset, Subset, TensorDataset
 
 from memload.batches.layout import DictOf, Graphs, Layout, ListOf, Only, TensorDictOf, flat
-from memload.casts.pixels import Float32View
+from memload.casts.float32_view import Float32View
 from memload.dataset import TAG, Dataset
+from memload.engine.source import Key, NotNative, Source
+from memload.engine.unaltered import Unaltered
+from memload.engine.watches import PartsWatch, Watch, watched_tensors
 from memload.fields import Field
+from memload.frameworks.hugging_face import source_of
 from memload.graphs.datasets import GraphDataset
 from memload.groups.datasets import GroupedDataset, with_int_tag
-from memload.hugging_face import source_of
-from memload.native import Key, NotNative, Source
 from memload.ragged_rows.fields import RaggedField
 from memload.sampling.row_plan import Indices, as_indices, from_end
 from memload.sources.arrays import borrow_array
 from memload.sources.hugging_face import is_hugging_face
 from memload.transforms.mapped import MappedDataset
-from memload.unaltered import Unaltered
-from memload.watches import PartsWatch, Watch, watched_tensors
 
 _ITEMS = ("__getitem__", "__getitems__", "__len__")
 

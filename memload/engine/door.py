@@ -19,11 +19,11 @@ from torch.utils.data import get_worker_info
 from memload import _core
 from memload.batches.gathered import GatheredRows
 from memload.batches.layout import DictOf
-from memload.casts.pixels import Cast
+from memload.casts.rule import Cast
+from memload.engine.source import Source
 from memload.memory.budget import local_threads
 from memload.memory.placing import caches_of
 from memload.memory.pressure import Pressure
-from memload.native import Source
 from memload.ragged_rows.samples import Forms
 from memload.stats import LoaderStats
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from memload._core import Column, Storage, Windows
+from memload.engine.source import Source
 from memload.fields import AnyColumn
 from memload.memory.budget import memory
-from memload.native import Source
 
 SMALL_ROW = 64 << 10  # bytes; Gather::kLargeRow: rows above it can be read past the page cache
 _MOST_OF_A_FILE = 0.1

@@ -11,7 +11,7 @@ from memload.stats import LoaderStats
 from memload.transforms.seeding import PassSeed
 
 if TYPE_CHECKING:
-    from memload.engine import PassSettings
+    from memload.engine.passes import PassSettings
 
 
 def longest_close(at_once: bool) -> float:
