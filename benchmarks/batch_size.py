@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 
 import memload
 from memload.commands.measure import Spread
-from memload.memory.variants import kind_of
+from memload.training.variants import kind_of
 
 LIMIT = 256 << 20
 

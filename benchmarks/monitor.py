@@ -24,7 +24,7 @@ from harness import Bench, arguments
 
 import memload
 from memload.commands.measure import Spread, in_turn, ratio, run_epoch
-from memload.memory.samples import Sampler
+from memload.monitoring.samples import Sampler
 
 CEILING = 0.005
 NO_HUGE_PAGES = 15  # MADV_NOHUGEPAGE

@@ -54,20 +54,15 @@ from memload.graphs.files import open_graphs, write_graphs
 from memload.graphs.layout import GraphBatch
 from memload.groups.datasets import GroupedDataset, concat, group_collate
 from memload.loader import FastLoader
-from memload.memory.batch_size import compute_batch_size
-from memload.memory.diagnosis import Finding
-from memload.memory.fitting import FitAdvice, FitOption, fit
-from memload.memory.memory_budget import MemoryBudget, StaticBytes
-from memload.memory.metric_logs import MLflowLog, TensorBoardLog
-from memload.memory.monitor import Monitor
-from memload.memory.offload import Offloaded, offload
-from memload.memory.plan_result import Plan
-from memload.memory.planner import plan
-from memload.memory.probing import ProbeReport, probe
-from memload.memory.shape import DatasetShape
-from memload.memory.tiers import Tier
+from memload.monitoring.diagnosis import Finding
+from memload.monitoring.metric_logs import MLflowLog, TensorBoardLog
+from memload.monitoring.monitor import Monitor
+from memload.offloading.offload import Offloaded, offload
 from memload.opening import from_arrays, open  # noqa: A004 - memload.open is its public name
 from memload.pictures.writing import write_images
+from memload.planning.planner import plan
+from memload.planning.result import Plan
+from memload.planning.shape import DatasetShape
 from memload.ragged_rows.forms import Padded, Ragged
 from memload.results.scoring import score
 from memload.sampling.budget_batches import BudgetBatchSampler
@@ -77,6 +72,11 @@ from memload.shards.writer import ShardWriter
 from memload.shards.writing import write
 from memload.sources.ragged_arrays import ragged
 from memload.stats import LoaderStats
+from memload.tiers.tier import Tier
+from memload.training.batch_size import compute_batch_size
+from memload.training.fitting import FitAdvice, FitOption, fit
+from memload.training.memory_budget import MemoryBudget, StaticBytes
+from memload.training.probing import ProbeReport, probe
 from memload.transforms.mapped import MappedDataset
 from memload.zipping import zip  # noqa: A004 - memload.zip is its public name
 

@@ -19,7 +19,6 @@ from memload.engine.source import Source
 from memload.fields import Field, check_equal_lengths, check_name, check_same_fields
 from memload.gpu.near import near_device
 from memload.gpu.near_door import NearDoor
-from memload.memory.tiered import Tiered, origin_words, tier_words
 from memload.ragged_rows.fields import forms_of_fields, with_forms
 from memload.ragged_rows.samples import Forms, sample_of
 from memload.rows.borders import NONE, Borders, of_joined, of_selected
@@ -27,6 +26,7 @@ from memload.rows.numbers import kind, row_number, row_numbers, rows_of_each, tw
 from memload.sampling.row_plan import as_indices, from_end
 from memload.sizes import format_size
 from memload.stats import LoaderStats
+from memload.tiers.tiered import Tiered, origin_words, tier_words
 from memload.transforms.mapped import MappedDataset
 from memload.transport.columns import PackedColumns, pack_columns, unpack_columns
 from memload.windows import hopping, lagged, spans_of

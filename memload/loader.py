@@ -36,7 +36,7 @@ from memload.gpu.ways import Way
 from memload.groups.batches import GroupSettings, settings_of
 from memload.groups.datasets import GroupedDataset, group_collate
 from memload.groups.source import GroupedSource, resolve_groups
-from memload.memory.loops import pass_begins
+from memload.monitoring.loops import pass_begins
 from memload.ragged_rows.option import in_form
 from memload.sampling.row_plan import plan_bytes
 from memload.state import LoaderState, batches_of

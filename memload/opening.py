@@ -12,8 +12,6 @@ from memload.dataset import Dataset
 from memload.dtypes import as_torch_dtype
 from memload.errors import FormatError
 from memload.fields import Field
-from memload.memory.placing import as_tier, check_option_names
-from memload.memory.tiers import Tier
 from memload.rows.costs import warn_of_unfit
 from memload.shards.index import INDEX_NAME
 from memload.sources.formats import Stated, is_directory, open_fields, recognised
@@ -22,6 +20,8 @@ from memload.sources.open_files import bounded
 from memload.sources.paths import PathLike, paths_of
 from memload.sources.ragged_arrays import field_of
 from memload.sources.raw import open_raw
+from memload.tiers.placing import as_tier, check_option_names
+from memload.tiers.tier import Tier
 
 _SUITED = {"device": "device", "cache_bytes": "hybrid", "on_pressure": "hybrid"}  # tiers of options; of others: ram
 

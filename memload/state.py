@@ -33,7 +33,7 @@ from torch.utils.data import (
 
 from memload.batches.iterators import AroundBatches
 from memload.dtypes import dtype_name
-from memload.memory.loops import between_batches
+from memload.monitoring.loops import between_batches
 from memload.sampling.budget_batches import BudgetBatchSampler
 from memload.sampling.draws import Progress, decode, encode
 from memload.sampling.pulls import epoch_of, epoch_owner, is_stateful, samplers_in

@@ -11,12 +11,12 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import memload
 from memload.memory import budget
-from memload.memory.allocations import Allocations
-from memload.memory.batch_size import largest
-from memload.memory.measuring import measured, without_memory
-from memload.memory.model_bytes import activation_bytes
-from memload.memory.steps import losses_of
-from memload.memory.variants import kind_of
+from memload.training.allocations import Allocations
+from memload.training.batch_size import largest
+from memload.training.measuring import measured, without_memory
+from memload.training.model_bytes import activation_bytes
+from memload.training.steps import losses_of
+from memload.training.variants import kind_of
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,7 @@ import torch
 from memory_models import Transformer, convolutional
 
 import memload
-from memload.memory.variants import kind_of
+from memload.training.variants import kind_of
 
 pytestmark = pytest.mark.gpu
 

@@ -8,8 +8,8 @@ from memory_models import GraphNet, Transformer, convolutional, graph_batch
 from torch import nn
 
 import memload
-from memload.memory.allocations import Allocations
-from memload.memory.recomputing import blocks_of, checkpointed
+from memload.training.allocations import Allocations
+from memload.training.recomputing import blocks_of, checkpointed
 
 
 @pytest.fixture(autouse=True)

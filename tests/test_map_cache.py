@@ -17,10 +17,10 @@ from torch.utils.data import TensorDataset
 
 import memload
 from memload.cli import main
-from memload.memory.tiers import Tier
 from memload.results import map_cache
 from memload.results.map_results import Results
 from memload.shards.staging import being_written
+from memload.tiers.tier import Tier
 
 
 @pytest.fixture

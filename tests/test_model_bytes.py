@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from memload.memory.allocations import Allocations, nbytes_of
-from memload.memory.model_bytes import activation_bytes, model_bytes
-from memload.memory.optimizer_bytes import optimizer_bytes
+from memload.training.allocations import Allocations, nbytes_of
+from memload.training.model_bytes import activation_bytes, model_bytes
+from memload.training.optimizer_bytes import optimizer_bytes
 
 OPTIMIZERS = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.1),

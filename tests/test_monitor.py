@@ -19,8 +19,8 @@ from torch.utils.data import Dataset
 import memload
 from memload import cli
 from memload.commands.measure import private_bytes
-from memload.memory import loops
-from memload.memory.monitor_log import read_log
+from memload.monitoring import loops
+from memload.monitoring.log import read_log
 
 ROW = 64 * 1024
 
@@ -553,7 +553,7 @@ with memload.Monitor(interval=0.01, warn_at=None, stop_at="1MB", log="fork.jsonl
         next(iter(loader))
     except memload.MemoryStopError:
         print("stopped")
-from memload.memory.monitor_log import read_log
+from memload.monitoring.log import read_log
 (run,) = read_log("fork.jsonl")
 print(run.pid == os.getpid(), run.summary is not None)
 os.remove("fork.jsonl")
@@ -570,7 +570,7 @@ with memload.Monitor(interval=0.01, warn_at=None, show=False):
     "cut": """
 import os, resource, time, warnings
 import memload
-from memload.memory.monitor_log import read_log
+from memload.monitoring.log import read_log
 warnings.simplefilter("always")
 with memload.Monitor(interval=0.01, warn_at=None, log="cut.jsonl", show=False) as monitor:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)

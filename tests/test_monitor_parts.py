@@ -13,18 +13,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import memload
-from memload.memory import processes
 from memload.memory.budget import GroupMemory, MemoryGroup
-from memload.memory.diagnosis import diagnose, rise
-from memload.memory.gpu_samples import GpuSample, Turn, gpu_sample, own_samples, split, turns_now
-from memload.memory.live_view import curve, line, screen, trend
-from memload.memory.marks import Mark
-from memload.memory.metric_logs import figures_of
-from memload.memory.monitor_log import JsonLog, read_log
-from memload.memory.pacing import Paced
-from memload.memory.processes import Proportional, Resident
-from memload.memory.samples import Look, Sample, tightest
-from memload.memory.summary import Tally
+from memload.monitoring import processes
+from memload.monitoring.diagnosis import diagnose, rise
+from memload.monitoring.gpu_samples import GpuSample, Turn, gpu_sample, own_samples, split, turns_now
+from memload.monitoring.live_view import curve, line, screen, trend
+from memload.monitoring.log import JsonLog, read_log
+from memload.monitoring.marks import Mark
+from memload.monitoring.metric_logs import figures_of
+from memload.monitoring.pacing import Paced
+from memload.monitoring.processes import Proportional, Resident
+from memload.monitoring.samples import Look, Sample, tightest
+from memload.monitoring.summary import Tally
 
 MB, GB = 1 << 20, 1 << 30
 PAGE = os.sysconf("SC_PAGE_SIZE")

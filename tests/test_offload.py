@@ -10,9 +10,9 @@ from torch import nn
 
 import memload
 from memload.gpu.simulated import SimulatedInterface
-from memload.memory import offload as offloading
-from memload.memory.offload import Offloaded
-from memload.memory.weights import layers_of
+from memload.offloading import offload as offloading
+from memload.offloading.offload import Offloaded
+from memload.offloading.weights import layers_of
 
 LATE = (0, 1500)  # microseconds
 

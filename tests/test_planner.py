@@ -9,10 +9,10 @@ from torch import nn
 
 import memload
 from memload.gpu.simulated import SimulatedInterface
-from memload.memory.account import Account, Line
-from memload.memory.gpu_account import FRAGMENTATION, Training
-from memload.memory.model_bytes import activation_bytes
+from memload.planning.account import Account, Line
+from memload.planning.gpu_account import FRAGMENTATION, Training
 from memload.sizes import format_size
+from memload.training.model_bytes import activation_bytes
 
 PICTURES = memload.DatasetShape(10_000, {"stim": ("uint8", (64, 64, 3)), "robs": ("float32", (10,))})
 ROW = 64 * 64 * 3 + 40

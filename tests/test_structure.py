@@ -24,26 +24,26 @@ def floors(table):
 FLOORS = floors("""
 _core _cuda
 default_device sizes sampling.permutations
-dense gpu.nested gpu.pinning_rates gpu.remembered memory.tiers rows.blocks rows.borders rows.numbers
-    sampling.draws transforms.captured
+dense gpu.nested gpu.pinning_rates gpu.remembered rows.blocks rows.borders rows.numbers sampling.draws
+    tiers.tier transforms.captured
 gpu.interface ragged_rows.forms rows.unequal sampling.budget_filling sampling.overtaking sampling.pulls
     sampling.weighted_draws
 sampling.budget_batches sampling.samplers
 sampling.batch_streams
 dtypes errors progress stats batches.collate_rules batches.iterators gpu.pinned_batches memory.budget
-    memory.loops rows.stored sampling.row_plan sources.memory_maps sources.packages sources.paths
+    monitoring.loops rows.stored sampling.row_plan sources.memory_maps sources.packages sources.paths
     transforms.seeding
-gpu.memory memory.allocations shards.disk_space
-memory.optimizer_bytes
-memory.arenas memory.choosing memory.guards memory.model_bytes memory.pressure
+gpu.memory memory.disk_space training.allocations
+training.optimizer_bytes
+memory.guards tiers.arenas tiers.choosing tiers.pressure training.model_bytes
 fields state casts.augment engine.pipelined ragged_rows.samples sampling.planned_rows shards.spool
     transforms.drawing_free transforms.mapped transforms.pace transforms.reseeding transforms.surroundings
     transport.grids transport.storages
 casts.rule
 casts.native gpu.devices gpu.driver gpu.frames gpu.static_buffers
 gpu.near gpu.ways
-windows batches.collating gpu.pinned_memory memory.columns ragged_rows.transport shards.rows
-    shards.safetensors_header sources.hdf5_filters sources.members sources.tile_blocks sources.zarr_layout
+windows batches.collating gpu.pinned_memory ragged_rows.transport shards.rows shards.safetensors_header
+    sources.hdf5_filters sources.members sources.tile_blocks sources.zarr_layout tiers.storages
 codecs.codec rows.costs sources.hdf5_layout sources.hdf5_links transport.columns
 codecs.entry
 ragged_rows.spec
@@ -60,16 +60,16 @@ shards.writer
 results.computed sources.formats
 batches.gathered gpu.cuda_module results.cache_files
 batches.layout casts.cast_stim engine.watches gpu.simulated gpu.torch_interface
-casts.batches casts.float32_view engine.source gpu.kernels gpu.placing gpu.ring gpu.target memory.loading
-    memory.weights
-gpu.casting memory.layerwise
-gpu.gathering memory.offload
-engine.slot_room frameworks.carried gpu.near_rows gpu.shared_frames memory.placing memory.sample_dtypes
-    sampling.batch_sizes shards.conversion
+casts.batches casts.float32_view engine.source gpu.kernels gpu.placing gpu.ring gpu.target offloading.weights
+    tiers.loading
+gpu.casting offloading.layerwise
+gpu.gathering offloading.offload
+engine.slot_room frameworks.carried gpu.near_rows gpu.shared_frames sampling.batch_sizes shards.conversion
+    tiers.placing training.sample_dtypes
 engine.cold engine.door transforms.recipe transforms.used_again
 gpu.loading gpu.near_batches
 gpu.bringing gpu.near_door
-memory.tiered
+tiers.tiered
 dataset engine.unaltered transforms.threads
 graphs.datasets
 zipping codecs.auto frameworks.hugging_face gpu.to_device groups.datasets ragged_rows.option shards.same_source
@@ -86,23 +86,24 @@ engine.passes stock.passes
 groups.batches
 gpu.trials
 loader
-memory.account memory.agreement memory.memory_budget memory.out_of_memory memory.recomputing memory.steps
-    memory.variants results.map_results
-memory.compiling memory.curves memory.probing memory.stock_bytes memory.trials
-memory.loader_slots memory.measuring
-memory.batch_size
-frameworks.accelerate memory.fitting memory.machine memory.shape memory.transform_bytes memory.weightless
-memory.loader_bytes memory.request
-memory.gpu_account memory.placement
-memory.accounts memory.plan_result
-memory.alternatives
-accumulation memory.gpu_samples memory.pacing memory.planner memory.processes memory.row_caches memory.shrinking
-    results.map_cache results.scoring
-memory.kept_graphs memory.samples
-memory.diagnosis memory.live_view
-memory.marks memory.metric_logs memory.monitor_log memory.summary
-memory.lightning memory.plots memory.watching
-memory.monitor
+planning.account results.map_results training.agreement training.memory_budget training.out_of_memory
+    training.recomputing training.steps training.variants
+planning.stock_bytes training.compiling training.curves training.probing training.trials
+training.loader_slots training.measuring
+training.batch_size
+frameworks.accelerate planning.machine planning.shape planning.transform_bytes training.fitting
+    training.weightless
+planning.loader_bytes planning.request
+planning.gpu_account planning.placement
+planning.accounts planning.result
+planning.alternatives
+accumulation monitoring.gpu_samples monitoring.pacing monitoring.processes monitoring.row_caches
+    monitoring.shrinking planning.planner results.map_cache results.scoring
+monitoring.kept_graphs monitoring.samples
+monitoring.diagnosis monitoring.live_view
+monitoring.log monitoring.marks monitoring.metric_logs monitoring.summary
+monitoring.lightning monitoring.plots monitoring.watching
+monitoring.monitor
 """)
 # What runs from the command line stands on the face, like any user's program.
 PROGRAMS = floors("""

@@ -18,11 +18,12 @@ from torch.utils.data import DataLoader
 
 import memload
 from memload.errors import DeviceError, MemorySpaceError
-from memload.memory import arenas, guards
+from memload.memory import guards
 from memload.memory.budget import Memory
-from memload.memory.choosing import Needs, choose
-from memload.memory.pressure import to_give_back
-from memload.memory.tiers import Tier
+from memload.tiers import arenas
+from memload.tiers.choosing import Needs, choose
+from memload.tiers.pressure import to_give_back
+from memload.tiers.tier import Tier
 
 ROWS = 61
 TIERS = {
@@ -414,7 +415,7 @@ def test_files_that_killed_processes_left_are_removed():
 
 PREFACE = """
 import gc, os, signal, sys, time, memload, numpy as np, torch
-from memload.memory import arenas
+from memload.tiers import arenas
 from pathlib import Path
 folder = Path({folder!r})
 def wait_for(*names):
@@ -437,7 +438,7 @@ wait_for("a", "b")
 wait_for("a.seen", "b.seen")
 """
 KILLED = """
-from memload.memory.loading import LoadPlan
+from memload.tiers.loading import LoadPlan
 plan = LoadPlan.of(memload.open(folder / "rows.npy").fields, {}, compressed=False)
 def end(arena):
     (folder / "killed").touch()

@@ -9,11 +9,11 @@ import sys
 import time
 from pathlib import Path
 
-from memload.memory.live_view import line, screen
-from memload.memory.plots import plot_log
-from memload.memory.processes import command_of
-from memload.memory.samples import Sample, Sampler
-from memload.memory.summary import Tally
+from memload.monitoring.live_view import line, screen
+from memload.monitoring.plots import plot_log
+from memload.monitoring.processes import command_of
+from memload.monitoring.samples import Sample, Sampler
+from memload.monitoring.summary import Tally
 
 HELP = "Show the memory of a running process, or plot the log of a monitor"
 

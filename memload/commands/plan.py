@@ -14,11 +14,11 @@ from memload.commands.trained_options import add_trained_options, trained
 from memload.dtypes import as_torch_dtype
 from memload.loader import FastLoader
 from memload.memory.guards import check_memory
-from memload.memory.plan_result import Plan
-from memload.memory.planner import plan
-from memload.memory.shape import DatasetShape
-from memload.memory.tiers import Tier
 from memload.opening import open  # noqa: A004 - memload's own
+from memload.planning.planner import plan
+from memload.planning.result import Plan
+from memload.planning.shape import DatasetShape
+from memload.tiers.tier import Tier
 
 HELP = "Predict how much RAM, GPU memory and disk space loading a data set takes"
 

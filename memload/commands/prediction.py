@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any
 
 from memload.commands.measure import peak_memory, private_bytes
-from memload.memory.plan_result import Plan
+from memload.planning.result import Plan
 from memload.sizes import format_size
 
 _PAUSE = 0.01  # seconds that the loop computes on a batch

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from memload.errors import first_line
-from memload.memory.weightless import PRECISIONS
+from memload.training.weightless import PRECISIONS
 
 
 def add_trained_options(group: Any) -> None:

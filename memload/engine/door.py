@@ -22,10 +22,10 @@ from memload.batches.layout import DictOf
 from memload.casts.rule import Cast
 from memload.engine.source import Source
 from memload.memory.budget import local_threads
-from memload.memory.placing import caches_of
-from memload.memory.pressure import Pressure
 from memload.ragged_rows.samples import Forms
 from memload.stats import LoaderStats
+from memload.tiers.placing import caches_of
+from memload.tiers.pressure import Pressure
 
 # Slots are depth + 1, made when they are needed: one is filled while the loop has one, and another where the batch
 # after next is asked for before the next is handed out, as accelerate does. The fourth is for whoever keeps one more.

@@ -29,14 +29,14 @@ from memload.gpu.pinned_batches import pinned, pinned_by, pins_batches, whole_po
 from memload.gpu.placing import Placer
 from memload.gpu.shared_frames import index_bytes
 from memload.memory.budget import local_threads
-from memload.memory.loops import between_batches
-from memload.memory.placing import caches_of
-from memload.memory.pressure import Pressure
+from memload.monitoring.loops import between_batches
 from memload.sampling.batch_sizes import BatchSizes
 from memload.sampling.planned_rows import PlannedRows
 from memload.sampling.row_plan import Feed, PlanSink, feed
 from memload.state import batches_of, given_generators
 from memload.stats import LoaderStats
+from memload.tiers.placing import caches_of
+from memload.tiers.pressure import Pressure
 from memload.transforms.pace import paced
 from memload.transforms.recipe import Outcome, Recipe, attempted
 from memload.transforms.seeding import PassSeed

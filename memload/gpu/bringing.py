@@ -19,10 +19,10 @@ from memload.gpu.memory import gpu_memory
 from memload.gpu.near import NearColumn, NearField, near_device
 from memload.gpu.pinned_memory import PinnedField, PinnedMemory
 from memload.memory import budget
-from memload.memory.tiers import Tier
 from memload.progress import Bar, byte_bar
 from memload.ragged_rows.fields import RaggedField
 from memload.sizes import format_size
+from memload.tiers.tier import Tier
 
 
 def brought(fields: Mapping[str, Field], device: torch.device, tier: Tier, progress: bool | None) -> dict[str, Field]:

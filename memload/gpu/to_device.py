@@ -8,8 +8,8 @@ from typing import Any
 from memload.dataset import Dataset
 from memload.gpu.bringing import brought
 from memload.gpu.devices import device_of
-from memload.memory.tiers import Tier
 from memload.rows.numbers import kind
+from memload.tiers.tier import Tier
 
 
 def to_device(

@@ -1,1 +1,1 @@
-"""What this process may use of the machine."""
+"""What this process may use of the machine: the `budget`, `disk_space`, and `guards` that refuse what cannot fit."""

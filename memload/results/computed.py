@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from memload.memory.budget import memory
-from memload.shards.disk_space import SPACE_MARGIN
+from memload.memory.disk_space import SPACE_MARGIN
 from memload.shards.index import INDEX_NAME
 from memload.shards.staging import being_written, write_durably
 from memload.shards.writer import ShardWriter

@@ -20,11 +20,7 @@ from memload.dataset import Dataset
 from memload.errors import WriterBusyError
 from memload.fields import Field, row_nbytes
 from memload.memory.budget import disk_free, local_processes
-from memload.memory.choosing import Choice, Needs, choose, fits_on_disk
 from memload.memory.guards import free_memory
-from memload.memory.loading import loaded_elsewhere
-from memload.memory.placing import TierOptions, as_tier, check_option_names, needs_of, placed_as_chosen
-from memload.memory.tiers import Tier
 from memload.opening import from_arrays
 from memload.opening import open as open_dataset
 from memload.progress import note
@@ -33,6 +29,10 @@ from memload.results.computed import InMemory, Origin, shard_writer
 from memload.results.derivation import key_of, name_of
 from memload.results.map_results import Results
 from memload.shards.staging import being_written, wait_for_writer
+from memload.tiers.choosing import Choice, Needs, choose, fits_on_disk
+from memload.tiers.loading import loaded_elsewhere
+from memload.tiers.placing import TierOptions, as_tier, check_option_names, needs_of, placed_as_chosen
+from memload.tiers.tier import Tier
 from memload.transforms.mapped import MappedDataset
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from memload.codecs.by_field import Codecs
 from memload.errors import DiskSpaceError
+from memload.memory.disk_space import check_space, full_disk, is_full
 from memload.ragged_rows.writing import AnyRows
-from memload.shards.disk_space import check_space, full_disk, is_full
 from memload.shards.growing_set import GrowingSet
 from memload.shards.row_buffer import RowBuffer
 from memload.shards.row_fields import RowFields

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from memload._core import OpenFiles, Storage
 from memload.fields import Field
-from memload.memory.columns import on_storages
 from memload.rows.numbers import kind
+from memload.tiers.storages import on_storages
 
 
 def bounded(fields: Mapping[str, Field], max_open_files: int) -> dict[str, Field]:

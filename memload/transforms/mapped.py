@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.data import Dataset, Subset
 
-from memload.memory.tiers import Tier
+from memload.tiers.tier import Tier
 from memload.transforms.seeding import Drawing
 
 if TYPE_CHECKING:

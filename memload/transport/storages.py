@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from memload._core import OpenFiles, RowCache, Storage
 from memload.errors import FormatError
-from memload.memory.arenas import attach
+from memload.tiers.arenas import attach
 
 
 @dataclass(frozen=True)

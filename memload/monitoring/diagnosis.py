@@ -1,0 +1,303 @@
+"""What is about to go wrong with memory, and why: from a series of samples to causes, each in a sentence.
+
+    rising from epoch to epoch            something is kept: a leak
+    rising from step to step              results are kept, on a GPU with their graph
+    reserved far above what was ever used the allocator's memory is fragmented
+    a step up that stays                  one large tensor
+    batches without a free slot           the loop keeps batches; where far more is kept than these, results
+
+Pure: nothing is looked at here. Growth is judged where a loop always is at the same point, at the beginning of an epoch
+or between two batches, since what a step needs for a moment comes and goes; by the least value of each part of the
+series; and only where each part rises. On the host, not before the C library's heap has found its size: a loop that
+takes and gives back the same large blocks each step may let it grow for some twenty steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from memload.monitoring.gpu_samples import GpuSample
+from memload.monitoring.kept_graphs import KeptGraphs
+from memload.monitoring.samples import Sample
+from memload.sizes import format_size
+
+_MB = 1 << 20
+_LEAST_EPOCHS, _MOST_EPOCHS = 4, 6  # parts that must rise, one for each epoch
+_PARTS, _LEAST_IN_PART = 6, 4  # of the second half of the series: parts that must rise, and samples in each
+_SETTLED = 30  # steps until the C library's heap has its size: of the half on the host, and before an epoch counts
+_STEADY = 1 / 3  # of the mean rise: the least that each part must rise
+_HOST_RISE, _GPU_RISE = 64 * _MB, 32 * _MB  # over all parts; less is not worth a word
+_RISE_SHARE = 0.005  # of what there was
+_SPARE_BEFORE, _SPARE_SAMPLES = 1.3, 10  # reserved over the peak of allocated, in so many samples
+_SPARE_SHARE = 0.1  # of the GPU
+_BEFORE, _AFTER = 6, 3  # samples around a sudden step
+_SUDDEN_SHARE, _SUDDEN_BYTES = 0.1, 128 * _MB
+_UNDER_WAY = 3  # steps, after which nothing new should be taken
+_KEPT_SHARE, _KEPT_BATCHES = 0.25, 8
+_RESULTS_SHARE = 0.5  # of batches that found no slot: so many results with their graph are what keeps them
+_MOST_LOSSES = 8  # with their graph at one time, of a loop that keeps none
+_WITH_GRAPH = 1.5  # of what kept batches take: from there on there is more to it than batches
+_PAGE, _HUGE_PAGE, _OBJECTS = 4096, 2 * _MB, 16384  # bytes that memory of one batch is rounded up to; its tensors
+
+Graphs = Callable[[bool], KeptGraphs | None]
+"""Tells what results there are with their graph, given whether the run has ended; None: not known yet."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is about to go wrong.
+
+    Attributes:
+        cause: "leak", "results kept", "fragmentation", "large tensor", "batches kept", or "limit".
+        text: what was seen, what it means and what to do, in a sentence or two.
+        place: "host", or a GPU such as "cuda:0".
+    """
+
+    cause: str
+    text: str
+    place: str = "host"
+
+
+@dataclass(frozen=True)
+class Rise:
+    """A figure that rises all the way: from `first` to `last` bytes between two positions, such as epochs."""
+
+    begin: float
+    end: float
+    first: int
+    last: int
+
+    @property
+    def each(self) -> float:
+        """Bytes per unit of the position."""
+        return (self.last - self.first) / (self.end - self.begin)
+
+
+def diagnose(
+    series: Sequence[Sample], *, ended: bool = False, graphs: Graphs = lambda _: KeptGraphs()
+) -> list[Finding]:
+    """Return what the samples show, in the order of their time; one finding for each cause and place at most.
+
+    Args:
+        series: the samples.
+        ended: whether none will follow, so that what can be said is said.
+        graphs: tells what results there are with their graph; asked once batches are kept.
+    """
+    if not series:
+        return []
+    found = [kept_batches(series, ended=ended, graphs=graphs)]
+    if found == [None]:  # which would explain the growth
+        found.append(leak(series) or host_results_kept(series))
+    found.append(sudden_step(series, "host", lambda sample: sample.held, series[-1].limit))
+    for gpu in series[-1].gpus:
+        own = _gpu_series(series, gpu.index)
+        found.append(gpu_results_kept(own))
+        found.append(fragmentation([one for _, one in own]))
+        found.append(sudden_step(*_alone(own), gpu.total))
+    return [finding for finding in found if finding is not None]
+
+
+def leak(series: Sequence[Sample]) -> Finding | None:
+    """What is held where epochs begin rises from one to the next. In the first epoch, what lasts is taken once."""
+    begun: dict[int, tuple[Sample, int]] = {}
+    steps = last_step = 0
+    for one in series:
+        steps += one.step - last_step if one.step >= last_step else one.step  # loops may count anew in each epoch
+        last_step = one.step
+        begun.setdefault(one.epoch, (one, steps))
+    settled = [one for one, steps in begun.values() if one.epoch > 1 and steps >= _SETTLED]
+    points = [(one.epoch, one.at_epoch) for one in settled if one.at_epoch is not None]
+    rising = rise(points[-_MOST_EPOCHS:], _HOST_RISE // 4, _LEAST_EPOCHS)
+    if rising is None:
+        return None
+    last = series[-1]
+    left = max(0.0, (1 - last.share) * last.limit)
+    return Finding(
+        "leak",
+        f"memory grows by {format_size(rising.each)} an epoch, from {format_size(rising.first)} in epoch "
+        f"{rising.begin:.0f} to {format_size(rising.last)} in epoch {rising.end:.0f}: something is kept from epoch to "
+        "epoch, such as losses or outputs in a list (keep loss.item() or x.detach().cpu() of what is needed), or a "
+        f"cache without an end. What is free lasts for {left / rising.each:.0f} epochs more",
+    )
+
+
+def host_results_kept(series: Sequence[Sample]) -> Finding | None:
+    """What is held between two batches rises from step to step."""
+    points = [(sample.step, sample.at_batch) for sample in series if sample.at_batch is not None]
+    rising = rise(_parts(points, _SETTLED), _HOST_RISE, _PARTS)
+    if rising is None:
+        return None
+    return Finding(
+        "results kept",
+        f"memory grows by {format_size(rising.each)} a step, from {format_size(rising.first)} at step "
+        f"{rising.begin:.0f} to {format_size(rising.last)} at step {rising.end:.0f}: results are kept, and those that "
+        "autograd made with their whole graph: keep loss.item() or x.detach() instead; or a list or cache grows",
+    )
+
+
+def gpu_results_kept(series: Sequence[tuple[Sample, GpuSample]]) -> Finding | None:
+    """What is allocated on a GPU rises from step to step."""
+    points = [(sample.step, _in_tensors(gpu)) for sample, gpu in series]
+    rising = rise(_parts(points), _GPU_RISE, _PARTS)
+    if rising is None:
+        return None
+    return Finding(
+        "results kept",
+        f"tensors on the GPU grow by {format_size(rising.each)} a step, from {format_size(rising.first)} at step "
+        f"{rising.begin:.0f} to {format_size(rising.last)} at step {rising.end:.0f}: results are kept together with "
+        "their graph, as by `total += loss` or `outputs.append(y)`: use loss.detach() or loss.item(), y.detach()",
+        _name(series),
+    )
+
+
+def fragmentation(series: Sequence[GpuSample]) -> Finding | None:
+    """What torch keeps reserved is far more than was ever allocated at one time."""
+    recent = series[-_SPARE_SAMPLES:]
+    spare = min(((gpu.reserved or 0) - (gpu.peak or 0) for gpu in recent), default=0)
+    last = series[-1] if series else None
+    if last is None or len(recent) < _SPARE_SAMPLES or spare < _SPARE_SHARE * last.total:
+        return None
+    reserved, peak = last.reserved or 0, last.peak or 0
+    if reserved < _SPARE_BEFORE * peak:
+        return None
+    return Finding(
+        "fragmentation",
+        f"torch reserves {format_size(reserved)} of the GPU's {format_size(last.total)}, and never had more than "
+        f"{format_size(peak)} in tensors: memory is fragmented, as batches of many shapes leave it. Set "
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, or give batches equal shapes; empty_cache_every= gives the "
+        "rest back to others, at a cost",
+        f"cuda:{last.index}",
+    )
+
+
+def sudden_step(series: Sequence[Sample], place: str, figure: Callable[[Sample], int], limit: int) -> Finding | None:
+    """A figure rises from one step to the next, by far more than before, and stays there."""
+    series = _by_step(series)
+    values = [figure(sample) for sample in series]
+    least = max(_SUDDEN_BYTES, int(_SUDDEN_SHARE * limit))
+    for at in range(_BEFORE, len(values) - _AFTER + 1):
+        if series[at - _BEFORE].step < _UNDER_WAY:
+            continue
+        before, after = max(values[at - _BEFORE : at]), min(values[at : at + _AFTER])
+        if after - before >= least:
+            took = series[at].time - series[at - 1].time
+            return Finding(
+                "large tensor",
+                f"memory rose by {format_size(after - before)} within {took:.1f} s at step {series[at].step} (epoch "
+                f"{series[at].epoch}), from {format_size(before)}, and stays there: one large tensor or array was made "
+                "then; look at what the loop does at that step, such as validation, a plot or a checkpoint",
+                place,
+            )
+    return None
+
+
+def _by_step(series: Sequence[Sample]) -> Sequence[Sample]:
+    """The last sample of each step: to fill a large tensor may take longer than from one look to the next."""
+    last = [one for one, following in pairwise(series) if one.step != following.step]
+    return [*last, series[-1]]
+
+
+def kept_batches(
+    series: Sequence[Sample], *, ended: bool = False, graphs: Graphs = lambda _: KeptGraphs()
+) -> Finding | None:
+    """Batches find no free slot, since the loop keeps those before: by themselves, or as a part of a graph it keeps."""
+    if ended:
+        series = _with_loaders(series)
+    last = series[-1]
+    first = next((one for one in series if _finds_no_slots(one, last)), None)
+    if first is None:
+        return None
+    turns = [one for one in series if one.at_batch is not None and one.step >= _UNDER_WAY]
+    since = last.fresh_at_batch - turns[0].fresh_at_batch if turns else 0
+    if last.at_batch is not None and since < _KEPT_BATCHES and not ended:
+        return None  # a few looks later it is known what else is kept
+    each = last.bytes_out / last.batches
+    beside = _beside_batches(turns[0], last, each) if turns else 0
+    if beside:
+        return Finding(
+            "results kept",
+            f"memory grew by {format_size(beside)} between step {turns[0].step} and {last.step}, far more than batches "
+            f"of {format_size(each)} take that found every slot taken: results are kept, with their whole graph and "
+            "the batch that each was made of: keep loss.item() or x.detach() instead; or a list or cache grows",
+        )
+    batches, fresh = last.batches - first.batches, last.fresh_batches - first.fresh_batches
+    grown = last.held - first.held
+    more = f", and memory grew by {format_size(grown)} meanwhile" if grown > _HOST_RISE // 4 else ""
+    kept = graphs(ended)
+    if kept is None:
+        return None  # some steps later it is known
+    if kept.lasting or kept.results >= _RESULTS_SHARE * fresh or kept.losses > _MOST_LOSSES:
+        return Finding(
+            "results kept",
+            f"{kept.results} results are kept with their graph, and each with the batch that it was made of: {fresh} "
+            f"of {batches} batches of {format_size(each)} found every slot taken{more}. Keep loss.item() or x.detach() "
+            "instead",
+        )
+    return Finding(
+        "batches kept",
+        f"{fresh} of {batches} batches of {format_size(each)} found every slot taken and got memory of their own{more}"
+        ": the loop keeps batches, views of them, or losses whose graph holds them. Keep results (loss.item(), "
+        "x.detach()) or copies (x.clone()) instead, or give depth= the number of batches you keep",
+    )
+
+
+def _with_loaders(series: Sequence[Sample]) -> Sequence[Sample]:
+    """The samples up to the last one before loaders were gone, whose counters go with them."""
+    most = max(one.batches for one in series)
+    return series[: max(k for k, one in enumerate(series) if one.batches == most) + 1]
+
+
+def _finds_no_slots(first: Sample, last: Sample) -> bool:
+    batches, fresh = last.batches - first.batches, last.fresh_batches - first.fresh_batches
+    return batches > 0 and fresh >= _KEPT_BATCHES and fresh > _KEPT_SHARE * batches
+
+
+def _beside_batches(first: Sample, last: Sample, each: float) -> int:
+    """By how much memory grew between two turns of the loop, if that is far more than the batches kept take; else 0."""
+    grown = (last.at_batch or 0) - (first.at_batch or 0)
+    page = _PAGE if each < _HUGE_PAGE else _HUGE_PAGE
+    kept = (last.fresh_at_batch - first.fresh_at_batch) * (-(-each // page) * page + _OBJECTS)
+    return grown if grown > _WITH_GRAPH * kept and grown - kept > _HOST_RISE // 4 else 0
+
+
+def rise(points: Sequence[tuple[float, int]], least: int, parts: int) -> Rise | None:
+    """Return how (position, bytes) rise, if there are enough parts, each rises steadily, and all together enough."""
+    if len(points) < max(2, parts):
+        return None
+    (begin, first), (end, last) = points[0], points[-1]
+    found = Rise(begin, end, first, last)
+    if end <= begin or last - first < max(least, _RISE_SHARE * first):
+        return None
+    slopes = [(b - a) / max(1e-9, y - x) for (x, a), (y, b) in pairwise(points)]
+    return found if min(slopes) >= _STEADY * found.each else None
+
+
+def _parts(points: Sequence[tuple[int, int]], steps: int = 2 * _PARTS) -> list[tuple[float, int]]:
+    """The least value in each part of the second half, where it was; none as long as there are few samples or steps."""
+    half = points[len(points) // 2 :]
+    size = len(half) // _PARTS
+    if size < _LEAST_IN_PART or half[-1][0] - half[0][0] < steps:
+        return []
+    begins = range(len(half) - size * _PARTS, len(half), size)
+    return [min(half[begin : begin + size], key=lambda point: point[1]) for begin in begins]
+
+
+def _gpu_series(series: Iterable[Sample], index: int) -> list[tuple[Sample, GpuSample]]:
+    return [(sample, gpu) for sample in series for gpu in sample.gpus if gpu.index == index]
+
+
+def _in_tensors(gpu: GpuSample) -> int:
+    """What is allocated; at the beginning of a step if that is known, since it is alike in all steps."""
+    return (gpu.allocated or 0) if gpu.at_batch is None else gpu.at_batch
+
+
+def _alone(series: Sequence[tuple[Sample, GpuSample]]) -> tuple[list[Sample], str, Callable[[Sample], int]]:
+    """The samples with a GPU, its name, and what is in its tensors."""
+    by_time = {sample.time: _in_tensors(gpu) for sample, gpu in series}
+    return [sample for sample, _ in series], _name(series), lambda sample: by_time[sample.time]
+
+
+def _name(series: Sequence[tuple[Sample, GpuSample]]) -> str:
+    return f"cuda:{series[-1][1].index}"

@@ -1,0 +1,142 @@
+"""The monitor's log: one JSON object a line, so that what a killed run has written can still be read.
+
+    {"monitor": 1, "pid": 71, "time": 1.7e9, "command": "train.py"}      a run begins; 1 is the format's version
+    {"pid": 71, "sample": {"time": 1.7e9, "rss": 1048576, ...}}          see `Sample`; what is 0 is left out
+    {"pid": 71, "warning": {"time": 1.7e9, "cause": "leak", "text": "...", "place": "host"}}
+    {"pid": 71, "summary": {...}}                                        the run ended
+
+Lines are appended, each by one write, so several processes (the ranks of one machine) may share a file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from memload.errors import FormatError
+from memload.monitoring.diagnosis import Finding
+from memload.monitoring.samples import Sample
+
+VERSION = 1
+
+
+class JsonLog:
+    """Appends what a monitor sees to a file. A line that could not be written whole is left to itself.
+
+    Args:
+        path: of the file, made if it is not there.
+
+    Raises:
+        OSError: the file cannot be opened.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._file: int | None = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._torn = self.path.stat().st_size > 0 and not _ends_with_newline(self.path)
+        self._pid = os.getpid()
+
+    def begin(self) -> None:
+        """Write that a run begins."""
+        self._append({"monitor": VERSION, "pid": self._pid, "time": time.time(), "command": " ".join(sys.argv)[:200]})
+
+    def sample(self, sample: Sample) -> None:
+        """Write a sample."""
+        self._append({"pid": self._pid, "sample": sample.as_json()})
+
+    def warning(self, sample: Sample, finding: Finding) -> None:
+        """Write a finding."""
+        self._append({"pid": self._pid, "warning": {"time": sample.time, **asdict(finding)}})
+
+    def end(self, summary: Mapping[str, Any]) -> None:
+        """Write the summary of the run."""
+        self._append({"pid": self._pid, "summary": dict(summary)})
+
+    def close(self) -> None:
+        """Close the file. May be called twice."""
+        file, self._file = self._file, None
+        if file is not None:
+            os.close(file)
+
+    def _append(self, line: Mapping[str, Any]) -> None:
+        """Write a line at once.
+
+        Raises:
+            OSError: the disk is full, or gone. What stands there of the line ends with the next one.
+        """
+        if self._file is None:
+            return
+        data = (b"\n" if self._torn else b"") + json.dumps(line).encode() + b"\n"
+        self._torn = True
+        while data:  # once, unless the disk becomes full: then the second write says so
+            data = data[os.write(self._file, data) :]
+        self._torn = False
+
+
+@dataclass
+class LoggedRun:
+    """What a log says of one run."""
+
+    pid: int
+    command: str = ""
+    samples: list[Sample] = field(default_factory=list)
+    warnings: list[tuple[float, Finding]] = field(default_factory=list)
+    summary: dict[str, Any] | None = None
+
+
+def read_log(path: str | os.PathLike[str]) -> list[LoggedRun]:
+    """Return the runs of a log, in the order in which they began; lines that were cut short are passed over.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        FormatError: it holds no sample, or is of a newer version.
+    """
+    runs: list[LoggedRun] = []
+    with Path(path).open(encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            _take(line, runs, path)
+    runs = [run for run in runs if run.samples]
+    if not runs:
+        raise FormatError(f"{path}: no sample in it; expected the log of memload.Monitor(log=...), one object a line")
+    return runs
+
+
+def _take(line: str, runs: list[LoggedRun], path: str | os.PathLike[str]) -> None:
+    try:
+        told = json.loads(line)
+    except ValueError:
+        return
+    if not isinstance(told, dict) or not isinstance(told.get("pid"), int):
+        return
+    version = told.get("monitor")
+    if version is not None:
+        if version != VERSION:
+            raise FormatError(f"{path}: a log of version {version!r}, expected {VERSION}: read it with a newer memload")
+        runs.append(LoggedRun(told["pid"], str(told.get("command", ""))))
+        return
+    run = next((run for run in reversed(runs) if run.pid == told["pid"]), None)
+    if run is None:  # its beginning was cut off
+        run = LoggedRun(told["pid"])
+        runs.append(run)
+    try:
+        if "sample" in told:
+            run.samples.append(Sample.from_json(told["sample"]))
+        elif "warning" in told:
+            warning = dict(told["warning"])
+            run.warnings.append((float(warning.pop("time")), Finding(**warning)))
+        elif isinstance(told.get("summary"), dict):
+            run.summary = told["summary"]
+    except (KeyError, TypeError, ValueError):
+        return
+
+
+def _ends_with_newline(path: Path) -> bool:
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) == b"\n"

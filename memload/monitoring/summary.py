@@ -1,0 +1,124 @@
+"""What a run amounted to: peaks, what was warned of, and what watching cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from memload.monitoring.diagnosis import Finding
+from memload.monitoring.samples import Sample
+from memload.sizes import format_size
+
+
+@dataclass(frozen=True)
+class MonitorSummary:
+    """What a monitor saw, sizes in bytes. Printing it gives a few lines.
+
+    Attributes:
+        seconds: how long it looked.
+        samples: how often.
+        overhead: CPU time of the monitor's thread over that time: the share of one core that it took.
+        peak_held: the most that the process and its children held which no file backs.
+        peak_rss: the most of their pages in memory, shared ones counted in each.
+        peak_pss: the same, shared ones divided; looked at more rarely. None: not known here.
+        peak_share: the largest part of the limit that nobody could have any more.
+        limit: what the process may use: its control group's limit, or the machine's memory.
+        least_disk: the least that was free on disk; None: not known.
+        gpus: for each GPU, the most allocated, the most reserved, what others took at most (None: not known), and its
+            total.
+        wait_share: part of the passes' time that loops waited for batches.
+        findings: what was warned of.
+    """
+
+    seconds: float
+    samples: int
+    overhead: float
+    peak_held: int
+    peak_rss: int
+    peak_pss: int | None
+    peak_share: float
+    limit: int
+    least_disk: int | None
+    gpus: dict[str, tuple[int, int, int | None, int]]
+    wait_share: float
+    findings: tuple[Finding, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        pss = "" if self.peak_pss is None else f", PSS {format_size(self.peak_pss)}"
+        lines = [
+            f"memory at its peak: {format_size(self.peak_held)} held (RSS {format_size(self.peak_rss)}{pss}); "
+            f"{self.peak_share:.0%} of {format_size(self.limit)} taken"
+        ]
+        for name, (allocated, reserved, others, total) in self.gpus.items():
+            rest = "" if others is None else f", others {format_size(others)}"
+            lines.append(
+                f"{name} at its peak: {format_size(allocated)} in tensors, {format_size(reserved)} reserved{rest}, of "
+                f"{format_size(total)}"
+            )
+        lines += [f"warned of: {finding.cause} ({finding.place})" for finding in self.findings]
+        lines.append(f"{self.samples} samples in {self.seconds:.0f} s took {self.overhead:.2%} of one core")
+        return "\n".join(lines)
+
+
+class Tally:
+    """Keeps the peaks of samples, however many there are."""
+
+    def __init__(self, first: Sample) -> None:
+        self._first = self._last = first
+        self._samples = 0
+        self._held = self._rss = 0
+        self._pss: int | None = None
+        self._share = 0.0
+        self._disk: int | None = None
+        self._gpus: dict[str, tuple[int, int, int | None, int]] = {}
+
+    def add(self, sample: Sample) -> None:
+        """Count a sample."""
+        self._last = sample
+        self._samples += 1
+        self._held, self._rss = max(self._held, sample.held), max(self._rss, sample.rss)
+        self._share = max(self._share, sample.share)
+        self._pss = _most(self._pss, sample.pss)
+        if sample.disk_free is not None:
+            self._disk = sample.disk_free if self._disk is None else min(self._disk, sample.disk_free)
+        for gpu in sample.gpus:
+            allocated, reserved, others, _ = self._gpus.get(f"cuda:{gpu.index}", (0, 0, None, 0))
+            self._gpus[f"cuda:{gpu.index}"] = (
+                max(allocated, gpu.allocated or 0, gpu.peak or 0),
+                max(reserved, gpu.reserved or 0, gpu.own or 0),
+                _most(others, gpu.others),
+                gpu.total,
+            )
+
+    def summary(self, findings: Sequence[Finding], cpu_seconds: float) -> MonitorSummary:
+        """Return what it amounts to.
+
+        Args:
+            findings: what was warned of.
+            cpu_seconds: what all that looking took.
+        """
+        last = self._last
+        seconds = max(1e-3, last.time - self._first.time)
+        return MonitorSummary(
+            seconds=seconds,
+            samples=self._samples,
+            overhead=cpu_seconds / seconds,
+            peak_held=self._held,
+            peak_rss=self._rss,
+            peak_pss=self._pss,
+            peak_share=self._share,
+            limit=last.limit,
+            least_disk=self._disk,
+            gpus=dict(self._gpus),
+            wait_share=last.wait_seconds / last.wall_seconds if last.wall_seconds else 0.0,
+            findings=tuple(findings),
+        )
+
+
+def _most(one: int | None, other: int | None) -> int | None:
+    return max((value for value in (one, other) if value is not None), default=None)

@@ -1,0 +1,213 @@
+"""The accounts of one plan: RAM, the stock loader's RAM, GPU and disk."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, replace
+from typing import Any
+
+from memload.engine.passes import EngineOptions
+from memload.gpu.loading import CHUNK_BYTES
+from memload.loader import FastLoader
+from memload.planning.account import Account, Line
+from memload.planning.gpu_account import context_lines, fragmentation_line
+from memload.planning.loader_bytes import LoaderBytes, sample_batch
+from memload.planning.machine import PROCESS_BYTES, Machine
+from memload.planning.placement import GATHERED_ON_GPU, IN_RAM, Placement
+from memload.planning.request import Request
+from memload.planning.stock_bytes import stock_lines
+from memload.sizes import format_size
+from memload.tiers.tier import Tier
+
+_NEAR_AHEAD = 3  # batches of row numbers that are planned for rows on a device
+_CHUNKS = 3 * CHUNK_BYTES  # in which rows are brought to a device
+_READS, _READ_BUFFER = 8, 2 << 20  # reads past the page cache that are under way at once, and the memory of each
+_ENTRY, _PAGE = 8, 4096  # bytes of an entry of the page table, and of the page that it maps
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What a loader's batches take.
+
+    Attributes:
+        loader: its bytes.
+        sample: a batch without memory, for the loss; why there is none; None if nothing is trained.
+        transforms: whether functions make new batches of what is on a GPU.
+    """
+
+    loader: LoaderBytes
+    sample: Any = None
+    transforms: bool = False
+
+    @classmethod
+    def of(cls, request: Request, placement: Placement) -> Sizes:
+        """Work them out.
+
+        Raises:
+            TypeError: the native engine does not read the dataset.
+        """
+        settings = dict(request.loader)
+        on_gpu = request.device is not None or placement.tier in GATHERED_ON_GPU
+        transforms = on_gpu and settings.pop("batch_transform", None) is not None  # functions of batches run there
+        loader = _loader(placement.dataset, request.batch_size, settings)
+        found = replace(LoaderBytes.of(loader, to_device=on_gpu), stored_bytes=placement.stored_bytes)
+        needs_sample = request.model is not None and request.sample is None
+        return cls(found, _sample(request, loader) if needs_sample else request.sample, transforms)
+
+
+def _sample(request: Request, loader: FastLoader[Any]) -> Any:
+    try:
+        return sample_batch(loader)
+    except ValueError as error:
+        if request.loss is not None:
+            raise
+        return str(error)
+
+
+def _loader(dataset: Any, batch_size: int, settings: dict[str, Any]) -> FastLoader[Any]:
+    with warnings.catch_warnings():  # about more workers than this machine has CPUs: it may be for another
+        warnings.filterwarnings("ignore", "This DataLoader will create")
+        return FastLoader(dataset, batch_size, **settings)
+
+
+def ram_account(request: Request, placement: Placement, sizes: Sizes, machine: Machine, frozen: int) -> Account:
+    """Return what all processes take of RAM.
+
+    Args:
+        request: what was asked.
+        placement: where the rows lie.
+        sizes: of batches and slots.
+        machine: what is free.
+        frozen: bytes of models that are offloaded.
+    """
+    loader, count = sizes.loader, request.processes
+    each = f" x {count} processes" if count > 1 else ""
+    if placement.tier in GATHERED_ON_GPU:
+        lines = [
+            Line("loader", (_NEAR_AHEAD * loader.batch_rows * 8 + loader.plan_bytes) * count, f"row numbers{each}"),
+            Line("chunks", _CHUNKS * count, f"while the rows are brought{each}"),
+        ]
+    else:
+        lines = [Line("loader", loader.nbytes * count, f"{loader.slots} slots and the plan{each}")]
+    if loader.made_bytes:
+        made = loader.made_in_all - loader.work_bytes
+        lines.append(Line("transformed batches", made * count, f"at most {loader.slots}{each}"))
+    if loader.work_bytes:
+        lines.append(Line("transforms at work", loader.work_bytes * count, f"while all threads work{each}"))
+    lines += _tier_lines(placement, count)
+    if placement.reads_past_cache and not (placement.tier is Tier.MMAP and _only_through_cache(request)):
+        lines.append(
+            Line("read buffers", _read_buffers(loader) * count, f"past the page cache, of what is not in it{each}")
+        )
+    if frozen:
+        lines.append(Line("offloaded models", frozen * count, f"pinned{each}"))
+    lines.append(_process_line(placement, machine, count))
+    return Account("RAM", tuple(lines), machine.ram)
+
+
+def _read_buffers(loader: LoaderBytes) -> int:
+    return max(_READS, loader.threads) * _READ_BUFFER
+
+
+def _only_through_cache(request: Request) -> bool:
+    options = request.loader.get("options")
+    return isinstance(options, EngineOptions) and options.direct is False
+
+
+def free_for_rows(sizes: Sizes, machine: Machine, processes: int) -> int:
+    """Return the bytes of RAM that are left for rows beside all processes, their loaders and what these read with."""
+    loaders = processes * (sizes.loader.nbytes + sizes.loader.made_in_all + _read_buffers(sizes.loader))
+    return max(0, machine.ram - _process_bytes(machine, processes) - loaders)
+
+
+def stock_account(request: Request, placement: Placement, sizes: Sizes, machine: Machine) -> Account:
+    """Return what torch's own loader would take of RAM with the same settings."""
+    workers, prefetch = request.loader.get("num_workers", 0), request.loader.get("prefetch_factor")
+    count = request.processes
+    lines = [
+        Line(line.name, line.predicted * count, line.note)
+        for line in stock_lines(sizes.loader.batch_bytes, workers, prefetch)
+    ]
+    if placement.tier in IN_RAM:
+        lines.append(Line("rows in RAM", placement.held_bytes * placement.copies(count), ""))
+    return Account("RAM, stock loader", (*lines, _process_line(placement, machine, count)), machine.ram)
+
+
+def gpu_account(
+    request: Request, placement: Placement, sizes: Sizes, machine: Machine, training: tuple[Line, ...]
+) -> Account:
+    """Return what is taken of one GPU; `training` are the lines of what is trained."""
+    lines = [*context_lines()]
+    if placement.tier is Tier.DEVICE:
+        lines.append(Line("rows on the GPU", placement.stored_bytes))
+    lines += [*_batch_lines(request, sizes), *training]
+    return Account("GPU", (*lines, fragmentation_line(tuple(lines))), machine.gpu)
+
+
+def disk_account(placement: Placement, machine: Machine) -> Account | None:
+    """Return what the rows take of the disk; None where they are there already and no disk is to be asked for."""
+    if placement.planned:
+        return Account("disk", (Line("rows", placement.stored_bytes, "as they are stored"),), machine.disk)
+    lines = [] if machine.disk_is_here or not placement.file_bytes else [Line("files", placement.file_bytes)]
+    if placement.written_bytes:
+        lines.append(Line("rows", placement.written_bytes, "what the function makes, written once"))
+    return Account("disk", tuple(lines), machine.disk) if lines else None
+
+
+def sets_that_fit(placement: Placement, ram: Account, gpu: Account | None, disk: Account | None) -> dict[str, int]:
+    """Return how many such data sets fit beside all else into RAM, onto the GPU and on the disk."""
+    found = {}
+    for account, rows, size in (
+        (ram, "rows in RAM", placement.held_bytes or placement.stored_bytes),
+        (gpu, "rows on the GPU", placement.stored_bytes),
+        (disk, "rows", placement.stored_bytes),
+    ):
+        if account is not None and account.free is not None and size:
+            found[account.place] = max(0, account.free - account.without(rows)) // size
+    return found
+
+
+def _tier_lines(placement: Placement, count: int) -> list[Line]:
+    """What the tier takes of RAM."""
+    tier, lines, copies = placement.tier, [], placement.copies(count)
+    if tier in IN_RAM and placement.held_bytes:
+        shared = f"one copy for {count} processes, with share=True" if count > copies else ""
+        each = f"in each of {copies} processes" if copies > 1 else shared
+        lines.append(Line("rows in RAM", placement.held_bytes * copies, each))
+    if tier is Tier.HYBRID or placement.cache_bytes:
+        each = f"{format_size(placement.cache_bytes or 0)} in each of {count} processes" if count > 1 else ""
+        lines.append(Line("cache of rows", (placement.cache_bytes or 0) * count, each))
+    if tier is Tier.MMAP and placement.mapped_bytes:
+        entries = placement.mapped_bytes // _PAGE * _ENTRY
+        lines.append(Line("page tables", entries * count, "8 bytes for each mapped page of 4 KB"))
+        lines.append(Line("page cache", placement.mapped_bytes, "gives way: not counted", counted=False))
+    return lines
+
+
+def _process_line(placement: Placement, machine: Machine, count: int) -> Line:
+    nbytes = _process_bytes(machine, count)
+    if machine.ram_is_here:
+        others = f", and {count - 1} more" if count > 1 else ""
+        return Line("process", nbytes, f"what this one has now{others}")
+    arrays = f", and arrays of {format_size(placement.array_bytes)}" if placement.array_bytes else ""
+    return Line("process", nbytes + placement.array_bytes, f"Python, torch and memload{arrays}")
+
+
+def _process_bytes(machine: Machine, count: int) -> int:
+    """What processes have before they load anything."""
+    return machine.process + (count - 1) * PROCESS_BYTES
+
+
+def _batch_lines(request: Request, sizes: Sizes) -> list[Line]:
+    """Batches on the GPU: with ``device=`` those under way, uncast, and their casts; else what the loop copies."""
+    if not request.uses_gpu:
+        return []
+    loader = sizes.loader
+    made = [Line("transformed batches", 2 * loader.batch_bytes, "the one in use and the next")]
+    if request.tier in GATHERED_ON_GPU:
+        stored = loader.row_bytes * loader.batch_rows
+        note = "the one in use, and the next, with what its cast makes"
+        return [Line("batches", 3 * loader.batch_bytes + stored, note), *(made if sizes.transforms else [])]
+    if request.device is None:
+        return [Line("batches", 2 * loader.batch_bytes, "the one in use, and the next that the loop copies")]
+    return [Line("batches", loader.device_bytes, "under way, ahead and in use"), *(made if sizes.transforms else [])]

@@ -1,0 +1,131 @@
+"""What fits where a plan does not: the same run with other settings, each planned as exactly as the first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from memload.planning.account import Account
+from memload.planning.gpu_account import MOVING, trains_nothing
+from memload.planning.placement import IN_RAM
+from memload.planning.request import Request
+from memload.planning.result import Plan
+from memload.sizes import format_size
+from memload.tiers.tier import Tier
+from memload.training.model_bytes import modules_of
+
+Compute = Callable[[Request], Plan]
+Way = tuple[str, Request]
+
+_CACHE_SHARE = 0.9  # of what is left, that a cache of rows is given
+
+
+def ways_out(request: Request, refused: Plan, compute: Compute) -> tuple[str, ...]:
+    """Return what fits instead, in sentences with figures; empty if the plan itself fits.
+
+    Args:
+        request: what was asked.
+        refused: the plan of it.
+        compute: plans a request.
+    """
+    if refused.fits:
+        return ()
+    found = tuple(_sentence(words, plan) for words, plan in _fitting(request, refused, compute))
+    return found or (_nothing(refused),)
+
+
+def _fitting(request: Request, refused: Plan, compute: Compute) -> Iterator[tuple[str, Plan]]:
+    if refused.ram.fits is False and refused.tier in IN_RAM:
+        for words, changed in _other_tiers(request, refused):
+            plan = compute(changed)
+            if plan.fits:
+                yield words, plan
+    if refused.gpu is not None and refused.gpu.fits is False:
+        for words, changed in _on_the_gpu(request, worth_it=_could_fit(refused)):
+            yield from _first_that_fits(words, changed, compute)
+    elif refused.ram.fits is False:
+        yield from _first_that_fits("", request, compute)
+
+
+def _other_tiers(request: Request, refused: Plan) -> Iterator[Way]:
+    casts = request.ram_casts
+    loader = {**request.loader, "cast": {**(request.loader.get("cast") or {}), **casts}} if casts else request.loader
+    gathered = replace(request, ram_dtype=None, loader=loader)
+    if casts:
+        yield 'tier="ram" as stored, cast while gathering', gathered
+    if any(cast.dtype.itemsize > 2 for cast in casts.values()):
+        halves = {name: replace(cast, dtype=torch.bfloat16) for name, cast in casts.items() if cast.dtype.itemsize > 2}
+        yield 'tier="ram" as bfloat16', replace(request, ram_dtype={**casts, **halves})
+    left = (refused.ram.free or 0) - refused.ram.without("rows in RAM")
+    cache = int(left * _CACHE_SHARE / request.processes)
+    if 0 < cache < refused.data.stored_bytes:
+        share = cache / refused.data.stored_bytes
+        each = f" in each of {request.processes} processes" if request.processes > 1 else ""
+        words = f'tier="hybrid", cache_bytes="{format_size(cache)}": {share:.0%} of the rows stay in RAM{each}'
+        yield words, replace(gathered, tier=Tier.HYBRID, cache_bytes=cache)
+    yield 'tier="mmap", what the page cache holds gives way', replace(gathered, tier=Tier.MMAP)
+
+
+def _on_the_gpu(request: Request, *, worth_it: bool) -> Iterator[Way]:
+    """Ways to take less of a GPU; `worth_it`: whether it helps to take less for batches and activations."""
+    if worth_it:
+        yield "", request
+    if worth_it and request.precision == "float32" and request.model is not None:
+        yield 'precision="bf16-mixed"', replace(request, precision="bf16-mixed")
+    if not request.offload and request.model is not None and any(map(trains_nothing, modules_of(request.model))):
+        yield "frozen models in pinned RAM, on the GPU layer by layer (offload=True)", replace(request, offload=True)
+    if request.tier is Tier.DEVICE:
+        yield "streamed from mapped files", replace(request, tier=Tier.MMAP, device=request.device or "cuda")
+
+
+def _first_that_fits(words: str, request: Request, compute: Compute) -> Iterator[tuple[str, Plan]]:
+    """Give the first that fits of a request and of the same effective batch in smaller and smaller parts."""
+    plan, said = compute(request), [words] if words else []
+    while not plan.fits:
+        size = request.batch_size // 2
+        if request.batch_size % 2 or not _could_fit(plan):
+            return
+        request = replace(
+            request, batch_size=size, accumulate=2 * request.accumulate, sample=_first_rows(request, size)
+        )
+        said = [*([words] if words else []), f"batch_size={size}, {request.accumulate} of them accumulated"]
+        plan = compute(request)
+    yield ", ".join(said), plan
+
+
+def _could_fit(plan: Plan) -> bool:
+    """Whether what does not depend on the batch size leaves any room."""
+    gpu, ram = plan.gpu, plan.ram
+    on_gpu = gpu is None or gpu.free is None or gpu.without(*MOVING, "fragmentation") < gpu.free
+    return on_gpu and (ram.free is None or ram.without("loader", "transformed batches") < ram.free)
+
+
+def _first_rows(request: Request, size: int) -> Any:
+    """The first rows of the sample that was given, if one was."""
+
+    def cut(part: Any) -> Any:
+        if isinstance(part, torch.Tensor):
+            return part[:size] if part.ndim and len(part) == request.batch_size else part
+        if isinstance(part, dict):
+            return {name: cut(value) for name, value in part.items()}
+        return type(part)(map(cut, part)) if type(part) in (list, tuple) else part
+
+    return cut(request.sample)
+
+
+def _sentence(words: str, plan: Plan) -> str:
+    return f"{words}: {', '.join(map(_figures, plan.accounts))}"
+
+
+def _figures(account: Account) -> str:
+    of = "" if account.free is None else f" of {format_size(account.free)}"
+    return f"{account.place} {format_size(account.predicted)}{of}"
+
+
+def _nothing(refused: Plan) -> str:
+    short = [account for account in refused.accounts if account.fits is False]
+    needed = " and ".join(f"{account.place} of {format_size(account.predicted)}" for account in short)
+    return f"nothing that can be changed here does: this needs {needed}"

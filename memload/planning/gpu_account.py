@@ -1,0 +1,265 @@
+"""What is taken of a GPU: batches, models, optimizers, activations, and what CUDA and the allocator take themselves.
+
+    at the start of a step   context | data | batches | weights | optimizer states
+    in the backward pass     ... and activations, which go while gradients come
+    in the optimizer's step  ... and gradients, and temporaries of the step
+
+The last two are not at one time: the larger counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from memload.errors import first_line
+from memload.gpu.memory import CONTEXT
+from memload.planning.account import Line
+from memload.planning.request import Request
+from memload.sizes import format_size
+from memload.training.allocations import nbytes_of
+from memload.training.model_bytes import ModelBytes, Modules, activation_bytes, model_bytes, modules_of
+from memload.training.optimizer_bytes import OptimizerBytes, kept_bytes, optimizer_bytes
+from memload.training.sample_dtypes import SampleDtypeError, telling_dtypes
+from memload.training.steps import LossOf, losses_of
+from memload.training.weightless import Weightless
+
+FRAGMENTATION = 0.15
+"""The share that the caching allocator loses of what comes and goes: the mean over eight language models on an A100.
+
+Source: Guo et al., "GMLake: Efficient and Transparent GPU Memory Defragmentation for Large-scale DNN Training with
+Virtual Memory Stitching", ASPLOS 2024, https://arxiv.org/abs/2401.08156, abstract: 15 % on average, up to 33 %.
+"""
+
+MOVING = ("batches", "transformed batches", "activations", "optimizer's step")
+"""The lines of what comes and goes."""
+
+_CONTAINERS = (torch.nn.Sequential, torch.nn.ModuleList, torch.nn.ModuleDict)
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What training takes, in bytes.
+
+    Attributes:
+        kept: by models and optimizers, from step to step.
+        moving: the most that comes and goes in forward and backward pass, beside gradients.
+        no_optimizer: why what an optimizer keeps is not known; empty where it is.
+        no_moving: why what comes and goes is not known; empty where it is.
+    """
+
+    kept: ModelBytes
+    moving: int
+    no_optimizer: str = ""
+    no_moving: str = ""
+
+
+@dataclass(frozen=True)
+class Training:
+    """What is trained.
+
+    Attributes:
+        models: one module, or several.
+        optimizers: for them: instances, or classes that are given the trained parameters of all models, or of each
+            its own where there are as many as models.
+        loss: the loss of a batch; None: what the one model that trains returns as its ``loss``, or the mean of what it
+            returns for a batch, if it takes the loader's.
+        sample: a batch, whose tensors need no memory; or why there is none.
+        precision: one of `memload.training.weightless.PRECISIONS`.
+        accumulate: batches whose gradients are added up before the optimizer's step.
+        offload: whether models that train nothing stay in pinned RAM, and come layer by layer.
+    """
+
+    models: Modules
+    optimizers: Any
+    loss: Callable[[Any], torch.Tensor] | None
+    sample: Any
+    precision: str
+    accumulate: int
+    offload: bool
+
+    @classmethod
+    def of(cls, request: Request, sample: Any) -> Training | None:
+        """Return what a request trains; None if nothing."""
+        if request.model is None:
+            return None
+        return cls(
+            request.model,
+            request.optimizer,
+            request.loss,
+            sample,
+            request.precision,
+            request.accumulate,
+            request.offload,
+        )
+
+    @property
+    def offloaded_bytes(self) -> int:
+        """Bytes of models that stay in pinned RAM."""
+        return sum(map(_weights, filter(trains_nothing, modules_of(self.models)))) if self.offload else 0
+
+    def counted(self) -> Counted:
+        """Return what is kept and what comes and goes, wherever frozen models are.
+
+        Raises:
+            ValueError: the loss cannot be run without numbers, or is none; or of an optimizer what it keeps is unknown.
+        """
+        modules = modules_of(self.models)
+        with Weightless(modules, self.precision) as light:
+            kept, no_optimizer = self._kept(light, modules)
+            try:
+                return Counted(kept, self._moving(light, modules, kept.gradients), no_optimizer)
+            except SampleDtypeError as error:
+                return Counted(kept, 0, no_optimizer, str(error))
+            except ValueError as error:
+                if self.loss is not None:
+                    raise
+                return Counted(kept, 0, no_optimizer, f"give loss=: {error}")
+
+    def lines(self, counted: Counted) -> tuple[Line, ...]:
+        """Return what it takes of a GPU."""
+        kept, moving = counted.kept, counted.moving
+        beyond = kept.optimizer_temporary - moving
+        of_outputs = "of the mean of what the model returns; a criterion takes more: give loss="
+        return (
+            *self._weight_lines(modules_of(self.models), kept.weights),
+            Line("gradients", kept.gradients),
+            Line("optimizer states", kept.optimizer, counted.no_optimizer, known=not counted.no_optimizer),
+            Line(
+                "activations",
+                moving,
+                counted.no_moving or ("" if self.loss else of_outputs),
+                known=not counted.no_moving,
+            ),
+            *([Line("optimizer's step", beyond, "beyond what activations had")] if beyond > 0 else []),
+        )
+
+    def _kept(self, light: Weightless, modules: list[torch.nn.Module]) -> tuple[ModelBytes, str]:
+        """What is kept, and why what an optimizer keeps is not known, if it is not."""
+        kept, unknown = model_bytes(modules), ""
+        state = temporary = 0
+        for given, one in zip(*self._optimizers(light, modules), strict=True):
+            try:
+                found = optimizer_bytes(one)
+            except ValueError as error:
+                found = OptimizerBytes(kept_bytes(given) if isinstance(given, torch.optim.Optimizer) else 0)
+                unknown = "" if found.state else first_line(error)
+            state, temporary = state + found.state, max(temporary, found.temporary)
+        return replace(kept, optimizer=state, optimizer_temporary=temporary), unknown
+
+    def _weight_lines(self, modules: list[torch.nn.Module], weights: int) -> list[Line]:
+        frozen = list(filter(trains_nothing, modules))
+        whole = sum(map(_weights, frozen))
+        if not self.offload or not frozen:
+            return [Line("parameters", weights, f"{format_size(whole)} of them of frozen models" if whole else "")]
+        layers = max(2 * max(map(_weights, _layers(module))) for module in frozen)
+        return [
+            Line("parameters", weights - whole),
+            Line("offloaded layers", layers, "the largest of a frozen model, and the next that comes"),
+        ]
+
+    def _moving(self, light: Weightless, modules: list[torch.nn.Module], gradients: int) -> int:
+        """The most that comes and goes in the forward and backward pass, beside gradients.
+
+        Raises:
+            ValueError: there is no loss, or no batch for it, or it cannot be run.
+        """
+        accumulating = self.accumulate > 1
+        loss = self._loss(modules)
+        if isinstance(self.sample, str):
+            raise ValueError(self.sample)
+        try:
+            with light.tensors():
+                run = light.running(loss, self.sample)
+                found = activation_bytes(run, modules, accumulating=accumulating)
+        except (RuntimeError, TypeError, NotImplementedError, AttributeError) as error:
+            if self.loss is None:
+                raise ValueError(f"the model does not take the loader's batch ({_told(error)})") from error
+            raise ValueError(
+                f"the loss cannot be run on tensors without numbers ({type(error).__name__}: {error}): leave loss= "
+                "out, and count what activations take by a step on the real batch"
+            ) from error
+        return max(0, found.peak_with_gradients - (0 if accumulating else gradients))
+
+    def _loss(self, modules: list[torch.nn.Module]) -> LossOf:
+        if self.loss is not None:
+            return telling_dtypes(self.loss, modules)
+        frozen = list(filter(trains_nothing, modules))
+        trained = [module for module in modules if module not in frozen]
+        if len(trained) != 1:
+            what = f"{len(trained)} models train" if trained else "no model trains"
+            raise ValueError(f"{what}, so there is no telling what a step is")
+        return losses_of(trained, None, frozen, None, "cpu")[0]
+
+    def _optimizers(
+        self, light: Weightless, modules: list[torch.nn.Module]
+    ) -> tuple[list[Any], list[torch.optim.Optimizer]]:
+        """The optimizers as they were given, and made over parameters without memory."""
+        given = self.optimizers
+        if isinstance(given, Mapping):
+            given = list(given.values())
+        several = list(given) if isinstance(given, list | tuple) else [] if given is None else [given]
+        each_its_own = len(several) == len(modules)
+        made = [
+            light.optimizer(one)
+            if isinstance(one, torch.optim.Optimizer)
+            else _made(one, light.trained([modules[k]] if each_its_own else modules))
+            for k, one in enumerate(several)
+        ]
+        return several, made
+
+
+def _made(kind: Any, parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    """An optimizer of a class, or of a function of parameters.
+
+    Raises:
+        TypeError: it makes none of them.
+    """
+    name = getattr(kind, "__name__", type(kind).__name__)
+    if not callable(kind):
+        raise TypeError(f"optimizer is a torch optimizer, its class, or a function of parameters; got {name}")
+    try:
+        optimizer = kind(parameters)
+    except TypeError as error:
+        raise TypeError(
+            f"optimizer={name} cannot be made of parameters alone ({first_line(error)}): give one that is made, or a "
+            f"function such as lambda parameters: {name}(parameters, lr=0.1)"
+        ) from error
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise TypeError(f"optimizer={name} made a {type(optimizer).__name__}, which is no torch.optim.Optimizer")
+    return optimizer
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {first_line(error)[:90]}"
+
+
+def context_lines() -> tuple[Line, ...]:
+    """Return what CUDA takes for a process."""
+    return (Line("CUDA context", CONTEXT, "kernels and libraries of the process"),)
+
+
+def fragmentation_line(lines: tuple[Line, ...]) -> Line:
+    """Return what the allocator loses between what comes and goes."""
+    moving = sum(line.predicted for line in lines if line.name in MOVING)
+    return Line("fragmentation", round(moving * FRAGMENTATION), f"{FRAGMENTATION:.0%} of what comes and goes")
+
+
+def trains_nothing(module: torch.nn.Module) -> bool:
+    """Whether all parameters of a model are frozen."""
+    return not any(p.requires_grad for p in module.parameters())
+
+
+def _layers(module: torch.nn.Module) -> list[torch.nn.Module]:
+    """The modules that come to the GPU one after the other: children, those of containers and of the whole."""
+    parts = list(module.children())
+    if not parts:
+        return [module]
+    return [layer for part in parts for layer in (_layers(part) if isinstance(part, _CONTAINERS) else [part])]
+
+
+def _weights(module: torch.nn.Module) -> int:
+    return nbytes_of([*module.parameters(), *module.buffers()])

@@ -1,0 +1,264 @@
+"""Where the rows of a planned run lie, and how many bytes they are there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from memload._core import Storage
+from memload.casts.rule import Cast
+from memload.dataset import Dataset
+from memload.engine.cold import SMALL_ROW
+from memload.engine.readers import resolve
+from memload.engine.source import NotNative
+from memload.fields import Field
+from memload.groups.datasets import GroupedDataset
+from memload.planning.request import Request
+from memload.planning.shape import DatasetShape, zero_field
+from memload.results.map_results import DrawingError, Results
+from memload.sizes import parse_size
+from memload.tiers.choosing import RAM_SHARE, Choice, Needs, choose, fits_on_disk
+from memload.tiers.placing import TierOptions, caches_of, needs_of
+from memload.tiers.tier import LEAST_CACHE_BYTES, Tier
+from memload.transforms.mapped import MappedDataset
+
+IN_RAM = (Tier.RAM, Tier.PINNED)
+PAST_CACHE = (Tier.DIRECT, Tier.HYBRID)
+GATHERED_ON_GPU = (Tier.PINNED, Tier.DEVICE)
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The rows of a data set, and the tier that holds them.
+
+    Attributes:
+        dataset: as the loader reads it from its tier.
+        tier: which one; AUTO until `settled`.
+        stored_bytes: of all rows, as they are stored.
+        held_bytes: of the rows that a tier in RAM or on a GPU has to load; what is in memory already is not loaded.
+        cache_bytes: that the caches of the tier "hybrid" may still take in each process; 0 without one, None: what
+            suits the machine.
+        files: that are read, by name.
+        file_bytes: of these.
+        past_bytes: of those that members of a dataset read past the page cache, on tiers of their own.
+        array_bytes: of rows that are in RAM already, whatever the tier.
+        planned: whether the data do not exist yet.
+        casts: whether rows are cast when they are loaded.
+        results: what a function makes of all rows, where "auto" may keep it rather than the rows: of that form, zeros.
+        written_bytes: of results that are written to the disk first.
+        apart: whether each process makes results of its own, which no file has.
+        reason: why "auto" chose the tier; empty where it was given.
+    """
+
+    dataset: Any
+    tier: Tier
+    stored_bytes: int
+    held_bytes: int
+    cache_bytes: int | None
+    files: tuple[str, ...]
+    file_bytes: int
+    array_bytes: int
+    planned: bool
+    casts: bool
+    results: Dataset | None = None
+    written_bytes: int = 0
+    apart: bool = False
+    reason: str = ""
+    past_bytes: int = 0
+
+    @classmethod
+    def of(cls, request: Request) -> Placement:
+        """Return the placement that a request describes.
+
+        Raises:
+            TypeError: the data are a path, or nothing that says how large it is.
+            ValueError: tier, dtypes and cache do not go together.
+        """
+        data, casts = request.data, request.ram_casts
+        if isinstance(data, str | os.PathLike):
+            raise TypeError(f"{str(data)!r} is a path, not a dataset: give memload.open({str(data)!r})")
+        tier = _tier_of(data) if request.tier is None else Tier(request.tier)
+        if casts and tier not in (*IN_RAM, Tier.AUTO):
+            raise ValueError(f'ram_dtype= is for rows that are loaded into RAM: tier="ram", not {str(tier)!r}')
+        if request.cache_bytes is not None and tier is not Tier.HYBRID:
+            raise ValueError(f'cache_bytes= is for tier="hybrid"; the tier is {str(tier)!r}')
+        TierOptions(cache_bytes=request.cache_bytes)  # which checks it
+        dataset = data.zeros() if isinstance(data, DatasetShape) else data
+        planned = dataset is not data
+        fields = _fields(dataset)
+        storages = [] if planned else _storages(fields.values())
+        files = {storage.name: storage.nbytes for storage in storages if storage.mapped}
+        through_cache = {one.name for one in storages if one.mapped and one.tier not in PAST_CACHE}
+        held = recast(dataset, casts) if casts else dataset
+        to_load = [one for key, one in _fields(held).items() if planned or key in casts or _in_files(fields[key])]
+        return cls(
+            dataset=held,
+            tier=tier,
+            stored_bytes=_nbytes(dataset, fields),
+            held_bytes=sum(one.nbytes for one in to_load),
+            cache_bytes=_cache_of(request, tier, fields),
+            files=tuple(files),
+            file_bytes=sum(files.values()),
+            array_bytes=sum(storage.nbytes for storage in storages if not storage.mapped),
+            planned=planned,
+            casts=bool(casts),
+            results=_results_of(data) if tier is Tier.AUTO else None,
+            past_bytes=sum(nbytes for name, nbytes in files.items() if name not in through_cache),
+        )
+
+    def settled(self, free_ram: int, free_disk: int, processes: int) -> Placement:
+        """Return the placement with what "auto", and a cache without a size, come to.
+
+        Args:
+            free_ram: bytes that rows may take, of all processes together.
+            free_disk: bytes free where a cache of transformed rows would go.
+            processes: on the machine.
+
+        Raises:
+            ValueError: rows are to be cast ahead, and RAM does not hold them.
+        """
+        if self.tier is Tier.AUTO:
+            choice = self.choice(free_ram, free_disk, processes)
+            if choice.of_results:
+                return self._of_results(choice, free_disk)
+            if self.casts and choice.tier is not Tier.RAM:
+                raise ValueError(
+                    f"rows are cast ahead only where they are kept in RAM, and these are not ({choice.reason}): leave "
+                    "ram_dtype= out, and give the loader cast="
+                )
+            return replace(self, tier=choice.tier, cache_bytes=choice.cache_bytes, reason=choice.reason)
+        if self.cache_bytes is None:
+            whole = self.stored_bytes + self.stored_bytes // 8 + LEAST_CACHE_BYTES
+            return replace(self, cache_bytes=max(LEAST_CACHE_BYTES, min(int(RAM_SHARE * free_ram / processes), whole)))
+        return self
+
+    def choice(self, free_ram: int, free_disk: int, processes: int = 1) -> Choice:
+        """Return what "auto" chooses, by the matrix of docs/tiers.md."""
+        rows = self.stored_bytes
+        if self.planned:
+            needs = Needs(rows, rows, cast=self.held_bytes if self.casts else 0)
+        else:
+            needs = replace(needs_of(_fields(self.dataset), {}), rows=rows, cast=self.held_bytes if self.casts else 0)
+            if self.casts:
+                needs = replace(needs, stored=rows)
+        made = 0 if self.results is None else self.results.nbytes
+        needs = replace(needs, transformed=made, shared=fits_on_disk(made, free_disk))
+        return choose(needs, free_ram, free_disk, processes)
+
+    def _of_results(self, choice: Choice, free_disk: int) -> Placement:
+        """The placement of what a function made of the rows, which is all that the loader reads."""
+        assert self.results is not None
+        made, in_ram = self.results.nbytes, choice.tier is Tier.RAM
+        return replace(
+            self,
+            dataset=self.results,
+            tier=choice.tier,
+            stored_bytes=made,
+            held_bytes=made if in_ram else 0,
+            written_bytes=0 if in_ram else made,
+            apart=in_ram and not fits_on_disk(made, free_disk),
+            reason=choice.reason,
+        )
+
+    def copies(self, processes: int) -> int:
+        """Return how many copies of its rows so many processes have in RAM."""
+        return processes if self.apart or self.tier is Tier.PINNED else 1
+
+    @property
+    def reads_past_cache(self) -> bool:
+        """Whether rows may be read past the page cache: where the tier does so, and large rows that nobody read yet."""
+        if self.tier in PAST_CACHE or (self.tier is Tier.MMAP and self.past_bytes):
+            return True
+        large = max((field.row_bytes for field in _fields(self.dataset).values()), default=0) > SMALL_ROW
+        return self.tier is Tier.MMAP and self.mapped_bytes > 0 and large
+
+    @property
+    def mapped_bytes(self) -> int:
+        """Bytes of files that are mapped, and that the page cache can hold."""
+        return self.written_bytes or (self.stored_bytes if self.planned else self.file_bytes - self.past_bytes)
+
+
+def recast(dataset: Any, casts: Mapping[str, Cast]) -> Dataset:
+    """Return a dataset of the same form in which some fields have other dtypes, and read as zeros.
+
+    Raises:
+        TypeError: it is no memload dataset.
+        KeyError: there is no such field.
+    """
+    if not isinstance(dataset, Dataset):
+        raise TypeError(f"ram_dtype= is for the datasets of memload, not for {type(dataset).__name__}")
+    fields: dict[str, Field] = dict(dataset.fields)
+    for name, cast in casts.items():
+        if name not in fields:
+            raise KeyError(f"ram_dtype= names the field {name!r}; the dataset has {', '.join(map(repr, fields))}")
+        fields[name] = zero_field(name, cast.dtype, fields[name].shape, len(dataset))
+    return replace(dataset, fields=fields)
+
+
+def _results_of(data: Any) -> Dataset | None:
+    """A dataset of zeros of the form that a function gives rows; None without one, or if it is not to be kept."""
+    if not isinstance(data, MappedDataset) or not len(data):
+        return None
+    try:
+        results = Results(data)
+        fields = {name: _form_of(value) for name, value in results.first.items()}
+        return DatasetShape(results.rows, fields).zeros()
+    except (DrawingError, TypeError):  # random numbers, or samples that no cache takes: it runs for every batch
+        return None
+
+
+def _form_of(batch: Any) -> tuple[Any, tuple[int, ...]]:
+    """Dtype and shape of the row of a batch of one; of a text those of its bytes."""
+    if isinstance(batch, torch.Tensor):
+        return batch.dtype, tuple(batch.shape[1:])
+    return torch.uint8, (len(batch[0].encode()),)
+
+
+def _tier_of(data: Any) -> Tier:
+    """The tier that a dataset was opened on; files and arrays are read where they are."""
+    tier = getattr(data, "tier", None)
+    return tier if isinstance(tier, Tier) and tier is not Tier.RAM else Tier.MMAP
+
+
+def _cache_of(request: Request, tier: Tier, fields: Mapping[Any, Field]) -> int | None:
+    """What caches of rows may take, beside what those in this process, if it is what is planned for, have already."""
+    if request.cache_bytes is not None:
+        return parse_size(request.cache_bytes)
+    caches = caches_of(fields.values())
+    if not caches or (request.tier is not None and tier is not Tier.HYBRID):
+        return None if tier is Tier.HYBRID else 0
+    there = 0 if request.ram is not None else sum(int(cache.stats()["bytes"]) for cache in caches)
+    return max(0, sum(cache.budget for cache in caches) - there)
+
+
+def _fields(dataset: Any) -> dict[Any, Field]:
+    """The fields of a dataset, of all members where it has several, by a key of their own.
+
+    Raises:
+        TypeError: it has none that can be read in place.
+    """
+    if isinstance(dataset, Dataset):
+        return dict(dataset.fields)
+    if isinstance(dataset, GroupedDataset):
+        return {(member, name): one for member, ds in dataset.members.items() for name, one in ds.fields.items()}
+    try:
+        return dict(resolve(dataset).fields)
+    except NotNative as answer:
+        raise TypeError(f"only what the native engine reads can be planned. {answer}") from None
+
+
+def _in_files(field: Field) -> bool:
+    return any(storage.mapped for storage in field.column.storages)
+
+
+def _nbytes(dataset: Any, fields: Mapping[Any, Field]) -> int:
+    return dataset.nbytes if isinstance(dataset, GroupedDataset) else sum(one.nbytes for one in fields.values())
+
+
+def _storages(fields: Iterable[Field]) -> list[Storage]:
+    """What fields are read from, each once."""
+    return list(dict.fromkeys(storage for field in fields for storage in field.column.storages))

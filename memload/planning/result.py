@@ -1,0 +1,111 @@
+"""The answer of memload.plan: figures to compute with, and a table to read."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from memload.planning.account import Account, Line, rows_of
+from memload.planning.loader_bytes import LoaderBytes
+from memload.planning.machine import Machine
+from memload.sizes import format_size
+from memload.tiers.tier import Tier
+
+MARGIN = 0.1
+"""What is asked for beyond the prediction, which tests hold to 10 %."""
+
+
+@dataclass(frozen=True, repr=False)
+class Plan:
+    """What a run will take. Made by `memload.plan`; printed, a table.
+
+    Attributes:
+        data: bytes per row, per batch and per slot.
+        tier: where the rows are kept.
+        tier_reason: why tier="auto" chose it, in a sentence; empty where it was given.
+        processes: on this machine.
+        machine: what may be used.
+        ram: what is taken of RAM, by all processes together.
+        stock: what torch's DataLoader would take of RAM with the same settings.
+        gpu: what is taken of one GPU; None if nothing is put there.
+        disk: what the data take of the disk; None where they are there already.
+        sets: how many such data sets would fit, beside all else: by "RAM", "GPU" and "disk".
+        ways_out: where something does not fit: what does, each with its figures.
+    """
+
+    data: LoaderBytes
+    tier: Tier
+    tier_reason: str
+    processes: int
+    machine: Machine
+    ram: Account
+    stock: Account
+    gpu: Account | None
+    disk: Account | None
+    sets: Mapping[str, int]
+    ways_out: tuple[str, ...] = ()
+
+    @property
+    def accounts(self) -> tuple[Account, ...]:
+        """The accounts of RAM, GPU and disk; without those that are None."""
+        return tuple(account for account in (self.ram, self.gpu, self.disk) if account is not None)
+
+    @property
+    def lines(self) -> tuple[Line, ...]:
+        """All lines of RAM, GPU and disk."""
+        return tuple(itertools.chain.from_iterable(account.lines for account in self.accounts))
+
+    @property
+    def fits(self) -> bool:
+        """Whether all of it fits; memory and disk whose free space is unknown count as fitting."""
+        return all(account.fits is not False for account in self.accounts)
+
+    @property
+    def mem(self) -> str:
+        """What to ask a batch scheduler for: ``--mem=12G`` in GiB, the prediction and a tenth."""
+        return f"--mem={_gibibytes(self.ram.predicted * (1 + MARGIN))}G"
+
+    def __repr__(self) -> str:
+        return "\n".join(self._text())
+
+    def _text(self) -> Iterator[str]:
+        data = self.data
+        yield (
+            f"{data.rows:,} rows of {format_size(data.row_bytes)}, {format_size(data.stored_bytes)} in all; batches of "
+            f"{data.batch_rows:,} rows, {format_size(data.batch_bytes)}; slots of {format_size(data.slot_bytes)}"
+        )
+        yield from _table([("", "predicted", "free", ""), *self._rows()])
+        if self.tier_reason:
+            yield f"Chosen: {self.tier_reason}."
+        if self.sets:
+            yield f"Such data sets that fit: {', '.join(f'{place} {count:,}' for place, count in self.sets.items())}."
+        yield f"Ask for {self.mem}{self._more_for_the_cache()}."
+        if self.ways_out:
+            yield "Refused. What fits:"
+            yield from (f"  - {way}" for way in self.ways_out)
+
+    def _rows(self) -> Iterator[tuple[str, str, str, str]]:
+        for account in (self.ram, self.stock, self.gpu, self.disk):
+            if account is not None:
+                yield from rows_of(account)
+
+    def _more_for_the_cache(self) -> str:
+        cache = sum(line.predicted for line in self.ram.lines if not line.counted)
+        if not cache:
+            return ""
+        whole = _gibibytes(self.ram.predicted * (1 + MARGIN) + cache)
+        if f"--mem={whole}G" == self.mem:
+            return ""
+        return f"; with --mem={whole}G the page cache can hold the whole data set"
+
+
+def _gibibytes(nbytes: float) -> int:
+    return math.ceil(nbytes / 2**30)
+
+
+def _table(rows: list[tuple[str, str, str, str]]) -> Iterator[str]:
+    first = max(len(name) for name, *_ in rows)
+    for name, predicted, free, note in rows:
+        yield f"{name:<{first}}  {predicted:>10}  {free:>9}  {note}".rstrip()
