@@ -144,6 +144,7 @@ def _borrow(name: str, lent: _Lent, dtype: torch.dtype, shape: tuple[int, ...], 
     except ValueError as error:
         raise ValueError(f"field {name!r}: {error}") from None
     row_bytes = math.prod(row_shape) * dtype.itemsize
+    stride = stride if row_bytes else 0  # rows without bytes have a stride all the same, of memory that nobody has
     span = (rows - 1) * stride + row_bytes if rows else 0
     storage, offset = _storage(name, lent, span)
     return Field(dtype, tuple(row_shape), Column(row_bytes, [(storage, offset, rows, stride)]))
