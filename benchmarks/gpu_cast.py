@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from gpu_common import MB, GpuBench, device_copy, faster, gpu_arguments, take_turns
+from gpu_common import MB, GpuBench, compiled_or_none, device_copy, faster, gpu_arguments, take_turns
 
 from memload.casts.cast_stim import cast_stim
 from memload.casts.rule import Cast
@@ -35,8 +35,9 @@ def contestants(x: torch.Tensor, dtype: torch.dtype, *, compiled: bool) -> dict[
     }
     if compiled:
         torch.compiler.reset()  # each size is compiled on its own: torch would give up after eight variants
-        fused = torch.compile(eager, dynamic=False)
-        calls["compiled"] = lambda: fused(x, dtype)
+        fused = compiled_or_none(eager, x, dtype)
+        if fused is not None:
+            calls["compiled"] = lambda: fused(x, dtype)
     return calls
 
 
@@ -80,10 +81,11 @@ def main() -> None:
     bench = GpuBench(parser.parse_args())
     for megabytes in (1,) if bench.args.quick else MEGABYTES:
         for dtype in (dtype for dtype in DTYPES if fits(bench, megabytes, dtype)):
-            measure(bench, megabytes, dtype)
+            bench.attempt(f"{megabytes} MB", measure, bench, megabytes, dtype)
             if bench.device.type == "cuda":
                 torch.cuda.empty_cache()
     bench.save()
+    bench.end()
 
 
 if __name__ == "__main__":

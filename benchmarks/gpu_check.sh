@@ -94,6 +94,7 @@ echo "== tests ($SECONDS s)"
 mapfile -t tests < <(grep -l 'mark\.gpu' "$repo"/tests/test_*.py)
 export PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 # what else is installed there may warn, and warnings are errors
 gpu_tests=("$python" -m pytest -c "$repo/pyproject.toml" --rootdir "$repo" -p no:cacheprovider -q --tb=short -m gpu)
+gpu_tests+=(-o faulthandler_timeout=45) # a test that hangs shows where, though it be killed
 filling=$repo/tests/test_batch_size_gpu.py
 
 # run_tests FILE

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 import time
+import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -38,6 +40,22 @@ class GpuBench(Bench):
         super().__init__(args)
         self.device = device_of(args.device)
         self.about = {"gpu": gpu_facts(self.device)}
+        self._failed: list[str] = []
+
+    def attempt(self, case: str, part: Callable[..., object], *given: Any) -> None:
+        """Does one part of the run. If it fails, that is told and kept among the figures, and the next part follows."""
+        try:
+            part(*given)
+        except Exception as error:  # whatever it is: a machine with a GPU is rarely at hand, and the rest is as good
+            traceback.print_exc()
+            said = f"{type(error).__name__}: {error}".splitlines()[0]
+            self._failed.append(f"{case}, {part.__name__}")
+            self.add(case, f"{part.__name__} did not get to its end: {said}", error=f"{part.__name__}: {said}")
+
+    def end(self) -> None:
+        """Ends the run, with a status other than 0 if a part of it failed."""
+        if self._failed:
+            sys.exit(f"{self.name}: did not get to their end, see above: {'; '.join(self._failed)}")
 
     def add(self, case: str, text: str, **figures: Any) -> None:
         """Keeps one answer, prints it, and writes the JSON as it is by now: the run may be ended at any moment."""
@@ -122,6 +140,17 @@ def device_copy(moved: int, device: torch.device) -> Callable[[], torch.Tensor]:
     source = torch.ones(max(1, moved // 2), dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     return lambda: target.copy_(source)
+
+
+def compiled_or_none(fn: Callable[..., Any], *example: Any) -> Callable[..., Any] | None:
+    """What torch.compile makes of a function, once called with an example; None, and a word, where it cannot."""
+    try:
+        made: Callable[..., Any] = torch.compile(fn, dynamic=False)
+        made(*example)
+    except Exception as error:  # no compiler, no headers of Python, a Triton that does not find the driver
+        print(f"torch.compile is left out: {str(error).strip().splitlines()[:1]}", flush=True)
+        return None
+    return made
 
 
 class PinnedCopies:

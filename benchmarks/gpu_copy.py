@@ -55,8 +55,9 @@ def measure(bench: GpuBench, nbytes: int) -> None:
 def main() -> None:
     bench = GpuBench(gpu_arguments("pinned copies", rounds=5).parse_args())
     for megabytes in (0.25,) if bench.args.quick else MEGABYTES:
-        measure(bench, int(megabytes * MB))
+        bench.attempt(f"{megabytes:g} MB", measure, bench, int(megabytes * MB))
     bench.save()
+    bench.end()
 
 
 if __name__ == "__main__":

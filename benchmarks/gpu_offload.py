@@ -104,8 +104,9 @@ def measure(bench: GpuBench, repeats: int) -> None:
 def main() -> None:
     bench = GpuBench(gpu_arguments("a teacher that lives in RAM", rounds=3).parse_args())
     for repeats in REPEATS[:1] if bench.args.quick else REPEATS:
-        measure(bench, repeats)
+        bench.attempt(f"{repeats} repeats", measure, bench, repeats)
     bench.save()
+    bench.end()
 
 
 if __name__ == "__main__":

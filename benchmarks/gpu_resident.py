@@ -133,9 +133,10 @@ def main() -> None:
         for case in cases:
             ds = case.workload.open(case.folder)
             for measure in (measure_device, measure_pinned, measure_first_batch, measure_memory):
-                measure(bench, case, ds)
+                bench.attempt(case.name, measure, bench, case, ds)
                 if bench.device.type == "cuda":
                     torch.cuda.empty_cache()
+    bench.end()
 
 
 if __name__ == "__main__":

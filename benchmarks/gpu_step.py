@@ -103,7 +103,8 @@ def main() -> None:
     with bench.cases() as cases:
         for case in cases:
             for repeats in REPEATS[:1] if bench.args.quick else REPEATS:
-                measure(bench, case, repeats)
+                bench.attempt(case.name, measure, bench, case, repeats)
+    bench.end()
 
 
 if __name__ == "__main__":

@@ -16,6 +16,8 @@ from typing import Any
 
 def lines(found: dict[str, Any]) -> Iterator[str]:
     for figure in found["figures"]:
+        if "error" in figure:
+            yield f"{found['benchmark']:13} {figure['case']:22} did not get to its end: {figure['error']}"
         if "found" not in figure:
             continue
         spread, target = figure["found"], figure["target"]

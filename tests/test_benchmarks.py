@@ -93,6 +93,38 @@ def test_the_gpu_benchmarks_run_on_a_cpu_and_their_figures_make_one_table(tmp_pa
     assert "missing.json: missing" in shown
 
 
+FAILING = """
+import sys
+sys.path.insert(0, sys.argv.pop(1))
+from gpu_common import GpuBench, compiled_or_none, gpu_arguments
+from memload.commands.measure import Spread
+
+def fails():
+    raise ValueError("no such thing\\nand more")
+
+bench = GpuBench(gpu_arguments("?", rounds=1).parse_args())
+bench.attempt("first", fails)
+bench.attempt("second", bench.judge, "second", "a figure", Spread.of([2.0]), 1)
+assert compiled_or_none(fails) is None
+bench.end()
+"""
+
+
+def test_a_part_of_a_gpu_benchmark_that_fails_is_told_and_the_next_one_follows(tmp_path):
+    kept = tmp_path / "parts.json"
+    done = run(FAILING, str(BENCHMARKS), "--device", "cpu", "--out", str(kept))
+    assert done.status == 1
+    assert "first, fails" in done.err
+    failed, found = json.loads(kept.read_text())["figures"]
+    assert failed["error"] == "fails: ValueError: no such thing"
+    assert found["found"]["median"] == 2
+    table = subprocess.run(
+        [sys.executable, BENCHMARKS / "gpu_table.py", kept], capture_output=True, text=True, timeout=60
+    )
+    assert "did not get to its end: fails: ValueError: no such thing" in table.stdout
+    assert "met" in table.stdout
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("script", QUICK)
 def test_the_benchmark_runs(script, tmp_path):
