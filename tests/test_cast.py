@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -336,6 +339,26 @@ def test_without_a_device_the_state_says_so_or_names_the_missing_module() -> Non
         return
     assert not state.usable
     assert "no CUDA device" in state.reason or "built when nvcc is found" in state.reason
+
+
+def test_the_module_is_asked_about_a_device_that_torch_has_made_current(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+
+    @contextlib.contextmanager
+    def current(device: int) -> Iterator[None]:
+        done.append(f"{device} is current")
+        yield
+        done.append("the one before is")
+
+    def asked(device: int) -> str:
+        done.append(f"asked about {device}")
+        return ""
+
+    monkeypatch.setattr(torch.cuda, "device", current)  # there is no GPU to ask
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(cuda_module, "cuda_module", lambda: SimpleNamespace(unusable_reason=asked))
+    assert cuda_module._unusable_reason.__wrapped__(1) == ""
+    assert done == ["1 is current", "asked about 1", "the one before is"]
 
 
 def test_the_fallback_warns_once_for_each_reason() -> None:

@@ -82,6 +82,8 @@ def test_memory_that_cannot_be_pinned_and_errors_that_nobody_knows_keep_their_ca
     with pytest.raises(memload.DeviceError, match="could not be pinned") as found:
         raise_in_words(RuntimeError("cudaHostAlloc failed: cudaErrorMemoryAllocation"), "making slots", CUDA)
     assert "cudaHostAlloc" in str(found.value.__cause__)
+    with pytest.raises(memload.DeviceError, match=r"driver has no memory left.*pinned"):  # torch names no call
+        raise_in_words(RuntimeError("CUDA error: out of memory\nCUDA kernel errors might ..."), "making slots", CUDA)
     unknown = RuntimeError("CUDA error: something new")
     with pytest.raises(RuntimeError) as kept:
         raise_in_words(unknown, "copying a batch", CUDA)

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from memload import Augment, Cast
+from memload.gpu import gathering, kernels
 from memload.gpu.gathering import expand_windows, gather_rows
 
 STORED = torch.arange(7 * 4 * 5 * 3).remainder(251).to(torch.uint8).view(7, 4, 5, 3)
@@ -51,3 +52,21 @@ def test_what_is_no_row_or_does_not_fit_is_refused():
         expand_windows(STORED, NUMBERS, STEPS, RULES[3])
     with pytest.raises(ValueError, match="its shape is"):
         gather_rows(STORED, NUMBERS, out=torch.empty(3))
+
+
+def test_rows_too_long_for_the_kernel_that_copies_are_copied_by_torch(monkeypatch):
+    launched = []
+    monkeypatch.setattr(gathering, "kernels_serve", lambda device: True)  # as on a GPU
+    monkeypatch.setattr(gathering, "_readable", lambda *tensors: True)
+    monkeypatch.setattr(gathering, "_address", lambda tensor, device: 0)
+    monkeypatch.setattr(gathering, "cast_rows", lambda stored, *_, **__: launched.append(stored.dtype))
+    monkeypatch.setattr(kernels, "_MOST_ELEMENTS", 8 * 60)
+    rule = Cast(torch.float32, scale=0.5)
+    for dtype, there in ((torch.int32, True), (torch.int64, False)):
+        stored = STORED.to(dtype)
+        for given in (None, rule):  # no kernel casts from these: rows are copied first
+            launched.clear()
+            got = gather_rows(stored, NUMBERS, given)
+            assert bool(launched) == there
+            if not there:
+                assert torch.equal(got, stored[NUMBERS] if given is None else rule.apply(stored[NUMBERS]))

@@ -21,11 +21,12 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sequential
 
 import memload
 from memload.engine.readers import resolve
+from memload.gpu import pinned_memory
 from memload.gpu.bringing import does_not_fit
 from memload.gpu.frames import FrameIndex, frames_of
 from memload.gpu.near import NearColumn
 from memload.gpu.near_batches import NearBatches, NearSettings
-from memload.gpu.pinned_memory import _unpin, near_fields
+from memload.gpu.pinned_memory import PinnedMemory, _unpin, near_fields
 from memload.gpu.simulated import SimulatedInterface
 from memload.sampling.batch_sizes import BatchSizes
 from memload.transforms.seeding import PassSeed
@@ -453,6 +454,24 @@ def test_each_read_of_rows_on_a_device_is_told_so_that_their_memory_stays_until_
     told.column.gather(np.array([1]), here.data_ptr(), here.nbytes)
     assert torch.equal(here, near[1]["x"])
     assert len(READS) == 3
+
+
+@pytest.mark.parametrize("moved", [0, 4096, None])
+def test_pinned_memory_is_seen_by_a_device_that_reads_it_at_its_own_address(monkeypatch, moved):
+    memory = PinnedMemory(3, 5, CPU)
+    memory.device, asked = torch.device("cuda", 1), []
+
+    def mapped_address(address, device):
+        asked.append(device)
+        if moved is None:
+            raise RuntimeError("cudaHostGetDevicePointer failed: cudaErrorInvalidValue (invalid argument)")
+        return address + moved
+
+    module = SimpleNamespace(mapped_address=mapped_address)
+    monkeypatch.setattr(pinned_memory, "cuda_module", lambda: module)  # there is no GPU to ask
+    monkeypatch.setattr(torch, "as_tensor", lambda given, device: memory.table)
+    assert (memory.seen() is memory.table) == (moved == 0)
+    assert asked == [1]
 
 
 def test_pinned_memory_goes_back_after_every_stream_that_reads_it_and_not_in_a_forked_child(monkeypatch):

@@ -69,7 +69,8 @@ def _unusable_reason(device: int) -> str:
     capability = torch.cuda.get_device_capability(device)
     if capability < _OLDEST_CAPABILITY:
         return f"{torch.cuda.get_device_name(device)} has compute capability {capability[0]}.{capability[1]}, below 7.5"
-    return str(cuda_module().unusable_reason(device))
+    with torch.cuda.device(device):  # so that torch, not the module, makes another device current, and takes it back
+        return str(cuda_module().unusable_reason(device))
 
 
 @functools.cache

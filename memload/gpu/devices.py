@@ -32,6 +32,7 @@ _LASTING = {
     "uncorrectable ECC": "the GPU's memory has a fault",
     "cudaErrorECCUncorrectable": "the GPU's memory has a fault",
 }
+_DRIVER_FULL = ("CUDA error: out of memory",)  # torch's own allocator says "CUDA out of memory"
 _PINNING = ("cudaHostAlloc", "cudaHostRegister", "pin_memory", "pinned memory")
 
 
@@ -160,6 +161,12 @@ def raise_in_words(error: RuntimeError, doing: str, device: torch.device) -> NoR
             f"{doing} on {device}: an error that an earlier kernel left behind ({said}): {meaning}. CUDA reports it "
             "at whatever call comes next, here memload's. Run again with CUDA_LAUNCH_BLOCKING=1 to see which kernel "
             "it was; this process cannot use the GPU any more"
+        ) from error
+    if any(sign in str(error) for sign in _DRIVER_FULL):
+        raise DeviceError(
+            f"{doing} on {device}: the driver has no memory left ({said}), either of the device, beside what torch has "
+            "of it, or of RAM that can be pinned. A smaller depth= or batch takes less of both; nvidia-smi shows who "
+            "else is on the device, and a container's memory limit is a limit for pinned RAM, too"
         ) from error
     if any(sign in str(error) for sign in _PINNING):
         raise DeviceError(

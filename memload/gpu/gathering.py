@@ -13,7 +13,7 @@ import torch
 from memload.casts.rule import Cast
 from memload.gpu.casting import cast_on_device
 from memload.gpu.cuda_module import cuda_module
-from memload.gpu.kernels import cast_rows, has_kernel, kernels_serve
+from memload.gpu.kernels import cast_rows, copies_rows, has_kernel, kernels_serve
 
 
 def gather_rows(
@@ -102,7 +102,8 @@ def _gathered(
     _check_numbers(stored, numbers, steps)
     device = device or (stored.device if stored.device.type == "cuda" else numbers.device)
     shape = (len(numbers), *(() if steps is None else (len(steps),)), *stored.shape[1:])
-    if not kernels_serve(device) or not _readable(stored, numbers, steps):
+    served = kernels_serve(device) and _readable(stored, numbers, steps)
+    if not served or (rule is None and not copies_rows(stored)):
         return _by_torch(stored, numbers, steps, rule, out, seeds, device)
     if rule is not None and not _fused(rule, stored, steps):
         made = _gathered(stored, numbers, steps, None, None, None, device)

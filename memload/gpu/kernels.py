@@ -19,7 +19,7 @@ from memload.gpu.remembered import Remembered
 
 _FROM = frozenset({torch.uint8, torch.int8, torch.int16, torch.uint16, torch.float16, torch.float32})
 _TO = frozenset({torch.bfloat16, torch.float16, torch.float32})
-_MOST_ELEMENTS = 2**31  # of a row
+_MOST_ELEMENTS = 2**31  # of a row; of one that is copied, bytes
 
 KernelRule = tuple[str, str, str, float, float, int, int, int]
 """From, to, how, scale, offset, address of means and deviations, channels, and elements from one to the next."""
@@ -36,6 +36,11 @@ def has_kernel(rule: Cast, dtype: torch.dtype, row_shape: Sequence[int]) -> bool
     """Whether a kernel casts rows of this dtype and shape by this rule, pixels that change their places apart."""
     known = type(rule) is Cast and dtype in _FROM and rule.dtype in _TO
     return known and math.prod(row_shape) < _MOST_ELEMENTS
+
+
+def copies_rows(stored: torch.Tensor) -> bool:
+    """Whether a kernel copies rows as long as these."""
+    return math.prod(stored.shape[1:]) * stored.element_size() < _MOST_ELEMENTS
 
 
 def kernel_rule(rule: Cast, dtype: torch.dtype, row_shape: Sequence[int], device: torch.device) -> KernelRule:

@@ -23,6 +23,7 @@ from torch.utils.dlpack import from_dlpack
 from memload._core import Column, Storage, Windows, withheld
 from memload.errors import DeviceError
 from memload.fields import Field, Lender
+from memload.gpu.cuda_module import cuda_module
 from memload.gpu.frames import FrameIndex, Numbers, frames_of
 from memload.gpu.near import NearColumn, NearField
 from memload.sizes import format_size
@@ -94,14 +95,29 @@ class PinnedMemory:
         self._read[stream.cuda_stream] = event
 
     def seen(self) -> torch.Tensor | None:
-        """Return the table as a tensor of the device, which keeps this alive; None where torch makes no such tensor."""
+        """Return the table as a tensor of the device, which keeps this alive.
+
+        None where torch makes no such tensor, or the device reads the memory at another address than the CPU.
+        """
         if self.device.type != "cuda" or not self.table.numel():
             return self.table
+        address = self.table.data_ptr()
         try:
+            if _address_there(address, self.device) != address:
+                return None
             seen = torch.as_tensor(_AsCuda(self), device=self.device)
         except (RuntimeError, TypeError, ValueError):
             return None
-        return seen if seen.data_ptr() == self.table.data_ptr() else None  # else it is a copy
+        return seen if seen.data_ptr() == address else None  # else it is a copy
+
+
+def _address_there(address: int, device: torch.device) -> int:
+    """Where a device reads memory that is registered with the driver: not on all systems where the CPU does."""
+    try:
+        module = cuda_module()
+    except ImportError:
+        return address  # torch cannot tell
+    return int(module.mapped_address(address, device.index))
 
 
 class _AsCuda:
