@@ -40,7 +40,7 @@ fields state casts.augment engine.pipelined ragged_rows.samples sampling.planned
     transforms.drawing_free transforms.mapped transforms.pace transforms.reseeding transforms.surroundings
     transport.grids transport.storages
 casts.rule
-casts.native gpu.devices gpu.driver gpu.frames gpu.static_buffers
+casts.native gpu.cuda_module gpu.devices gpu.driver gpu.frames gpu.static_buffers
 gpu.near gpu.ways
 windows batches.collating gpu.pinned_memory ragged_rows.transport shards.rows shards.safetensors_header
     sources.hdf5_filters sources.members sources.tile_blocks sources.zarr_layout tiers.storages
@@ -58,7 +58,7 @@ shards.growing_set
 shards.stream
 shards.writer
 results.computed sources.formats
-batches.gathered gpu.cuda_module results.cache_files
+batches.gathered results.cache_files
 batches.layout casts.cast_stim engine.watches gpu.simulated gpu.torch_interface
 casts.batches casts.float32_view engine.source gpu.kernels gpu.placing gpu.ring gpu.target offloading.weights
     tiers.loading
