@@ -162,13 +162,35 @@ def test_each_tensor_of_a_safetensors_file_is_a_field(tmp_path):
     [
         ({"a": torch.zeros(3, 2), "b": torch.zeros(4)}, ValueError, "a: 3, b: 4|b: 4, a: 3"),
         ({"a": torch.tensor(1.0)}, memload.FormatError, "single number"),
-        ({}, memload.FormatError, "no tensors"),
+        ({}, memload.FormatError, "holds no arrays"),
     ],
 )
 def test_a_safetensors_file_that_is_no_table_says_why(tmp_path, tensors, error, message):
     save_file(tensors, tmp_path / "x.safetensors")
     with pytest.raises(error, match=message):
         memload.open(tmp_path / "x.safetensors")
+
+
+def test_tensors_of_a_safetensors_file_are_picked_by_key(tmp_path):
+    path = tmp_path / "x.safetensors"
+    tensors = {"train.x": torch.rand(4, 2), "y": torch.arange(4), "mean": torch.rand(2), "rate": torch.tensor(30.0)}
+    save_file(tensors, path)
+    with pytest.raises((ValueError, memload.FormatError), match=r"pick those that belong together by key="):
+        memload.open(path)
+    ds = memload.open(path, key=["y", "train.x"])
+    assert torch.equal(rows_of(ds, "train.x"), tensors["train.x"])
+    assert torch.equal(rows_of(ds, "y"), tensors["y"])
+    assert list(memload.open(path, key="train.x", field="x").fields) == ["x"]
+    assert list(memload.open(path, key={"t": "y"}).fields) == ["t"]
+    with pytest.raises(KeyError, match=r"nothing is named 'z'; there are"):
+        memload.open(path, key="z")
+
+
+@pytest.mark.parametrize("stated", [{}, {"key": "x"}, {"field": "x"}])
+def test_a_folder_of_files_says_how_to_open_them_whatever_is_stated(tmp_path, stated):
+    np.save(tmp_path / "a.npy", np.zeros(3))
+    with pytest.raises(memload.ShardFormatError, match=r"no index\.json here.*by a pattern: memload\.open\(.*\*\.npy"):
+        memload.open(tmp_path, **stated)
 
 
 UNCOUNTABLE = [
@@ -205,7 +227,7 @@ def test_bare_rows_and_tensors_whose_sizes_overflow_are_refused(tmp_path):
         memload.write(tmp_path / "s", {"x": torch.empty(2, 0, 2**61)})
 
 
-@pytest.mark.parametrize("options", [{"offset": 8}, {"field": "x"}])
+@pytest.mark.parametrize("options", [{"offset": 8}, {"trust": True}])
 def test_what_a_format_states_itself_is_not_to_be_given(tmp_path, options):
     save_file({"a": torch.zeros(3, 2)}, tmp_path / "x.safetensors")
     with pytest.raises(TypeError, match=f"leave out {next(iter(options))}="):

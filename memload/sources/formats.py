@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from memload.errors import FormatError
 from memload.fields import Field, check_name
+from memload.shards.index import INDEX_NAME
 from memload.shards.reading import open_shards
 from memload.sources.arrow_file import FILE_MAGIC as ARROW_MAGIC
 from memload.sources.arrow_file import SPLITS, STATE, arrow_names, open_arrow, open_saved
@@ -21,7 +22,7 @@ from memload.sources.npy import open_npy
 from memload.sources.npz import npz_members, open_npz
 from memload.sources.paths import nothing_at
 from memload.sources.pyg_file import collated_fields, holds_collated
-from memload.sources.safetensors_file import open_safetensors
+from memload.sources.safetensors_file import open_safetensors, safetensors_names
 from memload.sources.torch_file import LEGACY_MAGIC, fields_of, load_mapped, named_tensors
 from memload.sources.zarr_store import NAMES as ZARR_NAMES
 from memload.sources.zarr_store import open_zarr, zarr_names
@@ -79,7 +80,8 @@ def open_fields(path: Path, stated: Stated) -> dict[str, Field]:
         TypeError: something is stated that its format states itself.
     """
     one = _format(path)
-    stated.refuse_all_but(path, one.takes)
+    if one is not SHARDS or (path / INDEX_NAME).exists():  # any other directory is refused for what it has
+        stated.refuse_all_but(path, one.takes)
     return one.open(path, stated)
 
 
@@ -120,6 +122,8 @@ def _instead(path: Path) -> str:
     """What to do with something of another format."""
     if path.name == "index.json":
         return f"to open a set of shards, give its directory, {path.parent}"
+    if path.name in ZARR_NAMES:
+        return f"to open a Zarr array or group, give its directory, {path.parent}"
     if path.is_file() and _start(path).startswith(b"\x1f\x8b"):
         return "it is compressed by gzip: decompress it first"
     return "arrays that another library reads from it go to memload.from_arrays or memload.write"
@@ -214,6 +218,7 @@ def _open_zarr(path: Path, stated: Stated) -> dict[str, Field]:
     return open_zarr(path, stated.key, stated.field)
 
 
+SHARDS = Format("a directory that memload.write made", (), lambda _path, _: True, lambda path, _: open_shards(path))
 DIRECTORIES = (
     Format(
         "a directory that datasets.Dataset.save_to_disk made",
@@ -223,7 +228,7 @@ DIRECTORIES = (
         lambda path, _: arrow_names(path),
     ),
     Format("a Zarr directory", ("field", "key"), _is_zarr_directory, _open_zarr, lambda path, _: zarr_names(path)),
-    Format("a directory that memload.write made", (), lambda _path, _: True, lambda path, _: open_shards(path)),
+    SHARDS,
 )
 FILES = (
     Format("a zip file of Zarr", ("field", "key"), _is_zarr_zip, _open_zarr, lambda path, _: zarr_names(path)),
@@ -240,7 +245,13 @@ FILES = (
         lambda path, stated: open_npz(path, stated.key, stated.field),
         lambda path, _: list(npz_members(path)),
     ),
-    Format("a .safetensors file", (), lambda path, _: path.suffix == ".safetensors", lambda p, _: open_safetensors(p)),
+    Format(
+        "a .safetensors file",
+        ("field", "key"),
+        lambda path, _: path.suffix == ".safetensors",
+        lambda path, stated: open_safetensors(path, stated.key, stated.field),
+        lambda path, _: safetensors_names(path),
+    ),
     Format(
         "an Arrow file",
         ("field", "key"),

@@ -5,27 +5,32 @@ from __future__ import annotations
 from pathlib import Path
 
 from memload._core import Column, Storage
-from memload.errors import FormatError
-from memload.fields import Field, check_equal_lengths, row_nbytes
+from memload.fields import Field, row_nbytes
 from memload.shards.safetensors_header import TensorEntry, read_layout
+from memload.sources.members import Key, check_lengths, choose
 
 
-def open_safetensors(path: Path) -> dict[str, Field]:
-    """Return the tensors of `path` as fields, in the order of its header.
+def open_safetensors(path: Path, key: Key = None, field: str | None = None) -> dict[str, Field]:
+    """Return tensors of `path` as fields, in the order of its header.
 
     Raises:
         FormatError: the header is malformed (ShardFormatError), there is no tensor, or one of a single number.
-        ValueError: the first axes differ; the message has them all.
+        KeyError, TypeError: as `choose`.
+        ValueError: as `choose`; or the first axes differ.
     """
-    tensors = read_layout(path).tensors
-    if not tensors:
-        raise FormatError(f"{path}: holds no tensors")
-    for name, entry in tensors.items():
-        if not entry.shape:
-            raise FormatError(f"{path}: tensor {name!r} is a single number; expected a first axis that counts the rows")
-    check_equal_lengths({name: entry.shape[0] for name, entry in tensors.items()}, f"{path}: the tensors")
+    tensors = choose(path, read_layout(path).tensors, key, field)
+    check_lengths(path, {name: entry.shape[0] if entry.shape else None for name, entry in tensors.items()}, key)
     storage = Storage.map_file(str(path.absolute()))
     return {name: _field(storage, entry) for name, entry in tensors.items()}
+
+
+def safetensors_names(path: Path) -> list[str]:
+    """Return the names of the tensors of a file.
+
+    Raises:
+        FormatError: as `open_safetensors`.
+    """
+    return list(read_layout(path).tensors)
 
 
 def _field(storage: Storage, entry: TensorEntry) -> Field:
