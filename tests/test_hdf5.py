@@ -260,25 +260,44 @@ def virtual(file):
     file.create_virtual_dataset("x", layout)
 
 
+def virtual_over_itself(file):
+    file["data"] = np.arange(4, dtype="f4")
+    layout = h5py.VirtualLayout(shape=(4,), dtype="f4")
+    layout[:] = h5py.VirtualSource(file["data"])
+    file.create_virtual_dataset("x", layout)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda file: file.create_dataset("x", data=3.0), "a single number"),
         (lambda file: file.create_dataset("x", data=h5py.Empty("f4")), "without a shape"),
-        (lambda file: file.create_dataset("x", (4,), "S5"), "texts"),
+        (lambda file: file.create_dataset("x", (4,), "S5"), r"texts.*list\(file\['/x'\]\.asstr\(\)\)"),
         (lambda file: file.create_dataset("x", (4,), h5py.string_dtype()), "texts"),
         (lambda file: file.create_dataset("x", (4,), "f4,i4"), r"compound elements.*\[\"column\"\]"),
         (lambda file: file.create_dataset("x", (4,), "V4"), "opaque"),
         (lambda file: file.create_dataset("x", (4,), np.dtype("(3,)f4")), "elements that are arrays"),
-        (lambda file: file.create_dataset("x", (4,), h5py.vlen_dtype("i4")), "different lengths"),
+        (lambda file: file.create_dataset("x", (4,), h5py.vlen_dtype("i4")), r"different lengths.*ragged\("),
         (lambda file: file.create_dataset("x", (4,), h5py.ref_dtype), "references"),
         (lambda file: file.create_dataset("x", (4,), "c16"), r"complex128 is not among.*complex64"),
         (odd_number, "unusual precision"),
-        (virtual, r"virtual dataset over elsewhere\.h5; open these files"),
-        (lambda file: file.create_dataset("x", (4,), "f4", external=[("raw.bin", 0, 16)]), "another file, 'raw.bin'"),
+        (virtual, r"virtual dataset over 'elsewhere\.h5'; open these files.*key='data'\); or let h5py"),
+        (virtual_over_itself, r"over others of this file; open these: key='/data'; or let h5py read it once"),
+        (
+            lambda file: file.create_dataset("x", (4, 2), "f4", external=[("raw.bin", 8, 32)]),
+            r"another file, 'raw\.bin'.*dtype=\"float32\", shape=\(2,\), offset=8\)",
+        ),
+        (
+            lambda file: file.create_dataset("x", (4,), ">f4", external=[("raw.bin", 0, 16)]),
+            r"another file, 'raw\.bin'; let h5py read it once",
+        ),
+        (
+            lambda file: file.create_dataset("x", (4,), "f4", external=[("a.bin", 0, 8), ("b.bin", 0, 8)]),
+            r"in 2 other files, the first 'a\.bin'; let h5py read it once",
+        ),
         (
             lambda file: file.create_dataset("x", data=np.arange(4), scaleoffset=3),
-            r"filter 6 \(scaleoffset\).*h5repack",
+            r"filter 6 \(scaleoffset\).*h5repack.*\{'x': h5py\.File\('.*a\.h5'\)\['x'\]\}\)$",
         ),
     ],
 )
@@ -294,7 +313,7 @@ def test_a_file_that_is_no_sound_hdf5_says_so(tmp_path):
     with h5py.File(path, "w") as file:
         file["x"] = np.zeros((1000, 10))
     os.truncate(path, 5000)
-    with pytest.raises(memload.FormatError, match=r"a\.h5: HDF5 cannot read it .*truncated"):
+    with pytest.raises(memload.FormatError, match=r"a\.h5: HDF5 cannot read it .*truncated.*; it was cut short"):
         memload.open(path)
     with h5py.File(path, "w") as file:
         pass
@@ -435,3 +454,29 @@ def test_the_loader_reads_it_natively(tmp_path):
     loader = memload.FastLoader(memload.open(tmp_path / "a.h5"), batch_size=5)
     assert np.array_equal(torch.cat([batch["x"] for batch in loader]).numpy(), DATA)
     assert loader.engine == "native"
+
+
+def test_what_is_left_to_h5py_is_written_as_the_message_says(tmp_path):
+    path = tmp_path / "a.h5"
+    numbers = np.arange(12).reshape(4, 3)
+    with h5py.File(path, "w") as file:
+        file.create_dataset("in/x", data=numbers, chunks=(2, 3), scaleoffset=4)
+        file.create_dataset("text", data=["a", "", "b c", "d"])
+    with pytest.raises(memload.FormatError, match=r"memload\.write\(DIRECTORY, .*\)$") as refused:
+        memload.open(path, key="in/x")
+    said = str(refused.value).rpartition("let h5py read it once: ")[2]
+    written = eval(said, {"memload": memload, "h5py": h5py, "DIRECTORY": tmp_path / "shards"})
+    assert torch.equal(written.fields["x"].gather(np.arange(4)), torch.from_numpy(numbers))
+    with h5py.File(path) as file:
+        texts = memload.from_arrays(text=list(file["/text"].asstr()))
+    assert memload.zip(x=written, t=texts)[2]["t"] == "b c"
+
+
+def test_a_file_that_was_never_closed_says_how_to_mark_it(tmp_path):
+    path = tmp_path / "a.h5"
+    script = (
+        f"import h5py, os; f = h5py.File({str(path)!r}, 'w', libver='latest'); f['x'] = [1]; f.flush(); os._exit(0)"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
+    with pytest.raises(memload.FormatError, match=rf"already open for write.*h5clear -s {path}$"):
+        memload.open(path, key="x")

@@ -99,7 +99,18 @@ def _as_format_errors(path: Path) -> Iterator[None]:
     except BlockingIOError as error:
         raise FormatError(f"{path}: open for writing in another process; close it there first") from error
     except Exception as error:
-        raise FormatError(f"{path}: HDF5 cannot read it ({error})") from error
+        raise FormatError(f"{path}: HDF5 cannot read it ({error}){_remedy(path, str(error))}") from error
+
+
+def _remedy(path: Path, said: str) -> str:
+    """What to do after an error of HDF5, for messages; "" where that is not known."""
+    if "truncated file" in said:
+        return (
+            "; it was cut short, as by a copy or a download that did not end, or is still being written: get it again"
+        )
+    if "already open for write" in said:
+        return f"; its writer still has it open, or ended before it closed it. If so: h5clear -s {path}"
+    return ""
 
 
 def _datasets(path: Path, file: Any, key: Key, files: ExitStack) -> dict[str, Any]:

@@ -13,21 +13,27 @@ Pipeline = Sequence[tuple[int, tuple[int, ...], str]]
 """(number, client data, name) of each filter, in the order in which the writer applied them."""
 
 
-def native_filters(where: str, pipeline: Pipeline, item_bytes: int) -> list[Filter]:
-    """Return the native filters of a pipeline.
+def native_filters(where: str, pipeline: Pipeline, item_bytes: int, otherwise: str) -> list[Filter]:
+    """Return the native filters of a pipeline; `otherwise` is what to do with others, for messages.
 
     Raises:
         FormatError: there is one that memload does not decode; the message names it, and what to do.
     """
-    return [_native(where, number, values, name, item_bytes) for number, values, name in pipeline]
+    for number, _, name in pipeline:
+        if number not in _NATIVE:
+            plugin = ", after import hdf5plugin" if number > _OF_HDF5 else ""
+            raise FormatError(
+                f"{where}: its chunks went through HDF5's filter {number} ({_KNOWN.get(number) or name or 'unknown'}), "
+                f"which memload does not decode; rewrite it with one that it does ({_DECODED}): "
+                f"h5repack -f GZIP=4 OLD NEW; or {otherwise}{plugin}"
+            )
+    return [_native(where, number, values, item_bytes) for number, values, _ in pipeline]
 
 
-def _native(where: str, number: int, values: tuple[int, ...], name: str, item_bytes: int) -> Filter:
-    if number not in _NATIVE:
-        raise FormatError(
-            f"{where}: its chunks went through HDF5's filter {number} ({_KNOWN.get(number) or name or 'unknown'}), "
-            f"which memload does not decode; rewrite it with one that it does ({_DECODED}): h5repack -f GZIP=4 OLD NEW"
-        )
+_OF_HDF5 = 255  # the library keeps the numbers up to this for filters of its own
+
+
+def _native(where: str, number: int, values: tuple[int, ...], item_bytes: int) -> Filter:
     return _NATIVE[number](where, values, item_bytes)
 
 

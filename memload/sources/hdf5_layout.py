@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -83,9 +83,11 @@ def read_layout(dataset: Any) -> Stored:
 
 def _checked_shape(where: str, dataset: Any) -> tuple[int, ...]:
     if dataset.shape is None:
-        raise FormatError(f"{where}: an empty dataset without a shape; expected rows")
+        raise FormatError(f"{where}: an empty dataset without a shape; expected rows. Leave it out by key=")
     if dataset.shape == ():
-        raise FormatError(f"{where}: a single number; expected an array whose first axis counts the rows")
+        raise FormatError(
+            f"{where}: a single number; expected an array whose first axis counts the rows. Leave it out by key="
+        )
     return tuple(int(side) for side in dataset.shape)
 
 
@@ -99,16 +101,14 @@ def _checked_dtype(where: str, dataset: Any) -> np.dtype[Any]:
         raise FormatError(f"{where}: elements of a type that h5py does not know ({error})") from error
     kind = _KINDS.get(type(stored).__name__, "numbers")
     if kind != "numbers" and not (kind == "compound elements" and dtype.kind == "c"):
-        raise FormatError(
-            f"{where}: {kind}; memload reads numbers. Write those that you need as a dataset of their own, such as "
-            'file["numbers"] = file["table"]["column"]'
-        )
+        instead = _INSTEAD.get(kind, _AS_NUMBERS).format(name=dataset.name)
+        raise FormatError(f"{where}: {kind}; memload reads numbers. {instead}")
     if dtype.kind not in "biufc":
         raise FormatError(f"{where}: elements of numpy's dtype {dtype}; memload reads numbers")
     if not stored.equal(h5py.h5t.py_create(dtype, logical=True)):
         raise FormatError(
             f"{where}: numbers that are not stored as {dtype} has them (unusual precision, padding or exponent); write "
-            f'the dataset again as one of a common type: file["new"] = file["old"][:]'
+            f'the dataset again as one of a common type, file["new"] = file[{dataset.name!r}][:], or {by_h5py(dataset)}'
         )
     return np.dtype(dtype.str) if dtype.kind != "b" else np.dtype(bool)  # without what an enum says of its values
 
@@ -122,6 +122,17 @@ _KINDS = {
     "TypeReferenceID": "references",
     "TypeBitfieldID": "bit fields",
     "TypeTimeID": "times",
+}
+_AS_NUMBERS = "Write those that you need as a dataset of their own, or leave it out by key="
+_INSTEAD = {
+    "texts": "memload.from_arrays(text=list(file[{name!r}].asstr())) makes a field of them, to go beside others by "
+    "memload.zip",
+    "elements of different lengths": "memload.from_arrays(x=memload.ragged(list(file[{name!r}]))) makes a field of "
+    "them, to go beside others by memload.zip",
+    "compound elements": 'Write those that you need as a dataset of their own, such as file["numbers"] = '
+    'file["table"]["column"]',
+    "elements that are arrays": 'h5py writes them as numbers: file["new"] = file[{name!r}][:]',
+    "references": "Name what they point to by key=",
 }
 
 
@@ -141,17 +152,9 @@ def _data(where: str, dataset: Any, shape: tuple[int, ...], dtype: np.dtype[Any]
     made = dataset.id.get_create_plist()
     layout = made.get_layout()
     if layout == h5d.VIRTUAL:
-        sources = sorted({made.get_virtual_filename(k) for k in range(made.get_virtual_count())})
-        raise FormatError(
-            f"{where}: a virtual dataset over {', '.join(sources)}; open these files themselves, several "
-            "as one dataset: memload.open([...], key=...)"
-        )
+        raise FormatError(f"{where}: {_virtual(made)}; or {by_h5py(dataset)}")
     if made.get_external_count():
-        name, *_ = made.get_external(0)
-        raise FormatError(
-            f"{where}: its bytes are in another file, {os.fsdecode(name)!r}; open that one as bare rows: "
-            f'memload.open(path, dtype="{dtype.newbyteorder("=")}", shape={shape[1:]})'
-        )
+        raise FormatError(f"{where}: {_external(made, dtype, shape)}{by_h5py(dataset)}")
     if math.prod(shape) == 0:
         return None
     if layout == h5d.COMPACT:
@@ -162,12 +165,55 @@ def _data(where: str, dataset: Any, shape: tuple[int, ...], dtype: np.dtype[Any]
     return _chunks(where, dataset, shape, dtype)
 
 
+def by_h5py(dataset: Any) -> str:
+    """Return how h5py, which can read what memload does not, makes shards of a dataset, for messages."""
+    name = dataset.name.strip("/")
+    read = f"h5py.File({os.fsdecode(dataset.file.filename)!r})[{name!r}]"
+    return f"let h5py read it once: memload.write(DIRECTORY, {{{name.rpartition('/')[2]!r}: {read}}})"
+
+
+def _virtual(made: Any) -> str:
+    """What a virtual dataset is made of, and how to open that."""
+    sources = sorted(
+        {(made.get_virtual_filename(k), made.get_virtual_dsetname(k)) for k in range(made.get_virtual_count())}
+    )
+    files = [file for file in dict.fromkeys(file for file, _ in sources) if file != "."]
+    names = list(dict.fromkeys(name for _, name in sources))
+    if not files:
+        return f"a virtual dataset over others of this file; open these: key={_few(names)}"
+    return (
+        f"a virtual dataset over {_few(files)}; open these files themselves, several as one dataset: "
+        f"memload.open([...], key={_few(names)})"
+    )
+
+
+def _few(names: Sequence[str]) -> str:
+    shown = ", ".join(map(repr, names[:_MOST_NAMED]))
+    return shown if len(names) <= _MOST_NAMED else f"{shown} and {len(names) - _MOST_NAMED} more"
+
+
+_MOST_NAMED = 4
+
+
+def _external(made: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> str:
+    """Where the bytes of a dataset lie that are in another file, and how to open that one if it holds all of them."""
+    name, begin, _ = made.get_external(0)
+    said = f"its bytes are in another file, {os.fsdecode(name)!r}; "
+    if made.get_external_count() > 1:
+        return f"its bytes are in {made.get_external_count()} other files, the first {os.fsdecode(name)!r}; "
+    if not dtype.isnative:
+        return said
+    return (
+        f'{said}open that one as bare rows: memload.open(path, dtype="{dtype}", shape={shape[1:]}, offset={begin}); or '
+    )
+
+
 def _chunks(where: str, dataset: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Chunks:
     made = dataset.id.get_create_plist()
     chunk = tuple(int(side) for side in made.get_chunk())
     described = [made.get_filter(k) for k in range(made.get_nfilters())]
     filters = [(number, tuple(values), os.fsdecode(name)) for number, _flags, values, name in described]
-    native = tuple(native_filters(where, filters, dtype.itemsize))
+    native = tuple(native_filters(where, filters, dtype.itemsize, by_h5py(dataset)))
     grid = tuple(-(-side // step) for side, step in zip(shape, chunk, strict=True))
     listed = _listed(dataset, grid, chunk)
     if math.prod(grid) > max(_FEW_CHUNKS, _MOST_EMPTY * len(listed.offsets)):
