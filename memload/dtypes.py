@@ -81,6 +81,10 @@ def from_numpy_dtype(dtype: np.dtype[Any]) -> torch.dtype:
         raise TypeError("dtype object holds pointers to Python objects, not numbers; convert to a numeric dtype")
     if not dtype.isnative:
         raise TypeError(f'dtype {dtype.str} has its bytes swapped; convert by .astype(dtype.newbyteorder("="))')
+    if dtype.names:
+        raise TypeError(
+            f"dtype {dtype} has several numbers in each element; give them one by one, as array[{dtype.names[0]!r}]"
+        )
     if dtype.kind in "mM":
         raise TypeError(f"dtype {dtype} is a time; take its integers by .view(numpy.int64)")
     if dtype.kind in "US":

@@ -43,8 +43,9 @@ def hopping(
 ) -> tuple[dict[str, Field], Borders]:
     """Return the fields with the windows of `Dataset.windows`, described there, and their borders."""
     for name, count in (("window", window), ("hop", hop)):
-        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+        if not isinstance(count, int | np.integer) or isinstance(count, bool) or count < 1:
             raise ValueError(f"{name} must be a number of rows, at least 1, got {count!r}")
+    window, hop = int(window), min(int(hop), max(1, _rows(fields)))  # a hop beyond all rows is as one past the last
     runs = _runs(spans, 0, window - 1, hop)
     steps = list(range(window))
     found = {

@@ -641,3 +641,19 @@ def test_the_help_shows_the_order_and_examples(capsys):
     said = capsys.readouterr().out
     assert "memload write [options] [NAME=]SRC... DST" in said
     assert "memload write betas.npy shards/" in said
+
+
+@pytest.mark.parametrize("given", ["array", "memmap", "h5py", "rows"])
+def test_numbers_in_the_other_byte_order_are_written_in_this_one(tmp_path, given):
+    numbers = np.random.default_rng(0).standard_normal((9, 4)).astype(">f4")
+    np.save(tmp_path / "x.npy", numbers)
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["x"] = numbers
+        sources = {
+            "array": {"x": numbers},
+            "memmap": {"x": np.load(tmp_path / "x.npy", mmap_mode="r")},  # as the refusal of the .npy file says
+            "h5py": {"x": file["x"]},
+            "rows": ({"x": row} for row in numbers),
+        }
+        written = memload.write(tmp_path / "shards", sources[given])
+    assert written.fields["x"].gather(np.arange(9)).numpy().tobytes() == numbers.astype("<f4").tobytes()

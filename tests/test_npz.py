@@ -43,6 +43,12 @@ def test_key_picks_arrays_of_one_length(tmp_path):
     assert memload.open(tmp_path / "x.npz", key="robs", field="y")[4]["y"] == 4
 
 
+def test_arrays_of_other_lengths_that_were_picked_are_told_how_to_be_rows(tmp_path):
+    np.savez(tmp_path / "x.npz", trial0=np.zeros(3), trial1=np.zeros(5))
+    with pytest.raises(ValueError, match=r"trial0: 3, trial1: 5; arrays that are one row each .* memload\.ragged"):
+        memload.open(tmp_path / "x.npz", key=["trial0", "trial1"])
+
+
 def test_a_npz_file_is_known_by_what_it_holds(tmp_path):
     with (tmp_path / "x.data").open("wb") as file:
         np.savez(file, x=np.arange(3))
@@ -59,9 +65,17 @@ def test_compressed_arrays_say_what_to_do_and_others_beside_them_are_read(tmp_pa
     assert memload.open(tmp_path / "y.npz", key="y")[1]["y"] == 1
 
 
+def test_an_array_that_cannot_be_read_says_how_to_leave_it_out(tmp_path):
+    np.savez(tmp_path / "x.npz", stim=np.arange(3), name=np.array(["a", "b", "c"]), robs=np.zeros(3))
+    with pytest.raises(memload.FormatError, match=r"name\.npy: .* is text.*leave it out by key=\['stim', 'robs'\]"):
+        memload.open(tmp_path / "x.npz")
+    assert len(memload.open(tmp_path / "x.npz", key=["stim", "robs"])) == 3
+
+
 @pytest.mark.parametrize(
     ("array", "message"),
     [
+        (np.zeros(3, "f4,i4"), r"several numbers in each element.*array\['f0'\]"),
         (np.asfortranarray(np.zeros((4, 3))), "x.npy: saved in Fortran order"),
         (np.zeros(3, dtype=">f4"), "x.npy: dtype >f4 has its bytes swapped"),
         (np.array([object()]), "pointers"),

@@ -352,6 +352,8 @@ def test_what_is_written_into_a_table_is_what_is_read(tmp_path_factory, cells):
     ("table", "message"),
     [
         ("name,label\na,1\n", "its first line needs one of file, file_name, stem"),
+        ("file;label\na;1\n", "separated by commas, not by ';'"),
+        ("stem,label\na,1\nb,2\nc,3\nd.gif,4\n", "1 pictures have no row: d.*; 1 rows name no picture: d.gif"),
         ("", "its first line needs one of"),
         ("stem,label\na,1\nb,2\n", r"2 pictures have no row: c\.jpg, d\.jpg"),
         ("stem,label\na,1\nb,2\nc,3\nd,4\ne,5\n", "1 rows name no picture: e"),
@@ -367,6 +369,11 @@ def test_a_table_that_does_not_fit_says_why(pairs, table, message):
     (pairs / "t.csv").write_bytes(table if isinstance(table, bytes) else table.encode())
     with pytest.raises(ValueError, match=message):
         written(pairs / "s", pairs / "images", labels=pairs / "t.csv")
+
+
+def test_a_number_of_threads_below_none_is_refused(pairs):
+    with pytest.raises(ValueError, match="threads is a number of threads, or None for one for each core; got -1"):
+        written(pairs / "s", pairs / "images", threads=-1)
 
 
 # Damage

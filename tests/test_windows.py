@@ -305,6 +305,13 @@ def test_windows_and_hops_are_numbers_of_rows(options):
         memload.from_arrays(movie()).windows(**options)
 
 
+def test_windows_and_hops_may_be_numbers_of_numpy_and_hops_of_any_size():
+    ds = memload.from_arrays(movie())
+    windows = ds.windows(window=np.int64(4), hop=np.int32(3))
+    assert torch.equal(windows[2]["stim"], ds.windows(window=4, hop=3)[2]["stim"])
+    assert len(ds.windows(window=4, hop=2**62)) == 1
+
+
 def test_a_file_cut_short_under_its_windows_raises(tmp_path):
     ds = shards(tmp_path, {"stim": torch.zeros(4000, 100, 22, dtype=torch.uint8)}, 10**6).with_lags(stim=range(8))
     (path,) = (tmp_path / "shards").glob("*.safetensors")

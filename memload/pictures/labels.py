@@ -57,11 +57,18 @@ def labels_of_table(path: Path, names: Sequence[str]) -> Labels:
     if key is None:
         raise ValueError(
             f"{path}: its first line needs one of {', '.join(KEYS)}, which names the picture; it has {columns}"
+            f"{_cells(columns)}"
         )
     _check_columns(path, columns)
     by_stem = _by_stem(path, [row[columns.index(key)] for row in rows], names)
     ordered = [rows[by_stem[stem_of(name)]] for name in names]
     return {name: _typed([row[at] for row in ordered]) for at, name in enumerate(columns) if name not in KEYS}
+
+
+def _cells(columns: Sequence[str]) -> str:
+    """What to say of a first line that is a single cell with another separator in it."""
+    other = next((mark for mark in ";\t|" if len(columns) == 1 and mark in columns[0]), None)
+    return "" if other is None else f": cells are separated by commas, not by {other!r}"
 
 
 def _read(path: Path) -> tuple[list[str], list[list[str]]]:
@@ -96,13 +103,17 @@ def _by_stem(path: Path, keys: Sequence[str], names: Sequence[str]) -> Mapping[s
     without = [name for name in names if stem_of(name) not in counts]
     strange = [key for key, stem in zip(keys, stems, strict=True) if stem is None]
     twice = [stem for stem, count in counts.items() if count > 1]
-    for wrong, what in (
-        (without, "pictures have no row"),
-        (strange, "rows name no picture"),
-        (twice, "pictures have several rows"),
-    ):
-        if wrong:
-            raise ValueError(f"{path}: {len(wrong)} {what}: {listed(wrong)}")
+    wrong = [
+        f"{len(those)} {what}: {listed(those)}"
+        for those, what in (
+            (without, "pictures have no row"),
+            (strange, "rows name no picture"),
+            (twice, "pictures have several rows"),
+        )
+        if those
+    ]
+    if wrong:
+        raise ValueError(f"{path}: {'; '.join(wrong)}")
     return {stem: row for row, stem in enumerate(stems) if stem is not None}
 
 

@@ -98,6 +98,8 @@ def write_images(
         >>> memload.write_images(folder / "shards", folder, size=32).fields["image"].shape
         (3, 32, 32)
     """
+    if threads is not None and threads < 0:
+        raise ValueError(f"threads is a number of threads, or None for one for each core; got {threads}")
     threads = threads or len(os.sched_getaffinity(0))
     album = _album(Path(images), None if masks is None else Path(masks), labels, threads, skip_damaged, progress)
     pixels = _pixels(album, size, fit, mode, progress)

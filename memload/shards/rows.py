@@ -41,7 +41,7 @@ class Rows:
 
 
 def as_rows(name: str, batch: Any) -> Rows:
-    """Return a batch as rows of bytes, copying only what is not contiguous on the CPU.
+    """Return a batch as rows of bytes, copying only what is not contiguous, in this machine's byte order, on the CPU.
 
     Args:
         name: of the field, for messages.
@@ -93,5 +93,6 @@ def _tensor_bytes(tensor: torch.Tensor) -> tuple[torch.dtype, NDArray[np.uint8]]
 
 
 def _array_bytes(array: np.ndarray[Any, Any]) -> tuple[torch.dtype, NDArray[np.uint8]]:
+    array = array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
     dtype = from_numpy_dtype(array.dtype)
     return dtype, np.ascontiguousarray(array).reshape(-1).view(np.uint8)

@@ -113,7 +113,10 @@ def run_of(array: Any) -> Run:
     if isinstance(array, pa.ExtensionArray):
         return _shaped(run_of(array.storage), array.type)
     if array.null_count:
-        raise UnfitColumnError(f"{array.null_count:,} values are missing (null), for which a batch has no number")
+        raise UnfitColumnError(
+            f"{array.null_count:,} values are missing (null), for which a batch has no number; fill them by fill_null, "
+            "or leave their rows out"
+        )
     if pa.types.is_fixed_size_list(array.type):
         return _inner(array.flatten(), len(array), array.type.list_size)
     if pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
@@ -126,13 +129,19 @@ def _shaped(run: Run, kind: Any) -> Run:
     import pyarrow as pa
 
     if not isinstance(kind, pa.FixedShapeTensorType):
-        return run
+        return _stated(run, kind)
     axes = list(range(len(kind.shape)))
     if (kind.permutation or axes) != axes:
         raise UnfitColumnError(f"its tensors are stored with their axes in another order, {kind.permutation}")
     if math.prod(kind.shape) != math.prod(run.shape):
         raise UnfitColumnError(f"tensors of shape {tuple(kind.shape)} are stored as {run.shape} numbers")
     return replace(run, shape=tuple(kind.shape))
+
+
+def _stated(run: Run, kind: Any) -> Run:
+    """Return a run without rows in the shape that the type states, as those of datasets do: no list tells it."""
+    shape = tuple(getattr(kind, "shape", ()))
+    return replace(run, shape=shape) if shape and not run.rows and all(type(side) is int for side in shape) else run
 
 
 def _of_lists(array: Any) -> Run:
@@ -163,7 +172,7 @@ def _of_numbers(array: Any) -> Run:
     if pa.types.is_boolean(kind):
         raise UnfitColumnError("bools are stored as single bits; cast the column to uint8")
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
-        raise UnfitColumnError(f"its type {kind} is no number of fixed size, nor a list of these")
+        raise UnfitColumnError(f"its type {kind} is no number of fixed size, nor a list of these{_remedy(kind)}")
     dtype = from_numpy_dtype(np.dtype(kind.to_pandas_dtype()))
     values = array.buffers()[1]
     if values is None or (array.offset + len(array)) * dtype.itemsize > values.size:
@@ -171,6 +180,17 @@ def _of_numbers(array: Any) -> Run:
             raise UnfitColumnError(f"its buffer is shorter than {len(array)} values of {dtype.itemsize} bytes")
         return Run(dtype, (), 0, 0, None)
     return Run(dtype, (), len(array), values.address + array.offset * dtype.itemsize, values)
+
+
+def _remedy(kind: Any) -> str:
+    """What to do with a column of such a type, for messages."""
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(kind):
+        return "; the numbers of a dictionary are array.indices"
+    if pa.types.is_temporal(kind):
+        return "; cast the column to int64"
+    return "; cast the column to float64" if pa.types.is_decimal(kind) else ""
 
 
 def _lengths(first: tuple[int, ...], other: tuple[int, ...]) -> str:

@@ -81,6 +81,7 @@ def columns_as_fields(
     if unfit:
         reasons = "; ".join(f"{name!r}: {reason}" for name, reason in unfit.items())
         remedy = f"; leave them out by key={list(fields)}" if fields and key is None else ""
+        remedy += "; or store all of them once: memload.write(DIRECTORY, rows), with a dict for each row"
         raise FormatError(f"{path}: columns that cannot be read in place: {reasons}{remedy}")
     check_equal_lengths({name: one.rows for name, one in fields.items()}, f"{path}: the columns")
     return fields
@@ -139,7 +140,8 @@ def _check_mapped(path: Path, mapped: tuple[int, int], batch: Any) -> None:
             if buffer is not None and buffer.size and not begin <= buffer.address <= end - buffer.size:
                 raise FormatError(
                     f"{path}: its buffers are compressed, so that no row can be read without the whole of them; write "
-                    "the file without compression, as datasets and pyarrow.ipc.new_file do by default"
+                    "the file without compression, as datasets and pyarrow.ipc.new_file do by default, and "
+                    'pyarrow.feather.write_feather(..., compression="uncompressed")'
                 )
 
 

@@ -75,6 +75,10 @@ def torch_format(dataset: Any) -> TorchFormat:
     stated = dataset.format
     options = dict(stated["format_kwargs"])
     dtype = options.pop("dtype", None)
+    if stated["type"] == "custom":
+        raise FormatError(
+            'its rows go through a function: give dataset.with_format("torch"), and the function as batch_transform='
+        )
     if stated["type"] != "torch":
         kind = "none" if stated["type"] is None else repr(stated["type"])
         raise FormatError(f'its format is {kind}: give dataset.with_format("torch")')

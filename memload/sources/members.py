@@ -62,7 +62,8 @@ def check_lengths(path: Path, rows: Mapping[str, int | None], picked: Key) -> No
             raise FormatError(f"{path}: {name!r} is a single number, without a first axis that counts the rows{hint}")
     if len(set(rows.values())) > 1:
         stated = ", ".join(f"{name}: {length:,}" for name, length in list(rows.items())[:_MOST_SHOWN])
-        raise ValueError(f"{path}: the arrays must have the same number of rows, got {stated}{hint}")
+        each = "" if picked is None else "; arrays that are one row each make a field by memload.ragged([...])"
+        raise ValueError(f"{path}: the arrays must have the same number of rows, got {stated}{hint}{each}")
 
 
 def _picked(path: Path, members: Mapping[str, T], key: str | Sequence[str] | Mapping[str, str]) -> dict[str, T]:

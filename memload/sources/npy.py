@@ -65,11 +65,11 @@ def read_npy(what: str, file: BinaryIO, end: int) -> NpyArray:
     try:
         torch_dtype = from_numpy_dtype(dtype)
     except TypeError as error:
-        raise FormatError(f"{what}: {error}") from None
+        raise FormatError(f"{what}: {error}{_WRITTEN if not dtype.isnative and dtype.kind in 'iuf' else ''}") from None
     if fortran and len(shape) > 1:
         raise FormatError(
             f"{what}: saved in Fortran order, so a row is not one run of bytes; "
-            "save it again with numpy.save(path, numpy.ascontiguousarray(array))"
+            f"save it again with numpy.save(path, numpy.ascontiguousarray(array)){_WRITTEN}"
         )
     rows, *row_shape = shape or (1,)
     try:
@@ -78,6 +78,9 @@ def read_npy(what: str, file: BinaryIO, end: int) -> NpyArray:
         raise FormatError(f"{what}: {error}") from None
     _check_length(what, offset - begin, rows, math.prod(row_shape) * dtype.itemsize, end - begin)
     return NpyArray(torch_dtype, shape, offset)
+
+
+_WRITTEN = "; or convert it, a part at a time: memload.write(DIRECTORY, {NAME: numpy.load(PATH, mmap_mode='r')})"
 
 
 def _read_header(what: str, file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:

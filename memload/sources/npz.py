@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO
 
@@ -27,7 +28,7 @@ def open_npz(path: Path, key: Key, field: str | None) -> dict[str, Field]:
     """
     with path.open("rb") as file:
         members = choose(path, npz_members(path), key, field)
-        arrays = {name: _stored(path, file, info) for name, info in members.items()}
+        arrays = _read(path, file, members, key)
     check_lengths(path, {name: array.rows for name, array in arrays.items()}, key)
     storage = Storage.map_file(str(path.absolute()))
     return {name: array.field(storage) for name, array in arrays.items()}
@@ -48,6 +49,19 @@ def npz_members(path: Path) -> dict[str, zipfile.ZipInfo]:
     if not members:
         raise FormatError(f"{path}: a zip file without a .npy member; expected what numpy.savez writes")
     return members
+
+
+def _read(path: Path, file: BinaryIO, members: Mapping[str, zipfile.ZipInfo], key: Key) -> dict[str, NpyArray]:
+    found, unfit = dict[str, NpyArray](), list[FormatError]()
+    for name, info in members.items():
+        try:
+            found[name] = _stored(path, file, info)
+        except FormatError as error:
+            unfit.append(error)
+    if unfit:
+        remedy = f"; or leave it out by key={list(found)}" if found and key is None else ""
+        raise FormatError(f"{unfit[0]}{remedy}") from None
+    return found
 
 
 def _stored(path: Path, file: BinaryIO, info: zipfile.ZipInfo) -> NpyArray:

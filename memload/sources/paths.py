@@ -33,7 +33,7 @@ def paths_of(path: PathLike | Sequence[PathLike]) -> list[Path]:
     """
     if isinstance(path, str | os.PathLike):
         return _matching(path)
-    if not isinstance(path, Iterable) or isinstance(path, bytes | Mapping) or hasattr(path, "dtype"):
+    if not isinstance(path, Iterable) or isinstance(path, bytes | Mapping) or hasattr(path, "dtype") or _open(path):
         raise TypeError(f"expected a path, a pattern, or a list of these, got {_described(path)}")
     found = [one for each in path for one in _matching(each)]
     if not found:
@@ -72,11 +72,27 @@ def check_utf8(path: str) -> None:
 
 def _described(given: Any) -> str:
     """What was given in place of a path, and what takes that."""
+    if _open(given):
+        name = getattr(given, "filename", getattr(given, "name", None))
+        return f"an open file ({type(given).__name__}); give its path" + (
+            f", {name!r}" if isinstance(name, str) else ""
+        )
+    if _library(given) in ("h5py", "zarr"):
+        return f"a {type(given).__name__} of {_library(given)}; give the path of its file, and its name by key="
     if isinstance(given, Mapping):
         return f"a {type(given).__name__}; open each, and put them side by side: memload.zip(stim=..., robs=...)"
     if hasattr(given, "dtype"):
         return f"a {type(given).__name__}; memload.from_arrays(name=array) takes arrays that are in memory"
     return repr(given)
+
+
+def _open(given: Any) -> bool:
+    """Whether this is an open file, which would be taken for a list of its lines."""
+    return hasattr(given, "fileno") or (_library(given) == "h5py" and hasattr(given, "filename"))
+
+
+def _library(given: Any) -> str:
+    return type(given).__module__.partition(".")[0]
 
 
 def nothing_at(path: Path) -> str:

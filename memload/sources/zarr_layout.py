@@ -180,7 +180,8 @@ def _named(name: str, options: Mapping[str, Any]) -> Filter:
         raise FormatError("its checksum is the one of numcodecs, which memload does not read")
     if name not in _PLAIN:
         raise FormatError(
-            f"its codec {name!r} is not one that memload reads, {', '.join(sorted((*_PLAIN, 'shuffle')))}"
+            f"its codec {name!r} is not one that memload reads ({', '.join(sorted((*_PLAIN, 'shuffle')))}); let zarr "
+            "read it once: memload.write(DIRECTORY, {NAME: zarr.open_array(PATH)})"
         )
     return (_PLAIN[name], 0, 0)
 
