@@ -7,9 +7,11 @@ sampler -> plan of row indices -> gather (+ cast), native threads -> slot -> bat
 from __future__ import annotations
 
 import copy
+import functools
 import os
+import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import torch
@@ -50,6 +52,24 @@ from memload.transforms.seeding import peeked_seed
 T = TypeVar("T")
 
 _FIXED = ("threads", "depth", "cast", "options", "ragged", "device", "static_buffers")
+
+
+class _Begun(threading.local):
+    """Whether this thread is making torch's iterator for a pass that has begun."""
+
+    now = False
+
+    def around(self, make: Callable[[], Iterator[Any]]) -> Callable[[], Iterator[Any]]:
+        """Return `make` as a function within which that is so."""
+
+        def making() -> Iterator[Any]:
+            self.now = True
+            try:
+                return make()
+            finally:
+                self.now = False
+
+        return making
 
 
 class FastLoader(DataLoader[T]):
@@ -119,6 +139,7 @@ class FastLoader(DataLoader[T]):
     ragged: str | tuple[str, Any] | Mapping[str, Any] | None
     device: str | int | torch.device | Interface | None
     static_buffers: int | None
+    _kept: Gatherer | None = None  # of the latest pass that ended, where workers persist
 
     def __init__(
         self: FastLoader[Any],  # a type checker asks nobody to say what batches are
@@ -194,7 +215,7 @@ class FastLoader(DataLoader[T]):
         """Set what belongs to this process's passes, which a copy in another process does not take along."""
         self._finished = LoaderStats()
         self._passes: weakref.WeakSet[NativePass] = weakref.WeakSet()
-        self._kept: Gatherer | None = None
+        self._begun = _Begun()
         self._pace: Pace | None = None
         self._way: Way | None = None
         self._most_ahead: int | None = None  # batches gathered ahead, once memory has become short
@@ -305,16 +326,19 @@ class FastLoader(DataLoader[T]):
 
     def _batches(self) -> Any:
         source = self._resolved()
-        if not isinstance(source, str):
-            hooked = type(self)._get_iterator is not FastLoader._get_iterator
-            return self._get_iterator() if hooked else self._native_pass(source)
-        if source == NO_BATCH:
-            raise TypeError(source)
+        if isinstance(source, str):
+            return self._stock_batches(source, super().__iter__)
+        hooked = type(self)._get_iterator is not FastLoader._get_iterator
+        return self._get_iterator() if hooked else self._native_pass(source)
+
+    def _stock_batches(self, why: str, make: Callable[[], Iterator[Any]]) -> Any:
+        if why == NO_BATCH:
+            raise TypeError(why)
         draws = self.batch_transform is not None or draws_of(self._casts)
         peeked = peeked_seed(self.generator) if draws else None
         placer = self._placer()
-        batches: Any = stock_pass(self, super().__iter__)
-        seed, number = self._state.seed(self, peeked) if draws else None, self._state.delivered
+        batches: Any = stock_pass(self, self._begun.around(make))
+        seed, number = self._state.seed(self, batches.progress, peeked) if draws else None, batches.progress.delivered
         names, grouped = self._field_names(), plain_collate(self) is group_collate
         if placer is not None:
             casts = Casts(self._casts, names, grouped)
@@ -331,13 +355,15 @@ class FastLoader(DataLoader[T]):
         source = self._resolved()
         if not isinstance(source, str):
             return self._native_pass(source)
+        if not self._begun.now:
+            return self._stock_batches(source, functools.partial(FastLoader._get_iterator, self))
         with plainly(self):
             return super()._get_iterator()
 
     def _native_pass(self, source: Source | GroupedSource) -> NativePass:
         self.check_worker_number_rationality()
         settings = settings_of(self, nearest(self, source.with_casts(self._casts)))
-        kept, self._kept = self._kept, None
+        kept = self.__dict__.pop("_kept", None)  # at once: another thread may begin a pass, too
         one = NativePass(self, settings.gatherer(self, kept))
         self._passes.add(one)
         return one
@@ -358,12 +384,13 @@ class FastLoader(DataLoader[T]):
     @property
     def _index_sampler(self) -> Any:
         # What stock iterators iterate: torch's own hook, and the one place where a stopped pass can be taken up.
-        own = super()._index_sampler
-        if isinstance(self.dataset, IterableDataset):
-            return own
-        if self._indices is None or self._indices.sampler is not own:
-            self._indices = IndexSampler(own)
-        return self._indices
+        return super()._index_sampler if isinstance(self.dataset, IterableDataset) else self._own_indices()
+
+    def _own_indices(self) -> IndexSampler:
+        own, held = super()._index_sampler, self._indices
+        if held is None or held.sampler is not own:
+            held = self._indices = IndexSampler(own)
+        return held
 
     def __setattr__(self, name: str, value: Any) -> None:
         # As torch has it for batch_size and others: what was worked out of these at construction would not follow.
@@ -394,6 +421,8 @@ class FastLoader(DataLoader[T]):
         """The source, or the first thing that keeps the loader from being native."""
         if isinstance(self.dataset, IterableDataset):
             return "An IterableDataset has no rows to plan: use a map-style dataset."
+        if type(self)._index_sampler is not FastLoader._index_sampler:
+            return f"{type(self).__name__} overrides _index_sampler: give its batches as batch_sampler= instead."
         if (reason := asks_for_stock(self)) is not None:
             return reason
         try:

@@ -90,7 +90,7 @@ class LoaderState:
 
     def __init__(self) -> None:
         self._passes = 0  # begun so far
-        self.base_seed: int | None = None  # drawn for the latest of them
+        self.base_seed: int | None = None  # drawn for the latest of them; several threads may begin passes at a time
         self._progress: Progress | None = None
         self._loaded: dict[str, Any] | None = None  # to be taken up by the next pass
         self._dataset: dict[str, Any] | None = None
@@ -148,38 +148,37 @@ class LoaderState:
         if loaded is None or loaded["finished"] or loaded["position"] is None:
             seed = self.base_seed if loader.persistent_workers else None  # persistent workers are seeded once
             ended = loaded["position"] if loaded else None
-            self._progress = Progress(number=self._passes, base_seed=seed, ended=ended)
+            progress = Progress(number=self._passes, base_seed=seed, ended=ended)
             self._passes += 1
         else:
-            self._progress = Progress(
+            progress = Progress(
                 number=self._passes - 1,
                 base_seed=self.base_seed,
                 delivered=loaded["delivered"],
                 resumed=loaded["position"],
             )
-        return self._progress
+        self._progress = progress
+        return progress
 
     def begun(self) -> None:
         """Record that the pass begun last has been set up completely."""
         self._loaded = None
 
-    def draw_base_seed(self, loader: FastLoader[Any]) -> bool:
+    def draw_base_seed(self, loader: FastLoader[Any], progress: Progress) -> bool:
         """Draw the number with which a stock iterator seeds its workers; False where it has workers that are seeded."""
-        progress = self._progress
-        if progress is None or progress.base_seed is not None:
+        if progress.base_seed is not None:
             return False
-        self.base_seed = drawn_seed(loader.generator)
-        progress.base_seed = self.base_seed
+        progress.base_seed = self.base_seed = drawn_seed(loader.generator)
         return True
 
-    def seed(self, loader: FastLoader[Any], otherwise: int | None = None) -> PassSeed:
-        """Return what the randomness of the latest pass follows from.
+    def seed(self, loader: FastLoader[Any], progress: Progress, otherwise: int | None = None) -> PassSeed:
+        """Return what the randomness of a pass follows from.
 
         Args:
             loader: whose state this is.
+            progress: of the pass.
             otherwise: the base seed where none was drawn, as over an iterable dataset on the stock machinery.
         """
-        progress = self._progress or Progress()
         if progress.base_seed is None:
             progress.base_seed = self.base_seed = otherwise
         return PassSeed(progress.base_seed or 0, progress.number if loader.persistent_workers else 0)
@@ -200,19 +199,19 @@ class CountedBatches(AroundBatches):
 
     def __init__(self, batches: Any, progress: Progress) -> None:
         super().__init__(batches)
-        self._progress = progress
+        self.progress = progress
 
     def __next__(self) -> Any:
         between_batches()
         try:
             batch = next(self._batches)
         except StopIteration:
-            self._progress.finished = True
+            self.progress.finished = True
             raise
         except Exception:
-            self._progress.delivered += 1  # what the dataset raises for a batch stands in its place: the next follows
+            self.progress.delivered += 1  # what the dataset raises for a batch stands in its place: the next follows
             raise
-        self._progress.delivered += 1
+        self.progress.delivered += 1
         return batch
 
 

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import threading
 import warnings
 
 import pytest
@@ -66,6 +67,17 @@ def test_a_native_pass_has_no_worker_processes_to_wait_for():
     assert list(iter(FastLoader(native(), batch_size=2, num_workers=2))._workers) == []
 
 
+@pytest.mark.parametrize("make", [native, Numbers])
+def test_a_loader_that_ends_its_workers_itself_ends_the_pass(make):
+    iterator = iter(FastLoader(make(), batch_size=2, num_workers=1))
+    workers = iterator._workers
+    next(iterator)
+    iterator._shutdown_workers()
+    assert not any(worker.is_alive() for worker in workers)
+    if make is native:
+        assert list(iterator) == []
+
+
 def test_what_neither_the_layer_nor_the_stock_iterator_has_is_an_attribute_error():
     with pytest.raises(AttributeError, match="no attribute 'wings'"):
         iter(FastLoader(Numbers())).wings  # noqa: B018
@@ -98,6 +110,62 @@ def test_a_subclass_that_overrides_the_hook_of_torch_gives_its_own_iterators():
     for dataset in (native(), memload.from_arrays(x=torch.arange(8)).as_tuple("x")):
         assert Doubled(dataset, batch_size=8).engine == "native"
         assert next(iter(Doubled(dataset, batch_size=8))).tolist() == list(range(0, 16, 2))
+
+
+@pytest.mark.parametrize("make", [native, Numbers])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_the_hook_of_torch_may_be_called_instead_of_iter_and_draws_as_a_stock_loader_does(make, workers):
+    drawn = []
+    for kind in (DataLoader, FastLoader):
+        generator = torch.Generator().manual_seed(3)
+        loader = kind(make(), batch_size=3, shuffle=True, num_workers=workers, generator=generator)
+        passes = [list(begin(loader)) for begin in (iter, kind._get_iterator, kind._get_iterator, iter)]
+        drawn.append((str(passes), generator.get_state().tolist()))
+    assert drawn[0] == drawn[1]
+
+
+def test_the_hook_of_torch_gives_batches_that_are_cast_and_transformed_once():
+    more = {"cast": {"n": Cast(torch.float32)}, "batch_transform": lambda batch: {"n": batch["n"] + 1}}
+    loader = FastLoader(Numbers(), batch_size=4, **more)
+    for begin in (iter, FastLoader._get_iterator):
+        assert [batch["n"].tolist() for batch in begin(loader)] == [[1.0, 2.0, 3.0, 4.0], [5.0, 6.0, 7.0, 8.0]]
+
+
+@pytest.mark.parametrize("make", [native, Numbers])
+def test_threads_may_begin_passes_of_one_loader_at_a_time(make):
+    """Each has begun, and has yet to take the iterator of the sampler, before any goes on."""
+    met = threading.Barrier(2, timeout=60)
+
+    class Together(FastLoader):
+        def _get_iterator(self):
+            met.wait()
+            return super()._get_iterator()
+
+    loader = Together(make(), batch_size=2)
+    seen = []
+    threads = [threading.Thread(target=lambda: seen.append(str(list(loader)))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert seen == [str(list(DataLoader(make(), batch_size=2)))] * 2
+
+
+@pytest.mark.parametrize("make", [native, Numbers])
+def test_a_subclass_may_say_which_rows_come_by_the_hook_of_torch(make):
+    def overriding(kind):
+        class Chosen(kind):
+            @property
+            def _index_sampler(self):
+                return [[3], [1, 2]]
+
+        return Chosen
+
+    chosen = overriding(FastLoader)(make())
+    assert str(list(chosen)) == str(list(overriding(DataLoader)(make())))
+    assert "overrides _index_sampler" in chosen.why
+    with pytest.raises(RuntimeError, match=r"Chosen overrides _index_sampler.*batch_sampler="):
+        chosen.state_dict()
 
 
 def test_a_warning_of_pinning_without_an_accelerator_names_the_line_that_began_the_pass():

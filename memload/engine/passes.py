@@ -338,8 +338,8 @@ class NativePass(ClosingIterator):
         )
         self._loader = loader
         self._batch_sampler: Any = batches_of(loader)
-        drawn = loader._state.draw_base_seed(loader)
-        self._seed = loader._state.seed(loader)
+        drawn = loader._state.draw_base_seed(loader, self.progress)
+        self._seed = loader._state.seed(loader, self.progress)
         gatherer.begin(self._seed)
         if self._lead:
             self._start(loader, drawn)
@@ -443,3 +443,7 @@ class NativePass(ClosingIterator):
         loader._finished += self.stats()
         self._gatherer.close(bool(loader.persistent_workers), self._late)
         loader._kept = self._gatherer if loader.persistent_workers else None
+
+    def _shutdown_workers(self) -> None:
+        # What loaders that were written for torch's call at their end, where they look for `_workers`.
+        self.close()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from memload.loader import FastLoader
 
 
-def iterable_pass(loader: FastLoader[Any], progress: Progress, make: Callable[[], Iterator[Any]]) -> Iterator[Any]:
+def iterable_pass(loader: FastLoader[Any], progress: Progress, make: Callable[[], Iterator[Any]]) -> CountedBatches:
     """Begin a pass over an iterable dataset, or take one up; `make` returns an iterator of torch's."""
     if asks_workers(loader, progress):
         return pass_of_workers(loader, progress)

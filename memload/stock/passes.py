@@ -6,6 +6,7 @@ would yield, from where a state says on. Torchdata's iterators, which ask worker
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -27,16 +28,20 @@ if TYPE_CHECKING:
     from memload.loader import FastLoader
 
 
-def stock_pass(loader: FastLoader[Any], make: Callable[[], Iterator[Any]]) -> Iterator[Any]:
+def stock_pass(loader: FastLoader[Any], make: Callable[[], Iterator[Any]]) -> CountedBatches:
     """Begin a pass of the stock machinery, or take one up; `make` returns an iterator of torch's."""
     progress = loader._state.begin(loader)
     if isinstance(loader.dataset, IterableDataset):
         iterated = iterable_pass(loader, progress, make)
         loader._state.begun()
         return iterated
-    indices: IndexSampler = loader._index_sampler
+    indices = loader._own_indices()
     indices.begin(progress, {**given_generators(loader), "global": torch.default_generator})
-    batches = _map_pass(loader, progress, indices, make)
+    if loader._index_sampler is indices:
+        batches = _map_pass(loader, progress, indices, make)
+    else:
+        batches = CountedBatches(make(), progress)
+        progress.follow(_Overridden(type(loader)))
     indices.undraw()
     loader._state.begun()
     loader._state.base_seed = progress.base_seed
@@ -56,8 +61,28 @@ def _map_pass(
     return CountedBatches(batches, progress)
 
 
-class IndexSampler:
+class _Overridden:
+    """Where a pass stands whose rows a subclass chooses.
+
+    Args:
+        kind: the subclass.
+    """
+
+    def __init__(self, kind: type) -> None:
+        self._kind = kind
+
+    def position(self, seen: int) -> dict[str, Any]:  # noqa: ARG002 - as of every source
+        """Raise RuntimeError."""
+        raise RuntimeError(
+            f"{self._kind.__name__} overrides _index_sampler, of which nobody knows where it stands: give its batches "
+            "as batch_sampler=, whose position a state can tell"
+        )
+
+
+class IndexSampler(threading.local):
     """What a stock iterator iterates in place of a loader's batch sampler, or of its sampler where there is no other.
+
+    It is another one in each thread, since several may begin passes of one loader at a time.
 
     Args:
         sampler: the loader's own.
