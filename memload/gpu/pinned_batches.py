@@ -14,7 +14,7 @@ from memload.gpu.interface import HostMemory
 if TYPE_CHECKING:
     from memload.loader import FastLoader
 
-_PACKAGE = str(Path(__file__).parent)
+_PACKAGE = str(Path(__file__).parents[1])
 
 
 def pinned(batch: Any, host: HostMemory | None = None) -> Any:
