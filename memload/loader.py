@@ -99,12 +99,12 @@ class FastLoader(DataLoader[T]):
             700 KB. A pass takes the memory of ``depth + 1`` batches; see ``nbytes``.
         cast: a ``Cast`` for each field that is to be converted, applied while gathering, such as
             ``{"stim": Cast(torch.bfloat16, norm_removed=True)}``. Keys are field names, or positions for a
-            TensorDataset. On the stock engine the same cast is applied after the collation. See docs/cast.md for
+            TensorDataset. On the stock machinery the same cast is applied after the collation. See docs/cast.md for
             scales, means by channel, layouts, crops and flips.
         batch_transform: a function of one batch, such as a torchvision v2 transform, an ``nn.Module`` or a compiled
             pipeline; the loop gets what it returns. It follows the cast, runs ahead of the loop in background threads
             under ``torch.no_grad()``, and draws random numbers that follow from (base seed, epoch, rows of the batch).
-            On the stock engine it runs inside ``next()``. ``ds.map(fn)`` is the same for single samples.
+            On the stock machinery it runs inside ``next()``. ``ds.map(fn)`` is the same for single samples.
         ragged: how batches hold fields whose rows differ in length: "offsets", "padded", ("padded", -100) to pad with
             another number than 0, or "jagged"; or a dict of these by field. The loader's ``dataset`` is then
             ``dataset.with_ragged(ragged)``.

@@ -24,7 +24,7 @@ class Augment:
     The draw of a row follows from (base seed, epoch, row) and ``stream`` alone: it is the same on any number of
     threads, on the CPU and on a GPU, and after a resume. Fields of one batch whose ``Augment`` has the same ``stream``
     share the draw: an image and its mask are cropped at the same place, even where the mask has half the size of the
-    image and its crop is half as large. The stock engine does not know row numbers, and uses the number of the batch
+    image and its crop is half as large. The stock machinery does not know row numbers, and uses the number of the batch
     and the position in it instead.
 
     Args:
