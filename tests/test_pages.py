@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 
-import memload
-
 DOCS = Path(__file__).parents[1] / "docs"
 
 
@@ -41,13 +39,14 @@ def test_the_snippets_of_a_page_run_one_after_the_other(page, tmp_path, monkeypa
 
 def test_the_programs_of_the_readme_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    stim, robs = torch.zeros(300, 3, 8, 8, dtype=torch.uint8), torch.rand(300, 10)
-    names = {"stim": stim, "robs": robs, "dataset": torch.utils.data.TensorDataset(stim, robs)}
-    names |= {"DataLoader": torch.utils.data.DataLoader, "memload": memload}
+    before_and_after, *programs = snippets_of(DOCS.parent / "README.md")
+    names = {}
+    for snippet in programs:  # as somebody pastes them, one after the other
+        exec(compile(snippet, "README.md", "exec"), names)
+    names |= {"dataset": names["ds"], "DataLoader": torch.utils.data.DataLoader}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)  # more workers than CPUs
-        for snippet in reversed(snippets_of(DOCS.parent / "README.md")):  # the last one writes what the first one opens
-            exec(compile(snippet, "README.md", "exec"), names)
+        exec(compile(before_and_after, "README.md", "exec"), names)
     assert next(iter(names["loader"]))["stim"].dtype == torch.bfloat16
 
 

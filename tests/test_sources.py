@@ -314,11 +314,14 @@ def test_an_empty_file_says_so(tmp_path, name):
 
 
 def test_a_foreign_file_is_answered_with_the_known_formats(tmp_path):
-    (tmp_path / "photo.jpg").write_bytes(b"\xff\xd8\xff\xe0")
+    (tmp_path / "movie.mp4").write_bytes(b"\0\0\0\x18ftyp")
     with pytest.raises(
         memload.FormatError, match=r"no format that memload knows; expected .*dtype= and shape=.*write$"
     ):
-        memload.open(tmp_path / "photo.jpg")
+        memload.open(tmp_path / "movie.mp4")
+    (tmp_path / "photo.JPG").write_bytes(b"\xff\xd8\xff\xe0")
+    with pytest.raises(memload.FormatError, match=r"photo.JPG.*a set of shards: memload write --images DIR DST$"):
+        memload.open(tmp_path / "photo.JPG")
     (tmp_path / "x.npy.gz").write_bytes(gzip.compress(b"\x93NUMPY"))
     with pytest.raises(memload.FormatError, match=r"it is compressed by gzip: decompress it first$"):
         memload.open(tmp_path / "x.npy.gz")

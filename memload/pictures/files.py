@@ -13,8 +13,8 @@ from typing import Any
 from memload.errors import FormatError
 from memload.progress import bar
 from memload.sources.packages import package
+from memload.sources.paths import PICTURES
 
-SUFFIXES = (".jpg", ".jpeg", ".png")
 FORMATS = ("JPEG", "PNG")
 _MOST_LISTED = 10
 _AT_ONCE = 64  # headers that a thread reads in a row
@@ -96,8 +96,8 @@ def find(folder: str | os.PathLike[str]) -> tuple[dict[str, Path], list[str]]:
         raise ValueError(
             f"{place}: names that are not UTF-8 cannot be kept as text: {listed(list(map(ascii, unspeakable)))}"
         )
-    pictures = [name for name in names if name.lower().endswith(SUFFIXES)]
-    others = [name for name in names if not name.lower().endswith(SUFFIXES)]
+    pictures = [name for name in names if name.lower().endswith(PICTURES)]
+    others = [name for name in names if not name.lower().endswith(PICTURES)]
     if not pictures:
         raise ValueError(f"{place}: no JPEG or PNG file in it ({len(others)} others)")
     counts = Counter(map(stem_of, pictures))

@@ -24,7 +24,7 @@ class Machine:
             already; or as asked for.
         gpu: of one GPU; None where there is none, or nobody knows.
         disk: free, where the data lies; None without a place.
-        ram_is_here, gpu_is_here, disk_is_here: whether the figure is this machine's own.
+        ram_is_here, disk_is_here: whether the figure is this machine's own.
         process: what a process has of RAM before it loads anything: here, what this one has.
     """
 
@@ -32,7 +32,6 @@ class Machine:
     gpu: int | None
     disk: int | None
     ram_is_here: bool
-    gpu_is_here: bool
     disk_is_here: bool
     process: int = PROCESS_BYTES
 
@@ -62,7 +61,6 @@ class Machine:
             gpu=_gpu_here() if gpu is None else parse_size(gpu),
             disk=_disk_here(files) if disk is None else parse_size(disk),
             ram_is_here=ram is None,
-            gpu_is_here=gpu is None,
             disk_is_here=disk is None,
             process=process,
         )

@@ -20,7 +20,7 @@ from memload.sources.members import Key
 from memload.sources.npy import MAGIC as NPY_MAGIC
 from memload.sources.npy import open_npy
 from memload.sources.npz import npz_members, open_npz
-from memload.sources.paths import nothing_at
+from memload.sources.paths import PICTURES, nothing_at
 from memload.sources.pyg_file import collated_fields, holds_collated
 from memload.sources.safetensors_file import open_safetensors, safetensors_names
 from memload.sources.torch_file import LEGACY_MAGIC, fields_of, load_mapped, named_tensors
@@ -124,6 +124,8 @@ def _instead(path: Path) -> str:
         return f"to open a set of shards, give its directory, {path.parent}"
     if path.name in ZARR_NAMES:
         return f"to open a Zarr array or group, give its directory, {path.parent}"
+    if path.suffix.lower() in PICTURES:
+        return "pictures are decoded once, into a set of shards: memload write --images DIR DST"
     if path.is_file() and _start(path).startswith(b"\x1f\x8b"):
         return "it is compressed by gzip: decompress it first"
     return "arrays that another library reads from it go to memload.from_arrays or memload.write"

@@ -14,10 +14,12 @@ from typing import Any
 
 PathLike = str | os.PathLike[str]
 
+PICTURES = (".jpg", ".jpeg", ".png")
+"""What the names of pictures end with that can be made into a set of shards."""
+
 _MOST_LOOKED_AT = 1000  # names of a folder
 _ARRAYS = (".npy", ".npz", ".safetensors", ".pt", ".h5", ".hdf5", ".arrow")
 _MOST_NAMED = 5
-_PICTURES = {".jpg", ".jpeg", ".png"}
 _URL = re.compile("[A-Za-z][A-Za-z0-9+.-]+:/")  # one slash is what Path leaves of two
 
 
@@ -120,7 +122,7 @@ def what_a_folder_has(folder: Path, index: str) -> str:
     if sets:
         return f"sets lie in it, each of which opens: {', '.join(map(repr, sets[:_MOST_NAMED]))}"
     suffixes = {Path(name).suffix.lower() for name in names}
-    if suffixes & _PICTURES:
+    if suffixes.intersection(PICTURES):
         return "it has pictures, of which `memload write --images DIR DST` makes a set"
     one = next((suffix for suffix in _ARRAYS if suffix in suffixes), None)
     if one:
