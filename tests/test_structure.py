@@ -168,6 +168,25 @@ def test_a_module_imports_from_lower_floors_only(module):
         assert floor_of(name) < floor_of(module), f"{module} may not import {imported}: it is not on a lower floor"
 
 
+def private_to_torch(path):
+    """What a file uses of torch's private parts: names of modules that it imports from, and dotted names."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        name = ast.unparse(node) if isinstance(node, ast.Attribute) else None
+        if isinstance(node, ast.ImportFrom):
+            name = node.module
+        if re.fullmatch(r"torch(\.\w+)*\._(?!_)\w+(\.\w+)*", name or ""):
+            yield name
+
+
+def test_what_is_private_to_torch_is_in_the_table_of_the_design():
+    page = (Path(__file__).parents[1] / "docs" / "design.md").read_text()
+    table = page.partition("## What is private to torch")[2].splitlines()
+    files = {f"memload/{path.relative_to(PACKAGE)}": path for path in MODULES.values()}
+    used = [(name, file) for file, path in files.items() for name in private_to_torch(path)]
+    assert len(used) > 5
+    assert [(name, file) for name, file in used if not any(name in line and file in line for line in table)] == []
+
+
 def test_nobody_imports_relatively():
     for path in MODULES.values():
         for node in ast.walk(ast.parse(path.read_text())):

@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_leaves
 
 from memload.gpu.interface import Interface
+from memload.gpu.nested import tensors_of
 from memload.offloading.weights import Unit
 
 SLOTS = 2
@@ -90,9 +90,7 @@ class Turns:
         return memory
 
     def _before(self, layer: nn.Module, args: Any, kwargs: Any) -> None:
-        if torch.is_grad_enabled() and any(
-            isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in tree_leaves((args, kwargs))
-        ):
+        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors_of((args, kwargs))):
             raise RuntimeError(
                 f"a {type(layer).__name__} is offloaded layer by layer and gets an input that requires a gradient: "
                 "backward would need the weights again, which are gone by then. Call it under torch.no_grad(), or "
