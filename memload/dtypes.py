@@ -78,7 +78,10 @@ def from_numpy_dtype(dtype: np.dtype[Any]) -> torch.dtype:
         TypeError: there is none; the message says what to convert to.
     """
     if dtype.hasobject:
-        raise TypeError("dtype object holds pointers to Python objects, not numbers; convert to a numeric dtype")
+        raise TypeError(
+            "dtype object holds pointers to Python objects, not numbers; convert to a numeric dtype, or, of rows that "
+            "differ in length, give memload.ragged(list(array)), and of texts a list of str"
+        )
     if not dtype.isnative:
         raise TypeError(f'dtype {dtype.str} has its bytes swapped; convert by .astype(dtype.newbyteorder("="))')
     if dtype.names:

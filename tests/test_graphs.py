@@ -442,7 +442,7 @@ X = {"x": torch.zeros(3, 2)}
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        (torch.zeros(3), r"expected \(data, slices\).*found Tensor torch.float32 \(3,\)"),
+        (torch.zeros(3), r"expected \(data, slices\).*found Tensor torch.float32 \(3,\); .*write_graphs\("),
         ((1, 2, 3, 4), r"expected \(data, slices\).*found a tuple"),
         ((torch.zeros(1), {}), "found a tuple of Tensor"),
         ((X, None), "holds a single graph"),

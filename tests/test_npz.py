@@ -1,10 +1,12 @@
 """Files of numpy.savez: stored members are read in place."""
 
+import os
 import zipfile
 
 import numpy as np
 import pytest
 import strategies  # noqa: F401 - its settings for hypothesis
+import torch
 from damage import damaged, opens_or_says_why
 from hypothesis import given
 from hypothesis import strategies as st
@@ -49,6 +51,16 @@ def test_arrays_of_other_lengths_that_were_picked_are_told_how_to_be_rows(tmp_pa
         memload.open(tmp_path / "x.npz", key=["trial0", "trial1"])
 
 
+@pytest.mark.parametrize("suffix", ["npz", "pt"])
+def test_a_zip_file_that_was_cut_short_says_so(tmp_path, suffix):
+    path = tmp_path / f"x.{suffix}"
+    with path.open("wb") as file:
+        np.savez(file, x=np.zeros(1000)) if suffix == "npz" else torch.save(torch.zeros(1000), file)
+    os.truncate(path, path.stat().st_size // 2)
+    with pytest.raises(memload.FormatError, match=r"not a sound .*; it begins as one: it was cut short.*get it again"):
+        memload.open(path)
+
+
 def test_a_npz_file_is_known_by_what_it_holds(tmp_path):
     with (tmp_path / "x.data").open("wb") as file:
         np.savez(file, x=np.arange(3))
@@ -78,6 +90,7 @@ def test_an_array_that_cannot_be_read_says_how_to_leave_it_out(tmp_path):
         (np.zeros(3, "f4,i4"), r"several numbers in each element.*array\['f0'\]"),
         (np.asfortranarray(np.zeros((4, 3))), "x.npy: saved in Fortran order"),
         (np.zeros(3, dtype=">f4"), "x.npy: dtype >f4 has its bytes swapped"),
+        (np.array([np.zeros(2), np.zeros(3)], object), r"pointers.*memload\.ragged\(list\(array\)\)"),
         (np.array([object()]), "pointers"),
     ],
 )

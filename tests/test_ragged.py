@@ -407,6 +407,12 @@ def _flags():
     ("make", "error", "message"),
     [
         (lambda: memload.ragged([]), ValueError, "a list of no rows has no dtype"),
+        (lambda: memload.ragged(None), TypeError, "expected a list of rows, or values and offsets, got NoneType"),
+        (
+            lambda: memload.from_arrays(x=[b"ab", b"c"]),
+            TypeError,
+            "a list of bytes; give memload.ragged([numpy.frombuffer(",
+        ),
         (lambda: memload.ragged([torch.zeros(2), torch.zeros(2, 3)]), ValueError, "row 1 is torch.float32 (2, 3)"),
         (lambda: memload.ragged([torch.zeros(2), torch.arange(2)]), TypeError, "row 1 is torch.int64 (2,)"),
         (lambda: memload.ragged([torch.tensor(1)]), ValueError, "no axis 0"),

@@ -13,6 +13,7 @@ from memload.errors import FormatError
 from memload.fields import Field
 from memload.sources.members import Key, check_lengths, choose
 from memload.sources.npy import NpyArray, read_npy
+from memload.sources.paths import cut_short
 
 _LOCAL_HEADER = struct.Struct("<4s5H3I2H")  # APPNOTE.TXT 4.3.7; only the two lengths at its end count here
 _LOCAL_MAGIC = b"PK\x03\x04"
@@ -44,7 +45,7 @@ def npz_members(path: Path) -> dict[str, zipfile.ZipInfo]:
         with zipfile.ZipFile(path) as archive:
             infos = archive.infolist()
     except (zipfile.BadZipFile, EOFError, NotImplementedError, ValueError) as error:
-        raise FormatError(f"{path}: not a sound .npz file: {error}") from None
+        raise FormatError(f"{path}: not a sound .npz file: {error}{cut_short(path)}") from None
     members = {info.filename.removesuffix(".npy"): info for info in infos if info.filename.endswith(".npy")}
     if not members:
         raise FormatError(f"{path}: a zip file without a .npy member; expected what numpy.savez writes")

@@ -131,6 +131,17 @@ def what_a_folder_has(folder: Path, index: str) -> str:
     return f"{what}; memload.write makes a set, and a writer that was interrupted leaves none"
 
 
+def cut_short(path: Path) -> str:
+    """What to say of a zip file that begins as one but is none: its directory, which comes last, is not there."""
+    with path.open("rb") as file:
+        begins = file.read(4) == b"PK\x03\x04"
+    return (
+        "; it begins as one: it was cut short, as by a copy or a download that did not end: get it again"
+        if begins
+        else ""
+    )
+
+
 def _names_in(folder: Path) -> list[str]:
     """Names in a folder, not of all where it has very many; none if it cannot be read."""
     with contextlib.suppress(OSError), os.scandir(folder) as entries:

@@ -66,11 +66,11 @@ def _parts(file: TorchFile) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     value = file.value
     if not (isinstance(value, tuple) and len(value) in (2, 3)):
         refuse_graph_list(file.path, value)
-        raise FormatError(f"{file.path}: {_EXPECTED}, found {_kind(value)}")
+        raise FormatError(f"{file.path}: {_EXPECTED}, found {_kind(value)}; {_OTHERWISE}")
     data, slices = value[:2]
     attributes = _attributes(data)
     if attributes is None:
-        raise FormatError(f"{file.path}: {_EXPECTED}, found a tuple of {_kind(data)} and {_kind(slices)}")
+        raise FormatError(f"{file.path}: {_EXPECTED}, found a tuple of {_kind(data)} and {_kind(slices)}; {_OTHERWISE}")
     if slices is None:
         raise FormatError(
             f"{file.path}: holds a single graph, whose attributes are not joined with others: give it to "
@@ -151,3 +151,4 @@ def _kind(value: object) -> str:
 
 
 _EXPECTED = "expected (data, slices), as torch_geometric's InMemoryDataset saves it"
+_OTHERWISE = "graphs that you have as Data are written one by one: memload.write_graphs(DIRECTORY, graphs)"

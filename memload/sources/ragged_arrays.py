@@ -42,6 +42,8 @@ def ragged(values: Any, offsets: Any = None, *, axis: int = 0) -> RaggedArray:
         raise ValueError(f"rows are joined along axis 0 or 1, got {axis!r}")
     if offsets is not None:
         return RaggedArray(values, offsets, axis)
+    if not isinstance(values, Iterable):
+        raise TypeError(f"expected a list of rows, or values and offsets, got {type(values).__name__}")
     rows = [_tensor(position, row) for position, row in enumerate(values)]
     if not rows:
         raise ValueError("a list of no rows has no dtype and no shape; give values and offsets")
@@ -107,6 +109,8 @@ def _listed(data: Sequence[Any]) -> str:
     if any(isinstance(value, str) for value in data):
         place, other = next((place, value) for place, value in enumerate(data) if not isinstance(value, str))
         return f"a {kind} of texts, of which number {place} is a {type(other).__name__}; texts are all str"
+    if any(isinstance(value, bytes) for value in data):
+        return f"a {kind} of bytes; give memload.ragged([numpy.frombuffer(row, numpy.uint8) for row in rows])"
     return f"{kind}; use torch.tensor(values), or memload.ragged(rows) for rows that differ in length"
 
 

@@ -20,6 +20,7 @@ from memload.fields import Field
 from memload.sources.arrays import borrow_array
 from memload.sources.members import Key, check_lengths, choose
 from memload.sources.memory_maps import mapping_of
+from memload.sources.paths import cut_short
 
 LEGACY_MAGIC = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 """How files of torch.save begin that were written before torch 1.6, or by its old format on request."""
@@ -208,7 +209,8 @@ def check_archive(path: Path) -> None:
     except (zipfile.BadZipFile, OSError, EOFError, NotImplementedError, RuntimeError, ValueError) as error:
         if isinstance(error, FormatError | FileNotFoundError | PermissionError):
             raise
-        raise FormatError(f"{path}: not a sound file of torch.save: {error}") from None
+        cut = cut_short(path) if isinstance(error, zipfile.BadZipFile) else ""
+        raise FormatError(f"{path}: not a sound file of torch.save: {error}{cut}") from None
     if stated != sys.byteorder:
         raise FormatError(
             f"{path}: its numbers are {stated}-endian, those of this machine {sys.byteorder}-endian; "
