@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -113,3 +116,10 @@ def test_the_second_device_is_served_while_the_first_is_current() -> None:
     x = torch.arange(256, dtype=torch.uint8, device="cuda:1")
     assert_as_on_cpu(x, cast_stim(x, True), True)
     assert torch.cuda.current_device() == 0
+
+
+@pytest.mark.skipif("torch.cuda.device_count() < 2", reason="needs two devices")
+def test_asking_about_the_second_device_first_of_all_leaves_the_first_current() -> None:
+    asked = "from memload.gpu.cuda_module import cuda_state; state = cuda_state(1); assert state.usable, state.reason; "
+    program = f"import torch; {asked}assert torch.cuda.current_device() == 0"
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)

@@ -579,6 +579,17 @@ class TestOnAGpu:
                 assert x.is_cuda
                 assert torch.equal(x.cpu(), y)
 
+    @pytest.mark.skipif("torch.cuda.device_count() < 2", reason="needs two devices")
+    def test_the_second_device_gets_its_batches_while_the_first_is_current(self):
+        second = torch.device("cuda", 1)
+        expected = on_cpu(loader(cast=CAST))
+        for ds in (None, *(memload.to_device(dataset(), second, tier=tier) for tier in ("device", "pinned"))):
+            for got, want in zip(loader(ds, cast=CAST, device=second), expected, strict=True):
+                for x, y in zip(tensors_of(got), tensors_of(want), strict=True):
+                    assert x.device == second
+                    assert torch.equal(x.cpu(), y)
+        assert torch.cuda.current_device() == 0
+
     def test_a_busy_device_and_switched_streams_change_nothing(self):
         expected = on_cpu(loader(cast=CAST))
         streams = [torch.cuda.Stream() for _ in range(3)]
