@@ -215,6 +215,23 @@ def test_all_is_sorted_and_complete():
     assert public <= set(memload.__all__)
 
 
+def test_files_that_docstrings_name_are_there():
+    """From the module's own folder, or from memload's; what a user calls train.py is not ours."""
+    missing = []
+    for module, path in MODULES.items():
+        for name in re.findall(r"[\w/]+\.py\b", ast.get_docstring(ast.parse(path.read_text())) or ""):
+            if name != "train.py" and not any((folder / name).exists() for folder in (path.parent, PACKAGE)):
+                missing.append((module, name))
+    assert missing == []
+
+
+@pytest.mark.parametrize("package", sorted(PACKAGE.glob("*/__init__.py")), ids=lambda path: path.parent.name)
+def test_a_package_says_what_lies_in_it_and_names_no_module_that_is_gone(package):
+    said = ast.get_docstring(ast.parse(package.read_text()))
+    rooms = {path.stem for path in package.parent.glob("*.py")}
+    assert set(re.findall(r"`(\w+)`", said)) <= rooms | set(memload.__all__)
+
+
 def test_no_page_holds_the_marks_of_a_merge():
     root = Path(__file__).parents[1]
     pages = [*root.glob("*.md"), *root.glob("docs/*.md"), *root.glob("*.toml")]
