@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 
-from harness import PASSIVE_ENVIRONMENT, RIVAL_ENVIRONMENT, Bench, Case, Contestant, arguments, compete, rates, share
+from harness import PASSIVE_ENVIRONMENT, RIVAL_ENVIRONMENT, Bench, Case, Contestant, compete, each_case, rates, share
 
 from memload.commands.measure import Epoch, Spread
 
@@ -58,13 +58,5 @@ def measure(bench: Bench, case: Case) -> None:
     bench.add(case.name, text, kept=kept, versus_rival=ahead, **figures)
 
 
-def main() -> None:
-    parser = arguments("FastLoader beside a busy core", rounds=5, default=("W1", "W2", "W3", "W4"))
-    bench = Bench(parser.parse_args())
-    with bench.cases() as cases:
-        for case in cases:
-            measure(bench, case)
-
-
 if __name__ == "__main__":
-    main()
+    each_case("FastLoader beside a busy core", measure)

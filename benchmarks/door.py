@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from harness import Bench, Case, arguments, compete, rates, share
+from harness import Bench, Case, compete, each_case, rates, share
 from loops import SEED, fast_loader, fast_loop, stock_loop
 from torch.utils.data import DataLoader, Dataset
 
@@ -68,13 +68,5 @@ def measure(bench: Bench, case: Case) -> None:
     bench.add(case.name, text, kept=kept, gained=gained, samples=samples, setting=stock.setting, **figures)
 
 
-def main() -> None:
-    parser = arguments("a stock loader over a memload dataset", rounds=5, default=("W1", "W2", "W3", "W4"))
-    bench = Bench(parser.parse_args())
-    with bench.cases() as cases:
-        for case in cases:
-            measure(bench, case)
-
-
 if __name__ == "__main__":
-    main()
+    each_case("a stock loader over a memload dataset", measure)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 
 import torch
-from harness import Bench, Case, Contestant, arguments, compete
+from harness import Bench, Case, Contestant, compete, each_case
 from loops import ceiling_of
 
 from memload.commands.measure import Spread, in_turn, ratio
@@ -56,13 +56,5 @@ def measure(bench: Bench, case: Case) -> None:
     bench.add(case.name, text, **times, unprepared=unprepared, memory=memory, stated=plain[0][1]["stated"], cpu=cpu)
 
 
-def main() -> None:
-    parser = arguments("first batch, memory and CPU time", rounds=5, default=("W1", "W2", "W3", "W4"))
-    bench = Bench(parser.parse_args())
-    with bench.cases() as cases:
-        for case in cases:
-            measure(bench, case)
-
-
 if __name__ == "__main__":
-    main()
+    each_case("first batch, memory and CPU time", measure)

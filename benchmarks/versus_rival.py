@@ -6,7 +6,7 @@ blocks and to back them with huge pages. Both run in processes of their own, and
 
 from __future__ import annotations
 
-from harness import RIVAL_ENVIRONMENT, Bench, Case, Contestant, arguments, compete, rates, share
+from harness import RIVAL_ENVIRONMENT, Bench, Case, Contestant, compete, each_case, rates, share
 
 from memload.commands.measure import Spread
 
@@ -31,13 +31,5 @@ def measure(bench: Bench, case: Case) -> None:
     bench.add(case.name, text, speedup=found, room=room, of_ceiling=of_ceiling, setting=setting, **figures)
 
 
-def main() -> None:
-    parser = arguments("FastLoader against the honest rival", rounds=5, default=("W1", "W2", "W3", "W4"))
-    bench = Bench(parser.parse_args())
-    with bench.cases() as cases:
-        for case in cases:
-            measure(bench, case)
-
-
 if __name__ == "__main__":
-    main()
+    each_case("FastLoader against the honest rival", measure)

@@ -6,7 +6,7 @@ sampler, and its cast is compiled; the best of the nine competes.
 
 from __future__ import annotations
 
-from harness import Bench, Case, arguments, compete, rates, share
+from harness import Bench, Case, compete, each_case, rates, share
 from loops import fast_loop, stock_loop
 
 from memload.commands.measure import Spread
@@ -23,13 +23,5 @@ def measure(bench: Bench, case: Case) -> None:
     bench.add(case.name, text, speedup=found, setting=stock.setting, **figures)
 
 
-def main() -> None:
-    parser = arguments("FastLoader against the stock DataLoader", rounds=5, default=("W1", "W2", "W3", "W4"))
-    bench = Bench(parser.parse_args())
-    with bench.cases() as cases:
-        for case in cases:
-            measure(bench, case)
-
-
 if __name__ == "__main__":
-    main()
+    each_case("FastLoader against the stock DataLoader", measure)
