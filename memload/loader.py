@@ -195,9 +195,13 @@ class FastLoader(DataLoader[T]):
             pin_memory_device=pin_memory_device,
             in_order=in_order,
         )
-        # Not by setattr: a subclass may have a property of one of these names, of which a stock loader knows nothing.
+        # Not by setattr: a subclass may have something of its own of one of these names, which no stock loader has.
         fixed = threads, depth, cast, options, ragged, device, static_buffers
-        self.__dict__.update(zip(_FIXED, fixed, strict=True))
+        extras = dict(zip(_FIXED, fixed, strict=True))
+        self._extras_given = {name for name, value in extras.items() if value is not None}
+        self.__dict__.update(
+            {name: extras[name] for name in _FIXED if name in self._extras_given or name not in vars(self)}
+        )
         self._target, self._buffers = target, checked_buffers(static_buffers, self)
         self._engine = chosen_options(options, threads, depth)
         self._casts = checked_casts(cast)
@@ -219,7 +223,7 @@ class FastLoader(DataLoader[T]):
         self._pace: Pace | None = None
         self._way: Way | None = None
         self._most_ahead: int | None = None  # batches gathered ahead, once memory has become short
-        self._indices: IndexSampler | None = None
+        self._index_batches: IndexSampler | None = None
         self._inner: Any = None
 
     @property
@@ -387,14 +391,15 @@ class FastLoader(DataLoader[T]):
         return super()._index_sampler if isinstance(self.dataset, IterableDataset) else self._own_indices()
 
     def _own_indices(self) -> IndexSampler:
-        own, held = super()._index_sampler, self._indices
+        own, held = super()._index_sampler, self._index_batches
         if held is None or held.sampler is not own:
-            held = self._indices = IndexSampler(own)
+            held = self._index_batches = IndexSampler(own)
         return held
 
     def __setattr__(self, name: str, value: Any) -> None:
         # As torch has it for batch_size and others: what was worked out of these at construction would not follow.
-        if name in _FIXED and "_engine" in self.__dict__:
+        fixed = name in _FIXED and "_engine" in self.__dict__
+        if fixed and (type(self) is FastLoader or name in self._extras_given):
             raise ValueError(f"{name} attribute should not be set after {type(self).__name__} is initialized")
         super().__setattr__(name, value)
 

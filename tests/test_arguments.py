@@ -1,5 +1,6 @@
 """The table of arguments is complete, and what it says of the native engine holds."""
 
+import copy
 import functools
 import gc
 import inspect
@@ -186,6 +187,21 @@ def test_a_subclass_may_have_properties_of_names_that_only_fast_loader_takes_as_
     loader = Mine(native(), 4)
     assert [batch["x"].tolist() for batch in loader] == [[0, 1, 2, 3], [4, 5, 6, 7]]
     assert (loader.engine, loader.device, loader.depth) == ("native", "cpu", None)
+
+
+def test_a_subclass_may_have_attributes_of_its_own_of_these_names_before_and_after_construction():
+    class Mine(memload.FastLoader):
+        def __init__(self, *arguments, **more):
+            self.device = "of its own"
+            super().__init__(*arguments, **more)
+            self.options = "of its own, too"
+            self.options = "once more"
+
+    loader = copy.copy(Mine(native(), 4))
+    assert [batch["x"].tolist() for batch in loader] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert (loader.engine, loader.device, loader.options, loader.depth) == ("native", "of its own", "once more", None)
+    with pytest.raises(ValueError, match="threads attribute should not be set after Mine is initialized"):
+        Mine(native(), 4, threads=2).threads = 3
 
 
 def test_an_iterator_has_the_length_of_its_sampler_and_cannot_be_pickled():

@@ -376,6 +376,23 @@ def test_an_error_of_a_collate_function_of_whole_batches_ends_no_pass(error, mor
     assert list(batches) == [[4, 5]]
 
 
+@pytest.mark.parametrize("more", [{}, {"batch_transform": lambda batch: batch}])
+def test_a_stop_iteration_of_a_collate_function_of_whole_batches_ends_a_loop_as_in_the_stock_loader(more):
+    def collate(batch):
+        if 3 in batch["x"]:
+            raise StopIteration("third")
+        return batch["x"].tolist()
+
+    td = tensordict.TensorDict({"x": torch.arange(6)}, [6])
+    stock, fast = (
+        iter(DataLoader(td, 2, collate_fn=collate)),
+        iter(memload.FastLoader(td, 2, collate_fn=collate, **more)),
+    )
+    for batches in (stock, fast):
+        assert list(batches) == [[0, 1]]
+        assert list(batches) == [[4, 5]]
+
+
 def test_none_of_a_collate_function_of_whole_batches_is_a_batch_and_no_end():
     td = tensordict.TensorDict({"x": torch.arange(6)}, [6])
     loader = memload.FastLoader(td, 2, collate_fn=lambda batch: None)

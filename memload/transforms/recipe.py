@@ -146,17 +146,24 @@ def _one_after_the_other(fns: Sequence[Callable[[Any], Any]]) -> Callable[[Any],
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a batch: what the functions returned, or what one of them raised."""
+    """What became of a batch: what the functions returned, or what one of them raised.
+
+    Attributes:
+        batch: what they returned.
+        error: what one of them raised.
+        may_stop: whether a `StopIteration` among errors comes as it is, and ends a loop as it does in a stock loader.
+    """
 
     batch: Any = None
     error: BaseException | None = None
+    may_stop: bool = False
 
     def result(self) -> Any:
         """Return the batch, or raise the error with the traceback that it has."""
         if self.error is None:
             return self.batch
         try:
-            if isinstance(self.error, StopIteration):
+            if isinstance(self.error, StopIteration) and not self.may_stop:
                 raise RuntimeError("a transform raised StopIteration, which would end the loop unheard") from self.error
             raise self.error
         finally:
@@ -168,7 +175,7 @@ def attempted(fn: Callable[..., Any], *arguments: object) -> Any:
     try:
         return fn(*arguments)
     except Exception as error:
-        return Outcome(error=error)
+        return Outcome(error=error, may_stop=True)
 
 
 def samples_here(dataset: Any, indices: Any, seed: PassSeed, batch: Indices | int) -> Any:
