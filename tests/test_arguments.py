@@ -309,3 +309,13 @@ def test_a_timeout_that_no_clock_can_measure_is_refused_by_the_stock_loaders_err
         for kind in (DataLoader, memload.FastLoader):
             assert ends_in(kind, num_workers=1, timeout=timeout)[0] is error
     assert ends_in(memload.FastLoader, batch_size=8, timeout=float("nan")) == [[*range(8)]]
+
+
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="torch pins without a warning where it has an accelerator")
+def test_the_warning_of_pinning_names_the_users_own_line():
+    """Also of a file beside the package whose name begins as the package's does."""
+    script = str(Path(memload.__file__).parent) + "_train.py"
+    names = {"loader": memload.FastLoader(memload.from_arrays(x=torch.zeros(4, 2)), pin_memory=True)}
+    with pytest.warns(UserWarning, match="no accelerator is found") as caught:
+        exec(compile("\n\nnext(iter(loader))", script, "exec"), names)
+    assert [(warning.filename, warning.lineno) for warning in caught] == [(script, 3)]

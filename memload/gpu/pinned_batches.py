@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from pathlib import Path
@@ -14,7 +15,7 @@ from memload.gpu.interface import HostMemory
 if TYPE_CHECKING:
     from memload.loader import FastLoader
 
-_PACKAGE = str(Path(__file__).parents[1])
+_PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
 
 
 def pinned(batch: Any, host: HostMemory | None = None) -> Any:
