@@ -386,6 +386,19 @@ class OwnRules(Data):
         return 7
 
 
+@pytest.mark.parametrize("opens", [memload.open, memload.open_graphs])
+@pytest.mark.parametrize("saves", ["now", "by older releases"])
+def test_a_file_of_graphs_that_are_joined_by_other_rules_is_refused_though_it_is_trusted(tmp_path, saves, opens):
+    path = tmp_path / "data.pt"
+    graphs = [OwnRules(x=torch.zeros(3, 2), foo=torch.tensor([1])) for _ in range(4)]
+    if saves == "now":
+        InMemoryDataset.save(graphs, path)
+    else:
+        torch.save(InMemoryDataset.collate(graphs), path)
+    with pytest.raises(memload.FormatError, match=r"data\.pt: its graphs are of the class OwnRules, .* __inc__"):
+        opens(path, trust=True)
+
+
 @pytest.mark.parametrize(
     ("graphs", "error", "message"),
     [

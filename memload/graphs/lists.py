@@ -10,6 +10,7 @@ import torch
 
 from memload.dtypes import dtype_name
 from memload.graphs.layout import along_last, check_attributes
+from memload.graphs.pyg import own_rule
 from memload.sources.ragged_arrays import ragged
 
 Attribute = torch.Tensor | str
@@ -117,12 +118,11 @@ class GraphChecker:
                 f"graph {self._number} is a {type(graph).__name__}; expected torch_geometric.data.Data, whose graphs "
                 "have one kind of node and of edge"
             )
-        for name in ("__cat_dim__", "__inc__"):
-            if getattr(type(graph), name) is not getattr(self._data, name):
-                raise TypeError(
-                    f"graph {self._number} is a {type(graph).__name__}, which overrides {name}; stored are graphs "
-                    "whose attributes are joined by the rules of torch_geometric.data.Data"
-                )
+        if name := own_rule(type(graph)):
+            raise TypeError(
+                f"graph {self._number} is a {type(graph).__name__}, which overrides {name}; stored are graphs "
+                "whose attributes are joined by the rules of torch_geometric.data.Data"
+            )
 
     def _check_first(self, kinds: Mapping[str, Kind]) -> None:
         if not kinds:

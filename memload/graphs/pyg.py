@@ -32,6 +32,13 @@ def geometric() -> ModuleType:
     return data
 
 
+def own_rule(kind: type) -> str | None:
+    """Return which method, by which graphs are joined, a class has of its own; None if it joins them as `Data` does."""
+    data = geometric().Data
+    rules = ("__cat_dim__", "__inc__")
+    return next((name for name in rules if getattr(kind, name, None) is not getattr(data, name)), None)
+
+
 def data_of(attributes: Mapping[str, Any]) -> Any:
     """Return a `Data` with these attributes, in this order."""
     data = copy.copy(_empty_data())

@@ -20,6 +20,7 @@ from memload.dtypes import code_of
 from memload.errors import FormatError
 from memload.fields import Field, check_equal_lengths, digest_of, row_nbytes
 from memload.graphs.layout import COUNTED, along_last
+from memload.graphs.pyg import own_rule
 from memload.ragged_rows.fields import RaggedField
 from memload.sources.ragged_arrays import text_field
 from memload.sources.torch_file import TorchFile, load_mapped, refuse_graph_list
@@ -78,7 +79,18 @@ def _parts(file: TorchFile) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         )
     if not isinstance(slices, Mapping) or any(isinstance(ends, Mapping) for ends in slices.values()):
         raise FormatError(f"{file.path}: holds graphs of several kinds of nodes or edges; read are those of one kind")
+    _check_rules(file.path, value)
     return attributes, slices
+
+
+def _check_rules(path: Path, value: tuple[Any, ...]) -> None:
+    """Raise FormatError if the class that the file states, or that of the data, joins graphs in its own way."""
+    kind = value[2] if len(value) > 2 else type(value[0])
+    if isinstance(kind, type) and hasattr(kind, "__inc__") and (name := own_rule(kind)):
+        raise FormatError(
+            f"{path}: its graphs are of the class {kind.__name__}, which overrides {name}; read are graphs whose "
+            "attributes are joined by the rules of torch_geometric.data.Data: leave these to its own loader"
+        )
 
 
 def _attributes(data: Any) -> Mapping[str, Any] | None:
