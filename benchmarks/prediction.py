@@ -44,6 +44,17 @@ LOADERS: dict[str, dict[str, Any]] = {
         "batch_transform": lambda batch: {"data": batch["data"] * 2},
     },
 }
+FLOATS = lambda sample: {"data": sample["data"].float()}  # noqa: E731
+NORMALISED = lambda sample: {"data": (sample["data"].float() - 127) / 255}  # noqa: E731
+ARRAYS = lambda sample: {"data": sample["data"].numpy().astype(np.float32) / 255}  # noqa: E731
+MAPPED: dict[str, tuple[int, int, Callable[[Any], Any]]] = {  # bytes of a row, rows of a batch, function of a sample
+    "mapped, 4 KB": (4096, 1024, FLOATS),
+    "mapped, 100 KB": (102_400, 32, FLOATS),
+    "mapped, 500 KB": (ROW_BYTES, 8, FLOATS),
+    "mapped, 500 KB, longer": (ROW_BYTES, 8, NORMALISED),
+    "mapped, 500 KB, numpy": (ROW_BYTES, 8, ARRAYS),
+}
+MAPPED_BY = {"shuffle": True, "options": memload.EngineOptions(threads=2, depth=2, transform_threads=2, direct=False)}
 SLOTS = {"batch_size": 16, "shuffle": True, "cast": CAST}
 TIERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "tier direct": ({"tier": "direct"}, SLOTS),
@@ -73,6 +84,14 @@ def native(path: str, name: str) -> Prediction:
     plan = memload.plan(memload.open(path), **tier, **settings)
     quiet = {"progress": False} if tier else {}
     return measured(plan, lambda: memload.FastLoader(memload.open(path, **tier, **quiet), **settings), BATCHES)
+
+
+def mapped(path: str, name: str) -> Prediction:
+    """One pass of FastLoader over ``map`` of a function of one sample."""
+    row_bytes, rows, fn = MAPPED[name]
+    data = memload.from_arrays(data=np.load(path, mmap_mode="r").reshape(-1, row_bytes)).map(fn)
+    plan = memload.plan(data, batch_size=rows, **MAPPED_BY)
+    return measured(plan, lambda: memload.FastLoader(data, rows, **MAPPED_BY), BATCHES)
 
 
 def stock(path: str, name: str) -> Prediction:
@@ -108,7 +127,8 @@ def _shared() -> int:
 
 def child(path: str, *names: str) -> None:
     """What runs in a fresh process: passes by name, one after the other."""
-    found = {name: asdict((stock if name in STOCK else native)(path, name)) for name in names}
+    of_kind = {**dict.fromkeys(STOCK, stock), **dict.fromkeys(MAPPED, mapped)}
+    found = {name: asdict(of_kind.get(name, native)(path, name)) for name in names}
     print(json.dumps(found))
 
 
@@ -147,7 +167,7 @@ def main() -> None:
     bench = Bench(args)
     with tempfile.TemporaryDirectory(prefix="memload-bench-") as folder:
         path = make(args.cache or Path(folder), 64 if args.quick else 800)
-        for name in ["cast"] if args.quick else [*LOADERS, *TIERS, *STOCK]:
+        for name in ["cast"] if args.quick else [*LOADERS, *MAPPED, *TIERS, *STOCK]:
             measure(bench, path, name)
     bench.save()
 

@@ -18,6 +18,7 @@ PROGRAM = Path(__file__).parents[1] / "benchmarks" / "prediction.py"
 LOADERS = ["as stored", "cast", "deep", "transformed"]
 TIERS = ["tier direct", "tier hybrid", "tier ram", "tier ram, cast"]
 CASES = [*LOADERS, *TIERS]
+MAPPED = ["mapped, 4 KB", "mapped, 100 KB", "mapped, 500 KB", "mapped, 500 KB, longer", "mapped, 500 KB, numpy"]
 AT_WORK = "widened"  # whose transform works with memory beside what it returns
 
 
@@ -48,6 +49,16 @@ def test_the_peak_of_a_fresh_process_is_predicted_to_a_tenth(found, case):
 
 def test_threads_that_transform_are_planned_for_as_if_all_were_at_their_peak_at_once(found):
     assert -0.05 < found[AT_WORK].error < 0.25, found[AT_WORK]
+
+
+@pytest.mark.parametrize("case", MAPPED)
+def test_the_peak_of_a_pass_that_maps_samples_is_predicted_to_a_tenth(tmp_path, case):
+    path = rows(tmp_path)
+    environment = {**os.environ, "PYTHONPATH": str(Path(memload.__file__).parents[1])}
+    child = [sys.executable, PROGRAM, "--child", path, case]
+    done = subprocess.run(child, check=True, capture_output=True, text=True, env=environment, timeout=120)
+    prediction = Prediction(**json.loads(done.stdout)[case])
+    assert abs(prediction.error) < 0.1, prediction
 
 
 def test_measuring_on_the_command_line_prints_both(tmp_path, capsys):

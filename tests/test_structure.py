@@ -65,8 +65,8 @@ casts.batches casts.float32_view engine.source gpu.kernels gpu.placing gpu.ring 
 gpu.casting offloading.layerwise
 gpu.gathering offloading.offload
 engine.slot_room frameworks.carried gpu.near_rows gpu.shared_frames sampling.batch_sizes shards.conversion
-    tiers.placing training.sample_dtypes
-engine.cold engine.door transforms.recipe transforms.used_again
+    tiers.placing training.sample_dtypes transforms.room transforms.used_again
+engine.cold engine.door transforms.recipe
 gpu.loading gpu.near_batches
 gpu.bringing gpu.near_door
 tiers.tiered

@@ -4,7 +4,10 @@ import contextlib
 import itertools
 import os
 import pickle
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,6 +27,7 @@ from memload.tiers import arenas
 from memload.tiers.choosing import Needs, choose
 from memload.tiers.pressure import to_give_back
 from memload.tiers.tier import Tier
+from memload.transforms import room
 
 ROWS = 61
 TIERS = {
@@ -346,6 +350,70 @@ def test_batches_that_memory_cannot_hold_are_refused_before_the_first(tmp_path, 
     assert in_order.endswith("3 of 20 GB, takes 60 GB 600"), "never more than there are rows"
     assert mixed.endswith("3 of 20 GB, takes 60 GB 600"), "a quarter of the rows are huge"
     assert twice.endswith("3 of 30 GB, takes 90 GB 900"), "each member has slots of its own"
+
+
+def test_the_first_batch_that_functions_make_says_how_many_memory_holds(monkeypatch):
+    def ahead(free_gb, depth=4):
+        for module in (room, guards):
+            monkeypatch.setattr(module, "memory", lambda: Memory(10**12, round(free_gb * 10**9), None, None))
+        found = room.Room(depth, threads=2)
+        found.find(torch.empty(10**9, dtype=torch.uint8), {1: 10**8})
+        return found
+
+    assert [(one.ahead, bool(one.to_say)) for one in map(ahead, (7, 6, 5, 2, 0.9))] == [
+        *((4, False), (3, True), (2, True), (1, True), (0, False))
+    ]
+    waits = ahead(0.9)
+    with pytest.raises(MemorySpaceError, match=r"a second batch .* takes 1 GB; this process can still take 900 MB"):
+        waits.check()
+    assert ahead(2).is_scarce
+    assert not ahead(7).is_scarce
+
+
+MADE_LARGER = """
+import os, sys, warnings
+import memload, numpy as np
+
+group, times, of_samples = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "samples"
+row = 1 << 20
+np.lib.format.open_memmap("rows.npy", "w+", np.uint8, (120, row)).flush()
+data, settings = memload.open("rows.npy"), {}
+if of_samples:
+    data = data.map(lambda sample: {"made": sample["data"].numpy().repeat(times)})
+else:
+    settings = {"batch_transform": lambda batch: {"made": batch["data"].repeat(1, times)}}
+options = memload.EngineOptions(threads=2, depth=2, transform_threads=2, direct=False)
+with open(group, "w") as processes:
+    processes.write(str(os.getpid()))
+warnings.simplefilter("always")
+with warnings.catch_warnings(record=True) as said:
+    got = 0
+    try:
+        for _ in range(2):
+            for batch in memload.FastLoader(data, 20, options=options, **settings):
+                got += 1
+                assert batch["made"].shape == (20, times * row)
+    except memload.MemorySpaceError as error:
+        print("refused", error)
+print(got, *(str(one.message) for one in said if one.category is memload.MemoryWarning))
+"""
+
+
+@pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
+@pytest.mark.parametrize("of", ["batches", "samples"])
+def test_what_functions_make_of_batches_is_kept_to_what_memory_holds(tmp_path, of):
+    def within(megabytes, times):
+        with limited(megabytes << 20) as group:
+            child = [sys.executable, "-c", MADE_LARGER, str(group), str(times), of]
+            environment = {**os.environ, "PYTHONPATH": str(Path(memload.__file__).parents[1])}
+            return subprocess.run(child, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=120)
+
+    ample, scarce, short = within(4000, 8), within(700, 8), within(600, 16)
+    assert (ample.returncode, ample.stdout) == (0, "12\n"), ample.stderr
+    assert scarce.returncode == short.returncode == 0, scarce.stderr + short.stderr
+    assert scarce.stdout.startswith("12 memory has no room for 4 batches ahead of the loop: each takes 168 MB")
+    assert short.stdout.startswith("refused a second batch of what your functions make, beside that of the loop, takes")
+    assert short.stdout.endswith("\n1\n")
 
 
 def test_processes_of_one_machine_share_what_can_be_shared_and_divide_the_rest(folder, tmp_path, monkeypatch):

@@ -3,6 +3,7 @@
 import itertools
 import warnings
 
+import numpy as np
 import pytest
 import torch
 import torch.autograd.forward_ad as forward_ad
@@ -11,6 +12,8 @@ from hypothesis import strategies as st
 
 import memload
 from memload.batches.collating import FieldSlots
+from memload.transforms.recipe import Recipe
+from memload.transforms.seeding import Drawing, PassSeed
 from memload.transforms.used_again import MemoryUsedAgain
 
 DTYPES = [torch.bool, torch.uint8, torch.int64, torch.float16, torch.bfloat16, torch.float32, torch.float64]
@@ -137,3 +140,22 @@ def test_batches_of_a_loader_lie_in_memory_used_again_from_pass_to_pass():
     kept = list(loader)
     assert [batch[0, 0].item() for batch in kept] == [0, 1, 2, 3, 4, 5]
     assert len({batch.data_ptr() for batch in kept}) == 6
+
+
+def test_large_samples_of_functions_that_draw_nothing_lie_in_memory_that_is_used_again():
+    taken = []
+
+    class Noted(FieldSlots):
+        def take(self, field, nbytes):
+            taken.append(nbytes)
+            return super().take(field, nbytes)
+
+    def cast(side):
+        taken.clear()
+        slots, rows = Noted(4), torch.arange(2 * side, dtype=torch.uint8).view(2, side)
+        recipe = Recipe((Drawing(lambda row: row.float()),), {}, None)
+        assert recipe.apply(rows, np.arange(2), PassSeed(0), MemoryUsedAgain(slots), slots).equal(rows.float())
+        return sorted(taken)
+
+    assert cast(1 << 18) == [1 << 20, 1 << 20, 1 << 21], "two samples, and the batch"
+    assert cast(1 << 10) == [1 << 13], "what is small is not looked at"

@@ -56,19 +56,19 @@ def pinned_by(loader: FastLoader[Any]) -> HostMemory | None:
         warnings.warn(
             "pin_memory_device is deprecated, the current accelerator will be used as the device,"
             f"ignore pin_memory_device='{loader.pin_memory_device}'.",
-            stacklevel=_level_outside(),
+            stacklevel=level_outside(),
         )
     if host is None:
         warnings.warn(
             "'pin_memory' argument is set as true but no accelerator is found, "
             "then device pinned memory won't be used.",
-            stacklevel=_level_outside(),
+            stacklevel=level_outside(),
         )
     return host
 
 
-def _level_outside() -> int:
-    """The level, as `warnings.warn` counts it for who calls this, of the first frame that is not of memload."""
+def level_outside() -> int:
+    """Return the level, as `warnings.warn` counts it for who calls this, of the first frame that is not of memload."""
     frame, level = sys._getframe(1), 1
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         frame, level = frame.f_back, level + 1

@@ -91,7 +91,7 @@ def ram_account(request: Request, placement: Placement, sizes: Sizes, machine: M
         lines = [Line("loader", loader.nbytes * count, f"{loader.slots} slots and the plan{each}")]
     if loader.made_bytes:
         made = loader.made_in_all - loader.work_bytes
-        lines.append(Line("transformed batches", made * count, f"at most {loader.slots}{each}"))
+        lines.append(Line("transformed batches", made * count, f"at most {loader.slots + 1}{each}"))
     if loader.work_bytes:
         lines.append(Line("transforms at work", loader.work_bytes * count, f"while all threads work{each}"))
     lines += _tier_lines(placement, count)

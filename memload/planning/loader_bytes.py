@@ -30,7 +30,8 @@ class LoaderBytes:
         batch_rows: rows of a full batch.
         batch_bytes: of a full batch, as the loop gets it; of rows that differ in length, the mean.
         made_bytes: of what functions (`map`, `batch_transform`) and casts that move pixels make of a batch; 0 without.
-        work_bytes: of what they take beside that while all threads work, as far as it is memory that is used again.
+        work_bytes: of what they take beside that while all threads work: memory that is used again, and what the C
+            library keeps of samples.
         slot_bytes: of one slot.
         slots: batches ahead, and one for the loop.
         nbytes: what `loader.nbytes` says: slots, plan and row selections.
@@ -59,8 +60,11 @@ class LoaderBytes:
 
     @property
     def made_in_all(self) -> int:
-        """Bytes of what functions made and the loop has not dropped, at most a batch for each slot, and work with."""
-        return self.slots * self.made_bytes + self.work_bytes
+        """Bytes of what functions made and the loop has not dropped, and work with.
+
+        That is a batch for each slot, and one that a thread may begin before the loop has dropped its last.
+        """
+        return (self.slots + 1) * self.made_bytes + self.work_bytes
 
     @classmethod
     def of(cls, loader: FastLoader[Any], *, to_device: bool = False) -> LoaderBytes:

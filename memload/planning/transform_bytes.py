@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import warnings
 import weakref
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,11 +22,19 @@ from memload.loader import FastLoader
 from memload.ragged_rows.fields import RaggedField
 from memload.sampling.draws import Indices
 from memload.transforms.recipe import Outcome, Recipe
-from memload.transforms.seeding import PassSeed
+from memload.transforms.room import new_bytes, storages
+from memload.transforms.seeding import Drawing, PassSeed
 from memload.transforms.used_again import LARGE, MemoryUsedAgain
 
 _ROWS = 2  # of a batch for the trial: one row looks to many a function like no batch
 _HUGE_PAGE = 2 << 20
+
+# What the C library keeps of samples that a function makes in its memory, for each thread: measured, with glibc 2.36.
+# Torch asks it for aligned memory, and what lies between two of its blocks keeps them from becoming one again: so a
+# sample seldom lies where one died before, until some 20 have lived. Arrays of numpy are not aligned.
+_KEPT_TENSORS, _KEPT_ARRAYS = 20, 4
+_KEPT_OF_SMALL = 2 << 20  # bytes, with those samples that are made before they are put into the batch
+_MAPPED = 32 << 20  # bytes of a sample from which on its memory goes back to the system
 
 
 @dataclass(frozen=True)
@@ -35,7 +43,7 @@ class MadeBytes:
 
     Attributes:
         batch: of what it makes of a batch; what it hands on of the gathered memory is left out.
-        work: beside that while one thread makes a batch, as far as the memory is ours.
+        work: beside that while one thread makes a batch: memory that is lent to it, and what is kept for its samples.
     """
 
     batch: int = 0
@@ -59,13 +67,13 @@ def made_bytes(loader: FastLoader[Any], settings: PassSettings, gathered_bytes: 
         try:
             batch, rows = _gathered(loader, settings)
             ragged = any(isinstance(field, RaggedField) for field in settings.source.fields.values())
-            times = gathered_bytes / sum(_storages(batch).values()) if ragged else settings.batch_rows / len(rows)
+            times = gathered_bytes / sum(storages(batch).values()) if ragged else settings.batch_rows / len(rows)
             return _tried(recipe, batch, rows, times)
         except Exception:  # what the user's function raises for two rows of this data, which may be without content
             if not recipe.maps:
                 return MadeBytes(gathered_bytes)
             sample = loader.dataset[0]  # where one is enough for it, it is raised again
-            return MadeBytes(settings.batch_rows * sum(_storages(sample).values()))
+            return MadeBytes(settings.batch_rows * sum(storages(sample).values()))
 
 
 def _gathered(loader: FastLoader[Any], settings: PassSettings) -> tuple[Any, Indices]:
@@ -84,24 +92,60 @@ def _gathered(loader: FastLoader[Any], settings: PassSettings) -> tuple[Any, Ind
 
 def _tried(recipe: Recipe, batch: Any, rows: Indices, times: float) -> MadeBytes:
     """What a recipe takes of a full batch, so many times as large as this one."""
-    before = _storages(batch)
+    before = storages(batch)
     first, last = replace(recipe, transform=None), replace(recipe, maps=(), casts={})
-    work = 0
+    work = kept = 0
     if first.maps or first.casts:
-        batch, work = _run(first, batch, rows, LARGE)  # samples are as large as ever, and few at a time
-    between = _new_bytes(batch, before)
+        lent = _Counted()
+        samples = _SampleMemory(before, lent)
+        if first.maps:
+            first = replace(first, maps=(*first.maps, Drawing(samples)))
+        batch, work = _run(first, batch, rows, LARGE, lent)  # samples are as large as ever, and few at a time
+        kept = samples.kept
+    between = new_bytes(batch, before)
     if recipe.transform is not None:
-        batch, of_batch = _run(last, batch, rows, max(1, math.floor(LARGE / times)))
+        batch, of_batch = _run(last, batch, rows, max(1, math.floor(LARGE / times)), _Counted())
         work = max(work, math.ceil(times * (of_batch + between)))
-    return MadeBytes(math.ceil(times * _new_bytes(batch, before)), work)
+    return MadeBytes(math.ceil(times * new_bytes(batch, before)), work + kept)
 
 
-def _run(recipe: Recipe, batch: Any, rows: Indices, least: int) -> tuple[Any, int]:
+def _run(recipe: Recipe, batch: Any, rows: Indices, least: int, lent: _Counted) -> tuple[Any, int]:
     """What a recipe makes, and the most bytes that were lent to it beside what it returned."""
-    lent = _Counted()
     random = MemoryUsedAgain(lent, least)
     made = recipe.apply(batch, rows, PassSeed(0), random, lent)
     return made, lent.most - lent.bytes
+
+
+class _SampleMemory:
+    """Looks, as the last function of samples, at what they lie on; hands them on.
+
+    Args:
+        gathered: memory that they were cut from.
+        lent: lends them ours.
+    """
+
+    def __init__(self, gathered: dict[int, int], lent: _Counted) -> None:
+        self._gathered, self._lent = gathered, lent
+        self.kept = 0
+        """Bytes that the C library keeps for samples like the largest, for each thread."""
+
+    def __call__(self, sample: Any) -> Any:
+        """Return the sample."""
+        made = {place: nbytes for place, nbytes in storages(sample).items() if not self._is_ours(place)}
+        small = sum(nbytes for nbytes in made.values() if nbytes < _MAPPED)
+        arrays = all(isinstance(part, np.ndarray) for part in _parts(sample))
+        kept = small * (_KEPT_ARRAYS if arrays else _KEPT_TENSORS) + 2 * (sum(made.values()) - small)
+        self.kept = max(self.kept, kept + _KEPT_OF_SMALL * bool(made))
+        return sample
+
+    def _is_ours(self, place: int) -> bool:
+        return place in self._lent.places or any(start <= place < start + n for start, n in self._gathered.items())
+
+
+def _parts(sample: Any) -> Iterable[Any]:
+    if isinstance(sample, dict):
+        return sample.values()
+    return sample if isinstance(sample, list | tuple) else [sample]
 
 
 class _Counted(FieldSlots):
@@ -110,6 +154,8 @@ class _Counted(FieldSlots):
     def __init__(self) -> None:
         super().__init__(0)
         self.bytes = self.most = 0
+        self.places: set[int] = set()
+        """Where what is lent begins."""
 
     def take(self, _: Hashable, nbytes: int) -> torch.Tensor:
         """Return so many bytes."""
@@ -117,29 +163,11 @@ class _Counted(FieldSlots):
         size = -(-nbytes // _HUGE_PAGE) * _HUGE_PAGE if nbytes >= LARGE else nbytes
         self.bytes += size
         self.most = max(self.most, self.bytes)
-        weakref.finalize(memory, self._gone, size)
+        place = memory.ctypes.data
+        self.places.add(place)
+        weakref.finalize(memory, self._gone, place, size)
         return torch.from_numpy(memory)
 
-    def _gone(self, size: int) -> None:
+    def _gone(self, place: int, size: int) -> None:
         self.bytes -= size
-
-
-def _new_bytes(batch: Any, before: dict[int, int]) -> int:
-    return sum(nbytes for place, nbytes in _storages(batch).items() if place not in before)
-
-
-def _storages(batch: Any) -> dict[int, int]:
-    """The bytes of each memory on the CPU that the arrays of a batch lie on, by its place."""
-    if isinstance(batch, torch.Tensor) and batch.layout is torch.jagged:
-        batch = batch.values()
-    if isinstance(batch, torch.Tensor):
-        if batch.device.type != "cpu" or batch.layout is not torch.strided:
-            return {}
-        storage = batch.untyped_storage()
-        return {storage.data_ptr(): storage.nbytes()}
-    if isinstance(batch, np.ndarray):
-        return {batch.ctypes.data: batch.nbytes}
-    if isinstance(batch, dict):
-        batch = list(batch.values())
-    parts = batch if isinstance(batch, list | tuple) else []
-    return {place: nbytes for part in parts for place, nbytes in _storages(part).items()}
+        self.places.discard(place)

@@ -22,6 +22,7 @@ from memload.sampling.draws import Indices
 from memload.transforms.drawing_free import cannot_draw
 from memload.transforms.reseeding import Watch
 from memload.transforms.seeding import Drawing, PassSeed, Randomness
+from memload.transforms.used_again import LARGE
 
 
 def checked_transform(transform: Any) -> Callable[..., Any] | None:
@@ -96,10 +97,11 @@ class Recipe:
     def _maker(self, cut: CutBatch, rows: Indices, seed: PassSeed, random: Randomness) -> Callable[[int], list[Any]]:
         """Return the function that makes the next so many samples."""
         numbers, fns = iter(rows.tolist()), [fn.bound_to(random) for fn in self.maps]
-        if self.is_plain and not any(fn.wants for fn in self.maps):
+        plain = self.is_plain and not _may_be_large(cut)  # what is large is made in memory that is used again
+        if plain and not any(fn.wants for fn in self.maps):
             (fn,) = fns if len(fns) == 1 else (_one_after_the_other(fns),)
             return lambda count: [fn(sample) for sample in itertools.islice(cut.samples, count)]
-        if self.is_plain and [fn.wants for fn in self.maps] == [("rng",)]:  # nothing else can draw, nor need it be told
+        if plain and [fn.wants for fn in self.maps] == [("rng",)]:  # nothing else can draw, nor need it be told
             draw, rng, seed_of = self.maps[0].fn, random.rng_seeded, seed.of_row
             return lambda count: [
                 draw(sample, rng=rng(seed_of(row)))
@@ -108,7 +110,7 @@ class Recipe:
 
         def make(count: int) -> list[Any]:
             made = []
-            with contextlib.nullcontext() if self.is_plain else random:  # and not while samples are collated
+            with contextlib.nullcontext() if plain else random:  # and not while samples are collated
                 for row, sample in zip(itertools.islice(numbers, count), cut.samples, strict=False):
                     random.begin(seed.of_row, row)
                     for fn in fns:
@@ -133,6 +135,12 @@ def _while_wanted(samples: Iterable[Any], unwanted: Callable[[], bool]) -> Itera
         if unwanted():
             raise UnwantedError
         yield sample
+
+
+def _may_be_large(cut: CutBatch) -> bool:
+    """Whether what is made of a sample may be."""
+    widest = torch.float64.itemsize
+    return any(field.numel() * widest >= LARGE * len(field) > 0 for field in cut.fields.values())
 
 
 def _one_after_the_other(fns: Sequence[Callable[[Any], Any]]) -> Callable[[Any], Any]:

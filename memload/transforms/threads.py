@@ -10,6 +10,7 @@ import atexit
 import os
 import threading
 import time
+import warnings
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,12 +18,15 @@ import numpy as np
 import torch
 
 from memload.batches.collating import FieldSlots
+from memload.errors import MemoryWarning
+from memload.gpu.pinned_batches import level_outside
 from memload.sampling.draws import Indices
 from memload.sampling.planned_rows import PlannedRows
 from memload.stats import LoaderStats
 from memload.transforms.pace import Pace
 from memload.transforms.recipe import Outcome, Recipe
 from memload.transforms.reseeding import Watch
+from memload.transforms.room import LARGE, Room, storages
 from memload.transforms.seeding import PassSeed, Randomness
 from memload.transforms.surroundings import Surroundings
 from memload.transforms.used_again import MemoryUsedAgain
@@ -77,6 +81,9 @@ class Transforming:
         self._recipe, self._ahead, self._pace = recipe, ahead, pace
         kept = None if before is None else before._slots
         self._slots: FieldSlots = FieldSlots.kept(kept, self.depth + 1 + _AT_WORK * pace.most)
+        reused = before is not None and self._slots is kept
+        self._room: Room = before._room if before is not None and reused else Room(self.depth, pace.most)
+        self._alone = False  # whether the first batch is made while no other is, since it may be large
         self._process = os.getpid()
         self._watch = Watch()
         # Reentrant, since the collector may end a pass in any thread at any time, those that hold them included.
@@ -126,10 +133,12 @@ class Transforming:
 
         Raises:
             TimeoutError: it was not there within ``timeout`` seconds, unless that is 0.
+            MemorySpaceError: memory has no room for it beside the one that the loop has.
             Exception: what the gatherer raised.
         """
         if self._process != os.getpid():
             return self.gatherer.next(timeout)  # which raises, and says what to do
+        self._make_room()
         with self._mutex:
             began = time.perf_counter()
             known = self._may_hand_out.wait_for(self._next_is_known, timeout or None)
@@ -149,6 +158,19 @@ class Transforming:
             return outcome
         finally:
             del made  # the traceback of an error holds this frame, which would hold the error
+
+    def _make_room(self) -> None:
+        """Have the second batch made, where it had to wait until the loop had the first, and warn of scarce memory."""
+        if self._room.ahead == 0 and self._handed:
+            with self._mutex:
+                wanted = self._ahead.ready
+            if wanted:
+                self._room.check()
+                with self._mutex:
+                    self._may_take.notify_all()
+        said, self._room.to_say = self._room.to_say, ""
+        if said:
+            warnings.warn(said, MemoryWarning, stacklevel=level_outside())
 
     def stats(self) -> LoaderStats:
         """Return the gatherer's counters, with those that mean something else behind threads, and those of threads."""
@@ -234,7 +256,10 @@ class Transforming:
                 self._working -= 1
                 self._may_work.notify_all()
             return False
+        gathered = storages(made.batch) if self._room.ahead is None else {}
         spent = self._make(made, rows, random)
+        if self._room.ahead is None:
+            self._find_room(made, gathered)
         return self._deliver(number, made, spent)
 
     def _make(self, made: _Made, rows: Indices, random: Randomness) -> tuple[float, float]:
@@ -256,6 +281,18 @@ class Transforming:
         except BaseException as error:  # whatever it is, the loop raises it in its turn
             return Outcome(error=error)
 
+    def _find_room(self, made: _Made, gathered: dict[int, int]) -> None:
+        """Let as many batches be made ahead as memory holds, of which this is the first."""
+        outcome = made.batch
+        if isinstance(outcome, Outcome) and outcome.error is None:
+            self._room.find(outcome.batch, gathered)
+            if self._room.is_scarce:  # then none is kept that is not needed at once
+                before, self._slots = self._slots, FieldSlots((self._room.ahead or 1) + 1)
+                before.give_back()
+        with self._mutex:
+            self._alone = False
+            self._may_take.notify_all()
+
     def _take(self) -> tuple[int, Indices, _Made | None]:
         """The next batch as it was gathered, with its number and rows; None when there is nothing more to do."""
         with self._turn:
@@ -269,7 +306,10 @@ class Transforming:
             try:
                 for how, planned in noted:
                     getattr(self.gatherer, how)(*planned)
-                return number, rows, self._gathered(len(rows))
+                made = self._gathered(len(rows))
+                if made is not None and number == 0 and self._room.ahead is None:
+                    self._alone = sum(storages(made.batch).values()) >= LARGE
+                return number, rows, made
             except BaseException as error:
                 self._broken = True
                 return number, rows, _Made(error=error)
@@ -278,7 +318,8 @@ class Transforming:
         return self._closed or self._broken or self._ahead.ended
 
     def _within_depth(self) -> bool:
-        return self._ahead.ready and self._taken < self._handed + self.depth
+        depth = self.depth if self._room.ahead is None else self._room.ahead
+        return self._ahead.ready and not self._alone and self._taken < self._handed + depth
 
     def _gathered(self, rows: int) -> _Made | None:
         while not self._closed:
