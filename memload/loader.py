@@ -406,7 +406,7 @@ class FastLoader(DataLoader[T]):
     def __getstate__(self) -> dict[str, Any]:
         fresh = object.__new__(FastLoader)
         fresh._start_afresh()
-        return {**self.__dict__, "_state": copy.copy(self._state), **dict.fromkeys((*vars(fresh), "_buffers"))}
+        return {**self.__dict__, "_state": copy.copy(self._state), **dict.fromkeys((*vars(fresh), "_buffers", "_kept"))}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
