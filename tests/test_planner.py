@@ -209,6 +209,15 @@ def test_whatever_is_read_natively_can_be_planned():
     assert memload.plan(joined, 10, collate_fn=memload.group_collate).data.stored_bytes == joined.nbytes
 
 
+def test_functions_of_no_rows_take_nothing():
+    nothing = PICTURES.zeros().select([])
+    for plan in (
+        memload.plan(nothing.map(lambda sample: sample), 4),
+        memload.plan(nothing, 4, batch_transform=lambda batch: batch["stim"] * 2),
+    ):
+        assert plan.data.made_in_all == 0
+
+
 def test_the_page_cache_gives_way_and_is_not_counted():
     plan = memload.plan(PICTURES, 32, ram="16GB", disk="1TB")
     assert plan.ram.of("page cache") == PICTURES.nbytes

@@ -60,7 +60,7 @@ def made_bytes(loader: FastLoader[Any], settings: PassSettings, gathered_bytes: 
             rows.
     """
     recipe = settings.recipe
-    if recipe is None:
+    if recipe is None or not settings.source.rows:  # of no row a function can be called
         return MadeBytes()
     with warnings.catch_warnings(), torch.random.fork_rng(devices=[]), torch.no_grad():
         warnings.simplefilter("ignore")
