@@ -592,8 +592,8 @@ def test_ranks_of_a_machine_have_one_copy_even_after_the_first_was_killed_while_
 @pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 def test_a_cache_that_shrinks_survives_where_the_ram_tier_is_killed(ended):
     left, data = ended
-    assert left["ram"].status == -9
-    assert left["hybrid"].status == -9
+    for name in ("ram", "hybrid"):  # refused, where the group's page cache had already taken too much
+        assert left[name].status == -9 or "MemorySpaceError" in left[name].err
     assert (left["shrinks"].status, left["shrinks"].err) == (0, "")
     assert left["shrinks"].out == [f"{3 * data[:, 0].astype(np.int64).sum()} True True"]
 
