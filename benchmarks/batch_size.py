@@ -20,8 +20,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import memload
-from memload.commands.measure import Spread
-from memload.training.variants import kind_of
+from memload.cli.measure import Spread
+from memload.planning.variants import kind_of
 
 LIMIT = 256 << 20
 

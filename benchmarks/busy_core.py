@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 
 from harness import PASSIVE_ENVIRONMENT, RIVAL_ENVIRONMENT, Bench, Case, Contestant, compete, each_case, rates, share
 
-from memload.commands.measure import Epoch, Spread
+from memload.cli.measure import Epoch, Spread
 
 
 @contextlib.contextmanager

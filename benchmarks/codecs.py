@@ -26,11 +26,11 @@ from numpy.typing import NDArray
 
 import memload
 from memload import _core
-from memload.codecs.codec import Codec
-from memload.commands.bench import default_threads
-from memload.commands.demo import crops_of, photographs
-from memload.commands.measure import Epoch, Spread, held_in_memory, ratio, run_epoch
-from memload.dataset import Dataset
+from memload.cli.bench import default_threads
+from memload.cli.demo import crops_of, photographs
+from memload.cli.measure import Epoch, Spread, held_in_memory, ratio, run_epoch
+from memload.dataset.dataset import Dataset
+from memload.formats.codecs.codec import Codec
 
 CODECS = [Codec(name, shuffle=shuffle) for name in ("lz4", "zstd", "blosc2") for shuffle in ("none", "byte", "bit")]
 BEGIN, END = "<!-- figures: benchmarks/codecs.py -->", "<!-- end of figures -->"

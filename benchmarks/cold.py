@@ -20,11 +20,11 @@ from loops import SEED
 from torch.utils.data import DataLoader, Subset
 
 from memload import _core
-from memload.commands.bench import shuffled
-from memload.commands.measure import Epoch, Spread, in_turn, run_epoch
-from memload.commands.stock_loops import Items, map_shard
-from memload.engine.passes import EngineOptions
-from memload.loader import FastLoader
+from memload.cli.bench import shuffled
+from memload.cli.measure import Epoch, Spread, in_turn, run_epoch
+from memload.cli.stock_loops import Items, map_shard
+from memload.engine.request import EngineOptions
+from memload.loader.fast_loader import FastLoader
 
 METHODS = (("direct", 4), ("direct", 8), ("io_uring", 8), ("io_uring", 32), ("io_uring", 128))
 ROWS = 20_000  # at most, of which the stock loader reads what it manages in STOCK_SECONDS

@@ -21,7 +21,7 @@ from harness import Case
 from loops import Loop, make_loop
 from workloads import Workload
 
-from memload.commands.measure import peak_memory, run_epoch
+from memload.cli.measure import peak_memory, run_epoch
 
 
 def case_of(job: dict[str, Any]) -> Case:

@@ -15,7 +15,7 @@ import torch
 from harness import Bench, Case, Contestant, compete, each_case
 from loops import ceiling_of
 
-from memload.commands.measure import Spread, in_turn, ratio
+from memload.cli.measure import Spread, in_turn, ratio
 
 
 def planning_seconds(rows: int) -> float:

@@ -12,9 +12,9 @@ from collections.abc import Callable
 import torch
 from gpu_common import MB, GpuBench, compiled_or_none, device_copy, faster, gpu_arguments, take_turns
 
-from memload.casts.cast_stim import cast_stim
 from memload.casts.rule import Cast
-from memload.commands.measure import Spread
+from memload.cli.measure import Spread
+from memload.device.cast_stim import cast_stim
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 MEGABYTES = (64, 256, 1024, 16, 4, 1)  # first what has most to say, should the run be ended

@@ -91,11 +91,11 @@ timeout -k 10 $left "$python" -m pip install --quiet --no-build-isolation --no-d
 # A process for each file, side by side: an error that a kernel leaves behind ends what its process may do on the GPU, and
 # spoils no other file. The one that fills the GPU's memory comes last, alone.
 echo "== tests ($SECONDS s)"
-mapfile -t tests < <(grep -l 'mark\.gpu' "$repo"/tests/test_*.py)
+mapfile -t tests < <(grep -rl --include='test_*.py' 'mark\.gpu' "$repo/tests" | sort)
 export PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 # what else is installed there may warn, and warnings are errors
 gpu_tests=("$python" -m pytest -c "$repo/pyproject.toml" --rootdir "$repo" -p no:cacheprovider -q --tb=short -m gpu)
 gpu_tests+=(-o faulthandler_timeout=45) # a test that hangs shows where, though it be killed
-filling=$repo/tests/test_batch_size_gpu.py
+filling=$repo/tests/gpu/test_batch_size_gpu.py
 
 # run_tests FILE
 run_tests() {
@@ -150,7 +150,7 @@ elif [ $((total - SECONDS)) -lt 30 ]; then
 else
   status=0
   timeout -k 5 $((total - SECONDS)) compute-sanitizer --tool memcheck --report-api-errors no --error-exitcode 99 \
-    "${gpu_tests[@]}" -k "length or misalignment or place" "$repo"/tests/test_{cast,kernels}_gpu.py \
+    "${gpu_tests[@]}" -k "length or misalignment or place" "$repo"/tests/gpu/test_{cast,kernels}_gpu.py \
     > "$work/memcheck" 2>&1 || status=$?
   case $status in
     0) echo "nothing found" ;;

@@ -18,9 +18,9 @@ from typing import Any
 import torch
 from harness import Bench, arguments
 
-from memload.commands.measure import Spread, ratio
-from memload.gpu.cuda_module import cuda_state
-from memload.gpu.devices import device_of
+from memload.cli.measure import Spread, ratio
+from memload.device.cuda_module import cuda_state
+from memload.device.devices import device_of
 
 TURN_SECONDS = 2e-3  # a turn repeats a short call until it lasts about this long
 MB = 1 << 20

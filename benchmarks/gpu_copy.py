@@ -11,7 +11,7 @@ import torch
 from gpu_common import MB, GpuBench, best_copy_seconds, clocked, gpu_arguments
 
 import memload
-from memload.commands.measure import Spread, in_turn, ratio
+from memload.cli.measure import Spread, in_turn, ratio
 from memload.memory.budget import default_threads
 
 MEGABYTES = (1, 4, 16, 64, 256)

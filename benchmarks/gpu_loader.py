@@ -18,9 +18,9 @@ from harness import Case
 from loops import SEED, ceiling_of
 
 import memload
-from memload.commands import stock_loops
-from memload.commands.measure import Spread, in_turn, run_epoch
-from memload.dataset import Dataset
+from memload.cli import stock_loops
+from memload.cli.measure import Spread, in_turn, run_epoch
+from memload.dataset.dataset import Dataset
 
 WORKERS = (4, 8, 16)
 TRIAL_SECONDS = 1.0
@@ -51,7 +51,7 @@ def to_the_device(device: torch.device, cast: Callable[[torch.Tensor], torch.Ten
 
 
 def stock_of(
-    case: Case, device: torch.device, setting: stock_loops.Setting, *, compiled: bool
+    case: Case, device: torch.device, setting: stock_loops.StockSetting, *, compiled: bool
 ) -> stock_loops.StockLoop:
     casts = {name: stock_loops.plain_cast(cast.dtype) for name, cast in case.workload.casts(case.variant).items()}
     if compiled:
@@ -68,11 +68,11 @@ class Stock(NamedTuple):
 
     rate: float
     loop: stock_loops.StockLoop
-    setting: stock_loops.Setting
+    setting: stock_loops.StockSetting
     words: str
 
 
-def tried(bench: GpuBench, case: Case, setting: stock_loops.Setting, *, compiled: bool) -> Stock:
+def tried(bench: GpuBench, case: Case, setting: stock_loops.StockSetting, *, compiled: bool) -> Stock:
     loop = stock_of(case, bench.device, setting, compiled=compiled)
     run_epoch(loop, limit=3)
     finish(bench.device)
@@ -81,7 +81,9 @@ def tried(bench: GpuBench, case: Case, setting: stock_loops.Setting, *, compiled
     return Stock(rate, loop, setting, f"{setting}, {'compiled' if compiled else 'eager'} cast")
 
 
-def better(bench: GpuBench, case: Case, best: Stock | None, setting: stock_loops.Setting, *, compiled: bool) -> Stock:
+def better(
+    bench: GpuBench, case: Case, best: Stock | None, setting: stock_loops.StockSetting, *, compiled: bool
+) -> Stock:
     """The faster of a way that was tried and another; the former, where the other does not run on this machine."""
     try:
         other = tried(bench, case, setting, compiled=compiled)
@@ -96,10 +98,10 @@ def better(bench: GpuBench, case: Case, best: Stock | None, setting: stock_loops
 def best_stock(bench: GpuBench, case: Case) -> Stock:
     """The fastest way of the stock loader: the best number of workers, and with these the better cast."""
     if bench.args.quick:
-        return tried(bench, case, stock_loops.Setting("getitems", 0), compiled=False)
+        return tried(bench, case, stock_loops.StockSetting("getitems", 0), compiled=False)
     best: Stock | None = None
     for workers in WORKERS:
-        best = better(bench, case, best, stock_loops.Setting("getitems", workers), compiled=False)
+        best = better(bench, case, best, stock_loops.StockSetting("getitems", workers), compiled=False)
     assert best is not None
     return better(bench, case, best, best.setting, compiled=True)
 

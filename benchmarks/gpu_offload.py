@@ -16,7 +16,7 @@ import torch
 from gpu_common import MB, GpuBench, best_copy_seconds, clocked, gpu_arguments, median
 
 import memload
-from memload.commands.measure import Spread, in_turn
+from memload.cli.measure import Spread, in_turn
 
 REPEATS = (128, 32, 8, 1)  # how often the student runs on a batch; first what has a target, should the run be ended
 STEPS = 10

@@ -3,13 +3,16 @@
 From device memory the ceiling is a copy on the device that moves equally many bytes, read and written together. What
 the kernel reaches shows in batches of 512 MB; those of the workload are done in the time that a launch takes, and are
 told beside. From pinned RAM the ceiling is the copy engine's rate for batches of that size; two thirds of it is what
-others have published for gathers by kernels. Then the time to the first batch, and what is really allocated and pinned
-against what is stated.
+others have published for gathers by kernels. A pass out of pinned RAM, gathered by the GPU, is told beside one of the
+same data through the ring, whose slots native threads fill: which of them is faster decides whether the default of
+docs/design/device.md is right. Then the time to the first batch, and what is really allocated and pinned against what
+is stated.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -19,13 +22,12 @@ from gpu_loader import loader_of
 from harness import Case
 
 import memload
-from memload.commands.measure import Spread, in_turn
-from memload.dataset import Dataset
-from memload.engine.passes import gathering
+from memload.cli.measure import Spread, in_turn
+from memload.dataset.dataset import Dataset
+from memload.device.destination_buffers import TransferredBatches
+from memload.device.pinned_memory import resident_fields
+from memload.device.resident import batch_maker
 from memload.engine.readers import resolve
-from memload.gpu.landing import TransferredBatches
-from memload.gpu.near_batches import batch_maker
-from memload.gpu.pinned_memory import near_fields
 
 BATCHES = 16  # of which the rows are drawn beforehand
 LARGE_BYTES = 512 * MB  # of a batch, as it is stored
@@ -79,7 +81,7 @@ def measure_device(bench: GpuBench, case: Case, ds: Dataset) -> None:
 
 def measure_pinned(bench: GpuBench, case: Case, ds: Dataset) -> None:
     pinned = memload.to_device(ds, bench.device, tier="pinned", progress=False)
-    seen = near_fields(pinned.fields, bench.device)
+    seen = resident_fields(pinned.fields, bench.device)
     assert seen is not None
     gather = gatherer_of(case, Dataset(seen), case.workload.batch_size)
     times = take_turns({"gather": gather}, bench.device, bench.rounds)
@@ -87,9 +89,18 @@ def measure_pinned(bench: GpuBench, case: Case, ds: Dataset) -> None:
     copy = best_copy_seconds(nbytes, bench.device, 20)
     share = Spread.of(copy / seconds for seconds in times["gather"])
     bench.judge(case.name, "gathered by the GPU out of pinned RAM, share of pinned copies", share, None)
-    loader = loader_of(case, bench.device, pinned)
-    next(iter(loader))
-    bench.add(case.name, loader.why, why=loader.why)
+    passes = {"gpu": loader_of(case, bench.device, pinned), "ring": loader_of(case, bench.device, ds)}
+    seconds = in_turn(
+        {name: lambda one=one: clocked(lambda: _some_batches(one), bench.device) for name, one in passes.items()},
+        bench.rounds,
+    )
+    share = faster(seconds["gpu"], seconds["ring"])
+    bench.judge(case.name, "a pass out of pinned RAM gathered by the GPU, rate of the ring's", share, None)
+
+
+def _some_batches(loader: Iterable[Any]) -> None:
+    for _ in itertools.islice(loader, BATCHES):
+        pass
 
 
 def measure_first_batch(bench: GpuBench, case: Case, ds: Dataset) -> None:
@@ -116,7 +127,9 @@ def measure_memory(bench: GpuBench, case: Case, ds: Dataset) -> None:
     found = Spread.of([taken / loader.device_nbytes])
     stated = {"taken": taken, "stated": loader.device_nbytes}
     bench.judge(case.name, "device bytes taken, of those stated", found, 1.05, at_most=True, **stated)
-    kept = gathering(loader._kept)
+    layers = loader.__memload_loader__().history.kept
+    assert layers is not None
+    kept = layers.gathers
     assert isinstance(kept, TransferredBatches)
     pinned = kept.pinned_bytes
     figures = {"taken": pinned, "stated": loader.nbytes}

@@ -16,7 +16,7 @@ from gpu_common import GpuBench, best_copy_seconds, clocked, gpu_arguments, medi
 from gpu_loader import loader_of
 from harness import Case
 
-from memload.commands.measure import Spread, cpu_seconds, in_turn
+from memload.cli.measure import Spread, cpu_seconds, in_turn
 
 REPEATS = (1, 2, 4, 8)  # how often the net runs on a batch
 STEPS = 40
@@ -24,7 +24,7 @@ RESIDENT = 4  # batches that stay on the GPU
 
 
 class Net(torch.nn.Module):
-    """Pictures (B, H, W, C), or movies (B, T, H, W) as pictures of T channels, to ten numbers."""
+    """Images (B, H, W, C), or movies (B, T, H, W) as images of T channels, to ten numbers."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()

@@ -23,7 +23,7 @@ from torch_geometric.data import Data, InMemoryDataset
 from torch_geometric.loader import DataLoader
 
 import memload
-from memload.commands.measure import Epoch, Spread, cpu_seconds
+from memload.cli.measure import Epoch, Spread, cpu_seconds
 
 GRAPHS, BATCH = 100_000, 128
 

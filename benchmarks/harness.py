@@ -20,7 +20,7 @@ from typing import Any
 
 from workloads import WORKLOADS, Workload
 
-from memload.commands.measure import Epoch, Spread, held_in_memory, in_turn, machine, ratio
+from memload.cli.measure import Epoch, Spread, held_in_memory, in_turn, machine, ratio
 
 RESULTS = Path(__file__).parent / "results"
 PREPARED = 512 << 20  # bytes taken and given back before a run in a process of its own; no ring here is larger
@@ -43,7 +43,7 @@ def arguments(question: str, *, rounds: int, default: Sequence[str] = tuple(WORK
     parser.add_argument("--cache", type=Path, help="folder where data sets are made once (default: a temporary one)")
     parser.add_argument("--rounds", type=int, default=rounds, help="rounds in turn (default %(default)s)")
     parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(default), metavar="W")
-    parser.add_argument("--variants", nargs="+", choices=("raw", "f32", "bf16"), default=None)
+    parser.add_argument("--variants", nargs="+", choices=("raw", "f32", "bf16", "f32-NCHW", "bf16-NCHW"), default=None)
     parser.add_argument("--out", type=Path, help="where the JSON goes (default: results/, with --quick: nowhere)")
     return parser
 

@@ -22,9 +22,9 @@ from torch.utils.data import DataLoader, Dataset
 
 import memload
 from memload import _core
-from memload.commands.demo import crops_of, photographs
-from memload.commands.measure import Epoch, Spread, held_in_memory, run_epoch
-from memload.engine.passes import EngineOptions
+from memload.cli.demo import crops_of, photographs
+from memload.cli.measure import Epoch, Spread, held_in_memory, run_epoch
+from memload.engine.request import EngineOptions
 from memload.memory.budget import default_threads
 
 LAYOUTS: dict[str, dict[str, Any]] = {

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from harness import Case
 
-from memload.commands import stock_loops
-from memload.commands.bench import Ceiling, shuffled
-from memload.commands.measure import Epoch, run_epoch
-from memload.engine.passes import EngineOptions
-from memload.loader import FastLoader
+from memload.cli import stock_loops
+from memload.cli.bench import GatherCeiling, shuffled
+from memload.cli.measure import Epoch, run_epoch
+from memload.engine.request import EngineOptions
+from memload.loader.fast_loader import FastLoader
 from memload.memory.budget import default_threads
 
 SEED = 0
@@ -68,12 +68,12 @@ def fast_loop(case: Case, **options: Any) -> Loop:
     return Loop("memload", lambda limit: run_epoch(loader, limit), lambda: loader, loader.nbytes)
 
 
-def ceiling_of(case: Case, *, threads: int | None = None, isa: str = "") -> Ceiling:
+def ceiling_of(case: Case, *, threads: int | None = None, isa: str = "") -> GatherCeiling:
     """The ceiling of the same plan."""
     dataset = case.workload.open(case.folder)
     casts = case.workload.casts(case.variant)
     plan = shuffled(len(dataset), SEED)
-    return Ceiling(dataset, plan, case.workload.batch_size, threads=threads, cast=casts, isa=isa)
+    return GatherCeiling(dataset, plan, case.workload.batch_size, threads=threads, cast=casts, isa=isa)
 
 
 def ceiling_loop(case: Case, **options: Any) -> Loop:
@@ -96,7 +96,7 @@ def mover_loop(case: Case) -> Loop:
 
 def stock_loop(case: Case, *, quick: bool = False) -> Loop:
     """The stock loop at its best, with its best casts; `quick` takes plain items and plain casts untried."""
-    settings = [stock_loops.Setting("items", 0)] if quick else None
+    settings = [stock_loops.StockSetting("items", 0)] if quick else None
     casts = stock_casts(case, quick)
     shard = case.workload.shard(case.folder)
     functions = {name: cast for name, (cast, _) in casts.items()}

@@ -17,8 +17,8 @@ from loops import SEED
 from torch.utils.data import ConcatDataset, DataLoader, Dataset
 
 import memload
-from memload.commands import stock_loops
-from memload.commands.measure import Epoch, Spread, run_epoch
+from memload.cli import stock_loops
+from memload.cli.measure import Epoch, Spread, run_epoch
 
 MEMBERS = ("a", "b", "c")
 Cast = Callable[[torch.Tensor], torch.Tensor]

@@ -23,7 +23,7 @@ import torch
 from harness import Bench, arguments
 
 import memload
-from memload.commands.measure import Spread, in_turn, ratio, run_epoch
+from memload.cli.measure import Spread, in_turn, ratio, run_epoch
 from memload.monitoring.samples import Sampler
 
 CEILING = 0.005

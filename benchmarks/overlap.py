@@ -17,7 +17,7 @@ import torch
 from harness import Bench, Case, Contestant, arguments
 from loops import fast_loader
 
-from memload.commands.measure import Spread, in_turn, ratio
+from memload.cli.measure import Spread, in_turn, ratio
 
 COMPUTE_SECONDS = 0.020
 SIDE = 512

@@ -25,8 +25,8 @@ from harness import Bench, arguments
 from torch.utils.data import DataLoader, Dataset
 
 import memload
-from memload.commands.measure import Spread
-from memload.commands.prediction import Prediction, measured
+from memload.cli.measure import Spread
+from memload.cli.prediction import Prediction, measured
 
 ROW_BYTES = 1 << 19
 BATCHES = 13  # of a pass: enough to fill slots and cache

@@ -24,8 +24,8 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, Dataset
 
 import memload
-from memload.commands.bench import Ceiling, default_threads
-from memload.commands.measure import Epoch, Spread, held_in_memory, run_epoch
+from memload.cli.bench import GatherCeiling, default_threads
+from memload.cli.measure import Epoch, Spread, held_in_memory, run_epoch
 
 BATCH = 256
 CODECS = ("lz4", "zstd", "zstd:rows=512")
@@ -172,7 +172,7 @@ def measure(bench: Bench, path: Path, name: str, form: str) -> None:
     loader = fast(path, form)
     equal = memload.open(path / form)
     rows = torch.randperm(len(equal), generator=torch.Generator().manual_seed(0)).numpy()
-    ceiling = Ceiling(equal, rows[: len(rows) // BATCH * BATCH], BATCH)
+    ceiling = GatherCeiling(equal, rows[: len(rows) // BATCH * BATCH], BATCH)
     streaming = max((False, True), key=lambda s: ceiling.run(streaming=s).rate)
     workers, theirs = best_by_hand(ByHand(path), form, quick=bench.args.quick)
     contestants: dict[str, Callable[[], Epoch]] = {

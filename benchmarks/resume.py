@@ -17,7 +17,7 @@ import torch
 from harness import Bench, arguments
 
 import memload
-from memload.commands.measure import Spread, ratio
+from memload.cli.measure import Spread, ratio
 
 BATCH = 1000
 SHARES = (0.0, 0.5, 0.99)

@@ -12,8 +12,8 @@ import torch
 from harness import Bench, Case, arguments, compete, share
 from loops import fast_loader
 
-from memload.commands.measure import Epoch, run_epoch
-from memload.loader import FastLoader
+from memload.cli.measure import Epoch, run_epoch
+from memload.loader.fast_loader import FastLoader
 
 RINGS_MB = (8, 16, 32, 64, 128, 256)
 DEPTH = 2

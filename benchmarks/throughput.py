@@ -2,7 +2,8 @@
 
 Nine rounds in turn, an epoch each. Like the ceiling's buffers, FastLoader's slots and threads stay between epochs
 (persistent_workers=True); what it costs to begin is measured by first_batch.py, and by this script with --fresh. With
---isas, each instruction set is forced and held against the ceiling of its own.
+--isas, each instruction set is forced and held against the ceiling of its own. The ceiling writes
+the same bytes in the order in which they are stored, whatever the layout of a variant.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from harness import Bench, Case, arguments, compete, rates, share
 from loops import ceiling_of, fast_loop
 
 from memload import _core
-from memload.commands.bench import memcpy_gb_per_second
-from memload.commands.measure import Spread
+from memload.cli.bench import memcpy_gb_per_second
+from memload.cli.measure import Spread
 from memload.memory.budget import default_threads
 
 

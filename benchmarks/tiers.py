@@ -25,9 +25,9 @@ from harness import Bench, Case, arguments, rates, share
 from loops import SEED
 
 import memload
-from memload.commands.bench import shuffled
-from memload.commands.measure import Epoch, Spread, in_turn, run_epoch
-from memload.loader import FastLoader
+from memload.cli.bench import shuffled
+from memload.cli.measure import Epoch, Spread, in_turn, run_epoch
+from memload.loader.fast_loader import FastLoader
 from memload.memory.budget import parse_groups
 from memload.sizes import format_size
 

@@ -21,8 +21,8 @@ from harness import Bench, Case, arguments, compete, rates, share
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from memload import FastLoader
-from memload.commands import stock_loops
-from memload.commands.measure import Epoch, Spread, run_epoch
+from memload.cli import stock_loops
+from memload.cli.measure import Epoch, Spread, run_epoch
 from memload.memory.budget import default_threads
 
 SEED = 0
@@ -40,7 +40,7 @@ def gain_and_flip(batch: Batch) -> Batch:
 
 
 def normalise_and_flip(batch: Batch) -> Batch:
-    """To float32, and every other picture mirrored."""
+    """To float32, and every other image mirrored."""
     x = batch["stim"].float().sub_(127).div_(255)
     for row in torch.rand(len(x)).lt(0.5).nonzero()[:, 0].tolist():
         x[row] = x[row].flip(-2)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from harness import RIVAL_ENVIRONMENT, Bench, Case, Contestant, compete, each_case, rates, share
 
-from memload.commands.measure import Spread
+from memload.cli.measure import Spread
 
 
 def measure(bench: Bench, case: Case) -> None:

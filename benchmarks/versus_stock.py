@@ -9,7 +9,7 @@ from __future__ import annotations
 from harness import Bench, Case, compete, each_case, rates, share
 from loops import fast_loop, stock_loop
 
-from memload.commands.measure import Spread
+from memload.cli.measure import Spread
 
 
 def measure(bench: Bench, case: Case) -> None:

@@ -25,8 +25,8 @@ import torch
 from harness import Bench, Case, arguments, compete, rates, share
 from loops import SEED
 
-from memload.commands.measure import Epoch, Spread, held_in_memory, ratio, run_epoch
-from memload.loader import FastLoader
+from memload.cli.measure import Epoch, Spread, held_in_memory, ratio, run_epoch
+from memload.loader.fast_loader import FastLoader
 from memload.memory.budget import default_threads
 
 RUNS = 5  # of each, while the rows stay where they are

@@ -16,9 +16,9 @@ import torch
 from harness import Bench, arguments, compete, rates, share
 
 import memload
-from memload.commands.bench import Ceiling, default_threads
-from memload.commands.measure import Epoch, Spread, held_in_memory, peak_memory, run_epoch
-from memload.dataset import Dataset
+from memload.cli.bench import GatherCeiling, default_threads
+from memload.cli.measure import Epoch, Spread, held_in_memory, peak_memory, run_epoch
+from memload.dataset.dataset import Dataset
 
 LAGS = 32
 BATCH = 256
@@ -67,7 +67,7 @@ def measure(bench: Bench, path: Path, name: str, dtype: torch.dtype | None) -> N
         run_epoch(loader, limit=4)
         memory = peak()
     rows = torch.randperm(len(windows), generator=torch.Generator().manual_seed(0)).numpy()
-    ceiling = Ceiling(frames, frames_of(name, rows[: len(rows) // BATCH * BATCH]), BATCH * LAGS, cast=casts)
+    ceiling = GatherCeiling(frames, frames_of(name, rows[: len(rows) // BATCH * BATCH]), BATCH * LAGS, cast=casts)
     streaming = max((False, True), key=lambda s: ceiling.run(streaming=s).rate)
     epochs: dict[str, list[Epoch]] = compete(
         {"fast": lambda: run_epoch(loader), "ceiling": lambda: ceiling.run(streaming=streaming)}, bench.rounds

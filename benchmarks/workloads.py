@@ -1,9 +1,10 @@
 """The data that benchmarks run on: W1 to W4, made once in a folder, and each field's cast in each variant.
 
-W1  4,000 pictures of 425 x 425 x 3 uint8, batch 32: raw, f32, bf16
+W1  4,000 images of 425 x 425 x 3 uint8, batch 32: raw, f32, bf16
 W2  20,000 x stim (32, 56, 56) uint8 and robs (256,) f32, batch 256: f32, bf16
 W3  200 volumes of 2,250,000 f32, batch 8
 W4  1,000,000 vectors of 64 f32, batch 1024
+I224  4,000 images of 224 x 224 x 3 uint8, batch 64: f32, bf16, and both as NCHW
 C4  500,000 rows of 4 KB, batch 256: read from a cold disk
 C100  20,000 rows of 100 KB, batch 64: the same
 """
@@ -19,7 +20,7 @@ import torch
 
 import memload
 from memload.casts.rule import Cast
-from memload.dataset import Dataset
+from memload.dataset.dataset import Dataset
 from memload.memory.budget import disk_free
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
@@ -51,7 +52,9 @@ class Workload:
         """What becomes of the uint8 fields in a variant."""
         if variant == "raw":
             return {}
-        cast = Cast(DTYPES[variant], norm_removed=True)
+        dtype, _, layout = variant.partition("-")
+        placed = {"channels": -1, "layout": layout} if layout else {}
+        cast = Cast(DTYPES[dtype], norm_removed=True, **placed)
         return {name: cast for name, _, dtype in self.fields if dtype == "uint8"}
 
     def make(self, cache: Path) -> Path:
@@ -97,6 +100,7 @@ WORKLOADS = {
         Workload("W2", 20_000, 256, (("stim", (32, 56, 56), "uint8"), ("robs", (256,), "float32")), ("f32", "bf16")),
         Workload("W3", 200, 8, (("volume", (2_250_000,), "float32"),)),
         Workload("W4", 1_000_000, 1024, (("x", (64,), "float32"),)),
+        Workload("I224", 4_000, 64, (("stim", (224, 224, 3), "uint8"),), ("f32", "f32-NCHW", "bf16", "bf16-NCHW")),
         Workload("C4", 500_000, 256, (("x", (1024,), "float32"),)),
         Workload("C100", 20_000, 64, (("x", (100_000,), "uint8"),)),
     )

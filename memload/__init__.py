@@ -7,7 +7,13 @@
 
 Begin with `open`, `from_arrays`, `write`, `FastLoader` and `Cast`: each has an example in its help. `python -m memload`
 lists the commands. What is not in `memload.__all__` may change.
+
+A name's module is imported when the name is first used: `import memload` takes no time, and a loop over shards loads
+nothing of what it does not use.
 """
+
+import importlib
+import typing
 
 try:
     from memload._core import version as __version__
@@ -20,65 +26,67 @@ except ModuleNotFoundError as error:
         "run `cmake --preset dev && cmake --build --preset dev`."
     ) from error
 
-from memload.accumulation import Micro, accumulate
-from memload.casts.augment import Augment
-from memload.casts.cast_stim import cast_stim
-from memload.casts.float32_view import Float32View
-from memload.casts.rule import Cast
-from memload.codecs.codec import Codec
-from memload.dataset import Dataset
-from memload.engine.passes import EngineOptions
-from memload.errors import (
-    ChecksumError,
-    Damage,
-    DecodeError,
-    DeviceError,
-    DiskSpaceError,
-    FormatError,
-    LayoutWarning,
-    MemloadError,
-    MemorySpaceError,
-    MemoryStopError,
-    MemoryWarning,
-    ShardFormatError,
-    ShardReadError,
-    WriterBusyError,
-)
-from memload.fields import Field
-from memload.frameworks.accelerate import prepare
-from memload.frameworks.hugging_face import from_hf
-from memload.gpu.to_device import to_device
-from memload.graphs.collating import graph_collate
-from memload.graphs.datasets import GraphDataset, from_graphs
-from memload.graphs.files import open_graphs, write_graphs
-from memload.graphs.layout import GraphBatch
-from memload.groups.datasets import GroupedDataset, concat, group_collate
-from memload.loader import FastLoader
-from memload.monitoring.diagnosis import Finding
-from memload.monitoring.metric_logs import MLflowLog, TensorBoardLog
-from memload.monitoring.monitor import Monitor
-from memload.offloading.offload import Offloaded, offload
-from memload.opening import from_arrays, open  # noqa: A004 - memload.open is its public name
-from memload.pictures.writing import write_images
-from memload.planning.planner import plan
-from memload.planning.result import Plan
-from memload.planning.shape import DatasetShape
-from memload.ragged_rows.forms import Padded, Ragged
-from memload.results.scoring import score
-from memload.sampling.budget_batches import BudgetBatchSampler
-from memload.sampling.samplers import MixingSampler, WeightedSampler
-from memload.shards.reading import verify
-from memload.shards.writer import ShardWriter
-from memload.shards.writing import write
-from memload.sources.ragged_arrays import ragged
-from memload.stats import LoaderStats
-from memload.tiers.tier import Tier
-from memload.training.batch_size import compute_batch_size
-from memload.training.fitting import FitAdvice, FitOption, fit
-from memload.training.memory_budget import MemoryBudget, StaticBytes
-from memload.training.probing import ProbeReport, probe
-from memload.transforms.mapped import MappedDataset
-from memload.zipping import zip  # noqa: A004 - memload.zip is its public name
+if typing.TYPE_CHECKING:
+    from memload.caching.scoring import score
+    from memload.casts.augment import Augment
+    from memload.casts.rule import Cast
+    from memload.columns.fields import Field
+    from memload.columns.graph_attributes import GraphBatch
+    from memload.columns.ragged_forms import Padded, Ragged
+    from memload.dataset.dataset import Dataset
+    from memload.dataset.float32_view import Float32View
+    from memload.dataset.groups import GroupedDataset, concat, group_collate
+    from memload.dataset.joining import join
+    from memload.dataset.mapped import MappedDataset
+    from memload.dataset.opening import from_arrays, from_hf, open  # noqa: A004 - memload.open is its public name
+    from memload.dataset.to_device import to_device
+    from memload.dataset.zipping import zip  # noqa: A004 - memload.zip is its public name
+    from memload.device.cast_stim import cast_stim
+    from memload.device.offload import Offloaded, offload
+    from memload.engine.request import EngineOptions
+    from memload.engine.tiers.tier import Tier
+    from memload.errors import (
+        ChecksumError,
+        Damage,
+        DecodeError,
+        DeviceError,
+        DiskSpaceError,
+        FormatError,
+        LayoutWarning,
+        MemloadError,
+        MemorySpaceError,
+        MemoryStopError,
+        MemoryWarning,
+        ShardFormatError,
+        ShardReadError,
+        ThreadLimitError,
+        WriterBusyError,
+    )
+    from memload.formats.codecs.codec import Codec
+    from memload.formats.ragged_arrays import ragged
+    from memload.formats.shards.reading import verify
+    from memload.graphs.collating import graph_collate
+    from memload.graphs.datasets import GraphDataset, from_graphs
+    from memload.graphs.files import open_graphs, write_graphs
+    from memload.images.writing import write_images
+    from memload.loader.accelerate import prepare
+    from memload.loader.accumulation import Micro, accumulate
+    from memload.loader.fast_loader import FastLoader
+    from memload.monitoring.diagnosis import Finding
+    from memload.monitoring.metric_logs import MLflowLog, TensorBoardLog
+    from memload.monitoring.monitor import Monitor
+    from memload.planning.batch_size import compute_batch_size
+    from memload.planning.fitting import FitAdvice, FitOption, fit
+    from memload.planning.memory_budget import MemoryBudget, StaticBytes
+    from memload.planning.planner import plan
+    from memload.planning.probing import ProbeReport, probe
+    from memload.planning.result import Plan
+    from memload.planning.shape import DatasetShape
+    from memload.sampling.budget_batches import BudgetBatchSampler
+    from memload.sampling.samplers import MixingSampler, WeightedSampler
+    from memload.stats import LoaderStats
+    from memload.writing.write import write
+    from memload.writing.writer import ShardWriter
 
 __all__ = [
     "Augment",
@@ -125,6 +133,7 @@ __all__ = [
     "ShardWriter",
     "StaticBytes",
     "TensorBoardLog",
+    "ThreadLimitError",
     "Tier",
     "WeightedSampler",
     "WriterBusyError",
@@ -139,6 +148,7 @@ __all__ = [
     "from_hf",
     "graph_collate",
     "group_collate",
+    "join",
     "offload",
     "open",
     "open_graphs",
@@ -156,6 +166,66 @@ __all__ = [
 ]
 
 
+# The module of each public name, for `__getattr__`; the imports for type checkers above say the same.
+_HOMES = {
+    "memload.loader.accumulation": "Micro accumulate",
+    "memload.caching.scoring": "score",
+    "memload.casts.augment": "Augment",
+    "memload.device.cast_stim": "cast_stim",
+    "memload.dataset.float32_view": "Float32View",
+    "memload.casts.rule": "Cast",
+    "memload.formats.codecs.codec": "Codec",
+    "memload.dataset.dataset": "Dataset",
+    "memload.engine.request": "EngineOptions",
+    "memload.errors": "ChecksumError Damage DecodeError DeviceError DiskSpaceError FormatError LayoutWarning "
+    "MemloadError MemorySpaceError MemoryStopError MemoryWarning ShardFormatError ShardReadError ThreadLimitError "
+    "WriterBusyError",
+    "memload.columns.fields": "Field",
+    "memload.dataset.to_device": "to_device",
+    "memload.graphs.collating": "graph_collate",
+    "memload.graphs.datasets": "GraphDataset from_graphs",
+    "memload.graphs.files": "open_graphs write_graphs",
+    "memload.dataset.groups": "GroupedDataset concat group_collate",
+    "memload.images.writing": "write_images",
+    "memload.loader.accelerate": "prepare",
+    "memload.dataset.opening": "from_arrays from_hf open",
+    "memload.dataset.joining": "join",
+    "memload.loader.fast_loader": "FastLoader",
+    "memload.monitoring.diagnosis": "Finding",
+    "memload.monitoring.metric_logs": "MLflowLog TensorBoardLog",
+    "memload.monitoring.monitor": "Monitor",
+    "memload.device.offload": "Offloaded offload",
+    "memload.planning.batch_size": "compute_batch_size",
+    "memload.planning.fitting": "FitAdvice FitOption fit",
+    "memload.planning.memory_budget": "MemoryBudget StaticBytes",
+    "memload.planning.planner": "plan",
+    "memload.planning.probing": "ProbeReport probe",
+    "memload.planning.result": "Plan",
+    "memload.planning.shape": "DatasetShape",
+    "memload.columns.ragged_forms": "Padded Ragged",
+    "memload.columns.graph_attributes": "GraphBatch",
+    "memload.sampling.budget_batches": "BudgetBatchSampler",
+    "memload.sampling.samplers": "MixingSampler WeightedSampler",
+    "memload.formats.shards.reading": "verify",
+    "memload.writing.writer": "ShardWriter",
+    "memload.writing.write": "write",
+    "memload.formats.ragged_arrays": "ragged",
+    "memload.stats": "LoaderStats",
+    "memload.engine.tiers.tier": "Tier",
+    "memload.dataset.mapped": "MappedDataset",
+    "memload.dataset.zipping": "zip",
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> typing.Any:
+    """Import the module of a public name when the name is first used, and return its object."""
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(importlib.import_module(_HOME_OF[name]), name)
+    return found
+
+
 def __dir__() -> list[str]:
-    """The public names, which is what tab completion shows."""
+    """Return the public names, which tab completion shows."""
     return __all__

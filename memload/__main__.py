@@ -2,7 +2,7 @@
 
 import sys
 
-from memload.cli import main
+from memload.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -7,7 +7,7 @@ import numpy
 import numpy.typing
 import typing
 import typing_extensions
-__all__: list[str] = ['Ceiling', 'Chain', 'Column', 'Device', 'HugeMemory', 'OpenFiles', 'PinnedSlots', 'Pipeline', 'Ragged', 'RowCache', 'SimulatedDevice', 'SimulatedEvent', 'SimulatedReading', 'Slots', 'Storage', 'TileGrid', 'Tiles', 'Windows', 'bench_decode', 'bench_disk', 'bench_memcpy', 'cast', 'copy', 'copy_seconds', 'extents', 'isas', 'load_rows', 'permutation', 'place', 'skip_permutation', 'version', 'withheld']
+__all__: list[str] = ['Ceiling', 'Chain', 'Column', 'Device', 'HugeMemory', 'OpenFiles', 'PinnedSlots', 'Pipeline', 'PlanQueue', 'Ragged', 'RowCache', 'Slots', 'Storage', 'TileGrid', 'Tiles', 'Windows', 'augment_images', 'bench_decode', 'bench_disk', 'bench_memcpy', 'cast', 'copy', 'copy_seconds', 'extents', 'isas', 'load_rows', 'permutation', 'skip_permutation', 'version', 'withheld']
 class RowCache:
     """
     Rows of files kept in RAM up to a budget; what comes first stays, unless others are drawn more.
@@ -485,9 +485,9 @@ class PinnedSlots:
     """
     Where a pipeline's slots come from: memory that the device reads.
     """
-    def __init__(self, device: Device, registered: bool, limit: typing.SupportsInt | typing.SupportsIndex | None = None) -> None:
+    def __init__(self, device: Device, limit: typing.SupportsInt | typing.SupportsIndex | None = None) -> None:
         """
-        Registered huge pages, or what the driver allocates; pageable memory beyond `limit` bytes.
+        Huge pages that are registered with the driver; pageable memory beyond `limit` bytes.
         """
     @property
     def pinned_bytes(self) -> int:
@@ -497,100 +497,53 @@ class PinnedSlots:
         """
         Why slots are pageable; empty if they are not.
         """
-class SimulatedEvent:
+class PlanQueue:
     """
-    A point in a stream of a SimulatedDevice.
+    The rows of a plan, from which batches are cut: of a stream of rows, or each by itself.
     """
-class SimulatedReading:
-    """
-    What was read in a stream of a SimulatedDevice.
-    """
-    def bytes(self) -> bytes:
-        """
-        To be asked for once an event has come that was recorded after the read.
-        """
-class SimulatedDevice:
-    """
-    A device for tests, whose memory is plain RAM and whose streams are late threads.
-    """
-    def __init__(self, pinnable: typing.SupportsInt | typing.SupportsIndex | None = None) -> None:
-        """
-        At most so many bytes can be pinned at once.
-        """
-    def add_stream(self, least: typing.SupportsInt | typing.SupportsIndex, most: typing.SupportsInt | typing.SupportsIndex, seed: typing.SupportsInt | typing.SupportsIndex = 0) -> int:
-        """
-        A stream that does each thing so many microseconds late.
-        """
-    def copy(self, to: typing.SupportsInt | typing.SupportsIndex, source: typing.SupportsInt | typing.SupportsIndex, nbytes: typing.SupportsInt | typing.SupportsIndex, stream: typing.SupportsInt | typing.SupportsIndex) -> None:
+    def __init__(self, batch_rows: typing.SupportsInt | typing.SupportsIndex, drop_last: bool) -> None:
         ...
-    def copy_keeping(self, to: typing.SupportsInt | typing.SupportsIndex, source: typing.SupportsInt | typing.SupportsIndex, nbytes: typing.SupportsInt | typing.SupportsIndex, stream: typing.SupportsInt | typing.SupportsIndex, keeps: typing.Any) -> None:
-        ...
-    def done(self, event: SimulatedEvent) -> bool:
-        ...
-    def empty(self, nbytes: typing.SupportsInt | typing.SupportsIndex, stream: typing.SupportsInt | typing.SupportsIndex) -> typing.Any:
+    def extend(self, rows: typing.Annotated[numpy.typing.ArrayLike, numpy.int64]) -> None:
         """
-        A DLPack capsule of poisoned memory that belongs to a stream.
+        Plan rows, to be cut into batches of batch_rows.
         """
-    def hold(self, base: typing.SupportsInt | typing.SupportsIndex, stream: typing.SupportsInt | typing.SupportsIndex) -> bool:
+    def finish(self) -> None:
         """
-        Whether a block begins there, which the stream then uses.
+        No more rows will come.
         """
-    def is_pinned(self, base: typing.SupportsInt | typing.SupportsIndex) -> bool:
-        ...
-    def is_there(self, base: typing.SupportsInt | typing.SupportsIndex) -> bool:
-        ...
-    def leave_out(self, call: str) -> None:
+    def push(self, rows: typing.Annotated[numpy.typing.ArrayLike, numpy.int64]) -> None:
         """
-        From now on native code's "record", "wait", "done" or "synchronise" do nothing.
+        Plan one batch of exactly these rows.
         """
-    def note_copy(self, base: typing.SupportsInt | typing.SupportsIndex, stream: typing.SupportsInt | typing.SupportsIndex) -> bool:
+    def put_back(self, rows: typing.Annotated[numpy.typing.ArrayLike, numpy.int64]) -> None:
         """
-        Whether a pinned block begins there, which a copy then reads.
+        Put a batch that was taken back to the front.
         """
-    def pinned(self, nbytes: typing.SupportsInt | typing.SupportsIndex) -> typing.Any:
+    def take(self) -> numpy.typing.NDArray[numpy.int64]:
         """
-        A DLPack capsule of poisoned pinned memory.
-        """
-    def read(self, address: typing.SupportsInt | typing.SupportsIndex, nbytes: typing.SupportsInt | typing.SupportsIndex, stream: typing.SupportsInt | typing.SupportsIndex) -> SimulatedReading:
-        """
-        Read memory of the device in a stream's order.
-        """
-    def record(self, stream: typing.SupportsInt | typing.SupportsIndex) -> SimulatedEvent:
-        ...
-    def synchronise(self, event: SimulatedEvent) -> None:
-        ...
-    def wait(self, stream: typing.SupportsInt | typing.SupportsIndex, event: SimulatedEvent) -> None:
-        ...
-    def watch(self, address: typing.SupportsInt | typing.SupportsIndex, nbytes: typing.SupportsInt | typing.SupportsIndex, stream: typing.SupportsInt | typing.SupportsIndex) -> None:
-        """
-        A kernel reads this memory late.
+        The rows of the next batch. Raises IndexError if there is none now.
         """
     @property
-    def counts(self) -> dict[str, int]:
-        ...
-    @property
-    def device(self) -> Device:
+    def ready(self) -> bool:
         """
-        The same, for native code.
+        Whether the next batch is known.
         """
-    @property
-    def pinned_bytes(self) -> int:
-        ...
-    @property
-    def violations(self) -> list[str]:
-        ...
 class Pipeline:
     """
     One pass over a plan: rows gathered by native threads into reused slots.
     """
     @staticmethod
-    def ring_bytes(fields: collections.abc.Sequence[tuple[Column | Tiles | Windows | Ragged, tuple[str, str, bool | tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex], collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex]]] | None, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]]], slot_rows: typing.SupportsInt | typing.SupportsIndex, depth: typing.SupportsInt | typing.SupportsIndex, threads: typing.SupportsInt | typing.SupportsIndex = 0) -> int:
+    def ring_bytes(fields: collections.abc.Sequence[tuple[Column | Tiles | Windows | Ragged, tuple[str, str, bool | tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex], collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex]]] | None, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex] | None]], slot_rows: typing.SupportsInt | typing.SupportsIndex, depth: typing.SupportsInt | typing.SupportsIndex, threads: typing.SupportsInt | typing.SupportsIndex = 0) -> int:
         """
         Bytes that the slots of such a pipeline take, and what so many threads decode in.
         """
-    def __init__(self, fields: collections.abc.Sequence[tuple[Column | Tiles | Windows | Ragged, tuple[str, str, bool | tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex], collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex]]] | None, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]]], batch_rows: typing.SupportsInt | typing.SupportsIndex, slot_rows: typing.SupportsInt | typing.SupportsIndex, drop_last: bool, depth: typing.SupportsInt | typing.SupportsIndex, threads: typing.SupportsInt | typing.SupportsIndex, read_blocks: bool = False, direct: bool = False, isa: str = '', streaming: bool | None = None, reuse: Pipeline | None = None, slots: PinnedSlots | None = None, route: tuple[Device, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex] | None = None, lent: bool = False) -> None:
+    def __init__(self, fields: collections.abc.Sequence[tuple[Column | Tiles | Windows | Ragged, tuple[str, str, bool | tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex], collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex]]] | None, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex] | None]], batch_rows: typing.SupportsInt | typing.SupportsIndex, slot_rows: typing.SupportsInt | typing.SupportsIndex, drop_last: bool, depth: typing.SupportsInt | typing.SupportsIndex, threads: typing.SupportsInt | typing.SupportsIndex, read_blocks: bool = False, direct: bool = False, isa: str = '', streaming: bool | None = None, reuse: Pipeline | None = None, slots: PinnedSlots | None = None, route: tuple[Device, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex] | None = None, borrowed: bool = False) -> None:
         """
-        Fields are (column, None or (from, to, norm_removed), DLPack code, bits, shape of what follows the first axis). With a route (device, stream of copies, stream of what follows, first field of the second part) batches go to a device, by `slots`; lent: they are gathered into memory that land() gives.
+        Fields are (column, None or (from, to, norm_removed), DLPack code, bits, shape of what follows the first axis). With a route (device, stream of copies, stream of what follows, first field of the second part) batches go to a device, by `slots`; borrowed: they are gathered into memory that set_destination() gives.
+        """
+    def cancel(self) -> PlanQueue:
+        """
+        Stop gathering: the plan of what next() has not given, which gives nothing more. close() has to follow.
         """
     def close(self, keep_slots: bool = False, patience: typing.SupportsFloat | typing.SupportsIndex = 2.0) -> bool:
         """
@@ -604,17 +557,13 @@ class Pipeline:
         """
         No more rows will come.
         """
-    def land(self, first: typing.SupportsInt | typing.SupportsIndex, second: typing.SupportsInt | typing.SupportsIndex, owner: typing.Any) -> None:
+    def needed_destination(self) -> typing.Any:
         """
-        Memory for the two parts of that batch; without a route only the first, which `owner` keeps.
-        """
-    def need(self) -> typing.Any:
-        """
-        Bytes of each part of the first batch that has begun and not landed; None if there is none.
+        Bytes of each part of the first batch that has begun and has no destination; None if there is none.
         """
     def next(self, timeout: typing.SupportsFloat | typing.SupportsIndex = 0.0) -> typing.Any:
         """
-        The next batch as a list of DLPack capsules, or with a route or lent of (part, offset, DLPack code, bits, shape); None at the end; a tuple like that of need(): land() comes first. Raises TimeoutError, ShardReadError, IndexError.
+        The next batch as a list of DLPack capsules, or with a route or borrowed memory of (part, offset, DLPack code, bits, shape); None at the end; a tuple like that of needed_destination(): set_destination() comes first. Raises TimeoutError, ShardReadError, IndexError.
         """
     def push(self, rows: typing.Annotated[numpy.typing.ArrayLike, numpy.int64]) -> None:
         """
@@ -624,17 +573,25 @@ class Pipeline:
         """
         Whether next() has a batch, or its error, without waiting.
         """
+    def row_numbers(self) -> numpy.typing.NDArray[numpy.int64]:
+        """
+        The rows of the batch that next() gave last, as they were planned.
+        """
+    def set_destination(self, first: typing.SupportsInt | typing.SupportsIndex, second: typing.SupportsInt | typing.SupportsIndex, owner: typing.Any) -> None:
+        """
+        Memory for the two parts of that batch; without a route only the first, which `owner` keeps.
+        """
     def stats(self) -> dict[str, typing.Any]:
         """
         Counters of this pass.
         """
 class Slots:
     """
-    Memory that is lent to tensors, and again when the last of them is gone.
+    Memory that tensors lease, and that is used again when the last of them is gone.
     """
     def __init__(self, count: typing.SupportsInt | typing.SupportsIndex) -> None:
         """
-        At most so many are kept; more are lent, and then freed.
+        At most so many are kept; those beyond are freed when their tensors are gone.
         """
     def take(self, nbytes: typing.SupportsInt | typing.SupportsIndex) -> typing.Any:
         """
@@ -664,6 +621,10 @@ class Ceiling:
     @property
     def batches_in_plan(self) -> int:
         ...
+def augment_images(src_address: typing.SupportsInt | typing.SupportsIndex, dst_address: typing.SupportsInt | typing.SupportsIndex, images: typing.SupportsInt | typing.SupportsIndex, images_per_draw: typing.SupportsInt | typing.SupportsIndex, draws: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], shape: tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, bool, bool], cast: tuple[str, str, bool | tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex], collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex]]], isa: str = '', threads: typing.SupportsInt | typing.SupportsIndex = 1) -> None:
+    """
+    Cut, flip, lay out and cast images; shape: (height, width, channels, height and width of the result, stored interleaved, result in planes); cast: (from, to, how); draws: (rows, 3) of top, left, flipped.
+    """
 def bench_decode(storages: collections.abc.Sequence[Storage], table: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], threads: typing.SupportsInt | typing.SupportsIndex, seconds: typing.SupportsFloat | typing.SupportsIndex, chain: Chain | None = None, ring_bytes: typing.SupportsInt | typing.SupportsIndex = 0) -> dict[str, typing.Any]:
     """
     Decodes parts over and over, and says how long it took: seconds, cpu_seconds, parts, bytes. The table has a row for each: (number of its storage, offset, stored bytes, decoded bytes). Without a chain, they are zlib or gzip streams, and it is zlib-ng itself that is measured. Parts are decoded one behind the other into `ring_bytes` of memory, those of all threads, and then from its beginning again; by default into one place for each thread, which stays in the processor's cache.
@@ -684,9 +645,9 @@ def copy(src_address: typing.SupportsInt | typing.SupportsIndex, dst_address: ty
     """
     Copy bytes from one address to another.
     """
-def copy_seconds(device: Device, stream: typing.SupportsInt | typing.SupportsIndex, to: typing.SupportsInt | typing.SupportsIndex, nbytes: typing.SupportsInt | typing.SupportsIndex, registered: bool) -> float:
+def copy_seconds(device: Device, stream: typing.SupportsInt | typing.SupportsIndex, to: typing.SupportsInt | typing.SupportsIndex, nbytes: typing.SupportsInt | typing.SupportsIndex) -> float:
     """
-    Seconds of the fastest of a few copies from such pinned memory to the device.
+    Seconds of the fastest of a few copies from such slots to the device.
     """
 def extents(column: Column | Tiles | Windows | Ragged) -> list[tuple[Storage, int, int]]:
     """
@@ -703,10 +664,6 @@ def load_rows(column: Column | Tiles | Windows | Ragged, cast: tuple[str, str, b
 def permutation(state: numpy.typing.NDArray[numpy.uint8], rows: typing.SupportsInt | typing.SupportsIndex) -> numpy.typing.NDArray[numpy.int64]:
     """
     What torch.randperm(rows) draws from a generator in this state (uint8), which is changed as by it.
-    """
-def place(src_address: typing.SupportsInt | typing.SupportsIndex, dst_address: typing.SupportsInt | typing.SupportsIndex, pictures: typing.SupportsInt | typing.SupportsIndex, pictures_per_draw: typing.SupportsInt | typing.SupportsIndex, draws: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], shape: tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, bool, bool], cast: tuple[str, str, bool | tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex], collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex]]], isa: str = '', threads: typing.SupportsInt | typing.SupportsIndex = 1) -> None:
-    """
-    Cut, flip, lay out and cast pictures; shape: (height, width, channels, height and width of the result, stored interleaved, result in planes); cast: (from, to, how); draws: (rows, 3) of top, left, flipped.
     """
 def skip_permutation(state: numpy.typing.NDArray[numpy.uint8], rows: typing.SupportsInt | typing.SupportsIndex) -> None:
     """

@@ -6,7 +6,11 @@ import numpy
 import numpy.typing
 import typing
 import typing_extensions
-__all__: list[str] = ['architectures', 'cast_rows', 'cast_stim', 'copy_rows', 'device', 'mapped_address', 'place_pictures', 'toolkit', 'unusable_reason', 'version']
+__all__: list[str] = ['architectures', 'augment_images', 'cast_rows', 'cast_stim', 'copy_rows', 'device', 'mapped_address', 'toolkit', 'unusable_reason', 'version']
+def augment_images(src_address: typing.SupportsInt | typing.SupportsIndex, dst_address: typing.SupportsInt | typing.SupportsIndex, images: typing.SupportsInt | typing.SupportsIndex, images_per_draw: typing.SupportsInt | typing.SupportsIndex, draws: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], shape: tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, bool, bool], rule: tuple[str, str, str, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex], device: typing.SupportsInt | typing.SupportsIndex, stream: typing.SupportsInt | typing.SupportsIndex) -> None:
+    """
+    Cut, flip, lay out and cast images, asynchronously on the stream with this handle; as memload._core.augment_images.
+    """
 def cast_rows(src_address: typing.SupportsInt | typing.SupportsIndex, stored_rows: typing.SupportsInt | typing.SupportsIndex, dst_address: typing.SupportsInt | typing.SupportsIndex, rows: typing.SupportsInt | typing.SupportsIndex, elements: typing.SupportsInt | typing.SupportsIndex, rule: tuple[str, str, str, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex], choice: tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex], device: typing.SupportsInt | typing.SupportsIndex, stream: typing.SupportsInt | typing.SupportsIndex) -> None:
     """
     Gather and cast rows of so many elements, asynchronously on the stream with this handle. rule: (from, to, how, scale, offset, address of means and deviations, channels, elements from one channel to the next); choice: (address of the rows' numbers, address of the steps of windows, how many steps).
@@ -26,10 +30,6 @@ def device(index: typing.SupportsInt | typing.SupportsIndex) -> typing_extension
 def mapped_address(host_address: typing.SupportsInt | typing.SupportsIndex, device: typing.SupportsInt | typing.SupportsIndex) -> int:
     """
     The address by which a device reads this address of pinned memory.
-    """
-def place_pictures(src_address: typing.SupportsInt | typing.SupportsIndex, dst_address: typing.SupportsInt | typing.SupportsIndex, pictures: typing.SupportsInt | typing.SupportsIndex, pictures_per_draw: typing.SupportsInt | typing.SupportsIndex, draws: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], shape: tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, bool, bool], rule: tuple[str, str, str, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex], device: typing.SupportsInt | typing.SupportsIndex, stream: typing.SupportsInt | typing.SupportsIndex) -> None:
-    """
-    Cut, flip, lay out and cast pictures, asynchronously on the stream with this handle; as memload._core.place.
     """
 def unusable_reason(device: typing.SupportsInt | typing.SupportsIndex) -> str:
     """

@@ -35,6 +35,11 @@ TORCH_DTYPES: dict[str, torch.dtype] = {
 }
 _CODES = {dtype: code for code, dtype in TORCH_DTYPES.items()}
 _BY_NAME = {str(dtype).removeprefix("torch."): dtype for dtype in TORCH_DTYPES.values()}
+_SHORT_NAMES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp64": "float64"}
+_AMBIGUOUS = {"float": "float32 in torch, and float64 in numpy", "int": "int32 in torch, and int64 in numpy"}
+
+DTypeLike = torch.dtype | np.dtype[Any] | type[Any] | str
+"""Any name of a dtype: a torch dtype, a numpy dtype, a numpy scalar type such as ``np.float32``, or a str."""
 
 
 def code_of(dtype: torch.dtype) -> str:
@@ -54,25 +59,36 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 def as_torch_dtype(dtype: Any) -> torch.dtype:
-    """Return the torch dtype of a torch dtype, a numpy dtype or scalar type, or a name such as "bfloat16".
+    """Return the torch dtype of a torch dtype, a numpy dtype or scalar type, or a name.
+
+    Names are torch's and numpy's, such as "bfloat16", "torch.bfloat16" or "f4", and the short "bf16", "fp16", "fp32"
+    and "fp64". What follows "torch." is torch's name: "torch.float" is float32.
 
     Raises:
-        TypeError: there is none, or the bytes are not in this machine's order.
+        TypeError: there is none; the name is "float" or "int", which torch and numpy mean differently; or the bytes are
+            not in this machine's order.
     """
     if isinstance(dtype, torch.dtype):
         code_of(dtype)
         return dtype
-    if isinstance(dtype, str) and dtype in _BY_NAME:
-        return _BY_NAME[dtype]
+    if isinstance(dtype, str):
+        name = dtype.removeprefix("torch.")
+        if name in _AMBIGUOUS and name == dtype:
+            raise TypeError(f'"{name}" is {_AMBIGUOUS[name]}: give one of these names')
+        if name != dtype and isinstance(theirs := getattr(torch, name, None), torch.dtype):
+            return as_torch_dtype(theirs)
+        name = _SHORT_NAMES.get(name, name)
+        if name in _BY_NAME:
+            return _BY_NAME[name]
     try:
         numpy_dtype = np.dtype(dtype if dtype is not None else "no dtype")  # of None numpy makes float64
-    except TypeError:
+    except (TypeError, ValueError, SyntaxError):  # numpy parses texts such as "f4,f4"
         raise TypeError(f"not a dtype: {dtype!r}; known are {', '.join(sorted(_BY_NAME))}") from None
     return from_numpy_dtype(numpy_dtype)
 
 
 def from_numpy_dtype(dtype: np.dtype[Any]) -> torch.dtype:
-    """Return the torch dtype whose elements have the same bytes; those of ml_dtypes count by their names.
+    """Return the torch dtype whose elements have the same bytes; dtypes of ml_dtypes are matched by name.
 
     Raises:
         TypeError: there is none; the message says what to convert to.
@@ -97,3 +113,12 @@ def from_numpy_dtype(dtype: np.dtype[Any]) -> torch.dtype:
     if dtype.name not in _BY_NAME:
         raise TypeError(f"dtype {dtype} has no equal in torch; known are {', '.join(sorted(_BY_NAME))}")
     return _BY_NAME[dtype.name]
+
+
+def refuse_masked(array: np.ndarray[Any, Any]) -> None:
+    """Raise TypeError if an array has masked values: memload stores no masks."""
+    if np.ma.is_masked(array):
+        raise TypeError(
+            "a masked array, whose mask would be lost; give array.filled(value), and, where it is wanted, "
+            "numpy.ma.getmaskarray(array) as a field of its own"
+        )

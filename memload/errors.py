@@ -1,18 +1,19 @@
-"""The faults of the world that memload reports.
+"""The exceptions and warnings of memload, and the tree of their classes.
 
 MemloadError
-├── FormatError (ValueError)            a path holds something else than it should
+├── FormatError (ValueError)            a path does not hold the expected format
 │   ├── ShardFormatError                a shard, its header or index.json is malformed
 │   └── DecodeError                     compressed bytes are not what their codec writes
 ├── ChecksumError (ValueError)          bytes differ from those that were written
 ├── ShardReadError (OSError)            a file became unreadable while it was in use
 ├── DiskSpaceError (OSError)            the target's file system is full, or would be
-├── MemorySpaceError (MemoryError)      what is asked for does not fit into memory; nothing was begun
+├── MemorySpaceError (MemoryError)      what is asked for does not fit into memory
+├── ThreadLimitError (RuntimeError)     the system refuses a thread that the work needs
 ├── WriterBusyError (OSError)           another writer is at work on the same target
 ├── MemoryStopError (MemoryError)       memory is as full as a monitor's stop_at allows
 └── DeviceError (RuntimeError)          a GPU is not there, is too small, or cannot be used any more
 
-LayoutWarning (UserWarning)             rows can be read, but cost many times their bytes
+LayoutWarning (UserWarning)             reading a row costs many times its bytes
 MemoryWarning (UserWarning)             a monitor sees memory grow, or become short
 
 Misuse raises Python's own: TypeError, ValueError, IndexError, KeyError, FileNotFoundError, FileExistsError.
@@ -26,7 +27,7 @@ from dataclasses import dataclass
 
 
 class LayoutWarning(UserWarning):
-    """Rows of a file cost many times their bytes to be read; the message says how many, and how to convert them."""
+    """Reading a row of a file costs many times its bytes; the message says how many, and how to convert the file."""
 
 
 class MemoryWarning(UserWarning):
@@ -34,11 +35,11 @@ class MemoryWarning(UserWarning):
 
 
 class MemloadError(Exception):
-    """Any fault that memload reports and that is not the caller's misuse."""
+    """The base of all errors that memload raises, except those of misuse, for which it raises Python's own types."""
 
 
 class FormatError(MemloadError, ValueError):
-    """A file or directory is not in the format it should be in, or in none that memload knows."""
+    """A file or directory is not in the expected format, or is in no format that memload knows."""
 
 
 class ShardFormatError(FormatError):
@@ -51,9 +52,9 @@ class DecodeError(FormatError):
 
 @dataclass(frozen=True)
 class Damage:
-    """One finding of a verification: what is wrong, and where.
+    """A single finding of `memload.verify`: the file, the fault and, where they are known, the field and its rows.
 
-    `field` and `rows` are None where the whole shard is meant. `rows` counts within the whole set.
+    `field` and `rows` are None if the finding concerns the whole shard. `rows` are row numbers of the whole set.
     """
 
     shard: str
@@ -93,9 +94,9 @@ class ShardReadError(MemloadError, OSError):
 
 
 class DiskSpaceError(MemloadError, OSError):
-    """The file system of the target is full, or would be; nothing of the attempt is left on it.
+    """The file system of the target is full, or would become full; partly written files have been removed.
 
-    `need` and `free` are bytes; `need` is 0 where it was not known beforehand.
+    `need` and `free` are bytes; `need` is 0 if it was not known beforehand.
     """
 
     def __init__(self, message: str, *, need: int = 0, free: int = 0) -> None:
@@ -106,15 +107,19 @@ class DiskSpaceError(MemloadError, OSError):
 
 
 class MemorySpaceError(MemloadError, MemoryError):
-    """What is asked for does not fit into memory, or may not be locked there; nothing of it was begun.
+    """A request does not fit into memory, may not be locked there, or was refused by the system.
 
-    `need` and `free` are bytes.
+    `need` and `free` are bytes; `need` is 0 if it is not known.
     """
 
     def __init__(self, message: str, *, need: int = 0, free: int = 0) -> None:
         super().__init__(message)
         self.need = need
         self.free = free
+
+
+class ThreadLimitError(MemloadError, RuntimeError):
+    """The system refuses this process another thread; the message names the limits on processes and on memory."""
 
 
 class WriterBusyError(MemloadError, OSError):
@@ -126,14 +131,14 @@ class WriterBusyError(MemloadError, OSError):
 
 
 class MemoryStopError(MemloadError, MemoryError):
-    """Memory is as full as a monitor's `stop_at` allows; raised between two batches, so that none is lost."""
+    """Memory is as full as a monitor's `stop_at` allows; the loader raises this between two batches and loses none."""
 
 
 class DeviceError(MemloadError, RuntimeError):
-    """A GPU is not there, has no room for what is asked of it, or cannot be used any more; the message says why."""
+    """A GPU is missing, has too little free memory, or cannot be used any more; the message says why."""
 
 
 def first_line(error: BaseException) -> str:
-    """Return what another library says of an error, or its type if it says nothing, as part of a message of ours."""
+    """Return the first line of an error's message, or the name of its type if the message is empty."""
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__

@@ -1,8 +1,10 @@
-"""A progress bar for work that takes longer than a second, and the few lines that such work has to say."""
+"""A progress bar for work that takes longer than a second, and single lines of text beside the bar."""
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
 from contextlib import AbstractContextManager
 from typing import Protocol, cast
 
@@ -10,36 +12,55 @@ from tqdm import tqdm
 
 
 class Bar(Protocol):
-    """What counts the bytes that were done."""
+    """A counter of the bytes that were processed."""
 
     def update(self, n: float) -> object:
         """Count `n` bytes more."""
 
 
+class _Bar(tqdm):  # type: ignore[type-arg]
+    """A bar whose lock is this process's own.
+
+    tqdm's lock is shared with forked processes: one that is killed while it holds it stops all others for ever.
+    """
+
+    monitor_interval = 0  # no thread, which would hold the lock when others fork
+
+
+def _own_lock() -> None:
+    _Bar.set_lock(threading.RLock())
+
+
+_own_lock()
+os.register_at_fork(after_in_child=_own_lock)  # another thread may have held it
+
+
 def byte_bar(label: str, total: int | None, show: bool | None, done: int = 0) -> AbstractContextManager[Bar]:
-    """Return a bar that counts bytes; otherwise as `bar`."""
+    """Return a bar that counts bytes; see `bar` for the arguments."""
     return bar(label, total, show, done)
 
 
 def bar(
-    label: str, total: int | None, show: bool | None, done: int = 0, unit: str = "B"
+    label: str, total: int | None, show: bool | None, done: int = 0, unit: str = "B", after: float = 1.0
 ) -> AbstractContextManager[Bar]:
-    """Return a bar with rate and remaining time; `with` closes it.
+    """Return a bar with rate and remaining time; ``with`` closes it.
 
     Args:
         label: what is being done.
-        total: how many there are in all; None if not known, then no remaining time is shown.
-        show: True or False; None shows it where standard error is a terminal. Work under a second shows nothing.
-        done: of `total`, how many were done before.
-        unit: what is counted.
+        total: the number of units in all; None if it is not known, and no remaining time is shown then.
+        show: whether to show the bar; None shows it if standard error is a terminal.
+        done: how many units of `total` were done before.
+        unit: the name of the unit that is counted.
+        after: seconds of work before the bar appears.
     """
-    made = tqdm(
+    made = _Bar(
         desc=label,
         total=total,
         initial=done,
         unit=unit,
         unit_scale=True,
-        delay=1,
+        delay=after,
+        miniters=1,
         disable=None if show is None else not show,
         leave=False,
         dynamic_ncols=True,
@@ -50,4 +71,4 @@ def bar(
 def note(text: str, show: bool | None) -> None:
     """Print a line to standard error, unless `show` is False; a bar stays below it."""
     if show is not False:
-        tqdm.write(f"memload: {text}", file=sys.stderr)
+        _Bar.write(f"memload: {text}", file=sys.stderr)

@@ -2,24 +2,62 @@
 
 import gc
 import multiprocessing
+import os
+import random
 from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import settings
+from programs import Ahead
 
 import memload
 
-# Examples that write files wait for the disk: a machine that is busy with other things must not fail them.
-settings.register_profile("memload", deadline=None)
-settings.load_profile("memload")
+# Examples that write files wait for the disk: a busy machine must not fail them, so there is no deadline. Whoever runs
+# the suite gets the same examples each time, so that it never fails by chance. In CI each run draws others, and prints
+# what draws them again: the seed of the run, and the blob of an example that fails.
+settings.register_profile("fixed", deadline=None, derandomize=True, database=None, max_examples=200)
+settings.register_profile("fresh", deadline=None, derandomize=False, database=None, print_blob=True)
+settings.load_profile("fresh" if os.environ.get("CI", "").lower() not in ("", "0", "false") else "fixed")
 
 UNDER_TEST = Path(memload.__file__).parent.parent
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds how long the attacks of tests/faults/test_soak.py go on, and with which random numbers they begin."""
+    group = parser.getgroup("soak", "attacks of tests/faults/test_soak.py, which `-m slow` runs")
+    group.addoption("--soak-seed", type=int, help="of the first round; the next has the next (default: drawn)")
+    group.addoption("--soak-minutes", type=float, default=0.25, help="that each attack goes on (default: %(default)s)")
+
+
+@pytest.hookimpl(tryfirst=True)  # before hypothesis reads it
+def pytest_configure(config: pytest.Config) -> None:
+    """Draws the seed of fresh examples, so that it can be told."""
+    if _draws_fresh_examples(config) and config.getoption("--hypothesis-seed") is None:
+        config.option.hypothesis_seed = str(random.SystemRandom().randrange(2**32))
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    """Says which examples property tests draw, and how to draw them again."""
+    if not _draws_fresh_examples(config):
+        return "examples of property tests: the same each time"
+    seed = config.getoption("--hypothesis-seed")
+    return f"examples of property tests: fresh; again: pytest --hypothesis-profile=fresh --hypothesis-seed={seed}"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Says so at the end, too, where `pytest -q` has no head."""
+    if _draws_fresh_examples(config):
+        terminalreporter.write_line(pytest_report_header(config))
+
+
+def _draws_fresh_examples(config: pytest.Config) -> bool:
+    return (config.getoption("--hypothesis-profile") or settings.get_current_profile_name()) == "fresh"
+
+
 @pytest.fixture(scope="session", autouse=True)
-def _elsewhere(tmp_path_factory):
-    """Lets every process that a test starts import the memload under test.
+def _elsewhere(tmp_path_factory, request):
+    """Lets every process that a test starts import the memload under test, and begins what runs beside the tests.
 
     From the root of the checkout, `python -c` would find the folder memload/ there, built or not.
     """
@@ -27,7 +65,22 @@ def _elsewhere(tmp_path_factory):
         patch.chdir(tmp_path_factory.mktemp("elsewhere"))
         patch.setenv("PYTHONPATH", str(UNDER_TEST))
         multiprocessing.set_forkserver_preload(["torch", "memload"])  # imported once for all that start afresh
-        yield
+        ahead = programs_ahead(request.session.items)
+        try:
+            for programs in ahead:
+                programs.begin(tmp_path_factory.mktemp("ahead"))
+            yield
+        finally:
+            for programs in ahead:
+                programs.close()
+
+
+def programs_ahead(items: list[pytest.Item]) -> list[Ahead]:
+    """Return what the modules of these tests have to be begun ahead, in the order of the tests."""
+    modules = dict.fromkeys(item.module for item in items if isinstance(item, pytest.Function))
+    values = [value for module in modules for value in vars(module).values()]
+    each = [one for value in values for one in (value.values() if isinstance(value, dict) else [value])]
+    return [one for one in each if isinstance(one, Ahead)]
 
 
 def pytest_collection_finish() -> None:
@@ -37,7 +90,11 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves the tests that need a GPU out of a run that has none: deselected and counted, not skipped for ever."""
+    """Puts tests that ask for programs ahead behind the others, beside which these run; leaves out what needs a GPU.
+
+    Tests that need a GPU where there is none are deselected and counted, not skipped for ever.
+    """
+    items.sort(key=lambda item: bool(programs_ahead([item])))
     if torch.cuda.is_available():
         return
     needing = [item for item in items if item.get_closest_marker("gpu")]

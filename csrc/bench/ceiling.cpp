@@ -6,7 +6,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "core/fault_guard.h"
+#include "core/base/fault_guard.h"
 
 namespace memload::bench {
 namespace {

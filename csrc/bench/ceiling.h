@@ -15,7 +15,7 @@
 
 #include "bench/team.h"
 #include "cast/cast.h"
-#include "core/memory.h"
+#include "core/base/memory.h"
 
 namespace memload::bench {
 

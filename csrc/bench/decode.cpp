@@ -11,8 +11,8 @@
 
 #include "bench/clock.h"
 #include "codec/foreign.h"
-#include "core/fault_guard.h"
-#include "core/memory.h"
+#include "core/base/fault_guard.h"
+#include "core/base/memory.h"
 
 namespace memload::bench {
 

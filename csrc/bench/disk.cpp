@@ -14,8 +14,8 @@
 #include <utility>
 #include <vector>
 
-#include "core/memory.h"
-#include "core/uring.h"
+#include "core/base/memory.h"
+#include "core/io/uring.h"
 
 namespace memload::bench {
 namespace {

@@ -1,6 +1,6 @@
 // Casts with constants: y = (x * scale + offset - mean[channel]) / deviation[channel], rounded once to the target.
 //
-// Reference, in torch's own words, reproduced to the bit for every input that is no NaN:
+// Reference in torch operations, reproduced to the bit for every input that is no NaN:
 //
 //     w = x.to(float32)                     # float64 where x or the target is f64
 //     w = w * scale                         # each operation rounded to float32
@@ -16,18 +16,18 @@
 
 namespace memload {
 
-// Element e of a row is of the channel (e / inner) % mean.size(). Steps that are not asked for have the constants that
-// change nothing: scale 1, offset -0.0, mean 0, deviation 1.
+// Element e of a row belongs to the channel (e / inner) % mean.size(). Unused steps have the constants that change
+// nothing: scale 1, offset -0.0, mean 0, deviation 1.
 struct Affine {
   std::size_t inner = 1;
   double scale = 1;
   double offset = -0.0;
   std::vector<double> mean{0};
-  std::vector<double> deviation{1};  // as many as there are means
+  std::vector<double> deviation{1};  // as many as means
 };
 
-// What a loop over elements needs. The constants of element `at` stand at mean[at % period], and kLanes more behind the
-// last, so that a vector may be loaded from any place in the period. Those that are not used are nullptr.
+// The arguments of a loop over elements. The constants of element `at` are at mean[at % period]. kLanes more follow the
+// last, so that a vector may be loaded from any place in the period. Unused tables are nullptr.
 struct AffineLoop {
   static constexpr std::size_t kLanes = 16;
 
@@ -38,25 +38,26 @@ struct AffineLoop {
   const double* mean64;
   const double* deviation64;
   std::size_t period;  // at least kLanes
-  // The scalar version, for what is shorter than a vector.
+  // The scalar version, for runs shorter than a vector.
   void (*scalar)(const AffineLoop& loop, const std::byte* src, std::byte* dst, std::size_t n, std::size_t at) noexcept;
 };
 
-// Casts n elements, the first of which has the constants of `at`, which is less than the period. Terms as of CastFn.
+// Casts n elements, the first of which has the constants of `at`, which is less than the period. The terms of CastFn
+// hold.
 using AffineFn = void (*)(const AffineLoop& loop, const std::byte* src, std::byte* dst, std::size_t n,
                           std::size_t at) noexcept;
 
 // The rule with its tables, and the loop that computes it. Immutable; any thread may call it.
 class AffineCast {
  public:
-  // Throws std::invalid_argument for dtypes that nobody casts, an instruction set that is not available, an `inner` of
-  // 0, or constants that are not of one number or none.
+  // Throws std::invalid_argument for dtypes that cannot be cast, an instruction set that is not available, an `inner`
+  // of 0, no constants, or a different number of means and deviations.
   AffineCast(DType from, DType to, const Affine& rule, Isa isa, Store store);
 
   AffineCast(const AffineCast&) = delete;
   AffineCast& operator=(const AffineCast&) = delete;
 
-  // Casts n elements, of which the first is element `at` of its row. Terms as of CastFn.
+  // Casts n elements, of which the first is element `at` of its row. The terms of CastFn hold.
   void operator()(const std::byte* src, std::byte* dst, std::size_t n, std::size_t at) const noexcept;
 
  private:
@@ -72,21 +73,30 @@ class AffineCast {
   AffineFn run_ = nullptr;
 };
 
-// What becomes of elements on their way: they are copied, cast, or cast with constants. Borrows the AffineCast.
+class PlanarCast;
+
+// What becomes of elements on their way: they are copied, cast, cast with constants, or put into planes. Borrows the
+// casts.
 class Mover {
  public:
   Mover(CopyFn kernel) noexcept : kernel_(kernel) {}  // NOLINT(google-explicit-constructor): a kernel is a mover
   explicit Mover(const AffineCast& affine) noexcept : affine_(&affine) {}
+  explicit Mover(const PlanarCast& planar) noexcept : planar_(&planar) {}
 
-  // n elements (of a copy: bytes), of which the first is element `at` of its row.
+  // Moves n elements (for a copy: bytes), of which the first is element `at` of its row. dst is the place of that
+  // element in the order in which the row is stored.
   void operator()(const std::byte* src, std::byte* dst, std::size_t n, std::size_t at) const noexcept {
-    if (affine_ == nullptr) return kernel_(src, dst, n);
-    (*affine_)(src, dst, n, at);
+    if (kernel_ != nullptr) return kernel_(src, dst, n);
+    if (affine_ != nullptr) return (*affine_)(src, dst, n, at);
+    put_into_planes(src, dst, n, at);
   }
 
  private:
+  void put_into_planes(const std::byte* src, std::byte* dst, std::size_t n, std::size_t at) const noexcept;
+
   CopyFn kernel_ = nullptr;
   const AffineCast* affine_ = nullptr;
+  const PlanarCast* planar_ = nullptr;
 };
 
 }  // namespace memload

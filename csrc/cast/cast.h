@@ -1,6 +1,6 @@
-// The cast rule: what it means to read elements of one dtype and write them as another, and who does it.
+// The cast rule: its definition for reading elements of one dtype and writing them as another, and its implementations.
 //
-// Reference, in torch's own words, reproduced to the bit for every input:
+// Reference in torch operations, reproduced to the bit for every input:
 //
 //     y = x.to(dtype)                                  # always
 //     y = (y - 127) / 255.0                            # if norm_removed and x is uint8
@@ -38,12 +38,12 @@ struct CastRule {
 // The ranges do not overlap. A streaming function leaves its stores unordered: call store_fence() before publishing.
 using CastFn = void (*)(const std::byte* src, std::byte* dst, std::size_t n) noexcept;
 
-// Copies n bytes, under the same terms; dst may have any alignment.
+// Copies n bytes under the same terms, except that dst may have any alignment.
 using CopyFn = void (*)(const std::byte* src, std::byte* dst, std::size_t n) noexcept;
 
 [[nodiscard]] std::size_t size_of(DType dtype) noexcept;
 
-[[nodiscard]] std::string_view name_of(DType dtype) noexcept;  // as safetensors calls it: "U8", "BF16", ...
+[[nodiscard]] std::string_view name_of(DType dtype) noexcept;  // its name in safetensors: "U8", "BF16", ...
 
 // The instruction sets that this build holds and this CPU runs, the best last. Never empty.
 [[nodiscard]] std::vector<Isa> available_isas();
@@ -54,7 +54,7 @@ using CopyFn = void (*)(const std::byte* src, std::byte* dst, std::size_t n) noe
 [[nodiscard]] CastFn find_cast(CastRule rule, Isa isa, Store store);
 [[nodiscard]] CopyFn find_copy(Isa isa, Store store);
 
-// Orders the streaming stores of this thread before whatever it publishes next.
+// Orders the streaming stores of this thread before its next stores.
 void store_fence() noexcept;
 
 }  // namespace memload

@@ -105,6 +105,13 @@ AffineFn find_affine(DType from, DType to, bool divides, Isa isa, Store store) {
   return target == nullptr ? nullptr : target->affine(from, to, divides, store);
 }
 
+SplitFn find_split(std::size_t element_bytes, std::size_t channels, Isa isa) {
+  const Target* target = target_of(isa);
+  const SplitFn scalar = scalar_split(element_bytes, channels);
+  const SplitFn vector = target == nullptr ? nullptr : target->split(element_bytes, channels);
+  return vector == nullptr ? scalar : vector;
+}
+
 CopyFn find_copy(Isa isa, Store store) {
   const Target* target = target_of(isa);
   return target == nullptr ? scalar_copy() : target->copy(store);

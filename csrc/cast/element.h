@@ -1,9 +1,9 @@
-// The arithmetic of a cast, one element at a time: the same lines for the CPU's scalar version and for the GPU, so that
-// tests on the one prove the other. C++17, as nvcc takes it.
+// The arithmetic of a cast, one element at a time. The CPU's scalar version and the GPU share this code, so that tests
+// on the one prove the other. It is C++17, which nvcc accepts.
 //
-// Each operation rounds on its own: on the GPU by functions that the compiler may not fuse, on the CPU because the
-// files that include this are compiled with -ffp-contract=off. Files of an instruction set do not include it: what they
-// compiled of it with their flags might be linked into code for every processor.
+// Each operation rounds separately: on the GPU by functions that the compiler may not fuse, on the CPU because files
+// that include this are compiled with -ffp-contract=off. Files of an instruction set must not include it, because the
+// linker might use functions compiled with their flags in code for every processor.
 #pragma once
 
 #include <cstdint>
@@ -93,7 +93,7 @@ MEMLOAD_BOTH inline To narrow(From value) {
   }
 }
 
-// As torch converts: nothing but the change of type.
+// Converts as torch does: it only changes the type.
 template <class To, class From>
 MEMLOAD_BOTH inline To converted(From value) {
   if constexpr (std::is_same_v<To, From>) {
@@ -127,8 +127,8 @@ MEMLOAD_BOTH inline Wide scaled(Wide x, Wide scale, Wide offset) {
   return sum(product(x, scale), offset);
 }
 
-// (x * scale + offset - mean) / deviation, each operation rounded to Wide. A step that is not asked for is one that
-// changes nothing: scale 1, offset -0.0 (which, unlike 0.0, leaves a negative zero what it is), mean 0, deviation 1.
+// Computes (x * scale + offset - mean) / deviation, each operation rounded to Wide. Unused steps have constants that
+// change nothing: scale 1, offset -0.0 (which, unlike 0.0, keeps a negative zero), mean 0, deviation 1.
 template <class Wide>
 MEMLOAD_BOTH inline Wide computed(Wide x, Wide scale, Wide offset, Wide mean, Wide deviation) {
   return quotient(sum(scaled(x, scale, offset), -mean), deviation);

@@ -1,4 +1,4 @@
-// From a DType to the C++ type of its elements.
+// Maps a DType to the C++ type of its elements.
 #pragma once
 
 #include <cstdint>
@@ -39,7 +39,7 @@ struct Of<DType::f64> : std::type_identity<double> {};
 template <DType dtype>
 using ElementOf = typename elements::Of<dtype>::type;
 
-// fn.operator()<dtype>(), for the dtype that is known when it runs.
+// Calls fn.operator()<dtype>() for a dtype that is known only at run time.
 template <class Fn>
 auto with_element(DType dtype, Fn&& fn) {
   switch (dtype) {

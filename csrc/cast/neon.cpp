@@ -136,4 +136,6 @@ AffineFn neon_affine(DType, DType, bool, Store) noexcept { return nullptr; }
 
 CopyFn neon_copy(Store) noexcept { return scalar_copy(); }
 
+SplitFn neon_split(std::size_t, std::size_t) noexcept { return nullptr; }  // compilers use its loads by structure
+
 }  // namespace memload

@@ -1,8 +1,9 @@
-// How the vector versions divide by 255 exactly, without dividing. k stands for x - 127, an integer from -127 to 128.
+// The constants by which the vector versions divide by 255 exactly, without a division. k is x - 127, an integer from
+// -127 to 128.
 //
-// 1/255 = 2^-8 + 2^-16 + 2^-24 + ..., so the binary digits of |k|/255 are the eight digits of |k| repeated for ever.
-// Take the significant digits from the first 1 of |k| on: cut after any multiple of eight of them, and what follows
-// starts with that 1 again: more than half a unit in the last place. So rounding always goes up, and there is no tie.
+// 1/255 = 2^-8 + 2^-16 + 2^-24 + ..., so the binary digits of |k|/255 are the eight digits of |k| repeated without end.
+// Take the significant digits from the first 1 of |k| on. After any multiple of eight of them, the remaining digits
+// start with that 1 again, which is more than half a unit in the last place. So rounding always goes up without a tie.
 //
 //   float (24 digits)  k * kInverseHead is exact (|k| * 0x10101 < 2^24) and k * kInverseTail is what was cut off, so
 //                      fma(k, kInverseHead, k * kInverseTail) rounds once, and correctly.

@@ -1,7 +1,9 @@
 #include "cast/parallel.h"
 
 #include <algorithm>
+#include <system_error>
 #include <thread>
+#include <vector>
 
 namespace memload {
 namespace {
@@ -20,16 +22,26 @@ std::size_t elements_per_piece(std::size_t n, std::size_t element_bytes, std::si
 void move_parallel(Mover mover, std::size_t in_size, std::size_t out_size, const std::byte* src, std::byte* dst,
                    std::size_t n, std::size_t threads) {
   const std::size_t piece = elements_per_piece(n, out_size, std::max<std::size_t>(threads, 1));
-  const auto run = [=](std::size_t first) noexcept {
+  run_pieces((n + piece - 1) / piece, [=](std::size_t number) noexcept {
+    const std::size_t first = number * piece;
     mover(src + first * in_size, dst + first * out_size, std::min(piece, n - first), first);
     store_fence();
-  };
-  std::vector<std::jthread> helpers;
-  for (std::size_t first = piece; first < n; first += piece) helpers.emplace_back(run, first);
-  if (n > 0) run(0);
+  });
 }
 
 }  // namespace
+
+void run_pieces(std::size_t pieces, const std::function<void(std::size_t)>& run) {
+  std::vector<std::jthread> helpers;
+  helpers.reserve(pieces);
+  std::size_t left = 1;  // the first piece that has no thread
+  try {
+    for (; left < pieces; ++left) helpers.emplace_back(run, left);
+  } catch (const std::system_error&) {
+  }
+  for (std::size_t piece = left; piece < pieces; ++piece) run(piece);
+  if (pieces > 0) run(0);
+}
 
 void cast_parallel(CastRule rule, Isa isa, Store store, const std::byte* src, std::byte* dst, std::size_t n,
                    std::size_t threads) {

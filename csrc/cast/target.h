@@ -1,46 +1,55 @@
-// What dispatch.cpp chooses from. Each processor family has one targets_*.cpp, and the build compiles exactly one.
+// The instruction sets that dispatch.cpp chooses from. Each processor family has one targets_*.cpp, and the build
+// compiles exactly one.
 #pragma once
 
 #include <span>
 
 #include "cast/affine.h"
 #include "cast/cast.h"
+#include "cast/planes.h"
 
 namespace memload {
 
-// One instruction set. cast() and affine() give nullptr where the set has nothing better than the scalar version.
+// One instruction set. cast(), affine() and split() give nullptr where the set has nothing better than the scalar
+// version.
 struct Target {
   Isa isa;
   bool (*runs_here)() noexcept;
   CastFn (*cast)(CastRule, Store) noexcept;
   CopyFn (*copy)(Store) noexcept;
   AffineFn (*affine)(DType from, DType to, bool divides, Store) noexcept;
+  SplitFn (*split)(std::size_t element_bytes, std::size_t channels) noexcept;
 };
 
-// What this build holds, the best last; the scalar version is not among them.
+// The instruction sets of this build, the best last, without the scalar version.
 [[nodiscard]] std::span<const Target> targets() noexcept;
 
-// The definition of the rule. nullptr where `to` is no floating type.
+// Returns the scalar version, which defines the rule; nullptr where `to` is no floating-point type.
 [[nodiscard]] CastFn scalar_cast(CastRule rule) noexcept;
 [[nodiscard]] CopyFn scalar_copy() noexcept;
+// Throws std::invalid_argument for elements of another size than 1, 2, 4 or 8 bytes.
+[[nodiscard]] SplitFn scalar_split(std::size_t element_bytes, std::size_t channels);
 
-// The loop of an instruction set for a cast with constants in f32, nullptr if it has none. `divides`: a deviation is
-// not 1. Throws std::invalid_argument for an instruction set that is not available.
+// Returns the loop of an instruction set for a cast with constants in f32, nullptr if it has none. `divides` says that
+// a deviation is not 1. Throws std::invalid_argument for an instruction set that is not available.
 [[nodiscard]] AffineFn find_affine(DType from, DType to, bool divides, Isa isa, Store store);
 
-// The same, by name: vector code calls it for what is shorter than a vector. Defined in scalar.cpp for the rules that
-// an instruction set implements.
+// The same, by name: vector code calls it for runs shorter than a vector. scalar.cpp defines it for the rules that an
+// instruction set implements.
 template <DType From, DType To, bool NormRemoved>
 void cast_scalar(const std::byte* src, std::byte* dst, std::size_t n) noexcept;
 
 [[nodiscard]] CastFn avx2_cast(CastRule rule, Store store) noexcept;
 [[nodiscard]] CopyFn avx2_copy(Store store) noexcept;
 [[nodiscard]] AffineFn avx2_affine(DType from, DType to, bool divides, Store store) noexcept;
+[[nodiscard]] SplitFn avx2_split(std::size_t element_bytes, std::size_t channels) noexcept;
 [[nodiscard]] CastFn avx512_cast(CastRule rule, Store store) noexcept;
 [[nodiscard]] CopyFn avx512_copy(Store store) noexcept;
 [[nodiscard]] AffineFn avx512_affine(DType from, DType to, bool divides, Store store) noexcept;
+[[nodiscard]] SplitFn avx512_split(std::size_t element_bytes, std::size_t channels) noexcept;
 [[nodiscard]] CastFn neon_cast(CastRule rule, Store store) noexcept;
 [[nodiscard]] CopyFn neon_copy(Store store) noexcept;
 [[nodiscard]] AffineFn neon_affine(DType from, DType to, bool divides, Store store) noexcept;
+[[nodiscard]] SplitFn neon_split(std::size_t element_bytes, std::size_t channels) noexcept;
 
 }  // namespace memload

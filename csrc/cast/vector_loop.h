@@ -1,12 +1,12 @@
 // The loop that every instruction set shares: whole steps in the middle, and edges that overlap the nearest step.
 //
-// A kernel is a type in an unnamed namespace (so that what is compiled here with its file's flags stays in that file):
+// A kernel is a type in an unnamed namespace (so that code compiled with its file's flags stays in that file):
 //
-//     static constexpr CastRule rule;                        // what it computes
+//     static constexpr CastRule rule;                        // the rule that it computes
 //     static constexpr std::size_t step;                     // elements per call: a multiple of 64 bytes of results
 //     template <Store> static void run(const std::byte* src, std::byte* dst);   // one step; any alignment if cached
 //
-// For the same reason nothing of the standard library is called here: its inline functions are shared between files.
+// For the same reason this file calls no standard library: its inline functions are shared between files.
 #pragma once
 
 #include "cast/target.h"
@@ -27,8 +27,8 @@ inline std::size_t bytes_to_line(const std::byte* address) {
 }
 
 // Asks for the source's lines ahead of time: the hardware's own prefetch stops at the end of each 4 KB page. Streaming
-// loops gain a few percent by it; the others lose, and go without. An address past the end of the source is harmless,
-// since a prefetch never faults.
+// loops gain a few percent by it; the others become slower, so they do not use it. An address past the end of the
+// source is harmless, because a prefetch never faults.
 template <std::size_t Bytes>
 inline void prefetch_ahead(const std::byte* src) {
   const auto ahead = reinterpret_cast<std::uintptr_t>(src) + kPrefetchBytes;
@@ -103,7 +103,7 @@ AffineFn affine_from(DType to, bool divides, Store store) {
   return to == DType::f32 ? affine_from_to<Lanes, from, DType::f32>(divides, store) : nullptr;
 }
 
-// The loop of casts with constants; nullptr for dtypes that are left to the scalar version.
+// Returns the loop of casts with constants; nullptr for dtypes that are left to the scalar version.
 template <class Lanes>
 AffineFn choose_affine(DType from, DType to, bool divides, Store store) {
   if (from == DType::u8) return affine_from<Lanes, DType::u8>(to, divides, store);
@@ -114,7 +114,7 @@ AffineFn choose_affine(DType from, DType to, bool divides, Store store) {
   return from == DType::f32 ? affine_from<Lanes, DType::f32>(to, divides, store) : nullptr;
 }
 
-// A cast from a dtype to itself: n elements of Bytes bytes, copied.
+// Copies n elements of Bytes bytes: a cast from a dtype to itself.
 template <CopyFn copy, std::size_t Bytes>
 void copy_elements(const std::byte* src, std::byte* dst, std::size_t n) noexcept {
   copy(src, dst, n * Bytes);
@@ -126,7 +126,7 @@ CastFn copy_loop(DType dtype) {
   return kBySize[bytes_of(dtype) / 2];
 }
 
-// The loop of the kernel that computes the rule; nullptr if there is none.
+// Returns the loop of the kernel that computes the rule; nullptr if there is none.
 template <class... Kernels>
 CastFn choose_loop(CastRule rule, Store store) {
   CastFn chosen = nullptr;

@@ -14,34 +14,34 @@ namespace {
 using filters::In;
 using filters::Inner;
 using filters::Out;
-using Kind = Filter::Kind;
+using Type = Filter::Type;
 
-constexpr std::array<std::pair<Kind, std::string_view>, 13> kNames{{{Kind::byteswap, "byteswap"},
-                                                                    {Kind::shuffle, "shuffle"},
-                                                                    {Kind::bitshuffle, "bitshuffle"},
-                                                                    {Kind::bitshuffle_lz4, "bitshuffle_lz4"},
-                                                                    {Kind::bitshuffle_zstd, "bitshuffle_zstd"},
-                                                                    {Kind::deflate, "deflate"},
-                                                                    {Kind::lzf, "lzf"},
-                                                                    {Kind::lz4, "lz4"},
-                                                                    {Kind::lz4_blocks, "lz4_blocks"},
-                                                                    {Kind::zstd, "zstd"},
-                                                                    {Kind::blosc, "blosc"},
-                                                                    {Kind::fletcher32, "fletcher32"},
-                                                                    {Kind::crc32c, "crc32c"}}};
+constexpr std::array<std::pair<Type, std::string_view>, 13> kNames{{{Type::byteswap, "byteswap"},
+                                                                    {Type::shuffle, "shuffle"},
+                                                                    {Type::bitshuffle, "bitshuffle"},
+                                                                    {Type::bitshuffle_lz4, "bitshuffle_lz4"},
+                                                                    {Type::bitshuffle_zstd, "bitshuffle_zstd"},
+                                                                    {Type::deflate, "deflate"},
+                                                                    {Type::lzf, "lzf"},
+                                                                    {Type::lz4, "lz4"},
+                                                                    {Type::lz4_blocks, "lz4_blocks"},
+                                                                    {Type::zstd, "zstd"},
+                                                                    {Type::blosc, "blosc"},
+                                                                    {Type::fletcher32, "fletcher32"},
+                                                                    {Type::crc32c, "crc32c"}}};
 
 constexpr std::size_t kAlign = 64;
 
 constexpr std::size_t aligned(std::size_t bytes) noexcept { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
-bool is_checksum(Kind kind) noexcept { return kind == Kind::fletcher32 || kind == Kind::crc32c; }
+bool is_checksum(Type type) noexcept { return type == Type::fletcher32 || type == Type::crc32c; }
 
-bool keeps_size(Kind kind) noexcept {
-  return kind == Kind::byteswap || kind == Kind::shuffle || kind == Kind::bitshuffle;
+bool keeps_size(Type type) noexcept {
+  return type == Type::byteswap || type == Type::shuffle || type == Type::bitshuffle;
 }
 
-bool has_elements(Kind kind) noexcept {
-  return keeps_size(kind) || kind == Kind::bitshuffle_lz4 || kind == Kind::bitshuffle_zstd;
+bool has_elements(Type type) noexcept {
+  return keeps_size(type) || type == Type::bitshuffle_lz4 || type == Type::bitshuffle_zstd;
 }
 
 bool skips(std::uint32_t skipped, std::size_t k) noexcept { return ((skipped >> k) & 1U) != 0; }
@@ -49,8 +49,8 @@ bool skips(std::uint32_t skipped, std::size_t k) noexcept { return ((skipped >> 
 void check(const Filter& filter) {
   constexpr std::uint32_t kMostElement = 1U << 16;
   constexpr std::uint32_t kMostBlock = 1U << 24;
-  const std::string name(name_of(filter.kind));
-  if (has_elements(filter.kind) && (filter.element < 1 || filter.element > kMostElement)) {
+  const std::string name(name_of(filter.type));
+  if (has_elements(filter.type) && (filter.element < 1 || filter.element > kMostElement)) {
     throw std::invalid_argument(name + " needs elements of 1 to 65536 bytes, not of " + std::to_string(filter.element));
   }
   if (filter.block % 8 != 0 || filter.block > kMostBlock) {
@@ -60,47 +60,47 @@ void check(const Filter& filter) {
 }
 
 std::size_t workspace_of(const Filter& filter, std::size_t out_bytes) noexcept {
-  switch (filter.kind) {
-    case Kind::deflate:
+  switch (filter.type) {
+    case Type::deflate:
       return filters::inflate_workspace();
-    case Kind::bitshuffle_lz4:
-    case Kind::bitshuffle_zstd:
+    case Type::bitshuffle_lz4:
+    case Type::bitshuffle_zstd:
       return out_bytes;
     default:
       return 0;
   }
 }
 
-In checked(Kind kind, In src) {
-  return kind == Kind::fletcher32 ? filters::check_fletcher32(src) : filters::check_crc32c(src);
+In checked(Type type, In src) {
+  return type == Type::fletcher32 ? filters::check_fletcher32(src) : filters::check_crc32c(src);
 }
 
 std::size_t undo(const Filter& filter, In src, Out dst, Out workspace) {
-  switch (filter.kind) {
-    case Kind::byteswap:
+  switch (filter.type) {
+    case Type::byteswap:
       return filters::byteswap(src, dst, filter.element);
-    case Kind::shuffle:
+    case Type::shuffle:
       return filters::unshuffle(src, dst, filter.element);
-    case Kind::bitshuffle:
+    case Type::bitshuffle:
       return filters::unbitshuffle(src, dst, filter.element, filter.block);
-    case Kind::bitshuffle_lz4:
+    case Type::bitshuffle_lz4:
       return filters::unbitshuffle_blocks(src, dst, filter.element, Inner::lz4, workspace);
-    case Kind::bitshuffle_zstd:
+    case Type::bitshuffle_zstd:
       return filters::unbitshuffle_blocks(src, dst, filter.element, Inner::zstd, workspace);
-    case Kind::deflate:
+    case Type::deflate:
       return filters::inflate(src, dst, workspace);
-    case Kind::lzf:
+    case Type::lzf:
       return filters::unlzf(src, dst);
-    case Kind::lz4:
+    case Type::lz4:
       return filters::unlz4(src, dst);
-    case Kind::lz4_blocks:
+    case Type::lz4_blocks:
       return filters::unlz4_blocks(src, dst);
-    case Kind::zstd:
+    case Type::zstd:
       return filters::unzstd(src, dst);
-    case Kind::blosc:
+    case Type::blosc:
       return filters::unblosc(src, dst);
-    case Kind::fletcher32:
-    case Kind::crc32c:
+    case Type::fletcher32:
+    case Type::crc32c:
       break;
   }
   throw std::logic_error("a checksum has nothing to undo");
@@ -108,16 +108,16 @@ std::size_t undo(const Filter& filter, In src, Out dst, Out workspace) {
 
 }  // namespace
 
-std::string_view name_of(Kind kind) noexcept {
+std::string_view name_of(Type type) noexcept {
   for (const auto& [known, name] : kNames) {
-    if (known == kind) return name;
+    if (known == type) return name;
   }
   return "unknown";
 }
 
-std::optional<Kind> filter_named(std::string_view name) noexcept {
-  for (const auto& [kind, known] : kNames) {
-    if (known == name) return kind;
+std::optional<Type> filter_named(std::string_view name) noexcept {
+  for (const auto& [type, known] : kNames) {
+    if (known == name) return type;
   }
   return std::nullopt;
 }
@@ -133,9 +133,9 @@ std::size_t Chain::most_before(std::size_t k, std::size_t out_bytes, std::uint32
   constexpr std::size_t kChecksum = 4;
   std::size_t most = out_bytes;
   for (std::size_t j = 0; j < k; ++j) {
-    if (skips(skipped, j) || keeps_size(filters_[j].kind)) continue;
+    if (skips(skipped, j) || keeps_size(filters_[j].type)) continue;
     most +=
-        is_checksum(filters_[j].kind) ? kChecksum : most / 8 + 4096;  // no codec grows what it cannot shrink by more
+        is_checksum(filters_[j].type) ? kChecksum : most / 8 + 4096;  // no codec grows what it cannot shrink by more
   }
   return most;
 }
@@ -197,13 +197,13 @@ void Chain::decode(In src, Out out, Out scratch, std::uint32_t skipped) const {
   for (std::size_t k = filters_.size(); k-- > 0;) {
     if (skips(skipped, k)) continue;
     const Filter& filter = filters_[k];
-    last = name_of(filter.kind);
-    if (is_checksum(filter.kind)) {
-      data = checked(filter.kind, data);
+    last = name_of(filter.type);
+    if (is_checksum(filter.type)) {
+      data = checked(filter.type, data);
       if (!writable.empty()) writable = writable.first(data.size());
       continue;
     }
-    if (filter.kind == Kind::byteswap && !writable.empty()) {
+    if (filter.type == Type::byteswap && !writable.empty()) {
       filters::byteswap(data, writable, filter.element);
       continue;
     }
@@ -224,12 +224,12 @@ void Chain::decode(In src, Out out, Out scratch, std::uint32_t skipped) const {
 bool Chain::may_read_mapped(std::uint32_t skipped) const noexcept {
   std::size_t k = filters_.size();
   while (k > 0 && skips(skipped, k - 1)) --k;
-  return k > 0 && filters_[k - 1].kind == Kind::deflate;
+  return k > 0 && filters_[k - 1].type == Type::deflate;
 }
 
 bool Chain::ends_in_place(std::size_t k, std::uint32_t skipped) const noexcept {
   for (std::size_t j = 0; j < k; ++j) {
-    if (!skips(skipped, j) && filters_[j].kind != Kind::byteswap) return false;
+    if (!skips(skipped, j) && filters_[j].type != Type::byteswap) return false;
   }
   return true;
 }

@@ -25,7 +25,7 @@ class DecodeError : public std::runtime_error {
 };
 
 struct Filter {
-  enum class Kind : std::uint8_t {
+  enum class Type : std::uint8_t {
     byteswap,    // each element's bytes in reverse; a rest of less than an element stays
     shuffle,     // first bytes of all elements, then their second ones, ...; a rest of less than an element follows
     bitshuffle,  // the same by bits, block by block, as the bitshuffle library and HDF5's plugin 32008 without codec do
@@ -41,15 +41,15 @@ struct Filter {
     crc32c,           // the bytes, then their CRC-32C, little-endian, as Zarr 3 writes it
   };
 
-  Kind kind;
+  Type type;
   std::uint32_t element = 0;  // bytes of an element: byteswap, shuffle, bitshuffle*; encoding with blosc
   std::uint32_t block = 0;    // elements in a block: bitshuffle without codec; 0: as many as the library takes
 
   friend bool operator==(const Filter&, const Filter&) = default;
 };
 
-[[nodiscard]] std::string_view name_of(Filter::Kind kind) noexcept;
-[[nodiscard]] std::optional<Filter::Kind> filter_named(std::string_view name) noexcept;
+[[nodiscard]] std::string_view name_of(Filter::Type type) noexcept;
+[[nodiscard]] std::optional<Filter::Type> filter_named(std::string_view name) noexcept;
 
 // Filters in the order in which the writer applied them. Immutable: any number of threads may decode at once.
 class Chain {

@@ -20,7 +20,7 @@ namespace {
 
 using filters::In;
 using Bytes = std::vector<std::byte>;
-using Kind = Filter::Kind;
+using Type = Filter::Type;
 
 void check_level(const char* codec, int level, int least, int most) {
   if (level >= least && level <= most) return;
@@ -155,43 +155,43 @@ Bytes with_checksum(In src, std::uint32_t checksum) {
 
 Bytes apply(const Filter& filter, In src, const Effort& effort) {
   Bytes to;
-  switch (filter.kind) {
-    case Kind::byteswap:
+  switch (filter.type) {
+    case Type::byteswap:
       to.resize(src.size());
       filters::byteswap(src, to, filter.element);
       return to;
-    case Kind::shuffle:
+    case Type::shuffle:
       to.resize(src.size());
       filters::shuffle(src, to, filter.element);
       return to;
-    case Kind::bitshuffle:
+    case Type::bitshuffle:
       to.resize(src.size());
       filters::bitshuffle(src, to, filter.element, filter.block);
       return to;
-    case Kind::lz4:
+    case Type::lz4:
       return lz4(src, effort.level);
-    case Kind::zstd:
+    case Type::zstd:
       return zstd(src, effort.level);
-    case Kind::blosc:
+    case Type::blosc:
       return blosc(src, filter, effort);
-    case Kind::fletcher32:
+    case Type::fletcher32:
       return with_checksum(src, filters::fletcher32(src));
-    case Kind::crc32c:
+    case Type::crc32c:
       return with_checksum(src, filters::crc32c(src));
     default:
-      throw std::invalid_argument(std::string(name_of(filter.kind)) + " is only decoded, not written");
+      throw std::invalid_argument(std::string(name_of(filter.type)) + " is only decoded, not written");
   }
 }
 
 }  // namespace
 
-bool encodes(Kind kind) noexcept {
-  switch (kind) {
-    case Kind::bitshuffle_lz4:
-    case Kind::bitshuffle_zstd:
-    case Kind::deflate:
-    case Kind::lzf:
-    case Kind::lz4_blocks:
+bool encodes(Type type) noexcept {
+  switch (type) {
+    case Type::bitshuffle_lz4:
+    case Type::bitshuffle_zstd:
+    case Type::deflate:
+    case Type::lzf:
+    case Type::lz4_blocks:
       return false;
     default:
       return true;

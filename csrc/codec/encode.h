@@ -21,7 +21,7 @@ struct Effort {
 };
 
 // Whether encode() knows the filter. Of the others there is only the way back.
-[[nodiscard]] bool encodes(Filter::Kind kind) noexcept;
+[[nodiscard]] bool encodes(Filter::Type type) noexcept;
 
 // Applies the chain's filters in their order. Throws std::invalid_argument for a filter that is only decoded, a level
 // that the codec does not have, and for more bytes than a codec takes at once (2 GiB for lz4 and blosc).

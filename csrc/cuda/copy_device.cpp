@@ -82,17 +82,6 @@ class CudaDevice final : public Device {
     }
   }
 
-  std::byte* allocate_pinned(std::size_t bytes) override {
-    const Here here(index_);
-    void* memory = nullptr;
-    checked(cudaHostAlloc(&memory, bytes, cudaHostAllocPortable), "cudaHostAlloc");
-    return static_cast<std::byte*>(memory);
-  }
-
-  void free_pinned(std::byte* memory) noexcept override {
-    quietly(index_, [memory] { return cudaFreeHost(memory); });
-  }
-
   void register_host(std::byte* memory, std::size_t bytes) override {
     const Here here(index_);
     checked(cudaHostRegister(memory, bytes, cudaHostRegisterPortable), "cudaHostRegister");

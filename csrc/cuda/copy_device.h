@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "core/device.h"
+#include "core/slots/device.h"
 
 namespace memload::cuda {
 

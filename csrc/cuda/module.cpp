@@ -8,7 +8,7 @@
 
 #include "cuda/cast_stim.h"
 #include "cuda/copy_device.h"
-#include "cuda/pictures.h"
+#include "cuda/images.h"
 #include "cuda/rows.h"
 
 namespace py = pybind11;
@@ -104,36 +104,36 @@ void copy_rows_at(std::uintptr_t src, std::size_t stored_rows, std::uintptr_t ds
 using PyShape = std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t, bool, bool>;
 using PyDraws = py::array_t<std::int64_t, py::array::c_style | py::array::forcecast>;
 
-std::vector<PictureDraw> draws_of(const PyDraws& given, const PictureShape& shape, std::size_t least) {
+std::vector<ImageDraw> draws_of(const PyDraws& given, const ImageShape& shape, std::size_t least) {
   if (given.ndim() != 2 || given.shape(1) != 3 || static_cast<std::size_t>(given.shape(0)) < least) {
     throw py::value_error("draws are (rows, 3): top, left, flipped");
   }
   const auto each = given.unchecked<2>();
-  std::vector<PictureDraw> draws;
+  std::vector<ImageDraw> draws;
   for (py::ssize_t i = 0; i < each.shape(0); ++i) {
     const std::int64_t top = each(i, 0);
     const std::int64_t left = each(i, 1);
     if (top < 0 || top + shape.out_height > shape.height || left < 0 || left + shape.out_width > shape.width) {
-      throw py::value_error("the cut of row " + std::to_string(i) + " leaves its picture");
+      throw py::value_error("the cut of row " + std::to_string(i) + " leaves its image");
     }
     draws.push_back({static_cast<std::uint32_t>(top), static_cast<std::uint32_t>(left), each(i, 2) != 0});
   }
   return draws;
 }
 
-void place_pictures_at(std::uintptr_t src, std::uintptr_t dst, std::size_t pictures, std::size_t pictures_per_draw,
+void augment_images_at(std::uintptr_t src, std::uintptr_t dst, std::size_t images, std::size_t images_per_draw,
                        const PyDraws& draws, const PyShape& given, const PyRule& rule, int device,
                        std::uintptr_t stream) {
   const auto& [height, width, channels, out_height, out_width, interleaved, planes] = given;
-  const PictureShape shape{height, width, channels, out_height, out_width, interleaved, planes};
+  const ImageShape shape{height, width, channels, out_height, out_width, interleaved, planes};
   const double elements = static_cast<double>(height) * width * channels;
-  if (pictures_per_draw == 0 || !(interleaved || planes) || elements >= 4294967296.0) {
-    throw py::value_error("there are no such pictures");
+  if (images_per_draw == 0 || !(interleaved || planes) || elements >= 4294967296.0) {
+    throw py::value_error("there are no such images");
   }
   const DeviceRule checked = rule_of(rule);
-  const auto drawn = draws_of(draws, shape, (pictures + pictures_per_draw - 1) / pictures_per_draw);
+  const auto drawn = draws_of(draws, shape, (images + images_per_draw - 1) / images_per_draw);
   const py::gil_scoped_release nogil;
-  place_pictures(reinterpret_cast<const void*>(src), reinterpret_cast<void*>(dst), pictures, pictures_per_draw,
+  augment_images(reinterpret_cast<const void*>(src), reinterpret_cast<void*>(dst), images, images_per_draw,
                  drawn.data(), shape, checked, device, reinterpret_cast<void*>(stream));
 }
 
@@ -159,10 +159,11 @@ PYBIND11_MODULE(_cuda, m) {
   m.def("copy_rows", memload::cuda::copy_rows_at, py::arg("src_address"), py::arg("stored_rows"),
         py::arg("dst_address"), py::arg("rows"), py::arg("row_bytes"), py::arg("choice"), py::arg("device"),
         py::arg("stream"), "Gather rows of so many bytes, asynchronously on the stream with this handle.");
-  m.def("place_pictures", memload::cuda::place_pictures_at, py::arg("src_address"), py::arg("dst_address"),
-        py::arg("pictures"), py::arg("pictures_per_draw"), py::arg("draws"), py::arg("shape"), py::arg("rule"),
+  m.def("augment_images", memload::cuda::augment_images_at, py::arg("src_address"), py::arg("dst_address"),
+        py::arg("images"), py::arg("images_per_draw"), py::arg("draws"), py::arg("shape"), py::arg("rule"),
         py::arg("device"), py::arg("stream"),
-        "Cut, flip, lay out and cast pictures, asynchronously on the stream with this handle; as memload._core.place.");
+        "Cut, flip, lay out and cast images, asynchronously on the stream with this handle; as "
+        "memload._core.augment_images.");
   m.def("mapped_address", memload::cuda::mapped_address, py::arg("host_address"), py::arg("device"),
         "The address by which a device reads this address of pinned memory.");
   m.def("unusable_reason", memload::cuda::unusable_reason, py::arg("device"),

@@ -5,9 +5,9 @@
 // first such, and what fills no packet at the end of a tile, are stored one by one. Words that reach over the ends of
 // the stored rows are loaded byte by byte, so that nothing outside is read.
 //
-// The naive reference is Cast.apply of the rows that torch's own indexing gives, in tests/test_kernels_gpu.py. Which
-// words and packets a tile has is tile.h's, and what an element becomes element.h's: csrc/tests/test_kernels.cpp goes
-// through both on the CPU. No GPU has run it yet.
+// The naive reference is Cast.apply of the rows that torch's own indexing gives, in tests/gpu/test_kernels_gpu.py.
+// Which words and packets a tile has is tile.h's, and what an element becomes element.h's: csrc/tests/test_kernels.cpp
+// goes through both on the CPU. No GPU has run it yet.
 #include <algorithm>
 #include <stdexcept>
 

@@ -26,21 +26,21 @@ using memload::DecodeError;
 using memload::Effort;
 using memload::Filter;
 using memload::fuzz::Mutator;
-using Kind = Filter::Kind;
+using Type = Filter::Type;
 using Bytes = std::vector<std::byte>;
 
 std::vector<Chain> chains() {
   std::vector<Chain> all;
-  for (const Kind kind : {Kind::deflate, Kind::lzf, Kind::lz4, Kind::lz4_blocks, Kind::zstd, Kind::blosc}) {
-    all.emplace_back(std::vector<Filter>{{kind}});
-    all.emplace_back(std::vector<Filter>{{Kind::byteswap, 2}, {Kind::shuffle, 2}, {kind}});
-    all.emplace_back(std::vector<Filter>{{Kind::fletcher32}, {kind}});
-    all.emplace_back(std::vector<Filter>{{kind}, {Kind::zstd}});
+  for (const Type type : {Type::deflate, Type::lzf, Type::lz4, Type::lz4_blocks, Type::zstd, Type::blosc}) {
+    all.emplace_back(std::vector<Filter>{{type}});
+    all.emplace_back(std::vector<Filter>{{Type::byteswap, 2}, {Type::shuffle, 2}, {type}});
+    all.emplace_back(std::vector<Filter>{{Type::fletcher32}, {type}});
+    all.emplace_back(std::vector<Filter>{{type}, {Type::zstd}});
   }
-  for (const Kind kind : {Kind::bitshuffle, Kind::bitshuffle_lz4, Kind::bitshuffle_zstd, Kind::shuffle}) {
-    for (const std::uint32_t element : {1U, 2U, 4U, 7U}) all.emplace_back(std::vector<Filter>{{kind, element}});
+  for (const Type type : {Type::bitshuffle, Type::bitshuffle_lz4, Type::bitshuffle_zstd, Type::shuffle}) {
+    for (const std::uint32_t element : {1U, 2U, 4U, 7U}) all.emplace_back(std::vector<Filter>{{type, element}});
   }
-  all.emplace_back(std::vector<Filter>{{Kind::crc32c}});
+  all.emplace_back(std::vector<Filter>{{Type::crc32c}});
   return all;
 }
 
@@ -52,10 +52,10 @@ std::vector<Bytes> corpus(Mutator& random) {
   for (const std::size_t size : {std::size_t{0}, std::size_t{40}, std::size_t{700}, std::size_t{9000}}) {
     Bytes raw(size);
     for (std::byte& byte : raw) byte = static_cast<std::byte>(random.below(6) * 40);
-    for (const Kind kind : {Kind::lz4, Kind::zstd, Kind::blosc}) {
+    for (const Type type : {Type::lz4, Type::zstd, Type::blosc}) {
       for (const auto shuffle : {Effort::Shuffle::none, Effort::Shuffle::byte, Effort::Shuffle::bit}) {
         for (const auto inner : {Effort::Inner::blosclz, Effort::Inner::lz4, Effort::Inner::zstd}) {
-          all.push_back(encode(Chain({{kind, 2}}), raw, {5, inner, shuffle}));
+          all.push_back(encode(Chain({{type, 2}}), raw, {5, inner, shuffle}));
         }
       }
     }

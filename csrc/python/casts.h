@@ -14,9 +14,13 @@
 
 #include "cast/affine.h"
 #include "cast/cast.h"
+#include "cast/planes.h"
 #include "python/names.h"
 
 namespace memload::python {
+
+// (channels, pixels of an image): rows of images whose channels become planes.
+using PyPlanes = std::optional<std::tuple<std::size_t, std::size_t>>;
 
 // (elements from one channel to the next, scale, offset, means, deviations)
 using PyAffine = std::tuple<std::size_t, double, double, std::vector<double>, std::vector<double>>;

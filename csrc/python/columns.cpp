@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <cstddef>
 
-#include "core/ragged_gather.h"
+#include "core/gather/make_reader.h"
+#include "core/gather/ragged_gather.h"
 
 namespace memload::python {
 

@@ -14,11 +14,12 @@
 #include <variant>
 #include <vector>
 
-#include "core/column.h"
-#include "core/gather.h"
-#include "core/ragged.h"
-#include "core/tiles.h"
-#include "core/windows.h"
+#include "core/columns/any_column.h"
+#include "core/columns/column.h"
+#include "core/columns/ragged.h"
+#include "core/columns/tiles.h"
+#include "core/columns/windows.h"
+#include "core/gather/gather.h"
 #include "python/convert.h"
 
 namespace memload::python {
@@ -49,32 +50,34 @@ void gather(const AnyColumn& column, const Indices& rows, std::uintptr_t address
 [[nodiscard]] std::optional<pybind11::array_t<std::int64_t>> selection(const std::vector<std::int64_t>* rows);
 
 // Adds the methods that every kind has.
-template <class Kind>
-void add_column_methods(pybind11::class_<Kind, std::shared_ptr<Kind>>& cls) {
+template <class ColumnType>
+void add_column_methods(pybind11::class_<ColumnType, std::shared_ptr<ColumnType>>& cls) {
   namespace py = pybind11;
-  cls.def_property_readonly("rows", &Kind::rows)
-      .def_property_readonly("row_bytes", &Kind::row_bytes)
-      .def_property_readonly("selection_bytes", &Kind::selection_bytes, "Memory taken by the row selection, if any.")
+  cls.def_property_readonly("rows", &ColumnType::rows)
+      .def_property_readonly("row_bytes", &ColumnType::row_bytes)
+      .def_property_readonly("selection_bytes", &ColumnType::selection_bytes,
+                             "Memory taken by the row selection, if any.")
       .def_property_readonly(
-          "selection", [](const Kind& c) { return selection(c.selection()); },
+          "selection", [](const ColumnType& c) { return selection(c.selection()); },
           "A copy of the stored rows in order; None if all, as they lie.")
       .def_property_readonly(
-          "storages", [](const std::shared_ptr<Kind>& c) { return storages(any_column(c)); },
+          "storages", [](const std::shared_ptr<ColumnType>& c) { return storages(any_column(c)); },
           "What is read, each storage once.")
       .def(
-          "select", [](const Kind& c, const Indices& rows) { return std::make_shared<Kind>(c.select(view(rows))); },
+          "select",
+          [](const ColumnType& c, const Indices& rows) { return std::make_shared<ColumnType>(c.select(view(rows))); },
           py::arg("rows"), "These rows in this order. Raises IndexError at the first that is not there.")
       .def_static(
           "concat",
-          [](const std::vector<std::shared_ptr<Kind>>& columns) {
+          [](const std::vector<std::shared_ptr<ColumnType>>& columns) {
             if (columns.empty()) throw std::invalid_argument("concat needs at least one column");
-            const std::vector<std::shared_ptr<const Kind>> members(columns.begin(), columns.end());
-            return std::make_shared<Kind>(Kind::concat(members));
+            const std::vector<std::shared_ptr<const ColumnType>> members(columns.begin(), columns.end());
+            return std::make_shared<ColumnType>(ColumnType::concat(members));
           },
           py::arg("columns"), "All rows of the first, then of the second, and so on.")
       .def(
           "gather",
-          [](const std::shared_ptr<Kind>& c, const Indices& rows, std::uintptr_t address, std::size_t nbytes) {
+          [](const std::shared_ptr<ColumnType>& c, const Indices& rows, std::uintptr_t address, std::size_t nbytes) {
             gather(any_column(c), rows, address, nbytes);
           },
           py::arg("rows"), py::arg("address"), py::arg("nbytes"),

@@ -3,8 +3,8 @@
 
 #include <memory>
 
-#include "core/device.h"
-#include "core/pinned.h"
+#include "core/slots/device.h"
+#include "core/slots/pinned.h"
 #include "python/convert.h"
 
 namespace memload::python {

@@ -25,14 +25,14 @@ struct DlManagedTensor {
 
 constexpr const char* kFresh = "dltensor";  // the consumer renames the capsule once it has taken over
 
-struct Lent {
+struct LeasedTensor {
   DlManagedTensor managed;
   SlotPool::Lease slot;
   std::vector<std::int64_t> shape;
   std::vector<std::int64_t> strides;
 };
 
-void end_of_tensor(DlManagedTensor* managed) { delete static_cast<Lent*>(managed->manager_ctx); }
+void end_of_tensor(DlManagedTensor* managed) { delete static_cast<LeasedTensor*>(managed->manager_ctx); }
 
 void end_of_capsule(PyObject* capsule) {
   if (PyCapsule_IsValid(capsule, kFresh) == 0) return;
@@ -44,22 +44,27 @@ void end_of_capsule(PyObject* capsule) {
 
 pybind11::object to_capsule(const SlotPool::Lease& slot, std::byte* data, DlDataType dtype,
                             std::vector<std::int64_t> shape) {
-  auto lent = std::make_unique<Lent>();
-  lent->slot = slot;
-  lent->shape = std::move(shape);
-  lent->strides.resize(lent->shape.size());
+  auto tensor = std::make_unique<LeasedTensor>();
+  tensor->slot = slot;
+  tensor->shape = std::move(shape);
+  tensor->strides.resize(tensor->shape.size());
   std::int64_t step = 1;
-  for (std::size_t i = lent->shape.size(); i-- > 0;) {
-    lent->strides[i] = step;
-    step *= std::max<std::int64_t>(1, lent->shape[i]);  // as torch counts: an empty side takes one
+  for (std::size_t i = tensor->shape.size(); i-- > 0;) {
+    tensor->strides[i] = step;
+    step *= std::max<std::int64_t>(1, tensor->shape[i]);  // as torch counts: an empty side takes one
   }
-  lent->managed = {
-      {data, {1, 0}, static_cast<std::int32_t>(lent->shape.size()), dtype, lent->shape.data(), lent->strides.data(), 0},
-      lent.get(),
-      &end_of_tensor};
-  PyObject* capsule = PyCapsule_New(&lent->managed, kFresh, &end_of_capsule);
+  tensor->managed = {{data,
+                      {1, 0},
+                      static_cast<std::int32_t>(tensor->shape.size()),
+                      dtype,
+                      tensor->shape.data(),
+                      tensor->strides.data(),
+                      0},
+                     tensor.get(),
+                     &end_of_tensor};
+  PyObject* capsule = PyCapsule_New(&tensor->managed, kFresh, &end_of_capsule);
   if (capsule == nullptr) throw pybind11::error_already_set();
-  lent.release();  // NOLINT: owned by the capsule from here on
+  tensor.release();  // NOLINT: owned by the capsule from here on
   return pybind11::reinterpret_steal<pybind11::object>(capsule);
 }
 

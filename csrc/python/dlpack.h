@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/slot_pool.h"
+#include "core/slots/slot_pool.h"
 
 namespace memload::python {
 

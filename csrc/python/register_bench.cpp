@@ -13,7 +13,7 @@
 
 #include "bench/ceiling.h"
 #include "bench/disk.h"
-#include "core/column.h"
+#include "core/columns/column.h"
 #include "python/convert.h"
 #include "python/names.h"
 #include "python/register.h"

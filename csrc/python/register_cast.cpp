@@ -5,9 +5,9 @@
 #include <utility>
 #include <vector>
 
+#include "cast/augment.h"
 #include "cast/cast.h"
 #include "cast/parallel.h"
-#include "cast/place.h"
 #include "python/casts.h"
 #include "python/convert.h"
 #include "python/names.h"
@@ -39,33 +39,33 @@ void cast(std::uintptr_t src, std::uintptr_t dst, std::size_t n, const std::stri
 using PyShape = std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t, bool, bool>;
 using PyDraws = py::array_t<std::int64_t, py::array::c_style | py::array::forcecast>;
 
-std::vector<PictureDraw> draws_of(const PyDraws& given) {
+std::vector<ImageDraw> draws_of(const PyDraws& given) {
   if (given.ndim() != 2 || given.shape(1) != 3) throw py::value_error("draws are (rows, 3): top, left, flipped");
   const auto each = given.unchecked<2>();
-  std::vector<PictureDraw> draws;
+  std::vector<ImageDraw> draws;
   draws.reserve(static_cast<std::size_t>(each.shape(0)));
   for (py::ssize_t i = 0; i < each.shape(0); ++i) {
     if (!std::in_range<std::uint32_t>(each(i, 0)) || !std::in_range<std::uint32_t>(each(i, 1))) {
-      throw py::value_error("the draw of row " + std::to_string(i) + " is of no picture");
+      throw py::value_error("the draw of row " + std::to_string(i) + " is of no image");
     }
     draws.push_back({static_cast<std::uint32_t>(each(i, 0)), static_cast<std::uint32_t>(each(i, 1)), each(i, 2) != 0});
   }
   return draws;
 }
 
-void place(std::uintptr_t src, std::uintptr_t dst, std::size_t pictures, std::size_t pictures_per_draw,
-           const PyDraws& draws, const PyShape& shape, const PyCast& cast, const std::string& isa,
-           std::size_t threads) {
+void augment(std::uintptr_t src, std::uintptr_t dst, std::size_t images, std::size_t images_per_draw,
+             const PyDraws& draws, const PyShape& shape, const PyCast& cast, const std::string& isa,
+             std::size_t threads) {
   const auto& [height, width, channels, out_height, out_width, interleaved, planes] = shape;
   const auto affine = affine_of(std::get<2>(cast));
-  const PictureJob job{
+  const ImageJob job{
       {height, width, channels, out_height, out_width, interleaved, planes}, rule_of(cast), affine.get()};
   if (dst % size_of(job.rule.to) != 0) throw py::value_error("the destination is not aligned to its elements");
-  const std::vector<PictureDraw> drawn = draws_of(draws);
+  const std::vector<ImageDraw> drawn = draws_of(draws);
   const Isa chosen = isa_named(isa);
   const WithoutGil nogil;
-  place_pictures(job, chosen, reinterpret_cast<const std::byte*>(src), reinterpret_cast<std::byte*>(dst), pictures,
-                 pictures_per_draw, drawn, threads);
+  augment_images(job, chosen, reinterpret_cast<const std::byte*>(src), reinterpret_cast<std::byte*>(dst), images,
+                 images_per_draw, drawn, threads);
 }
 
 void copy(std::uintptr_t src, std::uintptr_t dst, std::size_t nbytes, const std::string& isa, bool streaming) {
@@ -89,10 +89,10 @@ void register_cast(py::module_& m) {
         py::arg("threads") = 1,
         "Cast n elements from one address to another; dtypes by their safetensors names, isa \"\" for the best. "
         "how: norm_removed, or constants (elements from one channel to the next, scale, offset, means, deviations).");
-  m.def("place", place, py::arg("src_address"), py::arg("dst_address"), py::arg("pictures"),
-        py::arg("pictures_per_draw"), py::arg("draws"), py::arg("shape"), py::arg("cast"), py::arg("isa") = "",
+  m.def("augment_images", augment, py::arg("src_address"), py::arg("dst_address"), py::arg("images"),
+        py::arg("images_per_draw"), py::arg("draws"), py::arg("shape"), py::arg("cast"), py::arg("isa") = "",
         py::arg("threads") = 1,
-        "Cut, flip, lay out and cast pictures; shape: (height, width, channels, height and width of the result, stored "
+        "Cut, flip, lay out and cast images; shape: (height, width, channels, height and width of the result, stored "
         "interleaved, result in planes); cast: (from, to, how); draws: (rows, 3) of top, left, flipped.");
   m.def("copy", copy, py::arg("src_address"), py::arg("dst_address"), py::arg("nbytes"), py::arg("isa") = "",
         py::arg("streaming") = false, "Copy bytes from one address to another.");

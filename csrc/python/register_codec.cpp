@@ -16,7 +16,7 @@
 #include "bench/decode.h"
 #include "codec/chain.h"
 #include "codec/encode.h"
-#include "core/storage.h"
+#include "core/io/storage.h"
 #include "python/convert.h"
 #include "python/register.h"
 
@@ -30,9 +30,9 @@ using PyFilter = std::tuple<std::string, std::uint32_t, std::uint32_t>;
 
 Filter filter_of(const PyFilter& named) {
   const auto& [name, element, block] = named;
-  const auto kind = filter_named(name);
-  if (!kind) throw std::invalid_argument("no filter is called '" + name + "'");
-  return {*kind, element, block};
+  const auto type = filter_named(name);
+  if (!type) throw std::invalid_argument("no filter is called '" + name + "'");
+  return {*type, element, block};
 }
 
 std::shared_ptr<Chain> make_chain(const std::vector<PyFilter>& named) {
@@ -46,7 +46,7 @@ std::vector<PyFilter> filters_of(const Chain& chain) {
   std::vector<PyFilter> named;
   named.reserve(chain.filters().size());
   for (const Filter& filter : chain.filters()) {
-    named.emplace_back(std::string(name_of(filter.kind)), filter.element, filter.block);
+    named.emplace_back(std::string(name_of(filter.type)), filter.element, filter.block);
   }
   return named;
 }

@@ -3,6 +3,7 @@
 #include <pybind11/stl.h>
 
 #include <memory>
+#include <new>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -10,11 +11,11 @@
 #include <tuple>
 #include <vector>
 
-#include "core/device.h"
-#include "core/error.h"
-#include "core/open_files.h"
-#include "core/row_cache.h"
-#include "core/storage.h"
+#include "core/base/error.h"
+#include "core/io/open_files.h"
+#include "core/io/row_cache.h"
+#include "core/io/storage.h"
+#include "core/slots/device.h"
 #include "python/columns.h"
 #include "python/register.h"
 
@@ -22,6 +23,18 @@ namespace memload::python {
 namespace {
 
 namespace py = pybind11;
+
+// What the system refused, as an error that says which limit refuses it. Where there is no memory left to say so,
+// Python's own MemoryError.
+template <class... Facts>
+void refused(const char* what, const Facts&... facts) {
+  try {
+    const py::object error = py::module_::import("memload.memory.refusals").attr(what)(facts...);
+    py::set_error(py::type::of(error), error);
+  } catch (const std::exception&) {
+    PyErr_NoMemory();
+  }
+}
 
 // Python's own error tree is the one users see: each C++ type maps to its class once, here.
 void translate(std::exception_ptr raised) {
@@ -36,6 +49,12 @@ void translate(std::exception_ptr raised) {
     py::set_error(PyExc_RuntimeError, e.what());
   } catch (const DeviceError& e) {
     py::set_error(py::module_::import("memload.errors").attr("DeviceError"), e.what());
+  } catch (const OutOfThreads&) {
+    refused("no_thread");
+  } catch (const OutOfMemory& e) {
+    refused("no_memory", e.taker(), e.bytes());
+  } catch (const std::bad_alloc&) {
+    refused("no_memory");
   } catch (const std::system_error& e) {
     const std::string what = e.what();
     py::set_error(PyExc_OSError, py::make_tuple(e.code().value(), what).cast<py::object>());

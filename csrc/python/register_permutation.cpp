@@ -6,8 +6,8 @@
 #include <memory>
 #include <span>
 
-#include "core/memory.h"
-#include "core/permutation.h"
+#include "core/base/memory.h"
+#include "core/sampling/permutation.h"
 #include "python/convert.h"
 #include "python/register.h"
 

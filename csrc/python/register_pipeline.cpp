@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/pipeline.h"
+#include "core/pass/pipeline.h"
 #include "python/casts.h"
 #include "python/columns.h"
 #include "python/devices.h"
@@ -34,8 +34,8 @@ std::chrono::milliseconds span_of(Seconds left) {
   return std::chrono::ceil<std::chrono::milliseconds>(std::clamp<Seconds>(left, 0ms, kPatience));
 }
 
-// (column, cast or None, DLPack code, bits, shape of a row)
-using PyField = std::tuple<PyColumn, std::optional<PyCast>, int, int, std::vector<std::int64_t>>;
+// (column, cast or None, DLPack code, bits, shape of a row, planes or None)
+using PyField = std::tuple<PyColumn, std::optional<PyCast>, int, int, std::vector<std::int64_t>, PyPlanes>;
 
 // (device, stream of copies, stream of what follows, first field of the second part)
 using PyRoute = std::tuple<const PyDevice*, Device::Stream, Device::Stream, std::size_t>;
@@ -45,6 +45,9 @@ FieldSpec spec_of(const PyField& field) {
   if (const std::optional<PyCast>& cast = std::get<1>(field)) {
     spec.cast = rule_of(*cast);
     spec.affine = affine_of(std::get<2>(*cast));
+    if (const PyPlanes& planes = std::get<5>(field)) {
+      spec.planes = Planes{.channels = std::get<0>(*planes), .pixels = std::get<1>(*planes)};
+    }
   }
   return spec;
 }
@@ -66,11 +69,31 @@ Rows copied(const Indices& rows) {
   return {copy, *copy};
 }
 
+// A large array is kept, not copied: a plan for many rows is the one large thing a loader needs besides its slots.
+// Small ones are copied, and let go one by one as they are used.
+Rows of_stream(const Indices& rows) {
+  return rows.size() <= kSmallPlan ? copied(rows) : Rows{keep_alive(rows), view(rows)};
+}
+
+Indices array_of(std::vector<std::int64_t> rows) {
+  auto whole = std::make_unique<std::vector<std::int64_t>>(std::move(rows));
+  const auto size = static_cast<py::ssize_t>(whole->size());
+  const std::int64_t* const data = whole->data();
+  const py::capsule owner(whole.get(), [](void* kept) { delete static_cast<std::vector<std::int64_t>*>(kept); });
+  whole.release();  // NOLINT: owned by the capsule from here on
+  return Indices(size, data, owner);
+}
+
+Indices take(PlanQueue& plan) {
+  if (!plan.ready()) throw std::out_of_range("no batch is planned");
+  return array_of(plan.take());
+}
+
 class PyPipeline {
  public:
   PyPipeline(const std::vector<PyField>& fields, const PipelineOptions& options, PyPipeline* reuse)
       : fields_(fields),
-        in_slots_(!options.route && !options.lent),
+        in_slots_(!options.route && !options.borrowed),
         kept_from_(options.route ? options.route->kept_from : fields.size()),
         pipeline_(std::make_unique<Pipeline>(specs_of(fields), options,
                                              reuse == nullptr ? nullptr : reuse->pipeline_.get())) {}
@@ -83,25 +106,16 @@ class PyPipeline {
   PyPipeline(const PyPipeline&) = delete;
   PyPipeline& operator=(const PyPipeline&) = delete;
 
-  // A large array is kept, not copied: a plan for many rows is the one large thing a loader needs besides its slots.
-  // Small ones are copied, and let go one by one as they are used.
   void extend(const Indices& rows) {
-    if (rows.size() <= kSmallPlan) {
-      const Rows copy = copied(rows);
-      const WithoutGil released;
-      pipeline_->extend(copy);
-      return;
-    }
-    planned_.push_back(rows);
-    const std::span<const std::int64_t> indices = view(planned_.back());
+    Rows planned = of_stream(rows);
     const WithoutGil released;
-    pipeline_->extend({nullptr, indices});
+    pipeline_->extend(std::move(planned));
   }
 
   void push(const Indices& rows) {
-    const Rows copy = copied(rows);
+    Rows planned = copied(rows);
     const WithoutGil released;
-    pipeline_->push(copy);
+    pipeline_->push(std::move(planned));
   }
 
   void finish() {
@@ -109,16 +123,18 @@ class PyPipeline {
     pipeline_->finish();
   }
 
-  // The batch, or None at the end; or what land() is to give first.
+  // The next batch; None at the end; the bytes of each part of a destination that set_destination() has to give first.
   py::object next(double timeout) {
     const auto start = std::chrono::steady_clock::now();
     const auto left = [&] { return start + Seconds(timeout) - std::chrono::steady_clock::now(); };
     Batch batch;
     while (true) {
-      switch (timeout > 0 ? wait(batch, span_of(left()), /*help=*/false) : wait(batch, kPatience, /*help=*/true)) {
+      switch (timeout > 0 ? wait(batch, span_of(left()), /*steal=*/false) : wait(batch, kPatience, /*steal=*/true)) {
         case Step::batch:
+          row_numbers_ = std::move(batch.row_numbers);
+          asked_.reset();
           return arrays(batch);
-        case Step::unlanded:
+        case Step::needs_destination:
           if (const auto need = wanted()) return py::make_tuple(need->first, need->second);
           break;
         case Step::end:
@@ -135,21 +151,33 @@ class PyPipeline {
     }
   }
 
+  // Of the batch that next() gave last, as an array that is made when it is asked for.
+  Indices row_numbers() {
+    if (!asked_) asked_ = array_of(std::move(row_numbers_));
+    return *asked_;
+  }
+
   bool ready() {
     const WithoutGil released;
     return pipeline_->ready();
   }
 
-  py::object need() {
+  py::object needed_destination() {
     const auto need = wanted();
     if (!need) return py::none();
     return py::make_tuple(need->first, need->second);
   }
 
-  void land(std::uintptr_t first, std::uintptr_t second, const py::object& owner) {
+  void set_destination(std::uintptr_t first, std::uintptr_t second, const py::object& owner) {
     std::shared_ptr<void> kept = keep_alive(owner);
     const WithoutGil released;
-    pipeline_->land({reinterpret_cast<std::byte*>(first), reinterpret_cast<std::byte*>(second)}, std::move(kept));
+    pipeline_->set_destination({reinterpret_cast<std::byte*>(first), reinterpret_cast<std::byte*>(second)},
+                               std::move(kept));
+  }
+
+  PlanQueue cancel() {
+    const WithoutGil released;
+    return pipeline_->cancel();
   }
 
   // Returns whether all threads have stopped. Reads that do not answer for `patience` seconds are left behind.
@@ -166,9 +194,8 @@ class PyPipeline {
     } while (!stopped && !interrupted && std::chrono::steady_clock::now() < deadline);
     if (!stopped) {
       const WithoutGil released;
-      pipeline_->forsake(keep_slots);
+      pipeline_->abandon(keep_slots);
     }
-    planned_.clear();
     if (interrupted) throw py::error_already_set();
     return stopped;
   }
@@ -185,8 +212,10 @@ class PyPipeline {
     d["consumer_wait_seconds"] = s.consumer_wait_seconds;
     d["ring_full_seconds"] = s.ring_full_seconds;
     d["fresh_batches"] = s.fresh_batches;
-    d["helped_pieces"] = s.helped_pieces;
+    d["helped_pieces"] = s.stolen_pieces;  // its name in LoaderStats
     d["major_faults"] = s.major_faults;
+    d["disk_bytes"] = s.disk_bytes;
+    d["disk_seconds"] = s.disk_seconds;
     d["advised_rows"] = s.advised_rows;
     d["direct_bytes"] = s.direct_bytes;
     d["cached_bytes"] = s.cached_bytes;
@@ -198,14 +227,14 @@ class PyPipeline {
   }
 
  private:
-  Step wait(Batch& batch, std::chrono::milliseconds span, bool help) {
+  Step wait(Batch& batch, std::chrono::milliseconds span, bool steal) {
     const WithoutGil released;
-    return pipeline_->next(batch, span, help);
+    return pipeline_->next(batch, span, steal);
   }
 
-  std::optional<MemoryNeed> wanted() {
+  std::optional<DestinationSize> wanted() {
     const WithoutGil released;
-    return pipeline_->need();
+    return pipeline_->needed_destination();
   }
 
   // An array of a batch: as a DLPack capsule on its slot; of a batch elsewhere as (part, offset in it, code, bits,
@@ -222,7 +251,7 @@ class PyPipeline {
     py::list list(batch.outputs.size());
     std::size_t position = 0;
     for (std::size_t f = 0; f < fields_.size(); ++f) {
-      const auto& [column, cast, code, bits, row_shape] = fields_[f];
+      const auto& [column, cast, code, bits, row_shape, planes] = fields_[f];
       const Output& elements = batch.outputs[position];
       std::vector<std::int64_t> shape{elements.rows};
       shape.insert(shape.end(), row_shape.begin(), row_shape.end());
@@ -239,7 +268,8 @@ class PyPipeline {
   std::vector<PyField> fields_;
   bool in_slots_;
   std::size_t kept_from_;
-  std::vector<Indices> planned_;  // outlive the pipeline's use of them: closed before they go
+  std::vector<std::int64_t> row_numbers_;  // until they are asked for
+  std::optional<Indices> asked_;
   std::unique_ptr<Pipeline> pipeline_;
 };
 
@@ -247,7 +277,8 @@ std::unique_ptr<PyPipeline> make_pipeline(const std::vector<PyField>& fields, st
                                           std::size_t slot_rows, bool drop_last, int depth, int threads,
                                           bool read_blocks, bool direct, const std::string& isa,
                                           std::optional<bool> streaming, std::optional<PyPipeline*> reuse,
-                                          const PyPinnedSlots* slots, const std::optional<PyRoute>& route, bool lent) {
+                                          const PyPinnedSlots* slots, const std::optional<PyRoute>& route,
+                                          bool borrowed) {
   PipelineOptions options;
   options.batch_rows = batch_rows;
   options.slot_rows = slot_rows;
@@ -257,7 +288,7 @@ std::unique_ptr<PyPipeline> make_pipeline(const std::vector<PyField>& fields, st
   options.isa = isa_named(isa);
   options.read_blocks = read_blocks;
   options.direct = direct;
-  options.lent = lent;
+  options.borrowed = borrowed;
   if (slots != nullptr) options.slots = *slots->get();
   if (route) {
     const auto& [device, copies, work, kept_from] = *route;
@@ -272,30 +303,53 @@ std::size_t ring_bytes(const std::vector<PyField>& fields, std::size_t slot_rows
   return Pipeline::ring_bytes(gather, slot_rows, depth) + Pipeline::workspace_bytes(gather, threads);
 }
 
+void register_plan(py::module_& m) {
+  py::class_<PlanQueue>(m, "PlanQueue",
+                        "The rows of a plan, from which batches are cut: of a stream of rows, or each by itself.")
+      .def(py::init<std::size_t, bool>(), py::arg("batch_rows"), py::arg("drop_last"))
+      .def(
+          "extend", [](PlanQueue& plan, const Indices& rows) { plan.extend(of_stream(rows)); }, py::arg("rows"),
+          "Plan rows, to be cut into batches of batch_rows.")
+      .def(
+          "push", [](PlanQueue& plan, const Indices& rows) { plan.push(copied(rows)); }, py::arg("rows"),
+          "Plan one batch of exactly these rows.")
+      .def("finish", &PlanQueue::finish, "No more rows will come.")
+      .def(
+          "put_back", [](PlanQueue& plan, const Indices& rows) { plan.put_back(copied(rows)); }, py::arg("rows"),
+          "Put a batch that was taken back to the front.")
+      .def_property_readonly("ready", &PlanQueue::ready, "Whether the next batch is known.")
+      .def("take", &take, "The rows of the next batch. Raises IndexError if there is none now.");
+}
+
 }  // namespace
 
 void register_pipeline(py::module_& m) {
+  register_plan(m);
   py::class_<PyPipeline>(m, "Pipeline", "One pass over a plan: rows gathered by native threads into reused slots.")
       .def(py::init(&make_pipeline), py::arg("fields"), py::arg("batch_rows"), py::arg("slot_rows"),
            py::arg("drop_last"), py::arg("depth"), py::arg("threads"), py::arg("read_blocks") = false,
            py::arg("direct") = false, py::arg("isa") = "", py::arg("streaming") = py::none(),
            py::arg("reuse") = py::none(), py::arg("slots") = py::none(), py::arg("route") = py::none(),
-           py::arg("lent") = false,
+           py::arg("borrowed") = false,
            "Fields are (column, None or (from, to, norm_removed), DLPack code, bits, shape of what follows the first "
            "axis). With a route (device, stream of copies, stream of what follows, first field of the second part) "
-           "batches go to a device, by `slots`; lent: they are gathered into memory that land() gives.")
+           "batches go to a device, by `slots`; borrowed: they are gathered into memory that set_destination() gives.")
       .def("extend", &PyPipeline::extend, py::arg("rows"), "Plan rows, to be cut into batches of batch_rows.")
       .def("push", &PyPipeline::push, py::arg("rows"), "Plan one batch of exactly these rows.")
       .def("finish", &PyPipeline::finish, "No more rows will come.")
       .def("next", &PyPipeline::next, py::arg("timeout") = 0.0,
-           "The next batch as a list of DLPack capsules, or with a route or lent of (part, offset, DLPack code, bits, "
-           "shape); None at the end; a tuple like that of need(): land() comes first. Raises TimeoutError, "
-           "ShardReadError, IndexError.")
+           "The next batch as a list of DLPack capsules, or with a route or borrowed memory of (part, offset, DLPack "
+           "code, bits, shape); None at the end; a tuple like that of needed_destination(): set_destination() comes "
+           "first. Raises TimeoutError, ShardReadError, IndexError.")
+      .def("row_numbers", &PyPipeline::row_numbers,
+           "The rows of the batch that next() gave last, as they were planned.")
       .def("ready", &PyPipeline::ready, "Whether next() has a batch, or its error, without waiting.")
-      .def("need", &PyPipeline::need,
-           "Bytes of each part of the first batch that has begun and not landed; None if there is none.")
-      .def("land", &PyPipeline::land, py::arg("first"), py::arg("second"), py::arg("owner"),
+      .def("needed_destination", &PyPipeline::needed_destination,
+           "Bytes of each part of the first batch that has begun and has no destination; None if there is none.")
+      .def("set_destination", &PyPipeline::set_destination, py::arg("first"), py::arg("second"), py::arg("owner"),
            "Memory for the two parts of that batch; without a route only the first, which `owner` keeps.")
+      .def("cancel", &PyPipeline::cancel,
+           "Stop gathering: the plan of what next() has not given, which gives nothing more. close() has to follow.")
       .def("close", &PyPipeline::close, py::arg("keep_slots") = false,
            py::arg("patience") = Seconds(Pipeline::kLongestClose).count(),
            "Stop, and give memory and threads back. Returns whether all threads stopped: one whose read does not "

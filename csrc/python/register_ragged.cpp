@@ -11,7 +11,7 @@
 #include <variant>
 #include <vector>
 
-#include "core/ragged_gather.h"
+#include "core/gather/ragged_gather.h"
 #include "python/columns.h"
 #include "python/register.h"
 

@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <memory>
 
-#include "core/fork.h"
-#include "core/memory.h"
-#include "core/slot_pool.h"
+#include "core/base/fork.h"
+#include "core/base/memory.h"
+#include "core/slots/slot_pool.h"
 #include "python/convert.h"
 #include "python/dlpack.h"
 #include "python/register.h"
@@ -16,7 +16,7 @@ namespace {
 
 namespace py = pybind11;
 
-// Lends slots. Leases outlive it; what it keeps is freed when it ends.
+// Leases slots. Leases outlive it; what it keeps is freed when it ends.
 class Slots {
  public:
   explicit Slots(std::size_t count) : pool_(SlotPool::create(count)) {}
@@ -58,8 +58,9 @@ py::object withheld(std::size_t nbytes) {
 }  // namespace
 
 void register_slots(py::module_& m) {
-  py::class_<Slots>(m, "Slots", "Memory that is lent to tensors, and again when the last of them is gone.")
-      .def(py::init<std::size_t>(), py::arg("count"), "At most so many are kept; more are lent, and then freed.")
+  py::class_<Slots>(m, "Slots", "Memory that tensors lease, and that is used again when the last of them is gone.")
+      .def(py::init<std::size_t>(), py::arg("count"),
+           "At most so many are kept; those beyond are freed when their tensors are gone.")
       .def("take", &Slots::take, py::arg("nbytes"), "A DLPack capsule of so many bytes, uninitialised.");
   m.def("withheld", &withheld, py::arg("nbytes"),
         "A DLPack capsule of so many bytes, zeros on huge pages, which processes that are forked do not have.");

@@ -10,9 +10,9 @@
 #include <utility>
 #include <vector>
 
-#include "core/extents.h"
-#include "core/memory.h"
-#include "core/row_cache.h"
+#include "core/base/memory.h"
+#include "core/gather/extents.h"
+#include "core/io/row_cache.h"
 #include "python/casts.h"
 #include "python/columns.h"
 #include "python/names.h"

@@ -11,7 +11,7 @@
 #include <variant>
 #include <vector>
 
-#include "core/tiles.h"
+#include "core/columns/tiles.h"
 #include "python/columns.h"
 #include "python/register.h"
 

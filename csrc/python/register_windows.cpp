@@ -4,7 +4,7 @@
 #include <tuple>
 #include <vector>
 
-#include "core/windows.h"
+#include "core/columns/windows.h"
 #include "python/columns.h"
 #include "python/register.h"
 

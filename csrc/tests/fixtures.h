@@ -18,8 +18,8 @@
 #include <utility>
 #include <vector>
 
-#include "core/column.h"
-#include "core/storage.h"
+#include "core/columns/column.h"
+#include "core/io/storage.h"
 
 namespace memload::test {
 

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/plan_queue.h"
+#include "core/pass/plan_queue.h"
 #include "tests/fixtures.h"
 
 namespace memload::test {

@@ -1,5 +1,5 @@
-// Casts with constants, and pictures: every instruction set, store, alignment and length against the scalar version,
-// and pictures against the cursor that the GPU walks by. (tests/test_cast_rule.py compares with torch.)
+// Casts with constants, and images: every instruction set, store, alignment and length against the scalar version,
+// and images against the cursor that the GPU walks by. (tests/unit/casts/test_cast_rule.py compares with torch.)
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "cast/affine.h"
+#include "cast/augment.h"
 #include "cast/parallel.h"
-#include "cast/place.h"
 #include "check.h"
 
 namespace {
@@ -105,19 +105,19 @@ TEST(a_parallel_cast_with_constants_gives_what_one_thread_gives) {
   }
 }
 
-// Picture by picture, element by element.
-Bytes placed_by_cursor(const PictureJob& job, const Bytes& source, std::size_t pictures,
-                       const std::vector<PictureDraw>& draws) {
-  const PictureShape& shape = job.shape;
+// Image by image, element by element.
+Bytes placed_by_cursor(const ImageJob& job, const Bytes& source, std::size_t images,
+                       const std::vector<ImageDraw>& draws) {
+  const ImageShape& shape = job.shape;
   const std::size_t in = std::size_t{shape.height} * shape.width * shape.channels;
   const std::size_t out = std::size_t{shape.out_height} * shape.out_width * shape.channels;
   Bytes moved;
-  for (std::size_t p = 0; p < pictures; ++p) {
-    PictureCursor cursor(shape, draws[p / 2], 0);
+  for (std::size_t p = 0; p < images; ++p) {
+    ImageCursor cursor(shape, draws[p / 2], 0);
     for (std::size_t e = 0; e < out; ++e, cursor.advance()) moved.push_back(source[p * in + cursor.source()]);
   }
   Bytes made(moved.size() * 4);
-  for (std::size_t p = 0; p < pictures; ++p) {
+  for (std::size_t p = 0; p < images; ++p) {
     Affine rule = *job.affine;
     rule.inner = shape.planes ? std::size_t{shape.out_height} * shape.out_width : 1;
     const Bytes one = cast(DType::u8, DType::f32, rule, Isa::scalar, Store::cached, moved.data() + p * out, out, 0);
@@ -126,18 +126,21 @@ Bytes placed_by_cursor(const PictureJob& job, const Bytes& source, std::size_t p
   return made;
 }
 
-TEST(pictures_are_those_of_the_cursor_on_any_number_of_threads) {
-  const std::array<PictureShape, 3> shapes{
-      {{90, 110, 3, 50, 60, true, false}, {90, 110, 3, 50, 60, true, true}, {90, 110, 3, 90, 40, false, true}}};
-  const std::vector<PictureDraw> draws{{0, 0, false}, {0, 50, true}, {0, 7, true}};
-  for (const PictureShape& shape : shapes) {
+TEST(images_are_those_of_the_cursor_on_any_number_of_threads) {
+  const std::array<ImageShape, 5> shapes{{{90, 110, 3, 50, 60, true, false},
+                                          {90, 110, 3, 50, 60, true, true},
+                                          {90, 110, 3, 90, 40, false, true},
+                                          {90, 110, 1, 90, 40, true, true},
+                                          {90, 110, 7, 90, 40, true, true}}};
+  const std::vector<ImageDraw> draws{{0, 0, false}, {0, 50, true}, {0, 7, true}};
+  for (const ImageShape& shape : shapes) {
     const Bytes source = patterns(std::size_t{6} * shape.height * shape.width * shape.channels);
-    const PictureJob job{shape, {DType::u8, DType::f32}, &kRules[1]};
+    const ImageJob job{shape, {DType::u8, DType::f32}, &kRules[1]};
     const Bytes expected = placed_by_cursor(job, source, 6, draws);
     for (const Isa isa : available_isas()) {
       for (const std::size_t threads : {1UL, 4UL}) {
         Bytes got(expected.size());
-        place_pictures(job, isa, source.data(), got.data(), 6, 2, draws, threads);
+        augment_images(job, isa, source.data(), got.data(), 6, 2, draws, threads);
         CHECK(got == expected);
       }
     }
@@ -149,10 +152,10 @@ TEST(what_cannot_be_done_is_refused) {
   CHECK_THROWS(std::invalid_argument, make(DType::i16, kRules[0]));
   CHECK_THROWS(std::invalid_argument, make(DType::f32, {.inner = 0}));
   CHECK_THROWS(std::invalid_argument, make(DType::f32, {.mean = {1, 2}}));
-  const PictureJob job{{4, 4, 1, 2, 2, true, true}, {DType::u8, DType::f32}, nullptr};
-  const std::vector<PictureDraw> outside{{3, 0, false}};
-  CHECK_THROWS(std::invalid_argument, place_pictures(job, best_isa(), nullptr, nullptr, 1, 1, outside, 1));
-  CHECK_THROWS(std::invalid_argument, place_pictures(job, best_isa(), nullptr, nullptr, 2, 1, {}, 1));
+  const ImageJob job{{4, 4, 1, 2, 2, true, true}, {DType::u8, DType::f32}, nullptr};
+  const std::vector<ImageDraw> outside{{3, 0, false}};
+  CHECK_THROWS(std::invalid_argument, augment_images(job, best_isa(), nullptr, nullptr, 1, 1, outside, 1));
+  CHECK_THROWS(std::invalid_argument, augment_images(job, best_isa(), nullptr, nullptr, 2, 1, {}, 1));
 }
 
 }  // namespace

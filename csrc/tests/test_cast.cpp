@@ -1,5 +1,5 @@
 // Every instruction set, store, alignment and length against the scalar version, and the scalar version against
-// arithmetic done here. (tests/test_cast.py compares with torch.)
+// arithmetic done here. (tests/unit/casts/test_cast.py compares with torch.)
 #include <algorithm>
 #include <array>
 #include <cstring>

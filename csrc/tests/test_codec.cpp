@@ -20,7 +20,7 @@ using memload::DecodeError;
 using memload::Effort;
 using memload::encode;
 using memload::Filter;
-using Kind = Filter::Kind;
+using Type = Filter::Type;
 using Bytes = std::vector<std::byte>;
 
 Bytes bytes(std::initializer_list<unsigned> values) {
@@ -87,52 +87,52 @@ std::string message(const Chain& chain, const Bytes& src, std::size_t size) {
 bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 TEST(bytes_of_other_writers_are_decoded) {
-  CHECK(decoded(Chain({{Kind::deflate}}), kZlib, 32) == four_runs());
-  CHECK(decoded(Chain({{Kind::deflate}}), kGzip, 32) == four_runs());
-  CHECK(decoded(Chain({{Kind::zstd}}), kZstd, 32) == four_runs());
-  CHECK(decoded(Chain({{Kind::lz4}}), kLz4, 32) == four_runs());
-  CHECK(decoded(Chain({{Kind::lzf}}), kLzf, 32) == four_runs());
-  CHECK(decoded(Chain({{Kind::blosc}}), joined(blosc1_header(), four_runs()), 32) == four_runs());
-  CHECK(decoded(Chain({{Kind::blosc}}), kBloscZeros, 32) == Bytes(32));
+  CHECK(decoded(Chain({{Type::deflate}}), kZlib, 32) == four_runs());
+  CHECK(decoded(Chain({{Type::deflate}}), kGzip, 32) == four_runs());
+  CHECK(decoded(Chain({{Type::zstd}}), kZstd, 32) == four_runs());
+  CHECK(decoded(Chain({{Type::lz4}}), kLz4, 32) == four_runs());
+  CHECK(decoded(Chain({{Type::lzf}}), kLzf, 32) == four_runs());
+  CHECK(decoded(Chain({{Type::blosc}}), joined(blosc1_header(), four_runs()), 32) == four_runs());
+  CHECK(decoded(Chain({{Type::blosc}}), kBloscZeros, 32) == Bytes(32));
 }
 
 TEST(joined_gzip_members_count_as_one_and_what_follows_a_stream_is_ignored) {
-  CHECK(decoded(Chain({{Kind::deflate}}), joined(kGzip, kGzip), 64) == joined(four_runs(), four_runs()));
-  CHECK(decoded(Chain({{Kind::deflate}}), joined(kZlib, bytes({1, 2, 3})), 32) == four_runs());
+  CHECK(decoded(Chain({{Type::deflate}}), joined(kGzip, kGzip), 64) == joined(four_runs(), four_runs()));
+  CHECK(decoded(Chain({{Type::deflate}}), joined(kZlib, bytes({1, 2, 3})), 32) == four_runs());
 }
 
 TEST(shuffles_of_a_few_elements_are_as_their_formats_say) {
   const Bytes src = bytes({1, 2, 3, 10, 20, 30, 7});  // low bytes, high bytes, a rest
-  CHECK(decoded(Chain({{Kind::shuffle, 2}}), src, 7) == bytes({1, 10, 2, 20, 3, 30, 7}));
-  CHECK(decoded(Chain({{Kind::byteswap, 4}}), bytes({1, 2, 3, 4, 5}), 5) == bytes({4, 3, 2, 1, 5}));
-  CHECK(decoded(Chain({{Kind::byteswap, 3}}), bytes({1, 2, 3, 4, 5, 6}), 6) == bytes({3, 2, 1, 6, 5, 4}));
+  CHECK(decoded(Chain({{Type::shuffle, 2}}), src, 7) == bytes({1, 10, 2, 20, 3, 30, 7}));
+  CHECK(decoded(Chain({{Type::byteswap, 4}}), bytes({1, 2, 3, 4, 5}), 5) == bytes({4, 3, 2, 1, 5}));
+  CHECK(decoded(Chain({{Type::byteswap, 3}}), bytes({1, 2, 3, 4, 5, 6}), 6) == bytes({3, 2, 1, 6, 5, 4}));
   // Bit 0 of eight elements, bit 1 of them, ...; then an element that finds no seven others.
-  CHECK(decoded(Chain({{Kind::bitshuffle, 1}}), bytes({0x81, 0x02, 0, 0, 0, 0, 0, 0xff, 9}), 9) ==
+  CHECK(decoded(Chain({{Type::bitshuffle, 1}}), bytes({0x81, 0x02, 0, 0, 0, 0, 0, 0xff, 9}), 9) ==
         bytes({0x81, 0x82, 0x80, 0x80, 0x80, 0x80, 0x80, 0x81, 9}));
 }
 
 TEST(checksums_are_those_of_hdf5_and_zarr) {
   const Bytes abcde = bytes({0x61, 0x62, 0x63, 0x64, 0x65});
-  CHECK(decoded(Chain({{Kind::fletcher32}}), joined(abcde, bytes({0xc7, 0x29, 0xf0, 0x4f})), 5) == abcde);
+  CHECK(decoded(Chain({{Type::fletcher32}}), joined(abcde, bytes({0xc7, 0x29, 0xf0, 0x4f})), 5) == abcde);
   const Bytes digits = bytes({0x31, 0x32, 0x33, 0x34, 0x35, 0x36, 0x37, 0x38, 0x39});  // RFC 3720: 0xE3069283
-  CHECK(decoded(Chain({{Kind::crc32c}}), joined(digits, bytes({0x83, 0x92, 0x06, 0xe3})), 9) == digits);
-  CHECK(contains(message(Chain({{Kind::crc32c}}), joined(digits, bytes({0x83, 0x92, 0x06, 0xe4})), 9), "0xe4069283"));
-  CHECK_THROWS(DecodeError, decoded(Chain({{Kind::fletcher32}}), joined(abcde, bytes({0xc7, 0x29, 0xf0, 0x4e})), 5));
+  CHECK(decoded(Chain({{Type::crc32c}}), joined(digits, bytes({0x83, 0x92, 0x06, 0xe3})), 9) == digits);
+  CHECK(contains(message(Chain({{Type::crc32c}}), joined(digits, bytes({0x83, 0x92, 0x06, 0xe4})), 9), "0xe4069283"));
+  CHECK_THROWS(DecodeError, decoded(Chain({{Type::fletcher32}}), joined(abcde, bytes({0xc7, 0x29, 0xf0, 0x4e})), 5));
 }
 
 std::vector<std::vector<Filter>> written_chains(std::uint32_t element) {
   std::vector<std::vector<Filter>> chains{{}};
   const std::vector<std::vector<Filter>> first{{},
-                                               {{Kind::shuffle, element}},
-                                               {{Kind::bitshuffle, element}},
-                                               {{Kind::byteswap, element}},
-                                               {{Kind::byteswap, element}, {Kind::shuffle, element}}};
+                                               {{Type::shuffle, element}},
+                                               {{Type::bitshuffle, element}},
+                                               {{Type::byteswap, element}},
+                                               {{Type::byteswap, element}, {Type::shuffle, element}}};
   const std::vector<std::vector<Filter>> last{{},
-                                              {{Kind::lz4}},
-                                              {{Kind::zstd}},
-                                              {{Kind::blosc, std::min(element, 255U)}},
-                                              {{Kind::zstd}, {Kind::crc32c}},
-                                              {{Kind::fletcher32}, {Kind::lz4}}};
+                                              {{Type::lz4}},
+                                              {{Type::zstd}},
+                                              {{Type::blosc, std::min(element, 255U)}},
+                                              {{Type::zstd}, {Type::crc32c}},
+                                              {{Type::fletcher32}, {Type::lz4}}};
   for (const auto& a : first) {
     for (const auto& b : last) {
       chains.push_back(a);
@@ -164,7 +164,7 @@ TEST(what_was_encoded_decodes_to_itself_at_any_size_and_alignment) {
 // As the upper bytes of small numbers behind their lowest ones. A match's distance stands before the 255s of its
 // length.
 TEST(long_runs_of_one_byte_are_written_to_be_repeated_from_one_byte_back) {
-  const Chain lz4({{Kind::lz4}});
+  const Chain lz4({{Type::lz4}});
   for (std::size_t noise = 600; noise < 8000; noise += 700) {
     std::mt19937 random(1);
     Bytes raw(noise + 12'000);
@@ -180,39 +180,39 @@ TEST(long_runs_of_one_byte_are_written_to_be_repeated_from_one_byte_back) {
 }
 
 TEST(more_bytes_than_are_expected_never_leave_the_output) {
-  for (const Kind kind : {Kind::byteswap, Kind::shuffle, Kind::bitshuffle}) {
-    CHECK_THROWS(DecodeError, decoded(Chain({{kind, 2}}), noisy(100), 60));
+  for (const Type type : {Type::byteswap, Type::shuffle, Type::bitshuffle}) {
+    CHECK_THROWS(DecodeError, decoded(Chain({{type, 2}}), noisy(100), 60));
   }
 }
 
 TEST(filters_that_were_skipped_are_not_undone) {
   const Bytes raw = noisy(1000);
-  const Chain whole({{Kind::shuffle, 2}, {Kind::zstd}, {Kind::crc32c}});
-  CHECK(decoded(whole, encode(Chain({{Kind::zstd}, {Kind::crc32c}}), raw, {}), 1000, 0b001) == raw);
-  CHECK(decoded(whole, encode(Chain({{Kind::shuffle, 2}, {Kind::crc32c}}), raw, {}), 1000, 0b010) == raw);
+  const Chain whole({{Type::shuffle, 2}, {Type::zstd}, {Type::crc32c}});
+  CHECK(decoded(whole, encode(Chain({{Type::zstd}, {Type::crc32c}}), raw, {}), 1000, 0b001) == raw);
+  CHECK(decoded(whole, encode(Chain({{Type::shuffle, 2}, {Type::crc32c}}), raw, {}), 1000, 0b010) == raw);
   CHECK(decoded(whole, raw, 1000, 0b111) == raw);
   CHECK_THROWS(DecodeError, decoded(whole, raw, 999, 0b111));
 }
 
 TEST(a_wrong_size_is_told_with_both_sizes) {
   const Bytes raw = noisy(1000);
-  for (const Kind kind : {Kind::zstd, Kind::lz4, Kind::blosc}) {
-    const Chain chain({{kind}});
+  for (const Type type : {Type::zstd, Type::lz4, Type::blosc}) {
+    const Chain chain({{type}});
     const Bytes stored = encode(chain, raw, {});
     CHECK_THROWS(DecodeError, decoded(chain, stored, 999));
     CHECK(contains(message(chain, stored, 1001), "1001"));
   }
-  CHECK(contains(message(Chain({{Kind::deflate}}), kZlib, 33), "gives 32 bytes where 33 are expected"));
-  CHECK(contains(message(Chain({{Kind::deflate}}), kZlib, 31), "more than the 31 bytes"));
-  CHECK(contains(message(Chain({{Kind::lzf}}), kLzf, 31), "more than the 31 bytes"));
+  CHECK(contains(message(Chain({{Type::deflate}}), kZlib, 33), "gives 32 bytes where 33 are expected"));
+  CHECK(contains(message(Chain({{Type::deflate}}), kZlib, 31), "more than the 31 bytes"));
+  CHECK(contains(message(Chain({{Type::lzf}}), kLzf, 31), "more than the 31 bytes"));
 }
 
 TEST(every_prefix_and_every_changed_byte_is_decoded_or_refused) {
   const std::vector<std::pair<Filter, Bytes>> cases{
-      {{Kind::deflate}, kZlib},     {{Kind::deflate}, kGzip},
-      {{Kind::zstd}, kZstd},        {{Kind::lz4}, kLz4},
-      {{Kind::lzf}, kLzf},          {{Kind::blosc}, joined(blosc1_header(), four_runs())},
-      {{Kind::blosc}, kBloscZeros}, {{Kind::blosc}, encode(Chain({{Kind::blosc}}), four_runs(), {})}};
+      {{Type::deflate}, kZlib},     {{Type::deflate}, kGzip},
+      {{Type::zstd}, kZstd},        {{Type::lz4}, kLz4},
+      {{Type::lzf}, kLzf},          {{Type::blosc}, joined(blosc1_header(), four_runs())},
+      {{Type::blosc}, kBloscZeros}, {{Type::blosc}, encode(Chain({{Type::blosc}}), four_runs(), {})}};
   for (const auto& [filter, stored] : cases) {
     const Chain chain({filter});
     for (std::size_t n = 0; n < stored.size(); ++n) {
@@ -236,7 +236,7 @@ TEST(chunks_that_lead_elsewhere_are_refused) {
     chunk[at] = static_cast<std::byte>(value);
     return chunk;
   };
-  const Chain blosc({{Kind::blosc}});
+  const Chain blosc({{Type::blosc}});
   CHECK(contains(message(blosc, with(31, 0x18), 32), "in another file"));
   CHECK(contains(message(blosc, with(31, 0x11), 32), "dictionary"));
   CHECK(contains(message(blosc, with(16, 35), 32), "filter 35"));
@@ -249,21 +249,21 @@ TEST(chunks_that_lead_elsewhere_are_refused) {
 }
 
 TEST(misuse_is_told_before_anything_is_decoded) {
-  CHECK_THROWS(std::invalid_argument, Chain({{Kind::shuffle, 0}}));
-  CHECK_THROWS(std::invalid_argument, Chain({{Kind::bitshuffle, 2, 12}}));
-  CHECK_THROWS(std::invalid_argument, Chain(std::vector<Filter>(33, Filter{Kind::zstd})));
-  CHECK_THROWS(std::invalid_argument, encode(Chain({{Kind::deflate}}), four_runs(), {}));
-  CHECK_THROWS(std::invalid_argument, encode(Chain({{Kind::lz4}}), four_runs(), {13}));
-  CHECK_THROWS(std::invalid_argument, encode(Chain({{Kind::zstd}}), four_runs(), {23}));
-  const Chain chain({{Kind::deflate}});
+  CHECK_THROWS(std::invalid_argument, Chain({{Type::shuffle, 0}}));
+  CHECK_THROWS(std::invalid_argument, Chain({{Type::bitshuffle, 2, 12}}));
+  CHECK_THROWS(std::invalid_argument, Chain(std::vector<Filter>(33, Filter{Type::zstd})));
+  CHECK_THROWS(std::invalid_argument, encode(Chain({{Type::deflate}}), four_runs(), {}));
+  CHECK_THROWS(std::invalid_argument, encode(Chain({{Type::lz4}}), four_runs(), {13}));
+  CHECK_THROWS(std::invalid_argument, encode(Chain({{Type::zstd}}), four_runs(), {23}));
+  const Chain chain({{Type::deflate}});
   Bytes out(32);
   CHECK_THROWS(std::invalid_argument, chain.decode(kZlib, out, {}));
   CHECK_EQ(Chain({}).scratch_bytes(100), std::size_t{0});
 }
 
 TEST(many_threads_decode_with_one_chain) {
-  const Chain chain({{Kind::bitshuffle, 2}, {Kind::zstd}, {Kind::crc32c}});
-  const Chain blosc({{Kind::blosc, 2}});
+  const Chain chain({{Type::bitshuffle, 2}, {Type::zstd}, {Type::crc32c}});
+  const Chain blosc({{Type::blosc, 2}});
   const Bytes raw = noisy(20'000);
   const Bytes stored = encode(chain, raw, {});
   const Bytes chunk = encode(blosc, raw, {5, Effort::Inner::lz4, Effort::Shuffle::byte});

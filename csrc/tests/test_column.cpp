@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "core/gather.h"
+#include "core/gather/gather.h"
 #include "tests/check.h"
 #include "tests/fixtures.h"
 

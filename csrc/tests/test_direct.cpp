@@ -15,10 +15,10 @@
 #include <thread>
 #include <vector>
 
-#include "core/direct_file.h"
-#include "core/error.h"
-#include "core/gather.h"
-#include "core/pipeline.h"
+#include "core/base/error.h"
+#include "core/gather/gather.h"
+#include "core/io/direct_file.h"
+#include "core/pass/pipeline.h"
 #include "tests/check.h"
 #include "tests/fixtures.h"
 #include "tests/passes.h"
@@ -379,7 +379,7 @@ std::size_t read_all(Pipeline& pipeline, const Bytes& bytes, const Indices& plan
   std::size_t seen = 0;
   Batch batch;
   while (pipeline.next(batch, kPatience) == Step::batch) {
-    for (std::size_t i = 0; i < batch.rows; ++i) {
+    for (std::size_t i = 0; i < batch.row_numbers.size(); ++i) {
       const auto row = static_cast<std::size_t>(plan[seen]);
       if (!same(batch.slot.get() + i * kRow, bytes.data() + row * kRow, kRow)) return seen;
       ++seen;

@@ -1,5 +1,5 @@
 // What the kernels of csrc/cuda compute for each element, and which elements each thread handles: the arithmetic of
-// cast/element.h, the cursor of cast/picture.h and the tiles of cuda/tile.h, gone through here as the kernels do.
+// cast/element.h, the cursor of cast/image.h and the tiles of cuda/tile.h, gone through here as the kernels do.
 #include <array>
 #include <bit>
 #include <cmath>
@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "cast/element.h"
-#include "cast/picture.h"
+#include "cast/image.h"
 #include "check.h"
 #include "cuda/tile.h"
 
@@ -62,7 +62,7 @@ TEST(every_result_of_a_row_is_stored_once_whatever_its_length_and_alignment) {
 }
 
 // Crop, flip and transposition one after the other, each as its own loop: the reference of the cursor.
-std::vector<std::uint32_t> places_by_steps(const PictureShape& shape, const PictureDraw& draw) {
+std::vector<std::uint32_t> places_by_steps(const ImageShape& shape, const ImageDraw& draw) {
   std::vector<std::uint32_t> places;
   const auto stored = [&](std::uint32_t y, std::uint32_t x, std::uint32_t c) {
     return shape.interleaved ? (y * shape.width + x) * shape.channels + c : (c * shape.height + y) * shape.width + x;
@@ -81,17 +81,17 @@ std::vector<std::uint32_t> places_by_steps(const PictureShape& shape, const Pict
 }
 
 TEST(a_cursor_that_begins_anywhere_walks_as_crop_flip_and_transposition_do) {
-  const std::array<PictureShape, 4> shapes{{{9, 11, 3, 5, 6, true, false},
-                                            {9, 11, 3, 5, 6, true, true},
-                                            {9, 11, 3, 9, 11, false, true},
-                                            {4, 4, 1, 1, 4, false, true}}};
-  for (const PictureShape& shape : shapes) {
+  const std::array<ImageShape, 4> shapes{{{9, 11, 3, 5, 6, true, false},
+                                          {9, 11, 3, 5, 6, true, true},
+                                          {9, 11, 3, 9, 11, false, true},
+                                          {4, 4, 1, 1, 4, false, true}}};
+  for (const ImageShape& shape : shapes) {
     for (const bool flipped : {false, true}) {
-      const PictureDraw draw{shape.height - shape.out_height, shape.width - shape.out_width, flipped};
+      const ImageDraw draw{shape.height - shape.out_height, shape.width - shape.out_width, flipped};
       const std::vector<std::uint32_t> expected = places_by_steps(shape, draw);
       const auto plane = shape.out_height * shape.out_width;
       for (std::uint32_t begin = 0; begin < expected.size(); ++begin) {
-        PictureCursor cursor(shape, draw, begin);
+        ImageCursor cursor(shape, draw, begin);
         for (std::uint32_t at = begin; at < expected.size() && at < begin + 8; ++at) {
           CHECK(cursor.source() == expected[at]);
           CHECK(cursor.channel() == (shape.planes ? at / plane : at % shape.channels));

@@ -11,9 +11,9 @@
 #include <thread>
 #include <vector>
 
-#include "core/error.h"
-#include "core/fault_guard.h"
-#include "core/gather.h"
+#include "core/base/error.h"
+#include "core/base/fault_guard.h"
+#include "core/gather/gather.h"
 #include "tests/check.h"
 #include "tests/fixtures.h"
 

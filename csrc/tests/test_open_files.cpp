@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/open_files.h"
+#include "core/io/open_files.h"
 #include "tests/check.h"
 
 namespace {

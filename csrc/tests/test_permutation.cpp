@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "check.h"
-#include "core/permutation.h"
+#include "core/sampling/permutation.h"
 
 namespace memload {
 namespace {

@@ -5,8 +5,8 @@
 #include <numeric>
 #include <vector>
 
-#include "core/gather.h"
-#include "core/pieces.h"
+#include "core/gather/gather.h"
+#include "core/gather/pieces.h"
 #include "tests/check.h"
 #include "tests/fixtures.h"
 

@@ -1,5 +1,4 @@
 // The ring as its users see it: batches in order and unspoilt, whatever stops, breaks, is kept or runs beside it.
-#include <dirent.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -8,6 +7,8 @@
 #include <chrono>
 #include <condition_variable>
 #include <deque>
+#include <filesystem>
+#include <fstream>
 #include <memory>
 #include <mutex>
 #include <stdexcept>
@@ -16,9 +17,9 @@
 #include <utility>
 #include <vector>
 
-#include "core/error.h"
-#include "core/pipeline.h"
-#include "core/workers.h"
+#include "core/base/error.h"
+#include "core/pass/pipeline.h"
+#include "core/pass/workers.h"
 #include "tests/check.h"
 #include "tests/fixtures.h"
 #include "tests/passes.h"
@@ -31,6 +32,7 @@ using memload::FieldSpec;
 using memload::ForkedError;
 using memload::Pipeline;
 using memload::PipelineOptions;
+using memload::PlanQueue;
 using memload::ReadError;
 using memload::Rows;
 using memload::Step;
@@ -68,12 +70,14 @@ std::unique_ptr<Pipeline> planned(const std::vector<ColumnPtr>& columns, const I
   return pipeline;
 }
 
-// Whether the batch holds the rows from position `first` of the plan on.
+// Whether the batch holds the rows from position `first` of the plan on, and says so.
 bool holds(const Batch& batch, const std::vector<ColumnPtr>& columns, const Indices& plan, std::size_t first) {
-  if (first + batch.rows > plan.size()) return false;
+  if (first + batch.row_numbers.size() > plan.size()) return false;
+  const auto expected = plan.begin() + static_cast<std::ptrdiff_t>(first);
+  if (!std::equal(batch.row_numbers.begin(), batch.row_numbers.end(), expected)) return false;
   for (std::size_t f = 0; f < columns.size(); ++f) {
     const std::size_t n = columns[f]->row_bytes();
-    for (std::size_t i = 0; i < batch.rows; ++i) {
+    for (std::size_t i = 0; i < batch.row_numbers.size(); ++i) {
       const std::byte* const got = batch.slot.get() + batch.outputs[f].offset + i * n;
       if (!same(got, columns[f]->at(plan[first + i]).data, n)) return false;
     }
@@ -87,17 +91,47 @@ std::int64_t read_all(Pipeline& pipeline, const std::vector<ColumnPtr>& columns,
   Batch batch;
   while (pipeline.next(batch, kPatience) == Step::batch) {
     if (!holds(batch, columns, plan, seen)) return -1;
-    seen += batch.rows;
+    seen += batch.row_numbers.size();
   }
   return static_cast<std::int64_t>(seen);
 }
 
-int threads_of_process() {
+int threads_of_pools() {
   int count = 0;
-  DIR* const folder = ::opendir("/proc/self/task");
-  while (::readdir(folder) != nullptr) ++count;
-  ::closedir(folder);
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::string name;
+    std::getline(std::ifstream(task.path() / "comm"), name);
+    if (name.starts_with("memload-")) ++count;
+  }
   return count;
+}
+
+// Whether the process comes to have so many threads of pools. A thread that was joined may still be listed for a while.
+bool comes_to_threads_of_pools(int expected) {
+  for (int i = 0; i < 2000 && threads_of_pools() != expected; ++i) std::this_thread::sleep_for(10ms);
+  return threads_of_pools() == expected;
+}
+
+// How many threads of pools sleep: field 3 of proc_pid_stat(5), behind the name in parentheses.
+int threads_of_pools_that_sleep() {
+  int count = 0;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::string line;
+    std::getline(std::ifstream(task.path() / "stat"), line);
+    if (line.find("(memload-") != std::string::npos && line.find(") S ") != std::string::npos) ++count;
+  }
+  return count;
+}
+
+// Whether so many come to sleep with nothing to do: they are seen asleep several times in a row, so that none of them
+// just waits for a lock that another one has.
+bool come_to_sleep(int expected) {
+  int in_a_row = 0;
+  for (int i = 0; i < kPatience / 1ms && in_a_row < 10; ++i) {
+    std::this_thread::sleep_for(1ms);
+    in_a_row = threads_of_pools_that_sleep() == expected ? in_a_row + 1 : 0;
+  }
+  return in_a_row == 10;
 }
 
 TEST(batches_come_in_order_for_any_depth_threads_and_size) {
@@ -148,7 +182,7 @@ TEST(a_plan_may_arrive_in_parts) {
                                     plan.begin() + static_cast<std::ptrdiff_t>(begin + 5))));
     while (pipeline.next(batch, kPatience) == Step::batch) {
       CHECK(holds(batch, columns, plan, seen));
-      seen += batch.rows;
+      seen += batch.row_numbers.size();
     }
     CHECK_EQ(seen, (begin + 5) / 8 * 8);
   }
@@ -167,7 +201,7 @@ TEST(ready_made_batches_keep_their_sizes) {
   Batch batch;
   for (const Indices& rows : batches) {
     CHECK(pipeline.next(batch, kPatience) == Step::batch);
-    CHECK_EQ(batch.rows, rows.size());
+    CHECK(batch.row_numbers == rows);
     CHECK(holds(batch, columns, rows, 0));
   }
   CHECK(pipeline.next(batch, kPatience) == Step::end);
@@ -267,7 +301,7 @@ TEST(leases_may_end_on_another_thread_while_the_ring_runs_and_after_it) {
     std::size_t seen = 0;
     while (pipeline->next(batch, kPatience) == Step::batch) {
       CHECK(holds(batch, columns, plan, seen));
-      seen += batch.rows;
+      seen += batch.row_numbers.size();
       afterlife.bury(std::move(batch));
       batch = {};
     }
@@ -278,14 +312,13 @@ TEST(leases_may_end_on_another_thread_while_the_ring_runs_and_after_it) {
 TEST(stopping_early_again_and_again_leaves_no_thread_behind) {
   const std::vector<ColumnPtr> columns = {numbered(1000, 3000)};
   const Indices plan = shuffled(1000, 11);
-  const int before = threads_of_process();
   for (int i = 0; i < 200; ++i) {
     const auto pipeline = planned(columns, plan, options(50, 1 + i % 4, 1 + i % 3));
     Batch batch;
     if (i % 4 != 0) CHECK(pipeline->next(batch, kPatience) == Step::batch);
     if (i % 2 != 0) pipeline->close();
   }
-  CHECK_EQ(threads_of_process(), before);
+  CHECK(comes_to_threads_of_pools(0));
 }
 
 TEST(a_closed_pipeline_has_ended_and_takes_no_plan) {
@@ -296,6 +329,73 @@ TEST(a_closed_pipeline_has_ended_and_takes_no_plan) {
   pipeline->close();
   CHECK(pipeline->next(batch, kPatience) == Step::end);
   CHECK_THROWS(std::logic_error, pipeline->extend(rows_of({1})));
+}
+
+// The rows of all batches that a plan gives, each with its rows.
+std::vector<Indices> batches_of(PlanQueue plan) {
+  std::vector<Indices> batches;
+  while (plan.ready()) batches.push_back(plan.take());
+  return batches;
+}
+
+TEST(a_cancelled_pass_gives_back_the_plan_of_what_it_had_not_handed_out) {
+  const std::vector<ColumnPtr> columns = {numbered(100, 700)};
+  const Indices plan = shuffled(100, 7);
+  for (const bool drop_last : {false, true}) {
+    for (const std::size_t handed_out : {0u, 1u, 6u, 14u}) {
+      PipelineOptions chosen = options(7, /*depth=*/3);
+      chosen.drop_last = drop_last;
+      const auto pipeline = planned(columns, plan, chosen);
+      PlanQueue expected(7, drop_last);
+      expected.extend(rows_of(plan));
+      expected.finish();
+      Batch batch;
+      for (std::size_t i = 0; i < handed_out; ++i) {
+        CHECK(pipeline->next(batch, kPatience) == Step::batch);
+        CHECK(batch.row_numbers == expected.take());
+      }
+      CHECK(batches_of(pipeline->cancel()) == batches_of(std::move(expected)));
+      CHECK(pipeline->next(batch, kPatience) == Step::end);
+      CHECK_THROWS(std::logic_error, pipeline->extend(rows_of({1})));
+      CHECK(pipeline->close(/*keep_slots=*/true));
+      CHECK_EQ(read_all(*planned(columns, plan, options(7, /*depth=*/3), pipeline.get()), columns, plan), 100);
+    }
+  }
+}
+
+TEST(the_plan_of_a_cancelled_pass_goes_on_where_it_was) {
+  Pipeline pipeline({{numbered(50, 16), {}}}, options(8));
+  pipeline.extend(rows_of({0, 1, 2, 3, 4, 5, 6, 7, 8, 9}));  // a batch, under way, and two rows of the next
+  PlanQueue left = pipeline.cancel();
+  left.extend(rows_of({10, 11, 12, 13, 14, 15, 16}));
+  left.finish();
+  CHECK(batches_of(std::move(left)) ==
+        (std::vector<Indices>{{0, 1, 2, 3, 4, 5, 6, 7}, {8, 9, 10, 11, 12, 13, 14, 15}, {16}}));
+}
+
+TEST(a_cancelled_pass_gives_back_ready_made_batches_and_those_that_failed) {
+  Pipeline pipeline({{numbered(10, 16), {}}}, options(4));
+  const std::vector<Indices> batches = {{1, 2}, {}, {3, 10}, {7}};  // there is no row 10
+  for (const Indices& rows : batches) pipeline.push(rows_of(rows));
+  pipeline.finish();
+  CHECK(batches_of(pipeline.cancel()) == batches);
+}
+
+TEST(a_pass_is_cancelled_while_its_threads_gather) {
+  const std::vector<ColumnPtr> columns = {numbered(400, 40'000)};
+  const Indices plan = shuffled(400, 8);
+  for (std::size_t round = 0; round < 30; ++round) {
+    const auto pipeline = planned(columns, plan, options(16, /*depth=*/4, /*threads=*/3));
+    Batch batch;
+    std::size_t seen = 0;
+    for (; seen < round % 5 * 16; seen += batch.row_numbers.size()) {
+      CHECK(pipeline->next(batch, kPatience) == Step::batch);
+      CHECK(holds(batch, columns, plan, seen));
+    }
+    Indices left;
+    for (const Indices& rows : batches_of(pipeline->cancel())) left.insert(left.end(), rows.begin(), rows.end());
+    CHECK(left == Indices(plan.begin() + static_cast<std::ptrdiff_t>(seen), plan.end()));
+  }
 }
 
 TEST(the_next_pass_takes_over_the_slots_that_were_kept) {
@@ -326,10 +426,10 @@ TEST(a_pass_of_another_depth_gets_slots_for_it) {
 }
 
 // A piece that ends when it is told to.
-class Blocked : public memload::Job {
+class Blocked : public memload::Task {
  public:
-  Blocked(std::shared_ptr<memload::Crew> crew, std::shared_ptr<std::atomic<bool>> until)
-      : Job(std::move(crew), 1), until_(std::move(until)) {}
+  Blocked(std::shared_ptr<memload::TaskGroup> group, std::shared_ptr<std::atomic<bool>> until)
+      : Task(std::move(group), 1), until_(std::move(until)) {}
   void run(std::size_t) noexcept override {
     ++begun;
     until_->wait(false);
@@ -340,17 +440,17 @@ class Blocked : public memload::Job {
   std::shared_ptr<std::atomic<bool>> until_;
 };
 
-TEST(a_pool_whose_thread_does_not_come_back_is_left_behind_and_ends_when_it_does) {
-  using memload::Crew;
+TEST(a_pool_whose_thread_does_not_come_back_is_abandoned_and_ends_when_it_does) {
+  using memload::TaskGroup;
   using memload::Workers;
-  const int before = threads_of_process();
   const auto until = std::make_shared<std::atomic<bool>>(false);
-  const auto crew = std::make_shared<Crew>(1);
+  const auto group = std::make_shared<TaskGroup>(1);
   std::shared_ptr<Workers> pool = Workers::shared(2);
-  pool->submit(std::make_shared<Blocked>(crew, until));
-  while (pool->drain(*crew, 0ms)) pool->submit(std::make_shared<Blocked>(crew, until));  // until a thread has taken one
-  CHECK(!pool->drain(*crew, 10ms));
-  pool->forsake(*crew);
+  pool->submit(std::make_shared<Blocked>(group, until));
+  while (pool->drain(*group, 0ms))
+    pool->submit(std::make_shared<Blocked>(group, until));  // until a thread has taken one
+  CHECK(!pool->drain(*group, 10ms));
+  pool->abandon(*group);
   CHECK(Workers::shared(1) != pool);
   const std::vector<ColumnPtr> columns = {numbered(100, 512)};
   const Indices plan = shuffled(100, 14);
@@ -358,17 +458,15 @@ TEST(a_pool_whose_thread_does_not_come_back_is_left_behind_and_ends_when_it_does
   pool.reset();  // does not wait
   until->store(true);
   until->notify_all();
-  for (int i = 0; i < 2000 && threads_of_process() != before; ++i) std::this_thread::sleep_for(10ms);
-  CHECK_EQ(threads_of_process(), before);
+  CHECK(comes_to_threads_of_pools(0));
 }
 
-TEST(who_still_has_a_pool_that_was_left_behind_goes_on_with_new_threads_in_it) {
-  using memload::Crew;
+TEST(holders_of_an_abandoned_pool_go_on_with_new_threads_in_it) {
+  using memload::TaskGroup;
   using memload::Workers;
-  const int before = threads_of_process();
   const auto until = std::make_shared<std::atomic<bool>>(false);
   const int begun = Blocked::begun;
-  const auto stuck = std::make_shared<Crew>(2);
+  const auto stuck = std::make_shared<TaskGroup>(2);
   std::shared_ptr<Workers> pool = Workers::shared(2);
   const std::vector<ColumnPtr> columns = {numbered(100, 512)};
   const Indices plan = shuffled(100, 15);
@@ -378,11 +476,11 @@ TEST(who_still_has_a_pool_that_was_left_behind_goes_on_with_new_threads_in_it) {
   live.extend(rows_of(plan));
   live.finish();
   Batch batch;
-  CHECK(live.next(batch, 50ms, /*help=*/false) == Step::waiting);
-  pool->forsake(*stuck);
+  CHECK(live.next(batch, 50ms, /*steal=*/false) == Step::waiting);
+  pool->abandon(*stuck);
   std::size_t seen = 0;
-  while (live.next(batch, kPatience, /*help=*/false) == Step::batch && holds(batch, columns, plan, seen)) {
-    seen += batch.rows;
+  while (live.next(batch, kPatience, /*steal=*/false) == Step::batch && holds(batch, columns, plan, seen)) {
+    seen += batch.row_numbers.size();
   }
   CHECK_EQ(seen, 100u);
   until->store(true);
@@ -390,19 +488,18 @@ TEST(who_still_has_a_pool_that_was_left_behind_goes_on_with_new_threads_in_it) {
   CHECK(pool->drain(*stuck, kPatience));
   live.close();
   pool.reset();
-  for (int i = 0; i < 2000 && threads_of_process() != before; ++i) std::this_thread::sleep_for(10ms);
-  CHECK_EQ(threads_of_process(), before);
+  CHECK(comes_to_threads_of_pools(0));
 }
 
 // Pieces that wait for one another.
-class Meeting : public memload::Job {
+class Meeting : public memload::Task {
  public:
-  Meeting(std::shared_ptr<memload::Crew> crew, int pieces)
-      : Job(std::move(crew), static_cast<std::size_t>(pieces)), pieces_(pieces) {}
+  Meeting(std::shared_ptr<memload::TaskGroup> group, int pieces)
+      : Task(std::move(group), static_cast<std::size_t>(pieces)), pieces_(pieces) {}
 
   void run(std::size_t) noexcept override {
     begun.fetch_add(1);
-    for (int i = 0; i < 5000 && begun < pieces_; ++i) std::this_thread::sleep_for(1ms);
+    for (int i = 0; i < kPatience / 1ms && begun < pieces_; ++i) std::this_thread::sleep_for(1ms);
     met.fetch_add(begun == pieces_ ? 1 : 0);
   }
 
@@ -413,26 +510,27 @@ class Meeting : public memload::Job {
   int pieces_;
 };
 
-TEST(a_job_that_may_wake_one_thread_wakes_one_until_all_are_called) {
-  using memload::Crew;
+TEST(a_task_that_may_wake_one_thread_wakes_one_until_all_are_called) {
+  using memload::TaskGroup;
   using memload::Workers;
-  const auto crew = std::make_shared<Crew>(3);
+  const auto group = std::make_shared<TaskGroup>(3);
   const std::shared_ptr<Workers> pool = Workers::shared(3);
-  const auto first = std::make_shared<Meeting>(crew, 3);
+  const auto first = std::make_shared<Meeting>(group, 3);
   pool->submit(first);  // wakes three
-  for (int i = 0; i < 5000 && first->met < 3; ++i) std::this_thread::sleep_for(1ms);
+  for (int i = 0; i < kPatience / 1ms && first->met < 3; ++i) std::this_thread::sleep_for(1ms);
   CHECK_EQ(first->met.load(), 3);
-  std::this_thread::sleep_for(50ms);  // until they sleep
-  const auto job = std::make_shared<Meeting>(crew, 3);
-  pool->submit(job, /*urgent=*/false, /*most_woken=*/1);
-  std::this_thread::sleep_for(50ms);
-  CHECK_EQ(job->begun.load(), 1);
-  pool->wake(*std::make_shared<Crew>(3));  // of others: nothing of theirs is queued
+  CHECK(come_to_sleep(3));
+  const auto task = std::make_shared<Meeting>(group, 3);
+  pool->submit(task, /*urgent=*/false, /*most_woken=*/1);
+  for (int i = 0; i < kPatience / 1ms && task->begun < 1; ++i) std::this_thread::sleep_for(1ms);
+  std::this_thread::sleep_for(50ms);  // in which another would begin
+  CHECK_EQ(task->begun.load(), 1);
+  pool->wake(*std::make_shared<TaskGroup>(3));  // of others: nothing of theirs is queued
   std::this_thread::sleep_for(20ms);
-  CHECK_EQ(job->begun.load(), 1);
-  pool->wake(*crew);
-  for (int i = 0; i < 5000 && job->met < 3; ++i) std::this_thread::sleep_for(1ms);
-  CHECK_EQ(job->met.load(), 3);
+  CHECK_EQ(task->begun.load(), 1);
+  pool->wake(*group);
+  for (int i = 0; i < kPatience / 1ms && task->met < 3; ++i) std::this_thread::sleep_for(1ms);
+  CHECK_EQ(task->met.load(), 3);
 }
 
 TEST(options_that_make_no_ring_are_refused) {
@@ -559,7 +657,6 @@ TEST(an_error_with_batches_in_flight_and_held_does_not_hang) {
 }
 
 TEST(many_pipelines_share_one_pool_of_threads) {
-  const int before = threads_of_process();
   const std::vector<ColumnPtr> columns = {numbered(600, 400), numbered(600, 12)};
   std::atomic<int> failed{0};
   const auto consume = [&](unsigned id) {
@@ -581,14 +678,14 @@ TEST(many_pipelines_share_one_pool_of_threads) {
   }
   CHECK_EQ(failed.load(), 0);
   CHECK_EQ(pool->threads(), 2);
-  CHECK_EQ(threads_of_process(), before + 2);
+  CHECK(comes_to_threads_of_pools(2));
 }
 
 // Notes how many of its pieces run at once. Each waits for as many as are wanted, and a little for one more.
-class Together : public memload::Job {
+class Together : public memload::Task {
  public:
-  Together(std::shared_ptr<memload::Crew> crew, std::size_t pieces, int wanted)
-      : Job(std::move(crew), pieces), left(pieces), wanted_(wanted) {}
+  Together(std::shared_ptr<memload::TaskGroup> group, std::size_t pieces, int wanted)
+      : Task(std::move(group), pieces), left(pieces), wanted_(wanted) {}
 
   void run(std::size_t) noexcept override {
     std::unique_lock lock(mutex_);
@@ -616,14 +713,14 @@ class Together : public memload::Job {
   std::condition_variable changed_;
 };
 
-TEST(a_crew_may_be_given_more_threads_and_then_fewer) {
+TEST(a_task_group_may_be_given_more_threads_and_then_fewer) {
   const std::shared_ptr<memload::Workers> pool = memload::Workers::shared(2);
-  const auto crew = std::make_shared<memload::Crew>(2);
+  const auto group = std::make_shared<memload::TaskGroup>(2);
   for (const int threads : {2, 5, 1, 3}) {
-    pool->set_limit(*crew, threads);
-    const auto job = std::make_shared<Together>(crew, 12, threads);
-    pool->submit(job);
-    CHECK_EQ(job->most_at_once(), threads);
+    pool->set_limit(*group, threads);
+    const auto task = std::make_shared<Together>(group, 12, threads);
+    pool->submit(task);
+    CHECK_EQ(task->most_at_once(), threads);
   }
   CHECK_EQ(pool->threads(), 5);
 }

@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "codec/encode.h"
-#include "core/error.h"
-#include "core/gather.h"
-#include "core/pipeline.h"
-#include "core/ragged.h"
-#include "core/ragged_gather.h"
+#include "core/base/error.h"
+#include "core/columns/ragged.h"
+#include "core/gather/gather.h"
+#include "core/gather/ragged_gather.h"
+#include "core/pass/pipeline.h"
 #include "tests/check.h"
 #include "tests/fixtures.h"
 
@@ -28,7 +28,7 @@ using RaggedPtr = std::shared_ptr<const Ragged>;
 
 std::shared_ptr<const Chain> chain_of(std::size_t item_bytes) {
   return std::make_shared<const Chain>(
-      std::vector<Filter>{{Filter::Kind::shuffle, static_cast<std::uint32_t>(item_bytes)}, {Filter::Kind::lz4}});
+      std::vector<Filter>{{Filter::Type::shuffle, static_cast<std::uint32_t>(item_bytes)}, {Filter::Type::lz4}});
 }
 
 Bytes bytes_of(const std::vector<std::int64_t>& numbers) {

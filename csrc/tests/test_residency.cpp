@@ -3,20 +3,20 @@
 #include <cstdint>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <vector>
 
-#include "core/gather.h"
-#include "core/plan_queue.h"
-#include "core/read_ahead.h"
-#include "core/residency.h"
-#include "core/workers.h"
+#include "core/gather/gather.h"
+#include "core/pass/plan_queue.h"
+#include "core/pass/read_ahead.h"
+#include "core/pass/residency.h"
+#include "core/pass/workers.h"
 #include "tests/check.h"
 #include "tests/fixtures.h"
 
 namespace {
 
-using memload::Advice;
-using memload::Crew;
+using memload::AdviceTask;
 using memload::FieldSpec;
 using memload::Filled;
 using memload::Gather;
@@ -27,6 +27,7 @@ using memload::Residency;
 using memload::ResidencyOptions;
 using memload::Storage;
 using memload::Store;
+using memload::TaskGroup;
 using memload::test::dense;
 using memload::test::in_memory;
 using memload::test::pattern_bytes;
@@ -168,8 +169,9 @@ TEST(a_row_of_each_piece_is_sampled_before_it_is_asked_for) {
   const auto gather = gather_of(Storage::map_file(file.path()), 100);
   const auto residency = std::make_shared<const Residency>(gather, ResidencyOptions{});
   std::size_t sampled = 0;
-  Advice advice(std::make_shared<Crew>(1), numbers(0, 100), gather, residency, /*blocks=*/false,
-                [&sampled](bool resident) { sampled += resident ? 1 : 0; });
+  AdviceTask advice(
+      std::make_shared<TaskGroup>(1), numbers(0, 100), gather, residency, /*blocks=*/false,
+      [&sampled](std::optional<bool> resident, std::uint64_t) { sampled += resident.value_or(false) ? 1 : 0; });
   CHECK_EQ(advice.pieces(), std::size_t{7});  // of 16 rows
   for (std::size_t i = 0; i < advice.pieces(); ++i) advice.run(i);
   CHECK_EQ(sampled, std::size_t{7});  // the file was just written

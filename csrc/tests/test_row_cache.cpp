@@ -12,10 +12,10 @@
 #include <utility>
 #include <vector>
 
-#include "core/extents.h"
-#include "core/gather.h"
-#include "core/pipeline.h"
-#include "core/row_cache.h"
+#include "core/gather/extents.h"
+#include "core/gather/gather.h"
+#include "core/io/row_cache.h"
+#include "core/pass/pipeline.h"
 #include "tests/check.h"
 #include "tests/fixtures.h"
 
@@ -202,7 +202,7 @@ PipelineStats read_all(const std::shared_ptr<const Column>& column, const Bytes&
   Batch batch;
   std::size_t at = 0;
   while (pipeline.next(batch, 20'000ms) == Step::batch) {
-    for (std::size_t i = 0; i < batch.rows; ++i, ++at) {
+    for (std::size_t i = 0; i < batch.row_numbers.size(); ++i, ++at) {
       const std::byte* const row = batch.slot.get() + i * row_bytes;
       CHECK(same(row, bytes.data() + static_cast<std::size_t>(rows[at]) * row_bytes, row_bytes));
     }

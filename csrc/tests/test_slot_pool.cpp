@@ -1,4 +1,4 @@
-// Slots are lent, and come back only when the last holder has let go.
+// Slots are leased, and come back only when the last holder has let go.
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "core/memory.h"
-#include "core/slot_pool.h"
+#include "core/base/memory.h"
+#include "core/slots/slot_pool.h"
 #include "tests/check.h"
 
 namespace {
@@ -53,7 +53,7 @@ TEST(a_slot_comes_back_when_the_last_copy_of_its_lease_dies) {
   CHECK(pool->try_acquire(100).get() == data);
 }
 
-TEST(no_more_slots_are_lent_than_the_pool_has) {
+TEST(no_more_slots_are_leased_than_the_pool_has) {
   const auto pool = SlotPool::create(3);
   std::vector<Lease> held;
   for (int i = 0; i < 3; ++i) held.push_back(pool->try_acquire(64));
@@ -64,7 +64,7 @@ TEST(no_more_slots_are_lent_than_the_pool_has) {
   CHECK_EQ(pool->kept_bytes(), 3 * memload::mapped_bytes(64));
 }
 
-TEST(the_slot_given_back_last_is_lent_first) {
+TEST(the_slot_given_back_last_is_leased_first) {
   const auto pool = SlotPool::create(3);
   std::vector<Lease> held;
   for (int i = 0; i < 3; ++i) held.push_back(pool->try_acquire(64));
@@ -86,16 +86,16 @@ TEST(a_slot_too_small_is_replaced_and_a_larger_one_kept) {
 
 TEST(a_lease_outlives_the_pool_and_its_close) {
   auto pool = SlotPool::create(2);
-  Lease lent = pool->try_acquire(64);
+  Lease leased = pool->try_acquire(64);
   const Lease fresh = pool->fresh(64);
   pool->try_acquire(64).reset();
   pool->close();
   CHECK_EQ(pool->kept_bytes(), memload::mapped_bytes(64));
   const std::weak_ptr<SlotPool> watch = pool;
   pool.reset();
-  std::memset(lent.get(), 1, 64);
+  std::memset(leased.get(), 1, 64);
   std::memset(fresh.get(), 1, 64);
-  lent.reset();
+  leased.reset();
   CHECK(watch.expired());
 }
 

@@ -13,10 +13,10 @@
 #include <vector>
 
 #include "check.h"
-#include "core/error.h"
-#include "core/gather.h"
-#include "core/pipeline.h"
-#include "core/tiles.h"
+#include "core/base/error.h"
+#include "core/columns/tiles.h"
+#include "core/gather/gather.h"
+#include "core/pass/pipeline.h"
 #include "fixtures.h"
 
 using namespace memload;
@@ -80,8 +80,8 @@ Bytes swapped(const Bytes& bytes, std::size_t unit) {
   return out;
 }
 
-const Filter kDeflate{Filter::Kind::deflate};
-Filter swap_of(std::uint32_t element) { return {Filter::Kind::byteswap, element}; }
+const Filter kDeflate{Filter::Type::deflate};
+Filter swap_of(std::uint32_t element) { return {Filter::Type::byteswap, element}; }
 
 // How an array is stored.
 struct Form {
@@ -104,7 +104,7 @@ Bytes encoded(Bytes tile, const Form& form, std::uint32_t skipped) {
   for (std::size_t i = 0; i < form.filters.size(); ++i) {
     if ((skipped >> i & 1) != 0) continue;
     const Filter& filter = form.filters[i];
-    tile = filter.kind == Filter::Kind::deflate ? deflated(tile) : swapped(tile, filter.element);
+    tile = filter.type == Filter::Type::deflate ? deflated(tile) : swapped(tile, filter.element);
   }
   return tile;
 }
@@ -543,7 +543,7 @@ TEST(a_pipeline_gives_decoded_rows_beside_plain_ones_and_counts_what_it_read) {
     for (Step step = pipeline.next(batch, 1000ms); step != Step::end; step = pipeline.next(batch, 1000ms)) {
       if (step != Step::batch) continue;
       const auto* const values = reinterpret_cast<const float*>(batch.slot.get() + batch.outputs[0].offset);
-      for (std::size_t i = 0; i < batch.rows; ++i, ++at) {
+      for (std::size_t i = 0; i < batch.row_numbers.size(); ++i, ++at) {
         const auto row = static_cast<std::size_t>(order[at]);
         const std::byte* const expected = array.whole.data() + row * array.row_bytes;
         bool equal = true;
@@ -577,7 +577,7 @@ TEST(a_pipeline_reports_a_damaged_tile_and_others_go_on) {
     std::size_t rows = 0;
     Batch batch;
     for (Step step = one.next(batch, 1000ms); step != Step::end; step = one.next(batch, 1000ms)) {
-      if (step == Step::batch) rows += batch.rows;
+      if (step == Step::batch) rows += batch.row_numbers.size();
     }
     return rows;
   };

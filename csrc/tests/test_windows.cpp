@@ -8,10 +8,10 @@
 #include <set>
 #include <vector>
 
-#include "core/column.h"
-#include "core/gather.h"
-#include "core/shared_frames.h"
-#include "core/windows.h"
+#include "core/columns/column.h"
+#include "core/columns/windows.h"
+#include "core/gather/gather.h"
+#include "core/readers/shared_frames.h"
 #include "tests/check.h"
 #include "tests/fixtures.h"
 

@@ -1,7 +1,8 @@
-"""Random crops and flips: what is drawn for a row, and where the pixels come from then."""
+"""Random crops and flips: the draws for each row, and the pixels that they select."""
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,15 +12,17 @@ import torch
 import xxhash
 from numpy.typing import NDArray
 
-Draws = NDArray[np.int64]
-"""(rows, 3): of each row the top and left edge of its crop, and 1 if it is flipped."""
+from memload.columns.numbers import is_whole
 
-_BITS = 32  # of each number that is drawn
+Draws = NDArray[np.int64]
+"""(rows, 3): the top and left edge of each row's crop, and 1 if the row is flipped."""
+
+_BITS = 32  # of each drawn number
 
 
 @dataclass(frozen=True)
 class Augment:
-    """A random crop and a random horizontal flip of pictures, one draw for each row.
+    """A random crop and a random horizontal flip of images, one draw for each row.
 
     The draw of a row follows from (base seed, epoch, row) and ``stream`` alone: it is the same on any number of
     threads, on the CPU and on a GPU, and after a resume. Fields of one batch whose ``Augment`` has the same ``stream``
@@ -28,12 +31,13 @@ class Augment:
     and the position in it instead.
 
     Args:
-        crop: (height, width) of the crop in pixels, at a uniformly random position; None: the whole picture.
-        flip: the probability that a row's pictures are mirrored left to right, 0 to 1.
+        crop: (height, width) of the crop in pixels, or a number for squares, at a uniformly random position; None: the
+            whole image.
+        flip: the probability that a row's images are mirrored left to right, 0 to 1.
         stream: fields with other numbers draw independently of each other.
 
     Raises:
-        TypeError: ``crop`` is no pair of whole numbers, ``flip`` no number, or ``stream`` no int.
+        TypeError: ``crop`` is neither a whole number nor a pair of them, ``flip`` no number, or ``stream`` no int.
         ValueError: a side of ``crop`` is below 1, ``flip`` is outside [0, 1], or ``stream`` outside [0, 2^63).
 
     Example:
@@ -48,45 +52,47 @@ class Augment:
     def __post_init__(self) -> None:
         if self.crop is not None:
             object.__setattr__(self, "crop", _pair(self.crop))
-        if not isinstance(self.flip, int | float) or isinstance(self.flip, bool):
+        if not isinstance(self.flip, numbers.Real) or isinstance(self.flip, bool):
             raise TypeError(f"flip is a probability, such as 0.5; got {self.flip!r}")
         if not 0 <= self.flip <= 1:
             raise ValueError(f"flip is a probability from 0 to 1; got {self.flip!r}")
-        if not isinstance(self.stream, int) or isinstance(self.stream, bool):
+        object.__setattr__(self, "flip", float(self.flip))
+        if not is_whole(self.stream):
             raise TypeError(f"stream is an int; got {self.stream!r}")
+        object.__setattr__(self, "stream", int(self.stream))
         if not 0 <= self.stream < 2**63:
             raise ValueError(f"stream is an int from 0 to 2^63 - 1; got {self.stream}")
 
     def size(self, height: int, width: int) -> tuple[int, int]:
-        """Return the height and width that pictures of this size have after the crop.
+        """Return the height and width of images of this size after the crop.
 
         Raises:
-            ValueError: the crop is larger than the picture.
+            ValueError: the crop is larger than the image.
         """
         if self.crop is None:
             return height, width
         if self.crop[0] > height or self.crop[1] > width:
             raise ValueError(
-                f"a crop of {self.crop[0]} x {self.crop[1]} does not fit into pictures of {height} x {width} pixels "
+                f"a crop of {self.crop[0]} x {self.crop[1]} does not fit into images of {height} x {width} pixels "
                 "(is channels= the axis of the channels, counted from the end?)"
             )
         return self.crop
 
     def draws(self, seeds: Sequence[int], height: int, width: int) -> Draws:
-        """Return the crop positions and flips drawn for rows with these seeds, whose pictures have this size.
+        """Return the crop positions and flips of rows with these seeds, whose images have this size.
 
         Of the 96 bits that xxh3 makes of a row's seed, 32 choose the top edge among (height - crop height + 1), 32 the
         left edge, and 32 the flip.
 
         Args:
             seeds: one for each row, 64 bits.
-            height, width: of the pictures, in pixels.
+            height, width: the size of the images in pixels.
 
         Returns:
             int64 (rows, 3): top, left, and 1 where the row is flipped.
 
         Raises:
-            ValueError: the crop is larger than the picture.
+            ValueError: the crop is larger than the image.
         """
         high, wide = self.size(height, width)
         key = b"augment" + self.stream.to_bytes(8, "little")
@@ -103,33 +109,34 @@ _AS_SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64
 
 
 def _pair(crop: Any) -> tuple[int, int]:
-    whole = isinstance(crop, tuple | list) and all(isinstance(side, int) and side is not True for side in crop)
-    if not whole or len(crop) != 2:
+    sides = (crop, crop) if is_whole(crop) else crop
+    if not isinstance(sides, tuple | list) or len(sides) != 2 or not all(map(is_whole, sides)):
         raise TypeError(f"crop is (height, width) in pixels, such as (224, 224); got {crop!r}")
+    crop = sides
     if min(crop) < 1:
         raise ValueError(f"crop is at least (1, 1); got {crop!r}")
     return int(crop[0]), int(crop[1])
 
 
-def placed(pictures: torch.Tensor, draws: Draws, axes: tuple[int, int], size: tuple[int, int]) -> torch.Tensor:
-    """Return a batch of pictures after their draws, by plain torch operations: the definition.
+def placed(images: torch.Tensor, draws: Draws, axes: tuple[int, int], size: tuple[int, int]) -> torch.Tensor:
+    """Return a batch of images cropped and flipped as drawn, by plain torch operations: the definition.
 
     Args:
-        pictures: (rows, ...), of any dtype and on any device.
-        draws: of each row.
-        axes: those of height and width, counted from the end.
-        size: (height, width) of the result.
+        images: (rows, ...), of any dtype and on any device.
+        draws: the draws of each row.
+        axes: the axes of height and width, counted from the end.
+        size: the (height, width) of the result.
     """
-    if pictures.dtype in _AS_SIGNED:  # of which torch turns none around
-        return placed(pictures.view(_AS_SIGNED[pictures.dtype]), draws, axes, size).view(pictures.dtype)
+    if images.dtype in _AS_SIGNED:  # torch cannot flip these dtypes
+        return placed(images.view(_AS_SIGNED[images.dtype]), draws, axes, size).view(images.dtype)
     rows = [
-        _cut(picture, top, left, axes, size).flip(axes[1]) if flipped else _cut(picture, top, left, axes, size)
-        for picture, (top, left, flipped) in zip(pictures, draws.tolist(), strict=True)
+        _cut(image, top, left, axes, size).flip(axes[1]) if flipped else _cut(image, top, left, axes, size)
+        for image, (top, left, flipped) in zip(images, draws.tolist(), strict=True)
     ]
     if not rows:
-        return _cut(pictures, 0, 0, axes, size)
+        return _cut(images, 0, 0, axes, size)
     return torch.stack(rows)
 
 
-def _cut(picture: torch.Tensor, top: int, left: int, axes: tuple[int, int], size: tuple[int, int]) -> torch.Tensor:
-    return picture.narrow(axes[0], top, size[0]).narrow(axes[1], left, size[1])
+def _cut(image: torch.Tensor, top: int, left: int, axes: tuple[int, int], size: tuple[int, int]) -> torch.Tensor:
+    return image.narrow(axes[0], top, size[0]).narrow(axes[1], left, size[1])

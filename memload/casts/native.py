@@ -1,4 +1,4 @@
-"""Casts of whole tensors by native code, on the CPU."""
+"""Cast whole tensors by native code, on the CPU."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from memload.casts.rule import Cast, Constants
 from memload.dtypes import code_of
 
 Memory = Callable[[int], torch.Tensor]
-"""Lends so many bytes: a uint8 tensor with one axis, aligned to 64."""
+"""A function that lends memory of a given size: a uint8 tensor with one axis, aligned to 64 bytes."""
 
 Affine = tuple[int, float, float, list[float], list[float]]
 """Elements from one channel to the next, scale, offset, means and deviations by channel, as native code takes them."""
 
 CASTABLE = frozenset({"U8", "I8", "I16", "U16", "I32", "I64", "F16", "BF16", "F32", "F64"})
-"""The codes of what native code casts from."""
+"""The codes of the dtypes that native code casts from."""
 
-_MOST_ELEMENTS = 2**32  # of one picture
+_MOST_ELEMENTS = 2**32  # of one image
 
 
 def how_of(rule: Cast, dtype: torch.dtype, row_shape: Sequence[int]) -> bool | Affine:
-    """Return how native code is to convert elements of this dtype, in rows of this shape as they are stored.
+    """Return how native code converts elements of this dtype, in stored rows of this shape.
 
     Returns:
-        Whether to normalise; or the constants.
+        Whether to normalise, or the constants.
     """
     if not rule.computes:
         return rule.norm_removed and dtype == torch.uint8
     channels = rule.channel_count
     inner = math.prod(row_shape[rule.channels :][1:]) if channels and rule.channels is not None else 1
     scale = 1.0 if rule.scale is None else rule.scale
-    offset = -0.0 if rule.offset is None else rule.offset  # which changes nothing, where 0.0 would a negative zero
+    offset = -0.0 if rule.offset is None else rule.offset  # changes nothing, but 0.0 would change -0.0
     count = channels or 1
     return max(1, inner), scale, offset, _each(rule.mean, 0.0, count), _each(rule.std, 1.0, count)
 
@@ -58,13 +58,13 @@ def cast_tensor(
 
     Args:
         x: a batch; without ``augment`` also a single row.
-        rule: what becomes of it.
-        seeds: where the rule draws, one for each row.
-        memory: lends that of the result, where pixels change their places; None: it is fresh.
+        rule: the cast.
+        seeds: one for each row, if the rule has ``augment``.
+        memory: lends the result's memory if pixels change their places; None: it is fresh.
         isa: instruction set; "": the best.
 
     Raises:
-        TypeError, ValueError: as `Cast.apply`.
+        TypeError, ValueError: as for `Cast.apply`.
     """
     if not _is_native(x, rule) or (rule.augment is not None and seeds is None):
         return rule.apply(x, seeds)
@@ -91,41 +91,41 @@ _DTYPES = frozenset(
 
 
 def _placed(x: torch.Tensor, rule: Cast, seeds: Sequence[int] | None, memory: Memory | None, isa: str) -> torch.Tensor:
-    job = PictureJob.of(rule, x.shape, seeds)
+    job = ImageJob.of(rule, x.shape, seeds)
     if job is None:
         return rule.apply(x, seeds)
-    elements = job.pictures * math.prod(job.out_shape)
+    elements = job.images * math.prod(job.out_shape)
     if memory is None or not elements:
         out = torch.empty(elements, dtype=rule.dtype, device="cpu")
     else:
         out = memory(elements * rule.dtype.itemsize).view(rule.dtype)
     cast = (code_of(x.dtype), code_of(rule.dtype), how_of(rule, x.dtype, x.shape))
-    _core.place(
-        *(x.data_ptr(), out.data_ptr(), job.pictures, job.pictures_per_draw, job.draws, job.shape, cast, isa),
+    _core.augment_images(
+        *(x.data_ptr(), out.data_ptr(), job.images, job.images_per_draw, job.draws, job.shape, cast, isa),
         torch.get_num_threads(),
     )
     made = out.view(*job.leading, *job.out_shape)
     return made.movedim(-1, -3) if rule.layout == "channels_last" else made
 
 
-class PictureJob:
-    """A batch of pictures that are cut, flipped or laid out anew, as native code takes it.
+class ImageJob:
+    """A batch of images to be cropped, flipped or laid out anew, as native code takes it.
 
     Attributes:
-        leading: the axes before those of a picture.
-        stored_shape: the axes of a picture as it is stored.
-        shape: height, width and channels of a picture as it is stored, height and width of the result, whether it is
+        leading: the axes before those of an image.
+        stored_shape: the axes of an image as it is stored.
+        shape: height, width and channels of an image as it is stored, height and width of the result, whether it is
             stored with the channels last, and whether the result has them first.
-        out_shape: of the result as it lies in memory.
-        draws: int64 (rows, 3): top, left, and whether it is flipped.
-        pictures: how many there are.
-        pictures_per_draw: of one row.
+        out_shape: the shape of the result in the order of memory.
+        draws: int64 (rows, 3): top, left, and whether the row is flipped.
+        images: the number of images.
+        images_per_draw: the number of images in one row.
     """
 
     def __init__(self, rule: Cast, shape: Sequence[int], draws: Draws | None) -> None:
         axes = 2 if rule.channels is None else 3
         self.leading, self.stored_shape = tuple(shape[: len(shape) - axes]), tuple(shape[len(shape) - axes :])
-        height, width = (shape[axis] for axis in rule.picture_axes)
+        height, width = (shape[axis] for axis in rule.image_axes)
         channels = 1 if rule.channels is None else shape[rule.channels]
         high, wide = (rule.augment or Augment()).size(height, width)
         interleaved, planes = rule.channels == -1, rule.channels != -1 or rule.layout == "NCHW"
@@ -133,16 +133,16 @@ class PictureJob:
         self.out_shape = (
             (high, wide) if rule.channels is None else (channels, high, wide) if planes else (high, wide, channels)
         )
-        self.pictures = math.prod(self.leading)
+        self.images = math.prod(self.leading)
         self.draws = np.zeros((1, 3), dtype=np.int64) if draws is None else draws
-        self.pictures_per_draw = max(1, self.pictures if draws is None else self.pictures // max(1, len(draws)))
+        self.images_per_draw = max(1, self.images if draws is None else self.images // max(1, len(draws)))
 
     @classmethod
-    def of(cls, rule: Cast, shape: Sequence[int], seeds: Sequence[int] | None) -> PictureJob | None:
-        """Return the job for a batch of this shape; None if native code does not take such pictures.
+    def of(cls, rule: Cast, shape: Sequence[int], seeds: Sequence[int] | None) -> ImageJob | None:
+        """Return the job for a batch of this shape; None if native code does not support such images.
 
         Raises:
-            ValueError: the rule is not for pictures of this shape, or there are not as many seeds as rows.
+            ValueError: the rule is not for images of this shape, or the number of seeds is not that of rows.
         """
         if rule.augment is None:
             rule.row_shape(shape)
@@ -151,7 +151,7 @@ class PictureJob:
             rule.row_shape(shape[1:])
             if seeds is None or len(seeds) != shape[0]:
                 raise ValueError(f"a batch of {shape[0]} rows needs as many seeds, got {len(seeds or ())}")
-            draws = rule.augment.draws(seeds, *(shape[axis] for axis in rule.picture_axes))
+            draws = rule.augment.draws(seeds, *(shape[axis] for axis in rule.image_axes))
         if math.prod(shape[-3:]) >= _MOST_ELEMENTS:
             return None
         return cls(rule, shape, draws)

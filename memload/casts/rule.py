@@ -1,6 +1,6 @@
-"""What becomes of a field's elements on their way into a batch: the rule, and its definition in torch operations.
+"""The rule that converts a field's elements for a batch, and its definition in torch operations.
 
-In this order, each step only where it is asked for:
+The steps have this order, and each is applied only where it is asked for:
 
     x = crop and flip of each row, as drawn                  # augment
     y = x.to(dtype); y = (y - 127) / 255.0                   # norm_removed and x is uint8; with none of the next three
@@ -15,7 +15,7 @@ In this order, each step only where it is asked for:
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields
 from typing import Any
 
@@ -23,6 +23,8 @@ import numpy as np
 import torch
 
 from memload.casts.augment import Augment, placed
+from memload.columns.numbers import is_whole
+from memload.dtypes import DTypeLike, as_torch_dtype
 
 _TARGETS = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 _LAYOUTS = ("NCHW", "channels_last")
@@ -32,30 +34,31 @@ Constants = float | tuple[float, ...]
 
 @dataclass(frozen=True, repr=False)
 class Cast:
-    """How a field is converted: its elements cast to ``dtype`` and normalised, its pictures cropped, flipped, laid out.
+    """How a field is converted: its elements cast to ``dtype`` and normalised, its images cropped, flipped, laid out.
 
     Only ``dtype`` is required; nothing else is done unless asked for. With ``scale``, ``offset``, ``mean`` or ``std``
     an element x becomes ``(x * scale + offset - mean) / std``, from left to right, each operation rounded to float32
     (to float64 where x or ``dtype`` is float64), and the result is rounded once to ``dtype``.
 
     Args:
-        dtype: torch.bfloat16, torch.float16, torch.float32 or torch.float64. The first two halve what float32 takes in
-            memory and time; (x - 127) / 255 in bfloat16 is exact to 1 part in 256, in float16 to 1 in 2048.
+        dtype: torch.bfloat16, torch.float16, torch.float32 or torch.float64, or a name of one of them: a numpy dtype
+            or scalar type, or a text such as "bfloat16". The first two need half the memory and time of float32;
+            (x - 127) / 255 in bfloat16 is exact to 1 part in 256, in float16 to 1 in 2048.
         norm_removed: a uint8 element x becomes (x - 127) / 255, between -0.498 and 0.502, each operation rounded to
             ``dtype``. Elements of any other dtype are converted and never normalised. It cannot be combined with
             ``scale``, ``offset``, ``mean`` or ``std``.
         scale, offset: numbers for all elements, such as ``scale=1 / 300`` for betas stored as int16, or
             ``scale=1 / 255`` for pixels that are to lie in [0, 1].
         mean, std: a number for all elements, or one for each channel, such as those of the three colours.
-        channels: the axis of a row that has the channels, counted from the end: -1 for pictures stored as (H, W, C), -3
+        channels: the axis of a row that has the channels, counted from the end: -1 for images stored as (H, W, C), -3
             for (C, H, W), -2 for spectrograms (frequencies, time) with a mean for each frequency. None: rows have no
             such axis.
-        layout: turns batches of pictures stored as (H, W, C), with ``channels=-1``, into the shape (B, C, H, W). "NCHW"
+        layout: turns batches of images stored as (H, W, C), with ``channels=-1``, into the shape (B, C, H, W). "NCHW"
             moves each channel into a plane of its own; "channels_last" keeps the stored order in memory, at no cost.
-        augment: a random crop and flip of pictures, (H, W) with ``channels=None`` or with ``channels`` -1 or -3.
+        augment: a random crop and flip of images, (H, W) with ``channels=None`` or with ``channels`` -1 or -3.
 
     Raises:
-        TypeError: ``dtype`` is none of these, ``norm_removed`` is no bool, or another argument is nothing of its kind.
+        TypeError: ``dtype`` is none of these, ``norm_removed`` is no bool, or another argument has the wrong type.
         ValueError: a number is not finite, ``std`` is 0, or arguments exclude each other.
 
     Example:
@@ -79,18 +82,17 @@ class Cast:
     augment: Augment | None = None
 
     def __post_init__(self) -> None:
-        if self.dtype not in _TARGETS:
-            allowed = ", ".join(map(str, _TARGETS))
-            raise TypeError(f"a cast is to one of {allowed}; got dtype={self.dtype!r}")
-        if not isinstance(self.norm_removed, bool):
+        object.__setattr__(self, "dtype", _target(self.dtype))
+        if not isinstance(self.norm_removed, bool | np.bool_):
             raise TypeError(f"norm_removed is True or False; got {self.norm_removed!r}")
+        object.__setattr__(self, "norm_removed", bool(self.norm_removed))
         for name in ("scale", "offset"):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, _number(name, getattr(self, name), self.dtype))
         for name in ("mean", "std"):
             object.__setattr__(self, name, _constants(name, getattr(self, name), self.dtype))
         self._check_constants()
-        self._check_pictures()
+        self._check_images()
 
     def _check_constants(self) -> None:
         if self.norm_removed and self.computes:
@@ -106,30 +108,33 @@ class Cast:
         if self.channels is None and counts:
             raise ValueError("mean= or std= by channel needs channels=, the axis of the channels counted from the end")
 
-    def _check_pictures(self) -> None:
+    def _check_images(self) -> None:
         if self.channels is not None:
-            if not isinstance(self.channels, int) or isinstance(self.channels, bool):
+            if not is_whole(self.channels):
                 raise TypeError(f"channels is the axis of the channels, such as -1; got {self.channels!r}")
+            object.__setattr__(self, "channels", int(self.channels))
             if self.channels >= 0:
                 raise ValueError(f"channels is counted from the end, -1 being the last axis; got {self.channels}")
+        if isinstance(self.layout, torch.memory_format) and self.layout == torch.channels_last:
+            object.__setattr__(self, "layout", "channels_last")
         if self.layout is not None and self.layout not in _LAYOUTS:
             raise ValueError(f"layout is one of {', '.join(map(repr, _LAYOUTS))}, or None; got {self.layout!r}")
         if self.layout is not None and self.channels != -1:
             raise ValueError(
-                f"layout={self.layout!r} is for pictures that are stored as (H, W, C), with channels=-1; "
+                f"layout={self.layout!r} is for images that are stored as (H, W, C), with channels=-1; "
                 f"got channels={self.channels}"
             )
         if self.augment is not None and not isinstance(self.augment, Augment):
             raise TypeError(f"augment is a memload.Augment; got {self.augment!r}")
         if self.augment is not None and self.channels not in (None, -1, -3):
             raise ValueError(
-                "pictures that are cropped or flipped are (H, W) with channels=None, (H, W, C) with channels=-1 or "
+                "images that are cropped or flipped are (H, W) with channels=None, (H, W, C) with channels=-1 or "
                 f"(C, H, W) with channels=-3; got channels={self.channels}"
             )
 
     @property
     def computes(self) -> bool:
-        """Whether there are any of ``scale``, ``offset``, ``mean`` and ``std``."""
+        """Whether the rule has any of ``scale``, ``offset``, ``mean`` and ``std``."""
         return not (self.scale is None and self.offset is None and self.mean is None and self.std is None)
 
     @property
@@ -139,24 +144,24 @@ class Cast:
 
     @property
     def is_plain(self) -> bool:
-        """Whether ``dtype`` and ``norm_removed`` are all there is."""
+        """Whether the rule has no options but ``dtype`` and ``norm_removed``."""
         return not self.computes and self.layout is None and self.augment is None
 
     @property
     def channel_count(self) -> int:
-        """How many channels ``mean`` or ``std`` gives one number each; 0 if both are single numbers or missing."""
+        """The number of channels in ``mean`` or ``std``; 0 if both are single numbers or missing."""
         return max((len(given) for given in (self.mean, self.std) if isinstance(given, tuple)), default=0)
 
     @property
-    def picture_axes(self) -> tuple[int, int]:
-        """The axes of height and width of a stored picture, counted from the end."""
+    def image_axes(self) -> tuple[int, int]:
+        """The axes of height and width of a stored image, counted from the end."""
         return (-3, -2) if self.channels == -1 else (-2, -1)
 
     def row_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """Return the shape that a row of this shape has after the cast.
+        """Return the shape of a row of this shape after the cast.
 
         Raises:
-            ValueError: the rule is not for rows of that shape; the message says what it is for.
+            ValueError: the rule is not for rows of that shape; the message names the shapes that it accepts.
         """
         sides = list(shape)
         if self.channels is not None and -self.channels > len(sides):
@@ -167,12 +172,12 @@ class Cast:
                 f"{sides[self.channels]} channels along the axis {self.channels}"
             )
         if self.augment is not None or self.layout is not None:
-            if len(sides) < -self.picture_axes[0]:
+            if len(sides) < -self.image_axes[0]:
                 raise ValueError(
-                    f"rows of the shape {tuple(shape)} are no pictures "
+                    f"rows of the shape {tuple(shape)} are no images "
                     f"{'(H, W, C)' if self.channels == -1 else '(C, H, W)' if self.channels else '(H, W)'}"
                 )
-            high, wide = self.picture_axes
+            high, wide = self.image_axes
             if self.augment is not None:
                 sides[high], sides[wide] = self.augment.size(sides[high], sides[wide])
         if self.layout is not None:
@@ -182,11 +187,11 @@ class Cast:
     def apply(self, x: torch.Tensor, seeds: Sequence[int] | None = None) -> torch.Tensor:
         """Return ``x`` after the cast, by plain torch operations on any device: the definition of the rule.
 
-        Gradients flow through a floating ``x`` as through the operations.
+        Gradients flow through a floating-point ``x`` as through the operations.
 
         Args:
             x: a batch; without ``augment`` also a single row.
-            seeds: where there is ``augment``, one for each row, 64 bits.
+            seeds: one for each row, 64 bits, if there is ``augment``.
 
         Raises:
             TypeError: ``x`` is complex, or seeds are missing.
@@ -238,13 +243,59 @@ class Cast:
         if seeds is None:
             raise TypeError("a cast with augment= draws for each row: give apply() a batch, and the seeds of its rows")
         self.row_shape(x.shape[1:])
-        high, wide = self.picture_axes
+        high, wide = self.image_axes
         draws = augment.draws(seeds, x.shape[high], x.shape[wide])
-        return placed(x, draws, self.picture_axes, augment.size(x.shape[high], x.shape[wide]))
+        return placed(x, draws, self.image_axes, augment.size(x.shape[high], x.shape[wide]))
 
     def __repr__(self) -> str:
         given = [one for one in fields(self) if one.name == "norm_removed" or getattr(self, one.name) != one.default]
         return f"{type(self).__name__}({', '.join(f'{one.name}={getattr(self, one.name)!r}' for one in given)})"
+
+
+def as_cast(given: Cast | DTypeLike) -> Cast:
+    """Return a `Cast` unchanged, and for a dtype or its name the plain cast to it.
+
+    Raises:
+        TypeError: `given` is neither.
+    """
+    return given if isinstance(given, Cast) else Cast(_target(given))
+
+
+def casts_by_field(given: Mapping[Any, Any] | None, option: str = "cast") -> dict[Any, Cast]:
+    """Return the `Cast` of each field from the value of an option; None means no casts.
+
+    Args:
+        given: casts or dtypes by field, as `as_cast` takes them.
+        option: the user's name of the option.
+
+    Raises:
+        TypeError: `given` is no mapping, or one of its values is neither a cast nor a dtype.
+    """
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise TypeError(
+            f'{option}= maps fields to casts or dtypes, such as {{"stim": torch.bfloat16}} or '
+            f'{{"stim": Cast(torch.float32, norm_removed=True)}}; got {given!r}'
+        )
+    casts = {}
+    for key, wanted in given.items():
+        try:
+            casts[key] = as_cast(wanted)
+        except TypeError as error:
+            raise TypeError(f"{option}= of the field {key!r}: {error}") from None
+    return casts
+
+
+def _target(given: Any) -> torch.dtype:
+    try:
+        dtype = as_torch_dtype(given)
+    except TypeError:
+        dtype = None
+    if dtype not in _TARGETS:
+        allowed = ", ".join(map(str, _TARGETS))
+        raise TypeError(f"a cast is to one of the dtypes {allowed}, or their names; got {given!r}")
+    return dtype
 
 
 def _number(name: str, given: Any, dtype: torch.dtype) -> float:
@@ -265,7 +316,9 @@ def _number(name: str, given: Any, dtype: torch.dtype) -> float:
 def _constants(name: str, given: Any, dtype: torch.dtype) -> Constants | None:
     if given is None:
         return None
-    listed = given.tolist() if isinstance(given, np.ndarray | torch.Tensor) and given.ndim == 1 else given
+    listed = given
+    if isinstance(given, np.ndarray | torch.Tensor) and given.ndim and max(given.shape) == math.prod(given.shape):
+        listed = given.reshape(-1).tolist()  # also (3, 1, 1), for images stored as (C, H, W)
     if not isinstance(listed, list | tuple):
         return _number(name, listed, dtype)
     if not listed:

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from memload._core import Column, Storage, Windows
-from memload.engine.source import Source
-from memload.fields import AnyColumn
+from memload.columns.fields import AnyColumn
+from memload.engine.gather_spec import GatherSpec
 from memload.memory.budget import memory
 
 SMALL_ROW = 64 << 10  # bytes; Gather::kLargeRow: rows above it can be read past the page cache
 _MOST_OF_A_FILE = 0.1
+_SURELY = 16 << 20  # bytes that any page cache can hold: to ask what is free takes longer than to begin a small pass
 
 
-def reads_blocks(source: Source, planned_rows: int) -> bool:
+def reads_blocks(source: GatherSpec, planned_rows: int) -> bool:
     """Whether rows that are not in the page cache are best read with the whole 2 MB block around them.
 
     A disk gives small random reads at about a tenth of its rate for large ones. So where a pass reads a tenth of its
@@ -27,7 +28,7 @@ def reads_blocks(source: Source, planned_rows: int) -> bool:
     return wanted >= total * _MOST_OF_A_FILE and _fits(total)
 
 
-def reads_directly(source: Source, planned_rows: int, wish: bool | None) -> bool:
+def reads_directly(source: GatherSpec, planned_rows: int, wish: bool | None) -> bool:
     """Whether large rows that are not in the page cache are best read past it.
 
     That is up to twice as fast, but leaves nothing behind for whoever reads them next. So the cache gets what is wanted
@@ -51,7 +52,7 @@ def reads_directly(source: Source, planned_rows: int, wish: bool | None) -> bool
     return not (repeats and _fits(total))
 
 
-def _mapped(source: Source) -> list[AnyColumn]:
+def _mapped(source: GatherSpec) -> list[AnyColumn]:
     columns = [field.column for field in source.fields.values()]
     return [column for column in columns if any(_is_cached(storage) for storage in column.storages)]
 
@@ -77,4 +78,4 @@ def _total(files: list[Storage]) -> int:
 
 def _fits(nbytes: int) -> bool:
     """Whether the page cache can hold so many bytes, and leave as much to everybody else."""
-    return nbytes <= memory().free // 2
+    return nbytes <= _SURELY or nbytes <= memory().free_together // 2

@@ -1,41 +1,41 @@
 """Which datasets the native engine can read, and how: dataset -> fields and the structure of a batch.
 
+A dataset of memload's says itself how it is read: by the private method ``__memload_source__()``, beside which its
+class states by `answers_by` what it answers by. A dataset of a user's offers one of memload's by ``__memload__()``. The
+table at the end is for torch's classes alone.
+
 Native means equal: whatever a subclass, a patch or an odd tensor would make differ from the stock loader's batches is
 left to the stock machinery, for the reason that the message gives.
 """
 
 from __future__ import annotations
 
+import glob
 import itertools
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch.utils.data import ConcatDataset, StackDataset, Subset, TensorDataset
 
-from memload.batches.layout import DictOf, Graphs, Layout, ListOf, Only, TensorDictOf, flat
-from memload.casts.float32_view import Float32View
-from memload.dataset import TAG, Dataset
-from memload.engine.source import Key, NotNative, Source
-from memload.engine.unaltered import Unaltered
-from memload.engine.watches import PartsWatch, Watch, watched_tensors
-from memload.fields import Field
-from memload.frameworks.hugging_face import source_of
-from memload.graphs.datasets import GraphDataset
-from memload.groups.datasets import GroupedDataset, with_int_tag
-from memload.ragged_rows.fields import RaggedField
+from memload.columns.fields import Field, HasFields
+from memload.columns.ragged_fields import holds_ragged
+from memload.engine.gather_spec import GatherSpec, ImpliedCast, Key, NotNative
+from memload.engine.layout import DictOf, Graphs, Layout, ListOf, Only, TensorDictOf, flat
+from memload.engine.mutation_guards import MutationGuard, PartsGuard, guarded_tensors
+from memload.engine.unaltered import ITEMS, Unaltered, unaltered_of
+from memload.errors import FormatError
+from memload.formats.geometric import holds_graphs_of_pyg
+from memload.formats.paths import nothing_at
 from memload.sampling.row_plan import Indices, as_indices, from_end
-from memload.sources.arrays import borrow_array
-from memload.sources.hugging_face import is_hugging_face
-from memload.transforms.mapped import MappedDataset
-
-_ITEMS = ("__getitem__", "__getitems__", "__len__")
 
 
-def resolve(dataset: Any) -> Source:
+def resolve(dataset: Any) -> GatherSpec:
     """Find out how the engine reads ``dataset``.
 
     It reads memload's own datasets, TensorDataset, StackDataset, Subset, ConcatDataset, Float32View, TensorDict,
@@ -49,19 +49,41 @@ def resolve(dataset: Any) -> Source:
     """
     if getattr(type(dataset), "__memload__", None) is not None:
         return _of_offer(dataset)
-    for cls in type(dataset).__mro__:
-        if cls in _READERS:
-            _check_unaltered(dataset, *_READERS[cls][1:])
-            return _READERS[cls][0](dataset)
+    known = _known(dataset)
+    if known is not None:
+        read, unaltered = known
+        _check_unaltered(dataset, unaltered)
+        return read(dataset)
     if _is_tensordict(dataset):
         return _of_tensordict(dataset)
+    from memload.formats.hugging_face import is_hugging_face
+
     if is_hugging_face(dataset):
-        return source_of(dataset)
+        return _of_hugging_face(dataset)
+    if holds_graphs_of_pyg(dataset):
+        raise NotNative(
+            f"This {type(dataset).__name__} has graphs of PyTorch Geometric, which are joined one by one: give "
+            "memload.from_graphs(dataset), which applies a transform= of the dataset once, or for the file of an "
+            "InMemoryDataset memload.open_graphs(path), with collate_fn=memload.graph_collate."
+        )
     raise NotNative(
         f"{type(dataset).__name__} is not a dataset that memload reads natively: give it memload.open(...) or "
         "memload.from_arrays(...), a TensorDataset, or a StackDataset, Subset or ConcatDataset of these, or give your "
         "class a method __memload__ that returns such a memload dataset."
     )
+
+
+def check_dataset(dataset: Any, *, by_number: bool) -> None:
+    """Raise TypeError if this is a path, or arrays by name, where rows are asked for by number."""
+    if isinstance(dataset, str | os.PathLike):
+        path = Path(dataset)
+        missing = "" if path.exists() or glob.has_magic(str(path)) else f"; but {nothing_at(path)}"
+        raise TypeError(f"{str(dataset)!r} is a path, not a dataset: give memload.open({str(dataset)!r}){missing}")
+    if by_number and isinstance(dataset, dict) and dataset and all(isinstance(name, str) for name in dataset):
+        raise TypeError(
+            f"a dict with the names {', '.join(map(repr, dataset))} has no rows by number: memload.from_arrays(arrays) "
+            "makes a dataset of arrays by name"
+        )
 
 
 def _check_unaltered(dataset: Any, unaltered: Unaltered) -> None:
@@ -76,16 +98,16 @@ def _check_unaltered(dataset: Any, unaltered: Unaltered) -> None:
     )
 
 
-def _of_offer(dataset: Any) -> Source:
+def _of_offer(dataset: Any) -> GatherSpec:
     owner = next(cls for cls in type(dataset).__mro__ if "__memload__" in vars(cls))
     for cls in itertools.takewhile(lambda cls: cls is not owner, type(dataset).__mro__):
-        for name in vars(cls).keys() & set(_ITEMS):
+        for name in vars(cls).keys() & set(ITEMS):
             raise NotNative(
                 f"{cls.__name__} overrides {name}, but not the __memload__ of {owner.__name__}: "
                 "override both, or neither."
             )
     offered = dataset.__memload__()
-    if not isinstance(offered, Dataset):
+    if not isinstance(offered, HasFields):
         raise TypeError(
             f"{owner.__name__}.__memload__() must return a memload dataset, as memload.open and memload.from_arrays "
             f"make them; it returned {type(offered).__name__}"
@@ -100,42 +122,43 @@ def _of_offer(dataset: Any) -> Source:
 
 def check_unaltered(dataset: Any) -> None:
     """Raise NotNative if a subclass or a patch may make a dataset of a known kind answer differently."""
+    known = _known(dataset)
+    if known is not None:
+        _check_unaltered(dataset, known[1])
+
+
+def _known(dataset: Any) -> _Reader | None:
+    """How a dataset is read, and what its class answers by: as it says itself, or as the table of torch's classes does.
+
+    None if it is of no known class.
+    """
     for cls in type(dataset).__mro__:
         if cls in _READERS:
-            _check_unaltered(dataset, _READERS[cls][1])
-            return
+            return _READERS[cls]
+        if (unaltered := unaltered_of(cls)) is not None:
+            return _as_it_says, unaltered
+    return None
 
 
-def _of_groups(dataset: GroupedDataset) -> Source:
-    raise NotNative(
-        f"The datasets {', '.join(map(repr, dataset.names))} differ in fields, dtypes or shapes, so that no batch can "
-        "hold rows of several: give collate_fn=memload.group_collate."
-    )
+def _as_it_says(dataset: Any) -> GatherSpec:
+    source: GatherSpec = dataset.__memload_source__()
+    return source
 
 
-def _of_dataset(dataset: Dataset) -> Source:
-    fields: dict[Key, Field] = dict(dataset.fields.items())
-    lent = [lender.tensor for field in dataset.fields.values() for lender in field.lenders if lender.watched]
-    tags = (TAG,) if dataset.names else ()
-    return Source(fields, flat(dataset.layout, list(dataset.fields)), {}, watches=watched_tensors(lent), tags=tags)
-
-
-def _of_graphs(dataset: GraphDataset) -> Source:
-    return replace(_of_dataset(dataset), layout=Graphs())
-
-
-def _of_tensors(dataset: TensorDataset) -> Source:
+def _of_tensors(dataset: TensorDataset) -> GatherSpec:
     if not dataset.tensors:
         raise NotNative("The TensorDataset has no tensors: give it some.")
     fields: dict[Key, Field] = {}
     for k, tensor in enumerate(dataset.tensors):
         fields[k] = _of_tensor(f"tensor {k} of the TensorDataset", tensor)
     _check_lengths("the tensors of the TensorDataset", [field.rows for field in fields.values()])
-    watches = (PartsWatch.of(lambda: dataset.tensors), *watched_tensors(dataset.tensors))
-    return Source(fields, ListOf((Only(),) * len(fields)), {}, takes_lists=True, watches=watches)
+    guards = (PartsGuard.of(lambda: dataset.tensors), *guarded_tensors(dataset.tensors))
+    return GatherSpec(fields, ListOf((Only(),) * len(fields)), {}, takes_lists=True, guards=guards)
 
 
 def _of_tensor(what: str, tensor: Any) -> Field:
+    from memload.formats.arrays import borrow_array
+
     oddity = _oddity(tensor)
     if oddity:
         raise NotNative(f"{what} {oddity}.")
@@ -166,7 +189,7 @@ def _oddity(tensor: Any) -> str | None:
     return None
 
 
-def _of_stack(dataset: StackDataset[Any]) -> Source:
+def _of_stack(dataset: StackDataset[Any]) -> GatherSpec:
     sources = {name: resolve(member) for name, member in _members(dataset).items()}
     if any(isinstance(source.layout, Graphs) for source in sources.values()):
         raise NotNative("A member of the StackDataset has graphs: give the graphs alone, or as_plain() of them.")
@@ -182,10 +205,10 @@ def _of_stack(dataset: StackDataset[Any]) -> Source:
     layout: Layout = ListOf(tuple(source.layout for source in sources.values()))
     if isinstance(dataset.datasets, dict):
         layout = DictOf(tuple((name, source.layout) for name, source in sources.items()))
-    watches = [PartsWatch.of(lambda: _members(dataset).values())]
+    guards = [PartsGuard.of(lambda: _members(dataset).values())]
     takes_lists = all(source.takes_lists for source in sources.values())
     tags = tuple((name, str(tag)) for name, source in sources.items() for tag in source.tags)
-    return Source(fields, layout, casts, takes_lists, watches=_all_watches(sources.values(), watches), tags=tags)
+    return GatherSpec(fields, layout, casts, takes_lists, guards=_all_guards(sources.values(), guards), tags=tags)
 
 
 def _members(dataset: StackDataset[Any]) -> dict[Any, Any]:
@@ -193,18 +216,18 @@ def _members(dataset: StackDataset[Any]) -> dict[Any, Any]:
     return held if isinstance(held, dict) else dict(enumerate(held))
 
 
-def _all_watches(sources: Iterable[Source], more: Iterable[Watch]) -> tuple[Watch, ...]:
-    return (*more, *itertools.chain.from_iterable(source.watches for source in sources))
+def _all_guards(sources: Iterable[GatherSpec], more: Iterable[MutationGuard]) -> tuple[MutationGuard, ...]:
+    return (*more, *itertools.chain.from_iterable(source.guards for source in sources))
 
 
-def _of_subset(dataset: Subset[Any]) -> Source:
+def _of_subset(dataset: Subset[Any]) -> GatherSpec:
     base = resolve(dataset.dataset)
     rows = rows_of_subset(dataset, base.rows)
     fields = {key: replace(field, column=field.column.select(rows)) for key, field in base.fields.items()}
-    # A list of tensors, which is what a tensor of indices gives, indexes one dimension by each.
-    as_lists = base.takes_lists and not (len(rows) and isinstance(dataset.indices[0], torch.Tensor))
-    own = (PartsWatch.of(lambda: (dataset.dataset, dataset.indices)), *watched_tensors([dataset.indices]))
-    return replace(base, fields=fields, takes_lists=as_lists, watches=_all_watches([base], own))
+    # A list with a tensor in it, which is what a tensor of indices gives, indexes one dimension by each member.
+    as_lists = base.takes_lists and not any(isinstance(index, torch.Tensor) for index in dataset.indices)
+    own = (PartsGuard.of(lambda: (dataset.dataset, dataset.indices)), *guarded_tensors([dataset.indices]))
+    return replace(base, fields=fields, takes_lists=as_lists, guards=_all_guards([base], own))
 
 
 def rows_of_subset(dataset: Subset[Any], n: int) -> Indices:
@@ -232,7 +255,7 @@ def _row_indices(indices: Any) -> Indices:
     return as_indices(indices)
 
 
-def _of_concat(dataset: ConcatDataset[Any]) -> Source:
+def _of_concat(dataset: ConcatDataset[Any]) -> GatherSpec:
     parts = [resolve(part) for part in dataset.datasets]
     first = parts[0]
     if any(_signature(part) != _signature(first) for part in parts):
@@ -240,7 +263,7 @@ def _of_concat(dataset: ConcatDataset[Any]) -> Source:
             "The parts of the ConcatDataset differ in fields, dtypes, shapes, casts or functions: make them alike, or "
             "join memload datasets by memload.concat({...}) and give collate_fn=memload.group_collate."
         )
-    if first.layout == Only() and any(isinstance(field, RaggedField) for field in first.fields.values()):
+    if first.layout == Only() and holds_ragged(first.fields):
         raise NotNative(
             "The samples of the ConcatDataset are tensors of different length, which default_collate does not stack: "
             "join the memload datasets by memload.concat, or leave only(...) out."
@@ -248,11 +271,11 @@ def _of_concat(dataset: ConcatDataset[Any]) -> Source:
     if [*itertools.accumulate(part.rows for part in parts)] != list(dataset.cumulative_sizes):
         raise NotNative("The ConcatDataset has parts whose length changed: make it anew.")
     fields = {key: Field.concat([part.fields[key] for part in parts]) for key in first.fields}
-    watches = _all_watches(parts, [PartsWatch.of(lambda: dataset.datasets)])
-    return replace(first, fields=fields, takes_lists=False, whole=False, watches=watches)
+    guards = _all_guards(parts, [PartsGuard.of(lambda: dataset.datasets)])
+    return replace(first, fields=fields, takes_lists=False, whole=False, guards=guards)
 
 
-def _signature(source: Source) -> Any:
+def _signature(source: GatherSpec) -> Any:
     return (
         source.layout,
         source.casts,
@@ -267,73 +290,40 @@ def _check_lengths(what: str, lengths: Sequence[int]) -> None:
         raise NotNative(f"The lengths of {what} differ: {', '.join(map(str, lengths))}; make them equal.")
 
 
-def _of_view(view: Float32View) -> Source:
-    base = resolve(view.base)
-    if base.casts:
-        raise NotNative("A Float32View of a Float32View converts twice: one view, or cast=, is enough.")
-    if base.maps:
-        raise NotNative("A Float32View of mapped samples converts what a function returns: map the view instead.")
-    if not isinstance(base.layout, DictOf) or any(member != Only() for _, member in base.layout.members):
-        raise NotNative("A Float32View needs samples that are dicts of tensors; its base yields something else.")
-    source = base.with_casts(view.rules({str(name): field for name, field in base.fields.items()}))
-    return replace(source, takes_lists=False, watches=_all_watches([base], [PartsWatch.of(lambda: (view.base,))]))
-
-
-def _of_mapped(mapped: MappedDataset) -> Source:
-    if mapped.in_processes:
-        raise NotNative(
-            "map(..., in_processes=True) asks for the num_workers processes of the stock machinery: "
-            "leave it out to have the function called in threads."
-        )
-    if isinstance(mapped.base, GroupedDataset):
-        raise NotNative(
-            "Datasets that differ in fields, dtypes or shapes are mapped row by row: leave the map out, and give "
-            "collate_fn=memload.group_collate and batch_transform=, whose function gets the list of groups."
-        )
-    base = resolve(mapped.base)
-    if isinstance(base.layout, Graphs):
-        raise NotNative("Functions of single graphs are called by the stock machinery: give batch_transform= instead.")
-    if base.tags not in ((), (TAG,)):
-        raise NotNative(f"A member of what is mapped has a {TAG!r} of its own: map that member alone.")
-    first = (with_int_tag,) if base.tags and not base.maps else ()
-    watches = _all_watches([base], [PartsWatch.of(lambda: (mapped.base, mapped.fn))])
-    return replace(base, maps=(*first, *base.maps, mapped.fn), takes_lists=False, whole=False, watches=watches)
-
-
 def _is_tensordict(dataset: Any) -> bool:
     module = sys.modules.get("tensordict")  # of somebody who has not imported it, there is none
     return type(dataset) is getattr(module, "TensorDict", ())
 
 
-def _of_tensordict(dataset: Any) -> Source:
+def _of_tensordict(dataset: Any) -> GatherSpec:
     if not dataset.batch_size:
         raise NotNative("The TensorDict has no batch size, so that it has no rows: give it batch_size=[rows].")
     fields: dict[Key, Field] = {}
-    watches: list[Watch] = []
-    layout = _tensordict_layout(dataset, (), fields, watches)
-    return Source(fields, layout, {}, whole=True, watches=tuple(watches))
+    guards: list[MutationGuard] = []
+    layout = _tensordict_layout(dataset, (), fields, guards)
+    return GatherSpec(fields, layout, {}, whole=True, guards=tuple(guards))
 
 
 def _tensordict_layout(
-    node: Any, path: tuple[str, ...], fields: dict[Key, Field], watches: list[Watch]
+    node: Any, path: tuple[str, ...], fields: dict[Key, Field], guards: list[MutationGuard]
 ) -> TensorDictOf:
-    """Return the layout of a TensorDict, and add its tensors to the fields, and what shows changes to the watches."""
+    """Return the layout of a TensorDict, and add its tensors to the fields, and what shows changes to the guards."""
     if any(node.names or ()):
         raise NotNative("The TensorDict has named dimensions: leave the names out.")
     members: list[tuple[str, Layout]] = []
     for name in node.keys():  # noqa: SIM118 - iterating a TensorDict gives its rows
         value, place = node.get(name), (*path, name)
         if _is_tensordict(value):
-            members.append((name, _tensordict_layout(value, place, fields, watches)))
+            members.append((name, _tensordict_layout(value, place, fields, guards)))
             continue
         key = name if len(place) == 1 else place
         tensor = _plain(value)
         fields[key] = _of_tensor(f"the entry {key!r} of the TensorDict", tensor)
-        watches += watched_tensors([tensor])
+        guards += guarded_tensors([tensor])
         members.append((name, Only()))
     if not members:
         raise NotNative("The TensorDict, or one inside it, has no entries.")
-    watches.append(PartsWatch.of(node.values))
+    guards.append(PartsGuard.of(node.values))
     return TensorDictOf(tuple(members), tuple(node.batch_size[1:]), node.device)
 
 
@@ -343,16 +333,42 @@ def _plain(value: Any) -> Any:
     return value.as_subclass(torch.Tensor) if memory_mapped else value
 
 
+def _of_hugging_face(dataset: Any) -> GatherSpec:
+    from memload.formats.hugging_face import fields_of, parts_of, torch_format
+
+    if "__getitems__" in vars(dataset):
+        raise NotNative("The __getitems__ of the datasets.Dataset was replaced: leave it as it is.")
+    try:
+        wanted = torch_format(dataset)
+        fields = fields_of(dataset, wanted.columns)
+    except (FormatError, ValueError) as error:
+        raise NotNative(f"The datasets.Dataset is not read natively, since {_reason(error)}.") from error
+    casts: dict[Key, ImpliedCast] = {}
+    for name, field in fields.items():
+        made = wanted.dtype_of(field.dtype)
+        if made is None or 0 in field.shape:
+            raise NotNative(f"The column {name!r} of the datasets.Dataset has {_odd(field)}: leave it out.")
+        if made != field.dtype:
+            casts[name] = ImpliedCast(made)
+    guard = PartsGuard.of(lambda: parts_of(dataset))
+    return GatherSpec(dict(fields.items()), flat("dict", list(fields)), casts, guards=(guard,))
+
+
+def _reason(error: Exception) -> str:
+    return str(error).removeprefix("the dataset: ")
+
+
+def _odd(field: Field) -> str:
+    return "rows without elements" if 0 in field.shape else f"the dtype {field.dtype}, which torch takes only in part"
+
+
 _SEQUENCES = (list, tuple, range, np.ndarray, torch.Tensor)
 
-_READERS: Mapping[type, tuple[Callable[[Any], Source], Unaltered]] = {
-    GroupedDataset: (_of_groups, Unaltered(GroupedDataset, (*_ITEMS, "locate"), ["members"])),
-    GraphDataset: (_of_graphs, Unaltered(GraphDataset, (*_ITEMS, "_arranged"))),
-    Dataset: (_of_dataset, Unaltered(Dataset, (*_ITEMS, "_arranged"))),
-    TensorDataset: (_of_tensors, Unaltered(TensorDataset, _ITEMS, ["tensors"])),
-    StackDataset: (_of_stack, Unaltered(StackDataset, _ITEMS, ["datasets"])),
-    Subset: (_of_subset, Unaltered(Subset, _ITEMS, ["dataset", "indices"])),
-    ConcatDataset: (_of_concat, Unaltered(ConcatDataset, _ITEMS, ["datasets", "cumulative_sizes"])),
-    Float32View: (_of_view, Unaltered(Float32View, (*_ITEMS, "rules"), ["base", "norm_removed", "float16"])),
-    MappedDataset: (_of_mapped, Unaltered(MappedDataset, (*_ITEMS, "fn"), ["base", "in_processes"])),
+_Reader = tuple[Callable[[Any], GatherSpec], Unaltered]
+
+_READERS: Mapping[type, _Reader] = {
+    TensorDataset: (_of_tensors, Unaltered(TensorDataset, ITEMS, ["tensors"])),
+    StackDataset: (_of_stack, Unaltered(StackDataset, ITEMS, ["datasets"])),
+    Subset: (_of_subset, Unaltered(Subset, ITEMS, ["dataset", "indices"])),
+    ConcatDataset: (_of_concat, Unaltered(ConcatDataset, ITEMS, ["datasets", "cumulative_sizes"])),
 }

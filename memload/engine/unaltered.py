@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+ITEMS = ("__getitem__", "__getitems__", "__len__")
+"""The methods that give the samples of any dataset."""
+
+T = TypeVar("T")
 
 
 class Unaltered:
@@ -33,3 +38,26 @@ class Unaltered:
         """Whether the class had got this method from elsewhere before memload was imported."""
         home = getattr(method, "__globals__", None)
         return home is not None and all(home is not vars(sys.modules[cls.__module__]) for cls in self.kind.__mro__)
+
+
+def answers_by(*methods: str, attributes: Iterable[str] = ()) -> Callable[[type[T]], type[T]]:
+    """Return a decorator for a class of datasets that say by ``__memload_source__()`` how the engine reads them.
+
+    It takes down what the class answers by, so that the engine asks no subclass that answers otherwise.
+
+    Args:
+        methods: the methods that decide what an instance answers, beside those that give samples.
+        attributes: what the methods read of an instance; see `Unaltered`.
+    """
+
+    def taken_down(kind: type[T]) -> type[T]:
+        kind.__memload_unaltered__ = Unaltered(kind, (*ITEMS, *methods), attributes)  # type: ignore[attr-defined]
+        return kind
+
+    return taken_down
+
+
+def unaltered_of(kind: type) -> Unaltered | None:
+    """Return what a class with `answers_by` of its own answers by; None for others, and for their subclasses."""
+    found = vars(kind).get("__memload_unaltered__")
+    return found if isinstance(found, Unaltered) else None

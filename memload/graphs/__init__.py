@@ -1,5 +1,9 @@
-"""Datasets of graphs.
+"""Datasets of graphs, and batches of them.
 
-`lists` checks single graphs and joins them, `layout` knows how attributes become those of a batch, `collating` makes
-batches, `datasets` are the datasets, `files` writes and opens them. `pyg` alone imports PyTorch Geometric.
+`datasets` defines the datasets, and `files` writes and opens them. `lists` checks single graphs and joins them,
+`layout` says how each attribute of graphs becomes that of a batch, and `collating` makes batches. `pyg` makes PyTorch
+Geometric's objects. The package columns holds the rules by which the name of an attribute determines its kind.
+
+Imports only from: the root modules, memory, columns, casts, sampling, formats, engine, device, dataset, loader,
+writing.
 """

@@ -9,46 +9,84 @@ from typing import Any
 import numpy as np
 
 from memload import _core
-from memload.batches.layout import DictOf, Graphs, Only
-from memload.engine.source import NotNative, Source
-from memload.errors import FormatError
-from memload.fields import Field
-from memload.graphs.datasets import GraphRows
-from memload.graphs.layout import (
+from memload.columns.fields import Field
+from memload.columns.graph_attributes import (
     COUNTED,
+    Attribute,
+    AttributeKind,
     Attributes,
-    GraphLayout,
-    Joined,
-    Part,
+    attribute,
     attributes_of,
     check_attributes,
-    counts_place,
+    difference,
     node_attribute,
-    parts_of,
 )
-from memload.graphs.lists import Attribute, Kind, attribute, difference
-from memload.graphs.pyg import batch_of, is_data, joined
-from memload.ragged_rows.fields import RaggedField
-from memload.ragged_rows.forms import Ragged, RaggedArray
-from memload.rows.stored import where_stored
+from memload.columns.ragged_fields import RaggedField
+from memload.columns.ragged_forms import Ragged, RaggedArray
+from memload.columns.storage_terms import where_stored
+from memload.engine.batch_fetcher import BatchFetcher
+from memload.engine.collate_function import gathered_as
+from memload.engine.gather_spec import GatherSpec, Key, NotNative
+from memload.engine.gathered import GatheredRows, Indices
+from memload.engine.layout import DictOf, Graphs, Only
+from memload.errors import FormatError
+from memload.formats.geometric import is_data
+from memload.graphs.layout import GraphCollateOptions, GraphLayout, MergedGraph, Part, counts_place, parts_of
+from memload.graphs.lists import joined_attribute
+from memload.graphs.pyg import batch_of, data_of, joined
 
 _MOST_NODES = 2.0**60
 
 
-def graph_collate(samples: Sequence[Any]) -> Any:
-    """Collate graphs into one: the ``collate_fn`` for graph datasets.
-
-    In FastLoader over a `memload.GraphDataset`, or its ``as_plain()``, batches are gathered natively. It is a plain
-    function, and serves a stock ``DataLoader`` as well.
-
-    Args:
-        samples: PyTorch Geometric's ``Data``, or dicts of tensors as ``as_plain()`` has them.
-
-    Returns:
-        Of ``Data`` the ``Batch`` that PyTorch Geometric's own loader makes; of dicts a `memload.GraphBatch`.
+def graphs_joined(source: GatherSpec, *, follow_batch: Any = None, exclude_keys: Any = None) -> GatherSpec:
+    """Return the source whose batches are those that `graph_collate` makes with the same further arguments.
 
     Raises:
-        TypeError: samples are neither.
+        NotNative: its samples are not graphs.
+        ValueError: the graphs have attributes already that batches would add.
+    """
+    choice = GraphCollateOptions.of(follow_batch, exclude_keys)
+    named = isinstance(source.layout, DictOf) and all(member == Only() for _, member in source.layout.members)
+    if source.maps or not (named or isinstance(source.layout, Graphs)):
+        raise NotNative(
+            "graph_collate joins graphs: give memload.open_graphs(...) or memload.from_graphs(...), or a dataset of "
+            "their attributes whose samples are dicts, without map()."
+        )
+    try:
+        (_check_plain if named else check_attributes)(attributes_of(source.fields))
+    except ValueError as error:
+        raise NotNative(f"graph_collate joins graphs: {error}.") from None
+    choice.check(map(str, source.fields))
+    counts = _counts(source.fields)
+    needed = choice.gathered(map(str, source.fields), node_attribute(attributes_of(source.fields)))
+    taken = {name: source.fields[name] for name in needed}
+    parts = parts_of(taken, increased=True)
+    fields: dict[Key, Field] = {
+        name: _in_a_batch(field, counts if part.increased else None)
+        for part, (name, field) in zip(parts, taken.items(), strict=True)
+    }
+    layout = GraphLayout(parts, MergedGraph.plain if named else batch_of, counts_place(source.fields), choice)
+    return replace(source, fields=fields, layout=layout, takes_lists=False, whole=False)
+
+
+@gathered_as(graphs_joined)
+def graph_collate(samples: Sequence[Any], *, follow_batch: Any = None, exclude_keys: Any = None) -> Any:
+    """Collate graphs into one: the ``collate_fn`` for graph datasets.
+
+    A FastLoader over a `memload.GraphDataset`, or its ``as_plain()``, gathers batches natively, even if further
+    arguments are given by `functools.partial`. It is a plain function, and works in a stock ``DataLoader``, too.
+
+    Args:
+        samples: PyTorch Geometric's ``Data``, or dicts of tensors such as those of ``as_plain()``.
+        follow_batch: names of attributes. For each, a batch also has ``NAME_batch``, int64 (items,), the graph of each
+            item, and ``NAME_ptr``, int64 (graphs + 1,), as in PyTorch Geometric's loader.
+        exclude_keys: names of attributes that are left out of batches.
+
+    Returns:
+        For ``Data``, the same ``Batch`` as from PyTorch Geometric's own loader; for dicts, a `memload.GraphBatch`.
+
+    Raises:
+        TypeError: samples are neither, or the further arguments are not lists of names.
         ValueError: dicts differ in their attributes, or in the dtypes or shapes of these.
 
     Example:
@@ -58,11 +96,12 @@ def graph_collate(samples: Sequence[Any]) -> Any:
         tensor([[0, 1, 2, 3, 4, 5],
                 [1, 2, 0, 4, 5, 3]])
     """
-    if isinstance(samples, GraphRows) and (batch := samples.joined()) is not None:
+    choice = GraphCollateOptions.of(follow_batch, exclude_keys)
+    if isinstance(samples, GraphRows) and (batch := samples.joined(choice)) is not None:
         return batch
     first = samples[0]
     if is_data(first):
-        return joined(list(samples))
+        return joined(list(samples), choice.follow, choice.exclude)
     if not isinstance(first, Mapping):
         raise TypeError(
             f"graph_collate joins torch_geometric.data.Data, or dicts of tensors; got {type(first).__name__}"
@@ -74,35 +113,10 @@ def graph_collate(samples: Sequence[Any]) -> Any:
         if (own := _kinds(graph)) != kinds:
             raise ValueError(f"graph {number} of the batch: {difference(own, kinds)}")
     parts = tuple(Part(name, kind.dtype, kind.shape) for name, kind in kinds.items())
-    return GraphLayout(parts, Joined.plain).build(
+    choice.check(part.name for part in parts)
+    return GraphLayout(parts, MergedGraph.plain, choice=choice).build(
         _taken(kind, [graph[name] for graph in graphs]) for name, kind in kinds.items()
     )
-
-
-def graphs_joined(source: Source) -> Source:
-    """Return the source whose batches are those that `graph_collate` makes.
-
-    Raises:
-        NotNative: its samples are no graphs.
-    """
-    named = isinstance(source.layout, DictOf) and all(member == Only() for _, member in source.layout.members)
-    if source.maps or not (named or isinstance(source.layout, Graphs)):
-        raise NotNative(
-            "graph_collate joins graphs: give memload.open_graphs(...) or memload.from_graphs(...), or a dataset of "
-            "their attributes whose samples are dicts, without map()."
-        )
-    try:
-        (_check_plain if named else check_attributes)(attributes_of(source.fields))
-    except ValueError as error:
-        raise NotNative(f"graph_collate joins graphs: {error}.") from None
-    counts = _counts(source.fields)
-    parts = parts_of(source.fields, increased=True)
-    fields = {
-        name: _in_a_batch(field, counts if part.increased else None)
-        for part, (name, field) in zip(parts, source.fields.items(), strict=True)
-    }
-    layout = GraphLayout(parts, Joined.plain if named else batch_of, counts_place(source.fields))
-    return replace(source, fields=fields, layout=layout, takes_lists=False, whole=False)
 
 
 def _check_plain(attributes: Attributes) -> None:
@@ -112,14 +126,14 @@ def _check_plain(attributes: Attributes) -> None:
 
 
 def _in_a_batch(field: Field, counts: _core.Ragged | None) -> Field:
-    """The field as batches of graphs have it: values and offsets, increased by the counts of the graphs before."""
+    """Return the field for batches of graphs: values and offsets, increased by the counts of earlier graphs."""
     if not isinstance(field, RaggedField):
         return field
     return replace(field, form="offsets", column=field.column if counts is None else field.column.counted_by(counts))
 
 
 def _counts(fields: Mapping[Any, Field]) -> _core.Ragged | None:
-    """A column with as many items in each row as a graph has nodes; None if graphs have none."""
+    """Return a column with as many items in each row as a graph has nodes; None if graphs have none."""
     name = node_attribute(attributes_of(fields))
     if name is None:
         return None
@@ -140,16 +154,43 @@ def _counts(fields: Mapping[Any, Field]) -> _core.Ragged | None:
         )
     ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(nodes)])
     offsets = _core.Storage.borrow(ends, ends.ctypes.data, ends.nbytes, "the numbers of nodes")
-    # Of this column only the offsets are read; its items are addresses that nobody touches, and take no memory.
+    # Only the offsets of this column are read; its items are addresses that are never touched, and take no memory.
     items = _core.Storage.borrow(ends, ends.ctypes.data, int(ends[-1]), "nodes")
     return _core.Ragged(1, 1, [(offsets, 0, items, 0, field.rows, items.nbytes, 0)])
 
 
-def _kinds(graph: Mapping[str, Attribute]) -> dict[str, Kind]:
-    return {name: Kind.of(name, value) for name, value in graph.items()}
+def _kinds(graph: Mapping[str, Attribute]) -> dict[str, AttributeKind]:
+    return {name: AttributeKind.of(name, value) for name, value in graph.items()}
 
 
-def _taken(kind: Kind, values: list[Attribute]) -> Any:
-    """One attribute of graphs as the gather gives it."""
-    joined = kind.joined(values)
+def _taken(kind: AttributeKind, values: list[Attribute]) -> Any:
+    """Return one attribute of graphs as the gather gives it."""
+    joined = joined_attribute(kind, values)
     return Ragged(joined.values, joined.offsets) if isinstance(joined, RaggedArray) else joined
+
+
+class GraphRows(GatheredRows[BatchFetcher]):
+    """The graphs of some rows: gathered as a batch for `memload.graph_collate`, an ordinary list for others."""
+
+    def __init__(self, fetcher: BatchFetcher, rows: Indices, layout: GraphLayout) -> None:
+        super().__init__(fetcher, rows)
+        self._layout = layout
+
+    def joined(self, choice: GraphCollateOptions) -> Any:
+        """Return the batch, if nobody has looked at the graphs; None otherwise."""
+        if self._fetcher is None or not len(self):
+            return None
+        choice.check(part.name for part in self._layout.parts)
+        return replace(self._layout, choice=choice).build(iter(self._fetcher.gather(self._rows).values()))
+
+    def whole(self) -> None:
+        """There is no batch of graphs but the one that `joined` makes."""
+
+    def __getitem__(self, index: Any) -> Any:
+        self._become_samples()
+        return list.__getitem__(self, index)
+
+    def _become_samples(self) -> None:
+        fetcher, self._fetcher = self._fetcher, None
+        if fetcher is not None:
+            list.extend(self, map(data_of, list(fetcher.rows(self._rows))))

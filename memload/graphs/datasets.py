@@ -7,34 +7,55 @@ lists.py        a field of the dataset                  core      layout.py     
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any, SupportsIndex
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, SupportsIndex
 
-from memload.batches.gathered import GatheredRows, Indices
-from memload.dataset import Dataset
-from memload.engine.door import Door
-from memload.fields import MOST_BYTES
-from memload.graphs.layout import GraphLayout, attributes_of, check_attributes, counts_place, parts_of
-from memload.graphs.lists import GraphChecker, in_chunks
-from memload.graphs.pyg import batch_of, data_of, geometric
-from memload.ragged_rows.fields import RaggedField
-from memload.sources.ragged_arrays import field_of
+import numpy as np
+import torch
+
+from memload.columns.borders import Borders
+from memload.columns.fields import Field
+from memload.columns.graph_attributes import (
+    COUNTED,
+    along_last,
+    attributes_of,
+    check_attributes,
+    edge_attribute,
+    node_attribute,
+)
+from memload.columns.held_rows import HeldRows, appended_rows
+from memload.columns.ragged_fields import RaggedField
+from memload.dataset.dataset import Dataset
+from memload.engine.gather_spec import GatherSpec
+from memload.engine.layout import Graphs
+from memload.engine.unaltered import answers_by
+from memload.formats.geometric import geometric
+from memload.formats.ragged_arrays import field_of
+from memload.graphs.collating import GraphRows, graph_collate
+from memload.graphs.layout import GraphLayout, Part, counts_place, parts_of
+from memload.graphs.lists import JoinedGraphs
+from memload.graphs.pyg import batch_of, data_of
+
+_CHUNK_BYTES = 2**24  # of graphs that are joined at once
 
 
+@answers_by("_arranged")
 @dataclass(frozen=True, eq=False, repr=False)
 class GraphDataset(Dataset):
-    """Graphs, read in place: a memload dataset whose samples are PyTorch Geometric's ``Data``.
+    """A memload dataset of graphs, read in place, whose samples are PyTorch Geometric's ``Data``.
 
-    Made by `memload.from_graphs` and `memload.open_graphs`. Its fields are the attributes of the graphs, in order, most
-    of them with rows of different length. In a `FastLoader` with ``collate_fn=memload.graph_collate`` batches are
-    gathered natively, as PyTorch Geometric's ``Batch``. `select`, `split` and `concat` give graph datasets again, and
-    so does ``memload.concat({"name": graphs, ...})``, whose graphs have ``dataset_idx`` as one more attribute, an int.
+    `memload.from_graphs` and `memload.open_graphs` make it. Its fields are the attributes of the graphs, in order; rows
+    of most attributes differ in length. A `FastLoader` with ``collate_fn=memload.graph_collate`` gathers batches
+    natively, as PyTorch Geometric's ``Batch``. `select`, `split` and `concat` return graph datasets, and so does
+    ``memload.concat({"name": graphs, ...})``, whose graphs have ``dataset_idx`` as one more attribute, an int.
+    ``memload.zip(graphs=graphs, teacher=values)`` adds fields of other datasets for each graph, or for each node.
 
-    Numbers that a graph has as attributes come back as tensors without dimensions, ``num_nodes`` as an int.
+    Attributes that are numbers are read as tensors without dimensions, ``num_nodes`` as an int.
 
     Raises:
-        ValueError: a field cannot be an attribute of graphs, or there is no telling how many nodes they have.
+        ValueError: a field cannot be an attribute of graphs, or their numbers of nodes cannot be determined.
 
     Example:
         >>> import memload, torch
@@ -44,6 +65,9 @@ class GraphDataset(Dataset):
         >>> next(iter(memload.FastLoader(graphs, batch_size=2, collate_fn=memload.graph_collate)))
         DataBatch(x=[6, 8], edge_index=[2, 6], batch=[6], ptr=[3])
     """
+
+    _of_graphs = True
+    _collate_fn = staticmethod(graph_collate)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -60,9 +84,9 @@ class GraphDataset(Dataset):
         return data_of(super().__getitem__(index))
 
     def __getitems__(self, indices: Any) -> list[Any]:
-        """Return the graphs of these rows, as a stock DataLoader asks for them; memload's threads gather them.
+        """Return the graphs of these rows for a stock DataLoader; memload's threads gather them as one batch.
 
-        `memload.graph_collate` makes the gathered batch of this list. To any other collate function it is the list
+        `memload.graph_collate` turns the list into the gathered batch. Any other collate function sees the list
         `[ds[i] for i in indices]`.
 
         Args:
@@ -73,7 +97,7 @@ class GraphDataset(Dataset):
         """
         if type(self).__getitem__ is not GraphDataset.__getitem__:
             return [self[index] for index in indices]
-        return GraphRows(self._door, self._rows_at(indices), self._layout)
+        return GraphRows(self._fetcher, self._rows_at(indices), self._layout)
 
     def concat(self, *others: Dataset) -> GraphDataset:
         """Return the graphs of this dataset and then those of the others; nothing is copied.
@@ -89,7 +113,31 @@ class GraphDataset(Dataset):
             2
         """
         joined = super().concat(*others)
-        return GraphDataset(joined.fields, borders=joined.borders)
+        return self._with(joined.fields, joined.names, joined.borders)
+
+    def sizes(self) -> GraphSizes:
+        """Return the numbers of nodes and edges of each graph, from offsets alone: no graph is read.
+
+        Raises:
+            ValueError: the numbers of nodes cannot be determined.
+
+        Example:
+            >>> import memload, torch
+            >>> from torch_geometric.data import Data
+            >>> ring = Data(x=torch.rand(3, 8), edge_index=torch.tensor([[0, 1, 2], [1, 2, 0]]))
+            >>> graphs = memload.from_graphs([ring, Data(x=torch.rand(1, 8), edge_index=torch.zeros(2, 1).long())])
+            >>> graphs.sizes()
+            GraphSizes(nodes=tensor([3, 1]), edges=tensor([3, 1]))
+            >>> sampler = memload.BudgetBatchSampler(graphs.sizes().nodes, budget=3)
+        """
+        nodes = node_attribute(attributes_of(self.fields))
+        if nodes is None:
+            raise ValueError("there is no telling how many nodes these graphs have: they have no num_nodes, x or pos")
+        edges = edge_attribute(attributes_of(self.fields))
+        none = torch.zeros(len(self), dtype=torch.int64, device="cpu")
+        return GraphSizes(
+            _lengths(nodes, self.fields[nodes]), none if edges is None else _lengths(edges, self.fields[edges])
+        )
 
     def as_plain(self) -> Dataset:
         """Return the same graphs as dicts of tensors, for which PyTorch Geometric is not needed.
@@ -104,6 +152,54 @@ class GraphDataset(Dataset):
         """
         return Dataset(self.fields, names=self.names, borders=self.borders)
 
+    def rename(self, names: Mapping[str, str]) -> Dataset:
+        """Return the same graphs with other names for some attributes, which keep their order; nothing is copied.
+
+        Args:
+            names: from old names to new ones.
+
+        Raises:
+            KeyError, TypeError: as `Dataset.rename`.
+            ValueError: as `Dataset.rename`; or a name would change how graphs are joined, since PyTorch Geometric
+                decides by name which attribute counts the nodes, and which holds indices of nodes.
+
+        Example:
+            >>> import memload, torch
+            >>> from torch_geometric.data import Data
+            >>> memload.from_graphs([Data(x=torch.zeros(3, 2), y=1.0)]).rename({"y": "energy"})[0]
+            Data(x=[3, 2], energy=1.0)
+        """
+        made = super().rename(names)
+        for old, new in names.items():
+            if along_last(old) != along_last(new):
+                raise ValueError(
+                    f"rename: by their names, only one of {old!r} and {new!r} holds numbers of nodes, so that graphs "
+                    'would be joined otherwise; keep or leave out "index" in the name'
+                )
+        before, after = (node_attribute(attributes_of(fields)) for fields in (self.fields, made.fields))
+        if (before if before is None else names.get(before, before)) != after:
+            raise ValueError(
+                f"rename: {before!r} says how many nodes a graph has, and {after!r} would say it by the new names; "
+                "PyTorch Geometric counts by num_nodes, x, pos and names with node in them"
+            )
+        return made
+
+    def _windowed(self, fields: Mapping[str, Field], names: Sequence[str], borders: Borders) -> GraphDataset:
+        """Windows belong to whole graphs: the axis along which graphs are joined stays the first, of length 1."""
+        nodes = node_attribute(attributes_of(self.fields))
+        for name in names:
+            if along_last(name) or name == nodes:
+                raise ValueError(f"the attribute {name!r} makes the nodes of graphs, and no frames of windows")
+        made = {name: _with_first_axis(field) if name in names else field for name, field in fields.items()}
+        return super()._windowed(made, names, borders)
+
+    def _with(self, fields: Mapping[str, Field], names: tuple[str, ...], borders: Borders) -> GraphDataset:
+        return GraphDataset(fields, names=names, borders=borders)
+
+    def __memload_source__(self) -> GatherSpec:
+        """Return how the engine reads these graphs, of which `graph_collate` makes batches."""
+        return replace(super().__memload_source__(), layout=Graphs())
+
     @functools.cached_property
     def _layout(self) -> GraphLayout:
         return GraphLayout(parts_of(self.fields, increased=False), batch_of, counts_place(self.fields))
@@ -115,47 +211,53 @@ class GraphDataset(Dataset):
         return _of_plain, (self.as_plain(),)
 
 
-class GraphRows(GatheredRows[Door]):
-    """The graphs of some rows: gathered as a batch for `memload.graph_collate`, an ordinary list for others."""
+class GraphSizes(NamedTuple):
+    """The numbers of nodes and edges of graphs.
 
-    def __init__(self, door: Door, rows: Indices, layout: GraphLayout) -> None:
-        super().__init__(door, rows)
-        self._layout = layout
+    Attributes:
+        nodes: int64 (graphs,).
+        edges: int64 (graphs,), counted in ``edge_index``, or without one in ``edge_weight``, ``edge_attr`` or another
+            attribute with "edge" in its name; 0 without any.
+    """
 
-    def joined(self) -> Any:
-        """Return the batch, if nobody has looked at the graphs; None otherwise."""
-        if self._door is None or not len(self):
-            return None
-        return self._layout.build(iter(self._door.gather(self._rows).values()))
+    nodes: torch.Tensor
+    edges: torch.Tensor
 
-    def whole(self) -> None:
-        """There is no batch of graphs but the one that `joined` makes."""
 
-    def __getitem__(self, index: Any) -> Any:
-        self._become_samples()
-        return list.__getitem__(self, index)
+def _lengths(name: str, field: Field) -> torch.Tensor:
+    """Return the items of each graph's attribute; of `num_nodes` its values."""
+    if isinstance(field, RaggedField):
+        return torch.from_numpy(field.column.lengths(np.arange(field.rows)))
+    if name == COUNTED:
+        counts: torch.Tensor = field.gather(np.arange(field.rows))
+        return counts
+    return torch.full((field.rows,), Part(name, field.dtype, field.shape).length, device="cpu")
 
-    def _become_samples(self) -> None:
-        door, self._door = self._door, None
-        if door is not None:
-            list.extend(self, map(data_of, list(door.rows(self._rows))))
+
+def _with_first_axis(windows: Field) -> Field:
+    """Windows (window, *shape) of an attribute of a graph as (1, window, *shape), without the one that it had."""
+    window, *shape = windows.shape
+    return replace(windows, shape=(1, window, *(shape[1:] if shape[:1] == [1] else shape)))
 
 
 def _of_plain(plain: Dataset) -> GraphDataset:
     return GraphDataset(plain.fields, names=plain.names, borders=plain.borders)
 
 
-def from_graphs(graphs: Iterable[Any]) -> GraphDataset:
-    """Return graphs in memory as a dataset; their tensors are copied once, into one for each attribute.
+def from_graphs(graphs: Iterable[Any] | str | os.PathLike[str], *, trust: bool = False) -> GraphDataset:
+    """Return graphs in memory as a dataset; it copies their tensors once, into one tensor for each attribute.
 
     Args:
-        graphs: PyTorch Geometric's ``Data`` with the same attributes: a list, a dataset of its, or any iterable.
-            Attributes are tensors, numbers or texts; they are joined by the rules of ``Data``.
+        graphs: PyTorch Geometric's ``Data`` with the same attributes: a list, one of its datasets, or any iterable.
+            Attributes are tensors, numbers or texts; they are joined by the rules of ``Data``. Or the path of a file to
+            which ``torch.save`` wrote a list of them; a thousand of these are in memory at once, beside the result.
+        trust: for such a file, unpickle any class, as `memload.open_graphs` does.
 
     Raises:
         ImportError: torch_geometric is not installed.
-        TypeError: a graph is no ``Data``, has rules of its own, or an attribute that cannot be stored.
+        TypeError: a graph is not a ``Data``, has rules of its own, or an attribute that cannot be stored.
         ValueError: there are no graphs, or one differs from the first in attributes, dtypes or shapes.
+        FormatError: the file holds no list, is damaged, or has a class that is not allowed.
 
     Example:
         >>> import memload, torch
@@ -164,7 +266,15 @@ def from_graphs(graphs: Iterable[Any]) -> GraphDataset:
         >>> graphs[1]
         Data(x=[5, 4], y=5.0)
     """
-    checker = GraphChecker(geometric().Data)
-    for chunk in in_chunks(map(checker.attributes, graphs), nbytes=MOST_BYTES):
-        return GraphDataset({name: field_of(name, checker.kinds[name].joined(chunk[name])) for name in chunk})
-    raise ValueError("there are no graphs, which could say what attributes they have")
+    held: dict[str, HeldRows] = {}
+
+    def keep(attributes: dict[str, Any]) -> None:
+        for name, values in attributes.items():
+            held.setdefault(name, appended_rows(values)).put(0, values)
+
+    joined = JoinedGraphs(geometric().Data, _CHUNK_BYTES, keep)
+    joined.add_all(graphs, trust=trust)
+    joined.finish()
+    if not held:
+        raise ValueError("there are no graphs, which could say what attributes they have")
+    return GraphDataset({name: field_of(name, parts.finish()) for name, parts in held.items()})

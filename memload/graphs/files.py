@@ -7,16 +7,16 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from memload.codecs.by_field import Codecs
+from memload.dataset.opening import open as open_dataset
 from memload.errors import FormatError
+from memload.formats.codecs.by_field import Codecs
+from memload.formats.formats import is_directory
+from memload.formats.geometric import geometric
+from memload.formats.pyg_file import open_collated
 from memload.graphs.datasets import GraphDataset
-from memload.graphs.lists import GraphChecker, in_chunks
-from memload.graphs.pyg import geometric
-from memload.opening import open as open_dataset
+from memload.graphs.lists import JoinedGraphs
 from memload.progress import byte_bar
-from memload.shards.writer import ShardWriter
-from memload.sources.formats import is_directory
-from memload.sources.pyg_file import open_collated
+from memload.writing.writer import ShardWriter
 
 _CHUNK_BYTES = 2**24  # of graphs that are joined and written at once
 
@@ -27,8 +27,8 @@ def open_graphs(path: str | os.PathLike[str], *, trust: bool = False) -> GraphDa
     Args:
         path: a directory of shards that `memload.write_graphs` or `memload.write` made; or a file in which PyTorch
             Geometric keeps the graphs of an ``InMemoryDataset``, such as ``processed/data.pt``, which is read in place.
-        trust: of such a file, unpickle any class, which runs whatever code the file names; else tensors, Python's
-            containers and PyTorch Geometric's own classes.
+        trust: for such a file, unpickle any class, which runs any code that the file names; otherwise only tensors,
+            Python's containers and PyTorch Geometric's own classes are unpickled.
 
     Raises:
         FileNotFoundError, PermissionError: the path is missing or cannot be read.
@@ -53,8 +53,9 @@ def open_graphs(path: str | os.PathLike[str], *, trust: bool = False) -> GraphDa
 
 def write_graphs(
     path: str | Path,
-    graphs: Iterable[Any],
+    graphs: Iterable[Any] | str | os.PathLike[str],
     *,
+    trust: bool = False,
     shard_bytes: int | str = "512MB",
     append: bool = False,
     codec: Codecs = None,
@@ -66,7 +67,9 @@ def write_graphs(
 
     Args:
         path: the directory to make.
-        graphs: PyTorch Geometric's ``Data`` with the same attributes: a list, a dataset of its, or any iterable.
+        graphs: PyTorch Geometric's ``Data`` with the same attributes: a list, a dataset of its, or any iterable; or the
+            path of a file in which ``torch.save`` put a list of them, of which a thousand are in memory at once.
+        trust: of such a file, unpickle any class, as `open_graphs` does.
         shard_bytes: about how large a shard file may grow, in bytes or as "512MB".
         append: add shards to the set if it exists; the attributes must match.
         codec: how to compress, as in `memload.ShardWriter`.
@@ -75,7 +78,7 @@ def write_graphs(
     Raises:
         ImportError: torch_geometric is not installed.
         FileExistsError: `path` exists, and `append` is not set.
-        TypeError, ValueError: as `memload.from_graphs`.
+        TypeError, ValueError, FormatError: as `memload.from_graphs`.
         DiskSpaceError: the disk is full.
 
     Example:
@@ -85,16 +88,18 @@ def write_graphs(
         >>> len(memload.write_graphs(tempfile.mkdtemp() + "/shards", graphs))
         2
     """
-    checker = GraphChecker(geometric().Data)
     with (
         ShardWriter(path, shard_bytes=shard_bytes, append=append, codec=codec) as writer,
         byte_bar("write", None, progress) as bar,
     ):
-        written = 0
-        for chunk in in_chunks(map(checker.attributes, graphs), _CHUNK_BYTES):
-            written += len(next(iter(chunk.values())))
-            writer.extend(**{name: checker.kinds[name].joined(values) for name, values in chunk.items()})
+
+        def write(attributes: dict[str, Any]) -> None:
+            writer.extend(**attributes)
             bar.update(_CHUNK_BYTES)
-        if not written:
+
+        joined = JoinedGraphs(geometric().Data, _CHUNK_BYTES, write)
+        joined.add_all(graphs, trust=trust)
+        joined.finish()
+        if not joined.count:
             raise ValueError(f"{path}: there are no graphs to write")
     return open_graphs(path)

@@ -1,11 +1,9 @@
-"""How the attributes of graphs become those of a batch: PyTorch Geometric's rules for names, and what follows of them.
+"""How the attributes of graphs become those of a batch.
 
     values, offsets of each attribute -> one graph of them all: attributes, batch, ptr
                                          and for each attribute where the graphs' parts are, and what was added to them
 
-Attributes are concatenated along their first axis; those with "index" in their name, and "face", along their last, and
-they are increased by the number of nodes in the graphs before. These are the rules of `Data.__cat_dim__` and
-`Data.__inc__`; how nodes are counted is that of `Data.num_nodes`.
+Which attribute is joined how is told by its name: columns/graph_attributes.py has the rules.
 """
 
 from __future__ import annotations
@@ -13,65 +11,31 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
+from memload.columns.fields import Field
+from memload.columns.graph_attributes import (
+    COUNTED,
+    GraphBatch,
+    along_last,
+    attributes_of,
+    node_attribute,
+    tells_graphs_apart,
+)
+from memload.columns.ragged_forms import Ragged, row_count
+from memload.columns.storage_terms import where_stored
+from memload.engine.layout import Layout
 from memload.errors import FormatError
-from memload.fields import Field
 from memload.memory.budget import memory
-from memload.ragged_rows.forms import Ragged
-from memload.rows.stored import where_stored
 from memload.sizes import format_size
-
-Attributes = Mapping[str, tuple[torch.dtype | None, tuple[int | None, ...]]]
-
-COUNTED = "num_nodes"
-"""The attribute by which graphs themselves tell how many nodes they have."""
-
-_NODES = ("x", "feat", "pos", "node_type", "n_id")
 
 _UNREMARKABLE = 2**27  # bytes that need not be compared with what is free
 
 
-class GraphBatch(NamedTuple):
-    """Graphs as one graph, without PyTorch Geometric: the nodes of all, and their edges among these.
-
-    Attributes:
-        x: (nodes, *features), or None if graphs have no such attribute.
-        edge_index: int64 or int32 (2, edges), numbers of nodes in the batch, or None.
-        batch: int64 (nodes,), the graph of each node.
-        ptr: int64 (graphs + 1,): graph i has the nodes from ``ptr[i]`` to ``ptr[i + 1]``.
-        edge_attr, y, pos: concatenated along their first axis, or None.
-        others: further attributes by name.
-    """
-
-    x: torch.Tensor | None
-    edge_index: torch.Tensor | None
-    batch: torch.Tensor
-    ptr: torch.Tensor
-    edge_attr: torch.Tensor | None = None
-    y: torch.Tensor | None = None
-    pos: torch.Tensor | None = None
-    others: Mapping[str, torch.Tensor] = MappingProxyType({})
-
-    @property
-    def attributes(self) -> dict[str, Any]:
-        """All that there are, by name."""
-        own = {name: value for name, value in self._asdict().items() if name != "others" and value is not None}
-        return {**own, **self.others}
-
-    @classmethod
-    def of(cls, attributes: Mapping[str, Any]) -> GraphBatch:
-        """Return the batch with these attributes, `batch` and `ptr` among them."""
-        others = dict(attributes)
-        own = {name: others.pop(name, None) for name in cls._fields if name != "others"}
-        return cls(**own, others=others)
-
-
-class Joined(NamedTuple):
+class MergedGraph(NamedTuple):
     """Graphs as one graph.
 
     Attributes:
@@ -93,58 +57,9 @@ class Joined(NamedTuple):
         return GraphBatch.of({name: value for name, value in self.attributes.items() if name != COUNTED})
 
 
-def along_last(name: str) -> bool:
-    """Whether an attribute of this name is concatenated along its last axis, and increased by the nodes before."""
-    return "index" in name or name == "face"
-
-
-def node_attribute(attributes: Attributes) -> str | None:
-    """Return the attribute that says how many nodes a graph has, of these in order; None if none does."""
-    if COUNTED in attributes:
-        return COUNTED
-    arrays = [name for name, (dtype, shape) in attributes.items() if dtype is not None and shape]
-    return next((name for name in arrays if name in _NODES), next((name for name in arrays if "node" in name), None))
-
-
-def tells_graphs_apart(names: Iterable[str]) -> bool:
-    """Whether PyTorch Geometric adds `batch` and `ptr` to graphs with these attributes."""
-    return any(name in ("x", "pos", "edge_index", "face") or "node" in name for name in names)
-
-
 def counts_place(fields: Mapping[Any, Field]) -> str:
     """Return what holds the numbers of nodes of these graphs, for messages; "" if they have no such numbers."""
     return where_stored(fields[COUNTED].column) if COUNTED in fields else ""
-
-
-def attributes_of(fields: Mapping[Any, Field]) -> Attributes:
-    """Return the attributes that fields are, as `check_attributes` takes them."""
-    return {
-        str(name): (None if getattr(field, "text", False) else field.dtype, field.shape)
-        for name, field in fields.items()
-    }
-
-
-def check_attributes(attributes: Attributes) -> None:
-    """Raise ValueError unless graphs with these attributes, of dtype (None: text) and shape, can be joined."""
-    for name, (dtype, shape) in attributes.items():
-        if "batch" in name or name == "ptr":
-            raise ValueError(f"the attribute {name!r} has the name of what batches have: give single graphs")
-        if 0 in shape:
-            raise ValueError(f"the attribute {name!r} has the shape {shape}, and so no elements: leave it out")
-        if dtype is None or not along_last(name):
-            continue
-        if dtype not in (torch.int64, torch.int32):
-            raise ValueError(
-                f"the attribute {name!r} is {dtype}, but its name says that it holds numbers of nodes: expected int64 "
-                "or int32, or another name"
-            )
-        if len(shape) > 2 or (None in shape and shape[-1] is not None):
-            raise ValueError(f"the attribute {name!r} holds numbers of nodes: expected (n,) or (k, n), got {shape}")
-    nodes = node_attribute(attributes)
-    if nodes is None and any(map(along_last, attributes)):
-        raise ValueError("there is no telling how many nodes a graph has: set its num_nodes, or give it an x or a pos")
-    if nodes == COUNTED and attributes[COUNTED] != (torch.int64, ()):
-        raise ValueError("num_nodes is one int for each graph")
 
 
 @dataclass(frozen=True)
@@ -179,36 +94,84 @@ def parts_of(fields: Mapping[Any, Field], *, increased: bool) -> tuple[Part, ...
 
 
 @dataclass(frozen=True)
-class GraphLayout:
-    """A batch of graphs; a `memload.batches.layout.Layout`.
+class GraphCollateOptions:
+    """What `graph_collate` was told of attributes, as the loader of PyTorch Geometric is.
+
+    Attributes:
+        follow: attributes of which a batch has ``NAME_batch`` and ``NAME_ptr`` as well.
+        exclude: attributes that a batch does not have.
+    """
+
+    follow: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, follow_batch: Any, exclude_keys: Any) -> GraphCollateOptions:
+        """Return the choice that these arguments of `graph_collate` are. Raises TypeError if they are no names."""
+        return cls(_names("follow_batch", follow_batch), _names("exclude_keys", exclude_keys))
+
+    def check(self, names: Iterable[str]) -> None:
+        """Raise ValueError if an attribute of a batch would have the name of one that there is already."""
+        known = set(names)
+        for name in known.intersection(self.follow):
+            if f"{name}_ptr" in known:
+                raise ValueError(f"follow_batch: the graphs have an attribute '{name}_ptr' already; rename it")
+
+    def gathered(self, names: Iterable[str], nodes: str | None) -> list[str]:
+        """Return which attributes are needed for a batch: those that it has, and what tells the number of nodes."""
+        known = list(names)
+        needed = [name for name in known if name not in self.exclude or name == nodes]
+        return needed if needed and tells_graphs_apart(needed) == tells_graphs_apart(known) else known
+
+
+def _names(what: str, given: Any) -> tuple[str, ...]:
+    if given is None:
+        return ()
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise TypeError(f"{what} is a list of names of attributes, such as {what}=['x']; got {given!r}")
+    names = tuple(given)
+    if not all(isinstance(name, str) for name in names):
+        raise TypeError(f"{what} is a list of names of attributes; got {names!r}")
+    return names
+
+
+@dataclass(frozen=True)
+class GraphLayout(Layout):
+    """A batch of graphs.
 
     Attributes:
         parts: the attributes in order.
         make: what becomes of the graphs that were joined.
+        choice: which of them batches follow or leave out.
         counts_from: the file that holds the numbers of nodes, for messages; "" if there is none.
     """
 
     parts: tuple[Part, ...]
-    make: Callable[[Joined], Any]
+    make: Callable[[MergedGraph], Any]
     counts_from: str = field(default="", compare=False)
+    choice: GraphCollateOptions = field(default_factory=lambda: GraphCollateOptions())
 
     @functools.cached_property
     def nodes(self) -> str | None:
         """The attribute whose length, or, of `COUNTED`, whose value is the number of nodes; None: graphs have none."""
         return node_attribute({part.name: (part.dtype, part.shape) for part in self.parts})
 
-    @functools.cached_property
-    def increased(self) -> frozenset[str]:
-        """The attributes to which the gather adds the nodes of the graphs before."""
-        return frozenset(part.name for part in self.parts if part.increased)
+    def refuses_cast(self, key: Any) -> str:
+        """Refuse casts of the attributes to which the gather adds the nodes of the graphs before."""
+        if not any(part.increased and part.name == str(key) for part in self.parts):
+            return ""
+        return (
+            "holds numbers of nodes, to which the gather adds those of the graphs before: leave it out of cast=, and "
+            "convert it in batch_transform="
+        )
 
     def build(self, tensors: Iterator[Any]) -> Any:
         """Return the batch of all attributes: of those that differ in length a `memload.Ragged`, of others rows."""
         return self.make(self.joined([next(tensors) for _ in self.parts]))
 
-    def joined(self, taken: Sequence[Any]) -> Joined:
+    def joined(self, taken: Sequence[Any]) -> MergedGraph:
         """Return the graphs of which these are the attributes, in order, as one graph."""
-        graphs, names = _count(taken[0]), [part.name for part in self.parts]
+        graphs, names = row_count(taken[0]), [part.name for part in self.parts]
         none, each = torch.zeros(graphs, dtype=torch.int64, device="cpu"), torch.arange(graphs + 1, device="cpu")
         ptr = self._nodes(taken)
         attributes: dict[str, Any] = {}
@@ -217,6 +180,8 @@ class GraphLayout:
         told: list[int] | None = None
         for part, values in zip(self.parts, taken, strict=True):
             name = part.name
+            if name in self.choice.exclude:
+                continue
             if name == COUNTED:
                 told = values.tolist()
                 attributes[name] = sum(told)
@@ -225,13 +190,16 @@ class GraphLayout:
             attributes[name] = _concatenated(part, values, before)
             slices[name] = values.offsets if isinstance(values, Ragged) else each * part.length
             increments[name] = None if part.dtype is None else before
+            if name in self.choice.follow:
+                ends = slices[name]
+                attributes[f"{name}_batch"], attributes[f"{name}_ptr"] = _repeated(each[:-1], ends), ends.clone()
         if ptr is not None and tells_graphs_apart(names):
             attributes["batch"] = _repeated(each[:-1], ptr)
             attributes["ptr"] = ptr.clone()
-        return Joined(attributes, slices, increments, graphs, told)
+        return MergedGraph(attributes, slices, increments, graphs, told)
 
     def _nodes(self, taken: Sequence[Any]) -> torch.Tensor | None:
-        """Where the nodes of each graph begin and end: int64 (graphs + 1,)."""
+        """Return where the nodes of each graph begin and end: int64 (graphs + 1,)."""
         for part, values in zip(self.parts, taken, strict=True):
             if part.name != self.nodes:
                 continue
@@ -266,19 +234,15 @@ def _check_counts(counts: torch.Tensor, file: str) -> None:
 
 
 def _repeated(numbers: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
-    """Each number as often as there are items between its offset and the next.
+    """Return each number as often as there are items between its offset and the next.
 
     By numpy: torch wakes all of its threads for it, and these cost milliseconds where another process has the cores.
     """
     return torch.from_numpy(np.repeat(numbers.numpy(), np.diff(offsets.numpy())))
 
 
-def _count(values: Any) -> int:
-    return len(values.offsets) - 1 if isinstance(values, Ragged) else len(values)
-
-
 def _concatenated(part: Part, values: Any, before: torch.Tensor) -> Any:
-    """One attribute of all graphs along its axis, increased by the nodes before where that was not done."""
+    """Return one attribute of all graphs along its axis, increased by the nodes before where that was not done."""
     if part.dtype is None:
         return values
     adds = along_last(part.name) and not part.increased

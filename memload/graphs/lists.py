@@ -2,80 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from memload.dtypes import dtype_name
-from memload.graphs.layout import along_last, check_attributes
-from memload.graphs.pyg import own_rule
-from memload.sources.ragged_arrays import ragged
+from memload.columns.graph_attributes import Attribute, AttributeKind, attribute, check_attributes, difference
+from memload.formats.geometric import own_rule
+from memload.formats.graph_list import each_graph
+from memload.formats.ragged_arrays import ragged
+from memload.formats.torch_file import GEOMETRIC
 
-Attribute = torch.Tensor | str
-
-
-@dataclass(frozen=True)
-class Kind:
-    """What an attribute has in common in all graphs.
-
-    Attributes:
-        dtype: of its elements; None for text.
-        shape: of one graph's, with None for the axis along which graphs are joined; () for single numbers.
-    """
-
-    dtype: torch.dtype | None
-    shape: tuple[int | None, ...]
-
-    @classmethod
-    def of(cls, name: str, value: Attribute) -> Kind:
-        """Return the kind of one graph's attribute."""
-        if isinstance(value, str):
-            return cls(None, (None,))
-        if not value.ndim:
-            return cls(value.dtype, ())
-        axis = value.ndim - 1 if along_last(name) else 0
-        return cls(value.dtype, (*value.shape[:axis], None, *value.shape[axis + 1 :]))
-
-    @property
-    def axis(self) -> int:
-        """The axis along which graphs are joined."""
-        return self.shape.index(None) if self.shape else 0
-
-    def __str__(self) -> str:
-        if self.dtype is None:
-            return "a text"
-        if not self.shape:
-            return f"one {dtype_name(self.dtype)}"
-        sides = ", ".join("n" if side is None else str(side) for side in self.shape)
-        return f"{dtype_name(self.dtype)} ({sides}{',' if len(self.shape) == 1 else ''})"
-
-    def joined(self, values: Sequence[Any]) -> Any:
-        """Return the attribute of all graphs, as `memload.from_arrays` and `ShardWriter.append` take it."""
-        if self.dtype is None:
-            return list(values)
-        return ragged(values, axis=self.axis) if self.shape else torch.stack(list(values))
+_OBJECT_BYTES = 1 << 10  # about what a tensor takes beside its values
 
 
-def attribute(name: str, value: Any) -> Attribute:
-    """Return an attribute of a graph as a tensor on the CPU, or a text.
-
-    Raises:
-        TypeError: it is neither, nor a number.
-    """
-    if isinstance(value, bool | int | float):
-        return torch.tensor(value, device="cpu")
-    if isinstance(value, str):
-        return value
-    if type(value) in (torch.Tensor, torch.nn.Parameter) and value.layout == torch.strided:
-        own: torch.Tensor = value.detach().cpu()
-        return own
-    sparse = isinstance(value, torch.Tensor) and value.layout != torch.strided
-    raise TypeError(
-        f"{name} is a {type(value).__name__}{' that is sparse' if sparse else ''}; expected a plain tensor, a number "
-        f"or a text: convert it, or remove it by `del graph.{name}`"
-    )
+def joined_attribute(kind: AttributeKind, values: Sequence[Any]) -> Any:
+    """Return the attribute of all graphs, as `memload.from_arrays` and `ShardWriter.append` take it."""
+    if kind.dtype is None:
+        return list(values)
+    return ragged(values, axis=kind.axis) if kind.shape else torch.stack(list(values))
 
 
 class GraphChecker:
@@ -88,7 +35,7 @@ class GraphChecker:
     def __init__(self, data: type) -> None:
         self._data = data
         self._number = 0
-        self.kinds: dict[str, Kind] = {}
+        self.kinds: dict[str, AttributeKind] = {}
         """The attributes of the first graph, in its order."""
 
     def attributes(self, graph: Any) -> dict[str, Attribute]:
@@ -103,7 +50,7 @@ class GraphChecker:
             found = {name: attribute(name, value) for name, value in graph.stores[0].items()}
         except TypeError as error:
             raise TypeError(f"graph {self._number}: {error}") from None
-        kinds = {name: Kind.of(name, value) for name, value in found.items()}
+        kinds = {name: AttributeKind.of(name, value) for name, value in found.items()}
         if not self._number:
             self._check_first(kinds)
             self.kinds = kinds
@@ -124,7 +71,7 @@ class GraphChecker:
                 "whose attributes are joined by the rules of torch_geometric.data.Data"
             )
 
-    def _check_first(self, kinds: Mapping[str, Kind]) -> None:
+    def _check_first(self, kinds: Mapping[str, AttributeKind]) -> None:
         if not kinds:
             raise ValueError("graph 0 has no attributes")
         try:
@@ -133,26 +80,49 @@ class GraphChecker:
             raise ValueError(f"graph 0: {error}") from None
 
 
-def in_chunks(graphs: Iterable[dict[str, Attribute]], nbytes: int) -> Iterator[dict[str, list[Attribute]]]:
-    """Yield the attributes of graphs that follow each other, of so many bytes together or a little more."""
-    chunk: dict[str, list[Attribute]] = {}
-    size = 0
-    for graph in graphs:
-        for name, value in graph.items():
-            chunk.setdefault(name, []).append(value)
-            size += len(value) if isinstance(value, str) else value.nbytes
-        if size >= nbytes:
-            yield chunk
-            chunk, size = {}, 0
-    if chunk:
-        yield chunk
+class JoinedGraphs:
+    """Takes graphs one by one and joins some of them at a time, attribute by attribute.
+
+    Args:
+        data: the class `torch_geometric.data.Data`.
+        nbytes: of the graphs that are joined at once, with what Python keeps for each of their attributes.
+        take: gets the attributes of some graphs, as `memload.from_arrays` and `ShardWriter.extend` take them.
+
+    Attributes:
+        count: the graphs that came.
+    """
+
+    def __init__(self, data: type, nbytes: int, take: Callable[[dict[str, Any]], None]) -> None:
+        self.count = 0
+        self._checker = GraphChecker(data)
+        self._nbytes, self._take, self._size = nbytes, take, 0
+        self._chunk: dict[str, list[Attribute]] = {}
+
+    def add(self, graph: Any) -> None:
+        """Take a graph; raises as `GraphChecker.attributes`."""
+        for name, value in self._checker.attributes(graph).items():
+            self._chunk.setdefault(name, []).append(value)
+            self._size += _OBJECT_BYTES + (len(value) if isinstance(value, str) else value.nbytes)
+        self.count += 1
+        if self._size >= self._nbytes:
+            self.finish()
+
+    def add_all(self, graphs: Any, *, trust: bool) -> None:
+        """Take the graphs of an iterable, or of a file with a list of them; raises as `each_graph`."""
+        if isinstance(graphs, str | os.PathLike):
+            each_graph(Path(graphs), self.add, {*GEOMETRIC, *_allowed_by_user()}, trust=trust)
+            return
+        for graph in graphs:
+            self.add(graph)
+
+    def finish(self) -> None:
+        """Join the graphs that came last."""
+        chunk, self._chunk, self._size = self._chunk, {}, 0
+        if chunk:
+            self._take({name: joined_attribute(self._checker.kinds[name], values) for name, values in chunk.items()})
 
 
-def difference(kinds: Mapping[str, Kind], first: Mapping[str, Kind]) -> str:
-    """Return what is different in a graph; attributes may come in another order, as in PyTorch Geometric."""
-    if missing := [name for name in first if name not in kinds]:
-        return f"lacks {', '.join(missing)}, which graph 0 has"
-    if more := [name for name in kinds if name not in first]:
-        return f"has {', '.join(more)}, which graph 0 lacks"
-    name = next(name for name, kind in first.items() if kinds[name] != kind)
-    return f"{name} is {kinds[name]}; in graph 0 it is {first[name]}"
+def _allowed_by_user() -> list[str]:
+    """Return the names of what `torch.serialization.add_safe_globals` allows."""
+    found = (one[0] if isinstance(one, tuple) else one for one in torch.serialization.get_safe_globals())
+    return [f"{one.__module__}.{one.__qualname__}" for one in found if hasattr(one, "__qualname__")]

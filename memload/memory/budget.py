@@ -1,9 +1,9 @@
-"""What this process may use: CPUs, memory, disk and pages, as its control groups and limits allow.
+"""Read how many CPUs and how much memory, disk and pages the control groups and limits of this process allow.
 
-The host's figures are not the truth inside a container or under a batch scheduler. Each figure here is the least of
-what the hardware has and what the process's affinity, control groups (versions 1 and 2) and resource limits leave of
-it. Functions that parse take text and return values; functions that read take the file system's root, so that a test
-can hand them a tree of its own.
+The host's figures are wrong inside a container or under a batch scheduler. Each figure here is the smallest of the
+hardware's and those that the process's affinity, control groups (versions 1 and 2) and resource limits allow.
+Functions that parse take text and return values; functions that read take the file system's root, so that a test
+can pass a tree of its own.
 """
 
 from __future__ import annotations
@@ -13,8 +13,11 @@ import os
 import resource
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+from memload.memory.limits import DATA, SLURM, MemoryLimit, group_name, process_limits
+from memload.sizes import format_size
 
 _ROOT = Path("/")
 _NAMES_V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes")
@@ -26,7 +29,7 @@ class Cpus:
 
     Attributes:
         affinity: CPUs that its threads may be scheduled on.
-        quota: CPUs' worth of time that its control groups grant, None without a limit.
+        quota: CPU time that its control groups grant, in CPUs; None without a limit.
     """
 
     affinity: int
@@ -45,31 +48,71 @@ class Memory:
     """Memory in bytes.
 
     Attributes:
-        total: what the machine has.
-        available: what the machine could give now without swapping.
-        limit: the tightest limit of this process's control groups and of its SLURM job, None without one.
-        available_in_limit: what that limit leaves, cache that can be dropped counted as free; None without a limit.
+        total: bytes that the machine has.
+        available: bytes that the machine could give now without swapping.
+        limits: the limits on this process: those of control groups (cache that can be dropped counts as left), of a
+            SLURM job, and of the process itself.
     """
 
     total: int
     available: int
-    limit: int | None
-    available_in_limit: int | None
+    limits: tuple[MemoryLimit, ...] = ()
+
+    @property
+    def tightest(self) -> MemoryLimit | None:
+        """The limit that leaves least; None without one."""
+        return min(self.limits, key=lambda one: one.left, default=None)
 
     @property
     def free(self) -> int:
-        """What this process can still take: near 0, the next large buffer ends it."""
-        return self.available if self.available_in_limit is None else min(self.available, self.available_in_limit)
+        """Bytes that this process can still take; near 0, the next large buffer is refused or ends the process."""
+        return self.free_for(1)
+
+    @property
+    def usable(self) -> int:
+        """Bytes that the processes of this machine, control group and job may have together."""
+        return min([self.total, *(one.nbytes for one in self.limits if not one.of_one_process)])
+
+    @property
+    def free_together(self) -> int:
+        """Bytes that these processes can still take together; the page cache, which they share, is included."""
+        return min([self.available, *(one.left for one in self.limits if not one.of_one_process)])
+
+    def free_for(self, processes: int) -> int:
+        """Return the bytes that each of `processes` can still take, if all take as much."""
+        own = (one.left for one in self.limits if one.of_one_process)
+        return min([self.free_together // processes, *own])
+
+    @property
+    def own(self) -> MemoryLimit | None:
+        """The tightest limit on this process by itself; None without one."""
+        return min((one for one in self.limits if one.of_one_process), key=lambda one: one.left, default=None)
+
+    def together(self) -> Memory:
+        """The same memory without the limits on this process by itself."""
+        return replace(self, limits=tuple(one for one in self.limits if not one.of_one_process))
+
+    def to_share(self) -> Memory:
+        """The same memory, without RLIMIT_DATA, which does not count shared memory and mapped files."""
+        return replace(self, limits=tuple(one for one in self.limits if one.name != DATA))
+
+    @property
+    def described(self) -> str:
+        """The free memory for a message, with the limit that leaves least if that is less than the machine has."""
+        there, found = f"the machine has {format_size(self.total)}", self.tightest
+        if found is None or found.left > self.available:
+            return there
+        return f"{there}, and {found.name} allows {format_size(found.nbytes)}"
 
 
 @dataclass(frozen=True)
 class GroupMemory:
-    """What a control group counts, in bytes.
+    """The memory that a control group counts, in bytes.
 
     Attributes:
-        used: by its processes, page cache included.
-        cache: how much of that is page cache that can be dropped.
-        limit: None without one.
+        used: bytes that its processes use, page cache included.
+        cache: bytes of `used` that are page cache and can be dropped.
+        limit: bytes that the group may use; None without a limit.
     """
 
     used: int
@@ -78,24 +121,24 @@ class GroupMemory:
 
     @property
     def left(self) -> int | None:
-        """What its processes can still take; None without a limit."""
+        """Bytes that its processes can still take; None without a limit."""
         return None if self.limit is None else max(0, self.limit - max(0, self.used - self.cache))
 
 
 @dataclass(frozen=True)
 class MemoryGroup:
-    """A control group that counts memory: its folder, and the version whose names its files have."""
+    """A control group that counts memory: its folder, and the version that decides the names of its files."""
 
     folder: Path
     version: int
 
     def read(self) -> GroupMemory | None:
-        """What it counts now; None where it does not, or cannot be seen."""
+        """Return the group's current figures; None where it counts no memory or is not visible."""
         names = ("memory.max", "memory.current") if self.version == 2 else _NAMES_V1
-        limit, used = (_read(self.folder / name) for name in names)
+        limit, used = (read_text(self.folder / name) for name in names)
         if limit is None and used is None:
             return None
-        stat = parse_memory_stat(_read(self.folder / "memory.stat") or "")
+        stat = parse_memory_stat(read_text(self.folder / "memory.stat") or "")
         prefix = "" if self.version == 2 else "total_"
         cache = stat.get(prefix + "inactive_file", 0) + stat.get(prefix + "active_file", 0)
         return GroupMemory(int(used or 0), cache, parse_limit(limit))
@@ -115,12 +158,12 @@ class HugePages:
 
 
 def cpus(root: Path = _ROOT) -> Cpus:
-    """The CPUs that affinity and control groups leave to this process."""
+    """Return the CPUs that affinity and control groups leave to this process."""
     return Cpus(len(os.sched_getaffinity(0)), cpu_quota(root))
 
 
 def default_threads(world_size: int = 1) -> int:
-    """Threads for one of `world_size` processes that share this machine's CPUs; at least 1.
+    """Return the threads for one of `world_size` processes that share this machine's CPUs; at least 1.
 
     Raises:
         ValueError: `world_size` is below 1.
@@ -131,7 +174,7 @@ def default_threads(world_size: int = 1) -> int:
 
 
 def local_threads() -> int:
-    """Threads for this process, where the environment's LOCAL_WORLD_SIZE says how many share the machine.
+    """Return the threads for this process; the environment's LOCAL_WORLD_SIZE says how many share the machine.
 
     Raises:
         ValueError: LOCAL_WORLD_SIZE is no such number.
@@ -140,7 +183,7 @@ def local_threads() -> int:
 
 
 def local_processes() -> int:
-    """Processes of this program on this machine: the environment's LOCAL_WORLD_SIZE, as torchrun sets it; else 1.
+    """Return this program's processes on this machine: the environment's LOCAL_WORLD_SIZE, as torchrun sets it; else 1.
 
     Raises:
         ValueError: LOCAL_WORLD_SIZE is no such number.
@@ -155,37 +198,48 @@ def local_processes() -> int:
 
 
 def memory(root: Path = _ROOT, job: Mapping[str, str] | None = None) -> Memory:
-    """Memory of the machine, and what the control groups of this process, and its SLURM job, leave of it.
+    """Return the machine's memory, with the limits of this process, its control groups and its SLURM job.
 
     Args:
         root: of the file system.
-        job: the variables in which SLURM says what it granted; default: this process's environment.
+        job: the environment variables of a SLURM job; default: this process's environment.
     """
-    host = parse_meminfo(_read(root / "proc/meminfo") or "")
+    host = parse_meminfo(read_text(root / "proc/meminfo") or "")
     total = host.get("MemTotal", 0)
-    limits = [(limit, left) for limit, left in _memory_limits(root) if limit < total]
+    status = parse_meminfo(read_text(root / "proc/self/status") or "")
     granted = parse_slurm_memory(os.environ if job is None else job)
+    limits = [one for one in _group_limits(root, granted) if one.nbytes < total]
     if granted is not None and granted < total:
-        limits.append((granted, max(0, granted - process_bytes(root))))
-    limit = min((limit for limit, _ in limits), default=None)
-    left = min((left for _, left in limits), default=None)
-    return Memory(total, host.get("MemAvailable", total), limit, left)
+        limits.append(MemoryLimit(SLURM, granted, max(0, granted - _resident(status))))
+    limits += process_limits(read_text(root / "proc/self/limits") or "", status)
+    return Memory(total, host.get("MemAvailable", total), tuple(limits))
 
 
 def process_bytes(root: Path = _ROOT) -> int:
-    """Bytes of this process in memory that no file backs: what it has for itself, and shared memory that it touched."""
-    status = parse_meminfo(_read(root / "proc/self/status") or "")
-    return status.get("RssAnon", 0) + status.get("RssShmem", 0)
+    """Return this process's bytes in memory that no file backs: private memory, and shared memory that it touched."""
+    return _resident(parse_meminfo(read_text(root / "proc/self/status") or ""))
+
+
+def process_is_limited() -> bool:
+    """Return whether this process has its own memory limit (`ulimit -v`, `ulimit -d`); the call takes a microsecond."""
+    kinds = (resource.RLIMIT_AS, resource.RLIMIT_DATA)
+    return any(resource.getrlimit(kind)[0] != resource.RLIM_INFINITY for kind in kinds)
 
 
 def memory_groups(root: Path = _ROOT, process: str = "self") -> Iterator[MemoryGroup]:
-    """The control groups that count the memory of a process, its own first; some may not be visible from here."""
+    """Yield the control groups that count the memory of a process, its own first; some may not be visible from here."""
     yield from (MemoryGroup(folder, 2) for folder in _groups_v2(root, process))
     yield from (MemoryGroup(folder, 1) for folder in _groups_v1(root, "memory", process))
 
 
+def groups_of(root: Path, controller: str) -> Iterator[Path]:
+    """Yield the folders of the control groups above this process: version 2, and version 1 with this controller."""
+    yield from _groups_v2(root)
+    yield from _groups_v1(root, controller)
+
+
 def disk_free(path: str | os.PathLike[str]) -> int:
-    """Free bytes for this user on the file system that holds `path`, or would hold it once it is made."""
+    """Return the bytes free for this user on the file system that holds `path`, or will hold it once it is made."""
     place = Path(path).absolute()
     while not place.exists() and place != place.parent:
         place = place.parent
@@ -193,14 +247,14 @@ def disk_free(path: str | os.PathLike[str]) -> int:
 
 
 def huge_pages(root: Path = _ROOT) -> HugePages:
-    """How the system hands out transparent huge pages; `never` where it does not know them."""
+    """Return how the system hands out transparent huge pages; `never` where it does not support them."""
     base = root / "sys/kernel/mm/transparent_hugepage"
-    size = _read(base / "hpage_pmd_size")
-    return HugePages(parse_choice(_read(base / "enabled") or "[never]"), int(size) if size else 2 << 20)
+    size = read_text(base / "hpage_pmd_size")
+    return HugePages(parse_choice(read_text(base / "enabled") or "[never]"), int(size) if size else 2 << 20)
 
 
 def memlock_limit() -> int | None:
-    """Bytes that this process may lock in memory (and pin for a GPU); None without a limit.
+    """Return the bytes that this process may lock in memory (and pin for a GPU); None without a limit.
 
     Root may lock more than the limit says.
     """
@@ -209,44 +263,44 @@ def memlock_limit() -> int | None:
 
 
 def last_level_cache(root: Path = _ROOT) -> int | None:
-    """Bytes of the cache of the highest level that CPU 0 reads through; None where the system does not say."""
+    """Return the bytes of CPU 0's cache of the highest level; None where the system does not report it."""
     caches = sorted((root / "sys/devices/system/cpu/cpu0/cache").glob("index*"))
-    levels = [(int(_read(c / "level") or 0), parse_size(_read(c / "size") or "0")) for c in caches]
+    levels = [(int(read_text(c / "level") or 0), parse_size(read_text(c / "size") or "0")) for c in caches]
     return max(levels)[1] if levels else None
 
 
 def cpu_quota(root: Path = _ROOT) -> float | None:
-    """CPUs' worth of time that the tightest control group above this process grants; None without a limit."""
-    quotas = [parse_cpu_max(_read(group / "cpu.max") or "max") for group in _groups_v2(root)]
+    """Return the CPU time, in CPUs, that the tightest control group above this process grants; None without a limit."""
+    quotas = [parse_cpu_max(read_text(group / "cpu.max") or "max") for group in _groups_v2(root)]
     for group in _groups_v1(root, "cpu"):
-        quotas.append(parse_cfs(_read(group / "cpu.cfs_quota_us"), _read(group / "cpu.cfs_period_us")))
+        quotas.append(parse_cfs(read_text(group / "cpu.cfs_quota_us"), read_text(group / "cpu.cfs_period_us")))
     return min((quota for quota in quotas if quota is not None), default=None)
 
 
 def parse_cpu_max(text: str) -> float | None:
-    """CPUs granted by a version 2 `cpu.max`: `"150000 100000"` is 1.5, `"max 100000"` no limit."""
+    """Return the CPUs that a version 2 `cpu.max` grants: `"150000 100000"` is 1.5, `"max 100000"` is no limit."""
     quota, _, period = text.strip().partition(" ")
     return None if quota in ("", "max") else int(quota) / int(period or 100_000)
 
 
 def parse_cfs(quota: str | None, period: str | None) -> float | None:
-    """CPUs granted by version 1's quota and period in microseconds; a quota of -1 is no limit."""
+    """Return the CPUs that version 1's quota and period, in microseconds, grant; a quota of -1 is no limit."""
     if quota is None or period is None or int(quota) <= 0:
         return None
     return int(quota) / int(period)
 
 
 def parse_meminfo(text: str) -> dict[str, int]:
-    """Bytes by name of a `/proc/meminfo`."""
+    """Return the bytes by name of a `/proc/meminfo`."""
     rows = (line.split() for line in text.splitlines())
     return {row[0].rstrip(":"): int(row[1]) * 1024 for row in rows if len(row) == 3 and row[2] == "kB"}
 
 
 def parse_slurm_memory(job: Mapping[str, str]) -> int | None:
-    """Bytes that SLURM granted on this machine: SLURM_MEM_PER_NODE, or SLURM_MEM_PER_CPU for SLURM_CPUS_ON_NODE.
+    """Return the bytes that SLURM granted here: SLURM_MEM_PER_NODE, or SLURM_MEM_PER_CPU for SLURM_CPUS_ON_NODE.
 
-    Both count MiB. None outside of a job, where the job may use the whole machine (0), and where the words are no
-    numbers.
+    Both count MiB. The result is None outside of a job, where the job may use the whole machine (0), and where a value
+    is not a number.
 
     Source: https://slurm.schedmd.com/sbatch.html, "Output environment variables".
     """
@@ -261,18 +315,18 @@ def parse_slurm_memory(job: Mapping[str, str]) -> int | None:
 
 
 def parse_memory_stat(text: str) -> dict[str, int]:
-    """Bytes by name of a control group's `memory.stat`."""
+    """Return the bytes by name of a control group's `memory.stat`."""
     rows = (line.split() for line in text.splitlines())
     return {row[0]: int(row[1]) for row in rows if len(row) == 2}
 
 
 def parse_limit(text: str | None) -> int | None:
-    """A limit in bytes; `max` and a missing file are no limit."""
+    """Return a limit in bytes; `max` and a missing file are no limit."""
     return None if text is None or text.strip() in ("", "max") else int(text)
 
 
 def parse_groups(text: str) -> dict[str, str]:
-    """Path by controller of a `/proc/self/cgroup`; the empty controller is version 2's."""
+    """Return the path by controller of a `/proc/self/cgroup`; the empty controller is version 2's."""
     groups = {}
     for line in text.splitlines():
         _, controllers, path = line.split(":", 2)
@@ -281,39 +335,44 @@ def parse_groups(text: str) -> dict[str, str]:
 
 
 def parse_choice(text: str) -> str:
-    """The chosen word of a line such as `always [madvise] never`."""
+    """Return the chosen word of a line such as `always [madvise] never`."""
     return text.partition("[")[2].partition("]")[0]
 
 
 def parse_size(text: str) -> int:
-    """Bytes of a size such as `32768K`, `1M` or `512`."""
+    """Return the bytes of a size such as `32768K`, `1M` or `512`."""
     text = text.strip()
     scale = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(text[-1:], 1)
     return int(text.rstrip("KMG")) * scale
 
 
-def _memory_limits(root: Path) -> Iterator[tuple[int, int]]:
-    """(limit, what is left of it) for each control group above this process that has one."""
+def _resident(status: Mapping[str, int]) -> int:
+    """Return the bytes in memory that no file backs, from the values of a `/proc/PID/status`."""
+    return status.get("RssAnon", 0) + status.get("RssShmem", 0)
+
+
+def _group_limits(root: Path, granted: int | None) -> Iterator[MemoryLimit]:
+    """Yield the limits of the control groups above this process."""
     for group in memory_groups(root):
         found = group.read()
         if found is not None and found.limit is not None and found.left is not None:
-            yield found.limit, found.left
+            yield MemoryLimit(group_name(str(group.folder), found.limit, granted), found.limit, found.left)
 
 
 def _groups_v2(root: Path, process: str = "self") -> Iterator[Path]:
     mount = root / "sys/fs/cgroup"
     if not (mount / "cgroup.controllers").exists():
         mount /= "unified"
-    return _with_ancestors(mount, parse_groups(_read(root / "proc" / process / "cgroup") or "").get(""))
+    return _with_ancestors(mount, parse_groups(read_text(root / "proc" / process / "cgroup") or "").get(""))
 
 
 def _groups_v1(root: Path, controller: str, process: str = "self") -> Iterator[Path]:
-    path = parse_groups(_read(root / "proc" / process / "cgroup") or "").get(controller)
+    path = parse_groups(read_text(root / "proc" / process / "cgroup") or "").get(controller)
     return _with_ancestors(root / "sys/fs/cgroup" / controller, path)
 
 
 def _with_ancestors(mount: Path, group: str | None) -> Iterator[Path]:
-    """The group's folder and those above it. Inside a container only the mount's own root may be visible."""
+    """Yield the group's folder and those above it. Inside a container only the mount's own root may be visible."""
     if group is None:
         return
     place = Path(group.strip("/"))
@@ -321,7 +380,8 @@ def _with_ancestors(mount: Path, group: str | None) -> Iterator[Path]:
         yield mount / level
 
 
-def _read(path: Path) -> str | None:
+def read_text(path: Path) -> str | None:
+    """Return what a file of the system says; None where it cannot be read."""
     try:
         return path.read_text()
     except OSError:

@@ -1,108 +1,170 @@
-"""What cannot fit is refused before it is begun, with the figures."""
+"""Refuse what cannot fit into memory or onto a disk before it begins, with the figures."""
 
 from __future__ import annotations
 
-import os
+import errno
 import threading
+from dataclasses import replace
+from pathlib import Path
 
 from memload._core import RowCache
-from memload.errors import MemorySpaceError
-from memload.memory.budget import Memory, local_processes, memlock_limit, memory, process_bytes
+from memload.errors import DiskSpaceError, MemorySpaceError
+from memload.memory.budget import Memory, disk_free, local_processes, memory, process_bytes
+from memload.memory.limits import MemoryLimit
 from memload.sizes import format_size
 
 MARGIN = 0.05
-"""Of free memory, what stays with everybody else."""
-_LOOK_BYTES, _LOOK_SHARE = 32 << 20, 1 / 64  # that are filled between two looks: the larger of so many, and of all
+"""The share of free memory that is left to other processes."""
+_LOOK_BYTES, _LOOK_SHARE = 32 << 20, 1 / 64  # filled between two checks: the larger of both
 
 
-def free_memory() -> int:
-    """Return what this process can still take, less what caches of all processes that are not full yet will."""
-    return max(0, memory().free - local_processes() * RowCache.unfilled())
+def free_memory(*, shared: bool = False) -> tuple[int, MemoryLimit | None]:
+    """Return the bytes that this program's processes can still take together, and the limit on this process alone.
+
+    Caches that are still filling count as full, in all processes.
+
+    Args:
+        shared: whether the memory will be shared by the processes.
+    """
+    found, unfilled = memory(), RowCache.unfilled()
+    found = found.to_share() if shared else found
+    own = found.own
+    together = max(0, found.free_together - local_processes() * unfilled)
+    return together, None if own is None else replace(own, left=max(0, own.left - unfilled))
 
 
-def check_memory(need: int, what: str, instead: str, free: Memory | None = None, processes: int = 1) -> None:
-    """Raise MemorySpaceError if this process cannot take so many bytes.
+def check_memory(
+    need: int,
+    what: str,
+    instead: str,
+    free: Memory | None = None,
+    processes: int = 1,
+    *,
+    addresses: int = 0,
+    mapped: bool = False,
+) -> None:
+    """Raise MemorySpaceError if this process cannot take `need` bytes.
 
     Args:
         need: bytes.
-        what: that takes them, as the message begins.
-        instead: what to do, as the message ends.
-        free: what there is; None asks the system and the control groups.
-        processes: of this machine that each take as much.
+        what: the start of the message: the thing that takes the bytes.
+        instead: the end of the message: the advice.
+        free: free bytes; None asks the system and its limits.
+        processes: processes of this machine that each take as much.
+        addresses: bytes of address space that it takes, where these are more than `need`.
+        mapped: whether the address space is mapped already and only its pages are missing.
     """
     found, promised = (memory(), RowCache.unfilled()) if free is None else (free, 0)
-    if need * processes + promised <= found.free * (1 - MARGIN):
+    own = None if mapped else found.own
+    taken = max(need, addresses)  # limits on address space count untouched bytes too
+    fits_own = own is None or taken + promised <= own.left * (1 - MARGIN)
+    if fits_own and need * processes + promised <= found.free_together * (1 - MARGIN):
         return
     if processes > 1:
         what = f"{what}, in each of {processes} processes (LOCAL_WORLD_SIZE) {format_size(need)},"
+    if own is not None and not fits_own and taken > need:
+        what = f"{what}, with {format_size(taken)} of addresses,"
     need *= processes
     full = f", {format_size(promised)} of it for caches that are not full yet" if promised else ""
-    of = f", and its control group allows {format_size(found.limit)}" if found.limit is not None else ""
     raise MemorySpaceError(
-        f"{what} takes {format_size(need)}; this process can still take {format_size(found.free)}{full} (the machine "
-        f"has {format_size(found.total)}{of}): {instead}",
+        f"{what} takes {format_size(need)}; this process can still take {format_size(found.free)}{full} "
+        f"({found.described}): {instead}",
         need=need,
         free=found.free,
     )
 
 
 def check_copies(need: int, processes: int, what: str, instead: str, found: Memory | None = None) -> None:
-    """Raise MemorySpaceError if so many processes of this machine can never have so many bytes each.
+    """Raise MemorySpaceError if `processes` of this machine can never have `need` bytes each.
 
-    What is free now is not asked: some of them may have theirs already.
+    Memory that is free now is not considered, because some of the processes may have theirs already.
     """
     here = memory() if found is None else found
-    usable = here.total if here.limit is None else min(here.total, here.limit)
+    usable = here.usable
     if processes * need <= usable:
         return
     raise MemorySpaceError(
         f"{what} takes {format_size(need)} in each of {processes} processes (LOCAL_WORLD_SIZE), "
-        f"{format_size(processes * need)} in all, of {format_size(usable)} that there are: {instead}",
+        f"{format_size(processes * need)} in all, of {format_size(usable)} that there are ({here.described}): "
+        f"{instead}",
         need=processes * need,
         free=here.free,
     )
 
 
 class Filling:
-    """Memory while threads fill it: looks now and then whether the rest still fits, since others may fill theirs, too.
+    """Memory that threads are filling; it checks from time to time whether the rest still fits.
+
+    Other processes may fill theirs meanwhile. A check cannot see the bytes that their threads have begun but not yet
+    touched. So where others are seen to take memory, it leaves them as much as threads have under way here.
 
     Args:
         need: bytes.
-        what: that takes them, as messages begin.
-        instead: what to do, as they end.
+        what: the start of messages: the thing that takes the bytes.
+        instead: the end of messages: the advice.
 
     Raises:
-        MemorySpaceError: they do not fit.
+        MemorySpaceError: the bytes do not fit.
     """
 
     def __init__(self, need: int, what: str, instead: str) -> None:
         self._need, self._what, self._instead = need, what, instead
         self._had, self._each = process_bytes(), max(_LOOK_BYTES, int(_LOOK_SHARE * need))
-        self._begun, self._lock = 0, threading.Lock()
-        check_memory(need, what, instead)
+        self._free = memory().free_together
+        self._begun = self._under_way = self._most_under_way = 0
+        self._lock = threading.Lock()
+        check_memory(need, what, instead, mapped=True)
 
     def begin(self, nbytes: int) -> None:
-        """Count bytes that a thread is about to fill.
+        """Count bytes that a thread is about to fill, until it calls `end`.
 
         Raises:
-            MemorySpaceError: what is not there yet does not fit any more.
+            MemorySpaceError: the bytes that are not filled yet do not fit any more.
         """
         with self._lock:
+            self._under_way += nbytes
+            self._most_under_way = max(self._most_under_way, self._under_way)
             looks_before, self._begun = self._begun // self._each, self._begun + nbytes
             if self._begun // self._each == looks_before:
                 return
-        left = self._need - (process_bytes() - self._had)
-        check_memory(left, f"what is left to be loaded by {self._what}", self._instead)
+        taken = process_bytes() - self._had
+        what, left = f"what is left to be loaded by {self._what}", self._need - taken
+        if self._free - memory().free_together - taken > _LOOK_BYTES:
+            what, left = f"what others may have begun and {what}", left + self._most_under_way
+        check_memory(left, what, self._instead, mapped=True)
+
+    def end(self, nbytes: int) -> None:
+        """Count bytes that a thread has filled or failed to fill."""
+        with self._lock:
+            self._under_way -= nbytes
 
 
-def check_pinned(need: int, what: str) -> None:
-    """Raise MemorySpaceError if so many bytes may not be locked in memory: `ulimit -l`, which root may exceed."""
-    limit = memlock_limit()
-    if limit is None or need <= limit or os.geteuid() == 0:
-        return
-    raise MemorySpaceError(
-        f"{what} locks {format_size(need)} in memory; this process may lock {format_size(limit)} (ulimit -l): raise "
-        "the limit, or leave the memory pageable",
-        need=need,
-        free=limit,
+SPACE_MARGIN = 1.2  # free bytes required for each byte to be written
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def check_space(target: Path, need: int) -> None:
+    """Raise DiskSpaceError unless `need` bytes and a margin are free where `target` is or will be."""
+    free = disk_free(target)
+    if free < need * SPACE_MARGIN:
+        raise DiskSpaceError(
+            f"{target}: {format_size(need)} are to be written and {format_size(need * SPACE_MARGIN)} wanted "
+            f"free for that, but its file system has {format_size(free)}; free some, or write elsewhere",
+            need=need,
+            free=free,
+        )
+
+
+def is_full(error: OSError) -> bool:
+    """Whether the error says that there is no room."""
+    return error.errno in _NO_SPACE
+
+
+def full_disk(target: Path, error: OSError) -> DiskSpaceError:
+    """Return the error to raise for a full disk, once all written files are removed."""
+    free = disk_free(target)
+    return DiskSpaceError(
+        f"{target}: the disk is full ({error.strerror}); what was written is removed, which leaves "
+        f"{format_size(free)} free on its file system",
+        free=free,
     )

@@ -4,6 +4,9 @@
     rising from step to step              results are kept, on a GPU with their graph
     reserved far above what was ever used the allocator's memory is fragmented
     a step up that stays                  one large tensor
+    memload's own memory rises            datasets in RAM are kept
+    shared memory rises, without steps    batches of worker processes are kept
+    results with a graph rise in number   results are kept, however small
     batches without a free slot           the loop keeps batches; where far more is kept than these, results
 
 Pure: nothing is looked at here. Growth is judged where a loop always is at the same point, at the beginning of an epoch
@@ -19,7 +22,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from memload.monitoring.gpu_samples import GpuSample
-from memload.monitoring.kept_graphs import KeptGraphs
+from memload.monitoring.kept_graphs import LOOKS, KeptGraphs
 from memload.monitoring.samples import Sample
 from memload.sizes import format_size
 
@@ -41,6 +44,8 @@ _MOST_LOSSES = 8  # with their graph at one time, of a loop that keeps none
 _WITH_GRAPH = 1.5  # of what kept batches take: from there on there is more to it than batches
 _PAGE, _HUGE_PAGE, _OBJECTS = 4096, 2 * _MB, 16384  # bytes that memory of one batch is rounded up to; its tensors
 
+_RESULTS_A_STEP = 0.25  # with their graph: so many more with each step are kept
+
 Graphs = Callable[[bool], KeptGraphs | None]
 """Tells what results there are with their graph, given whether the run has ended; None: not known yet."""
 
@@ -50,7 +55,7 @@ class Finding:
     """One thing that is about to go wrong.
 
     Attributes:
-        cause: "leak", "results kept", "fragmentation", "large tensor", "batches kept", or "limit".
+        cause: "leak", "results kept", "fragmentation", "large tensor", "batches kept", "own memory", or "limit".
         text: what was seen, what it means and what to do, in a sentence or two.
         place: "host", or a GPU such as "cuda:0".
     """
@@ -74,9 +79,20 @@ class Rise:
         """Bytes per unit of the position."""
         return (self.last - self.first) / (self.end - self.begin)
 
+    def by_steps(self) -> str:
+        """Say how it rises where positions are steps: by how much each, and from what to what."""
+        return (
+            f"by {format_size(self.each)} a step, from {format_size(self.first)} at step {self.begin:.0f} to "
+            f"{format_size(self.last)} at step {self.end:.0f}"
+        )
+
 
 def diagnose(
-    series: Sequence[Sample], *, ended: bool = False, graphs: Graphs = lambda _: KeptGraphs()
+    series: Sequence[Sample],
+    *,
+    ended: bool = False,
+    graphs: Graphs = lambda _: KeptGraphs(),
+    counts: Sequence[tuple[int, int]] = (),
 ) -> list[Finding]:
     """Return what the samples show, in the order of their time; one finding for each cause and place at most.
 
@@ -84,13 +100,17 @@ def diagnose(
         series: the samples.
         ended: whether none will follow, so that what can be said is said.
         graphs: tells what results there are with their graph; asked once batches are kept.
+        counts: how many results with their graph there were between two steps: (step, results), some steps apart.
     """
     if not series:
         return []
     found = [kept_batches(series, ended=ended, graphs=graphs)]
     if found == [None]:  # which would explain the growth
-        found.append(leak(series) or host_results_kept(series))
-    found.append(sudden_step(series, "host", lambda sample: sample.held, series[-1].limit))
+        found.append(_explained(leak(series) or host_results_kept(series), series, graphs, ended))
+        if found == [None, None]:
+            found.append(received_kept(series) or small_results_kept(counts))
+    found.append(own_memory_grows(series))
+    found.append(sudden_step(series, "host", lambda sample: sample.held - sample.own, series[-1].limit))
     for gpu in series[-1].gpus:
         own = _gpu_series(series, gpu.index)
         found.append(gpu_results_kept(own))
@@ -99,8 +119,50 @@ def diagnose(
     return [finding for finding in found if finding is not None]
 
 
+def _explained(grows: Finding | None, series: Sequence[Sample], graphs: Graphs, ended: bool) -> Finding | None:
+    """Return the finding of growth with the objects that the loop keeps; None as long as these are not known."""
+    kept = graphs(ended) if grows is not None else None
+    if grows is None or kept is None:
+        return None
+    figures, _, rest = grows.text.partition(": ")
+    lasts = "".join(rest.partition(". What is free")[1:])
+    if kept.lasting or kept.losses > _MOST_LOSSES:
+        many = f"{kept.results} results are there with their graph, {kept.losses} of them single numbers"
+        advice = "results are kept together with their graph: keep loss.item() or x.detach() instead"
+        return Finding("results kept" if grows.cause != "leak" else "leak", f"{figures}: {many}; {advice}{lasts}")
+    if kept.keeps_batches:
+        return Finding(
+            "batches kept",
+            f"{figures}: of {kept.seen} batches that were looked at, {kept.batches} are still there: the loop keeps "
+            f"batches, or views of them. Keep results (loss.item(), x.detach()) or copies (x.clone()) instead{lasts}",
+        )
+    if _mostly_shared(series):
+        return Finding(
+            "batches kept",
+            f"{figures}, and most of it is shared memory, in which worker processes hand batches over: the loop keeps "
+            f"batches, or views of them. Keep results (loss.item(), x.detach()) or copies (x.clone()) instead{lasts}",
+        )
+    if kept.others:
+        return Finding(
+            grows.cause,
+            f"{figures}: tensors without a graph that one step made were there two steps later ({kept.others} of "
+            f"them): outputs or copies are kept, such as in a list: keep numbers, or write them to a file{lasts}",
+        )
+    return Finding(
+        "leak",
+        f"{figures}. No step that was looked at left a batch or a result behind: what is kept once an epoch (outputs "
+        f"of a validation, copies of weights), a list of numbers, a cache without an end, or a library grows{lasts}",
+    )
+
+
+def _mostly_shared(series: Sequence[Sample]) -> bool:
+    seen = [(one.shared, held) for one in series if (held := one.at_batch or one.at_epoch) is not None]
+    (shared, held), (shared_now, held_now) = seen[0], seen[-1]
+    return 2 * (shared_now - shared) > held_now - held > 0
+
+
 def leak(series: Sequence[Sample]) -> Finding | None:
-    """What is held where epochs begin rises from one to the next. In the first epoch, what lasts is taken once."""
+    """Return the finding that memory rises from epoch to epoch, or None; lasting buffers appear in the first one."""
     begun: dict[int, tuple[Sample, int]] = {}
     steps = last_step = 0
     for one in series:
@@ -110,10 +172,10 @@ def leak(series: Sequence[Sample]) -> Finding | None:
     settled = [one for one, steps in begun.values() if one.epoch > 1 and steps >= _SETTLED]
     points = [(one.epoch, one.at_epoch) for one in settled if one.at_epoch is not None]
     rising = rise(points[-_MOST_EPOCHS:], _HOST_RISE // 4, _LEAST_EPOCHS)
-    if rising is None:
-        return None
     last = series[-1]
     left = max(0.0, (1 - last.share) * last.limit)
+    if rising is None:
+        return None
     return Finding(
         "leak",
         f"memory grows by {format_size(rising.each)} an epoch, from {format_size(rising.first)} in epoch "
@@ -124,36 +186,80 @@ def leak(series: Sequence[Sample]) -> Finding | None:
 
 
 def host_results_kept(series: Sequence[Sample]) -> Finding | None:
-    """What is held between two batches rises from step to step."""
+    """Return the finding that the memory held between two batches rises from step to step, or None."""
     points = [(sample.step, sample.at_batch) for sample in series if sample.at_batch is not None]
     rising = rise(_parts(points, _SETTLED), _HOST_RISE, _PARTS)
     if rising is None:
         return None
     return Finding(
         "results kept",
-        f"memory grows by {format_size(rising.each)} a step, from {format_size(rising.first)} at step "
-        f"{rising.begin:.0f} to {format_size(rising.last)} at step {rising.end:.0f}: results are kept, and those that "
-        "autograd made with their whole graph: keep loss.item() or x.detach() instead; or a list or cache grows",
+        f"memory grows {rising.by_steps()}: results are kept, and those that autograd made with their whole graph: "
+        "keep loss.item() or x.detach() instead; or a list or cache grows",
+    )
+
+
+def received_kept(series: Sequence[Sample]) -> Finding | None:
+    """Return the finding that mapped shared memory rises in a process whose loop reports no steps, or None."""
+    if any(sample.at_batch is not None for sample in series):
+        return None
+    begun = series[0].time
+    points = [(round(1000 * (sample.time - begun)), sample.received) for sample in series]
+    rising = rise(_parts(points), _HOST_RISE, _PARTS)
+    if rising is None:
+        return None
+    return Finding(
+        "batches kept",
+        f"shared memory that this process has mapped grows by {format_size(1000 * rising.each)} a second, from "
+        f"{format_size(rising.first)} to {format_size(rising.last)}. Worker processes hand batches over in such: the "
+        "loop keeps batches, or views of them. Keep results (loss.item(), x.detach()) or copies (x.clone()) instead",
+    )
+
+
+def small_results_kept(counts: Sequence[tuple[int, int]]) -> Finding | None:
+    """Return the finding that each step leaves more results with a graph, though they are small so far, or None."""
+    if len(counts) < LOOKS:
+        return None
+    (begin, first), (end, last) = counts[0], counts[-1]
+    each = (last - first) / (end - begin)
+    slopes = [(b - a) / (y - x) for (x, a), (y, b) in pairwise(counts)]
+    if each < _RESULTS_A_STEP or min(slopes) < each / 2:
+        return None
+    return Finding(
+        "results kept",
+        f"{last} results are there with their graph at step {end}, {first} were at step {begin}, and their number grew "
+        "all the way, so that they are kept, if small so far. They are kept together with their graph: keep "
+        "loss.item() or x.detach() instead",
+    )
+
+
+def own_memory_grows(series: Sequence[Sample]) -> Finding | None:
+    """Return the finding that memload's own memory, without caches that have a budget, rises step by step, or None."""
+    rising = rise(_parts([(one.step, one.own - one.cached) for one in series], _SETTLED), _HOST_RISE, _PARTS)
+    if rising is None:
+        return None
+    return Finding(
+        "own memory",
+        f"memload's own memory grows {rising.by_steps()}: rows of datasets that were loaded into RAM. Let go of "
+        "datasets, and of their loaders, that are no longer needed",
     )
 
 
 def gpu_results_kept(series: Sequence[tuple[Sample, GpuSample]]) -> Finding | None:
-    """What is allocated on a GPU rises from step to step."""
+    """Return the finding that memory allocated on a GPU rises from step to step, or None."""
     points = [(sample.step, _in_tensors(gpu)) for sample, gpu in series]
     rising = rise(_parts(points), _GPU_RISE, _PARTS)
     if rising is None:
         return None
     return Finding(
         "results kept",
-        f"tensors on the GPU grow by {format_size(rising.each)} a step, from {format_size(rising.first)} at step "
-        f"{rising.begin:.0f} to {format_size(rising.last)} at step {rising.end:.0f}: results are kept together with "
-        "their graph, as by `total += loss` or `outputs.append(y)`: use loss.detach() or loss.item(), y.detach()",
+        f"tensors on the GPU grow {rising.by_steps()}: results are kept together with their graph, as by `total += "
+        "loss` or `outputs.append(y)`: use loss.detach() or loss.item(), y.detach()",
         _name(series),
     )
 
 
 def fragmentation(series: Sequence[GpuSample]) -> Finding | None:
-    """What torch keeps reserved is far more than was ever allocated at one time."""
+    """Return the finding that torch reserves far more than was ever allocated at one time, or None."""
     recent = series[-_SPARE_SAMPLES:]
     spare = min(((gpu.reserved or 0) - (gpu.peak or 0) for gpu in recent), default=0)
     last = series[-1] if series else None
@@ -173,7 +279,7 @@ def fragmentation(series: Sequence[GpuSample]) -> Finding | None:
 
 
 def sudden_step(series: Sequence[Sample], place: str, figure: Callable[[Sample], int], limit: int) -> Finding | None:
-    """A figure rises from one step to the next, by far more than before, and stays there."""
+    """Return the finding that a figure rises from one step to the next, by far more than before, and stays there."""
     series = _by_step(series)
     values = [figure(sample) for sample in series]
     least = max(_SUDDEN_BYTES, int(_SUDDEN_SHARE * limit))
@@ -194,7 +300,7 @@ def sudden_step(series: Sequence[Sample], place: str, figure: Callable[[Sample],
 
 
 def _by_step(series: Sequence[Sample]) -> Sequence[Sample]:
-    """The last sample of each step: to fill a large tensor may take longer than from one look to the next."""
+    """Return the last sample of each step: filling a large tensor may take longer than the interval of samples."""
     last = [one for one, following in pairwise(series) if one.step != following.step]
     return [*last, series[-1]]
 
@@ -209,31 +315,31 @@ def kept_batches(
     first = next((one for one in series if _finds_no_slots(one, last)), None)
     if first is None:
         return None
-    turns = [one for one in series if one.at_batch is not None and one.step >= _UNDER_WAY]
-    since = last.fresh_at_batch - turns[0].fresh_at_batch if turns else 0
+    ticks = [one for one in series if one.at_batch is not None and one.step >= _UNDER_WAY]
+    since = last.fresh_at_batch - ticks[0].fresh_at_batch if ticks else 0
     if last.at_batch is not None and since < _KEPT_BATCHES and not ended:
         return None  # a few looks later it is known what else is kept
     each = last.bytes_out / last.batches
-    beside = _beside_batches(turns[0], last, each) if turns else 0
-    if beside:
-        return Finding(
-            "results kept",
-            f"memory grew by {format_size(beside)} between step {turns[0].step} and {last.step}, far more than batches "
-            f"of {format_size(each)} take that found every slot taken: results are kept, with their whole graph and "
-            "the batch that each was made of: keep loss.item() or x.detach() instead; or a list or cache grows",
-        )
     batches, fresh = last.batches - first.batches, last.fresh_batches - first.fresh_batches
     grown = last.held - first.held
     more = f", and memory grew by {format_size(grown)} meanwhile" if grown > _HOST_RISE // 4 else ""
     kept = graphs(ended)
     if kept is None:
         return None  # some steps later it is known
+    beside = _beside_batches(ticks[0], last, each) if ticks else 0
+    if beside and kept.lasting:
+        return Finding(
+            "results kept",
+            f"memory grew by {format_size(beside)} between step {ticks[0].step} and {last.step}, far more than batches "
+            f"of {format_size(each)} take that found every slot taken: {kept.results} results are kept, with their "
+            "whole graph and the batch that each was made of: keep loss.item() or x.detach() instead",
+        )
     if kept.lasting or kept.results >= _RESULTS_SHARE * fresh or kept.losses > _MOST_LOSSES:
         return Finding(
             "results kept",
             f"{kept.results} results are kept with their graph, and each with the batch that it was made of: {fresh} "
             f"of {batches} batches of {format_size(each)} found every slot taken{more}. Keep loss.item() or x.detach() "
-            "instead",
+            "instead; if they wait for one backward pass, memload.accumulate keeps none, or give depth= their number",
         )
     return Finding(
         "batches kept",
@@ -244,7 +350,7 @@ def kept_batches(
 
 
 def _with_loaders(series: Sequence[Sample]) -> Sequence[Sample]:
-    """The samples up to the last one before loaders were gone, whose counters go with them."""
+    """Return the samples up to the last one before loaders were gone, whose counters go with them."""
     most = max(one.batches for one in series)
     return series[: max(k for k, one in enumerate(series) if one.batches == most) + 1]
 
@@ -255,7 +361,7 @@ def _finds_no_slots(first: Sample, last: Sample) -> bool:
 
 
 def _beside_batches(first: Sample, last: Sample, each: float) -> int:
-    """By how much memory grew between two turns of the loop, if that is far more than the batches kept take; else 0."""
+    """By how much memory grew between two ticks of the loop, if that is far more than the batches kept take; else 0."""
     grown = (last.at_batch or 0) - (first.at_batch or 0)
     page = _PAGE if each < _HUGE_PAGE else _HUGE_PAGE
     kept = (last.fresh_at_batch - first.fresh_at_batch) * (-(-each // page) * page + _OBJECTS)
@@ -289,12 +395,12 @@ def _gpu_series(series: Iterable[Sample], index: int) -> list[tuple[Sample, GpuS
 
 
 def _in_tensors(gpu: GpuSample) -> int:
-    """What is allocated; at the beginning of a step if that is known, since it is alike in all steps."""
+    """Return what is allocated; at the beginning of a step if that is known, since it is alike in all steps."""
     return (gpu.allocated or 0) if gpu.at_batch is None else gpu.at_batch
 
 
 def _alone(series: Sequence[tuple[Sample, GpuSample]]) -> tuple[list[Sample], str, Callable[[Sample], int]]:
-    """The samples with a GPU, its name, and what is in its tensors."""
+    """Return the samples with a GPU, its name, and what is in its tensors."""
     by_time = {sample.time: _in_tensors(gpu) for sample, gpu in series}
     return [sample for sample, _ in series], _name(series), lambda sample: by_time[sample.time]
 

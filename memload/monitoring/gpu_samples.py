@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from memload.gpu.memory import parse_memory
+from memload.device.memory import parse_memory
 
 
 @dataclass(frozen=True)
@@ -21,15 +21,15 @@ class GpuSample:
     """The memory of one GPU at one moment, in bytes; None: not known.
 
     Attributes:
-        index: its number, as torch counts the visible ones; for other processes, as NVML counts.
-        total: what it has.
-        free: what the driver could give.
-        allocated: of live tensors of this process.
-        reserved: what torch's allocator took from the driver for them and for tensors to come.
-        peak: the most that was allocated at one time since the peaks were reset.
-        at_batch: what was allocated when the loop last asked for a batch: always at the same point of a step.
-        own: what the driver counts for the process and its children, contexts included.
-        others: what it counts for all other processes.
+        index: its number among the GPUs visible to torch; for other processes, its number in NVML.
+        total: its memory.
+        free: the bytes that the driver could allocate.
+        allocated: bytes of live tensors of this process.
+        reserved: the bytes that torch's allocator took from the driver for present and future tensors.
+        peak: the most bytes allocated at one time since the peaks were reset.
+        at_batch: the bytes allocated when the loop last asked for a batch: always at the same point of a step.
+        own: the driver's count for the process and its children, contexts included.
+        others: the driver's count for all other processes.
     """
 
     index: int
@@ -44,7 +44,7 @@ class GpuSample:
 
     @property
     def share(self) -> float:
-        """The share of it that is in use; memory that torch keeps cached for later tensors counts as free."""
+        """The share of `total` that is in use; memory that torch keeps cached for later tensors counts as free."""
         cached = (self.reserved or 0) - (self.allocated or 0)
         return 1 - (self.free + max(0, cached)) / max(1, self.total)
 
@@ -54,7 +54,7 @@ Split = tuple[int | None, int | None]
 
 
 def split(used: Mapping[int, int | None], family: Collection[int]) -> Split:
-    """What processes take of a GPU, as (of the family, of the others).
+    """Return what processes take of a GPU, as (of the family, of the others).
 
     Args:
         used: bytes by process, as NVML lists them; None where it does not know.
@@ -87,14 +87,14 @@ class Nvml:
         return cls(pynvml)
 
     def used_by(self, uuid: str) -> dict[int, int | None]:
-        """Bytes by process on one GPU; empty where that is not told."""
+        """Return bytes by process on one GPU; empty if the driver does not report them."""
         try:
             return self._processes(self._nvml.nvmlDeviceGetHandleByUUID(uuid))
         except self._nvml.NVMLError:
             return {}
 
     def samples(self, family: Collection[int]) -> list[GpuSample]:
-        """What each GPU holds on which one of these processes has memory."""
+        """Return what each GPU holds on which one of these processes has memory."""
         found = []
         with contextlib.suppress(self._nvml.NVMLError):
             for index in range(self._nvml.nvmlDeviceGetCount()):
@@ -111,7 +111,7 @@ class Nvml:
 
 
 @dataclass(frozen=True)
-class Turn:
+class GpuTick:
     """What the loop's own thread saw of a GPU between two batches, in bytes: always at the same point of a step."""
 
     allocated: int
@@ -119,55 +119,55 @@ class Turn:
     total: int
 
 
-def turns_now() -> dict[int, Turn]:
-    """What this thread sees now of each GPU on which torch has memory in this process.
+def ticks_now() -> dict[int, GpuTick]:
+    """Return what this thread sees now of each GPU on which torch has memory in this process.
 
     For the loop's own thread, between two batches: the driver is asked, which another thread must not do while this one
     captures a CUDA graph.
     """
-    return {index: Turn(torch.cuda.memory_allocated(index), *torch.cuda.mem_get_info(index)) for index in _used()}
+    return {index: GpuTick(torch.cuda.memory_allocated(index), *torch.cuda.mem_get_info(index)) for index in _used()}
 
 
-def own_samples(turns: Mapping[int, Turn] | None, by_driver: Mapping[int, Split]) -> list[GpuSample]:
-    """What each GPU holds on which torch has memory in this process; nothing as long as CUDA has not been started.
+def own_samples(ticks: Mapping[int, GpuTick] | None, by_driver: Mapping[int, Split]) -> list[GpuSample]:
+    """Return a sample of each GPU on which torch has memory in this process; none before CUDA was started.
 
     Args:
-        turns: what the loop last saw between two batches; None if there is no loop: then the driver is asked here.
+        ticks: what the loop last saw between two batches; None if there is no loop: then the driver is asked here.
         by_driver: what the driver counts, by GPU.
     """
     found = []
     for index in _used():
-        turn = (turns_now() if turns is None else turns).get(index)
-        if turn is not None:
+        tick = (ticks_now() if ticks is None else ticks).get(index)
+        if tick is not None:
             stats = torch.cuda.memory_stats(index)
-            found.append(gpu_sample(index, turn, stats, by_driver.get(index, (None, None)), turns is not None))
+            found.append(gpu_sample(index, tick, stats, by_driver.get(index, (None, None)), ticks is not None))
     return found
 
 
 def gpu_sample(
-    index: int, turn: Turn, stats: Mapping[str, Any], counted: Split, between_batches: bool = True
+    index: int, tick: GpuTick, stats: Mapping[str, Any], counted: Split, between_batches: bool = True
 ) -> GpuSample:
-    """Return a sample of what a turn saw, of `torch.cuda.memory_stats`, and of what the driver counts."""
-    own = parse_memory(index, "", (turn.free, turn.total), stats).own
-    at_batch = turn.allocated if between_batches else None
+    """Return a sample of what a tick saw, of `torch.cuda.memory_stats`, and of what the driver counts."""
+    own = parse_memory(index, "", (tick.free, tick.total), stats).own
+    at_batch = tick.allocated if between_batches else None
     figures = (own.allocated, own.reserved, own.peak_allocated, at_batch, *counted)
-    return GpuSample(index, turn.total, turn.free, *figures)
+    return GpuSample(index, tick.total, tick.free, *figures)
 
 
 def counted_by_driver(nvml: Nvml | None, family: Collection[int]) -> dict[int, Split]:
-    """What the driver counts for the family and for others, on each GPU on which torch has memory in this process."""
+    """Return the driver's counts for the family and for others, on each GPU on which torch has memory here."""
     return {} if nvml is None else {index: split(nvml.used_by(_uuid(index)), family) for index in _used()}
 
 
 def _used() -> list[int]:
-    """The GPUs on which torch has memory; asking others for what is free would start a context there."""
+    """Return the GPUs on which torch has memory; asking others for what is free would start a context there."""
     if not _running():
         return []
     return [index for index in range(torch.cuda.device_count()) if torch.cuda.memory_reserved(index)]
 
 
 def _running() -> bool:
-    """Whether this process has started CUDA; looking does not start it."""
+    """Return whether this process has started CUDA; looking does not start it."""
     running: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     return running
 

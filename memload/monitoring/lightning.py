@@ -1,6 +1,6 @@
-"""The monitor as a callback of Lightning's Trainer.
+"""A callback of Lightning's Trainer that runs a monitor.
 
-Lightning is imported when the callback is asked for: `lightning`, or `pytorch_lightning` where only that is in use.
+Lightning is imported when the callback is made: `lightning`, or `pytorch_lightning` if only that is in use.
 """
 
 from __future__ import annotations
@@ -59,17 +59,17 @@ def _class() -> Any:
             self._logged = 0.0  # the time of the last sample that was
 
         def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:  # noqa: ARG002
-            """Start."""
+            """Start the monitor, unless it is running already."""
             if not self.monitor.running:
                 self.monitor.start()
                 self._started = True
 
         def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:  # noqa: ARG002
-            """Tell step and epoch; the place where ``stop_at`` stops."""
+            """Report step and epoch to the monitor, which raises the error of ``stop_at`` here."""
             self.monitor.mark(trainer.global_step, trainer.current_epoch)
 
         def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:  # noqa: ARG002
-            """Send the newest sample to the loggers, if there is one since the last."""
+            """Send the newest sample to the loggers, unless it was sent before."""
             sample = self.monitor.latest
             if self._log_metrics and sample is not None and sample.time > self._logged:
                 self._logged = sample.time

@@ -12,14 +12,13 @@ _TREND_SECONDS = 60.0
 
 
 def screen(series: Sequence[Sample], command: str, width: int) -> list[str]:
-    """What a terminal of so many columns shows after the latest of some samples."""
+    """Return what a terminal of so many columns shows after the latest of some samples."""
     now = series[-1]
-    pss = "not permitted" if now.pss is None else format_size(now.pss)
     lines = [
         f"{command[: width - 1]}",
         f"held     {format_size(now.held):>9}   {trend(series)}   {bar(now.share, 20)} {now.share:.0%} of "
         f"{format_size(now.limit)} taken",
-        f"RSS      {format_size(now.rss):>9}   PSS {pss}   processes {now.processes}",
+        f"RSS      {format_size(now.rss):>9}   PSS {_pss(now)}   processes {now.processes}",
         f"cache    {format_size(now.page_cache):>9}   available {format_size(now.available)}"
         + ("" if now.group_used is None else f"   control group {format_size(now.group_used)}"),
     ]
@@ -34,9 +33,9 @@ def screen(series: Sequence[Sample], command: str, width: int) -> list[str]:
 
 
 def line(series: Sequence[Sample]) -> str:
-    """The latest sample as one line, for output that is not a terminal."""
+    """Return the latest sample as one line, for output that is not a terminal."""
     now = series[-1]
-    pss = "" if now.pss is None else f" PSS {format_size(now.pss)}"
+    pss = "" if now.pss is None else f" PSS {_pss(now)}"
     gpus = "".join(f" GPU{gpu.index} {format_size(gpu.own or 0)}" for gpu in now.gpus)
     return (
         f"{now.time - series[0].time:8.1f} s  held {format_size(now.held)} RSS {format_size(now.rss)}{pss} "
@@ -45,7 +44,7 @@ def line(series: Sequence[Sample]) -> str:
 
 
 def trend(series: Sequence[Sample]) -> str:
-    """How what is held changed within the last minute, per minute."""
+    """Return how what is held changed within the last minute, per minute."""
     now = series[-1]
     first = next(sample for sample in series if sample.time >= now.time - _TREND_SECONDS)
     seconds = now.time - first.time
@@ -56,15 +55,22 @@ def trend(series: Sequence[Sample]) -> str:
 
 
 def bar(share: float, width: int) -> str:
-    """A share from 0 to 1 as a bar."""
+    """Return a share from 0 to 1 as a bar."""
     full = round(min(1.0, max(0.0, share)) * width)
     return f"[{'#' * full}{'.' * (width - full)}]"
 
 
 def curve(values: Sequence[int], width: int) -> str:
-    """The latest values as blocks of different heights, the least the lowest; flat where they hardly differ."""
+    """Return the latest values as blocks of different heights, the least the lowest; flat where they hardly differ."""
     shown = values[-max(1, width) :]
     low, high = min(shown), max(shown)
     if high - low <= 0.01 * high:
         return _BLOCKS[1] * len(shown)
     return "".join(_BLOCKS[1 + (value - low) * (len(_BLOCKS) - 2) // (high - low)] for value in shown)
+
+
+def _pss(now: Sample) -> str:
+    """PSS, and how long ago it was taken if that is not the moment of the other figures."""
+    if now.pss is None:
+        return "not permitted"
+    return format_size(now.pss) + (f" ({now.pss_age:.0f} s ago)" if now.pss_age >= 0.5 else "")

@@ -1,22 +1,26 @@
-"""How full memory may become: the marks `warn_at` and `stop_at`."""
+"""The limits `warn_at` and `stop_at` on the use of memory."""
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
+from memload.memory.budget import parse_slurm_memory
+from memload.memory.limits import group_name
 from memload.monitoring.diagnosis import Finding
 from memload.monitoring.samples import Sample
 from memload.sizes import format_size, parse_size
 
+_OWN_SHARE = 0.05  # of what is held: from there on it is said what is memload's own
 _LEAST_BYTES = 1000  # a smaller number is a share, or a mistake
 
 
 @dataclass(frozen=True)
 class Mark:
-    """A share of what the process may use, on the host and on each GPU, or bytes that it holds itself.
+    """A limit: a share of the memory that the process may use, on the host and each GPU, or bytes that it holds.
 
     Attributes:
-        name: of the argument that set it.
+        name: the name of the argument that set it.
         share: from 0 to 1; None for a mark in bytes.
         nbytes: None for a share.
     """
@@ -52,11 +56,11 @@ class Mark:
             raise ValueError(f'{name} is a share such as 0.9, or a size such as "12GB"; got {value!r}') from error
 
     def passed(self, sample: Sample) -> list[Finding]:
-        """Return where a sample is at the mark or above it."""
+        """Return a finding for each place at which a sample reaches the limit."""
         if self.nbytes is not None:
             if sample.held < self.nbytes:
                 return []
-            text = f"this process and its children hold {format_size(sample.held)}, which is {self._said()}"
+            text = f"{_holding(sample)}, which is {self._said()}"
             return [Finding("limit", text)]
         found = []
         if sample.share >= (self.share or 0):
@@ -75,8 +79,17 @@ class Mark:
 
 
 def _host(sample: Sample) -> str:
-    limited = sample.group_limit is not None and sample.group_limit < sample.total
-    return (
-        f"{sample.share:.1%} of the {format_size(sample.limit)} of {'the control group' if limited else 'the machine'} "
-        f"are taken; this process and its children hold {format_size(sample.held)}"
-    )
+    what = "the machine"
+    if sample.group_limit is not None and sample.group_limit < sample.total:
+        what = group_name("", sample.group_limit, parse_slurm_memory(os.environ))
+    return f"{sample.share:.1%} of the {format_size(sample.limit)} of {what} are taken; {_holding(sample)}"
+
+
+def _holding(sample: Sample) -> str:
+    """Return a clause that says how much the program holds, and how much of that is memload's own."""
+    own = min(sample.own, sample.held)
+    held = f"this process and its children hold {format_size(sample.held)}"
+    if own < _OWN_SHARE * sample.held:
+        return held
+    cached = f", {format_size(sample.cached)} of it caches that a smaller cache_bytes= bounds" if sample.cached else ""
+    return f"{held} (of which {format_size(own)} are memload's own caches and rows in RAM{cached})"

@@ -1,4 +1,4 @@
-"""The monitor: looks at memory while a program runs, and says early what is about to go wrong."""
+"""`Monitor`: observes memory while a program runs, and warns early of problems that build up."""
 
 from __future__ import annotations
 
@@ -23,31 +23,32 @@ _LEAST_INTERVAL = 0.01
 
 
 class Monitor:
-    """Samples memory from a thread of its own, and warns once of each problem that builds up, with its cause.
+    """A monitor that samples memory in a thread of its own, and warns once of each problem, with its cause.
 
     Within ``with``, it samples this process and its children, its control group, the machine, the GPUs that it uses and
-    its FastLoaders, which it finds by itself. See docs/monitor.md for what it warns of.
+    its FastLoaders, which it finds by itself. docs/monitor.md lists the problems that it warns of.
 
     Args:
         interval: seconds between two samples. A sample takes less than a millisecond; figures that take longer, for
-            large processes, are sampled more rarely. In all, that is below 0.5 % of one core at the default.
-        warn_at: how full memory may become before it warns: a share from 0 to 1 of what this process may use (control
-            group or machine, and each GPU), or what it and its children may hold, such as "12GB". None: no warning.
-        stop_at: the same, for raising ``MemoryStopError`` in the loop: when the next batch is asked of a FastLoader,
-            or by ``mark``. It is raised once.
+            large processes, are sampled more rarely. All samples together take below 0.5 % of one core at the default.
+        warn_at: the use of memory from which it warns: a share from 0 to 1 of the memory that this process may use
+            (control group or machine, and each GPU), or bytes that it and its children hold, such as "12GB". None: no
+            warning.
+        stop_at: the use of memory, given likewise, at which ``MemoryStopError`` is raised in the loop, once: when it
+            asks a FastLoader for the next batch, or by ``mark``.
         log: a path, to which samples and warnings are appended as JSON, one object a line; a ``TensorBoardLog`` or
             ``MLflowLog``; or several of these.
         on_warn: called with each ``Finding`` in the monitor's thread. An exception that it raises becomes a warning,
             except for ``sys.exit()``, which is raised in the loop at its next batch. Or "shrink": loaders, caches of
-            the hybrid tier and, if the finding is about a GPU, torch's cache on it give memory back.
+            the hybrid tier and, if the finding is about a GPU, torch's cache on it free memory.
         empty_cache_every: the number of batches after each of which ``torch.cuda.empty_cache()`` is called, between
-            two batches. It waits for the GPU, and memory must be asked of the driver again; docs/monitor.md says when
-            that helps.
+            two batches. The call waits for the GPU, and torch must request memory from the driver again;
+            docs/monitor.md says when that helps.
         show: whether the summary is printed to standard error at the end; None: yes.
 
     Raises:
         ValueError: an argument is out of range.
-        TypeError: an argument is of another kind.
+        TypeError: an argument has a wrong type.
 
     Example:
         >>> import memload, torch
@@ -103,12 +104,12 @@ class Monitor:
 
     @property
     def running(self) -> bool:
-        """Whether it is sampling now; False in a child of the process in which it was started."""
+        """Whether the monitor is sampling now; False in a child of the process in which it was started."""
         return self._watching is not None and self._watching.running
 
     @property
     def samples(self) -> list[Sample]:
-        """The samples of the latest run: all of the newest 2,048, and a part of the older ones."""
+        """The samples of the latest run: the newest 2,048, and a part of the older ones."""
         return list(self._watching.series) if self._watching else []
 
     @property
@@ -118,7 +119,7 @@ class Monitor:
 
     @property
     def findings(self) -> list[Finding]:
-        """The problems that were warned of in the latest run."""
+        """The problems of which the monitor warned in the latest run."""
         return list(self._watching.findings) if self._watching else []
 
     @property
@@ -130,7 +131,7 @@ class Monitor:
         """Start sampling; `with` calls this at its beginning, and `stop` at its end.
 
         Raises:
-            RuntimeError: it is running already.
+            RuntimeError: the monitor is running already.
             OSError: the log cannot be opened.
         """
         if self.running:
@@ -140,7 +141,7 @@ class Monitor:
         atexit.register(self.stop)
 
     def stop(self) -> None:
-        """Take a last sample, end the thread, print the summary. May be called twice; called at exit by itself."""
+        """Take a last sample, end the thread, and print the summary; it may be called twice, and runs at exit."""
         if not self.running or self._watching is None:
             return
         watching = self._watching
@@ -154,10 +155,10 @@ class Monitor:
                 note(str(self._summary), self._show)
 
     def mark(self, step: int | None = None, epoch: int = 0) -> None:
-        """Report the position of the loop; to be called once a step in loops without a FastLoader.
+        """Report the position of the loop; loops without a FastLoader call it once in each step.
 
-        It is also where ``stop_at`` is raised and the GPU's cache is emptied. Does nothing in a child process, or while
-        the monitor is not running.
+        It also raises the error of ``stop_at`` and empties the GPU's cache. It does nothing in a child process, or
+        while the monitor is not running.
 
         Args:
             step: number of the step; None: one more than at the last call.
@@ -170,7 +171,7 @@ class Monitor:
             self._watching.mark(step, epoch)
 
     def plot(self, path: str | os.PathLike[str]) -> Path:
-        """Draw the latest run, as far as it has come, as a PNG, and return its path.
+        """Draw the latest run up to now as a PNG file at `path`, and return the path.
 
         Raises:
             ImportError: matplotlib is not installed; the extra `monitor` brings it.
@@ -181,7 +182,7 @@ class Monitor:
         return plot_run(self.samples, [], path)
 
     def lightning_callback(self, log_metrics: bool = True) -> Any:
-        """Return a callback for Lightning's Trainer: it starts this monitor, tells it steps and epochs, and stops it.
+        """Return a callback for Lightning's Trainer that starts this monitor, reports steps and epochs, and stops it.
 
         Args:
             log_metrics: whether the figures also go to the loggers of the trainer.

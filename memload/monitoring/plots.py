@@ -1,4 +1,4 @@
-"""A monitor's run as a picture."""
+"""A monitor's run as a plot."""
 
 from __future__ import annotations
 

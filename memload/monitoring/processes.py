@@ -19,7 +19,7 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 @dataclass(frozen=True)
-class Resident:
+class ResidentPages:
     """Pages of one process that are in memory, in bytes.
 
     Attributes:
@@ -39,34 +39,37 @@ class Proportional:
     Attributes:
         pss: all of them.
         held: those that no file backs, shared memory included; None where the kernel does not tell them apart.
+        shared: of `held`, shared memory that they have touched.
     """
 
     pss: int
     held: int | None
+    shared: int = 0
 
     def __add__(self, other: Proportional) -> Proportional:
         both = None if self.held is None or other.held is None else self.held + other.held
-        return Proportional(self.pss + other.pss, both)
+        return Proportional(self.pss + other.pss, both, self.shared + other.shared)
 
 
-def parse_statm(text: str) -> Resident:
-    """What a `/proc/PID/statm` says; of a process that has just ended, nothing."""
+def parse_statm(text: str) -> ResidentPages:
+    """Return what a `/proc/PID/statm` says; of a process that has just ended, nothing."""
     numbers = [int(word) * _PAGE for word in text.split()[:3]]
     if len(numbers) < 3:
-        return Resident(0, 0)
+        return ResidentPages(0, 0)
     _, resident, shared = numbers
-    return Resident(resident, max(0, resident - shared))
+    return ResidentPages(resident, max(0, resident - shared))
 
 
 def parse_smaps_rollup(text: str) -> Proportional:
-    """What a `/proc/PID/smaps_rollup` says; of a process that has just ended, nothing."""
+    """Return what a `/proc/PID/smaps_rollup` says; of a process that has just ended, nothing."""
     sizes = parse_meminfo(text)
-    held = sizes["Pss_Anon"] + sizes.get("Pss_Shmem", 0) if "Pss_Anon" in sizes else None
-    return Proportional(sizes.get("Pss", 0), 0 if not sizes else held)
+    shared = sizes.get("Pss_Shmem", 0)
+    held = sizes["Pss_Anon"] + shared if "Pss_Anon" in sizes else None
+    return Proportional(sizes.get("Pss", 0), 0 if not sizes else held, shared)
 
 
 def family(pid: int, proc: Path = PROC) -> list[int]:
-    """The process and all its living descendants; empty if it is gone."""
+    """Return the process and all its living descendants; empty if it is gone."""
     if not (proc / str(pid)).exists():
         return []
     found, waiting = {pid: None}, [pid]
@@ -77,14 +80,14 @@ def family(pid: int, proc: Path = PROC) -> list[int]:
     return list(found)
 
 
-def resident(pids: Iterable[int], proc: Path = PROC) -> dict[int, Resident]:
-    """What each process that can be read has in memory."""
+def resident(pids: Iterable[int], proc: Path = PROC) -> dict[int, ResidentPages]:
+    """Return what each process that can be read has in memory."""
     texts = {pid: _read(proc / str(pid) / "statm") for pid in pids}
     return {pid: parse_statm(text) for pid, text in texts.items() if text}
 
 
 def proportional(pids: Iterable[int], proc: Path = PROC) -> Proportional | None:
-    """What the processes have in memory together; None if none of them may be looked at.
+    """Return what the processes have in memory together; None if none of them may be looked at.
 
     The kernel walks through all their pages for it: some 20 ms for each GB on small pages.
     """
@@ -94,7 +97,7 @@ def proportional(pids: Iterable[int], proc: Path = PROC) -> Proportional | None:
 
 
 def command_of(pid: int, proc: Path = PROC) -> str:
-    """The command line of a process, or its short name; empty if it is gone."""
+    """Return the command line of a process, or its short name; empty if it is gone."""
     line = (_read(proc / str(pid) / "cmdline") or "").replace("\0", " ").strip()
     return line or (_read(proc / str(pid) / "comm") or "").strip()
 

@@ -1,4 +1,4 @@
-"""One look at the memory of a process, of its control group, of the machine and of its loaders."""
+"""Samples of the memory of a process, of its control group, of the machine and of its loaders."""
 
 from __future__ import annotations
 
@@ -11,46 +11,59 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from memload.engine import attendants
 from memload.memory.budget import MemoryGroup, disk_free, memory_groups, parse_meminfo
-from memload.monitoring import loops
-from memload.monitoring.gpu_samples import GpuSample, Nvml, Turn, counted_by_driver, own_samples
-from memload.monitoring.pacing import Paced
-from memload.monitoring.processes import Proportional, Resident, family, proportional, resident
-from memload.monitoring.row_caches import KnownCaches
+from memload.monitoring.gpu_samples import GpuSample, GpuTick, Nvml, Split, counted_by_driver, own_samples
+from memload.monitoring.own_memory import OwnMemory
+from memload.monitoring.pacing import Credit, Paced
+from memload.monitoring.processes import Proportional, ResidentPages, family, proportional, resident
+from memload.monitoring.shared_segments import SharedMemory, shared_memory
 from memload.stats import LoaderStats
 
 # Shares of one core that the costly looks may take, together less than half of what a monitor may.
-_PSS_SHARE, _FAMILY_SHARE, _NVML_SHARE = 0.001, 0.0005, 0.0005
+_PSS_SHARE, _FAMILY_SHARE, _NVML_SHARE, _SHARED_SHARE = 0.001, 0.0005, 0.0005, 0.001
+# At first shared memory is looked at more often, since batches that a short run keeps may lie there: until so many
+# seconds of processor time went into it.
+_SHARED_CREDIT = Credit(share=0.02, seconds=2.0)
 
 
 @dataclass(frozen=True)
 class Sample:
-    """What was seen at one moment, sizes in bytes; None: not known here.
+    """The memory in use at one moment. Sizes are in bytes; None: not known here.
 
     Attributes:
         time: seconds since 1970.
-        epoch: how many passes the busiest loader has begun since the monitor started, or what `mark` was told.
-        step: how many batches loops have asked for since then, or what `mark` was told.
-        processes: the process and its living descendants.
-        rss: pages of theirs in memory, shared ones counted in each; those of mapped files too, which can be dropped.
-        pss: the same, shared ones divided; taken more rarely, since the kernel walks through all pages for it.
-        held: what of it no file backs, shared ones counted once: what only they can give back.
-        cached: what of it are rows in the caches of the hybrid tier.
-        at_batch: what the process itself held, caches apart, when a loop last asked for a batch: always at the same
-            point of a step.
-        at_epoch: the same when the epoch began.
-        fresh_at_batch: of `fresh_batches`, those until `at_batch` was taken.
+        epoch: the number of passes that the busiest loader has begun since the monitor started, or the last one given
+            to `mark`.
+        step: the number of batches that loops have asked for since then, or the last one given to `mark`.
+        processes: the number of processes: this one and its living descendants.
+        rss: resident pages of these processes, shared ones counted in each; includes pages of mapped files, which can
+            be dropped.
+        pss: resident pages, shared ones divided among their processes; taken more rarely, since the kernel walks
+            through all pages for it.
+        pss_age: seconds since `pss` was taken; it may be above `rss` if memory was freed since.
+        held: resident memory that no file backs, shared pages counted once: only these processes can free it.
+        shared: shared memory that they have open or mapped, including batches on their way from worker processes; a
+            part of `held`.
+        received: the part of `shared` that the process itself has mapped, such as batches that its loop received.
+        own: memload's own memory: caches and rows of the RAM tier. Pages of it that were never touched are not in
+            `held`.
+        cached: the part of `own` that is rows in the caches of the hybrid tier.
+        at_batch: memory that the process itself held, without `own`, when a loop last asked for a batch: always at the
+            same point of a step. It includes mapped shared memory, as of the previous sample.
+        at_epoch: the same figure at the beginning of the epoch.
+        fresh_at_batch: `fresh_batches` at the time of `at_batch`.
         total: memory of the machine.
-        available: what the machine could give without swapping.
-        page_cache: files in memory: of the control group where it has a limit, else of the machine.
-        group_used: what the tightest control group counts, page cache included.
-        group_limit: its limit.
-        disk_free: on the file system of the log, or of the working directory.
-        batches: batches that FastLoaders handed out.
+        available: memory that the machine could allocate without swapping.
+        page_cache: the page cache of the control group if that has a limit, else of the machine.
+        group_used: the memory charged to the tightest control group, including page cache.
+        group_limit: the limit of that group.
+        disk_free: free bytes on the file system of the log, or of the working directory.
+        batches: batches that FastLoaders delivered.
         rows: rows in them.
         bytes_out: bytes of them.
-        fresh_batches: those for which there was no free slot.
-        wait_seconds: time that loops waited for them.
+        fresh_batches: batches for which there was no free slot.
+        wait_seconds: time that loops waited for batches.
         wall_seconds: time of these passes.
         gpus: the GPUs on which this process has memory.
     """
@@ -61,7 +74,11 @@ class Sample:
     processes: int = 1
     rss: int = 0
     pss: int | None = None
+    pss_age: float = 0.0
     held: int = 0
+    shared: int = 0
+    received: int = 0
+    own: int = 0
     cached: int = 0
     at_batch: int | None = None
     at_epoch: int | None = None
@@ -87,14 +104,14 @@ class Sample:
 
     @property
     def share(self) -> float:
-        """The share of it that is in use and cannot be reclaimed; page cache that can be dropped counts as free."""
+        """The share of `limit` that is in use and cannot be reclaimed; reclaimable page cache counts as free."""
         used = 1 - self.available / self.total if self.total else 0.0
         if self.group_used is None or not self.group_limit:
             return used
         return max(used, (self.group_used - self.page_cache) / self.group_limit)
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as plain data, without what is zero or not known."""
+        """Return the sample as plain data, without figures that are zero or unknown."""
         plain = {name: getattr(self, name) for name in _NAMES}
         told = {name: value for name, value in plain.items() if value}
         if self.gpus:
@@ -103,10 +120,10 @@ class Sample:
 
     @classmethod
     def from_json(cls, told: Mapping[str, Any]) -> Sample:
-        """Return what `as_json` was of; names that this version does not know are left out.
+        """Return the sample from which `as_json` made `told`; names that this version does not know are ignored.
 
         Raises:
-            TypeError, ValueError: it is not that.
+            TypeError, ValueError: `told` is not such data.
         """
         known = {name: told[name] for name in _NAMES if name in told}
         if not all(isinstance(value, int | float) for value in known.values()):
@@ -118,7 +135,7 @@ _NAMES = [field.name for field in dataclasses.fields(Sample) if field.name != "g
 
 
 @dataclass(frozen=True)
-class Place:
+class LoopPosition:
     """Where a loop is, and what its own thread saw there; None: it has not been there yet.
 
     Attributes:
@@ -131,7 +148,7 @@ class Place:
     at_batch: int | None = None
     at_epoch: int | None = None
     fresh_at_batch: int = 0
-    gpus: Mapping[int, Turn] | None = None
+    gpus: Mapping[int, GpuTick] | None = None
 
 
 class Sampler:
@@ -150,18 +167,21 @@ class Sampler:
         self._inside = pid is None
         self.pid = os.getpid() if pid is None else pid
         self._folder, self._root, self._proc = folder, root, root / "proc"
-        self._family = Paced(lambda: family(self.pid, self._proc), _FAMILY_SHARE)
+        self._family = Paced(self._related, _FAMILY_SHARE)
         self._group = Paced(self._tightest, _FAMILY_SHARE)
+        self._shared = Paced(self._shares, _SHARED_SHARE, credit=_SHARED_CREDIT)
+        self._received = 0  # bytes of shared memory that the process has mapped, at the last look
         self._look = Paced(self._looked, _PSS_SHARE)
         self._nvml = Nvml.open()
-        self._by_driver = Paced(lambda: counted_by_driver(self._nvml, self._family.get()), _NVML_SHARE)
-        self.caches = KnownCaches()
-        before = {loader: _stats(loader) for loader in loops.known_passes()} if self._inside else {}
+        self._by_driver = Paced(self._counted, _NVML_SHARE)
+        self._own = OwnMemory()
+        self.caches = self._own.caches
+        before = {loader: _stats(loader) for loader in attendants.known_passes()} if self._inside else {}
         for loader in before:
             self.caches.know(loader)
         self._before = weakref.WeakKeyDictionary(before)
 
-    def take(self, place: Place | None = None, closely: bool = False) -> Sample:
+    def take(self, place: LoopPosition | None = None, closely: bool = False) -> Sample:
         """Return what is seen now.
 
         Args:
@@ -175,9 +195,10 @@ class Sampler:
         here = resident(pids, self._proc)
         if self.pid not in here:
             raise ProcessLookupError(f"there is no process {self.pid} (any more)")
-        look = self._look.get(closely)
+        look, shared = self._look.get(closely), self._shared.get(closely)
+        self._received = shared.received
         stats = self._loaders() if self._inside else LoaderStats()
-        place = place or Place()
+        place = place or LoopPosition()
         return Sample(
             time=time.time(),
             epoch=place.epoch,
@@ -185,7 +206,11 @@ class Sampler:
             processes=len(here),
             rss=sum(one.rss for one in here.values()),
             pss=look.whole.pss if look.whole else None,
-            held=look.held_now(here),
+            pss_age=round(max(0.0, time.monotonic() - look.time), 3) if look.whole else 0.0,
+            held=look.held_now(here, shared.nbytes),
+            shared=shared.nbytes,
+            received=shared.received,
+            own=self._own.nbytes if self._inside else 0,
             cached=self.caches.nbytes,
             at_batch=place.at_batch,
             at_epoch=place.at_epoch,
@@ -202,21 +227,34 @@ class Sampler:
         )
 
     def private(self) -> int:
-        """Return what the process itself, without its children and caches, holds now; some ten microseconds."""
-        return max(0, resident([self.pid], self._proc)[self.pid].private - self.caches.nbytes)
+        """Return what the process itself, without its children, holds now beside `own`; some ten microseconds.
+
+        Shared memory is what it had mapped at the last look.
+        """
+        return max(0, resident([self.pid], self._proc)[self.pid].private - self._own.nbytes) + self._received
 
     def fresh(self) -> int:
         """Return how many batches found no free slot since the first look."""
         return self._loaders().fresh_batches
 
-    def _gpus(self, pids: Sequence[int], turns: Mapping[int, Turn] | None) -> list[GpuSample]:
+    def _gpus(self, pids: Sequence[int], ticks: Mapping[int, GpuTick] | None) -> list[GpuSample]:
         if self._inside:
-            return own_samples(turns, self._by_driver.get())
+            return own_samples(ticks, self._by_driver.get())
         return self._nvml.samples(pids) if self._nvml else []
+
+    def _related(self) -> list[int]:
+        return family(self.pid, self._proc)
+
+    def _counted(self) -> dict[int, Split]:
+        return counted_by_driver(self._nvml, self._family.get())
 
     def _looked(self) -> Look:
         pids = self._family.get()
-        return Look(proportional(pids, self._proc), resident(pids, self._proc))
+        shared = self._shared.get(at_once=True).nbytes
+        return Look(proportional(pids, self._proc), resident(pids, self._proc), time.monotonic(), shared)
+
+    def _shares(self) -> SharedMemory:
+        return shared_memory(self._family.get(), self._proc)
 
     def _tightest(self) -> MemoryGroup | None:
         total = parse_meminfo((self._proc / "meminfo").read_text()).get("MemTotal", 0)
@@ -238,31 +276,40 @@ class Sampler:
         return {**told, "group_used": found.used, "group_limit": found.limit, "page_cache": found.cache}
 
     def _loaders(self) -> LoaderStats:
-        """The counters of all loaders since the first look."""
-        each = (_since(self._before.get(loader, LoaderStats()), _stats(loader)) for loader in loops.known_passes())
+        """Return the counters of all loaders since the first look."""
+        each = (_since(self._before.get(loader, LoaderStats()), _stats(loader)) for loader in attendants.known_passes())
         return sum(each, LoaderStats())
 
 
 @dataclass(frozen=True)
 class Look:
-    """A close look at processes: what they have in memory together, and each for itself at that moment."""
+    """A close look at processes: what they have in memory together, each for itself, when, and their shared memory."""
 
     whole: Proportional | None
-    each: Mapping[int, Resident]
+    each: Mapping[int, ResidentPages]
+    time: float = 0.0
+    shared: int = 0
 
-    def held_now(self, now: Mapping[int, Resident]) -> int:
-        """What processes hold that no file backs: what it was at this look, and what has changed in each since.
+    def held_now(self, now: Mapping[int, ResidentPages], shared: int = 0) -> int:
+        """Return what processes hold that no file backs: what it was at this look, and what has changed in each since.
 
-        Without a close look it is the sum of what each holds, which counts twice what forked children share.
+        It is at least `shared`. Without a close look it is the sum of what each holds, which counts twice what forked
+        children share.
+
+        Args:
+            now: what each has now.
+            shared: bytes of shared memory that they have now, touched or not.
         """
         if self.whole is None or self.whole.held is None:
-            return sum(one.private for one in now.values())
+            return sum(one.private for one in now.values()) + shared
         since = sum(one.private - self.each[pid].private for pid, one in now.items() if pid in self.each)
-        return max(0, self.whole.held + since)
+        private = max(0, self.whole.held - self.whole.shared + since)
+        of_ranks = max(0, self.whole.shared - self.shared)  # rows that ranks share, which `shared` leaves out
+        return private + of_ranks + shared
 
 
 def tightest(groups: Iterable[MemoryGroup], total: int) -> MemoryGroup | None:
-    """The control group whose limit leaves least; where none is limited to less than `total`, the first that counts."""
+    """Return the control group whose limit leaves least; if no limit is below `total`, the first that counts."""
     read = [(group, found) for group in groups if (found := group.read()) is not None]
     limited = [(found.left or 0, group) for group, found in read if found.limit is not None and found.limit < total]
     if limited:
@@ -278,7 +325,7 @@ def _since(before: LoaderStats, now: LoaderStats) -> LoaderStats:
 
 
 def _stats(loader: Any) -> LoaderStats:
-    """The counters of a loader, which may begin and end passes meanwhile."""
+    """Return the counters of a loader, which may begin and end passes meanwhile."""
     for _ in range(3):
         try:
             stats: LoaderStats = loader.stats()

@@ -1,4 +1,4 @@
-"""What a run amounted to: peaks, what was warned of, and what watching cost."""
+"""The summary of a monitor's run: peaks, findings, and the cost of the monitor."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from memload.sizes import format_size
 
 @dataclass(frozen=True)
 class MonitorSummary:
-    """What a monitor saw, sizes in bytes. Printing it gives a few lines.
+    """The peaks of a monitor's run; ``print`` shows a few lines. Sizes are in bytes.
 
     Attributes:
-        seconds: how long it looked.
-        samples: how often.
-        overhead: CPU time of the monitor's thread over that time: the share of one core that it took.
-        peak_held: the most that the process and its children held which no file backs.
-        peak_rss: the most of their pages in memory, shared ones counted in each.
-        peak_pss: the same, shared ones divided; looked at more rarely. None: not known here.
-        peak_share: the largest part of the limit that nobody could have any more.
-        limit: what the process may use: its control group's limit, or the machine's memory.
-        least_disk: the least that was free on disk; None: not known.
-        gpus: for each GPU, the most allocated, the most reserved, what others took at most (None: not known), and its
-            total.
-        wait_share: part of the passes' time that loops waited for batches.
-        findings: what was warned of.
+        seconds: the duration of the run.
+        samples: the number of samples.
+        overhead: CPU time of the monitor's thread divided by `seconds`: the share of one core that it took.
+        peak_held: the most memory without a file behind it that the process and its children held.
+        peak_rss: the most of their resident pages, shared ones counted in each.
+        peak_pss: the most of their resident pages, shared ones divided; sampled more rarely. None: not known here.
+        peak_share: the largest share of `limit` that was in use and could not be reclaimed.
+        limit: the memory that the process may use: its control group's limit, or the machine's memory.
+        least_disk: the least free disk space; None: not known.
+        gpus: for each GPU, the most allocated, the most reserved, the most that other processes took (None: not known),
+            and its total.
+        wait_share: the share of the passes' time that loops waited for batches.
+        findings: the problems of which the monitor warned.
     """
 
     seconds: float
@@ -45,7 +45,7 @@ class MonitorSummary:
     findings: tuple[Finding, ...]
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as plain data."""
+        """Return the summary as plain data."""
         return asdict(self)
 
     def __str__(self) -> str:

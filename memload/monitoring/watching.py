@@ -23,17 +23,18 @@ from typing import Any
 
 import torch
 
-from memload.errors import MemoryStopError, MemoryWarning
-from memload.monitoring import loops
+from memload.engine import attendants
+from memload.errors import MemoryStopError, MemoryWarning, ThreadLimitError
+from memload.memory.threads import started
 from memload.monitoring.diagnosis import Finding, diagnose
-from memload.monitoring.gpu_samples import turns_now
-from memload.monitoring.kept_graphs import GraphsOverSteps
+from memload.monitoring.gpu_samples import ticks_now
+from memload.monitoring.kept_graphs import GraphsOverSteps, ResultsBySteps
 from memload.monitoring.log import JsonLog
 from memload.monitoring.marks import Mark
 from memload.monitoring.metric_logs import MetricLog, figures_of
+from memload.monitoring.own_memory import shrink
 from memload.monitoring.pacing import Paced
-from memload.monitoring.samples import Place, Sample, Sampler
-from memload.monitoring.shrinking import shrink
+from memload.monitoring.samples import LoopPosition, Sample, Sampler
 from memload.monitoring.summary import MonitorSummary, Tally
 
 _MOST_SAMPLES = 4096  # kept in memory, about 1 MB
@@ -71,6 +72,7 @@ class Watching:
 
     Raises:
         OSError: the log cannot be opened.
+        ThreadLimitError: the system gives no thread.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -78,18 +80,19 @@ class Watching:
         self._pid = os.getpid()
         self._sampler = Sampler(folder=(settings.log or Path("log").absolute()).parent)
         self._log = None if settings.log is None else JsonLog(settings.log)
-        self._passes_before = weakref.WeakKeyDictionary(loops.known_passes())
+        self._passes_before = weakref.WeakKeyDictionary(attendants.known_passes())
         self._loaders: collections.Counter[int] = collections.Counter()  # that began a pass, by their dataset
         self._turns = self._step = 0
         self._marked = False  # whether a loop tells itself where it is
-        self._wanted = True  # whether the next turn is to look for the sample to come
-        self._place = Place()  # but for the step
-        self._empties = False  # whether the GPU's cache is to be emptied in the next turn
+        self._shows = False  # whether the next batch is to be looked at
+        self._wanted = True  # whether the next tick is to look for the sample to come
+        self._place = LoopPosition()  # but for the step
+        self._empties = False  # whether the GPU's cache is to be emptied in the next tick
         self._due: BaseException | None = None
         self._stopped = False
         self._reported: set[str] = set()
         self._cpu_seconds = 0.0
-        self._graphs = GraphsOverSteps()
+        self._graphs, self._results = GraphsOverSteps(), ResultsBySteps()
         self._diagnosis = Paced(self._diagnosed, _DIAGNOSIS_SHARE)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="memload-monitor", daemon=True)
@@ -99,8 +102,12 @@ class Watching:
         self._tally: Tally | None = None
         self._keep(lambda log: log.begin())
         self._look()
-        loops.attend(self)
-        self._thread.start()
+        try:
+            started([self._thread])
+        except ThreadLimitError:
+            self._close()
+            raise
+        attendants.attend(self)
 
     @property
     def running(self) -> bool:
@@ -120,7 +127,7 @@ class Watching:
         if threading.current_thread() is self._thread:
             raise RuntimeError("on_warn cannot stop the monitor in whose thread it runs: let the loop do it")
         self._ended.set()
-        loops.leave(self)
+        attendants.leave(self)
         self._thread.join(_PATIENCE)
         if self._thread.is_alive():
             self._say(MemoryWarning("the monitor's thread does not answer, perhaps since a file system does not"))
@@ -151,8 +158,14 @@ class Watching:
         """Do what has to be done in the loop's thread, between two batches; raises what is due."""
         if not self._marked:
             self._step += 1
-            self._turn()
+            self._tick()
         self._raise_what_is_due()
+
+    def handed_out(self, batch: Any) -> None:
+        """Remember some of the batches that loops get, without keeping them alive."""
+        if self._shows:
+            self._shows = False
+            self._graphs.look(batch)
 
     def mark(self, step: int | None, epoch: int) -> None:
         """Record the position that a loop reports; raises what is due."""
@@ -160,16 +173,17 @@ class Watching:
             self._place = replace(self._place, epoch=epoch, at_epoch=self._sampler.private())
         last = self._step if self._marked else 0
         self._marked, self._step = True, last + 1 if step is None else step
-        self._turn()
+        self._tick()
         self._raise_what_is_due()
 
-    def _turn(self) -> None:
+    def _tick(self) -> None:
         self._turns += 1
-        self._graphs.turn()
+        self._graphs.tick()
+        self._results.tick()
         if self._wanted:
-            self._wanted = False
+            self._wanted, self._shows = False, True
             seen, fresh = self._sampler.private(), self._sampler.fresh()
-            self._place = replace(self._place, at_batch=seen, fresh_at_batch=fresh, gpus=turns_now())
+            self._place = replace(self._place, at_batch=seen, fresh_at_batch=fresh, gpus=ticks_now())
         every = self._settings.empty_cache_every
         if self._empties or (every is not None and self._turns % every == 0):
             self._empties = False
@@ -202,7 +216,8 @@ class Watching:
             self._report("looking at memory", error)
 
     def _diagnosed(self) -> list[Finding]:
-        return diagnose(self.series, ended=self._ended.is_set(), graphs=self._graphs.get)
+        ended, counts = self._ended.is_set(), self._results.counts
+        return diagnose(self.series, ended=ended, graphs=self._graphs.get, counts=counts)
 
     def _take(self, sample: Sample, before: Sample | None) -> None:
         self.series.append(sample)
@@ -249,7 +264,7 @@ class Watching:
             self._try("on_warn", lambda: on_warn(finding))
         if self._settings.shrinks:
             self._empties = finding.place != "host"
-            self._try("giving memory back", lambda: shrink(loops.known_passes(), self._sampler.caches.all()))
+            self._try("giving memory back", lambda: shrink(attendants.known_passes(), self._sampler.caches.all()))
         if finding.cause != "stop":
             self._say(MemoryWarning(f"{finding.place}: {finding.text}"))
 

@@ -1,6 +1,17 @@
-"""memload.plan: what a run will take of RAM, GPU and disk, before it begins.
+"""Predicts the memory that a run takes, and finds the largest batch that fits.
 
-`request` is what is asked, on which `machine` and for data of which `shape`; `accounts` adds up `account` by `account`
-what `placement`, loaders (`loader_bytes`, `transform_bytes`, `stock_bytes`) and the GPU (`gpu_account`) take.
-`planner` makes the `result`, with `alternatives` where it does not fit.
+`planner` is `memload.plan`: `request` holds its arguments, `machine` the free memory, `shape` the form of data that do
+not exist yet. `placement` finds the bytes of the rows on their tier, `loader_bytes` those of a loader's pass,
+`loader_slots` those of its slots at each batch size, `transform_bytes` those of functions, and `gpu_account` those of
+training. `accounts` adds them up, each sum being an `account`. `result` is the returned plan, and `alternatives` finds
+settings that fit.
+
+`batch_size` is `compute_batch_size`, and `memory_budget` its result; `fitting` is `fit`, and `probing` is `probe`.
+`model_bytes` and `optimizer_bytes` compute bytes by arithmetic. `measuring` runs `steps` on `variants` of a batch, if
+possible on `weightless` models, in one of the `precisions`; `allocations` observes them, and `curves` extends their
+bytes to larger batches. `trials` runs whole steps until memory runs out, `recomputing` applies checkpointing, and
+`compiling` times compiled steps.
+
+Imports only from: the root modules, memory, columns, casts, sampling, formats, engine, device, dataset, loader,
+writing, graphs, images, caching.
 """

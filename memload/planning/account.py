@@ -1,4 +1,4 @@
-"""What is taken of one kind of memory: lines that add up, beside what is free."""
+"""An account of one kind of memory: lines that add up, beside the free bytes."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ class Line:
     """One figure of a plan.
 
     Attributes:
-        name: what takes the memory.
-        predicted: bytes.
-        note: how they come about, in a few words.
-        counted: whether they are part of the sum; what the system takes back when it is short, as the page cache, is
+        name: the name of the item that takes the memory.
+        predicted: its bytes.
+        note: the calculation, in a few words.
+        counted: whether the bytes are part of the sum; memory that the system can reclaim, such as the page cache, is
             not.
-        known: whether the figure is; else it is 0, and the note says why.
+        known: whether the figure is known; if not, it is 0, and the note says why.
     """
 
     name: str
@@ -30,12 +30,13 @@ class Line:
 
 @dataclass(frozen=True)
 class Account:
-    """All that is taken of RAM, of a GPU or of a disk.
+    """The predicted use of RAM, of a GPU or of a disk.
 
     Attributes:
-        place: which of them, for reading.
-        lines: what takes it.
-        free: bytes that may be taken; None where nobody knows.
+        place: the name of the memory, for reading.
+        lines: the items that take it.
+        free: bytes that may be taken; None if unknown.
+        limit: the limit that sets `free`, such as "its control group"; empty if it is the machine's own size.
 
     Example:
         >>> ram = Account("RAM", (Line("slots", 600), Line("page cache", 9_000, counted=False)), free=1_000)
@@ -46,25 +47,26 @@ class Account:
     place: str
     lines: tuple[Line, ...]
     free: int | None = None
+    limit: str = ""
 
     @property
     def predicted(self) -> int:
-        """Bytes that are taken at the peak."""
+        """Bytes in use at the peak."""
         return sum(line.predicted for line in self.lines if line.counted)
 
     @property
     def fits(self) -> bool | None:
-        """Whether there is room for it; None where nobody knows what is free."""
+        """Whether the predicted bytes fit; None if the free bytes are unknown."""
         return None if self.free is None else self.predicted <= self.free
 
     @property
     def unknown(self) -> tuple[str, ...]:
-        """The names of lines that nobody has figures for; what they take comes on top."""
+        """The names of lines without a figure; their bytes come on top of the sum."""
         return tuple(line.name for line in self.lines if not line.known)
 
     @property
     def left(self) -> int | None:
-        """Bytes that stay free; below 0, how many are missing."""
+        """Bytes that stay free; a negative number says how many are missing."""
         return None if self.free is None else self.free - self.predicted
 
     def of(self, name: str) -> int:
@@ -77,7 +79,7 @@ class Account:
 
 
 def rows_of(account: Account) -> Iterable[tuple[str, str, str, str]]:
-    """Give the rows of a table: name, predicted, free, and whether it fits or how it comes about."""
+    """Return the rows of a table: name, predicted bytes, free bytes, and whether it fits or the note."""
     free = "" if account.free is None else format_size(account.free)
     yield account.place, format_size(account.predicted), free, _verdict(account)
     for line in account.lines:
@@ -89,4 +91,5 @@ def _verdict(account: Account) -> str:
     if account.left is None:
         return ""
     beside = f", without {' and '.join(account.unknown)}" if account.unknown else ""
-    return f"fits{beside}" if account.left >= 0 else f"does not fit: {format_size(-account.left)} too much{beside}"
+    of = f" for {account.limit}" if account.limit else ""
+    return f"fits{beside}" if account.left >= 0 else f"does not fit: {format_size(-account.left)} too much{of}{beside}"

@@ -6,18 +6,19 @@ import warnings
 from dataclasses import dataclass, replace
 from typing import Any
 
-from memload.engine.passes import EngineOptions
-from memload.gpu.loading import CHUNK_BYTES
-from memload.loader import FastLoader
+from memload.device.loading import CHUNK_BYTES
+from memload.engine.request import EngineOptions
+from memload.engine.tiers.tier import Tier
+from memload.loader.fast_loader import FastLoader
+from memload.memory.limits import MemoryLimit
 from memload.planning.account import Account, Line
 from memload.planning.gpu_account import context_lines, fragmentation_line
 from memload.planning.loader_bytes import LoaderBytes, sample_batch
+from memload.planning.loader_slots import stock_lines
 from memload.planning.machine import PROCESS_BYTES, Machine
 from memload.planning.placement import GATHERED_ON_GPU, IN_RAM, Placement
 from memload.planning.request import Request
-from memload.planning.stock_bytes import stock_lines
 from memload.sizes import format_size
-from memload.tiers.tier import Tier
 
 _NEAR_AHEAD = 3  # batches of row numbers that are planned for rows on a device
 _CHUNKS = 3 * CHUNK_BYTES  # in which rows are brought to a device
@@ -102,7 +103,8 @@ def ram_account(request: Request, placement: Placement, sizes: Sizes, machine: M
     if frozen:
         lines.append(Line("offloaded models", frozen * count, f"pinned{each}"))
     lines.append(_process_line(placement, machine, count))
-    return Account("RAM", tuple(lines), machine.ram)
+    free, limit = machine.ram_for(count)
+    return Account("RAM", tuple(lines), free, limit)
 
 
 def _read_buffers(loader: LoaderBytes) -> int:
@@ -120,6 +122,12 @@ def free_for_rows(sizes: Sizes, machine: Machine, processes: int) -> int:
     return max(0, machine.ram - _process_bytes(machine, processes) - loaders)
 
 
+def own_for_rows(sizes: Sizes, machine: Machine) -> MemoryLimit | None:
+    """Return the limit that each process has for itself, with what it leaves for rows beside its loader; or None."""
+    loader = sizes.loader.nbytes + sizes.loader.made_in_all + _read_buffers(sizes.loader)
+    return machine.own and replace(machine.own, left=max(0, machine.own.left - loader))
+
+
 def stock_account(request: Request, placement: Placement, sizes: Sizes, machine: Machine) -> Account:
     """Return what torch's own loader would take of RAM with the same settings."""
     workers, prefetch = request.loader.get("num_workers", 0), request.loader.get("prefetch_factor")
@@ -130,7 +138,7 @@ def stock_account(request: Request, placement: Placement, sizes: Sizes, machine:
     ]
     if placement.tier in IN_RAM:
         lines.append(Line("rows in RAM", placement.held_bytes * placement.copies(count), ""))
-    return Account("RAM, stock loader", (*lines, _process_line(placement, machine, count)), machine.ram)
+    return Account("RAM, stock loader", (*lines, _process_line(placement, machine, count)), *machine.ram_for(count))
 
 
 def gpu_account(
@@ -139,7 +147,7 @@ def gpu_account(
     """Return what is taken of one GPU; `training` are the lines of what is trained."""
     lines = [*context_lines()]
     if placement.tier is Tier.DEVICE:
-        lines.append(Line("rows on the GPU", placement.stored_bytes))
+        lines.append(Line("rows on the GPU", placement.once_bytes))
     lines += [*_batch_lines(request, sizes), *training]
     return Account("GPU", (*lines, fragmentation_line(tuple(lines))), machine.gpu)
 
@@ -158,8 +166,8 @@ def sets_that_fit(placement: Placement, ram: Account, gpu: Account | None, disk:
     """Return how many such data sets fit beside all else into RAM, onto the GPU and on the disk."""
     found = {}
     for account, rows, size in (
-        (ram, "rows in RAM", placement.held_bytes or placement.stored_bytes),
-        (gpu, "rows on the GPU", placement.stored_bytes),
+        (ram, "rows in RAM", placement.held_bytes or placement.once_bytes),
+        (gpu, "rows on the GPU", placement.once_bytes),
         (disk, "rows", placement.stored_bytes),
     ):
         if account is not None and account.free is not None and size:
@@ -168,7 +176,7 @@ def sets_that_fit(placement: Placement, ram: Account, gpu: Account | None, disk:
 
 
 def _tier_lines(placement: Placement, count: int) -> list[Line]:
-    """What the tier takes of RAM."""
+    """Return what the tier takes of RAM."""
     tier, lines, copies = placement.tier, [], placement.copies(count)
     if tier in IN_RAM and placement.held_bytes:
         shared = f"one copy for {count} processes, with share=True" if count > copies else ""
@@ -194,12 +202,12 @@ def _process_line(placement: Placement, machine: Machine, count: int) -> Line:
 
 
 def _process_bytes(machine: Machine, count: int) -> int:
-    """What processes have before they load anything."""
+    """Return what processes have before they load anything."""
     return machine.process + (count - 1) * PROCESS_BYTES
 
 
 def _batch_lines(request: Request, sizes: Sizes) -> list[Line]:
-    """Batches on the GPU: with ``device=`` those under way, uncast, and their casts; else what the loop copies."""
+    """Return the lines of batches on the GPU: with ``device=`` copies in flight and casts; else the loop's copies."""
     if not request.uses_gpu:
         return []
     loader = sizes.loader

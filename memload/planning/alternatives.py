@@ -8,14 +8,14 @@ from typing import Any
 
 import torch
 
+from memload.engine.tiers.tier import Tier
 from memload.planning.account import Account
 from memload.planning.gpu_account import MOVING, trains_nothing
+from memload.planning.model_bytes import modules_of
 from memload.planning.placement import IN_RAM
 from memload.planning.request import Request
 from memload.planning.result import Plan
 from memload.sizes import format_size
-from memload.tiers.tier import Tier
-from memload.training.model_bytes import modules_of
 
 Compute = Callable[[Request], Plan]
 Way = tuple[str, Request]
@@ -70,7 +70,7 @@ def _other_tiers(request: Request, refused: Plan) -> Iterator[Way]:
 
 
 def _on_the_gpu(request: Request, *, worth_it: bool) -> Iterator[Way]:
-    """Ways to take less of a GPU; `worth_it`: whether it helps to take less for batches and activations."""
+    """Yield settings that take less of a GPU; `worth_it`: whether smaller batches and activations help."""
     if worth_it:
         yield "", request
     if worth_it and request.precision == "float32" and request.model is not None:
@@ -97,14 +97,14 @@ def _first_that_fits(words: str, request: Request, compute: Compute) -> Iterator
 
 
 def _could_fit(plan: Plan) -> bool:
-    """Whether what does not depend on the batch size leaves any room."""
+    """Return whether what does not depend on the batch size leaves any room."""
     gpu, ram = plan.gpu, plan.ram
     on_gpu = gpu is None or gpu.free is None or gpu.without(*MOVING, "fragmentation") < gpu.free
     return on_gpu and (ram.free is None or ram.without("loader", "transformed batches") < ram.free)
 
 
 def _first_rows(request: Request, size: int) -> Any:
-    """The first rows of the sample that was given, if one was."""
+    """Return the first rows of the sample that was given, if one was."""
 
     def cut(part: Any) -> Any:
         if isinstance(part, torch.Tensor):

@@ -1,4 +1,4 @@
-"""What is taken of a GPU: batches, models, optimizers, activations, and what CUDA and the allocator take themselves.
+"""The account of a GPU: batches, models, optimizers, activations, and the overhead of CUDA and the allocator.
 
     at the start of a step   context | data | batches | weights | optimizer states
     in the backward pass     ... and activations, which go while gradients come
@@ -15,17 +15,16 @@ from typing import Any
 
 import torch
 
+from memload.device.memory import CONTEXT
 from memload.errors import first_line
-from memload.gpu.memory import CONTEXT
 from memload.planning.account import Line
+from memload.planning.allocations import nbytes_of
+from memload.planning.model_bytes import ModelBytes, Modules, activation_bytes, model_bytes, modules_of
+from memload.planning.optimizer_bytes import OptimizerBytes, kept_bytes, optimizer_bytes
 from memload.planning.request import Request
+from memload.planning.steps import LossOf, SampleDtypeError, losses_of, telling_dtypes
+from memload.planning.weightless import Weightless
 from memload.sizes import format_size
-from memload.training.allocations import nbytes_of
-from memload.training.model_bytes import ModelBytes, Modules, activation_bytes, model_bytes, modules_of
-from memload.training.optimizer_bytes import OptimizerBytes, kept_bytes, optimizer_bytes
-from memload.training.sample_dtypes import SampleDtypeError, telling_dtypes
-from memload.training.steps import LossOf, losses_of
-from memload.training.weightless import Weightless
 
 FRAGMENTATION = 0.15
 """The share that the caching allocator loses of what comes and goes: the mean over eight language models on an A100.
@@ -68,7 +67,7 @@ class Training:
         loss: the loss of a batch; None: what the one model that trains returns as its ``loss``, or the mean of what it
             returns for a batch, if it takes the loader's.
         sample: a batch, whose tensors need no memory; or why there is none.
-        precision: one of `memload.training.weightless.PRECISIONS`.
+        precision: one of `memload.planning.precisions.PRECISIONS`.
         accumulate: batches whose gradients are added up before the optimizer's step.
         offload: whether models that train nothing stay in pinned RAM, and come layer by layer.
     """
@@ -138,7 +137,7 @@ class Training:
         )
 
     def _kept(self, light: Weightless, modules: list[torch.nn.Module]) -> tuple[ModelBytes, str]:
-        """What is kept, and why what an optimizer keeps is not known, if it is not."""
+        """Return what is kept, and why what an optimizer keeps is not known, if it is not."""
         kept, unknown = model_bytes(modules), ""
         state = temporary = 0
         for given, one in zip(*self._optimizers(light, modules), strict=True):
@@ -162,7 +161,7 @@ class Training:
         ]
 
     def _moving(self, light: Weightless, modules: list[torch.nn.Module], gradients: int) -> int:
-        """The most that comes and goes in the forward and backward pass, beside gradients.
+        """Return the most that comes and goes in the forward and backward pass, beside gradients.
 
         Raises:
             ValueError: there is no loss, or no batch for it, or it cannot be run.
@@ -197,7 +196,7 @@ class Training:
     def _optimizers(
         self, light: Weightless, modules: list[torch.nn.Module]
     ) -> tuple[list[Any], list[torch.optim.Optimizer]]:
-        """The optimizers as they were given, and made over parameters without memory."""
+        """Return the optimizers as they were given, and made over parameters without memory."""
         given = self.optimizers
         if isinstance(given, Mapping):
             given = list(given.values())
@@ -213,7 +212,7 @@ class Training:
 
 
 def _made(kind: Any, parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
-    """An optimizer of a class, or of a function of parameters.
+    """Return an optimizer of a class, or of a function of parameters.
 
     Raises:
         TypeError: it makes none of them.
@@ -249,12 +248,12 @@ def fragmentation_line(lines: tuple[Line, ...]) -> Line:
 
 
 def trains_nothing(module: torch.nn.Module) -> bool:
-    """Whether all parameters of a model are frozen."""
+    """Return whether all parameters of a model are frozen."""
     return not any(p.requires_grad for p in module.parameters())
 
 
 def _layers(module: torch.nn.Module) -> list[torch.nn.Module]:
-    """The modules that come to the GPU one after the other: children, those of containers and of the whole."""
+    """Return the modules that come to the GPU one after the other: children, those of containers and of the whole."""
     parts = list(module.children())
     if not parts:
         return [module]

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from memload import _core
-from memload.engine.passes import PassSettings
-from memload.engine.source import Key, Source
-from memload.fields import Field
-from memload.gpu.landing import device_bytes, why_whole
-from memload.gpu.near_batches import NearSettings
-from memload.groups.batches import GroupSettings, settings_of
-from memload.loader import FastLoader
+from memload.columns.fields import Field
+from memload.columns.ragged_fields import RaggedField
+from memload.dataset.group_batches import GroupSettings
+from memload.device.destination_buffers import device_bytes, why_whole
+from memload.device.resident_batches import ResidentSettings
+from memload.engine.gather_spec import GatherSpec, Key
+from memload.engine.settings import PassSettings
+from memload.loader.fast_loader import FastLoader
 from memload.planning.transform_bytes import made_bytes
-from memload.ragged_rows.fields import RaggedField
 
 
 @dataclass(frozen=True)
@@ -78,17 +78,17 @@ class LoaderBytes:
             TypeError: the loader runs on stock machinery, of which nobody knows what it takes; or the rows lie on a
                 device already.
         """
-        resolved = loader._resolved()
-        if isinstance(resolved, str):
-            raise TypeError(f"only what the native engine reads can be planned. {resolved}")
-        here = resolved.with_casts(loader._casts)
-        there = replace(here, raw=True) if to_device and isinstance(here, Source) and why_whole(here) is None else here
-        settings, as_said = settings_of(loader, there), settings_of(loader, here)
-        if isinstance(settings, NearSettings):
+        access = loader.__memload_loader__()
+        here = access.cast_source()
+        if isinstance(here, str):
+            raise TypeError(f"only what the native engine reads can be planned. {here}")
+        there = here.as_raw() if to_device and isinstance(here, GatherSpec) and why_whole(here) is None else here
+        settings, as_said = access.settings(there), access.settings(here)
+        if isinstance(settings, ResidentSettings):
             raise TypeError('these rows lie on a device already: plan those they were made of, with tier="device"')
         each = list(settings.each) if isinstance(settings, GroupSettings) else [settings]
         plan_bytes = loader.nbytes - as_said.ring_bytes
-        made = made_bytes(loader, each[0], _batch_bytes(each[0]))
+        made = made_bytes(loader.dataset, each[0], _batch_bytes(each[0]))
         return cls(
             rows=here.rows,
             stored_bytes=sum(field.nbytes for one in each for field in one.source.fields.values()),
@@ -111,15 +111,17 @@ def sample_batch(loader: FastLoader[Any]) -> Any:
     Raises:
         ValueError: functions make the batches, or each is several; only the user knows their form.
     """
-    source = loader._resolved()
-    if not isinstance(source, Source) or source.maps or source.collate or loader.batch_transform:
+    access = loader.__memload_loader__()
+    source = access.source
+    if not isinstance(source, GatherSpec) or source.maps or source.collate or loader.batch_transform:
         raise ValueError("what a batch looks like is for your functions to say: give one as sample=, on any device")
-    source = source.with_casts(loader._casts)
-    rows = PassSettings.of(loader, source).slot_rows
+    request = access.asks()
+    source = source.with_casts(request.casts)
+    rows = PassSettings.of(request, source).slot_rows
     return source.layout.build(iter([_sample_field(source, key, rows) for key in source.fields]))
 
 
-def _sample_field(source: Source, key: Key, rows: int) -> Any:
+def _sample_field(source: GatherSpec, key: Key, rows: int) -> Any:
     field = source.fields[key]
     dtype, shape = _as_given(source, key)
     if not isinstance(field, RaggedField):
@@ -133,20 +135,20 @@ def _slot_bytes(settings: PassSettings) -> int:
 
 
 def _batch_bytes(settings: PassSettings) -> int:
-    """Bytes of a full batch as the loop gets it, unless functions make it."""
+    """Return bytes of a full batch as the loop gets it, unless functions make it."""
     source, rows = settings.source, min(settings.batch_rows, max(1, settings.source.rows))
     return sum(_field_bytes(source, key, rows) for key in source.fields)
 
 
-def _field_bytes(source: Source, key: Key, rows: int) -> int:
+def _field_bytes(source: GatherSpec, key: Key, rows: int) -> int:
     field = source.fields[key]
     dtype, shape = _as_given(source, key)
     items = _items(field, rows) if isinstance(field, RaggedField) else rows
     return items * math.prod(shape) * dtype.itemsize
 
 
-def _as_given(source: Source, key: Key) -> tuple[torch.dtype, tuple[int, ...]]:
-    """Dtype and shape of a row of a field, or of an item of it, in a batch that the loop gets."""
+def _as_given(source: GatherSpec, key: Key) -> tuple[torch.dtype, tuple[int, ...]]:
+    """Return the dtype and shape of a row of a field, or of an item of it, in a batch of the loop."""
     field: Field = source.fields[key]
     cast = (source.late_casts or {}).get(key) or source.casts.get(key)
     if cast is None:
@@ -155,7 +157,7 @@ def _as_given(source: Source, key: Key) -> tuple[torch.dtype, tuple[int, ...]]:
 
 
 def _items(field: RaggedField, rows: int) -> int:
-    """Items of a batch: so many rows of the mean length, or of the greatest where they are padded."""
+    """Return the number of items in a batch of `rows` rows of the mean length, or of the greatest if padded."""
     column = field.pipeline_column
     each = column.longest(1) if column.pads else column.items / max(1, column.rows)
     return round(rows * each) * column.planes

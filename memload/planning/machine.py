@@ -6,8 +6,9 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from memload.gpu.memory import gpu_memory
+from memload.device.memory import gpu_memory
 from memload.memory import budget
+from memload.memory.limits import MemoryLimit
 from memload.sizes import parse_size
 
 PROCESS_BYTES = 155_000_000
@@ -26,6 +27,7 @@ class Machine:
         disk: free, where the data lies; None without a place.
         ram_is_here, disk_is_here: whether the figure is this machine's own.
         process: what a process has of RAM before it loads anything: here, what this one has.
+        limits: those of this machine, where RAM is its own: the tightest of what is shared, and that of one process.
     """
 
     ram: int
@@ -34,6 +36,19 @@ class Machine:
     ram_is_here: bool
     disk_is_here: bool
     process: int = PROCESS_BYTES
+    limits: tuple[MemoryLimit, ...] = ()
+
+    @property
+    def own(self) -> MemoryLimit | None:
+        """The limit that each process has for itself; None without one."""
+        return next((one for one in self.limits if one.of_one_process), None)
+
+    def ram_for(self, processes: int) -> tuple[int, str]:
+        """Return the bytes of RAM that so many like processes may take, and the limit that says so; "": the machine."""
+        own = self.own
+        if own is not None and processes * (own.left + self.process) < self.ram:
+            return processes * (own.left + self.process), own.name
+        return self.ram, next((one.name for one in self.limits if not one.of_one_process), "")
 
     @classmethod
     def of(
@@ -56,19 +71,27 @@ class Machine:
             ValueError, TypeError: a size is none.
         """
         process = budget.process_bytes() if ram is None else PROCESS_BYTES
+        here = budget.memory()
         return cls(
-            ram=_ram_here(process, processes) if ram is None else parse_size(ram),
+            ram=_ram_here(here, process, processes) if ram is None else parse_size(ram),
             gpu=_gpu_here() if gpu is None else parse_size(gpu),
             disk=_disk_here(files) if disk is None else parse_size(disk),
             ram_is_here=ram is None,
             disk_is_here=disk is None,
             process=process,
+            limits=_deciding(here) if ram is None else (),
         )
 
 
-def _ram_here(process: int, processes: int) -> int:
+def _ram_here(here: budget.Memory, process: int, processes: int) -> int:
     others = min(processes, budget.local_processes()) - 1
-    return budget.memory().free + process + others * PROCESS_BYTES
+    return here.free_together + process + others * PROCESS_BYTES
+
+
+def _deciding(here: budget.Memory) -> tuple[MemoryLimit, ...]:
+    shared = here.together().tightest
+    shared = None if shared is None or shared.left > here.available else shared
+    return tuple(one for one in (shared, here.own) if one is not None)
 
 
 def _gpu_here() -> int | None:

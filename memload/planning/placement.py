@@ -1,4 +1,4 @@
-"""Where the rows of a planned run lie, and how many bytes they are there."""
+"""The placement of the rows of a planned run: their tier, and their bytes on it."""
 
 from __future__ import annotations
 
@@ -10,21 +10,26 @@ from typing import Any
 import torch
 
 from memload._core import Storage
+from memload.caching.forms import Form
+from memload.caching.map_results import DrawingError, Results
 from memload.casts.rule import Cast
-from memload.dataset import Dataset
+from memload.columns.fields import Field
+from memload.columns.ragged_forms import Ragged
+from memload.dataset.dataset import Dataset
+from memload.dataset.groups import GroupedDataset
+from memload.dataset.mapped import MappedDataset
 from memload.engine.cold import SMALL_ROW
+from memload.engine.gather_spec import NotNative
 from memload.engine.readers import resolve
-from memload.engine.source import NotNative
-from memload.fields import Field
-from memload.groups.datasets import GroupedDataset
+from memload.engine.tiers.choosing import RAM_SHARE, Needs, TierChoice, choose, fits_on_disk
+from memload.engine.tiers.loading import bytes_once
+from memload.engine.tiers.placing import TierOptions, needs_of
+from memload.engine.tiers.pressure import caches_of
+from memload.engine.tiers.tier import LEAST_CACHE_BYTES, Tier
+from memload.memory.limits import MemoryLimit
 from memload.planning.request import Request
 from memload.planning.shape import DatasetShape, zero_field
-from memload.results.map_results import DrawingError, Results
 from memload.sizes import parse_size
-from memload.tiers.choosing import RAM_SHARE, Choice, Needs, choose, fits_on_disk
-from memload.tiers.placing import TierOptions, caches_of, needs_of
-from memload.tiers.tier import LEAST_CACHE_BYTES, Tier
-from memload.transforms.mapped import MappedDataset
 
 IN_RAM = (Tier.RAM, Tier.PINNED)
 PAST_CACHE = (Tier.DIRECT, Tier.HYBRID)
@@ -39,6 +44,7 @@ class Placement:
         dataset: as the loader reads it from its tier.
         tier: which one; AUTO until `settled`.
         stored_bytes: of all rows, as they are stored.
+        once_bytes: of these with each stored row once, whatever the number of windows or selected rows that it is in.
         held_bytes: of the rows that a tier in RAM or on a GPU has to load; what is in memory already is not loaded.
         cache_bytes: that the caches of the tier "hybrid" may still take in each process; 0 without one, None: what
             suits the machine.
@@ -57,6 +63,7 @@ class Placement:
     dataset: Any
     tier: Tier
     stored_bytes: int
+    once_bytes: int
     held_bytes: int
     cache_bytes: int | None
     files: tuple[str, ...]
@@ -94,12 +101,18 @@ class Placement:
         files = {storage.name: storage.nbytes for storage in storages if storage.mapped}
         through_cache = {one.name for one in storages if one.mapped and one.tier not in PAST_CACHE}
         held = recast(dataset, casts) if casts else dataset
-        to_load = [one for key, one in _fields(held).items() if planned or key in casts or _in_files(fields[key])]
+        once = {key: one.nbytes if planned else bytes_once(one) for key, one in fields.items()}
+        to_load = [key for key, one in fields.items() if planned or key in casts or _in_files(one)]
         return cls(
             dataset=held,
             tier=tier,
             stored_bytes=_nbytes(dataset, fields),
-            held_bytes=sum(one.nbytes for one in to_load),
+            once_bytes=sum(once.values()),
+            held_bytes=sum(
+                once[key] * one.dtype.itemsize // fields[key].dtype.itemsize
+                for key, one in _fields(held).items()
+                if key in to_load
+            ),
             cache_bytes=_cache_of(request, tier, fields),
             files=tuple(files),
             file_bytes=sum(files.values()),
@@ -110,35 +123,38 @@ class Placement:
             past_bytes=sum(nbytes for name, nbytes in files.items() if name not in through_cache),
         )
 
-    def settled(self, free_ram: int, free_disk: int, processes: int) -> Placement:
+    def settled(self, free_ram: int, free_disk: int, processes: int, own: MemoryLimit | None = None) -> Placement:
         """Return the placement with what "auto", and a cache without a size, come to.
 
         Args:
             free_ram: bytes that rows may take, of all processes together.
             free_disk: bytes free where a cache of transformed rows would go.
             processes: on the machine.
+            own: the limit that each has for itself, with what it leaves for rows; None without one.
 
         Raises:
             ValueError: rows are to be cast ahead, and RAM does not hold them.
         """
         if self.tier is Tier.AUTO:
-            choice = self.choice(free_ram, free_disk, processes)
+            choice = self.choice(free_ram, free_disk, processes, own)
             if choice.of_results:
                 return self._of_results(choice, free_disk)
             if self.casts and choice.tier is not Tier.RAM:
                 raise ValueError(
-                    f"rows are cast ahead only where they are kept in RAM, and these are not ({choice.reason}): leave "
+                    f"rows are cast ahead only where they are kept in RAM, and these are not ({choice.not_in_ram}; "
+                    f"{choice.reason}): leave "
                     "ram_dtype= out, and give the loader cast="
                 )
             return replace(self, tier=choice.tier, cache_bytes=choice.cache_bytes, reason=choice.reason)
         if self.cache_bytes is None:
-            whole = self.stored_bytes + self.stored_bytes // 8 + LEAST_CACHE_BYTES
-            return replace(self, cache_bytes=max(LEAST_CACHE_BYTES, min(int(RAM_SHARE * free_ram / processes), whole)))
+            whole = self.once_bytes + self.once_bytes // 8 + LEAST_CACHE_BYTES
+            share = free_ram // processes if own is None else min(free_ram // processes, own.left)
+            return replace(self, cache_bytes=max(LEAST_CACHE_BYTES, min(int(RAM_SHARE * share), whole)))
         return self
 
-    def choice(self, free_ram: int, free_disk: int, processes: int = 1) -> Choice:
+    def choice(self, free_ram: int, free_disk: int, processes: int = 1, own: MemoryLimit | None = None) -> TierChoice:
         """Return what "auto" chooses, by the matrix of docs/tiers.md."""
-        rows = self.stored_bytes
+        rows = self.once_bytes
         if self.planned:
             needs = Needs(rows, rows, cast=self.held_bytes if self.casts else 0)
         else:
@@ -147,10 +163,10 @@ class Placement:
                 needs = replace(needs, stored=rows)
         made = 0 if self.results is None else self.results.nbytes
         needs = replace(needs, transformed=made, shared=fits_on_disk(made, free_disk))
-        return choose(needs, free_ram, free_disk, processes)
+        return choose(needs, free_ram, free_disk, processes, own)
 
-    def _of_results(self, choice: Choice, free_disk: int) -> Placement:
-        """The placement of what a function made of the rows, which is all that the loader reads."""
+    def _of_results(self, choice: TierChoice, free_disk: int) -> Placement:
+        """Return the placement of what a function made of the rows, which is all that the loader reads."""
         assert self.results is not None
         made, in_ram = self.results.nbytes, choice.tier is Tier.RAM
         return replace(
@@ -158,6 +174,7 @@ class Placement:
             dataset=self.results,
             tier=choice.tier,
             stored_bytes=made,
+            once_bytes=made,
             held_bytes=made if in_ram else 0,
             written_bytes=0 if in_ram else made,
             apart=in_ram and not fits_on_disk(made, free_disk),
@@ -188,44 +205,55 @@ def recast(dataset: Any, casts: Mapping[str, Cast]) -> Dataset:
     Raises:
         TypeError: it is no memload dataset.
         KeyError: there is no such field.
+        ValueError: it cannot be cast when it is loaded.
     """
     if not isinstance(dataset, Dataset):
         raise TypeError(f"ram_dtype= is for the datasets of memload, not for {type(dataset).__name__}")
     fields: dict[str, Field] = dict(dataset.fields)
-    for name, cast in casts.items():
-        if name not in fields:
-            raise KeyError(f"ram_dtype= names the field {name!r}; the dataset has {', '.join(map(repr, fields))}")
+    for name, cast in TierOptions(ram_dtype=casts).casts(fields).items():
         fields[name] = zero_field(name, cast.dtype, fields[name].shape, len(dataset))
     return replace(dataset, fields=fields)
 
 
 def _results_of(data: Any) -> Dataset | None:
-    """A dataset of zeros of the form that a function gives rows; None without one, or if it is not to be kept."""
+    """Return a dataset of zeros with the form of a function's results; None if none are to be stored."""
     if not isinstance(data, MappedDataset) or not len(data):
         return None
     try:
         results = Results(data)
-        fields = {name: _form_of(value) for name, value in results.first.items()}
-        return DatasetShape(results.rows, fields).zeros()
-    except (DrawingError, TypeError):  # random numbers, or samples that no cache takes: it runs for every batch
+        sampled = results.sampled
+    except (
+        DrawingError,
+        TypeError,
+        ValueError,
+    ):  # no cache takes its samples: it runs for every batch
         return None
+    fields, lengths = {}, {}
+    for name, rows in sampled.items():
+        fields[name], differ = _form_of(rows)
+        if None in fields[name][1]:
+            lengths[name] = (max(sum(differ) / len(differ), 1e-6), max(1, *differ))
+    return DatasetShape(results.rows, fields, lengths).zeros()
 
 
-def _form_of(batch: Any) -> tuple[Any, tuple[int, ...]]:
-    """Dtype and shape of the row of a batch of one; of a text those of its bytes."""
-    if isinstance(batch, torch.Tensor):
-        return batch.dtype, tuple(batch.shape[1:])
-    return torch.uint8, (len(batch[0].encode()),)
+def _form_of(rows: Any) -> tuple[tuple[Any, tuple[int | None, ...]], list[int]]:
+    """Return dtype and shape of the rows of a batch, and the lengths of rows that differ; texts count in bytes."""
+    form = Form.of(rows)
+    if isinstance(rows, Ragged):
+        return (form.dtype, form.shape), rows.lengths.tolist()
+    if isinstance(rows, torch.Tensor):
+        return (form.dtype, form.shape), []
+    return (torch.uint8, form.shape), [len(text.encode()) for text in rows]
 
 
 def _tier_of(data: Any) -> Tier:
-    """The tier that a dataset was opened on; files and arrays are read where they are."""
+    """Return the tier that a dataset was opened on; files and arrays are read where they are."""
     tier = getattr(data, "tier", None)
     return tier if isinstance(tier, Tier) and tier is not Tier.RAM else Tier.MMAP
 
 
 def _cache_of(request: Request, tier: Tier, fields: Mapping[Any, Field]) -> int | None:
-    """What caches of rows may take, beside what those in this process, if it is what is planned for, have already."""
+    """Return the bytes that caches of rows may still take, less those that caches of this process have already."""
     if request.cache_bytes is not None:
         return parse_size(request.cache_bytes)
     caches = caches_of(fields.values())
@@ -236,7 +264,7 @@ def _cache_of(request: Request, tier: Tier, fields: Mapping[Any, Field]) -> int 
 
 
 def _fields(dataset: Any) -> dict[Any, Field]:
-    """The fields of a dataset, of all members where it has several, by a key of their own.
+    """Return the fields of a dataset, of all members where it has several, by a key of their own.
 
     Raises:
         TypeError: it has none that can be read in place.
@@ -260,5 +288,5 @@ def _nbytes(dataset: Any, fields: Mapping[Any, Field]) -> int:
 
 
 def _storages(fields: Iterable[Field]) -> list[Storage]:
-    """What fields are read from, each once."""
+    """Return what fields are read from, each once."""
     return list(dict.fromkeys(storage for field in fields for storage in field.column.storages))

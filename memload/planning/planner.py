@@ -1,4 +1,4 @@
-"""memload.plan: what a run will take of RAM, GPU and disk, before it begins.
+"""memload.plan: a prediction of the RAM, GPU memory and disk space that a run takes.
 
 data + loader settings -> LoaderBytes -> RAM, and the stock loader's RAM
 models + optimizers    -> Training    -> GPU                                -> Plan: each beside what is free
@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from memload.engine.tiers.tier import Tier
 from memload.memory.budget import local_processes
 from memload.planning.account import Line
 from memload.planning.accounts import (
@@ -20,6 +21,7 @@ from memload.planning.accounts import (
     disk_account,
     free_for_rows,
     gpu_account,
+    own_for_rows,
     ram_account,
     sets_that_fit,
     stock_account,
@@ -27,11 +29,10 @@ from memload.planning.accounts import (
 from memload.planning.alternatives import ways_out
 from memload.planning.gpu_account import Counted, Training
 from memload.planning.machine import Machine
+from memload.planning.model_bytes import Modules
 from memload.planning.placement import Placement
 from memload.planning.request import Request
 from memload.planning.result import Plan
-from memload.tiers.tier import Tier
-from memload.training.model_bytes import Modules
 
 
 def plan(
@@ -58,39 +59,41 @@ def plan(
     """Predict how much RAM, GPU memory and disk space a run takes, and whether this or another machine has that much.
 
     Nothing is loaded, trained or allocated: neither the data nor the models need exist. Functions of samples and of
-    batches are called for two rows, to see what they make. Printed, the plan is a short table.
+    batches are called for two rows, to measure their results. ``print(plan)`` shows a short table.
 
     Args:
         data: a dataset that FastLoader reads natively, or a `memload.DatasetShape`.
         batch_size: rows per batch.
-        tier: where the rows are kept, see `memload.Tier`; "auto" chooses what suits the machine, for ``ds.map(fn)`` as
-            ``.cache(path, tier="auto")`` does, if the function is not random. None: the tier on which the dataset was
-            opened; mapped files for a `DatasetShape`.
+        tier: the tier that keeps the rows, see `memload.Tier`. "auto" chooses the one that suits the machine, for
+            ``ds.map(fn)`` as ``.cache(path, tier="auto")`` does, if the function is not random. None: the tier on which
+            the dataset was opened; mapped files for a `DatasetShape`.
         ram_dtype: with the tier "ram", the dtype or `memload.Cast` of fields that are cast once, when they are loaded.
         cache_bytes: with the tier "hybrid", the size of its cache, in bytes or as a text such as "40GB"; default: as in
             `memload.open`.
         device: "cuda" if batches are to be on the GPU, as with ``FastLoader(device="cuda")``.
         model: a module, or several in a list or dict; on any device, "meta" included, which takes no memory.
-        optimizer: a torch optimizer or its class, or several; a class, or a function of parameters, is given those that
-            are trained. What one of another library keeps is found by a step on tensors without memory, or on tiny
-            ones; where that does not work either, the plan says that it is unknown.
-        loss: a function of a batch that returns the loss, which is run on tensors without memory to find what
-            activations take. Default: what the one model that trains returns as its ``loss``, or the mean of what it
-            returns for a batch (of a dict the fields that its ``forward`` names, else the first; of a tuple the first).
-            Where it does not take the loader's batch, the plan says that activations are unknown.
-        sample: a batch for `loss`; default: one as the loader gives it.
+        optimizer: a torch optimizer or its class, or several; a class, or a function of parameters, is called with the
+            trained parameters. The state of an optimizer of another library is found by a step on tensors without
+            memory, or on tiny ones; if that fails, too, the plan says that it is unknown.
+        loss: a function of a batch that returns the loss. It runs on tensors without memory to find the bytes of
+            activations. Default: the ``loss`` that the one trained model returns, or the mean of its result for a batch
+            (of a dict the fields that its ``forward`` names, else the first; of a tuple the first). If the model does
+            not accept the loader's batch, the plan says that activations are unknown.
+        sample: a batch for `loss`; default: a batch of the loader's form.
         precision: "float32", "bf16", "fp16" (trained models are converted), "bf16-mixed" or "fp16-mixed" (autocast).
         accumulate: batches whose gradients are added up for one step of the optimizer.
-        offload: whether models that train nothing stay in pinned RAM and come to the GPU layer by layer, as by
+        offload: whether frozen models stay in pinned RAM and are copied to the GPU layer by layer, as by
             `memload.offload`.
-        processes: on this machine, one for each GPU. Rows of the tier "ram" are there once for all, with
-            ``share=True``; all else is each one's own. Default: what LOCAL_WORLD_SIZE says, as under torchrun; else 1.
-        ram, gpu, disk: what another machine has, in bytes or as texts such as "64GB"; ``gpu`` is that of one GPU.
-            Default: what is free on this machine, as far as control groups and SLURM allow.
+        processes: the number of processes on this machine, one for each GPU. With ``share=True``, they share one copy
+            of the rows of the tier "ram"; all other memory is separate. Default: LOCAL_WORLD_SIZE, as under torchrun;
+            else 1.
+        ram, gpu, disk: the sizes of another machine, in bytes or as texts such as "64GB"; ``gpu`` is that of one GPU.
+            Default: the bytes free on this machine, within the limits of control groups, SLURM and this process
+            (``ulimit -v``, ``ulimit -d``).
         **loader: further arguments of `FastLoader`, such as ``cast``, ``depth``, ``shuffle`` or ``num_workers``.
 
     Raises:
-        TypeError: `data` is a path, or nothing that the native engine reads.
+        TypeError: `data` is a path, or a dataset that the native engine cannot read.
         ValueError: settings contradict each other, or the loss cannot be run without numbers.
 
     Example:
@@ -137,7 +140,8 @@ class _Planner:
         machine = Machine.of(request.ram, request.gpu, request.disk, placement.files, request.processes)
         sizes = Sizes.of(request, placement)
         free = free_for_rows(sizes, machine, request.processes)
-        settled = placement.settled(free, machine.disk or 0, request.processes)
+        own = own_for_rows(sizes, machine)
+        settled = placement.settled(free, machine.disk or 0, request.processes, own)
         if settled.dataset is not placement.dataset:  # the loader reads what a function made
             sizes = Sizes.of(request, settled)
         placement = settled

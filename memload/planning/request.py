@@ -1,4 +1,4 @@
-"""What memload.plan is asked: data, where they lie, how they are loaded, what is trained, and on which machine."""
+"""The checked arguments of memload.plan: data, tier, loader, models and machine."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.utils.data import DataLoader
 
-from memload.casts.rule import Cast
-from memload.dtypes import as_torch_dtype
-from memload.gpu.devices import named_device
-from memload.tiers.placing import as_tier
-from memload.tiers.tier import Tier
-from memload.training.model_bytes import Modules
-from memload.training.weightless import checked_precision
+from memload.casts.rule import Cast, casts_by_field
+from memload.columns.numbers import is_whole, kind
+from memload.device.devices import named_device
+from memload.engine.tiers.placing import as_tier
+from memload.engine.tiers.tier import Tier
+from memload.planning.model_bytes import Modules
+from memload.planning.precisions import checked_precision
 
 
 @dataclass(frozen=True)
@@ -45,15 +46,21 @@ class Request:
     loader: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if isinstance(self.data, DataLoader):
+            raise TypeError(
+                "memload.plan takes a dataset, and the arguments of a loader: memload.plan(loader.dataset, "
+                f"loader.batch_size, ...); got {kind(self.data)}"
+            )
         if self.tier is not None:
             object.__setattr__(self, "tier", as_tier(self.tier))
         if self.device is not None and named_device(self.device).type == "cpu":
             object.__setattr__(self, "device", None)
-        object.__setattr__(self, "ram_dtype", _casts(self.ram_dtype))
+        object.__setattr__(self, "ram_dtype", casts_by_field(self.ram_dtype, "ram_dtype"))
         for name in ("batch_size", "accumulate", "processes"):
             value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            if not is_whole(value) or value < 1:
                 raise ValueError(f"{name} is a whole number from 1, not {value!r}")
+            object.__setattr__(self, name, int(value))
         checked_precision(self.precision)
         if self.model is None and (self.optimizer is not None or self.loss is not None):
             raise ValueError("optimizer= and loss= are of a model: give model=")
@@ -68,10 +75,3 @@ class Request:
         """Whether anything is put on a GPU."""
         asked = self.model is not None or self.device is not None or self.gpu is not None
         return asked or self.tier in (Tier.DEVICE, Tier.PINNED)
-
-
-def _casts(given: Mapping[str, Any] | None) -> dict[str, Cast]:
-    return {
-        name: wanted if isinstance(wanted, Cast) else Cast(as_torch_dtype(wanted))
-        for name, wanted in (given or {}).items()
-    }

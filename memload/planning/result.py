@@ -1,4 +1,4 @@
-"""The answer of memload.plan: figures to compute with, and a table to read."""
+"""`Plan`, the result of memload.plan: figures to compute with, and a table to read."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from memload.engine.tiers.tier import Tier
 from memload.planning.account import Account, Line, rows_of
 from memload.planning.loader_bytes import LoaderBytes
 from memload.planning.machine import Machine
 from memload.sizes import format_size
-from memload.tiers.tier import Tier
 
 MARGIN = 0.1
 """What is asked for beyond the prediction, which tests hold to 10 %."""
@@ -19,20 +19,20 @@ MARGIN = 0.1
 
 @dataclass(frozen=True, repr=False)
 class Plan:
-    """What a run will take. Made by `memload.plan`; printed, a table.
+    """The predicted memory of a run, made by `memload.plan`; ``print`` shows it as a table.
 
     Attributes:
         data: bytes per row, per batch and per slot.
-        tier: where the rows are kept.
-        tier_reason: why tier="auto" chose it, in a sentence; empty where it was given.
-        processes: on this machine.
-        machine: what may be used.
-        ram: what is taken of RAM, by all processes together.
-        stock: what torch's DataLoader would take of RAM with the same settings.
-        gpu: what is taken of one GPU; None if nothing is put there.
-        disk: what the data take of the disk; None where they are there already.
-        sets: how many such data sets would fit, beside all else: by "RAM", "GPU" and "disk".
-        ways_out: where something does not fit: what does, each with its figures.
+        tier: the tier that keeps the rows.
+        tier_reason: the reason for the choice of tier="auto", in a sentence; empty if the tier was given.
+        processes: the number of processes on this machine.
+        machine: the bytes that may be used.
+        ram: the account of RAM, for all processes together.
+        stock: the account of RAM for torch's DataLoader with the same settings.
+        gpu: the account of one GPU; None if nothing is put there.
+        disk: the account of the disk; None if the data are there already.
+        sets: how many such data sets would fit beside all other items, by "RAM", "GPU" and "disk".
+        ways_out: if something does not fit, settings that do fit, each with its figures.
     """
 
     data: LoaderBytes
@@ -64,7 +64,7 @@ class Plan:
 
     @property
     def mem(self) -> str:
-        """What to ask a batch scheduler for: ``--mem=12G`` in GiB, the prediction and a tenth."""
+        """The option for a batch scheduler, such as ``--mem=12G``: the prediction plus a tenth, in GiB."""
         return f"--mem={_gibibytes(self.ram.predicted * (1 + MARGIN))}G"
 
     def __repr__(self) -> str:

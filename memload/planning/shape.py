@@ -14,23 +14,24 @@ import numpy as np
 import torch
 
 from memload._core import Column, Ragged, Storage
-from memload.dataset import Dataset
+from memload.columns.fields import Field, check_name, check_size, row_nbytes
+from memload.columns.numbers import is_whole
+from memload.columns.ragged_fields import RaggedField
+from memload.dataset.dataset import Dataset
 from memload.dtypes import as_torch_dtype
-from memload.fields import Field, check_name, check_size, row_nbytes
-from memload.ragged_rows.fields import RaggedField
 
 _NO_RESERVE = 0x4000  # Linux's MAP_NORESERVE: addresses alone, for which the kernel sets no memory aside
 
 
 @dataclass(frozen=True)
 class DatasetShape:
-    """How many rows a dataset has and what they are made of: all that `memload.plan` needs of one.
+    """The number of rows of a dataset and the form of its fields, which is all that `memload.plan` needs.
 
     Args:
-        rows: how many, at least 1.
-        fields: for each name dtype and shape of one row, as ``("uint8", (425, 425, 3))``. One side is None where rows
-            differ in length, as in ``("float32", (None, 16))``.
-        lengths: for each field whose rows differ the mean and the greatest length, as ``{"x": (24, 80)}``.
+        rows: the number of rows, at least 1.
+        fields: the dtype and shape of one row by name, as ``("uint8", (425, 425, 3))``. If rows differ in length, one
+            side is None, as in ``("float32", (None, 16))``.
+        lengths: the mean and the greatest length of each field whose rows differ in length, as ``{"x": (24, 80)}``.
 
     Raises:
         ValueError: no rows, no fields, a shape that no field can have, or lengths that are missing or contradict
@@ -51,22 +52,23 @@ class DatasetShape:
     lengths: Mapping[str, tuple[float, int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.rows, int) or isinstance(self.rows, bool) or self.rows < 1:
+        if not is_whole(self.rows) or self.rows < 1:
             raise ValueError(f"rows is how many there are: at least 1, not {self.rows!r}")
+        object.__setattr__(self, "rows", int(self.rows))
         if not self.fields:
             raise ValueError('a dataset needs at least one field, such as {"stim": ("uint8", (425, 425, 3))}')
         fields = {}
         for name, given in _named(self.fields, "fields", '{"stim": ("uint8", (425, 425, 3))}'):
             check_name(name)
             dtype, shape = _pair(given, f'field {name!r}: dtype and shape, such as ("uint8", (425, 425, 3))')
-            fields[name] = (as_torch_dtype(dtype), _checked(name, shape))
+            fields[name] = (as_torch_dtype(dtype), _checked(name, (shape,) if is_whole(shape) else shape))
             check_size(fields[name][0], (side or 1 for side in fields[name][1]), self.rows)
         object.__setattr__(self, "fields", MappingProxyType(fields))
         object.__setattr__(self, "lengths", MappingProxyType(self._checked_lengths()))
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all rows, offsets of rows that differ in length left out."""
+        """Bytes of all rows, without the offsets of rows that differ in length."""
         return sum(map(self._field_bytes, self.fields))
 
     def zeros(self) -> Dataset:
@@ -118,7 +120,7 @@ class DatasetShape:
         return RaggedField(dtype, shape, column)
 
     def _lengths(self, name: str) -> Any:
-        """A length for each row: greatest * t ** (greatest / mean - 1), whose mean for t from 0 to 1 is the mean."""
+        """Return the length of each row: greatest * t ** (greatest / mean - 1), whose mean over t in 0..1 is `mean`."""
         mean, greatest = self.lengths[name]
         t = (np.arange(self.rows) + 1) / self.rows
         return np.rint(greatest * t ** (greatest / mean - 1)).astype(np.int64)

@@ -1,6 +1,6 @@
 """What functions of samples and batches, and casts that move pixels, take: found by calling them for two rows.
 
-two rows -> recipe -> what it returns             bytes that the loop gets: so many for each slot
+two rows -> transform_pipeline -> what it returns             bytes that the loop gets: so many for each slot
                `----> memory that is lent to it   bytes beside these while it works: so many for each thread
 """
 
@@ -16,15 +16,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from memload.batches.collating import FieldSlots
-from memload.engine.passes import PassSettings, WholeBatches
-from memload.loader import FastLoader
-from memload.ragged_rows.fields import RaggedField
+from memload.columns.ragged_fields import holds_ragged
+from memload.engine.collating import FieldSlots
+from memload.engine.gatherer import BatchResult
+from memload.engine.on_cpu import WholeBatches
+from memload.engine.settings import PassSettings
+from memload.engine.transforms.buffer_reuse import LEAST_REUSED, BufferReuse
+from memload.engine.transforms.room import new_bytes, storages
+from memload.engine.transforms.seeding import Drawing, PassSeed
+from memload.engine.transforms.transform_pipeline import TransformPipeline
 from memload.sampling.draws import Indices
-from memload.transforms.recipe import Outcome, Recipe
-from memload.transforms.room import new_bytes, storages
-from memload.transforms.seeding import Drawing, PassSeed
-from memload.transforms.used_again import LARGE, MemoryUsedAgain
 
 _ROWS = 2  # of a batch for the trial: one row looks to many a function like no batch
 _HUGE_PAGE = 2 << 20
@@ -39,7 +40,7 @@ _MAPPED = 32 << 20  # bytes of a sample from which on its memory goes back to th
 
 @dataclass(frozen=True)
 class MadeBytes:
-    """What a recipe takes, in bytes.
+    """What a transform_pipeline takes, in bytes.
 
     Attributes:
         batch: of what it makes of a batch; what it hands on of the gathered memory is left out.
@@ -50,69 +51,71 @@ class MadeBytes:
     work: int = 0
 
 
-def made_bytes(loader: FastLoader[Any], settings: PassSettings, gathered_bytes: int) -> MadeBytes:
-    """Return what the recipe of a pass takes.
+def made_bytes(dataset: Any, settings: PassSettings, gathered_bytes: int) -> MadeBytes:
+    """Return what the transform_pipeline of a pass takes.
 
     Args:
-        loader: whose pass it is.
+        dataset: whose pass it is.
         settings: of the pass.
         gathered_bytes: of a full batch before its transform, which keeps the size where it cannot be called for two
             rows.
     """
-    recipe = settings.recipe
-    if recipe is None or not settings.source.rows:  # of no row a function can be called
+    transform_pipeline = settings.transform_pipeline
+    if transform_pipeline is None or not settings.source.rows:  # of no row a function can be called
         return MadeBytes()
     with warnings.catch_warnings(), torch.random.fork_rng(devices=[]), torch.no_grad():
         warnings.simplefilter("ignore")
         try:
-            batch, rows = _gathered(loader, settings)
-            ragged = any(isinstance(field, RaggedField) for field in settings.source.fields.values())
+            batch, rows = _gathered(settings)
+            ragged = holds_ragged(settings.source.fields)
             times = gathered_bytes / sum(storages(batch).values()) if ragged else settings.batch_rows / len(rows)
-            return _tried(recipe, batch, rows, times)
+            return _tried(transform_pipeline, batch, rows, times)
         except Exception:  # what the user's function raises for two rows of this data, which may be without content
-            if not recipe.maps:
+            if not transform_pipeline.maps:
                 return MadeBytes(gathered_bytes)
-            sample = loader.dataset[0]  # where one is enough for it, it is raised again
+            sample = dataset[0]  # where one is enough for it, it is raised again
             return MadeBytes(settings.batch_rows * sum(storages(sample).values()))
 
 
-def _gathered(loader: FastLoader[Any], settings: PassSettings) -> tuple[Any, Indices]:
-    """Two rows of the dataset as a batch, before any function."""
+def _gathered(settings: PassSettings) -> tuple[Any, Indices]:
+    """Return two rows of the dataset as a batch, before any function."""
     rows = np.arange(min(_ROWS, settings.source.rows), dtype=np.int64)
     few = replace(settings, batch_rows=len(rows), slot_rows=len(rows), planned_rows=len(rows), depth=1, threads=1)
-    batches = WholeBatches(replace(few, recipe=None, drop_last=False), loader, None)
+    batches = WholeBatches(replace(few, transform_pipeline=None, drop_last=False), None)
     try:
         batches.push(rows)
         batches.finish()
         batch = batches.next(0)
-        return batch.result() if isinstance(batch, Outcome) else batch, rows
+        return batch.result() if isinstance(batch, BatchResult) else batch, rows
     finally:
         batches.close(keep_slots=False)
 
 
-def _tried(recipe: Recipe, batch: Any, rows: Indices, times: float) -> MadeBytes:
-    """What a recipe takes of a full batch, so many times as large as this one."""
+def _tried(transform_pipeline: TransformPipeline, batch: Any, rows: Indices, times: float) -> MadeBytes:
+    """Return what a transform_pipeline takes of a full batch, so many times as large as this one."""
     before = storages(batch)
-    first, last = replace(recipe, transform=None), replace(recipe, maps=(), casts={})
+    first, last = replace(transform_pipeline, transform=None), replace(transform_pipeline, maps=(), casts={})
     work = kept = 0
     if first.maps or first.casts:
         lent = _Counted()
         samples = _SampleMemory(before, lent)
         if first.maps:
             first = replace(first, maps=(*first.maps, Drawing(samples)))
-        batch, work = _run(first, batch, rows, LARGE, lent)  # samples are as large as ever, and few at a time
+        batch, work = _run(first, batch, rows, LEAST_REUSED, lent)  # samples keep their size; few exist at a time
         kept = samples.kept
     between = new_bytes(batch, before)
-    if recipe.transform is not None:
-        batch, of_batch = _run(last, batch, rows, max(1, math.floor(LARGE / times)), _Counted())
+    if transform_pipeline.transform is not None:
+        batch, of_batch = _run(last, batch, rows, max(1, math.floor(LEAST_REUSED / times)), _Counted())
         work = max(work, math.ceil(times * (of_batch + between)))
     return MadeBytes(math.ceil(times * new_bytes(batch, before)), work + kept)
 
 
-def _run(recipe: Recipe, batch: Any, rows: Indices, least: int, lent: _Counted) -> tuple[Any, int]:
-    """What a recipe makes, and the most bytes that were lent to it beside what it returned."""
-    random = MemoryUsedAgain(lent, least)
-    made = recipe.apply(batch, rows, PassSeed(0), random, lent)
+def _run(
+    transform_pipeline: TransformPipeline, batch: Any, rows: Indices, least: int, lent: _Counted
+) -> tuple[Any, int]:
+    """Return what a transform_pipeline makes, and the most bytes that were lent to it beside what it returned."""
+    random = BufferReuse(lent, least)
+    made = transform_pipeline.apply(batch, rows, PassSeed(0), random, lent)
     return made, lent.most - lent.bytes
 
 
@@ -160,7 +163,7 @@ class _Counted(FieldSlots):
     def take(self, _: Hashable, nbytes: int) -> torch.Tensor:
         """Return so many bytes."""
         memory = np.empty(nbytes, dtype=np.uint8)
-        size = -(-nbytes // _HUGE_PAGE) * _HUGE_PAGE if nbytes >= LARGE else nbytes
+        size = -(-nbytes // _HUGE_PAGE) * _HUGE_PAGE if nbytes >= LEAST_REUSED else nbytes
         self.bytes += size
         self.most = max(self.most, self.bytes)
         place = memory.ctypes.data

@@ -1,4 +1,4 @@
-"""Batches of rows that are known ahead as arrays: what they are, and how a pass is fed with them."""
+"""Batches of rows that are known ahead as arrays, and the feed of a pass with them."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from memload.sampling.draws import Indices, Position, Progress
 if TYPE_CHECKING:
     from memload.sampling.row_plan import PlanSink
 
-_ITERATED_BY = BudgetBatchSampler.__iter__  # when memload was imported
+_ITERATED_BY = BudgetBatchSampler.__iter__  # the method when memload was imported
 
 MOST_ROWS = sys.maxsize // 8
-"""Rows that a list has room for, and so a batch of torch's."""
+"""The most rows that a list, and so a batch of torch's, can hold."""
 
 
 class RowBatches(Protocol):
-    """The batches of one pass, or of what is left of it, as arrays of rows."""
+    """The batches of one pass, or the remaining batches of it, as arrays of rows."""
 
     @property
     def values(self) -> range:
-        """Which rows may come: all lie in this range."""
+        """The range that contains all rows."""
 
     def next(self, seen: int) -> Indices | None:
-        """Return the rows of the next batch, None after the last. The loop has seen so many batches."""
+        """Return the rows of the next batch, None after the last; `seen` is the number of batches that the loop had."""
 
     def position(self, seen: int) -> dict[str, Any]:
-        """Return where the pass stands when the loop has seen so many batches."""
+        """Return the position of the pass after the loop has seen `seen` batches."""
 
 
 def batches_known(batch_sampler: Any) -> bool:
-    """Whether the batches of this sampler are known ahead; a subclass or a patch may make others."""
+    """Return whether the batches of this sampler are known ahead; a subclass or a patch may make other batches."""
     return type(batch_sampler) is BudgetBatchSampler and BudgetBatchSampler.__iter__ is _ITERATED_BY
 
 
 def batch_stream(batch_sampler: Any, position: Position | None) -> RowBatches:
-    """Return the batches of one pass over a sampler whose batches are known, or of what a position leaves of it.
+    """Return the batches of one pass over a sampler whose batches are known, from a position on if one is given.
 
     Raises:
         ValueError: the position is damaged.
@@ -53,7 +53,7 @@ def batch_stream(batch_sampler: Any, position: Position | None) -> RowBatches:
 
 
 def fits_a_list(batch_sampler: BatchSampler) -> bool:
-    """Whether a batch of so many rows can be a list. If not, torch's own code is to meet that, and to raise."""
+    """Return whether a batch of this size can be a list. If not, torch's own code raises the error."""
     return batch_sampler.batch_size <= MOST_ROWS
 
 
@@ -67,10 +67,10 @@ class KnownBatches:
         self._finished = False
 
     def start_again(self) -> None:
-        """Nothing was drawn so far: a stream begins with its first batch."""
+        """Do nothing, because nothing is drawn before the first batch of a stream."""
 
     def pull(self, batches: int, ahead: int) -> None:
-        """Feed so many batches in all, and `ahead` more."""
+        """Feed `batches` batches in total, and `ahead` more."""
         while not self._finished and self._fed < batches + ahead:
             rows = self._source.next(self._progress.seen)
             if rows is None:
@@ -81,4 +81,4 @@ class KnownBatches:
             self._sink.push(rows)
 
     def unplanned(self, position: int) -> None:
-        """Everything is planned: samplers whose rows may not be there are iterated."""
+        """Do nothing, because all batches are planned; samplers whose rows may be missing are iterated instead."""

@@ -1,14 +1,13 @@
-"""Batches filled by what their rows cost, such as nodes, edges or tokens, instead of by a number of rows.
+"""Fill batches by the cost of their rows, such as nodes, edges or tokens, instead of by a number of rows.
 
     rows in the epoch's order -> batches within the budget -> the same number for every rank -> those of this rank
 
 The epoch's batches follow from the costs, the seed and the epoch alone. So their number is known beforehand, all ranks
-agree without a word, and a pass is taken up anywhere by working them out anew.
+agree without communication, and a pass resumes anywhere by computing them again.
 """
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -20,24 +19,23 @@ from torch.utils.data import Sampler
 
 from memload.sampling.budget_filling import Costs, evened, filled
 from memload.sampling.draws import Indices, Position
-
-_MOST = (1 << 63) - 1  # that a torch generator takes for a seed of either sign
+from memload.sampling.ranks import Ranks, count
 
 
 @dataclass(frozen=True)
-class Epoch:
+class BudgetEpoch:
     """The batches of all ranks in one epoch, before they are shared out.
 
     Attributes:
         rows: int64, in the order of an epoch.
-        bounds: int64 (batches, 2), where each batch begins and ends in `rows`.
+        bounds: int64 (batches, 2), the begin and end of each batch in `rows`.
     """
 
     rows: Indices
     bounds: Indices
 
 
-class BudgetBatchSampler(Sampler[list[int]]):
+class BudgetBatchSampler(Ranks, Sampler[list[int]]):
     """Fills each batch with as many rows as a budget allows, in shuffled order: a ``batch_sampler``.
 
     The rows come in the epoch's order, and a batch is closed when the next row would not fit. Every row comes exactly
@@ -55,22 +53,23 @@ class BudgetBatchSampler(Sampler[list[int]]):
     Args:
         costs: one for each row, 0 or more: the nodes, edges, tokens or seconds of it, in any sequence, array or tensor.
         budget: the most that the costs of a batch add up to.
-        shuffle: whether the rows come in random order; otherwise in theirs.
-        seed: of the orders, 0 or more; the same on all ranks.
+        shuffle: whether the rows come in random order; otherwise they keep their order.
+        seed: the seed of the orders, 0 or more; the same on all ranks.
         buckets: the number of groups into which rows are sorted by cost, with equally many rows in each. A batch has
             rows of one group, and the batches of all groups are shuffled together. None: batches mix rows of all costs.
         most_rows: the most rows that a batch may have, however little they cost.
-        padded: whether a batch costs what it takes once its rows are padded to the longest: its rows times the highest
+        padded: whether the cost of a batch is that of rows padded to the longest: the number of rows times the highest
             cost among them.
         drop_last: whether to leave out a last batch (with ``buckets``, the last one of each bucket) that could have
             taken more rows, and, with several ranks, the batches left over when each rank has the same number.
-        num_replicas: ranks that share the epoch; None: those of torch.distributed if it is initialised, otherwise 1.
-        rank: of this process, from 0; None: that of torch.distributed.
+        num_replicas: ranks that share the epoch; None: those of torch.distributed, if it is initialised when a pass
+            begins, otherwise 1.
+        rank: the rank of this process, from 0; None: that of torch.distributed.
 
     Raises:
         ValueError: a row costs more than the budget (the message names the first such row), a cost is negative or not
             finite, or an argument is out of range.
-        TypeError: ``costs`` are no numbers, or an argument is of the wrong type.
+        TypeError: ``costs`` are not numbers, or an argument is of the wrong type.
 
     Example:
         >>> sampler = BudgetBatchSampler([3, 1, 2, 2, 4], budget=4, shuffle=False)
@@ -98,22 +97,22 @@ class BudgetBatchSampler(Sampler[list[int]]):
         self.costs = _checked_costs(costs)
         self.budget = _checked_budget(budget, self.costs)
         self.shuffle, self.padded, self.drop_last = shuffle, padded, drop_last
-        self.seed = _count("seed", seed, least=0)
-        self.buckets = None if buckets is None else min(_count("buckets", buckets), len(self.costs))
-        self.most_rows = None if most_rows is None else _count("most_rows", most_rows)
-        self.num_replicas, self.rank = _checked_ranks(num_replicas, rank)
+        self.seed = count("seed", seed, least=0)
+        self.buckets = None if buckets is None else min(count("buckets", buckets), len(self.costs))
+        self.most_rows = None if most_rows is None else count("most_rows", most_rows)
+        self.set_ranks(num_replicas, rank)
         self.epoch = 0
         self._bucket_of = _bucket_of(self.costs, self.buckets or 1)
-        self._latest: tuple[int, Epoch] | None = None
+        self._latest: tuple[int, BudgetEpoch] | None = None
 
     @property
     def sampler(self) -> BudgetBatchSampler:
-        """Itself: Lightning and accelerate call ``set_epoch`` on the sampler of a batch sampler."""
+        """This object, because Lightning and accelerate call ``set_epoch`` on the sampler of a batch sampler."""
         return self
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch, counted from 0, whose order the next pass and ``len()`` have; each epoch has another order."""
-        self.epoch = _count("epoch", epoch, least=0)
+        self.epoch = count("epoch", epoch, least=0)
 
     def __len__(self) -> int:
         return len(self._own())
@@ -141,57 +140,59 @@ class BudgetBatchSampler(Sampler[list[int]]):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the order of an epoch, and of its batches."""
+        """Bytes of the order and the batches of an epoch."""
         epoch = self.batches(self.epoch)
         return epoch.rows.nbytes + epoch.bounds.nbytes
 
     def facts(self) -> dict[str, Any]:
-        """Return what decides which batches come, as plain data; epoch and ranks belong to the position."""
+        """Return the settings that decide the batches, as plain data; epoch and ranks belong to the position."""
         names = ("budget", "shuffle", "seed", "buckets", "most_rows", "padded", "drop_last")
         costs = xxhash.xxh3_64_hexdigest(self.costs.data)
         return {"rows": len(self.costs), "costs": costs, **{name: getattr(self, name) for name in names}}
 
     def stream(self, position: Position | None = None) -> BudgetBatches:
-        """Return the batches of a pass as arrays, which is what FastLoader reads, or what a position leaves of it."""
+        """Return the batches of a pass as arrays for FastLoader, from a position on if one is given."""
         return BudgetBatches(self, position)
 
-    def batches(self, epoch: int) -> Epoch:
-        """Return the batches of all ranks in an epoch. Those of the latest one are kept."""
+    def batches(self, epoch: int) -> BudgetEpoch:
+        """Return the batches of all ranks in an epoch, and keep those of the latest epoch."""
         if self._latest is None or self._latest[0] != epoch:
-            self._latest = None  # let go of the old ones before there are new ones
+            self._latest = None  # free the old batches before making new ones
             self._latest = epoch, self._filled(epoch)
         return self._latest[1]
 
     def planned(self) -> tuple[Indices, Indices]:
-        """Return the rows of the epoch in order, and where each batch of this rank begins and ends among them."""
+        """Return the rows of the epoch in order, and the begin and end of each of this rank's batches among them."""
         return self.batches(self.epoch).rows, self._own()
 
     def _own(self) -> Indices:
-        bounds = evened(self.batches(self.epoch).bounds, self.num_replicas, drop_last=self.drop_last)
-        return bounds[self.rank :: self.num_replicas]
+        ranks, rank = self.ranks
+        bounds = evened(self.batches(self.epoch).bounds, ranks, drop_last=self.drop_last)
+        return bounds[rank::ranks]
 
-    def _filled(self, epoch: int) -> Epoch:
+    def _filled(self, epoch: int) -> BudgetEpoch:
         generator = torch.Generator().manual_seed(self.seed + epoch)
-        count = len(self.costs)
-        rows = torch.randperm(count, generator=generator, device="cpu").numpy() if self.shuffle else np.arange(count)
+        n = len(self.costs)
+        rows = torch.randperm(n, generator=generator, device="cpu").numpy() if self.shuffle else np.arange(n)
         rows = rows[np.argsort(self._bucket_of[rows], kind="stable")] if self.buckets else rows
         ends = np.cumsum(np.bincount(self._bucket_of)).tolist()
         how = {"padded": self.padded, "drop_last": self.drop_last}
         bounds = filled(self.costs[rows], self.budget, ends, self.most_rows, **how)
         if self.buckets and self.shuffle:
             bounds = bounds[torch.randperm(len(bounds), generator=generator, device="cpu").numpy()]
-        return Epoch(rows, bounds)
+        return BudgetEpoch(rows, bounds)
 
 
 class BudgetBatches:
-    """The batches of one rank in one pass, or of what any number of ranks left of one.
+    """The batches of one rank in one pass, or in the remainder of a pass by any number of ranks.
 
-    The position tells, for each number of ranks that took from the epoch, how many batches they took together: what
-    they left is made even for those that follow.
+    The position has, for each number of ranks that took batches of the epoch, how many they took together. The
+    remaining batches are made divisible for the ranks that follow.
     """
 
     def __init__(self, sampler: BudgetBatchSampler, position: Position | None) -> None:
         self._sampler = sampler
+        self._ranks, self._rank = sampler.ranks
         self._epoch: int | None = position["epoch"] if position else None
         self._taken: list[list[int]] = [[int(n) for n in pair] for pair in position["taken"]] if position else []
         self._bounds: list[list[int]] | None = None
@@ -211,7 +212,7 @@ class BudgetBatches:
 
     def position(self, seen: int) -> dict[str, Any]:
         """Return the epoch, and how many of its batches were taken by how many ranks."""
-        ranks, taken = self._sampler.num_replicas, [list(pair) for pair in self._taken]
+        ranks, taken = self._ranks, [list(pair) for pair in self._taken]
         if not taken or taken[-1][0] != ranks:
             taken.append([ranks, 0])
         taken[-1][1] += seen * ranks
@@ -220,13 +221,13 @@ class BudgetBatches:
     def _left(self, epoch: int) -> tuple[Indices, list[list[int]]]:
         sampler, batches = self._sampler, self._sampler.batches(epoch)
         bounds = batches.bounds
-        for ranks, taken in [*self._taken, [sampler.num_replicas, 0]]:
+        for ranks, taken in [*self._taken, [self._ranks, 0]]:
             bounds = evened(bounds, ranks, drop_last=sampler.drop_last)[taken:]
-        return batches.rows, bounds[sampler.rank :: sampler.num_replicas].tolist()
+        return batches.rows, bounds[self._rank :: self._ranks].tolist()
 
 
 def _bucket_of(costs: Costs, buckets: int) -> Indices:
-    """The bucket of each row: as many rows in each, those of like cost together."""
+    """Return the bucket of each row; buckets have equally many rows, and rows of similar cost share a bucket."""
     bucket = np.empty(len(costs), dtype=np.min_scalar_type(buckets))  # small ints sort faster
     bucket[np.argsort(costs, kind="stable")] = np.arange(len(costs)) * buckets // len(costs)
     return bucket
@@ -263,28 +264,4 @@ def _checked_budget(budget: Any, costs: Costs) -> float:
             f"row {row} costs {costs[row]}, more than the budget of {number}{more}: raise the budget, or leave such "
             "rows out of the dataset, as in ds.select(costs <= budget), and of the costs"
         )
-    return number
-
-
-def _checked_ranks(num_replicas: Any, rank: Any) -> tuple[int, int]:
-    distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
-    if num_replicas is None:
-        num_replicas = torch.distributed.get_world_size() if distributed else 1
-    if rank is None:
-        rank = torch.distributed.get_rank() if distributed else 0
-    ranks, own = _count("num_replicas", num_replicas), _count("rank", rank, least=0)
-    if own >= ranks:
-        raise ValueError(f"rank must be below num_replicas, which is {ranks}; got {own}")
-    return ranks, own
-
-
-def _count(name: str, value: Any, least: int = 1) -> int:
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise TypeError(f"{name} must be an integer, got {value!r}") from None
-    if isinstance(value, bool) or number < least:
-        raise ValueError(f"{name} must be an integer from {least} on, got {value!r}")
-    if number > _MOST:
-        raise ValueError(f"{name} must be an integer from {least} to {_MOST}, got {value!r}")
     return number

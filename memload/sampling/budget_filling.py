@@ -1,6 +1,6 @@
-"""Batches within a budget, as arithmetic: rows in order are cut into batches, and batches shared out over ranks.
+"""Cut rows in order into batches within a budget, and share the batches out over ranks.
 
-A batch is a pair (begin, end) of places in an order of rows.
+A batch is a pair (begin, end) of positions in an order of rows.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ def filled(
     """Cut rows into batches, each as long as the budget allows; int64 (batches, 2).
 
     Args:
-        costs: of the rows in their order, none above the budget.
-        budget: the most that a batch costs.
-        ends: where each bucket ends, in rising order; no batch has rows of two.
+        costs: the costs of the rows in their order, none above the budget.
+        budget: the highest cost of a batch.
+        ends: the ends of the buckets, rising; no batch has rows of two buckets.
         most_rows: the most rows of a batch; None: any number.
         padded: whether a batch costs its rows times the highest cost among them, rather than their sum.
         drop_last: whether the last batch of a bucket is left out if there was room for more.
@@ -38,13 +38,13 @@ def filled(
 
 
 def _cut_by_the_sum(costs: Costs, budget: float, ends: list[int], most: int) -> Iterator[tuple[int, int]]:
-    sums = np.concatenate([np.zeros(1, costs.dtype), np.cumsum(costs)]).data  # its items are numbers of Python's own
+    sums = np.concatenate([np.zeros(1, costs.dtype), np.cumsum(costs)]).data  # its items are Python numbers
     begin, reach = 0, 8
     for last in ends:
         while begin < last:
             limit = min(last, begin + most)
-            # A batch has about as many rows as the one before: the search looks there first. Its first row always
-            # belongs to it, whatever the sums were rounded to.
+            # A batch has about as many rows as the one before, so the search starts there. Its first row always
+            # belongs to it, however the sums were rounded.
             near = min(limit, begin + reach)
             end = bisect_right(sums, sums[begin] + budget, begin + 2, near + 1) - 1
             if end == near < limit:
@@ -70,7 +70,7 @@ def _cut_by_the_highest(costs: Costs, budget: float, ends: list[int], most: int)
 
 
 def _full(batches: Indices, costs: Costs, budget: float, ends: list[int], most: int, padded: bool) -> NDArray[np.bool_]:
-    """Which batches were closed by the budget, or fill it to the last, rather than by the end of the rows."""
+    """Return which batches were closed by the budget, or fill it exactly, rather than by the end of the rows."""
     full = ~np.isin(batches[:, 1], ends)
     for number in np.flatnonzero(~full).tolist():
         own = costs[slice(*batches[number].tolist())]
@@ -79,10 +79,10 @@ def _full(batches: Indices, costs: Costs, budget: float, ends: list[int], most: 
 
 
 def evened(batches: Indices, ranks: int, *, drop_last: bool) -> Indices:
-    """Return batches whose number is divisible by that of the ranks, which take turns.
+    """Return batches whose number is divisible by `ranks`, because ranks take turns.
 
-    With `drop_last` the last ones are left out. Otherwise the largest of the last ones are cut in two, which leaves
-    each row where it was; where there are too few rows for that, rows come again from the first one on.
+    With `drop_last` the last batches are left out. Otherwise the largest of the last batches are cut in two, which
+    keeps the order of rows; where there are too few rows for that, rows are repeated from the first one on.
     """
     lacking = -len(batches) % ranks
     if not lacking:
@@ -90,7 +90,7 @@ def evened(batches: Indices, ranks: int, *, drop_last: bool) -> Indices:
     if drop_last:
         return batches[: len(batches) - len(batches) % ranks]
     wanted = len(batches) + lacking
-    rows_behind = np.cumsum((batches[:, 1] - batches[:, 0] - 1)[::-1])  # so many cuts are possible from here on
+    rows_behind = np.cumsum((batches[:, 1] - batches[:, 0] - 1)[::-1])  # the number of possible cuts from here on
     if rows_behind[-1] < lacking:
         single = _halved(batches, int(rows_behind[-1]))
         again: Indices = single[np.arange(wanted) % len(single)]
@@ -100,7 +100,7 @@ def evened(batches: Indices, ranks: int, *, drop_last: bool) -> Indices:
 
 
 def _halved(batches: Indices, cuts: int) -> Indices:
-    """Cut the batch with the most rows in two, so many times."""
+    """Cut the batch with the most rows in two, `cuts` times."""
     heap = [(begin - end, begin, end) for begin, end in batches.tolist()]
     heapq.heapify(heap)
     for _ in range(cuts):

@@ -1,8 +1,8 @@
-"""What a known sampler draws in one pass, as arrays that can be made again from any row on.
+"""The rows that a known sampler draws in one pass, as arrays that can be made again from any row on.
 
-A pass is a row of numbered draws, each of which gives the next rows. What a draw gives depends on the generator that
-makes it. So that a pass can be taken up later without drawing what lies behind it, a stream remembers, for the draws
-that the loop has not wholly seen, the generator's state before each, or the rows themselves where these take less.
+A pass is a sequence of numbered draws, each of which gives the next rows. The rows of a draw depend on the state of its
+generator. A pass must resume without repeating all earlier draws. So for each draw that the loop has not wholly seen, a
+stream remembers the generator's state before it, or the rows themselves where these need fewer bytes.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -23,39 +23,39 @@ from memload.sampling.permutations import permutation
 Indices = NDArray[np.int64]
 
 Position = Mapping[str, Any]
-"""Where the pass of a sampler stands, as plain data."""
+"""The position of a sampler's pass, as plain data."""
 
 LOOKAHEAD = 1 << 16
-"""Rows that are fed ahead where nobody can see it: so rarely does the loop wait for draws."""
+"""Rows that are fed ahead where nobody can observe it, so that the loop rarely waits for draws."""
 
-_FEW_ROWS = 512  # of a draw that is remembered as rows: these are fewer bytes than a generator's state
+_FEW_ROWS = 512  # a draw of so few rows is remembered as rows, which are smaller than a generator's state
 _MILESTONE_ROWS = 1 << 16  # from one remembered state of a private generator to the next, where draws are small
 
 
 class RowStream(Protocol):
-    """The rows of one pass, or of what is left of it, as arrays."""
+    """The rows of one pass, or the remaining rows of it, as arrays."""
 
     @property
     def values(self) -> range:
-        """Which indices may come: all lie in this range."""
+        """The range that contains all indices."""
 
     @property
     def total(self) -> int:
-        """Rows that the arrays add up to."""
+        """Rows of all arrays together."""
 
     @property
     def paced(self) -> bool:
-        """Whether somebody can see when draws happen, so that each must wait for its time."""
+        """Whether others can observe when draws happen, so that each draw must wait for its time."""
 
     @property
     def lookahead(self) -> int:
-        """Rows that are fed ahead at least if nobody can see it, even if the loop does not need them yet."""
+        """The least number of rows fed ahead if nobody can observe it, even if the loop does not need them yet."""
 
     def next(self, seen: int) -> Indices | None:
-        """Make the next array, None after the last. The loop has seen `seen` rows: they need not be remembered."""
+        """Make the next array, None after the last. The loop has seen `seen` rows, which need not be remembered."""
 
     def position(self, seen: int) -> dict[str, Any]:
-        """Return where the pass stands when the loop has seen so many rows."""
+        """Return the position of the pass after the loop has seen `seen` rows."""
 
 
 @dataclass(frozen=True)
@@ -63,13 +63,15 @@ class Draws:
     """The pass of a sampler as numbered draws.
 
     Attributes:
-        values: which indices may come: all lie in this range.
-        total: rows that the draws add up to.
+        values: the range that contains all indices.
+        total: rows of all draws together.
         step: rows of every draw but the last.
-        count: draws; the last may be empty, since torch's samplers also draw what they do not use.
+        count: the number of draws; the last may be empty, because torch's samplers also draw unused numbers.
         make: returns the rows of a draw, by its number and a generator.
         generator: returns the generator, and is called at the first draw; None where nothing is random.
-        shared: whether somebody else can see or use the generator.
+        shared: whether other code can see or use the generator.
+        foreseen: returns a copy of the generator that `generator` would return now, and draws nothing; None where the
+            state of the loader contains the generator, or nothing is random.
     """
 
     values: range
@@ -79,11 +81,12 @@ class Draws:
     make: Callable[[int, torch.Generator | None], Indices]
     generator: Callable[[], torch.Generator | None] = lambda: None
     shared: bool = False
+    foreseen: Callable[[], torch.Generator] | None = None
 
 
 @dataclass(frozen=True)
 class _Memory:
-    """What makes a draw again: the generator's state before it, or its rows."""
+    """The data that makes a draw again: the generator's state before it, or its rows."""
 
     draw: int
     before: torch.Tensor | None
@@ -108,10 +111,13 @@ class _Memory:
 
 
 class Stream:
-    """The draws of a pass one after the other, from the first one or from a position on.
+    """The draws of a pass in order, from the first one or from a position on.
 
-    A generator of the pass's own is put back to where it stood before the row, and goes on from there. A shared one
-    is left alone: it has made those draws already, so a copy of it makes them again.
+    To resume, the pass's private generator gets back the state that it had before the row. A shared generator is not
+    changed, because it has made those draws already; a copy of it makes them again.
+
+    A request for the position before the first draw fixes that draw if it comes from torch's own generator, which is
+    not part of a loader's state. A copy of the generator makes the draw; torch's own generator still advances.
     """
 
     lookahead = LOOKAHEAD
@@ -123,7 +129,13 @@ class Stream:
         self._drawn: int = position["drawn"]
         self._memories = deque(map(_Memory.of, position["memories"]))
         self._generator: torch.Generator | None = None
+        self._settled: torch.Generator | None = None
         self._again: Iterator[Indices] = iter(())
+        self._untouched = not self._memories and not self._drawn and draws.foreseen is not None
+        if position.get("foreseen") and draws.foreseen is not None:
+            self._untouched, self._settled = True, draws.foreseen()
+            self._settled.set_state(decode(position["memories"][0]["generator"]))
+            self._memories.clear()
         first = self._memories[0].draw if self._memories else self._drawn
         self._skip = self._begin - first * draws.step
         if draws.shared:
@@ -134,12 +146,12 @@ class Stream:
 
     @property
     def values(self) -> range:
-        """Which indices may come."""
+        """The range that contains all indices."""
         return self._draws.values
 
     @property
     def total(self) -> int:
-        """Rows to come in all."""
+        """Rows of all draws together."""
         return self._draws.total - self._begin
 
     @property
@@ -148,7 +160,7 @@ class Stream:
         return self._draws.shared
 
     def next(self, seen: int) -> Indices | None:
-        """Make the next draw, or what is left of the first; None after the last."""
+        """Make the next draw, or the remainder of the first; None after the last."""
         while True:
             rows = self._next_draw(seen)
             if rows is None or self._skip <= 0:
@@ -158,12 +170,16 @@ class Stream:
                 return rows[skip:]
 
     def position(self, seen: int) -> dict[str, Any]:
-        """Return the row, how many draws were made, and what makes those again that the loop has not wholly seen."""
+        """Return the row, the number of draws, and the data to repeat the draws that the loop has not wholly seen."""
+        if self._untouched and self._draws.foreseen is not None:
+            self._settled = self._settled or self._draws.foreseen()
+            memory = _Memory(0, self._settled.get_state()).plain()
+            return {"row": 0, "drawn": 0, "memories": [memory], "foreseen": True}
         row = min(self._begin + seen, self._draws.total)
         needed = row // self._draws.step
         memories = [one for one in self._memories if one.draw >= needed] if self.paced else self._milestone(needed)
         drawn = self._drawn if self.paced or memories else min(needed, self._drawn)
-        if row == self._draws.total:  # nothing is left of what was drawn; a private generator goes with its pass
+        if row == self._draws.total:  # no drawn row remains; a private generator ends with its pass
             memories, drawn = [], self._drawn if self.paced else self._draws.count
         return {"row": row, "drawn": drawn, "memories": [one.plain() for one in memories]}
 
@@ -174,15 +190,29 @@ class Stream:
             return None
         if self._generator is None:
             self._generator = self._draws.generator()
-        before = self._generator.get_state() if self._generator is not None and self._remembers_state() else None
+        generator = self._generator
+        if generator is not None and self._settled is not None:
+            generator = self._as_settled(self._settled, generator)
+        self._untouched, self._settled = False, None
+        before = generator.get_state() if generator is not None and self._remembers_state() else None
         try:
-            rows = self._draws.make(self._drawn, self._generator)
+            rows = self._draws.make(self._drawn, generator)
         except Exception:
-            self._draws = replace(self._draws, count=self._drawn)  # as a generator that raised: nothing follows
+            self._draws = replace(self._draws, count=self._drawn)  # as with a generator that raised, nothing follows
             raise
         self._remember(before, rows, (self._begin + seen) // self._draws.step)
         self._drawn += 1
         return rows
+
+    def _as_settled(self, settled: torch.Generator, now: torch.Generator) -> torch.Generator:
+        """Return the generator of the first draw; `now` is the one that would make it otherwise."""
+        if not self.paced:
+            self._generator = settled
+        elif torch.equal(settled.get_state(), now.get_state()):
+            return now  # nothing was drawn from it since
+        else:
+            self._draws.make(0, now)  # advances `now` as if it had made this draw
+        return settled
 
     def _remembers_state(self) -> bool:
         if self.paced:
@@ -203,15 +233,15 @@ class Stream:
 
 
 class DistributedRows:
-    """The rows of one rank: of a pass of DistributedSampler, or of what any number of ranks left of one.
+    """The rows of one rank in a pass of DistributedSampler, or in the remainder of a pass by any number of ranks.
 
-    Ranks take turns, so whatever their number, together they take the epoch's order from its front: after `d` batches
-    of `b` rows on `w` ranks, its first ``d * b * w`` rows. What is left is dealt out in the same manner to the ranks
-    that there are now, and made divisible as the sampler does it: by rows from the front of the epoch's order behind
-    it, or, with drop_last, by leaving out the last rows.
+    Ranks take turns, so together any number of them take the epoch's order from its front: after `d` batches of `b`
+    rows on `w` ranks, its first ``d * b * w`` rows. The remaining rows are shared out in the same manner to the present
+    ranks. They are made divisible as by the sampler: by appending rows from the front of the epoch's order, or, with
+    drop_last, by leaving out the last rows.
     """
 
-    paced = False  # the sampler draws from a generator of its own
+    paced = False  # the sampler draws from a private generator
     lookahead = LOOKAHEAD
 
     def __init__(self, sampler: DistributedSampler[Any], position: Position | None = None) -> None:
@@ -225,7 +255,7 @@ class DistributedRows:
         self.total = left // ranks if sampler.drop_last else -(-left // ranks)
 
     def next(self, seen: int) -> Indices | None:  # noqa: ARG002 - as of every stream
-        """Return the rows of this rank, once."""
+        """Return the rows of this rank on the first call, None afterwards."""
         if self._made:
             return None
         self._made = True
@@ -234,7 +264,7 @@ class DistributedRows:
         return self._dealt(self._order(self._epoch))
 
     def position(self, seen: int) -> dict[str, Any]:
-        """Return the epoch, and how many rows of its order all ranks together have left behind."""
+        """Return the epoch, and how many rows of its order all ranks together have seen."""
         return {"epoch": self._epoch, "gone": min(self._gone + seen * self._sampler.num_replicas, self._rows)}
 
     def _order(self, epoch: int) -> Indices:
@@ -249,21 +279,43 @@ class DistributedRows:
         rows = order[first::ranks][: self.total]
         if len(rows) == self.total:
             return rows.copy()  # a view would keep the order of all ranks
-        filling = first + (self.total - 1) * ranks - self._rows  # the last turn goes beyond the order: begin it again
+        filling = first + (self.total - 1) * ranks - self._rows  # the last turn exceeds the order: repeat its front
         return np.append(rows, order[filling % self._rows])
 
 
 @dataclass
-class Progress:
-    """How far the loop is in one pass: what was handed to it, not what was made ahead.
+class HeldGroup:
+    """A group of batches that were taken ahead and are handed to the loop one by one.
 
     Attributes:
-        number: of the pass, from 0 for the first of the loader, or of the one whose state it took over.
+        before: returns the loader's state from before they were taken.
+        batches: the number of batches.
+        handed: the number of batches that the loop has.
+    """
+
+    before: Callable[[], dict[str, Any]]
+    batches: int
+    handed: int = 0
+
+    def state(self) -> dict[str, Any]:
+        """Return the state from which the loop gets the remaining batches."""
+        group = {"group": {"batches": self.batches, "handed": self.handed}} if self.handed else {}
+        return {**self.before(), **group}
+
+
+@dataclass
+class Progress:
+    """The progress of the loop in one pass, counted by the batches handed to it, not by those made ahead.
+
+    Attributes:
+        number: the number of the pass, from 0 for the first pass of the loader or of the loader whose state it loaded.
         base_seed: the number that a stock iterator draws for its workers.
         delivered: batches that the loop was handed, before a stop and after it.
-        finished: whether the loop was told that there are no more.
-        resumed: where the sampler stood when this pass was stopped; None: the pass begins at its beginning.
-        ended: where the sampler stood at the end of the pass before, where that is known from a state alone.
+        finished: whether the loop has reached the end.
+        resumed: the sampler's position when this pass was stopped; None: the pass starts at its beginning.
+        ended: the sampler's position at the end of the pass before, where only a state has it.
+        behind: batches after the position that the loop already had.
+        loader: returns the loader of the pass while it lives; the loader keeps this object.
     """
 
     number: int = 0
@@ -272,9 +324,12 @@ class Progress:
     finished: bool = False
     resumed: Position | None = None
     ended: Position | None = None
+    behind: int = 0
+    loader: Callable[[], Any] = field(default=type(None), repr=False, compare=False)
 
     def __post_init__(self) -> None:
         self._before = self.delivered
+        self.held: HeldGroup | None = None
         self._unit = 1
         self._source: Any = None
 
@@ -284,20 +339,20 @@ class Progress:
 
     @property
     def seen(self) -> int:
-        """What the loop has seen of the source."""
+        """The number of the source's units that the loop has seen."""
         return (self.delivered - self._before) * self._unit
 
     def position(self) -> dict[str, Any] | None:
-        """Return where the sampler stands, as plain data; None before it was asked for anything."""
+        """Return the sampler's position as plain data; None before its first use."""
         return None if self._source is None else self._source.position(self.seen)
 
     def settle(self) -> None:
-        """Fix the position at its current value, and drop the source that reports it."""
+        """Fix the position at its current value, and release the source that reports it."""
         self._source = _Settled(self.position())
 
 
 class _Settled:
-    """Where a pass stood when it was left."""
+    """The position of a pass when it was left."""
 
     def __init__(self, position: dict[str, Any] | None) -> None:
         self._position = position
@@ -307,17 +362,17 @@ class _Settled:
 
 
 def encode(state: torch.Tensor | None) -> str:
-    """A generator's state as text, base64 of its bytes."""
+    """Return a generator's state as text: the base64 of its bytes."""
     return "" if state is None else base64.b64encode(state.numpy().tobytes()).decode()
 
 
 def decode(text: str) -> torch.Tensor:
-    """The state of which `encode` made the text."""
+    """Return the state from which `encode` made the text."""
     return torch.frombuffer(bytearray(base64.b64decode(text)), dtype=torch.uint8)
 
 
 def restored(state: torch.Tensor | None, device: torch.device | str = "cpu") -> torch.Generator:
-    """A generator of its own in this state, which is one of that device's."""
+    """Return a new generator of that device in this state."""
     generator = torch.Generator(device)
     if state is not None:
         generator.set_state(state)

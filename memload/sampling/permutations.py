@@ -1,7 +1,7 @@
-"""Permutations of rows as `torch.randperm` draws them, and the generator left as it leaves it.
+"""Draw permutations of rows exactly as `torch.randperm` does, with the same effect on the generator.
 
-Drawn natively for many rows: torch's takes several times longer, writes to pages that the system has to give one by
-one, and leaves threads of OpenMP spinning on CPUs that have batches to gather.
+Native code draws permutations of many rows. torch's own takes several times longer, writes to pages that the system has
+to provide one by one, and leaves OpenMP threads spinning on CPUs that have batches to gather.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from numpy.typing import NDArray
 from memload import _core
 
 FEWEST = 1 << 14
-"""Rows from which on permutations are drawn natively."""
+"""The least number of rows for which permutations are drawn natively."""
 
 _MOST = (1 << 32) // 20
-"""Rows from which on torch draws 64 bits for each."""
+"""The least number of rows for which torch draws 64 bits for each row."""
 
 _TRIED = 2000
-"""Rows with which the native way is tried before it is used, beyond one block of the generator's numbers."""
+"""Rows of the trial permutation that is compared with torch's before native code is used; more than one block."""
 
 
 def permutation(rows: int, generator: torch.Generator | None) -> NDArray[np.int64]:
-    """Return what ``torch.randperm(rows, generator=generator)`` draws, on whatever device that is."""
+    """Return the permutation that ``torch.randperm(rows, generator=generator)`` draws, on the generator's device."""
     if generator is None or not is_native(rows, generator):
         drawn: NDArray[np.int64] = torch.randperm(rows, generator=generator).cpu().numpy()
         return drawn
@@ -46,10 +46,10 @@ def skip_permutation(rows: int, generator: torch.Generator | None) -> None:
 
 
 def is_native(rows: int, generator: torch.Generator) -> bool:
-    """Whether a permutation is drawn natively.
+    """Return whether a permutation is drawn natively.
 
-    Not from torch's own generator, which other threads may use meanwhile: the state is read, and written back later, so
-    what they draw between would be drawn again.
+    Torch's own generator is excluded, because other threads may use it meanwhile. Native code reads its state and
+    writes it back later, so numbers that they draw in between would be drawn again.
     """
     plain = type(generator) is torch.Generator and generator is not torch.default_generator
     plain = plain and generator.device.type == torch.get_default_device().type == "cpu"
@@ -63,6 +63,6 @@ def _draws_as_torch() -> bool:
     wanted = torch.randperm(_TRIED, generator=generator)
     try:
         drawn = _core.permutation(state.numpy(), _TRIED)
-    except ValueError:  # a torch whose generators are others
+    except ValueError:  # this torch has different generators
         return False
     return bool(torch.equal(torch.from_numpy(drawn), wanted)) and torch.equal(state, generator.get_state())

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch.utils.data import BatchSampler
 
+from memload.sampling.checks import damaged
 from memload.sampling.draws import Position, decode, encode
 
 _MOST_NESTED = 8
@@ -70,7 +71,7 @@ class BatchStream:
 
     def start_again(self) -> None:
         """Ask the sampler for an iterator, or for another one, and forget the first."""
-        self._made = self._standing()
+        self._made = self._generator_states()
         self._open()
 
     def next(self, seen: int) -> Any:
@@ -89,6 +90,8 @@ class BatchStream:
         known = [states for pulled, states in self._states if pulled <= batches]
         if known:
             return {**place, "states": copy.deepcopy(known[-1])}
+        if not self._pulled and not self._first:
+            self._first = self._generator_states()  # the first batch is pulled with torch's own generator as it is now
         return {**place, "pulled": self._pulled, "over": self._over, "made": self._made, "first": self._first}
 
     def _open(self) -> None:
@@ -97,17 +100,27 @@ class BatchStream:
         self._batches = iter(BatchSampler(inner, outer.batch_size, outer.drop_last) if batched else inner)
 
     def _pull(self) -> Any:
-        if not self._pulled:
-            self._first = self._standing()
-            self._epoch = epoch_of(self._sampler)
         try:
-            batch = next(self._batches)
+            batch = next(self._batches) if self._pulled else self._pull_first()
         except StopIteration:
             self._over = True  # which may have cost draws
             raise
         self._pulled += 1
         self._keep_state()
         return batch
+
+    def _pull_first(self) -> Any:
+        """Pull the first batch as a state that was asked for before it tells, or as it comes."""
+        self._epoch = epoch_of(self._sampler)
+        states = self._generator_states()
+        settled = self._first = self._first or states
+        if settled["global"] == states["global"]:
+            return next(self._batches)
+        self._set({"global": settled["global"]})
+        try:
+            return next(self._batches)
+        finally:
+            self._set({"global": states["global"]})
 
     def _keep_state(self) -> None:
         tellers = {"sampler": self._inner.sampler, "iterator": self._inner.iterator}
@@ -143,15 +156,18 @@ class BatchStream:
             self._open()
             if position["first"]:
                 self._set(position["first"])
-            for _ in range(pulled):
-                batch = self._pull()
+            for number in range(pulled):
+                try:
+                    batch = self._pull()
+                except StopIteration:
+                    raise damaged('state["position"]["pulled"]', pulled, f"at most the sampler's {number}") from None
                 if self._pulled > self._begin:
                     self._waiting.append(batch)
             if position["over"]:
                 next(self._batches, None)
         self._first = dict(position["first"])
 
-    def _standing(self) -> dict[str, str]:
+    def _generator_states(self) -> dict[str, str]:
         return {name: encode(generator.get_state()) for name, generator in self._generators.items()}
 
     def _set(self, states: Mapping[str, str]) -> None:
@@ -161,7 +177,7 @@ class BatchStream:
 
     @contextlib.contextmanager
     def _rewound(self, states: Mapping[str, str]) -> Iterator[None]:
-        now = self._standing()
+        now = self._generator_states()
         self._set(states)
         try:
             yield

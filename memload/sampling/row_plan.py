@@ -24,7 +24,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from memload.default_device import default_generator
+from memload.kept_errors import without_frames
 from memload.sampling.batch_streams import KnownBatches, RowBatches, batch_stream, batches_known, fits_a_list
 from memload.sampling.budget_batches import BudgetBatchSampler
 from memload.sampling.draws import LOOKAHEAD, DistributedRows, Draws, Position, Progress, RowStream, Stream
@@ -32,6 +32,7 @@ from memload.sampling.draws import Indices as Indices
 from memload.sampling.permutations import is_native, permutation, skip_permutation
 from memload.sampling.pulls import BatchStream, Generators
 from memload.sampling.samplers import MixingSampler, WeightedSampler
+from memload.tensors import default_generator, drawn_seed, peeked_seed
 
 SEQUENTIAL_CHUNK = LOOKAHEAD
 """Rows per array of a sequential plan: the plan of a long pass never lies in memory as a whole."""
@@ -60,7 +61,12 @@ def stream(sampler: Any, position: Position | None = None) -> RowStream:
     """Return the rows of one pass over a known sampler, or of what a position leaves of it; nothing is drawn yet."""
     if type(sampler) in _STREAMS:
         return _STREAMS[type(sampler)](sampler, position)
-    return Stream(_DRAWS[type(sampler)](sampler), position)
+    return Stream(draws_of(sampler), position)
+
+
+def draws_of(sampler: Any) -> Draws:
+    """Return the draws of one pass over a known sampler of torch's that draws for one process."""
+    return _DRAWS[type(sampler)](sampler)
 
 
 def planned(position: Position | None) -> bool:
@@ -123,13 +129,17 @@ def _random(sampler: RandomSampler) -> Draws:
 
     make = chunk if sampler.replacement else whole_or_part
     count = -(-total // step) if sampler.replacement else total // n + 1  # the last is drawn even if nothing is used
-    return Draws(range(n), total, step, count, make, lambda: sampler.generator or _newly_seeded(), shared)
-
-
-def _newly_seeded() -> torch.Generator:
-    generator = torch.Generator()
-    generator.manual_seed(int(torch.empty((), dtype=torch.int64).random_().item()))
-    return generator
+    if shared:
+        return Draws(range(n), total, step, count, make, lambda: sampler.generator, shared)
+    return Draws(
+        range(n),
+        total,
+        step,
+        count,
+        make,
+        lambda: torch.Generator().manual_seed(drawn_seed(None)),
+        foreseen=lambda: torch.Generator().manual_seed(peeked_seed(None)),
+    )
 
 
 def _subset_random(sampler: SubsetRandomSampler) -> Draws:
@@ -145,7 +155,7 @@ def _subset_random(sampler: SubsetRandomSampler) -> Draws:
         chosen: Indices = rows[permutation(total, generator)]
         return chosen
 
-    return Draws(values, total, max(1, total), 1, chosen, _given(sampler), shared=True)
+    return Draws(values, total, max(1, total), 1, chosen, _given(sampler), True, _foreseen(sampler))
 
 
 def _weighted(sampler: WeightedRandomSampler) -> Draws:
@@ -156,11 +166,15 @@ def _weighted(sampler: WeightedRandomSampler) -> Draws:
         rows: Indices = drawn.cpu().numpy()  # weights lie where the default device was when the sampler was made
         return rows
 
-    return Draws(range(len(sampler.weights)), total, total, 1, chosen, _given(sampler), shared=True)
+    return Draws(range(len(sampler.weights)), total, total, 1, chosen, _given(sampler), True, _foreseen(sampler))
 
 
 def _given(sampler: Any) -> Callable[[], torch.Generator]:
     return lambda: sampler.generator or default_generator()
+
+
+def _foreseen(sampler: Any) -> Callable[[], torch.Generator] | None:
+    return None if sampler.generator is not None else lambda: default_generator().clone_state()
 
 
 _DRAWS: dict[type, Callable[[Any], Draws]] = {
@@ -191,6 +205,8 @@ def as_indices(rows: Any) -> Indices:
         return np.empty(0, dtype=np.int64)
     if array.dtype.kind not in "iu" or array.ndim != 1:
         raise TypeError(f"row indices must be a flat sequence of integers, got {array.dtype} of shape {array.shape}")
+    if isinstance(rows, list | tuple) and bool in set(map(type, rows)):  # among integers, numpy takes them for 0 and 1
+        raise TypeError("row indices must be integers, got a bool among them")
     if array.dtype == np.uint8 and (isinstance(rows, torch.Tensor) or torch.Tensor in set(map(type, rows))):
         raise TypeError("row indices must be integers; torch takes tensors of uint8 for masks: give them as int64")
     if array.dtype == np.uint64 and array.max() >= 1 << 63:
@@ -317,7 +333,8 @@ class BatchFeed:
             except Exception as error:
                 if self._at_once:
                     raise
-                self._unplanned[self._pulled] = Unplanned(error=error)
+                due = self._pulled < batches
+                self._unplanned[self._pulled] = Unplanned(error=error if due else without_frames(error))
             else:
                 self._plan(indices)
             self._pulled += 1

@@ -1,7 +1,8 @@
 """Samplers whose draws are arrays: rows of several datasets mixed by weight, and rows weighted one by one.
 
 A pass over either draws one number from the generator of the user (or torch's own), when its first row is asked for;
-everything else follows from that number. So generators are left alike however far ahead rows are planned.
+everything else follows from that number. So generators are left alike however far ahead rows are planned. With several
+ranks the number is ``seed + epoch``, the same on all of them, and each rank has its share of the rows.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import ConcatDataset, Sampler
+from torch.utils.data import ConcatDataset, DistributedSampler
 
+from memload.columns.numbers import is_whole
 from memload.sampling.draws import Indices, Position, RowStream
+from memload.sampling.ranks import CommonRows, RankRows, Ranks, count
 from memload.sampling.weighted_draws import (
     MIXED_CHUNK,
     WEIGHTED_CHUNK,
@@ -25,24 +28,118 @@ from memload.sampling.weighted_draws import (
 )
 
 
-class MixingSampler(Sampler[int]):
+class RankedSampler(Ranks, DistributedSampler[int]):  # type: ignore[override]  # ranks are looked up
+    """What samplers with weights have in common: the number of a pass, and the share of each rank.
+
+    It is one of torch's DistributedSampler, since Lightning, Ray Train and others ask for that class to know that a
+    sampler shares its rows out by itself.
+    """
+
+    num_samples: int  # of all ranks
+    replacement: bool
+    _generator: torch.Generator | None
+
+    def _set_draws(
+        self, generator: torch.Generator | None, seed: Any, drop_last: Any, num_replicas: Any, rank: Any
+    ) -> None:
+        self._generator, self._generator_given = generator, generator is not None
+        self.seed = None if seed is None else count("seed", seed, least=0)  # type: ignore[assignment]
+        self.drop_last, self.epoch = _checked_bool("drop_last", drop_last), 0
+        if seed is not None and generator is not None:
+            raise ValueError("give a generator, or a seed from which the order of each epoch follows, not both")
+        self.set_ranks(num_replicas, rank)
+        self._check_generator()
+
+    @property
+    def generator(self) -> torch.Generator | None:
+        """What draws the number of each pass, for one process; None: torch's own, or ``seed`` where that counts."""
+        return self._generator
+
+    @generator.setter
+    def generator(self, generator: torch.Generator | None) -> None:
+        # accelerate does so, which keeps it alike on all ranks, and deals out the batches itself.
+        self._generator = generator
+        if generator is not None and self.shares_by_itself:
+            self.set_ranks(1, 0)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch, counted from 0, whose order the next pass has; where a generator draws, nothing follows."""
+        self.epoch = count("epoch", epoch, least=0)
+
+    def __len__(self) -> int:
+        ranks, _ = self.ranks
+        return self.num_samples // ranks if self.drop_last else -(-self.num_samples // ranks)
+
+    def __iter__(self) -> Iterator[int]:
+        return iterated(self.stream())
+
+    def stream(self, position: Position | None = None) -> RowStream:
+        """Return the rows of a pass as arrays, which is what FastLoader reads, or what a position leaves of it."""
+        self._check_generator()
+        ranks, rank = self.ranks
+        rows = self._common_rows(position)
+        return rows if ranks == 1 else RankRows(rows, ranks, rank, self.drop_last)
+
+    def number(self) -> int:
+        """Return the number of a pass that begins: drawn, or of the epoch."""
+        if self._by_epoch:
+            return ((self.seed or 0) + self.epoch) % (1 << 63)
+        generator = self._generator
+        device = "cpu" if generator is None else generator.device  # whatever the default device
+        return int(torch.empty((), dtype=torch.int64, device=device).random_(generator=generator).item())
+
+    def foreseen_number(self) -> int | None:
+        """Return what torch's own generator would draw now; None where another one draws, or the epoch tells."""
+        if self._by_epoch or self._generator is not None:
+            return None
+        copied = torch.default_generator.clone_state()
+        return int(torch.empty((), dtype=torch.int64, device="cpu").random_(generator=copied).item())
+
+    def _common_rows(self, position: Position | None) -> CommonRows:
+        """The rows of all ranks in a pass, or what a position leaves of them."""
+        raise NotImplementedError
+
+    @property
+    def _by_epoch(self) -> bool:
+        return self.seed is not None or (self._generator is None and self.num_replicas > 1)
+
+    def _check_generator(self) -> None:
+        if self._generator_given and self.num_replicas > 1:
+            raise ValueError(
+                f"a generator draws for one process, and {self.num_replicas} ranks are to share the rows: give seed= "
+                "instead, from which all ranks draw alike; or num_replicas=1 and rank=0 where another library deals "
+                "the batches out"
+            )
+
+
+class MixingSampler(RankedSampler):
     """Draws rows from several joined datasets in proportion to a weight for each.
 
     For each row, first a dataset is drawn at random by the weights; then the next row of that dataset's own shuffled
     order is taken, in which every row comes once before any is repeated. A pass begins with newly shuffled orders.
     FastLoader plans the rows as arrays, tens of millions a second.
 
+    With several ranks each gets its share of one common order, and equally many rows. As with torch's
+    DistributedSampler, the order follows from ``seed + epoch``: call ``set_epoch`` before each epoch.
+
     Args:
         dataset: what ``memload.concat({"name": dataset, ...})`` gave, or its ``select`` or ``split``; or torch's
             ConcatDataset, whose parts have no names.
         weights: for each dataset, by name or in order; they need not add up to one, and 0 leaves a dataset out.
-        num_samples: rows in one pass (epoch); default: as many as ``dataset`` has.
+        num_samples: rows in one pass (epoch), of all ranks together; default: as many as ``dataset`` has.
         replacement: whether rows are drawn from their dataset independently of each other instead.
-        generator: draws one number a pass; default: torch's own.
+        generator: draws one number a pass, for one process; default: torch's own.
+        seed: of the orders, the same on all ranks, in place of a generator; default with several ranks: 0.
+        drop_last: whether to leave out the last rows if the ranks cannot have equally many; otherwise further rows are
+            drawn.
+        num_replicas: ranks that share the epoch; None: those of torch.distributed, if it is initialised when a pass
+            begins, otherwise 1.
+        rank: of this process, from 0; None: that of torch.distributed.
 
     Raises:
-        ValueError: a weight is negative, not finite or missing, all are 0, a dataset of positive weight has no rows, or
-            ``num_samples`` is no positive integer.
+        ValueError: a weight is negative, not finite or missing, all are 0, a dataset of positive weight has no rows,
+            ``num_samples`` is no positive integer, ``seed`` or a rank is out of range, or a generator is given and
+            there are several ranks.
         TypeError: ``dataset`` is none of these, or ``replacement`` no bool.
 
     Example:
@@ -61,22 +158,26 @@ class MixingSampler(Sampler[int]):
         num_samples: int | None = None,
         replacement: bool = False,
         generator: torch.Generator | None = None,
+        *,
+        seed: int | None = None,
+        drop_last: bool = False,
+        num_replicas: int | None = None,
+        rank: int | None = None,
     ) -> None:
         rows = _rows_by_name(dataset)
         self.weights = _checked_weights(_in_order(weights, list(rows)))
         self.num_samples = _checked_count(len(dataset) if num_samples is None else num_samples)
-        self.replacement = _checked_bool(replacement)
-        self.generator = generator
+        self.replacement = _checked_bool("replacement", replacement)
+        self._set_draws(generator, seed, drop_last, num_replicas, rank)
         for (name, own), weight in zip(rows.items(), self.weights.tolist(), strict=True):
             if weight > 0 and not len(own):
                 raise ValueError(f"dataset {name!r} has a weight of {weight:g} and no rows: give it the weight 0")
         self._rows = list(rows.values())
 
-    def __len__(self) -> int:
-        return self.num_samples
-
-    def __iter__(self) -> Iterator[int]:
-        return iterated(self.stream())
+    @property
+    def sizes(self) -> list[int]:
+        """Rows of each dataset."""
+        return list(map(len, self._rows))
 
     @property
     def nbytes(self) -> int:
@@ -84,12 +185,11 @@ class MixingSampler(Sampler[int]):
         drawn = [len(own) for own, weight in zip(self._rows, self.weights, strict=True) if weight > 0]
         return 8 * ((0 if self.replacement else sum(drawn)) + 2 * min(MIXED_CHUNK, self.num_samples))
 
-    def stream(self, position: Position | None = None) -> MixedRows:
-        """Return the rows of a pass as arrays, which is what FastLoader reads, or what a position leaves of it."""
-        return MixedRows(self._rows, self.weights, self.num_samples, self.replacement, self.generator, position)
+    def _common_rows(self, position: Position | None) -> CommonRows:
+        return MixedRows(self._rows, self.weights, self.num_samples, self.replacement, self, position)
 
 
-class WeightedSampler(Sampler[int]):
+class WeightedSampler(RankedSampler):
     """Draws rows with probabilities proportional to their weights, which may be changed at any time.
 
     It takes the arguments of torch's WeightedRandomSampler, which is limited to 2**24 rows and reads its weights once a
@@ -104,15 +204,27 @@ class WeightedSampler(Sampler[int]):
     beside the weights. Without replacement: all rows are sorted once in each pass and after each change within it,
     which takes 40 bytes a row meanwhile, and a tenth of a microsecond or two for each.
 
+    With several ranks each gets its share of one common order, and equally many rows. As with torch's
+    DistributedSampler, the order follows from ``seed + epoch``: call ``set_epoch`` before each epoch. The weights are
+    to be the same on all ranks: set them to the same values on each, at the same step. Otherwise each rank still draws
+    by its own weights, but rows may come on several ranks and others on none.
+
     Args:
         weights: one for each row, in any sequence, array or tensor; they need not add up to one. Copied.
-        num_samples: rows of one pass; default: one for each weight.
+        num_samples: rows of one pass, of all ranks together; default: one for each weight.
         replacement: whether a row may come several times in a pass.
-        generator: draws one number a pass; default: torch's own.
+        generator: draws one number a pass, for one process; default: torch's own.
+        seed: of the orders, the same on all ranks, in place of a generator; default with several ranks: 0.
+        drop_last: whether to leave out the last rows if the ranks cannot have equally many; otherwise further rows are
+            drawn, with replacement.
+        num_replicas: ranks that share the epoch; None: those of torch.distributed, if it is initialised when a pass
+            begins, otherwise 1.
+        rank: of this process, from 0; None: that of torch.distributed.
 
     Raises:
         ValueError: a weight is negative or not finite, all are 0, ``weights`` are not flat, ``num_samples`` is no
-            positive integer, or without replacement more than there are rows of positive weight.
+            positive integer, or without replacement more than there are rows of positive weight, ``seed`` or a rank is
+            out of range, or a generator is given and there are several ranks.
         TypeError: ``replacement`` is no bool, or ``weights`` are no numbers.
 
     Example:
@@ -130,12 +242,17 @@ class WeightedSampler(Sampler[int]):
         num_samples: int | None = None,
         replacement: bool = True,
         generator: torch.Generator | None = None,
+        *,
+        seed: int | None = None,
+        drop_last: bool = False,
+        num_replicas: int | None = None,
+        rank: int | None = None,
     ) -> None:
         self._weights = _own_tensor(weights)
         self._summed: tuple[int, Weights] | None = None
         self.num_samples = _checked_count(len(self._weights) if num_samples is None else num_samples)
-        self.replacement = _checked_bool(replacement)
-        self.generator = generator
+        self.replacement = _checked_bool("replacement", replacement)
+        self._set_draws(generator, seed, drop_last, num_replicas, rank)
         if not self.replacement:
             check_enough(self.num_samples, int(np.count_nonzero(self._weights.numpy())))
 
@@ -158,12 +275,6 @@ class WeightedSampler(Sampler[int]):
         if len(new) != len(self._weights):
             raise ValueError(f"expected {len(self._weights)} weights, one for each row, got {len(new)}")
         self._weights[:] = new
-
-    def __len__(self) -> int:
-        return self.num_samples
-
-    def __iter__(self) -> Iterator[int]:
-        return iterated(self.stream())
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_summed": None}  # a copy counts its own edits
@@ -194,8 +305,7 @@ class WeightedSampler(Sampler[int]):
             self._summed = edits, np.cumsum(self.checked())
         return self._summed[1]
 
-    def stream(self, position: Position | None = None) -> WeightedRows:
-        """Return the rows of a pass as arrays, drawn as they are asked for, or what a position leaves of it."""
+    def _common_rows(self, position: Position | None) -> CommonRows:
         return WeightedRows(self, position) if self.replacement else RankedRows(self, position)
 
 
@@ -233,15 +343,15 @@ def _checked_weights(weights: Any) -> Weights:
 
 
 def _checked_count(num_samples: Any) -> int:
-    if not isinstance(num_samples, int) or isinstance(num_samples, bool) or num_samples <= 0:
+    if not is_whole(num_samples) or num_samples <= 0:
         raise ValueError(f"num_samples must be a positive integer, got {num_samples!r}")
-    return num_samples
+    return int(num_samples)
 
 
-def _checked_bool(replacement: Any) -> bool:
-    if not isinstance(replacement, bool):
-        raise TypeError(f"replacement is True or False; got {replacement!r}")
-    return replacement
+def _checked_bool(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} is True or False; got {value!r}")
+    return value
 
 
 def _rows_by_name(dataset: Any) -> dict[str, range | Indices]:

@@ -26,6 +26,16 @@ WEIGHTED_CHUNK = 256
 """Weighted rows that are drawn at once: so late, at most, are new weights noticed."""
 
 
+class Numbers(Protocol):
+    """What gives each pass the number that all of its draws follow from."""
+
+    def number(self) -> int:
+        """Return the number of the pass that begins, which may be drawn for it."""
+
+    def foreseen_number(self) -> int | None:
+        """Return what `number` would return now, without drawing it; None where that is known when a pass begins."""
+
+
 class MixedRows:
     """Rows of several datasets in proportion to a weight for each; a `memload.sampling.draws.RowStream`.
 
@@ -34,7 +44,7 @@ class MixedRows:
         weights: one for each.
         total: rows of the whole pass.
         replacement: whether rows are drawn from their dataset independently of each other.
-        generator: draws the number of the pass; None: torch's own.
+        source: gives the number of the pass.
         position: where to go on; None: at the beginning.
     """
 
@@ -47,15 +57,16 @@ class MixedRows:
         weights: Weights,
         total: int,
         replacement: bool,
-        generator: torch.Generator | None,
+        source: Numbers,
         position: Position | None,
     ) -> None:
         position = position or {"row": 0, "seed": None, "taken": [0] * len(rows)}
         self._begin: int = position["row"]
         self._seed: int | None = position["seed"]
+        self._drawn = self._seed is not None and not position.get("foreseen")
         self._taken = np.array(position["taken"], dtype=np.int64)
         self._chunk = self._begin // MIXED_CHUNK
-        self._rows, self._replacement, self._generator = rows, replacement, generator
+        self._rows, self._replacement, self._source = rows, replacement, source
         self._cumulative = np.cumsum(weights)
         self._all = total
         self._orders = [_Order(own, k) for k, own in enumerate(rows)]
@@ -68,21 +79,35 @@ class MixedRows:
         first = self._chunk * MIXED_CHUNK
         if first >= self._all:
             return None
-        if self._seed is None:
-            self._seed = _number_of_the_pass(self._generator)
+        seed = self._number()
         while self._before and self._before[0][0] < (self._begin + seen) // MIXED_CHUNK:
             self._before.popleft()
         self._before.append((self._chunk, self._taken.copy()))
-        generator = _seeded(self._seed, 0, self._chunk)
+        generator = _seeded(seed, 0, self._chunk)
         which = drawn(self._cumulative, min(MIXED_CHUNK, self._all - first), generator)
         self._chunk += 1
         return self._rows_of(which, generator)[max(0, self._begin - first) :]
 
     def position(self, seen: int) -> dict[str, Any]:
         """Return the row, the number of the pass, and what was taken of each dataset before the chunk of the row."""
+        if not self._drawn and self._seed is None:
+            self._seed = self._source.foreseen_number()
         row = min(self._begin + seen, self._all)
         taken = next((taken for chunk, taken in self._before if chunk == row // MIXED_CHUNK), self._taken)
-        return {"row": row, "seed": self._seed, "taken": taken.tolist()}
+        place = {"row": row, "seed": self._seed, "taken": taken.tolist()}
+        return place if self._drawn or self._seed is None else {**place, "foreseen": True}
+
+    def fill(self, count: int) -> Indices:
+        """Draw so many rows beyond the last, as the next ones of their datasets."""
+        generator = _seeded(self._number(), 0, self._chunk)
+        return self._rows_of(drawn(self._cumulative, count, generator), generator)
+
+    def _number(self) -> int:
+        """The number of the pass: that which a position told already, where one was asked for before the first draw."""
+        if self._seed is None or not self._drawn:
+            number, self._drawn = self._source.number(), True
+            self._seed = number if self._seed is None else self._seed
+        return self._seed
 
     def _rows_of(self, which: Indices, generator: torch.Generator) -> Indices:
         """The next row of the dataset that each position was given to."""
@@ -129,11 +154,10 @@ class _Order:
         return self._order
 
 
-class Weighs(Protocol):
+class Weighs(Numbers, Protocol):
     """What has weights that may change, and how often its rows are to be drawn."""
 
     num_samples: int
-    generator: torch.Generator | None
 
     @property
     def weights(self) -> torch.Tensor:
@@ -169,6 +193,8 @@ class WeightedRows:
         self._drawn: int = self._begin + len(self._pending)
         told = position["generator"]
         self._generator = None if told is None else restored(decode(told))
+        self._seeded = self._generator is not None and not position.get("foreseen")
+        self._number: int | None = position.get("seed")
         self.values = range(len(source.weights))
         self.total = self._all - self._begin
 
@@ -179,8 +205,10 @@ class WeightedRows:
             return pending
         if self._drawn == self._all:
             return None
-        if self._generator is None:
-            self._generator = torch.Generator().manual_seed(_number_of_the_pass(self._source.generator))
+        if not self._seeded:
+            number, self._seeded = self._source.number(), True
+            self._begin_with(number)
+        assert self._generator is not None
         rows = self._draw(min(WEIGHTED_CHUNK, self._all - self._drawn), self._generator)
         self._drawn += len(rows)
         self._recent.append(rows)
@@ -191,8 +219,22 @@ class WeightedRows:
     def position(self, seen: int) -> dict[str, Any]:
         """Return the row, the rows drawn ahead of it, and the generator as it stands behind them."""
         row = min(self._begin + seen, self._all)
+        foreseen = None if self._seeded else self._source.foreseen_number()
+        if foreseen is not None:
+            self._begin_with(foreseen)
         generator = None if self._generator is None else encode(self._generator.get_state())
-        return {"row": row, "pending": self._rows_from(row, self._drawn), "generator": generator}
+        place = {"row": row, "pending": self._rows_from(row, self._drawn), "generator": generator}
+        if self._number is not None:
+            place["seed"] = self._number
+        return place if self._seeded or generator is None else {**place, "foreseen": True}
+
+    def fill(self, count: int) -> Indices:
+        """Draw so many rows beyond the last, independently of all others."""
+        return drawn(self._source.cumulative(), count, _seeded(self._number or 0, 0))
+
+    def _begin_with(self, number: int) -> None:
+        if self._generator is None:
+            self._generator, self._number = torch.Generator().manual_seed(number), number
 
     def _draw(self, count: int, generator: torch.Generator) -> Indices:
         return drawn(self._source.cumulative(), count, generator)
@@ -305,11 +347,6 @@ def check_enough(wanted: int, positive: int) -> None:
             f"{wanted} rows are to be drawn without replacement, but only {positive} of those left have a positive "
             "weight: lower num_samples, or draw with replacement"
         )
-
-
-def _number_of_the_pass(generator: torch.Generator | None) -> int:
-    device = "cpu" if generator is None else generator.device  # whatever the default device
-    return int(torch.empty((), dtype=torch.int64, device=device).random_(generator=generator).item())
 
 
 def _seeded(*numbers: int) -> torch.Generator:

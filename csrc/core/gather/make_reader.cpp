@@ -1,0 +1,52 @@
+#include "core/gather/make_reader.h"
+
+#include <stdexcept>
+#include <utility>
+
+#include "core/columns/column.h"
+#include "core/readers/plain_reader.h"
+#include "core/readers/ragged_reader.h"
+#include "core/readers/ragged_tile_reader.h"
+#include "core/readers/tile_reader.h"
+#include "core/readers/window_reader.h"
+
+namespace memload {
+namespace {
+
+struct MakeReader {
+  const std::optional<CastRule>& cast;
+  const Affine* affine;
+  const std::optional<Planes>& planes;
+  Isa isa;
+  Store store;
+
+  std::unique_ptr<const FieldReader> operator()(const std::shared_ptr<const Column>& column) const {
+    return std::make_unique<PlainReader>(column, cast, isa, store, affine, planes);
+  }
+  std::unique_ptr<const FieldReader> operator()(const std::shared_ptr<const Ragged>& ragged) const {
+    check_plain();
+    RaggedForm form(ragged, cast, isa, store);
+    if (ragged->decodes()) return std::make_unique<RaggedTileReader>(std::move(form));
+    return std::make_unique<RaggedReader>(std::move(form));
+  }
+  std::unique_ptr<const FieldReader> operator()(const std::shared_ptr<const Tiles>& tiles) const {
+    check_plain();
+    return std::make_unique<TileReader>(tiles, cast, isa, store);
+  }
+  std::unique_ptr<const FieldReader> operator()(const std::shared_ptr<const Windows>& windows) const {
+    return std::make_unique<WindowReader>(windows, std::visit(*this, windows->frames()));
+  }
+
+  void check_plain() const {
+    if (affine != nullptr || planes)
+      throw std::invalid_argument("a cast with constants or into planes is of rows that are one run of bytes each");
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<const FieldReader> make_reader(const FieldSpec& field, Isa isa, Store store) {
+  return std::visit(MakeReader{field.cast, field.affine.get(), field.planes, isa, store}, field.column);
+}
+
+}  // namespace memload

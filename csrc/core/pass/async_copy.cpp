@@ -1,0 +1,84 @@
+#include "core/pass/async_copy.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace memload {
+
+std::size_t finished_bytes(const BatchLayout& layout, std::size_t work) noexcept {
+  if (work >= layout.work) return layout.bytes;
+  const auto next = std::upper_bound(layout.shares.begin(), layout.shares.end(), work,
+                                     [](std::size_t at, const BatchLayout::Share& share) { return at < share.work; });
+  if (next == layout.shares.begin()) return 0;
+  const BatchLayout::Share& share = *std::prev(next);
+  const FieldPlan& plan = *share.plan;
+  const std::size_t inside = work - share.work;
+  if (inside >= plan.work) return next == layout.shares.end() ? layout.bytes : next->offset;
+  return share.offset + (plan.in_order ? std::min(inside, plan.bytes) : 0);
+}
+
+AsyncCopy::AsyncCopy(const Route& route, const std::byte* slot, std::size_t kept_begin, std::vector<std::size_t> ready)
+    : route_(route), slot_(slot), kept_begin_(kept_begin), ready_(std::move(ready)), done_(ready_.size(), false) {}
+
+void AsyncCopy::set_destination(const DestinationBuffer& destination) {
+  const std::lock_guard lock(mutex_);
+  destination_ = destination;
+  has_destination_ = true;
+  advance();
+}
+
+void AsyncCopy::piece_done(std::size_t piece) {
+  const std::lock_guard lock(mutex_);
+  done_[piece] = true;
+  advance();
+}
+
+void AsyncCopy::cancel() {
+  const std::lock_guard lock(mutex_);
+  cancelled_ = true;
+}
+
+bool AsyncCopy::issued() const {
+  const std::lock_guard lock(mutex_);
+  return event_ != nullptr;
+}
+
+Device::Event AsyncCopy::event() const {
+  const std::lock_guard lock(mutex_);
+  return event_;
+}
+
+std::size_t AsyncCopy::copies() const {
+  const std::lock_guard lock(mutex_);
+  return copies_;
+}
+
+void AsyncCopy::advance() {
+  while (front_ < done_.size() && done_[front_]) ++front_;
+  if (!has_destination_ || cancelled_ || event_) return;
+  const bool whole = front_ == done_.size();
+  const std::size_t ready = front_ == 0 ? 0 : ready_[front_ - 1];
+  if (!whole && ready < issued_bytes_ + kSlice) return;
+  try {
+    copy(issued_bytes_, std::min(ready, kept_begin_), 0, destination_.passing);
+    copy(std::max(issued_bytes_, kept_begin_), ready, kept_begin_, destination_.kept);
+    issued_bytes_ = ready;
+    if (whole) event_ = route_.device->record(route_.copies);
+  } catch (...) {
+    cancelled_ = true;
+    throw;
+  }
+}
+
+// What lies in [begin, end) of the slot; `part` is where the byte at part_begin goes.
+void AsyncCopy::copy(std::size_t begin, std::size_t end, std::size_t part_begin, std::byte* part) {
+  if (begin >= end) return;
+  route_.device->copy_async(part + (begin - part_begin), slot_ + begin, end - begin, route_.copies);
+  ++copies_;
+}
+
+void CopiesInFlight::reclaim(Device& device) {
+  while (!slots_.empty() && device.done(slots_.front().copied)) slots_.pop_front();
+}
+
+}  // namespace memload

@@ -1,0 +1,103 @@
+// Asynchronous copies of batches to a device: finished parts are copied while later rows are still being gathered.
+//
+//   slot:    | passing: what is cast there | kept: what the loop gets as it is |
+//   pieces:  | done | done | done |  ...  | done |  ...            each done in its turn, by any thread
+//   copied:  | slice        | <- the thread that completes so much from the front on copies it
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "core/gather/gather.h"
+#include "core/slots/device.h"
+#include "core/slots/slot_pool.h"
+
+namespace memload {
+
+// How batches are copied to a device.
+struct Route {
+  std::shared_ptr<Device> device;
+  Device::Stream copies = 0;  // the stream of the copies
+  Device::Stream work = 0;    // the stream that waits for a batch's copies once the batch is handed out
+  std::size_t kept_from = 0;  // the first field of the second part of the slot
+};
+
+// Memory for the two parts of a batch: of the device, or borrowed memory of the caller.
+struct DestinationBuffer {
+  std::byte* passing = nullptr;
+  std::byte* kept = nullptr;
+};
+
+// How many bytes of the slot, from its beginning on, are what they should be once the first `work` of it is done.
+[[nodiscard]] std::size_t finished_bytes(const BatchLayout& layout, std::size_t work) noexcept;
+
+// The copy of one batch. Any thread may call anything; the thread that makes a slice possible issues its copy, one
+// slice at a time.
+class AsyncCopy {
+ public:
+  // A copy of so many bytes occupies the bus for longer than its call takes.
+  static constexpr std::size_t kSlice = std::size_t{4} << 20;
+
+  // ready: for each piece, how many bytes of the slot are finished when it and all before it are done. The slot must
+  // stay as it is until event() has come, or, after cancel(), until everything in the stream is done.
+  AsyncCopy(const Route& route, const std::byte* slot, std::size_t kept_begin, std::vector<std::size_t> ready);
+
+  // Says where the batch goes; the call comes once. Throws DeviceError, as piece_done() does: then nothing more is
+  // copied.
+  void set_destination(const DestinationBuffer& destination);
+  void piece_done(std::size_t piece);
+  // After it returns, only copies that are in the stream already write to the destination.
+  void cancel();
+
+  // Whether all copies are in the stream; event() then marks their end.
+  [[nodiscard]] bool issued() const;
+  [[nodiscard]] Device::Event event() const;
+  [[nodiscard]] std::size_t copies() const;
+  [[nodiscard]] std::size_t kept_begin() const noexcept { return kept_begin_; }
+
+ private:
+  void advance();  // with mutex_ held, as the next one
+  void copy(std::size_t begin, std::size_t end, std::size_t part_begin, std::byte* part);
+
+  const Route route_;
+  const std::byte* const slot_;
+  const std::size_t kept_begin_;
+  const std::vector<std::size_t> ready_;
+
+  mutable std::mutex mutex_;
+  std::vector<bool> done_;  // guarded by mutex_, as all below
+  std::size_t front_ = 0;   // the first piece that is not done
+  std::size_t issued_bytes_ = 0;
+  std::size_t copies_ = 0;
+  DestinationBuffer destination_;
+  bool has_destination_ = false;
+  bool cancelled_ = false;
+  Device::Event event_;
+};
+
+// The slots of batches that were handed out before their copies were done, in the order of the copies. It is not
+// synchronised: a pass calls it with its mutex held.
+class CopiesInFlight {
+ public:
+  void add(SlotPool::Lease slot, Device::Event copied) { slots_.push_back({std::move(slot), std::move(copied)}); }
+  // Gives back the slots whose copies are done. Throws DeviceError.
+  void reclaim(Device& device);
+
+  [[nodiscard]] bool empty() const noexcept { return slots_.empty(); }
+  // The event after which the next slot can be given back.
+  [[nodiscard]] const Device::Event& next() const { return slots_.front().copied; }
+
+ private:
+  struct SlotInUse {
+    SlotPool::Lease slot;
+    Device::Event copied;
+  };
+  std::deque<SlotInUse> slots_;
+};
+
+}  // namespace memload

@@ -1,0 +1,448 @@
+#include "core/pass/pass.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "core/base/fault_guard.h"
+#include "core/gather/pieces.h"
+
+namespace memload {
+namespace {
+
+double seconds(std::chrono::steady_clock::duration d) { return std::chrono::duration<double>(d).count(); }
+
+Store choose_store(const PipelineOptions& options, std::size_t ring_bytes) {
+  if (options.store) return *options.store;
+  return 2 * ring_bytes > 3 * last_level_cache() ? Store::streaming : Store::cached;
+}
+
+}  // namespace
+
+Pass::Pass(const std::vector<FieldSpec>& fields, const PipelineOptions& options, Pass* reuse)
+    : options_(options), plan_(options.batch_rows, options.drop_last) {
+  if (options.batch_rows == 0 || options.slot_rows == 0 || options.depth < 1 || options.threads < 1) {
+    throw std::invalid_argument("batch_rows, slot_rows, depth and threads must be at least 1");
+  }
+  install_fault_handler();
+  gather_ = std::make_shared<const Gather>(fields, options.isa, Store::cached);
+  const Store store = choose_store(options, Pipeline::ring_bytes(*gather_, options.slot_rows, options.depth));
+  if (store != Store::cached) gather_ = std::make_shared<const Gather>(fields, options.isa, store);
+  slot_bytes_ = gather_->slot_bytes(options.slot_rows);
+  stats_.streaming = store == Store::streaming;
+  const auto slots = static_cast<std::size_t>(options.depth) + 1;
+  const bool kept = reuse != nullptr && !reuse->in_child() && reuse->pool_ && !options.borrowed;
+  if (kept && reuse->pool_->slots() != slots) reuse->pool_->close();
+  pool_ = kept && reuse->pool_->slots() == slots ? std::move(reuse->pool_) : SlotPool::create(slots, options.slots);
+  residency_ =
+      std::make_shared<Residency>(gather_, ResidencyOptions{options.threads, options.direct, options.read_blocks});
+  reader_ = std::make_shared<BatchReader>(gather_, residency_, /*ask=*/!options.read_blocks);
+  read_ahead_.emplace(*gather_, options.slot_rows);
+  group_threads_ = residency_->threads();
+  group_ = std::make_shared<TaskGroup>(group_threads_);
+  workers_ = Workers::shared(group_threads_);
+}
+
+void Pass::plan(Rows rows, bool whole) {
+  const std::lock_guard lock(mutex_);
+  if (closed_) throw std::logic_error("the pipeline is closed");
+  if (whole) {
+    plan_.push(std::move(rows));
+  } else {
+    plan_.extend(std::move(rows));
+  }
+  pump();
+}
+
+void Pass::finish() {
+  const std::lock_guard lock(mutex_);
+  plan_.finish();
+  pump();
+}
+
+void Pass::pump() {
+  if (options_.route) copies_in_flight_.reclaim(*options_.route->device);
+  while (!closed_ && !broken_ && plan_.ready() && in_flight_.size() < static_cast<std::size_t>(options_.depth)) {
+    SlotPool::Lease slot = options_.borrowed ? nullptr : pool_->try_acquire(slot_bytes_);
+    if (!slot && !options_.borrowed) break;
+    start(std::move(slot), plan_.take(), /*fresh=*/false);
+  }
+  note_ring();
+}
+
+void Pass::check(const std::vector<std::int64_t>& rows) const {
+  const auto bad =
+      std::find_if(rows.begin(), rows.end(), [n = gather_->rows()](std::int64_t row) { return row < 0 || row >= n; });
+  if (bad == rows.end()) return;
+  throw std::out_of_range("row " + std::to_string(*bad) + " is not one of the " + std::to_string(gather_->rows()) +
+                          " rows of the data set");
+}
+
+// What begin() cannot put into a batch ends the pass: without memory for that, the rows would be missing, or the batch
+// would wait for threads that never heard of it.
+void Pass::start(SlotPool::Lease slot, std::vector<std::int64_t> rows, bool fresh) noexcept {
+  try {
+    begin(std::move(slot), std::move(rows), fresh);
+  } catch (...) {
+    stop_by_itself();
+  }
+}
+
+// Call in a handler: its exception is what next() is to throw.
+void Pass::stop_by_itself() noexcept {
+  if (!broken_) broken_ = std::current_exception();
+  ready_.notify_all();
+}
+
+// slot has slot_bytes_. A batch that is larger than was known beforehand gets a larger one, which stays so.
+void Pass::begin(SlotPool::Lease slot, std::vector<std::int64_t> rows, bool fresh) {
+  std::shared_ptr<BatchTask> task;
+  try {
+    check(rows);
+    if (residency_->look(rows)) ask_for_all(rows);  // before the batch is cut: cold ones are cut otherwise
+    BatchLayout layout = gather_->layout(rows);
+    if (layout.bytes > slot_bytes_ && !options_.borrowed) {
+      slot.reset();
+      slot = fresh ? pool_->fresh(layout.bytes) : pool_->try_acquire(layout.bytes);
+    }
+    task = cut(std::move(slot), std::move(layout));
+  } catch (...) {
+    fail_batch(std::move(slot), std::move(rows), std::current_exception());
+    return;
+  }
+  task->rows = std::move(rows);
+  task->fresh = fresh;
+  // Where all other batches are ready, the loop is the slower side: one thread is enough, and leaves it the CPUs.
+  const bool quiet = !residency_->cold() && !residency_->reads_planned() && !options_.borrowed;
+  const bool calm = unready_ == 0 && !in_flight_.empty() && quiet;
+  calm_ = calm_ || calm;
+  in_flight_.push(task);
+  ++unready_;
+  if (residency_->cold()) ask_for(read_ahead_->due(plan_));
+  if (!options_.borrowed) workers_->submit(std::move(task), /*urgent=*/false, calm ? 1 : SIZE_MAX);
+}
+
+std::shared_ptr<BatchTask> Pass::cut(SlotPool::Lease slot, BatchLayout layout) {
+  const Pieces pieces(*gather_, layout, residency_->threads(), residency_->reads_planned());
+  auto done = [pass = shared_from_this()](BatchTask& task, PieceReport report) {
+    pass->piece_done(task, std::move(report));
+  };
+  auto task = std::make_shared<BatchTask>(group_, gather_, reader_, std::move(done), std::move(slot), std::move(layout),
+                                          pieces);
+  task->has_destination = !options_.borrowed && !options_.route;
+  if (options_.route) task->copy_to(*options_.route);
+  return task;
+}
+
+// The batch is the last one.
+void Pass::fail_batch(SlotPool::Lease slot, std::vector<std::int64_t> rows, std::exception_ptr error) {
+  in_flight_.push(std::make_shared<BatchTask>(group_, std::move(slot), std::move(rows), std::move(error)));
+  plan_.finish();
+}
+
+// The ring is full while nothing is being gathered although the plan has more.
+void Pass::note_ring() {
+  const bool full = unready_ == 0 && plan_.ready() && !closed_;
+  if (full == ring_full_since_.has_value()) return;
+  if (full) {
+    ring_full_since_ = Clock::now();
+  } else {
+    stats_.ring_full_seconds += seconds(Clock::now() - *ring_full_since_);
+    ring_full_since_.reset();
+  }
+}
+
+// Rows have turned out to be cold: those under way are asked for, those of a batch that has been taken from the plan
+// and not begun, and those that the plan has next.
+void Pass::ask_for_all(std::vector<std::int64_t> next_rows) {
+  follow_residency();
+  std::vector<std::int64_t> rows = in_flight_.rows_under_way();
+  rows.insert(rows.end(), next_rows.begin(), next_rows.end());
+  ask_for(std::move(rows));
+  read_ahead_->restart(plan_);
+  ask_for(read_ahead_->due(plan_));
+}
+
+void Pass::ask_for(std::vector<std::int64_t> rows) {
+  if (rows.empty() || !workers_ || (residency_->direct() && !gather_->files().small_rows)) return;
+  stats_.advised_rows += rows.size();
+  auto sampled = [pass = shared_from_this()](std::optional<bool> resident, std::uint64_t read) {
+    pass->advised(resident, read);
+  };
+  workers_->submit(std::make_shared<AdviceTask>(group_, std::move(rows), gather_, residency_, options_.read_blocks,
+                                                std::move(sampled)),
+                   /*urgent=*/true);
+}
+
+// More threads may work for the pass while they wait for reads.
+void Pass::follow_residency() {
+  const int threads = residency_->threads();
+  if (workers_ && threads != std::exchange(group_threads_, threads)) workers_->set_limit(*group_, threads);
+}
+
+void Pass::advised(std::optional<bool> resident, std::uint64_t read) {
+  const std::lock_guard lock(mutex_);
+  stats_.disk_bytes += read;
+  if (closed_ || !resident) return;
+  residency_->sampled(*resident);
+  follow_residency();
+}
+
+void Pass::piece_done(BatchTask& task, PieceReport report) {
+  const std::lock_guard lock(mutex_);
+  const Filled& found = report.found;
+  stats_.gather_seconds += seconds(report.spent);
+  stats_.decode_seconds += seconds(found.decoding);
+  stats_.major_faults += static_cast<std::uint64_t>(report.major_faults);
+  stats_.disk_bytes += report.disk_bytes;
+  if (report.disk_bytes != 0 || report.major_faults != 0) stats_.disk_seconds += seconds(report.spent);
+  stats_.direct_bytes += found.direct_bytes;
+  stats_.cached_bytes += found.cached_bytes;
+  if (report.error) task.fail(std::move(report.error));
+  if (--task.remaining == 0) {
+    --unready_;
+    note_ring();
+    if (in_flight_.empty() || in_flight_.front().get() == &task) ready_.notify_all();
+  }
+  if (closed_) return;
+  try {
+    const bool ask = residency_->filled(found, report.major_faults);
+    follow_residency();
+    if (ask) ask_for_all();
+  } catch (...) {  // this thread has nobody to tell
+    stop_by_itself();
+  }
+}
+
+void Pass::slot_came_back() noexcept {
+  const std::lock_guard lock(mutex_);
+  try {
+    pump();
+  } catch (...) {  // out of memory here has nobody to go to; next() tries again and tells
+  }
+}
+
+std::optional<DestinationSize> Pass::needed_destination() {
+  const std::lock_guard lock(mutex_);
+  pump();
+  const std::shared_ptr<BatchTask> wants = in_flight_.without_destination();
+  if (!wants || closed_ || broken_) return std::nullopt;
+  return DestinationSize{wants->first_part(), wants->layout.bytes - wants->first_part()};
+}
+
+void Pass::set_destination(const DestinationBuffer& memory, std::shared_ptr<void> owner) {
+  std::shared_ptr<BatchTask> task;
+  {
+    const std::lock_guard lock(mutex_);
+    task = in_flight_.without_destination();
+    if (!task) throw std::logic_error("no batch needs memory");
+    task->has_destination = true;
+    if (options_.borrowed) {
+      task->slot = SlotPool::Lease(std::move(owner), memory.passing);
+      try {
+        if (!closed_) workers_->submit(task);
+      } catch (...) {
+        stop_by_itself();
+      }
+      return;
+    }
+  }
+  try {
+    task->copy->set_destination(memory);
+  } catch (...) {
+    const std::lock_guard lock(mutex_);
+    task->fail(std::current_exception());
+  }
+}
+
+bool Pass::ready() {
+  const std::lock_guard lock(mutex_);
+  pump();
+  return !closed_ && (broken_ || (!in_flight_.without_destination() && complete()));
+}
+
+// What next() has to tell; waiting: nothing yet.
+Step Pass::step() const {
+  if (closed_ || (in_flight_.empty() && plan_.ended())) return Step::end;
+  if (in_flight_.without_destination()) return Step::needs_destination;
+  if (in_flight_.empty()) return plan_.ready() ? Step::waiting : Step::unplanned;
+  return complete() ? Step::batch : Step::waiting;
+}
+
+Step Pass::next(Batch& batch, std::chrono::milliseconds patience, bool steal) {
+  const Clock::time_point start_time = Clock::now();
+  Dropped dropped;  // a lease that ends takes the mutex: not before it is let go
+  std::unique_lock lock(mutex_);
+  Step step = Step::waiting;
+  do {
+    pump();
+    if (broken_ && !closed_) stop_by(broken_, dropped);
+    step = this->step();
+  } while (step == Step::waiting && advance(lock, start_time + patience, steal));
+  stats_.consumer_wait_seconds += seconds(Clock::now() - start_time);
+  if (step == Step::end && !closed_ && !std::exchange(ended_, true)) {
+    lock.unlock();
+    gather_->check_files();
+  }
+  if (step != Step::batch) return step;
+  hand_out(batch, dropped);
+  lock.unlock();  // the lease may end right here if memory runs out, and its end takes the mutex
+  if (options_.borrowed) {
+    batch.slot.reset();  // here, and not when the last worker lets go of what it has gathered
+  } else if (batch.slot) {
+    batch.slot = waking(std::move(batch.slot));
+  }
+  return step;
+}
+
+// Does what brings the next batch nearer, or waits for it; false: it is not there by the deadline.
+bool Pass::advance(std::unique_lock<std::mutex>& lock, Clock::time_point deadline, bool steal) {
+  if (!in_flight_.empty()) return steal_or_wait(lock, deadline, steal);
+  if (copies_in_flight_.empty()) {  // every slot is leased: this batch gets memory of its own
+    SlotPool::Lease slot = pool_->fresh(slot_bytes_);
+    start(std::move(slot), plan_.take(), /*fresh=*/true);
+  } else {
+    wait_for_slot(lock);
+  }
+  return true;
+}
+
+bool Pass::steal_or_wait(std::unique_lock<std::mutex>& lock, Clock::time_point deadline, bool steal) {
+  const std::shared_ptr<Workers> workers = workers_;
+  const bool was_calm = std::exchange(calm_, false);
+  lock.unlock();
+  if (was_calm) workers->wake(*group_);
+  // Not where reads wait for a disk: the timeout, and Ctrl-C, would wait for it, too.
+  const bool stole = steal && !residency_->cold() && !residency_->past_cache() && workers->steal(*group_);
+  lock.lock();
+  if (!stole) return ready_.wait_until(lock, deadline, [this] { return complete(); });
+  ++stats_.stolen_pieces;
+  return complete() || Clock::now() < deadline;
+}
+
+// Every slot is still being copied, and nothing else is left to do.
+void Pass::wait_for_slot(std::unique_lock<std::mutex>& lock) {
+  const Clock::time_point start_time = Clock::now();
+  const Device::Event copied = copies_in_flight_.next();
+  lock.unlock();
+  options_.route->device->synchronise(copied);
+  lock.lock();
+  stats_.copy_wait_seconds += seconds(Clock::now() - start_time);
+}
+
+void Pass::hand_out(Batch& batch, Dropped& dropped) {
+  const std::shared_ptr<BatchTask> done = in_flight_.front();
+  dropped.push_back(done);
+  in_flight_.pop();
+  if (done->error) {
+    if (done->copy) done->copy->cancel();
+    stop_by(std::exchange(done->error, nullptr), dropped);  // the consumer is its only holder, and its end
+  }
+  batch.slot.swap(done->slot);  // what the caller's batch held before ends with the dropped
+  batch.row_numbers.swap(done->rows);
+  if (done->copy) keep_until_copied(batch, *done);
+  batch.outputs = gather_->outputs(done->layout);
+  ++stats_.batches;
+  stats_.rows += batch.row_numbers.size();
+  stats_.bytes_in += done->layout.bytes_in();
+  stats_.bytes_out += done->layout.bytes_out();
+  if (done->fresh) ++stats_.fresh_batches;
+}
+
+// Nothing follows the error.
+void Pass::stop_by(std::exception_ptr error, Dropped& dropped) {
+  plan_ = PlanQueue(options_.batch_rows, options_.drop_last);
+  plan_.finish();
+  in_flight_.cancel_copies();
+  in_flight_.leave_to(dropped);
+  ended_ = true;
+  std::rethrow_exception(std::move(error));
+}
+
+// The batch leaves its slot behind, until its copies are done.
+void Pass::keep_until_copied(Batch& batch, const BatchTask& task) {
+  const Device::Event copied = task.copy->event();
+  copies_in_flight_.add(std::exchange(batch.slot, nullptr), copied);
+  batch.kept_begin = task.copy->kept_begin();
+  stats_.copied_bytes += task.layout.bytes;
+  stats_.copies += task.copy->copies();
+  options_.route->device->wait(options_.route->work, copied);
+}
+
+// The lease that is handed out starts the next batch when it ends. The slot's own lease lies inside it.
+SlotPool::Lease Pass::waking(SlotPool::Lease slot) {
+  std::byte* const data = slot.get();
+  return {data, [slot = std::move(slot), pass = weak_from_this(), born = born_](std::byte*) mutable {
+            slot.reset();
+            if (born != fork_generation()) return;
+            if (const std::shared_ptr<Pass> alive = pass.lock()) alive->slot_came_back();
+          }};
+}
+
+PlanQueue Pass::cancel() {
+  const std::lock_guard lock(mutex_);
+  if (broken_) std::rethrow_exception(broken_);
+  PlanQueue left = plan_;
+  in_flight_.put_back(left);
+  stop();
+  return left;
+}
+
+void Pass::stop() {
+  closed_ = true;
+  plan_ = PlanQueue(options_.batch_rows, options_.drop_last);
+  in_flight_.cancel_copies();
+  note_ring();
+  ready_.notify_all();
+}
+
+bool Pass::close(bool keep_slots, std::chrono::milliseconds patience) {
+  {
+    const std::lock_guard lock(mutex_);
+    stop();
+  }
+  if (workers_ && !workers_->drain(*group_, patience)) return false;
+  give_back(keep_slots);
+  return true;
+}
+
+void Pass::abandon(bool keep_slots) {
+  if (workers_) workers_->abandon(*group_);
+  workers_.reset();
+  give_back(keep_slots);
+}
+
+void Pass::give_back(bool keep_slots) {
+  Dropped dropped;  // their leases end without the mutex
+  CopiesInFlight copies;
+  {
+    const std::lock_guard lock(mutex_);
+    in_flight_.leave_to(dropped);
+    std::swap(copies, copies_in_flight_);
+  }
+  if (options_.route && pool_) wait_for_copies();
+  dropped.clear();
+  copies = {};
+  reader_->close();
+  if (keep_slots) return;
+  workers_.reset();
+  if (pool_) pool_->close();
+}
+
+// Slots of batches that were given up are being copied from as well.
+void Pass::wait_for_copies() noexcept {
+  try {
+    options_.route->device->synchronise(options_.route->device->record(options_.route->copies));
+  } catch (const std::exception&) {  // the device is lost, or the process ends: nothing is copied any more
+  }
+}
+
+PipelineStats Pass::stats() const {
+  const std::lock_guard lock(mutex_);
+  PipelineStats copy = stats_;
+  if (ring_full_since_) copy.ring_full_seconds += seconds(Clock::now() - *ring_full_since_);
+  return copy;
+}
+
+}  // namespace memload

@@ -1,0 +1,214 @@
+#include "core/pass/workers.h"
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <string>
+#include <utility>
+
+#include "core/base/error.h"
+#include "core/base/fork.h"
+
+namespace memload {
+namespace {
+
+// Threads inherit the signal mask: block all but faults, so that Ctrl-C and timers interrupt the user's threads only.
+class SignalsBlocked {
+ public:
+  SignalsBlocked() {
+    sigset_t all;
+    sigfillset(&all);
+    for (const int fault : {SIGBUS, SIGSEGV, SIGFPE, SIGILL, SIGABRT}) sigdelset(&all, fault);
+    ::pthread_sigmask(SIG_BLOCK, &all, &before_);
+  }
+  ~SignalsBlocked() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  SignalsBlocked(const SignalsBlocked&) = delete;
+  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+
+ private:
+  sigset_t before_{};
+};
+
+// Never destroyed: threads may outlive static destruction. A forked child starts a registry of its own, since the
+// parent's mutex may be held and its threads are not there.
+struct Registry {
+  std::mutex mutex;
+  std::weak_ptr<Workers> workers;
+  std::vector<Workers*> abandoned;  // ended, but kept for threads that may come back
+  std::uint64_t born = fork_generation();
+};
+
+Registry& registry() {
+  static std::atomic<Registry*> current{new Registry};
+  Registry* found = current.load();
+  if (found->born == fork_generation()) return *found;
+  auto* fresh = new Registry;
+  if (!current.compare_exchange_strong(found, fresh)) {
+    delete fresh;
+    return *found;
+  }
+  return *fresh;
+}
+
+}  // namespace
+
+std::shared_ptr<Workers> Workers::shared(int threads) {
+  Registry& here = registry();
+  const std::lock_guard lock(here.mutex);
+  std::shared_ptr<Workers> workers = here.workers.lock();
+  if (!workers) {
+    // In a forked child there is nobody to join: what was inherited is left as it is.
+    workers.reset(new Workers, [born = fork_generation()](Workers* pool) {
+      if (born == fork_generation()) end(pool);
+    });
+    here.workers = workers;
+  }
+  workers->try_to_grow(threads);
+  if (workers->threads() == 0) throw OutOfThreads("the system refuses the first thread that gathers");
+  return workers;
+}
+
+Workers::~Workers() {
+  for (std::jthread& thread : threads_) thread.request_stop();
+}
+
+void Workers::abandon(const TaskGroup& group) {
+  {
+    Registry& here = registry();
+    const std::lock_guard lock(here.mutex);
+    if (here.workers.lock().get() == this) here.workers.reset();
+    if (!abandoned_.exchange(true)) here.abandoned.push_back(this);
+  }
+  int wanted = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    wanted = static_cast<int>(threads_.size()) + group.running;
+  }
+  try_to_grow(wanted);
+}
+
+void Workers::end(Workers* pool) {
+  if (!pool->abandoned_) {
+    delete pool;
+    return;
+  }
+  for (std::jthread& thread : pool->threads_) {
+    thread.request_stop();
+    thread.detach();
+  }
+}
+
+int Workers::threads() const {
+  const std::lock_guard lock(mutex_);
+  return static_cast<int>(threads_.size());
+}
+
+void Workers::grow(int threads) {
+  const std::lock_guard lock(mutex_);
+  const SignalsBlocked blocked;
+  while (static_cast<int>(threads_.size()) < threads) {
+    threads_.emplace_back([this](const std::stop_token& stop) { work(stop); });
+    const std::string name = "memload-" + std::to_string(threads_.size());
+    ::pthread_setname_np(threads_.back().native_handle(), name.c_str());
+  }
+}
+
+void Workers::try_to_grow(int threads) noexcept {
+  try {
+    grow(threads);
+  } catch (const std::exception&) {  // no more threads, or no memory for them: those that there are do the work
+  }
+}
+
+template <class Predicate>
+Workers::Piece Workers::take(const Predicate& may) {
+  const auto found =
+      std::find_if(queue_.begin(), queue_.end(), [&](const QueuedTask& e) { return may(*e.task->group()); });
+  if (found == queue_.end()) return {};
+  Piece piece{found->task, found->next++};
+  if (found->next == found->task->pieces()) queue_.erase(found);
+  ++piece.task->group()->running;
+  return piece;
+}
+
+void Workers::perform(Piece piece) {
+  piece.task->run(piece.index);
+  const std::shared_ptr<TaskGroup> group = piece.task->group();
+  piece.task.reset();
+  const std::lock_guard lock(mutex_);
+  if (group->running-- == group->limit) queued_.notify_one();
+  if (group->running == 0) idle_.notify_all();
+}
+
+void Workers::work(const std::stop_token& stop) {
+  while (true) {
+    Piece piece;
+    {
+      std::unique_lock lock(mutex_);
+      if (!queued_.wait(lock, stop, [&] { return static_cast<bool>((piece = take(below_limit)).task); })) return;
+    }
+    perform(std::move(piece));
+  }
+}
+
+void Workers::submit(std::shared_ptr<Task> task, bool urgent, std::size_t most_woken) {
+  if (task->pieces() == 0) return;
+  std::size_t wanted = std::min(task->pieces(), most_woken);
+  {
+    const std::lock_guard lock(mutex_);
+    wanted = std::min(wanted, static_cast<std::size_t>(task->group()->limit));
+    auto place = queue_.end();
+    if (urgent) place = std::find_if(queue_.begin(), queue_.end(), [](const QueuedTask& e) { return !e.urgent; });
+    queue_.insert(place, {std::move(task), urgent});
+  }
+  // Not all: another group may have brought more threads into the pool than this one may use.
+  for (std::size_t i = 0; i < wanted; ++i) queued_.notify_one();
+}
+
+void Workers::wake(const TaskGroup& group) {
+  {
+    const std::lock_guard lock(mutex_);
+    const auto ours = [&group](const QueuedTask& e) { return e.task->group().get() == &group; };
+    if (std::none_of(queue_.begin(), queue_.end(), ours)) return;
+  }
+  queued_.notify_all();
+}
+
+bool Workers::steal(const TaskGroup& group) {
+  Piece piece;
+  {
+    const std::lock_guard lock(mutex_);
+    piece = take([&group](const TaskGroup& owner) { return &owner == &group; });
+  }
+  if (!piece.task) return false;
+  perform(std::move(piece));
+  return true;
+}
+
+void Workers::set_limit(TaskGroup& group, int threads) noexcept {
+  try_to_grow(threads);
+  {
+    const std::lock_guard lock(mutex_);
+    group.limit = threads;
+  }
+  queued_.notify_all();
+}
+
+bool Workers::drain(const TaskGroup& group, std::chrono::milliseconds patience) {
+  std::deque<QueuedTask> dropped;  // destroyed after the lock is let go
+  std::unique_lock lock(mutex_);
+  for (auto it = queue_.begin(); it != queue_.end();) {
+    if (it->task->group().get() == &group) {
+      dropped.push_back(std::move(*it));
+      it = queue_.erase(it);
+    } else {
+      ++it;
+    }
+  }
+  return idle_.wait_for(lock, patience, [&group] { return group.running == 0; });
+}
+
+}  // namespace memload

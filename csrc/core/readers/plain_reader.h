@@ -1,0 +1,53 @@
+// The reader of columns whose rows are one run of bytes each.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "cast/affine.h"
+#include "cast/cast.h"
+#include "cast/planes.h"
+#include "core/columns/column.h"
+#include "core/readers/field_reader.h"
+
+namespace memload {
+
+class PlainReader final : public FieldReader {
+ public:
+  // affine: the constants of the cast, if it has any. Element e of a row is the e-th element of the rule.
+  // planes: the images of a row, whose channels the cast puts into planes. Throws std::invalid_argument if a row is not
+  // a whole number of elements and images, or if the cast has no implementation.
+  PlainReader(std::shared_ptr<const Column> column, const std::optional<CastRule>& cast, Isa isa, Store store,
+              const Affine* affine = nullptr, const std::optional<Planes>& planes = std::nullopt);
+
+  [[nodiscard]] std::int64_t rows() const noexcept override { return column_->rows(); }
+  [[nodiscard]] std::size_t row_bytes() const noexcept override { return column_->row_bytes(); }
+  [[nodiscard]] std::size_t out_row_bytes() const noexcept { return out_row_bytes_; }
+  [[nodiscard]] Files files() const noexcept override;
+  [[nodiscard]] std::size_t bound(std::size_t rows) const override { return batch_bytes(rows, out_row_bytes_); }
+  [[nodiscard]] std::unique_ptr<const FieldPlan> plan(std::span<const std::int64_t> rows) const override;
+  void fill(const FieldPlan& plan, std::byte* out, std::size_t begin, std::size_t end, const ColdReads& cold,
+            Filled& found) const override;
+  [[nodiscard]] std::size_t edge(const FieldPlan& plan, std::size_t at) const noexcept override;
+  void visit(std::span<const std::int64_t> rows, const Stored& each) const override;
+  void visit_storages(const std::function<void(const Storage&)>& each) const override;
+
+ private:
+  class Part;
+
+  void fill_past_cache(const FieldPlan& plan, std::byte* out, std::size_t begin, std::size_t end, const ColdReads& cold,
+                       Filled& found) const;
+  [[nodiscard]] bool large() const noexcept { return column_->row_bytes() > kLargeRow; }
+
+  std::shared_ptr<const Column> column_;
+  std::unique_ptr<const PlanarCast> planar_;  // before what borrows it
+  std::unique_ptr<const AffineCast> affine_;  // likewise
+  Mover mover_;
+  std::size_t in_size_ = 1;
+  std::size_t out_size_ = 1;  // bytes per element; 1 and 1 for a copy
+  std::size_t out_row_bytes_;
+  bool past_cache_ = false;  // some storage is always read so
+  std::size_t out_run_ = 0;  // output of a run of such: of a row, or of a part of it if it is larger than one read
+};
+
+}  // namespace memload

@@ -1,0 +1,240 @@
+"""ds.map(fn).cache(...): what deterministic functions make of each sample, computed once, and read on a tier.
+
+mapped -> Results -> a set of shards in the cache's directory -> Dataset on its tier
+                  -> memory of this process                   -> Dataset in RAM
+                  -> too large for either                     -> mapped, as it was
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from memload._core import Ragged as RaggedColumn
+from memload._core import Storage
+from memload.caching.cache_files import entry_path, root_of
+from memload.caching.computed import InMemory, OnDisk, Origin, shard_writer
+from memload.caching.derivation import key_of, name_of
+from memload.caching.map_results import Results
+from memload.columns.exchanged import on_storages
+from memload.columns.fields import Field
+from memload.columns.ragged_fields import RaggedField
+from memload.columns.ragged_forms import Ragged
+from memload.columns.ragged_samples import Forms
+from memload.dataset.dataset import Dataset
+from memload.dataset.mapped import MappedDataset
+from memload.dataset.opening import from_arrays
+from memload.dataset.opening import open as open_dataset
+from memload.engine.tiers.choosing import Needs, TierChoice, choose, fits_on_disk
+from memload.engine.tiers.loading import loaded_elsewhere
+from memload.engine.tiers.placing import TierOptions, as_tier, check_option_names, needs_of, placed_as_chosen
+from memload.engine.tiers.tier import Tier
+from memload.errors import WriterBusyError
+from memload.formats.shards.staging import being_written, wait_for_writer
+from memload.graphs.datasets import GraphDataset
+from memload.memory.budget import disk_free, local_processes
+from memload.memory.guards import free_memory
+from memload.progress import note
+
+
+def cached(
+    mapped: MappedDataset,
+    where: str | Path | Tier,
+    tier: Tier | str | None,
+    version: str | None,
+    progress: bool | None,
+    options: Mapping[str, Any],
+) -> Dataset | MappedDataset:
+    """Return the samples of a mapped dataset as a dataset; see `MappedDataset.cache`."""
+    root, wanted = _place(where, tier, options)
+    results = Results(mapped)
+    stored = None if root is None else _StoredResults(results, root, version, progress)
+    if wanted is Tier.AUTO:
+        return _chosen(results, stored, progress)
+    if stored is None:
+        return _in_memory(results, "", progress)
+    kept = open_dataset(stored.filled())
+    return stored.read(kept if wanted is Tier.MMAP else kept.with_tier(wanted, progress=progress, **options))
+
+
+def _place(
+    where: str | Path | Tier, tier: Tier | str | None, options: Mapping[str, Any]
+) -> tuple[str | Path | None, Tier]:
+    """Return the directory of the cache, None for none, and the tier."""
+    check_option_names(options, "cache")
+    if not str(where):
+        raise ValueError('cache takes a directory such as "cache/", or "ram" or "auto", got an empty text')
+    if str(where) not in {*Tier}:
+        wanted = Tier.MMAP if tier is None else as_tier(tier)
+        if wanted is Tier.AUTO and options:
+            raise TypeError(f'{", ".join(options)}: for a tier that is given; tier="auto" chooses by itself')
+        TierOptions(**{name: value for name, value in options.items() if name != "device"}).check_for(wanted)
+        return where, wanted
+    wanted = Tier(str(where))
+    if wanted not in (Tier.RAM, Tier.AUTO):
+        raise ValueError(
+            f'the tier "{wanted}" reads files: give cache a directory for them as well, as in cache("cache/", '
+            f'tier="{wanted}"); a directory of that name is "./{wanted}"'
+        )
+    if tier is not None or options:
+        given = ", ".join([*(["tier"] if tier is not None else []), *options])
+        raise TypeError(f'{given}: for results in a directory, as in cache("cache/", tier=...), not for "{wanted}"')
+    return None, wanted
+
+
+class _StoredResults:
+    """Results in a cache's directory, or what is to be there.
+
+    Raises:
+        ValueError, TypeError: they cannot be known again; see `key_of`.
+        FileExistsError: the directory is none for a cache.
+    """
+
+    def __init__(self, results: Results, root: str | Path, version: str | None, progress: bool | None) -> None:
+        self._results, self._progress = results, progress
+        of_graphs = isinstance(results.base, Dataset) and results.base._of_graphs
+        what = "map graphs" if of_graphs else "map"
+        self._key = key_of(what, results.base, results.functions, version, progress)
+        self._path = entry_path(root_of(root), name_of(results.functions[-1]), self._key)
+
+    @property
+    def complete(self) -> bool:
+        """Whether they are there."""
+        return Origin.of(self._path) is not None
+
+    @property
+    def room(self) -> int:
+        """Bytes that they may take: what is free, and what is there of them from an interrupted run."""
+        return disk_free(self._path.parent) + _bytes_in(being_written(self._path))
+
+    @property
+    def nbytes(self) -> int:
+        """Of all rows: as they are there, or as they would be."""
+        return open_dataset(self._path).nbytes if self.complete else self._results.nbytes
+
+    def filled(self) -> Path:
+        """Return the path of the complete set: computed here, or by another process for which this one waits."""
+        while not self.complete:
+            try:
+                self._write()
+            except FileExistsError:
+                if not self.complete:
+                    raise
+            except WriterBusyError:
+                note(f"{self._path}: another process is computing it; waiting for that", self._progress)
+                wait_for_writer(self._path)
+        return self._path
+
+    def read(self, dataset: Dataset) -> Dataset:
+        """Return the set's rows as samples of the form that the functions gave."""
+        origin = Origin.of(self._path)
+        assert origin is not None
+        return _as_samples(dataset, origin.layout, origin.ragged, self._results)
+
+    def _write(self) -> None:
+        """Write the set, or what is lacking of it."""
+        one = self._results
+        named = " then ".join(map(name_of, one.functions))
+        origin = Origin(self._key, named, one.layout, one.ragged)
+        with shard_writer(self._path, origin, one.rows, one.sampled, self._progress) as writer:
+            taking = OnDisk(self._path, writer, one.rows)
+            for rows in one.batches(writer.rows_there, self._progress):
+                taking.extend(rows)
+
+
+def _bytes_in(begun: Path) -> int:
+    """Return what there is of a set that is being written; another process may rename and remove files meanwhile."""
+    found = 0
+    with contextlib.suppress(FileNotFoundError):
+        for file in begun.rglob("*.safetensors"):
+            with contextlib.suppress(FileNotFoundError):
+                found += file.stat().st_size
+    return found
+
+
+def _chosen(results: Results, stored: _StoredResults | None, progress: bool | None) -> Dataset | MappedDataset:
+    """Return the samples where the planner's matrix has them."""
+    nbytes = results.nbytes if stored is None else stored.nbytes
+    room = 0 if stored is None else stored.room
+    written = stored is not None and stored.complete
+    lasting = written or (stored is not None and fits_on_disk(nbytes, room))
+    processes = local_processes()
+    free, own = free_memory(shared=lasting and processes > 1)
+    options = TierOptions(progress=progress, share=processes > 1)
+    if stored is not None and written and processes > 1:
+        free += loaded_elsewhere(open_dataset(stored.filled()).fields, {}, compressed=False)
+    needs = replace(_needs(results.base), transformed=nbytes, written=written, shared=lasting)
+    choice = choose(needs, free, room, processes, own)
+    if not choice.of_results:
+        note(f"not cached: {choice.reason}", progress)
+        return _uncached(results, choice, options)
+    if stored is not None and lasting:
+        kept = open_dataset(stored.filled())
+        return stored.read(replace(kept, fields=placed_as_chosen(kept.fields, choice, options)))
+    return _in_memory(results, choice.reason, progress)
+
+
+def _needs(base: Any) -> Needs:
+    return needs_of(base.fields, {}) if _on_host(base) else Needs(rows=0, stored=0)
+
+
+def _on_host(base: Any) -> bool:
+    return isinstance(base, Dataset) and base.tier not in (Tier.PINNED, Tier.DEVICE)
+
+
+def _uncached(results: Results, choice: TierChoice, options: TierOptions) -> MappedDataset:
+    base = results.base
+    if _on_host(base):
+        base = replace(base, fields=placed_as_chosen(base.fields, choice, options))
+    return results.over(base)._because(choice.reason)
+
+
+def _in_memory(results: Results, reason: str, progress: bool | None) -> Dataset:
+    held = InMemory(results.rows, results.sampled)
+    for rows in results.batches(0, progress):
+        held.extend(rows)
+    kept = held.finish()
+    made = from_arrays(kept)
+    if reason:
+        made = replace(made, fields={name: _explained(one, kept[name], reason) for name, one in made.fields.items()})
+    return _as_samples(made, results.layout, results.ragged, results)
+
+
+def _explained(field: Field, rows: Any, reason: str) -> Field:
+    """Return the same field, on storages that say why it is in RAM; texts say nothing."""
+    tensors = [rows.offsets, rows.values] if isinstance(rows, Ragged) else [rows]
+    if not all(isinstance(tensor, torch.Tensor) and tensor.nbytes for tensor in tensors):
+        return field
+    images = [Storage.image(one, one.data_ptr(), one.nbytes, "", str(Tier.RAM), reason) for one in tensors]
+    places = dict(zip(_storages(field.column), images, strict=True))
+    return replace(field, column=on_storages(field.column, places.__getitem__), owners=())
+
+
+def _storages(column: Any) -> list[Storage]:
+    """Of offsets and values, or of rows, in one segment."""
+    ((first, _, second, *_),) = column.segments
+    return [first, second] if isinstance(column, RaggedColumn) else [first]
+
+
+def _as_samples(dataset: Dataset, layout: str, ragged: Forms, results: Results) -> Dataset:
+    """Return the rows in the form that the functions gave; recordings end where those of the base do."""
+    dataset = replace(dataset, borders=results.borders)
+    dataset = replace(dataset, fields={name: _in_form(one, ragged.get(name)) for name, one in dataset.fields.items()})
+    if layout == "graphs":
+        return GraphDataset(dataset.fields, borders=dataset.borders)
+    if layout == "tuple":
+        return dataset.as_tuple()
+    return dataset.only(next(iter(dataset.fields))) if layout == "only" else dataset
+
+
+def _in_form(field: Field, told: tuple[Any, int, Any] | None) -> Field:
+    """Return the field with batches of the form that samples told."""
+    if told is None or not isinstance(field, RaggedField) or field.text or field.axis:
+        return field
+    form, _, pad = told
+    return replace(field, form=form, pad_value=pad)

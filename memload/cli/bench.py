@@ -1,0 +1,284 @@
+"""`memload bench`: the ceiling of this machine, and what FastLoader reaches of it.
+
+The ceiling does the same gather and cast as the loader, with the same number of threads, into four reused huge-page
+buffers, and nothing else: no queue, no Python, no tensors. It is native code of its own (`csrc/bench/ceiling.h`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+import memload
+from memload import _core
+from memload.casts.rule import Cast
+from memload.cli.measure import Epoch, Spread, in_turn, machine, ratio, run_epoch
+from memload.columns.fields import AnyColumn
+from memload.dataset.dataset import Dataset
+from memload.engine.readers import resolve
+from memload.loader.fast_loader import FastLoader
+from memload.memory.budget import default_threads
+
+Casts = Mapping[str, Cast]
+
+VARIANTS: dict[str, torch.dtype | None] = {"raw": None, "f32": torch.float32, "bf16": torch.bfloat16}
+
+_IMAGE = (425, 425, 3)
+_COPY_BYTES = 256 << 20
+_COPY_SECONDS = 0.5
+
+
+class GatherCeiling:
+    """The fastest that these planned rows can be gathered and cast here.
+
+    Args:
+        dataset: where the rows lie. Files must not be cut short meanwhile: nothing guards the reads.
+        rows: the plan, int64 of shape (N,); whole batches are taken, a remainder is left out.
+        batch_size: rows per batch.
+        threads: threads that gather, each its own part of every batch.
+        cast: what becomes of a field's elements, by field name; other fields are copied.
+        isa: an instruction set of `_core.isas()`; empty for the best.
+
+    Raises:
+        ValueError: the plan holds no whole batch, a cast is not implemented, or rows are not one run of bytes each.
+        IndexError: the plan names a row that is not there.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        rows: NDArray[np.int64],
+        batch_size: int,
+        *,
+        threads: int | None = None,
+        cast: Casts | None = None,
+        isa: str = "",
+    ) -> None:
+        specs = resolve(dataset).with_casts(cast or {}).pipeline_fields()
+        fields = [(_plain(column), _without_constants(rule)) for column, rule, *_ in specs]
+        self.threads = threads or default_threads()
+        self._native = _core.Ceiling(fields, rows, batch_size, self.threads, isa)
+
+    @property
+    def batch_bytes(self) -> int:
+        """Bytes written for one batch."""
+        return int(self._native.batch_bytes)
+
+    def run(self, *, streaming: bool, batches: int = 0) -> Epoch:
+        """Gather `batches` batches (0: the plan once) with streaming or with ordinary stores."""
+        return _epoch(self._native.run(batches, streaming))
+
+    def written(self, batch: int, field: int) -> bytes:
+        """Return what a batch of the last run wrote for one field; overwritten four batches later."""
+        return self._native.written(batch, field)
+
+    def run_fresh(self) -> Epoch:
+        """Gather the first batch into huge pages that nobody has touched yet, as any loader must once."""
+        return _epoch(self._native.run_fresh())
+
+    def best(self, batches: int = 0) -> Epoch:
+        """Return the faster of one run with streaming stores and one with ordinary stores."""
+        return max((self.run(streaming=s, batches=batches) for s in (False, True)), key=lambda epoch: epoch.rate)
+
+
+def _plain(column: AnyColumn) -> _core.Column:
+    if not isinstance(column, _core.Column):
+        raise ValueError("the ceiling is that of rows which are one run of bytes each; give it the frames or shards")
+    return column
+
+
+def _epoch(run: dict[str, Any]) -> Epoch:
+    first = run["seconds"] / run["batches"]
+    return Epoch(run["seconds"], first, run["cpu_seconds"], run["batches"], run["rows"], run["bytes_out"])
+
+
+def memcpy_gb_per_second(threads: int, seconds: float = _COPY_SECONDS) -> float:
+    """10^9 bytes per second that plain memcpy copies between huge-page buffers larger than the caches."""
+    run = _core.bench_memcpy(_COPY_BYTES, threads, seconds)
+    return float(run["bytes"] / run["seconds"] / 1e9)
+
+
+def _without_constants(rule: tuple[str, str, Any] | None) -> tuple[str, str, bool] | None:
+    if rule is not None and not isinstance(rule[2], bool):
+        raise ValueError("the ceiling of casts with scale=, offset=, mean= or std= is not measured: leave these out")
+    return rule
+
+
+def casts_of(dataset: Dataset, dtype: torch.dtype | None) -> dict[str, Cast]:
+    """Return casts of every uint8 field to normalised `dtype`; None casts nothing."""
+    if dtype is None:
+        return {}
+    return {
+        name: Cast(dtype, norm_removed=True)
+        for name, field in dataset.fields.items()
+        if field.dtype == torch.uint8 and field.kind != "text"
+    }
+
+
+def with_ceiling(dataset: Dataset) -> list[str]:
+    """Return the fields that have a ceiling: those whose rows are one run of bytes each."""
+    columns = {name: field.column for name, field in dataset.fields.items()}
+    return [name for name, column in columns.items() if isinstance(column, _core.Column) and column.row_bytes]
+
+
+def shuffled(length: int, seed: int = 0) -> NDArray[np.int64]:
+    """Return the rows 0 to length - 1, shuffled."""
+    return torch.randperm(length, generator=torch.Generator().manual_seed(seed)).numpy()
+
+
+def images(nbytes: int) -> Dataset:
+    """Return random images of 425 x 425 x 3 in memory, about `nbytes` in all."""
+    rows = max(1, nbytes // int(np.prod(_IMAGE)))
+    noise = np.random.default_rng(0).integers(0, 256, (rows, *_IMAGE), np.uint8)
+    return memload.from_arrays(stim=noise)
+
+
+@dataclass(frozen=True)
+class BenchLine:
+    """One variant: what the ceiling reached with either kind of store, and FastLoader's share of the better one.
+
+    There is no ceiling of fields whose rows differ in length or are compressed.
+    """
+
+    variant: str
+    ordinary: Spread | None
+    streaming: Spread | None
+    gb_per_second: float
+    loader: Spread | None
+    share: Spread | None
+
+
+def check_options(args: argparse.Namespace) -> None:
+    """Raise what would be found only after minutes of measuring."""
+    for name in ("rounds", "threads", "batch_size", "size"):
+        given = getattr(args, name)
+        if given is not None and given < 1:
+            raise ValueError(f"--{name.replace('_', '-')} is a number from 1, got {given}")
+    check_folder_of(args.json)
+
+
+def check_folder_of(file: Path | None) -> None:
+    """Raise FileNotFoundError if there is no folder in which `file` could be made."""
+    if file is not None and not file.absolute().parent.is_dir():
+        raise FileNotFoundError(f"--json {file}: there is no folder {file.absolute().parent}")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run `memload bench`."""
+    check_options(args)
+    dataset = memload.open(args.path) if args.path else images(args.size * 1_000_000)
+    threads = args.threads or default_threads()
+    bounded = with_ceiling(dataset)
+    check_rows(dataset, bounded, args)
+    lines, whole = [], []
+    if bounded:
+        part = dataset if len(bounded) == len(dataset.fields) else dataset.as_tuple(*bounded)
+        lines = [measure(name, part, dtype, threads, args) for name, dtype in VARIANTS.items()]
+        if part is not dataset:
+            print(f"Fields with a ceiling: {', '.join(bounded)}.")
+        print(table(lines))
+    if len(bounded) < len(dataset.fields):
+        others = [f"{name} ({field.described})" for name, field in dataset.fields.items() if name not in bounded]
+        print(f"Without a ceiling, since rows differ in length, are compressed or empty: {', '.join(others)}.")
+        if not args.ceiling:
+            whole = [measure_whole(name, dataset, dtype, threads, args) for name, dtype in VARIANTS.items()]
+            print(f"All fields:\n{table(whole)}")
+    memcpy = memcpy_gb_per_second(threads)
+    print(f"\nPlain memcpy: {memcpy:.1f} GB/s with {threads} threads, batches of {args.batch_size} rows.")
+    if args.json:
+        figures = {"machine": machine(), "threads": threads, "batch_size": args.batch_size, "memcpy": memcpy}
+        told = {"lines": [asdict(line) for line in lines], "all_fields": [asdict(line) for line in whole]}
+        args.json.write_text(json.dumps({**figures, **told}, indent=1))
+    return 0
+
+
+def check_rows(dataset: Dataset, bounded: Sequence[str], args: argparse.Namespace) -> None:
+    """Raise ValueError if there is nothing to measure."""
+    if len(dataset) < args.batch_size:
+        raise ValueError(
+            f"the dataset has {len(dataset):,} rows, and a batch {args.batch_size}: give a smaller --batch-size"
+        )
+    if args.ceiling and not bounded:
+        raise ValueError(
+            "the ceiling is that of rows which are one run of bytes each, and no field here has such rows: leave "
+            "--ceiling out to measure FastLoader alone"
+        )
+
+
+def _loader(dataset: Dataset, casts: Casts, threads: int, args: argparse.Namespace) -> FastLoader[Any]:
+    return FastLoader(
+        dataset,
+        args.batch_size,
+        shuffle=True,
+        drop_last=True,
+        cast=casts,
+        num_workers=threads,
+        persistent_workers=True,  # keeps its slots between epochs, as the ceiling does
+    )
+
+
+def measure_whole(
+    variant: str, dataset: Dataset, dtype: torch.dtype | None, threads: int, args: argparse.Namespace
+) -> BenchLine:
+    """Run one variant with all fields, without a ceiling."""
+    loader = _loader(dataset, casts_of(dataset, dtype), threads, args)
+    run_epoch(loader)  # warms up
+    epochs = [run_epoch(loader) for _ in range(args.rounds)]
+    rates = Spread.of(epoch.rate for epoch in epochs)
+    return BenchLine(variant, None, None, Spread.of(epoch.gb_per_second for epoch in epochs).median, rates, None)
+
+
+def measure(
+    variant: str, dataset: Dataset, dtype: torch.dtype | None, threads: int, args: argparse.Namespace
+) -> BenchLine:
+    """Run one variant in turn with the ceiling's two kinds of stores."""
+    casts = casts_of(dataset, dtype)
+    ceiling = GatherCeiling(dataset, shuffled(len(dataset)), args.batch_size, threads=threads, cast=casts, isa=args.isa)
+    contestants: dict[str, Callable[[], Epoch]] = {
+        "ordinary": lambda: ceiling.run(streaming=False),
+        "streaming": lambda: ceiling.run(streaming=True),
+    }
+    if not args.ceiling:
+        loader = _loader(dataset, casts, threads, args)
+        contestants["loader"] = lambda: run_epoch(loader)
+    in_turn(contestants, 1)  # warms up
+    epochs = in_turn(contestants, args.rounds)
+    rates = {name: [epoch.rate for epoch in runs] for name, runs in epochs.items()}
+    best = [max(pair) for pair in zip(rates["ordinary"], rates["streaming"], strict=True)]
+    row_bytes = ceiling.batch_bytes / args.batch_size
+    return BenchLine(
+        variant,
+        Spread.of(rates["ordinary"]),
+        Spread.of(rates["streaming"]),
+        Spread.of(best).median * row_bytes / 1e9,
+        Spread.of(rates["loader"]) if "loader" in rates else None,
+        ratio(rates["loader"], best) if "loader" in rates else None,
+    )
+
+
+def table(lines: Sequence[BenchLine]) -> str:
+    """Return the lines as text: samples/s, and what FastLoader reaches of the ceiling."""
+    columns = {
+        "ordinary": [_figure(line.ordinary, 12, 0) for line in lines],
+        "streaming": [_figure(line.streaming, 12, 0) for line in lines],
+        "GB/s": [f"{line.gb_per_second:8.2f}" for line in lines],
+        "FastLoader": [_figure(line.loader, 12, 0) for line in lines],
+        "share": [_figure(line.share, 8, 2) for line in lines],
+    }
+    shown = {head: cells for head, cells in columns.items() if any(cells)}
+    widths = {head: max(map(len, cells)) for head, cells in shown.items()}
+    text = [" " * 8 + "".join(f"{head:>{width}}" for head, width in widths.items())]
+    text += [f"{line.variant:8}" + "".join(cells[k] for cells in shown.values()) for k, line in enumerate(lines)]
+    return "\n".join(text)
+
+
+def _figure(spread: Spread | None, width: int, digits: int) -> str:
+    return "" if spread is None else f"{spread.median:{width},.{digits}f}"

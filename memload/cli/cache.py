@@ -1,0 +1,46 @@
+"""`memload cache`: what a cache of mapped datasets holds, and the end of what is no longer wanted."""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+from memload.caching.cache_files import Entry, entries, remove
+from memload.sizes import format_size
+
+
+def run(options: argparse.Namespace) -> int:
+    """List the entries, or remove those that were named."""
+    found = entries(options.root)
+    if options.action == "list":
+        _list(options.root, found)
+        return 0
+    chosen = _chosen(options, found)
+    for entry in chosen:
+        remove(entry)
+        print(f"removed {entry.name}, {format_size(entry.nbytes)}")
+    return 0
+
+
+def _list(root: str, found: list[Entry]) -> None:
+    width = max((len(entry.name) for entry in found), default=0)
+    for entry in found:
+        made = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.made))
+        what = f"{entry.rows:>12,} rows" if entry.complete else f"{'unfinished':>17}"
+        print(f"{entry.name:{width}}  {what}  {format_size(entry.nbytes):>8}  {made}  {entry.function}".rstrip())
+    total = format_size(sum(entry.nbytes for entry in found))
+    print(f"{root}: {len(found)} entr{'y' if len(found) == 1 else 'ies'}, {total}")
+
+
+def _chosen(options: argparse.Namespace, found: list[Entry]) -> list[Entry]:
+    if not (options.names or options.all or options.unfinished):
+        raise ValueError("name the entries to remove, or give --all or --unfinished")
+    chosen = [entry for entry in found if options.all or (options.unfinished and not entry.complete)]
+    for name in options.names:
+        if not name:
+            raise ValueError("an empty name stands for no entry; --all removes all of them")
+        matching = [entry for entry in found if entry.name.startswith(name)]
+        if not matching:
+            raise FileNotFoundError(f"{options.root}: no entry {name!r}; `memload cache list` names them")
+        chosen += [entry for entry in matching if entry not in chosen]
+    return chosen

@@ -1,0 +1,354 @@
+"""`memload demo`: real photographs through the stock DataLoader and through FastLoader, batch for batch the same.
+
+photographs -> crops -> shards in a temporary folder -> | stock DataLoader + compiled cast |
+                                                        | FastLoader(cast=...)             | -> one table
+                                                        | the ceiling                      |
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+import memload
+from memload.casts.rule import Cast
+from memload.cli import stock_loops as stock
+from memload.cli.bench import GatherCeiling, check_folder_of, memcpy_gb_per_second, shuffled
+from memload.cli.measure import Epoch, Spread, held_in_memory, in_turn, machine, peak_memory, ratio, run_epoch
+from memload.cli.options import DEMO_CROPS, DEMO_ROUNDS
+from memload.loader.fast_loader import FastLoader
+from memload.memory import budget
+from memload.sizes import format_size
+
+SIDE = 425
+RESPONSES = 256
+SEED = 8
+PHOTOGRAPHS = (
+    "astronaut.png",
+    "chelsea.png",
+    "coffee.png",
+    "hubble_deep_field.jpg",
+    "ihc.png",
+    "motorcycle_left.png",
+    "motorcycle_right.png",
+    "retina.jpg",
+    "rocket.jpg",
+)
+
+_ROW_BYTES = SIDE * SIDE * 3 + RESPONSES * 4
+_MARGIN = 1.2  # asked for beyond the need, of disk and of memory
+_WORKING_MEMORY = 1_500_000_000  # ring, ceiling and the stock loader's batches, bytes
+_STOCK_SECONDS = 2.0  # that a round of the stock loader may take
+_COMPARE_SECONDS = 8.0  # that comparing batches may take, where the stock loader is slow
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the demo does: `crops` crops, batches of `batch_size`, `rounds` rounds of every contestant in turn.
+
+    `compiled` lets torch compile the stock loop's cast, which makes it faster and takes up to half a minute.
+    """
+
+    crops: int = DEMO_CROPS
+    batch_size: int = 32
+    rounds: int = DEMO_ROUNDS
+    compiled: bool = True
+    threads: int = field(default_factory=budget.default_threads)
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1 or self.crops < 2 * self.batch_size or self.rounds < 1:
+            raise ValueError(
+                f"the demo needs at least 1 round and two batches of crops; got {self.rounds} rounds and "
+                f"{self.crops} crops in batches of {self.batch_size}"
+            )
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table; `share` is of the ceiling, `extra_memory` in bytes, `first_batch` in seconds."""
+
+    name: str
+    rate: Spread
+    gb_per_second: float
+    share: float
+    cpu_per_gb: float
+    extra_memory: int | None
+    first_batch: float | None
+
+
+@dataclass(frozen=True)
+class Result:
+    """What the demo found; `speedup` is FastLoader over stock, round by round."""
+
+    rows: list[Row]
+    speedup: Spread
+    batches_compared: int
+    identical: bool
+    stock_setting: str
+    pages: str
+    memcpy_gb_per_second: float
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run `memload demo`; 0 if the batches were identical, 2 without the photographs."""
+    options = Options(crops=args.crops, rounds=args.rounds, compiled=not args.no_compile)
+    check_folder_of(args.json)
+    try:
+        photographs()
+    except ModuleNotFoundError as missing:
+        print(f"memload: {missing}", file=sys.stderr)
+        return 2
+    check_room(args.folder or Path(tempfile.gettempdir()), options.crops)
+    with tempfile.TemporaryDirectory(prefix="memload-demo-", dir=args.folder) as folder:
+        result = play(Path(folder) / "shards", options)
+    print(table(result))
+    if args.json:
+        args.json.write_text(json.dumps({"machine": machine(), "options": asdict(options), **asdict(result)}, indent=1))
+    return 0 if result.identical else 1
+
+
+def play(path: Path, options: Options) -> Result:
+    """Write the shards at `path`, runs the contestants over them and compares."""
+    say(f"writing {options.crops:,} crops of real photographs, {options.crops * _ROW_BYTES / 1e9:.2f} GB, as shards")
+    with ThreadPoolExecutor(1) as helper:
+        cast = helper.submit(stock_cast, options)
+        write_crops(path, options.crops)
+        if not cast.done():
+            say("compiling the stock loop's cast")
+        found_cast = cast.result()
+    with held_in_memory([shard_of(path)]) as pages:
+        return compare(path, options, found_cast, pages)
+
+
+def stock_cast(options: Options) -> tuple[stock.CastFn, str]:
+    """Return the cast of the stock loop, and which it is."""
+    if not options.compiled:
+        return stock.plain_cast(torch.float32), "plain cast"
+    return stock.best_cast(torch.float32, torch.zeros(options.batch_size, SIDE, SIDE, 3, dtype=torch.uint8))
+
+
+def shard_of(path: Path) -> Path:
+    """Return the one shard of the demo's dataset."""
+    (shard,) = path.glob("*.safetensors")
+    return shard
+
+
+def compare(path: Path, options: Options, cast: tuple[stock.CastFn, str], pages: str) -> Result:
+    """Return all measurements, on existing shards."""
+    say("looking for the stock loader's best setting")
+    theirs = stock.find_best(shard_of(path), options.batch_size, {"stim": cast[0]}, seed=SEED)
+    ours = FastLoop(path, options)
+    # Before anything else: afterwards ours has memory that it keeps.
+    memory = {name: peak_of(loop) for name, loop in (("stock", theirs), ("fast", ours))}
+    say("comparing batch by batch")
+    compared, identical = same_batches(theirs, ours)
+    say(f"running both and the ceiling in turn, {options.rounds} rounds")
+    ceiling = ours.ceiling()
+    epochs = in_turn(
+        {
+            "stock": lambda: run_epoch(theirs, seconds=_STOCK_SECONDS),
+            "fast": lambda: run_epoch(ours),
+            "ceiling": ceiling.best,
+        },
+        options.rounds,
+    )
+    del ceiling
+    names = {"stock": "stock DataLoader", "fast": "memload.FastLoader", "ceiling": "the ceiling"}
+    rows = [row_of(title, epochs[name], epochs["ceiling"], memory.get(name)) for name, title in names.items()]
+    speedup = ratio([e.rate for e in epochs["fast"]], [e.rate for e in epochs["stock"]])
+    setting = f"{theirs.setting}, {cast[1]}"
+    return Result(rows, speedup, compared, identical, setting, pages, memcpy_gb_per_second(options.threads))
+
+
+def check_room(folder: Path, crops: int) -> None:
+    """Raise OSError if `folder` or the memory cannot take the crops."""
+    need = int(crops * _ROW_BYTES * _MARGIN)
+    free = budget.disk_free(folder)
+    if free < need:
+        raise OSError(
+            f"{folder}: the demo wants {format_size(need)} free (a fifth more than it writes), and "
+            f"{format_size(free)} are free; "
+            "name another folder with --folder, or fewer crops with --crops"
+        )
+    memory = budget.memory().free
+    if memory < need + _WORKING_MEMORY:
+        raise OSError(
+            f"the demo needs {format_size(need + _WORKING_MEMORY)} of memory, and {format_size(memory)} are free; "
+            "use fewer crops with --crops"
+        )
+
+
+def photographs() -> list[NDArray[np.uint8]]:
+    """scikit-image's photographs that come with its wheel, each at least SIDE high and wide, as (H, W, 3).
+
+    Raises:
+        ModuleNotFoundError: the `demo` extra is not installed.
+    """
+    found = importlib.util.find_spec("skimage")
+    if found is None or found.origin is None:
+        raise ModuleNotFoundError('the demo\'s photographs come with scikit-image: pip install "memload[demo]"')
+    folder = Path(found.origin).parent / "data"
+    images = [open_image(folder / name) for name in PHOTOGRAPHS if (folder / name).exists()]
+    if not images:
+        raise FileNotFoundError(f"{folder} holds none of {', '.join(PHOTOGRAPHS)}; scikit-image 0.24 and later do")
+    return images
+
+
+def open_image(path: Path) -> NDArray[np.uint8]:
+    """Return an image as (H, W, 3), enlarged if a side is shorter than a crop's and a little room to choose."""
+    from PIL import Image
+
+    with Image.open(path) as file:
+        image = file.convert("RGB")
+    scale = (SIDE + 55) / min(image.size)
+    if scale > 1:
+        image = image.resize((round(image.width * scale), round(image.height * scale)), Image.Resampling.BICUBIC)
+    return np.asarray(image)
+
+
+def crops_of(images: list[NDArray[np.uint8]], count: int) -> Iterator[dict[str, NDArray[Any]]]:
+    """`count` rows: a crop cut at random, every second one mirrored, and a response vector that depends on it."""
+    rng = np.random.default_rng(SEED)
+    for i in range(count):
+        image = images[i % len(images)]
+        top, left = (rng.integers(0, size - SIDE + 1) for size in image.shape[:2])
+        crop = image[top : top + SIDE, left : left + SIDE][:, :: -1 if i % 2 else 1]
+        response = rng.gamma(2.0, 1 + crop[::16, ::16].mean() / 64, RESPONSES)
+        yield {"stim": np.ascontiguousarray(crop), "response": response.astype(np.float32)}
+
+
+def write_crops(path: Path, count: int) -> None:
+    """Write the crops as shards, a piece at a time, so that they are never in memory all at once."""
+    with memload.ShardWriter(path, shard_bytes="4GB", rows=count) as writer:
+        for row in tqdm(crops_of(photographs(), count), total=count, unit=" crops", delay=1, leave=False):
+            writer.append(**row)
+
+
+class FastLoop:
+    """The same loop with FastLoader."""
+
+    def __init__(self, path: Path, options: Options) -> None:
+        self._options = options
+        self._dataset = memload.open(path)
+        self._casts = {"stim": Cast(torch.float32, norm_removed=True)}
+        self._generator = torch.Generator()
+        self.loader: FastLoader[stock.Batch] = FastLoader(
+            self._dataset,
+            options.batch_size,
+            shuffle=True,
+            drop_last=True,
+            generator=self._generator,
+            cast=self._casts,
+            num_workers=options.threads,
+            persistent_workers=True,
+        )
+        self._workers_are_seeded = False
+
+    def __iter__(self) -> Iterator[stock.Batch]:
+        stock.reseed(self._generator, SEED, workers_are_seeded=self._workers_are_seeded)
+        self._workers_are_seeded = True
+        return iter(self.loader)
+
+    def ceiling(self) -> GatherCeiling:
+        """Return the ceiling of the same plan."""
+        plan = shuffled(len(self._dataset), SEED)
+        options = self._options
+        return GatherCeiling(self._dataset, plan, options.batch_size, threads=options.threads, cast=self._casts)
+
+
+def same_batches(stock_loop: stock.StockLoop, fast_loop: FastLoop) -> tuple[int, bool]:
+    """Compare batches until one differs or time is up; return how many were compared, and whether all were equal."""
+    compared = 0
+    until = time.perf_counter() + _COMPARE_SECONDS
+    for theirs, ours in zip(stock_loop, fast_loop, strict=True):
+        compared += 1
+        if theirs.keys() != ours.keys() or not all(torch.equal(theirs[name], ours[name]) for name in theirs):
+            return compared, False
+        if time.perf_counter() > until:
+            break
+    return compared, True
+
+
+def peak_of(loop: stock.StockLoop | FastLoop) -> int:
+    """Return the peak memory beyond what the process held before, over some batches."""
+    with peak_memory() as peak:
+        run_epoch(loop, limit=24)
+        return peak()
+
+
+def row_of(name: str, epochs: list[Epoch], ceiling: list[Epoch], extra_memory: int | None) -> Row:
+    """Return the medians of one contestant."""
+
+    def median(figure: Callable[[Epoch], float]) -> float:
+        return Spread.of(map(figure, epochs)).median
+
+    return Row(
+        name,
+        Spread.of(e.rate for e in epochs),
+        median(lambda e: e.gb_per_second),
+        ratio([e.rate for e in epochs], [c.rate for c in ceiling]).median,
+        median(lambda e: e.cpu_per_gb),
+        extra_memory,
+        None if extra_memory is None else median(lambda e: e.first_batch),
+    )
+
+
+def table(result: Result) -> str:
+    """Return the result as text."""
+    head = ("", "samples/s", "GB/s", "of ceiling", "CPU s/GB", "extra memory", "first batch")
+    lines = [head, *(cells(row) for row in result.rows)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
+    text = [
+        "  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths, strict=True)))
+        for line in lines
+    ]
+    verdict = "bit-identical" if result.identical else "NOT IDENTICAL"
+    return "\n".join(
+        [
+            "",
+            *text,
+            "",
+            f"FastLoader is {result.speedup.median:.1f} times as fast ({result.speedup.low:.1f} to "
+            f"{result.speedup.high:.1f}, {result.speedup.count} rounds in turn); "
+            f"{result.batches_compared} batches compared: {verdict}.",
+            f"Stock at its best here: {result.stock_setting}. Plain memcpy: {result.memcpy_gb_per_second:.1f} GB/s.",
+            f"Both hand out float32 crops, shuffled from the same seed; FastLoader keeps its slots between epochs "
+            "(persistent_workers=True), as the ceiling does; "
+            f"{result.pages}.",
+        ]
+    )
+
+
+def cells(row: Row) -> tuple[str, ...]:
+    """Return one line of the table."""
+    return (
+        row.name,
+        f"{row.rate.median:,.0f}",
+        f"{row.gb_per_second:.2f}",
+        f"{row.share:.0%}",
+        f"{row.cpu_per_gb:.3f}",
+        "" if row.extra_memory is None else f"{row.extra_memory / 1e6:,.0f} MB",
+        "" if row.first_batch is None else f"{row.first_batch * 1e3:,.0f} ms",
+    )
+
+
+_STARTED = time.perf_counter()
+
+
+def say(what: str) -> None:
+    """Return one line of progress, with the seconds since the start."""
+    print(f"[{time.perf_counter() - _STARTED:5.1f} s] {what}", flush=True)

@@ -1,0 +1,173 @@
+"""`memload doctor`: what this machine is, one fact per line, and what follows from it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from memload import _core
+from memload.cli.bench import memcpy_gb_per_second
+from memload.cli.measure import cpu_model
+from memload.device.cuda_module import CudaState, cuda_state, driver_version, too_old
+from memload.device.destination_buffers import pinned_copy_rate
+from memload.device.memory import gpu_memories
+from memload.device.torch_interface import torch_interface
+from memload.memory import budget
+
+_NAME, _VALUE = 16, 34  # characters of the columns, a space at the end included
+_SAYS = "loader.nbytes says beforehand what a loader takes of it"
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One line: what was looked at, what was found, and what follows from it."""
+
+    name: str
+    value: str
+    meaning: str
+
+    def __str__(self) -> str:
+        return f"{self.name:<{_NAME - 1}} {self.value:<{_VALUE - 1}} {self.meaning}"
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run `memload doctor`."""
+    for fact in facts(args.folder):
+        print(fact)
+    return 0
+
+
+def facts(folder: Path) -> Iterator[Fact]:
+    """Yield all facts, in the order in which they are printed."""
+    yield Fact("memload", _core.version, f"with torch {torch.__version__}")
+    yield Fact("machine", os.uname().machine, cpu_model())
+    yield cpu_fact(budget.cpus())
+    yield isa_fact(list(_core.isas()))
+    yield memcpy_fact(budget.default_threads())
+    yield cache_fact(budget.last_level_cache())
+    yield huge_page_fact(budget.huge_pages())
+    yield memory_fact(budget.memory())
+    yield lock_fact(budget.memlock_limit(), root=os.geteuid() == 0)
+    yield disk_fact(folder, budget.disk_free(folder))
+    yield from gpu_facts()
+
+
+def cpu_fact(cpus: budget.Cpus) -> Fact:
+    """Return how many threads gather, and who decided that."""
+    quota = "no quota" if cpus.quota is None else f"a quota of {cpus.quota:g}"
+    value = f"{cpus.usable} (affinity {cpus.affinity}, {quota})"
+    return Fact("CPUs", value, f"a loader gathers with {cpus.usable} threads unless threads= says otherwise")
+
+
+def isa_fact(isas: list[str]) -> Fact:
+    """Return which cast kernels run."""
+    return Fact("instructions", ", ".join(isas), f"casts run with {isas[-1]}; all give the same bits")
+
+
+def memcpy_fact(threads: int) -> Fact:
+    """Return how fast memory is copied here."""
+    rate = memcpy_gb_per_second(threads)
+    low = "; slow: a noisy neighbour or a small virtual machine" if rate < 4 else ""
+    meaning = "about what rows that are copied as they are, from memory beyond the cache, can reach"
+    return Fact("memcpy", f"{rate:.1f} GB/s with {threads} threads", f"{meaning}{low}")
+
+
+def cache_fact(nbytes: int | None) -> Fact:
+    """Return the conditions under which stores bypass the cache."""
+    if nbytes is None:
+        return Fact("cache", "unknown size", "32 MB is assumed when stores are chosen")
+    return Fact("cache", f"{nbytes >> 20} MB", f"rings of more than {nbytes * 3 // 2 >> 20} MB are written past it")
+
+
+def huge_page_fact(pages: budget.HugePages) -> Fact:
+    """Return whether slots lie on huge pages."""
+    if pages.usable:
+        return Fact("huge pages", pages.mode, f"slots lie on pages of {pages.nbytes >> 20} MB")
+    advice = "slots lie on small pages, which costs speed: echo madvise > /sys/kernel/mm/transparent_hugepage/enabled"
+    return Fact("huge pages", pages.mode, advice)
+
+
+def memory_fact(memory: budget.Memory) -> Fact:
+    """Return what a loader's ring must fit into."""
+    limit = memory.tightest
+    limited = "no limit" if limit is None else f"limited to {limit.nbytes / 1e9:.1f} GB"
+    by = "" if limit is None else f" by {limit.name}, which leaves {limit.left / 1e9:.1f} GB"
+    value = f"{memory.free / 1e9:.1f} of {memory.total / 1e9:.1f} GB free, {limited}"
+    return Fact("memory", value, f"{by.strip()}; {_SAYS}" if by else _SAYS)
+
+
+def lock_fact(limit: int | None, *, root: bool) -> Fact:
+    """Return whether pages may be pinned."""
+    if limit is None or root:
+        return Fact(
+            "pinned memory", "no limit" if limit is None else "no limit for root", "pages can be locked at will"
+        )
+    return Fact(
+        "pinned memory", f"{limit / 1e6:.1f} MB", "mlock stops there (ulimit -l); CUDA's pinned memory does not"
+    )
+
+
+def disk_fact(folder: Path, free: int) -> Fact:
+    """Return what shards and the demo may take."""
+    return Fact("disk", f"{free / 1e9:.1f} GB free", f"at {folder}; the demo writes 2 GB")
+
+
+def gpu_facts() -> Iterator[Fact]:
+    """Yield what torch sees, which driver there is, and whether the module of CUDA kernels serves both."""
+    gpus = gpu_memories()
+    for gpu in gpus:
+        major, minor = torch.cuda.get_device_capability(gpu.index)
+        yield Fact(f"GPU {gpu.index}", f"{gpu.name} (sm_{major}{minor})", str(gpu))
+    yield _copies() if gpus else no_gpu_fact(torch.version.cuda, driver_version())
+    state = cuda_state()
+    yield driver_fact(driver_version(), {"torch": torch.version.cuda, "memload._cuda": state.toolkit})
+    yield cuda_fact(state)
+
+
+def no_gpu_fact(cuda_of_torch: str | None, driver: str | None) -> Fact:
+    """Return why torch finds no GPU, as far as that can be known."""
+    why = "batches stay on the CPU, where all are made"
+    if cuda_of_torch is None and driver is not None:
+        why = "there is a driver, but this torch was built without CUDA: install one that was"
+    elif cuda_of_torch is not None and driver is not None:
+        why = "there is a driver: see nvidia-smi, and CUDA_VISIBLE_DEVICES in the environment"
+    return Fact("GPU", "none that torch can use", f"{why}; pin_memory= and device= need a GPU")
+
+
+def driver_fact(driver: str | None, built_with: Mapping[str, str | None]) -> Fact:
+    """Return whether the driver is new enough for what was built with these CUDA toolkits."""
+    if driver is None:
+        return Fact("driver", "no NVIDIA driver is loaded", "in a container, docker run --gpus all shows it the GPUs")
+    wanted = {who: toolkit for who, toolkit in built_with.items() if toolkit}
+    problems = [f"{who}: {too_old(driver, toolkit)}" for who, toolkit in wanted.items() if too_old(driver, toolkit)]
+    served = ", ".join(f"{who} (CUDA {toolkit})" for who, toolkit in wanted.items())
+    return Fact("driver", driver, "; ".join(problems) or f"new enough for {served or 'what there is'}")
+
+
+def copies_fact(rate: float | None, why_not: str) -> Fact:
+    """Return how fast the GPU copies from pinned slots, in bytes per second; None: it was not tried, for a reason."""
+    if rate is None:
+        return Fact("pinned copies", "not tried", f"batches are copied whole, by torch: {why_not}")
+    if not rate:
+        return Fact("pinned copies", "refused", "the driver pins nothing here: copies go several times slower")
+    meaning = "huge pages registered with the driver; no loader brings more to the GPU"
+    return Fact("pinned copies", f"{rate / 1e9:.1f} GB/s", meaning)
+
+
+def _copies() -> Fact:
+    interface = torch_interface(torch.cuda.current_device())
+    native = interface.native is not None
+    return copies_fact(pinned_copy_rate(interface) if native else None, interface.why_not_native)
+
+
+def cuda_fact(state: CudaState) -> Fact:
+    """Return whether the module of CUDA kernels serves the GPU."""
+    if state.usable:
+        return Fact("memload._cuda", "in use", f"machine code for sm_{', sm_'.join(map(str, state.architectures))}")
+    built = "built, not in use" if state.architectures else "not built"
+    return Fact("memload._cuda", built, f"on a GPU, torch operations do its work: {state.reason}")

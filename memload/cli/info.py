@@ -1,0 +1,70 @@
+"""`memload info`: what a path holds, how its rows are read, and what one costs."""
+
+from __future__ import annotations
+
+import argparse
+import warnings
+from pathlib import Path
+from typing import Any
+
+from memload.cli.options import stated
+from memload.columns.fields import Field, describe
+from memload.dataset.dataset import Dataset
+from memload.dataset.opening import open  # noqa: A004 - memload's own
+from memload.errors import FormatError, LayoutWarning
+from memload.formats.costs import cost_of
+from memload.formats.formats import Stated, names_at
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the fields, the number of files, how each field is read, and advice where rows cost much.
+
+    Of a file of several arrays that are no one dataset, each is told of by itself, also those that cannot be read.
+    """
+    given = stated(options)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", LayoutWarning)
+        try:
+            dataset = open(options.path, **given)
+        except (FormatError, ValueError):
+            if not _told_one_by_one(options.path, given):
+                raise
+        else:
+            _tell(dataset)
+    for warning in caught:
+        print(warning.message)
+    return 0
+
+
+def _tell(dataset: Dataset) -> None:
+    files = {storage.name for field in dataset.fields.values() for storage in field.column.storages if storage.mapped}
+    print(dataset)
+    print(f"  files: {len(files)}")
+    for name, field in dataset.fields.items():
+        print(f"  {name}: {_how(field)}")
+
+
+def _how(field: Field) -> str:
+    how = str(field.stored)
+    return f"{'read ' if how.startswith('in place') else ''}{how}; {cost_of(field)}"
+
+
+def _told_one_by_one(paths: list[str], given: dict[str, Any]) -> bool:
+    """Print a line for each named array of a file; return False if there is none, or if `key` selects some."""
+    if len(paths) != 1 or "key" in given:
+        return False
+    names = [name for name in names_at(Path(paths[0]), Stated(trust=given.get("trust"))) if name]
+    if names:
+        several = f"{len(names)} arrays, which are no one dataset; pick those that belong together by --key"
+        print(f"{paths[0]}: {several if len(names) > 1 else '1 array, which cannot be read'}")
+    for name in names:
+        print(f"  {name}: {_one(paths[0], name, given)}")
+    return bool(names)
+
+
+def _one(path: str, name: str, given: dict[str, Any]) -> str:
+    try:
+        (field,) = open(path, key=name, **given).fields.values()
+    except (FormatError, ValueError) as error:
+        return f"unfit: {str(error).removeprefix(f'{Path(path).absolute()}: ').removeprefix(f'{path}: ')}"
+    return f"{field.rows:,} rows of {describe(field.dtype, field.shape)}; {_how(field)}"

@@ -1,0 +1,298 @@
+"""How speed is measured: epochs timed in turn, medians with their spread, memory peaks, pages held in memory.
+
+A machine's speed drifts by tens of percent within minutes, so nothing here compares two figures that were not taken
+side by side: `in_turn` runs the contestants alternately, and `ratio` pairs their figures up round by round.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import math
+import os
+import platform
+import resource
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+
+from memload import _core
+from memload.memory import budget
+from memload.monitoring.own_memory import trim_heap
+from memload.nested import leaves
+
+T = TypeVar("T")
+Bytes = np.memmap[Any, np.dtype[np.uint8]]
+
+WATCHER = "peak-memory"  # the name of the thread that looks at memory
+_MEASURED_EVERY = 0.005  # seconds between two looks at a process's memory
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A measured figure: its median, and the least and greatest value seen."""
+
+    median: float
+    low: float
+    high: float
+    count: int
+
+    @classmethod
+    def of(cls, values: Iterable[float]) -> Spread:
+        """Return the spread of at least one value."""
+        seen = sorted(values)
+        return cls(statistics.median(seen), seen[0], seen[-1], len(seen))
+
+    def __str__(self) -> str:
+        return f"{self.median:.3g} ({self.low:.3g} to {self.high:.3g})"
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """One pass over a loader, or over the ceiling.
+
+    Attributes:
+        seconds: from the first request for a batch until the iterator is gone.
+        first_batch: seconds until the first batch was there.
+        cpu_seconds: computed meanwhile by this process and by the workers that it started and ended.
+        batches: batches delivered.
+        samples: rows delivered.
+        nbytes: bytes delivered, as the training loop sees them.
+    """
+
+    seconds: float
+    first_batch: float
+    cpu_seconds: float
+    batches: int
+    samples: int
+    nbytes: int
+
+    @property
+    def rate(self) -> float:
+        """Samples per second."""
+        return self.samples / self.seconds
+
+    @property
+    def gb_per_second(self) -> float:
+        """10^9 bytes delivered per second."""
+        return self.nbytes / self.seconds / 1e9
+
+    @property
+    def cpu_per_gb(self) -> float:
+        """CPU seconds per 10^9 bytes delivered."""
+        return self.cpu_seconds / self.nbytes * 1e9
+
+
+def run_epoch(batches: Iterable[Any], limit: int | None = None, seconds: float = math.inf) -> Epoch:
+    """Iterate once, over at most `limit` batches and about `seconds`, keeping no batch longer than a loop does."""
+    cpu = cpu_seconds()
+    begin = time.perf_counter()
+    first = 0.0
+    count = samples = nbytes = 0
+    batch: Any = None
+    iterator = iter(batches)
+    for batch in iterator:
+        if count == 0:
+            first = time.perf_counter() - begin
+        rows, size = _size_of(batch)
+        count, samples, nbytes = count + 1, samples + rows, nbytes + size
+        if count == limit or time.perf_counter() - begin > seconds:
+            break
+    del iterator, batch
+    return Epoch(time.perf_counter() - begin, first, cpu_seconds() - cpu, count, samples, nbytes)
+
+
+def in_turn(contestants: Mapping[str, Callable[[], T]], rounds: int) -> dict[str, list[T]]:
+    """Run every contestant once per round; every second round goes backwards, so that none always comes first."""
+    results: dict[str, list[T]] = {name: [] for name in contestants}
+    for turn in range(rounds):
+        gc.collect()
+        for name in list(contestants)[:: 1 if turn % 2 == 0 else -1]:
+            results[name].append(contestants[name]())
+    return results
+
+
+def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Spread:
+    """Return the spread of the quotients of figures taken in the same rounds."""
+    return Spread.of(a / b for a, b in zip(ours, theirs, strict=True))
+
+
+def cpu_seconds() -> float:
+    """Return the CPU seconds, user and system, of this process and its children; living children to a tick (10 ms)."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime + cpu_seconds_of_children()
+
+
+def cpu_seconds_of_children() -> float:
+    """Return the CPU seconds of the processes that this one started, and theirs; of living ones to a tick."""
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    children = (pid for pid in family(os.getpid()) if pid != os.getpid())
+    return ended.ru_utime + ended.ru_stime + sum(map(_cpu_seconds_of, children))
+
+
+def private_bytes() -> int:
+    """Return the memory of this process and its children that no file backs, shared pages counted once."""
+    return sum(_private_bytes(pid) for pid in family(os.getpid()))
+
+
+@contextlib.contextmanager
+def peak_memory() -> Iterator[Callable[[], int]]:
+    """Watch this process and its children; calling the result gives the peak so far, in bytes above the start."""
+    gc.collect()
+    trim_heap()
+    start = peak = private_bytes()
+    stop = threading.Event()
+
+    def look() -> int:
+        nonlocal peak
+        peak = max(peak, private_bytes())
+        return peak - start
+
+    def watch() -> None:
+        while not stop.wait(_MEASURED_EVERY):
+            look()
+
+    watcher = threading.Thread(target=watch, name=WATCHER, daemon=True)
+    watcher.start()
+    try:
+        yield look
+    finally:
+        stop.set()
+        watcher.join()
+
+
+@contextlib.contextmanager
+def held_in_memory(paths: Iterable[str | os.PathLike[str]]) -> Iterator[str]:
+    """Keep files in the page cache while measuring; gives a sentence that says how.
+
+    Some machines drop cached pages within seconds. The files are locked in memory where this process may do so, and
+    otherwise read beforehand. Locking counts against RLIMIT_MEMLOCK, which does not bind root.
+    """
+    files = [Path(path) for path in paths]
+    views = [np.memmap(path, np.uint8, mode="r") for path in files]
+    problems = [problem for problem in map(_lock, views) if problem]
+    try:
+        if not problems:
+            yield "the files were locked in memory while measuring"
+            return
+        for path in files:
+            _read_through(path)
+        yield f"the files were read beforehand but not locked in memory ({problems[0]})"
+    finally:
+        for view in views:
+            _unlock(view)
+
+
+def machine() -> dict[str, Any]:
+    """Return what a figure must be read with: the machine, the date and the versions."""
+    memory = budget.memory()
+    return {
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "cpu": cpu_model(),
+        "cpus": asdict(budget.cpus()),
+        "isas": list(_core.isas()),
+        "last_level_cache": budget.last_level_cache(),
+        "huge_pages": asdict(budget.huge_pages()),
+        "memory": {"total": memory.total, "free": memory.free},
+        "kernel": platform.release(),
+        "versions": {
+            "memload": _core.version,
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+        },
+    }
+
+
+def cpu_model() -> str:
+    """Return the processor's name as the system gives it."""
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def _size_of(batch: Any) -> tuple[int, int]:
+    """Rows and bytes of a batch: of tensors, texts, rows that differ in length or graphs, in a dict or a sequence; or
+    of a list of dicts, one for each dataset."""
+    return _rows_of(batch), _bytes_of(batch)
+
+
+def _rows_of(batch: Any) -> int:
+    for name in ("offsets", "ptr"):  # Ragged and GraphBatch, and the batches of PyTorch Geometric
+        if isinstance(getattr(batch, name, None), torch.Tensor):
+            return len(getattr(batch, name)) - 1
+    if isinstance(batch, Mapping):
+        return _rows_of(next(iter(batch.values())))
+    if isinstance(batch, list) and isinstance(batch[0], Mapping):
+        return sum(map(_rows_of, batch))
+    if isinstance(batch, list | tuple) and not isinstance(batch[0], str):
+        return _rows_of(batch[0])
+    return len(batch)
+
+
+def _bytes_of(batch: Any) -> int:
+    def tells(one: Any) -> bool:
+        return hasattr(one, "to_dict")  # as graphs do
+
+    def nbytes(leaf: Any) -> int:
+        if isinstance(leaf, torch.Tensor):
+            return leaf.nbytes
+        return len(leaf.encode()) if isinstance(leaf, str) else _bytes_of(leaf.to_dict()) if tells(leaf) else 0
+
+    return sum(map(nbytes, leaves(batch, tells)))
+
+
+def family(pid: int) -> Iterator[int]:
+    """Yield a process, and all that it and its children started."""
+    yield pid
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # a thread that ended meanwhile
+            for child in task.read_text().split():
+                yield from family(int(child))
+
+
+def _private_bytes(pid: int) -> int:
+    try:
+        sizes = budget.parse_meminfo(Path(f"/proc/{pid}/smaps_rollup").read_text())
+    except OSError:  # a process that ended meanwhile
+        return 0
+    return sizes.get("Pss_Anon", sizes.get("Anonymous", 0)) + sizes.get("Pss_Shmem", 0)
+
+
+def _cpu_seconds_of(pid: int) -> float:
+    """Return what a living process and its own ended children have computed; fields 14 to 17 of `proc_pid_stat(5)`."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:  # a process that ended meanwhile
+        return 0.0
+    after_name = stat.rpartition(")")[2].split()
+    return sum(map(int, after_name[11:15])) / os.sysconf("SC_CLK_TCK")
+
+
+def _lock(view: Bytes) -> str | None:
+    """Lock a mapping in memory; says why if that was refused."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.mlock(ctypes.c_void_p(view.ctypes.data), ctypes.c_size_t(view.nbytes)) == 0:
+        return None
+    return os.strerror(ctypes.get_errno())
+
+
+def _unlock(view: Bytes) -> None:
+    ctypes.CDLL(None).munlock(ctypes.c_void_p(view.ctypes.data), ctypes.c_size_t(view.nbytes))
+
+
+def _read_through(path: Path) -> None:
+    piece = bytearray(1 << 24)
+    with path.open("rb", buffering=0) as file:
+        while file.readinto(piece):
+            pass

@@ -1,0 +1,298 @@
+"""What each command takes. Nothing here imports torch, so that `memload --help` answers at once."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from memload.engine.tiers.tier import Tier
+from memload.images.forms import FITS, MODES
+from memload.planning.precisions import PRECISIONS
+
+DEMO_CROPS = 3600
+DEMO_ROUNDS = 3
+
+WRITE_USAGE = """\
+memload write [options] [NAME=]SRC... DST
+       memload write --images DIR [--masks DIR] [--size N] [options] DST"""
+
+_WRITE_DESCRIPTION = """\
+Convert files into a set of shards, a directory that memload reads fastest and any safetensors tool reads, too.
+
+Each SRC is whatever `memload info` opens. Sources with the same name are concatenated; sources with different names
+become fields side by side: by --on, row by row with the same keys; else in their order, equally many rows. NAME= names
+the field of a source that has only one beside its keys. {name} or {name:d} in a pattern gives each row what its file's
+name has there, as one more field: a text, or a number.
+Images (--images) are decoded, and become the fields image, mask, those of --labels, file, and those of --table.
+
+An interrupted conversion leaves nothing that opens; the same command resumes it, after verifying what is complete.
+Any other command starts over.
+"""
+
+_WRITE_EXAMPLES = """\
+examples:
+  memload write betas.npy shards/
+  memload write stim=stimuli.npy robs=responses.npy --cast robs=bfloat16 shards/
+  memload write session01.hdf5 session02.hdf5 --key betas --mask roi.npy --scale 1/300 --cast bfloat16 shards/
+  memload write "betas_session{session:d}.hdf5" --key betas --row-field trial shards/
+  memload write betas="betas{session:d}.npy" shown="shown{session:d}.npy" --row-field trial --on session,trial shards/
+  memload write movie.raw --dtype uint8 --shape 425,425,3 --rows 0:1000 shards/
+  memload write --images photos/ --masks masks/ --labels prompts.csv --size 1024 shards/
+  memload write --images photos/ --table metadata.jsonl --size 512 --fit pad --pad-value 255 shards/
+"""
+
+
+def demo(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of `memload demo`."""
+    parser.description = "Feed real photographs through the stock DataLoader and through FastLoader, and compare."
+    parser.add_argument("--crops", type=int, default=DEMO_CROPS, help="crops of 425 x 425 x 3 (default %(default)s)")
+    parser.add_argument("--rounds", type=int, default=DEMO_ROUNDS, help="rounds in turn (default %(default)s)")
+    parser.add_argument("--no-compile", action="store_true", help="leave the stock loop's cast to eager torch")
+    parser.add_argument("--folder", type=Path, help="where the temporary folder is made (default: the system's)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="keep the figures in FILE")
+
+
+def doctor(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of `memload doctor`."""
+    parser.description = "Report what this machine has, and what that means for loading with memload."
+    parser.add_argument(
+        "--folder", type=Path, default=Path(tempfile.gettempdir()), help="the folder whose disk is examined"
+    )
+
+
+def bench(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of `memload bench`."""
+    parser.description = "Measure the ceiling of this machine, and what FastLoader reaches of it."
+    parser.add_argument("path", nargs="?", help="a dataset that memload opens (default: random images in memory)")
+    parser.add_argument("--ceiling", action="store_true", help="the ceiling alone, without FastLoader")
+    parser.add_argument("--batch-size", type=int, default=32, help="rows per batch (default %(default)s)")
+    parser.add_argument("--threads", type=int, help="threads that gather (default: the CPUs of this process)")
+    parser.add_argument("--isa", default="", help="instruction set of the ceiling (default: the best)")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds in turn (default %(default)s)")
+    parser.add_argument("--size", type=int, default=512, help="MB of random images (default %(default)s)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="keep the figures in FILE")
+
+
+def write(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of `memload write`."""
+    parser.usage, parser.description, parser.epilog = WRITE_USAGE, _WRITE_DESCRIPTION, _WRITE_EXAMPLES
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("paths", nargs="*", metavar="PATH", help="what to convert, and last the directory to make")
+    _add_conversions(parser.add_argument_group("conversions, in this order"))
+    _add_source(parser.add_argument_group("how to open the sources"))
+    _add_join(parser.add_argument_group("how to put sources with different names side by side"))
+    _add_images(parser.add_argument_group("images, instead of sources"))
+    _add_target_options(parser.add_argument_group("how to write"))
+
+
+def info(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of `memload info`."""
+    parser.add_argument("path", nargs="+", help="what memload.open takes; several are one dataset")
+    _add_source(parser.add_argument_group("how to open it"))
+
+
+def plan(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of `memload plan`."""
+    parser.add_argument("path", nargs="*", help="what memload.open takes; several are one data set")
+    _add_source(parser.add_argument_group("how to open it"))
+    shape = parser.add_argument_group("a data set that does not exist yet, instead of a path")
+    shape.add_argument("--rows", type=int, help="how many")
+    shape.add_argument("--field", action="append", metavar="NAME:DTYPE:SHAPE", help="such as stim:uint8:425,425,3")
+    loader = parser.add_argument_group("how it is loaded")
+    loader.add_argument("--batch-size", type=int, default=32, help="rows per batch (default %(default)s)")
+    loader.add_argument("--cast", action="append", metavar="NAME=DTYPE", help="a field that is cast while gathering")
+    loader.add_argument("--tier", choices=[str(tier) for tier in Tier], help="where rows are kept (default: mapped)")
+    loader.add_argument("--ram-dtype", action="append", metavar="NAME=DTYPE", help="a field that --tier ram casts once")
+    loader.add_argument("--cache-bytes", help="what --tier hybrid may take, such as 40GB")
+    loader.add_argument("--device", help="cuda, if batches are to be on the GPU")
+    loader.add_argument("--no-shuffle", action="store_true", help="rows in order")
+    for name, text in (
+        ("depth", "batches gathered ahead"),
+        ("threads", "threads that gather"),
+        ("num-workers", "worker processes of the stock loader; threads of FastLoader"),
+        ("prefetch-factor", "batches that each worker of the stock loader makes ahead; FastLoader's depth"),
+    ):
+        loader.add_argument(f"--{name}", type=int, help=text)
+    loader.add_argument("--processes", type=int, help="on one machine, such as one for each GPU (default: 1)")
+    _add_trained(parser.add_argument_group("what is trained on it"))
+    machine = parser.add_argument_group("a machine to be asked for (default: what is free here)")
+    machine.add_argument("--ram", help="such as 64GB")
+    machine.add_argument("--gpu", help="of one GPU, such as 80GB")
+    machine.add_argument("--disk", help="such as 1.4TB")
+    parser.add_argument("--measure", type=int, metavar="N", help="load N batches here, and say what that took")
+
+
+def monitor(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of `memload monitor`."""
+    parser.add_argument("pid", nargs="?", type=int, metavar="PID", help="a process; its children are counted with it")
+    parser.add_argument("--interval", type=float, default=1.0, metavar="S", help="seconds between samples (default 1)")
+    parser.add_argument("--count", type=int, metavar="N", help="number of samples (default: until the process ends)")
+    parser.add_argument("--plot", type=Path, metavar="LOG", help="draw the last run of this log instead")
+    parser.add_argument("--out", type=Path, metavar="PNG", help="where the plot goes (default: beside the log)")
+
+
+def cache(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of `memload cache`."""
+    actions = parser.add_subparsers(dest="action", required=True, metavar="list|rm")
+    listing = actions.add_parser("list", help="list the rows, size, date and function of each entry")
+    listing.add_argument("root", metavar="PATH", help="the directory that cache() was given")
+    removal = actions.add_parser("rm", help="remove entries; processes that have one open keep it")
+    removal.add_argument("root", metavar="PATH", help="the directory that cache() was given")
+    removal.add_argument("names", nargs="*", metavar="NAME", help="entries as `list` names them, or how these begin")
+    removal.add_argument("--all", action="store_true", help="all of them")
+    removal.add_argument("--unfinished", action="store_true", help="those that were interrupted")
+
+
+def verify(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of `memload verify`."""
+    parser.add_argument("path", help="a directory that memload write, or memload.write, made")
+    parser.add_argument("--quiet", action="store_true", help="show no progress bar")
+
+
+def _add_source(group: Any) -> None:
+    """Declare them, in a group of a parser's."""
+    group.add_argument("--key", action="append", help="which array of a file that has several; may be repeated")
+    group.add_argument("--dtype", help="dtype of the elements of a raw binary file")
+    group.add_argument("--shape", help="shape of one row of a raw binary file, such as 425,425,3")
+    group.add_argument("--offset", type=int, help="bytes before the first row of a raw binary file (default: 0)")
+    group.add_argument("--row-field", metavar="NAME", help="add a field: which row of its file each row is, from 0")
+    group.add_argument("--file-field", metavar="NAME", help="add a field: the path of the file that each row is in")
+    group.add_argument("--trust", action="store_true", help="unpickle any class in a torch.save file; may run code")
+
+
+def _add_trained(group: Any) -> None:
+    """Declare them, in a group of a parser's."""
+    group.add_argument("--model", metavar="MODULE:CALLABLE", help="what makes it, without arguments and memory")
+    group.add_argument(
+        "--loss",
+        metavar="MODULE:CALLABLE",
+        help="called with model and batch, it returns the loss (default: the mean of what the model returns)",
+    )
+    group.add_argument("--optimizer", metavar="NAME", help="a class of torch.optim, such as AdamW, or MODULE:CLASS")
+    group.add_argument("--precision", choices=list(PRECISIONS), default="float32", help="(default %(default)s)")
+    group.add_argument("--accumulate", type=int, default=1, metavar="N", help="batches that make one step")
+
+
+def _add_conversions(group: Any) -> None:
+    group.add_argument(
+        "--rows",
+        metavar="A:B",
+        help="these rows only: 0:1000 or -100:, as Python slices, or a .npy file of row numbers or bools",
+    )
+    group.add_argument(
+        "--mask",
+        action="append",
+        metavar="[NAME=]NPY",
+        help="of each row, the elements where this bool array is true: of the shape of a row, or of its first axes",
+    )
+    group.add_argument(
+        "--scale",
+        action="append",
+        metavar="[NAME=]X",
+        help="multiply by X, such as 0.5 or 1/300; the result is float32",
+    )
+    group.add_argument(
+        "--cast",
+        action="append",
+        metavar="[NAME=]DTYPE",
+        help="to bfloat16, float16, float32 or float64: all floating and scaled fields, or the one named. A uint8 "
+        "field is cast only if named, and keeps its values; with DTYPE,norm_removed it becomes (x - 127) / 255",
+    )
+
+
+def _add_join(group: Any) -> None:
+    group.add_argument(
+        "--on",
+        metavar="FIELD,...",
+        help="find the rows of further sources by these fields, such as session,trial: each row of the first source "
+        "has its partner in every other one",
+    )
+    group.add_argument(
+        "--how",
+        choices=("left", "inner", "exact"),
+        help="what is no error: rows of other sources that are not looked up (left, the default), and rows of the "
+        "first without a partner (inner); or nothing (exact)",
+    )
+
+
+def _add_images(group: Any) -> None:
+    group.add_argument("--images", metavar="DIR", help="a folder of JPEG and PNG files")
+    group.add_argument("--masks", metavar="DIR", help="a folder of PNG files, one of the same name for each image")
+    group.add_argument(
+        "--labels",
+        metavar="folders|texts|TABLE",
+        help="the folder of each image; the .txt file beside it; or a table with one row for each image",
+    )
+    group.add_argument(
+        "--table",
+        metavar="TABLE",
+        help="a .csv, .tsv, .json, .jsonl or .parquet file whose rows become the rows of the set, such as several "
+        "prompts for one image; each image is stored once",
+    )
+    group.add_argument("--image-column", metavar="NAME", help="the column of TABLE that names the image")
+    group.add_argument("--size", metavar="N|HxW", help="resize images (bicubic) and masks (nearest pixel) to this")
+    group.add_argument(
+        "--fit",
+        choices=FITS,
+        help="stretch to that size (default), crop to its proportions first, or pad all of it",
+    )
+    group.add_argument("--pad-value", metavar="N|R,G,B", help="in the border of images with --fit pad (default: 0)")
+    group.add_argument("--mask-pad-value", type=int, metavar="N", help="in that of masks, such as 255 (default: 0)")
+    group.add_argument("--mode", choices=MODES, help="of the images (default: grey if all are, otherwise RGB)")
+    group.add_argument("--skip-damaged", action="store_true", help="leave damaged images out, and list them")
+    group.add_argument(
+        "--skip-unmatched", action="store_true", help="leave out images without a row, and rows without an image"
+    )
+
+
+def _add_target_options(group: Any) -> None:
+    group.add_argument("--shard-bytes", default="512MB", help="how large a shard may grow (default: %(default)s)")
+    group.add_argument(
+        "--codec",
+        action="append",
+        metavar="[NAME=]CODEC",
+        help="compress: lz4, zstd or blosc2, with options as in zstd:9,shuffle=bit; auto takes a sample, and states "
+        "ratio, decode rate and choice",
+    )
+    group.add_argument("--append", action="store_true", help="add shards to the set if it exists")
+    group.add_argument("--anew", action="store_true", help="do not go on where the same command was interrupted")
+    group.add_argument("--quiet", action="store_true", help="show no progress bar")
+
+
+def attached(arguments: Sequence[str]) -> list[str]:
+    """Return arguments of a command line with values such as -5: attached to their options, as in --rows=-5:.
+
+    For argparse, what begins with a minus and is no number is an option.
+    """
+    found: list[str] = []
+    for argument in arguments:
+        if found and found[-1] in ("--rows", "--scale") and re.match(r"-[\d.:]", argument):
+            found[-1] += f"={argument}"
+        else:
+            found.append(argument)
+    return found
+
+
+def stated(options: argparse.Namespace) -> dict[str, Any]:
+    """Return what the options say of how to open a source, as arguments of `memload.open`.
+
+    Raises:
+        ValueError: the shape is not one of whole numbers.
+    """
+    key = options.key[0] if options.key and len(options.key) == 1 else options.key
+    shape = None if options.shape is None else _shape(options.shape)
+    given = {"key": key, "dtype": options.dtype, "shape": shape, "offset": options.offset}
+    given |= {"row_field": options.row_field, "file_field": options.file_field}
+    trust = {"trust": True} if options.trust else {}
+    return {name: value for name, value in given.items() if value is not None} | trust
+
+
+def _shape(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(side) for side in text.replace("x", ",").split(",") if side)
+    except ValueError:
+        raise ValueError(f"--shape: expected sides such as 425,425,3, got {text!r}") from None

@@ -1,0 +1,119 @@
+"""Compares a plan with a pass: the peak of private memory of all processes, with shared memory counted once."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from memload.cli.measure import WATCHER, cpu_seconds_of_children, family, peak_memory, private_bytes
+from memload.planning.result import Plan
+from memload.sizes import format_size
+
+_PAUSE = 0.01  # seconds that the loop computes on a batch
+_WANTS_TO_RUN = "RD"  # runs or could, or waits for a disk; of proc_pid_stat(5)
+_LONG_EVERY = 6  # batches, one of which it keeps until all that is made ahead of it is there
+_LOOK, _LONGEST = 0.05, 60.0  # seconds between two looks at whether more is made, and in all
+_QUIET = 3  # looks in a row at which nothing more was made
+_AT_REST = 0.1  # of the time: threads that compute for less than that wait, and ask now and then
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """One pass, in bytes.
+
+    Attributes:
+        predicted: of RAM, what the process had before included.
+        measured: the peak.
+        start: what the process had before.
+        batches: that were loaded.
+    """
+
+    predicted: int
+    measured: int
+    start: int
+    batches: int
+
+    @property
+    def error(self) -> float:
+        """How far the prediction is off: above 0, it says too much."""
+        return self.predicted / self.measured - 1
+
+    @property
+    def own_error(self) -> float:
+        """The same of the memory that the pass itself took, what the process had before left out."""
+        return (self.predicted - self.start) / max(1, self.measured - self.start) - 1
+
+    def __str__(self) -> str:
+        return (
+            f"RAM over {self.batches} batches: predicted {format_size(self.predicted)}, measured "
+            f"{format_size(self.measured)} ({self.error:+.1%})"
+        )
+
+
+def measured(plan: Plan, loader: Callable[[], Iterable[Any]], batches: int | None = None) -> Prediction:
+    """Run one pass of at most so many batches, and return its peak beside what was predicted.
+
+    Args:
+        plan: of this pass, made in this process before it.
+        loader: opens the data and makes the loader; what that takes counts.
+        batches: how many; None: all.
+    """
+    count = 0
+    start = private_bytes()
+    with peak_memory() as peak:
+        for _ in islice(loader(), batches):  # holds a batch while it asks for the next, as loops do
+            count += 1
+            time.sleep(_PAUSE)
+            if count % _LONG_EVERY == 0:
+                _wait_while_more_is_made()
+        return Prediction(plan.ram.predicted, start + peak(), start, count)
+
+
+def _wait_while_more_is_made() -> None:
+    """Return when all that is made ahead of the loop is there, however long a busy machine lets threads wait."""
+    end, quiet, most = time.monotonic() + _LONGEST, 0, 0
+    while quiet < _QUIET and time.monotonic() < end:
+        began, before = time.monotonic(), computed_by_others()
+        time.sleep(_LOOK)
+        computed, now = computed_by_others() - before, private_bytes()
+        rests = computed < _AT_REST * (time.monotonic() - began) and not others_want_to_run()
+        quiet = quiet + 1 if rests and now <= most else 0
+        most = max(most, now)
+
+
+def computed_by_others() -> float:
+    """CPU seconds so far, without those of this thread and of the one that watches memory."""
+    own = time.process_time() - time.thread_time()
+    watching = (time.clock_gettime(time.pthread_getcpuclockid(one.ident)) for one in _watchers() if one.ident)
+    return own - sum(watching) + cpu_seconds_of_children()
+
+
+def others_want_to_run() -> bool:
+    """Return whether any of them could run now, or waits for a disk."""
+    left_out = {threading.get_native_id(), *(one.native_id for one in _watchers())}
+    tasks = (task for pid in family(os.getpid()) for task in _tasks(pid) if int(task.name) not in left_out)
+    return any(_state(task) in _WANTS_TO_RUN for task in tasks)
+
+
+def _watchers() -> list[threading.Thread]:
+    return [one for one in threading.enumerate() if one.name == WATCHER]
+
+
+def _tasks(pid: int) -> list[Path]:
+    try:
+        return list(Path(f"/proc/{pid}/task").iterdir())
+    except OSError:  # it ended meanwhile
+        return []
+
+
+def _state(task: Path) -> str:
+    try:
+        return (task / "stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:  # it ended meanwhile
+        return "X"

@@ -1,0 +1,76 @@
+"""The options of commands that say what is trained: a model and an optimizer, named as Python finds them."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from memload.errors import first_line
+
+
+def trained(options: argparse.Namespace) -> dict[str, Any]:
+    """Return what the options say, as arguments of `memload.plan`.
+
+    Raises:
+        ValueError: nothing is found under a name, or what is found is no model or no optimizer.
+    """
+    given: dict[str, Any] = {"precision": options.precision, "accumulate": options.accumulate}
+    if options.model:
+        given["model"] = _model(options.model)
+    if options.loss:
+        if not options.model:
+            raise ValueError("--loss is called with a model and a batch: give --model as well")
+        given["loss"] = functools.partial(_found(options.loss, "--loss"), given["model"])
+    if options.optimizer:
+        given["optimizer"] = _optimizer(options.optimizer)
+    return given
+
+
+def _model(text: str) -> torch.nn.Module:
+    make = _found(text, "--model")
+    try:
+        with torch.device("meta"):
+            model = make()
+    except Exception as error:
+        raise ValueError(
+            f'--model: {text}() raised {type(error).__name__} under torch.device("meta"), where parameters take no '
+            f"memory: {first_line(error)}"
+        ) from error
+    if not isinstance(model, torch.nn.Module):
+        raise ValueError(f"--model: {text}() returned {type(model).__name__}, expected a torch.nn.Module")
+    return model
+
+
+def _optimizer(name: str) -> Any:
+    found = _found(name, "--optimizer") if ":" in name else getattr(torch.optim, name, None)
+    if not (isinstance(found, type) and issubclass(found, torch.optim.Optimizer)):
+        raise ValueError(
+            f"--optimizer: {name!r} is no class of optimizers; expected one of torch.optim, such as AdamW, or one of "
+            "yours as MODULE:CLASS"
+        )
+    return found
+
+
+def _found(text: str, option: str) -> Any:
+    """Return what MODULE:NAME is, the working directory's modules included."""
+    module, _, name = text.partition(":")
+    if not (module and name):
+        raise ValueError(f"{option}: expected MODULE:NAME, such as train:make_model, got {text!r}")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found: Any = importlib.import_module(module)
+    except Exception as error:
+        raise ValueError(f"{option}: import {module} raised {type(error).__name__}: {first_line(error)}") from error
+    for part in name.split("."):
+        if not hasattr(found, part):
+            raise ValueError(f"{option}: {module} has no {name!r}")
+        found = getattr(found, part)
+    return found

@@ -1,0 +1,206 @@
+"""`memload write`: files, as a set of shards; what is converted on the way is said by options."""
+
+from __future__ import annotations
+
+import argparse
+import warnings
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from memload.casts.rule import Cast
+from memload.cli.cast_options import cast_of
+from memload.cli.options import WRITE_USAGE, stated
+from memload.dataset.dataset import Dataset
+from memload.dataset.groups import concat
+from memload.dataset.joining import How, join
+from memload.dataset.opening import open  # noqa: A004 - memload's own
+from memload.dataset.zipping import zip  # noqa: A004 - memload's own
+from memload.errors import LayoutWarning
+from memload.formats.keyed_paths import keys_of
+from memload.images.writing import write_images
+from memload.writing.conversion import load_array
+from memload.writing.write import write
+
+_OF_SOURCES = (
+    *("rows", "mask", "scale", "cast", "codec", "key", "dtype", "shape", "offset", "trust"),
+    *("row_field", "file_field", "on", "how"),
+)
+_OF_IMAGES = (
+    *("masks", "labels", "table", "image_column", "size", "fit", "pad_value", "mask_pad_value", "mode"),
+    *("skip_damaged", "skip_unmatched"),
+)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Convert, and print what was written."""
+    print(_write_images(options) if options.images else _write_sources(options))
+    return 0
+
+
+def _write_images(options: argparse.Namespace) -> Dataset:
+    given = _given(options, _OF_SOURCES)
+    if len(options.paths) != 1 or given:
+        surplus = given or [f"{len(options.paths)} paths"]
+        raise ValueError(f"with --images, expected the directory to make alone, got {', '.join(surplus)}")
+    return write_images(
+        options.paths[0],
+        options.images,
+        options.masks,
+        labels=options.labels,
+        table=options.table,
+        image_column=options.image_column,
+        size=None if options.size is None else _size(options.size),
+        fit=options.fit or "stretch",
+        pad_value=None if options.pad_value is None else _pad_value(options.pad_value),
+        mask_pad_value=options.mask_pad_value,
+        mode=options.mode,
+        skip_damaged=options.skip_damaged,
+        skip_unmatched=options.skip_unmatched,
+        **_of_target(options),
+    )
+
+
+def _given(options: argparse.Namespace, names: Sequence[str]) -> list[str]:
+    return [f"--{name.replace('_', '-')}" for name in names if getattr(options, name) not in (None, False)]
+
+
+def _write_sources(options: argparse.Namespace) -> Dataset:
+    given = _given(options, _OF_IMAGES)
+    if given:
+        raise ValueError(f"{', '.join(given)}: for images, which are given by --images DIR")
+    *sources, target = options.paths or [""]
+    if not sources:
+        raise ValueError(f"expected what to convert and the directory to make:\n       {WRITE_USAGE}")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LayoutWarning)  # which would advise to do what is done here
+        dataset = _open_sources(sources, stated(options), options.on, options.how)
+    return write(
+        target,
+        dataset,
+        rows=None if options.rows is None else _rows(options.rows, len(dataset)),
+        mask=_named("--mask", options.mask, _path),
+        scale=_named("--scale", options.scale, _factor),
+        cast=_named("--cast", options.cast, _cast),
+        codec=_named("--codec", options.codec, str, _codec_of_field),
+        **_of_target(options),
+    )
+
+
+def _of_target(options: argparse.Namespace) -> dict[str, Any]:
+    return {
+        "shard_bytes": options.shard_bytes,
+        "append": options.append,
+        "resume": not options.anew,
+        "progress": False if options.quiet else None,
+    }
+
+
+def _open_sources(sources: Sequence[str], stated: dict[str, Any], on: str | None, how: How | None) -> Dataset:
+    members: dict[str, list[Dataset]] = {}
+    keys: dict[str, list[str]] = {}
+    for source in sources:
+        name, path = _name_and_value(source)
+        dataset = open(path, **stated)
+        added = [*keys_of(path), *(stated[option] for option in ("row_field", "file_field") if option in stated)]
+        own = [field for field in dataset.fields if field not in added]
+        label = name or " and ".join(own)
+        keys[label] = added
+        members.setdefault(label, []).append(dataset.rename({own[0]: name}) if name and len(own) == 1 else dataset)
+    parts = {label: parts[0] if len(parts) == 1 else concat(parts) for label, parts in members.items()}
+    if on is not None:
+        return _joined(parts, on.split(","), how)
+    if how is not None:
+        raise ValueError("--how says how rows are found by --on, which is not given")
+    shared = [key for key in next(iter(keys.values())) if all(key in added for added in keys.values())]
+    if len(parts) > 1 and shared:
+        raise ValueError(
+            f"{', '.join(parts)} have the keys {', '.join(shared)}: --on {','.join(shared)} puts rows with the same "
+            "keys side by side"
+        )
+    return zip(**parts)
+
+
+def _joined(parts: dict[str, Dataset], on: list[str], how: How | None) -> Dataset:
+    first, *others = parts
+    if not others:
+        raise ValueError(f"--on finds rows of further sources, and there is one: {first}")
+    dataset = parts[first]
+    for label in others:
+        try:
+            dataset = join(dataset, parts[label], on, how=how or "left")
+        except ValueError as error:
+            raise ValueError(f"left is {first}, right is {label}: {error}") from None
+    return dataset
+
+
+def _name_and_value(text: str) -> tuple[str, str]:
+    """Split NAME=VALUE; a value that is a path with `=` in it has no name."""
+    name, equals, value = text.partition("=")
+    return (name, value) if equals and not Path(text).exists() else ("", text)
+
+
+def _codec_of_field(text: str) -> tuple[str, str]:
+    """Split NAME=CODEC, of which CODEC may have a `=` behind its colon."""
+    return ("", text) if ":" in text.partition("=")[0] else _name_and_value(text)
+
+
+def _named(
+    option: str,
+    given: Sequence[str] | None,
+    read: Callable[[str], Any],
+    split: Callable[[str], tuple[str, str]] = _name_and_value,
+) -> Any:
+    """Return what an option says: of all fields, or by field."""
+    if given is None:
+        return None
+    pairs = [split(text) for text in given]
+    if len(pairs) == 1 and not pairs[0][0]:
+        return read(pairs[0][1])
+    if not all(name for name, _ in pairs):
+        raise ValueError(f"{option} is given once for all fields, or as NAME=... for each: got {' '.join(given)}")
+    if len({name for name, _ in pairs}) < len(pairs):
+        raise ValueError(f"{option} names a field twice: {' '.join(given)}")
+    return {name: read(value) for name, value in pairs}
+
+
+def _path(text: str) -> Path:
+    return Path(text)
+
+
+def _factor(text: str) -> float:
+    try:
+        return float(Fraction(text))
+    except (ValueError, ZeroDivisionError, OverflowError):
+        raise ValueError(f"--scale: {text!r} is no number such as 0.00333 or 1/300") from None
+
+
+def _cast(text: str) -> Cast:
+    return cast_of(text, "--cast")
+
+
+def _pad_value(text: str) -> int | list[int]:
+    values = text.split(",")
+    if not all(value.strip().isdecimal() for value in values):
+        raise ValueError(f"--pad-value: expected a number, or one for each channel as in 124,116,104, got {text!r}")
+    return int(text) if len(values) == 1 else [int(value) for value in values]
+
+
+def _size(text: str) -> int | tuple[int, int]:
+    sides = text.split("x")
+    if not all(side.isdecimal() for side in sides) or len(sides) > 2:
+        raise ValueError(f"--size: expected a number of pixels, or height x width as in 480x640, got {text!r}")
+    return int(text) if len(sides) == 1 else (int(sides[0]), int(sides[1]))
+
+
+def _rows(text: str, length: int) -> Any:
+    if text.endswith(".npy"):
+        return load_array(text)
+    try:
+        parts = [int(part) if part else None for part in text.split(":")]
+        if not 2 <= len(parts) <= 3:
+            raise ValueError
+        return range(*slice(*parts).indices(length))
+    except ValueError:
+        raise ValueError(f"--rows: expected a slice such as 0:1000, or a .npy file, got {text!r}") from None

@@ -1,0 +1,134 @@
+"""Check the row numbers that users give; the messages name the wrong one."""
+
+from __future__ import annotations
+
+import itertools
+import numbers
+import operator
+from collections.abc import Iterable, Sequence
+from typing import Any, SupportsIndex, TypeGuard
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+
+def kind(value: object) -> str:
+    """Return the type of `value` for messages: "a list"."""
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+
+
+def is_whole(value: object) -> TypeGuard[int]:
+    """Return whether `value` is a whole number of Python's or numpy's types; True and False are not."""
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
+def row_number(index: SupportsIndex, length: int) -> int:
+    """Return the row in [0, length) that `index` means; -1 is the last.
+
+    Raises:
+        TypeError: `index` is no integer.
+        IndexError: there is no such row.
+    """
+    try:
+        row = operator.index(index)
+    except TypeError:
+        raise TypeError(_not_an_index(index)) from None
+    if not -length <= row < length:
+        raise IndexError(f"row {row} is not one of the {length:,} rows")
+    return row % length
+
+
+def row_numbers(rows: Any, length: int) -> NDArray[np.int64]:
+    """Return rows, given as integers or as one bool per row, as int64 (n,), each in [0, length).
+
+    Raises:
+        TypeError: they are not integers.
+        IndexError: a row does not exist; negative numbers are not accepted.
+    """
+    wanted = np.asarray(rows)
+    if wanted.ndim == 0:
+        raise TypeError(f"expected a sequence of row numbers, such as [3] or range(0, 3), got {kind(rows)}")
+    if wanted.ndim != 1:
+        raise TypeError(f"expected row numbers in one dimension, got shape {wanted.shape}")
+    if wanted.dtype == np.bool_:
+        if len(wanted) != length:
+            raise IndexError(f"one bool for each of the {length:,} rows is expected, got {len(wanted):,}")
+        return np.flatnonzero(wanted)
+    if not len(wanted):
+        return np.empty(0, dtype=np.int64)
+    if wanted.dtype.kind not in "iu":
+        remedy = "; convert whole numbers by .astype(numpy.int64)" if wanted.dtype.kind == "f" else ""
+        raise TypeError(f"row numbers must be integers, got dtype {wanted.dtype}{remedy}")
+    bad = (wanted < 0) | (wanted >= length)
+    if bad.any():
+        position = int(bad.argmax())
+        raise IndexError(
+            f"row {wanted[position]} at position {position} is not one of the {length:,} rows, which count from 0"
+            + ("; negative numbers do not count from the end here" if wanted[position] < 0 else "")
+        )
+    return np.ascontiguousarray(wanted, dtype=np.int64)
+
+
+def two_parts(length: int, fraction: float, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return two shuffled parts of range(length), the first with round(fraction * length) of the rows.
+
+    Raises:
+        ValueError: a part would be empty.
+        TypeError: `fraction` is no number, or `seed` no integer.
+    """
+    if not isinstance(fraction, numbers.Real):
+        raise TypeError(f"fraction must be one number, such as 0.8 for the first part, got {kind(fraction)}")
+    if not 0 < fraction < 1:
+        share = f"; {fraction:,} of {length:,} rows are {fraction} / {length}" if 1 < fraction < length else ""
+        raise ValueError(f"fraction must lie between 0 and 1, got {fraction}{share}")
+    if not isinstance(seed, numbers.Integral) or not -(2**63) <= seed < 2**64:
+        raise TypeError(f"seed must be an integer of 64 bits, such as 0, got {seed!r:.80}")
+    first = round(fraction * length)
+    if not 0 < first < length:
+        raise ValueError(
+            f"a fraction of {fraction} cuts {length} rows into {first} and {length - first}: a part is empty"
+        )
+    generator = torch.Generator().manual_seed(int(seed))
+    order: NDArray[np.int64] = torch.randperm(length, generator=generator, device="cpu").numpy()
+    return order[:first], order[first:]
+
+
+def rows_of_each(tags: NDArray[np.int64], names: Sequence[str]) -> dict[str, range | NDArray[np.int64]]:
+    """Return the rows of each name, rising, as a range where possible; row i belongs to `names[tags[i]]`."""
+    if (tags[1:] >= tags[:-1]).all():
+        bounds = np.searchsorted(tags, np.arange(len(names) + 1)).tolist()
+        return {name: range(bounds[k], bounds[k + 1]) for k, name in enumerate(names)}
+    order = np.argsort(tags, kind="stable")
+    parts = np.split(order, np.searchsorted(tags[order], np.arange(1, len(names))))
+    return dict(zip(names, parts, strict=True))
+
+
+def by_first_appearance(tags: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """Return the positions of each tag, rising, with tags in order of appearance; `tags` must not be empty."""
+    if tags.min() >= 0 and tags.max() < 1 << 15:
+        tags = tags.astype(np.int16)  # sorted by radix, five times as fast
+    order = np.argsort(tags, kind="stable")
+    ordered = tags[order]
+    ends = [0, *(np.flatnonzero(ordered[1:] != ordered[:-1]) + 1).tolist(), len(tags)]
+    groups = [order[begin:end] for begin, end in itertools.pairwise(ends)]
+    return sorted(groups, key=lambda group: int(group[0]))
+
+
+def _not_an_index(index: Any) -> str:
+    if isinstance(index, str):
+        return f"a dataset is read row by row, got {index!r}; ds.only({index!r}) is the dataset of that field"
+    several = "select(range(start, stop))" if isinstance(index, slice) else "select([...])"
+    return f"a dataset is read row by row, by an integer, got {kind(index)}; ds.{several} takes several rows at once"
+
+
+def begins_of(runs: Iterable[tuple[int, int, int]]) -> NDArray[np.int64]:
+    """Return the frames at which windows begin, in order; runs are (first frame, windows, frames from one to the next).
+
+    Example:
+        >>> begins_of([(3, 2, 1), (10, 3, 4)])
+        array([ 3,  4, 10, 14, 18])
+    """
+    parts = [first + hop * np.arange(rows, dtype=np.int64) for first, rows, hop in runs]
+    return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)

@@ -1,0 +1,191 @@
+"""Pickle storages for other processes: by path, by the locator of shared memory, or as bytes; and tiled arrays.
+
+Rows that were loaded into RAM unchanged from a file are sent as the file, which the receiver maps, so that not each
+process has a copy. The receiver attaches to shared memory. A cache is sent as its budget and starts empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from memload._core import Chain, OpenFiles, RowCache, Storage, TileGrid
+from memload.errors import FormatError
+from memload.memory.arenas import attach
+
+
+@dataclass(frozen=True)
+class PackedCache:
+    """A row cache of files; files with the same number share it."""
+
+    number: int
+    budget: int
+    shrinks: bool
+
+
+@dataclass(frozen=True)
+class PackedTable:
+    """A table of open descriptors; files with the same number share it."""
+
+    number: int
+    limit: int
+
+
+@dataclass(frozen=True)
+class PackedFile:
+    """A file: its path, its length when pickled, and whether it is opened for each read rather than mapped."""
+
+    path: str
+    nbytes: int
+    closed: bool = False
+    past_cache: bool = False
+    tier: str = "mmap"
+    reason: str = ""
+    cache: PackedCache | None = None
+    files: PackedTable | None = None
+
+
+@dataclass(frozen=True)
+class PackedShared:
+    """A part of memory that a process of this machine shares: locator and size of the whole, and the part's offset."""
+
+    locator: str
+    arena_nbytes: int
+    at: int
+    nbytes: int
+    name: str
+    reason: str
+
+
+PackedStorage = PackedFile | PackedShared | NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Unpacked:
+    """The caches and tables that storages of one dataset share, by their pickled numbers."""
+
+    caches: dict[int, RowCache] = field(default_factory=dict)
+    tables: dict[int, OpenFiles] = field(default_factory=dict)
+
+    def cache(self, packed: PackedCache | None) -> RowCache | None:
+        """Return the cache; the first call makes it."""
+        if packed is not None and packed.number not in self.caches:
+            self.caches[packed.number] = RowCache(packed.budget, packed.shrinks)
+        return None if packed is None else self.caches[packed.number]
+
+    def table(self, packed: PackedTable | None) -> OpenFiles | None:
+        """Return the table of open files; the first call makes it."""
+        if packed is not None and packed.number not in self.tables:
+            self.tables[packed.number] = OpenFiles(packed.limit)
+        return None if packed is None else self.tables[packed.number]
+
+
+def has_place(storage: Storage) -> bool:
+    """Return whether another process of this machine can find the storage, so that it need not be sent as bytes."""
+    return storage.mapped or bool(storage.locator) or (storage.is_image and bool(storage.name))
+
+
+def place_of(storage: Storage) -> PackedFile | PackedShared:
+    """Return the path or locator by which another process finds the storage."""
+    if storage.locator:
+        *locator, arena_nbytes, at = storage.locator.split()
+        return PackedShared(" ".join(locator), int(arena_nbytes), int(at), storage.nbytes, storage.name, storage.reason)
+    if storage.is_image:
+        return PackedFile(storage.name, storage.nbytes)
+    cache, files = storage.cache, storage.files
+    return PackedFile(
+        storage.name,
+        storage.nbytes,
+        storage.closed,
+        storage.past_cache,
+        storage.tier,
+        storage.reason,
+        None if cache is None else PackedCache(id(cache), cache.budget, cache.shrinks),
+        None if files is None else PackedTable(id(files), files.limit),
+    )
+
+
+def unpack_storage(packed: PackedStorage, shared: Unpacked) -> Storage:
+    """Return the storage.
+
+    Args:
+        packed: the pickled form.
+        shared: the objects that storages of the dataset share; new ones are added.
+
+    Raises:
+        FormatError: the length of a file has changed.
+        OSError: a file cannot be mapped.
+        MemloadError: the process that shared its memory has ended.
+    """
+    if isinstance(packed, np.ndarray):
+        return Storage.borrow(packed, packed.ctypes.data, packed.nbytes, "an array received from another process")
+    if isinstance(packed, PackedShared):
+        return _attached(packed)
+    if packed.closed:
+        return Storage.name_file(packed.path, packed.nbytes)
+    cache, files = shared.cache(packed.cache), shared.table(packed.files)
+    storage = Storage.map_file(packed.path, packed.past_cache, cache, packed.tier, packed.reason, files)
+    if storage.nbytes != packed.nbytes:
+        raise FormatError(
+            f"{packed.path}: had {packed.nbytes} bytes when the dataset was made, now it has {storage.nbytes}"
+        )
+    return storage
+
+
+def _attached(packed: PackedShared) -> Storage:
+    arena = attach(packed.locator, packed.arena_nbytes)
+    locator = f"{arena.locator} {packed.arena_nbytes} {packed.at}"
+    return Storage.image(
+        arena.owner, arena.address + packed.at, packed.nbytes, packed.name, "ram", packed.reason, locator
+    )
+
+
+@dataclass(frozen=True)
+class PackedGrid:
+    """A tiled array that refers to storages by position, with its codec chain as filters."""
+
+    rows: int
+    item_bytes: int
+    row_shape: tuple[int, ...]
+    tile_shape: tuple[int, ...]
+    storages: tuple[int, ...]
+    table: NDArray[np.int64]
+    filters: tuple[tuple[str, int, int], ...] | None
+    fill: bytes
+    cut: bool
+    order: tuple[int, ...]
+
+
+def pack_grid(grid: TileGrid, number: Callable[[Storage], int]) -> PackedGrid:
+    """Return the array in a form that can be pickled; `number` gives each storage its position."""
+    return PackedGrid(
+        grid.rows,
+        grid.item_bytes,
+        tuple(grid.row_shape),
+        tuple(grid.tile_shape),
+        tuple(map(number, grid.storages)),
+        grid.table,
+        None if grid.chain is None else tuple(grid.chain.filters),
+        grid.fill,
+        grid.cut,
+        tuple(grid.order),
+    )
+
+
+def unpack_grid(packed: PackedGrid, storages: Sequence[Storage]) -> TileGrid:
+    """Return the array on these storages."""
+    return TileGrid(
+        packed.rows,
+        packed.item_bytes,
+        packed.row_shape,
+        packed.tile_shape,
+        [storages[number] for number in packed.storages],
+        packed.table,
+        None if packed.filters is None else Chain(packed.filters),
+        packed.fill,
+        packed.cut,
+        packed.order,
+    )

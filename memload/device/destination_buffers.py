@@ -1,0 +1,275 @@
+"""Gatherers whose batches do not come in slots of memload's: on the device, or in pinned memory of torch's.
+
+plan -> gather, native threads -> pinned slot -> copies, slice by slice -> buffer -> cast -> batch on the device
+plan -> gather, native threads -> pinned memory of torch's allocator -> batch
+"""
+
+from __future__ import annotations
+
+import abc
+import math
+import warnings
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from memload import _core
+from memload.device.casting import cast_on_device
+from memload.device.interface import HostMemory, Interface
+from memload.device.placing import AHEAD_OF_DEVICE, Placer
+from memload.engine.gather_spec import GatherSpec, PipelineField
+from memload.engine.gatherer import Gatherer, capture
+from memload.engine.on_cpu import PipelinedBatches
+from memload.engine.settings import PassSettings
+from memload.sizes import format_size
+
+_PROBED_BYTES = 16 << 20
+
+
+class PinnedRing:
+    """Where the slots of a pass come from; it says so when they are not pinned.
+
+    Args:
+        interface: the device that reads them.
+        slots: the native source of memory.
+    """
+
+    def __init__(self, interface: Interface, slots: _core.PinnedSlots) -> None:
+        self._interface = interface
+        self.slots = slots
+        self._warned = False
+
+    @classmethod
+    def of(cls, interface: Interface, limit: int | None) -> PinnedRing:
+        """Return a ring that pins at most `limit` bytes."""
+        assert interface.native is not None
+        return cls(interface, _core.PinnedSlots(interface.native, limit))
+
+    def warn_of_refusal(self) -> None:
+        """Warn once if slots are pageable."""
+        if self._warned or not (why := self.slots.refusal):
+            return
+        self._warned = True
+        warnings.warn(
+            f"slots are not all pinned: {why}. {format_size(self.slots.pinned_bytes)} are; copies from the others to "
+            f"{self._interface.device} are several times slower. Give a smaller batch_size or depth, allow more by "
+            "EngineOptions(pinned_bytes=...), or let the machine (a container's memory limit, `ulimit -l`) allow it",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+
+def pinned_copy_rate(interface: Interface) -> float:
+    """Return the bytes per second of copies from pinned slots to a device, in some 10 ms; 0 if it pins nothing.
+
+    Args:
+        interface: the device, with `native`.
+    """
+    assert interface.native is not None
+    memory = interface.empty(_PROBED_BYTES, interface.copies)
+    try:
+        handle = interface.handle(interface.copies)
+        seconds = _core.copy_seconds(interface.native, handle, memory.data_ptr(), memory.nbytes)
+    except RuntimeError:  # refused: the ring says so when it has to do without
+        return 0.0
+    return memory.nbytes / max(seconds, 1e-9)
+
+
+Array = tuple[int, int, int, int, list[int]]  # part, offset in it, DLPack code, bits, shape
+
+_DTYPES = {
+    (0, 8): torch.int8,
+    (0, 16): torch.int16,
+    (0, 32): torch.int32,
+    (0, 64): torch.int64,
+    (1, 8): torch.uint8,
+    (1, 16): torch.uint16,
+    (1, 32): torch.uint32,
+    (1, 64): torch.uint64,
+    (2, 16): torch.float16,
+    (2, 32): torch.float32,
+    (2, 64): torch.float64,
+    (4, 16): torch.bfloat16,
+    (5, 64): torch.complex64,
+    (6, 8): torch.bool,
+}
+
+_CPU = torch.device("cpu")
+
+
+class OnDevice(NamedTuple):
+    """A batch that is on the device once the stream `work` comes to it."""
+
+    batch: Any
+
+
+class _IntoDestination(PipelinedBatches):
+    """Such a gatherer: its pipeline asks for memory for each batch."""
+
+    def __init__(self, settings: PassSettings, pipeline: _core.Pipeline) -> None:
+        super().__init__(settings, pipeline)
+        self._destinations: deque[tuple[torch.Tensor | None, ...]] = deque()  # of batches that have begun
+
+    def is_ready(self) -> bool:
+        """Whether `next` has something without waiting; its memory is the batch's own."""
+        self._land_all(self._pipeline.needed_destination())
+        return self._pipeline.ready()
+
+    def next(self, timeout: float) -> Any:
+        """Return the next batch, or a `BatchResult`; None at the end."""
+        while isinstance(found := self._pipeline.next(timeout), tuple):
+            self._land_all(found)
+        return None if found is None else self._batch(self._destinations.popleft(), found)
+
+    def close(self, keep_slots: bool, at_once: bool = False) -> None:
+        """Stop, and give memory and threads back, or keep the slots for a later pass."""
+        super().close(keep_slots, at_once)
+        self._destinations.clear()
+
+    def _land_all(self, need: tuple[int, int] | None) -> None:
+        while need is not None:
+            buffers = self._memory(*need)
+            addresses = [0 if part is None else part.data_ptr() for part in buffers]
+            self._destinations.append(buffers)
+            self._pipeline.set_destination(addresses[0], addresses[-1], buffers)
+            need = self._pipeline.needed_destination()
+
+    @abc.abstractmethod
+    def _memory(self, first: int, second: int) -> tuple[torch.Tensor | None, ...]:
+        """Return memory for the two parts of a batch, of which a part of no bytes needs none."""
+
+    @abc.abstractmethod
+    def _batch(self, buffers: tuple[torch.Tensor | None, ...], arrays: Sequence[Array]) -> Any:
+        """Return the batch of these arrays in its memory."""
+
+
+class PinnedBatches(_IntoDestination):
+    """Batches in pinned memory of torch's allocator, which goes back to it when the last tensor dies.
+
+    Torch's allocator notes which copies are made from its memory, as long as a tensor shows that the memory is its own.
+    So batches are views of its tensors, and it decides when the memory is used again.
+    """
+
+    def __init__(self, settings: PassSettings, host: HostMemory) -> None:
+        settings.source.check_in_place()
+        super().__init__(settings, settings.pipeline(None, borrowed=True))
+        self._host = host
+        self._unpack = settings.source.unpacker(take=_as_it_is)
+
+    def _memory(self, first: int, second: int) -> tuple[torch.Tensor | None, ...]:  # noqa: ARG002 - there is one part
+        return (self._host.pinned(max(1, first)),)
+
+    def _batch(self, buffers: tuple[torch.Tensor | None, ...], arrays: Sequence[Array]) -> Any:
+        return capture(self._unpack, _views(buffers, arrays, _CPU))
+
+
+class CopiedBatches(PinnedBatches):
+    """Such batches, copied whole to the device: where native code cannot copy while it gathers."""
+
+    def __init__(self, settings: PassSettings, placer: Placer) -> None:
+        super().__init__(settings, placer.interface)
+        self._placer = placer
+        self._unpack = settings.source.unpacker(take=_as_it_is, cast=cast_on_device)
+
+    def _batch(self, buffers: tuple[torch.Tensor | None, ...], arrays: Sequence[Array]) -> OnDevice:
+        placed = self._placer.place(_views(buffers, arrays, _CPU))
+        return OnDevice(self._placer.launch(self._unpack, placed))
+
+
+class TransferredBatches(_IntoDestination):
+    """Batches that native threads copy to the device while they gather, through a ring of pinned slots.
+
+    The buffers have two parts: what is cast on the device, and is let go then, and what the loop gets as it is. Both
+    belong to the stream of copies.
+    """
+
+    def __init__(self, settings: PassSettings, interface: Interface, reuse: Gatherer | None) -> None:
+        settings.source.check_in_place()
+        kept = reuse if isinstance(reuse, TransferredBatches) and reuse._interface is interface else None
+        self._interface: Interface = interface
+        self._made = len(settings.source.made_there())
+        self._ring: PinnedRing = kept._ring if kept else PinnedRing.of(interface, settings.options.pinned_bytes)
+        route = (interface.native, interface.handle(interface.copies), interface.handle(interface.work))
+        pipeline = settings.pipeline(
+            kept._pipeline if kept else None,
+            slots=self._ring.slots,
+            route=(*route, self._made),
+        )
+        super().__init__(settings, pipeline)
+        self._unpack = settings.source.unpacker(take=_as_it_is, cast=cast_on_device)
+
+    @property
+    def pinned_bytes(self) -> int:
+        """Bytes of the ring that are pinned now."""
+        return self._ring.slots.pinned_bytes
+
+    def _memory(self, first: int, second: int) -> tuple[torch.Tensor | None, ...]:
+        self._ring.warn_of_refusal()
+        interface = self._interface
+        return tuple(interface.empty(nbytes, interface.copies) if nbytes else None for nbytes in (first, second))
+
+    def _batch(self, buffers: tuple[torch.Tensor | None, ...], arrays: Sequence[Array]) -> OnDevice:
+        interface = self._interface
+        for part in buffers:
+            if part is not None:
+                interface.hold(part, interface.work)
+        views = _views(buffers, arrays, interface.device)
+        return OnDevice(interface.launch(interface.work, self._unpack, views) if self._made else self._unpack(views))
+
+
+def device_bytes(settings: PassSettings) -> int:
+    """Return the bytes of the device that a pass has at most: batches under way, and batches as the loop gets them.
+
+    Of these there is one ahead, one in the loop's hands, and those that the device has not come to.
+    """
+    source = settings.source
+    crossing = settings.depth * _slot_bytes(source.pipeline_fields(), settings.slot_rows) if source.raw else 0
+    return crossing + (2 + AHEAD_OF_DEVICE) * handed_bytes(settings)
+
+
+def handed_bytes(settings: PassSettings) -> int:
+    """Return the bytes that a batch has at most when the loop gets it, without what ``batch_transform`` makes of it."""
+    source, rows = settings.source, settings.slot_rows
+    fields = source.pipeline_fields()
+    whole = _slot_bytes(fields, rows)
+    if not source.raw:
+        return whole
+    made = source.made_there()
+    passing = [_slot_bytes([field], rows) for field in fields[: len(made)]]
+    bits = [field[3] for field in fields]
+    there = sum(n * dtype.itemsize * 8 // b for n, dtype, b in zip(passing, made, bits, strict=False))
+    return max(0, whole - sum(passing)) + there + rows * source.late_row_bytes
+
+
+def _slot_bytes(fields: list[PipelineField], rows: int) -> int:
+    return _core.Pipeline.ring_bytes(fields, rows, depth=1) // 2
+
+
+def why_whole(source: GatherSpec) -> str | None:
+    """Return why batches go to a device after they are whole, as a clause; None: they go as they are made."""
+    if source.maps:
+        return "functions of samples run on the CPU"
+    if source.collate is not None:
+        return "a collate function of your own makes them"
+    if not source.makes_plain_containers:
+        return "their containers are made of CPU tensors"
+    return None
+
+
+def _views(buffers: Sequence[torch.Tensor | None], arrays: Sequence[Array], device: torch.device) -> list[torch.Tensor]:
+    """The arrays of a batch in its memory on a device, each a tensor of its own to autograd."""
+    return [_view(buffers[array[0]], array, device) for array in arrays]
+
+
+def _view(part: torch.Tensor | None, array: Array, device: torch.device) -> torch.Tensor:
+    _, offset, code, bits, shape = array
+    dtype, elements = _DTYPES[code, bits], math.prod(shape)
+    if part is None or not elements:
+        return torch.empty(shape, dtype=dtype, device=device)
+    return part[offset : offset + elements * dtype.itemsize].view(dtype).view(shape).data
+
+
+def _as_it_is(x: torch.Tensor) -> torch.Tensor:
+    return x

@@ -1,0 +1,189 @@
+"""Destinations of batches other than plain slots on the CPU: pinned memory of torch's, and a device.
+
+plan -> gather, native threads -> pinned memory of torch's allocator -> batch                 PinnedCPU
+plan -> gather, native threads -> the device -> casts and transforms there -> batch           ToDevice
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from memload.device.destination_buffers import CopiedBatches, PinnedBatches, TransferredBatches, why_whole
+from memload.device.device_batches import Casts, DeviceBatches, MovedBatches
+from memload.device.devices import Target
+from memload.device.interface import HostMemory
+from memload.device.pinned_memory import PinnedField, resident_fields
+from memload.device.placing import Placer
+from memload.device.resident import resident_device
+from memload.device.shared_frames import with_shared_frames
+from memload.engine.gather_spec import GatherSpec
+from memload.engine.gatherer import Gatherer
+from memload.engine.on_cpu import OnCPU, WholeBatches
+from memload.engine.request import Moving, PassRequest
+from memload.engine.settings import BatchSizes, PassSettings
+from memload.engine.transforms.seeding import PassSeed
+from memload.kept_errors import level_outside
+from memload.nested import mapped
+
+
+def pinned(batch: Any, host: HostMemory | None = None) -> Any:
+    """Copy a batch into memory of torch's pinned allocator, since only that knows which copies are in flight.
+
+    Containers are gone into; of what lies in them, everything that has a ``pin_memory`` method is pinned. Tensors that
+    lie on a device, or in the memory of `host`, already stay there.
+    """
+
+    def pins_itself(value: Any) -> bool:
+        return hasattr(value, "pin_memory")
+
+    def copied(leaf: Any) -> Any:
+        stays = isinstance(leaf, torch.Tensor) and (leaf.device.type != "cpu" or (host and host.is_pinned(leaf)))
+        return leaf.pin_memory() if pins_itself(leaf) and not stays else leaf
+
+    return mapped(batch, copied, pins_itself)
+
+
+def whole_power(nbytes: int) -> int:
+    """Return the bytes of pinned memory that torch's allocator takes for so many: the next power of two."""
+    return 1 << (nbytes - 1).bit_length()
+
+
+class PinnedCPU(OnCPU):
+    """Batches lie in pinned memory of torch's allocator. A `Destination`, and its `Arrival`.
+
+    Args:
+        host: by which they are pinned; None: there is no accelerator, and nothing is pinned.
+        named: the device that the loader was given for this, as ``pin_memory_device``, which is out of use.
+        warned: whether the user has been warned before, as a stock iterator warns that goes on to another pass.
+    """
+
+    def __init__(self, host: HostMemory | None, named: str, *, warned: bool) -> None:
+        self._host, self._named, self._warned = host, named, warned
+        self.pins = host is not None
+        self.finish: Callable[[Any], Any] | None = None if host is None else functools.partial(pinned, host=host)
+
+    def slot_bytes(self, nbytes: int) -> int:
+        """Return the bytes that torch's allocator takes for so many."""
+        return whole_power(nbytes)
+
+    def open(self) -> PinnedCPU:
+        """Return this; warns as stock iterators do."""
+        if self._named and not self._warned:
+            warnings.warn(
+                "pin_memory_device is deprecated, the current accelerator will be used as the device,"
+                f"ignore pin_memory_device='{self._named}'.",
+                stacklevel=level_outside(),
+            )
+        if self._host is None and not self._warned:
+            warnings.warn(
+                "'pin_memory' argument is set as true but no accelerator is found, "
+                "then device pinned memory won't be used.",
+                stacklevel=level_outside(),
+            )
+        return self
+
+    def gatherer(self, settings: PassSettings, kept: Gatherer | None) -> Gatherer:
+        """Return what gathers into pinned memory, or where batches are made of what was gathered, into slots."""
+        if settings.pins and self._host is not None:
+            return PinnedBatches(settings, self._host)
+        return WholeBatches(settings, kept)
+
+    def moving(self, request: PassRequest) -> Moving:
+        """Return the function that casts and transforms batches of the stock machinery, which has pinned them."""
+        stock = OnCPU()
+        stock.finish = pinned if torch.accelerator.is_available() else None
+        return stock.moving(request)
+
+
+@dataclass(frozen=True)
+class ToDevice:
+    """Batches go to a device. A `Destination`.
+
+    Attributes:
+        target: the device, which is opened when a pass begins.
+    """
+
+    target: Target
+
+    transforms, pins = True, False
+
+    @property
+    def device(self) -> torch.device | None:
+        """The device that was asked for; None: an interface."""
+        return self.target.wanted if isinstance(self.target.wanted, torch.device) else None
+
+    def bound(self, source: GatherSpec, request: PassRequest) -> GatherSpec:
+        """Return a source as it is gathered for the device, or by the device itself."""
+        if why_whole(source) is not None or resident_device(source.fields) is not None:
+            return source
+        if (seen := seen_by_device(source, self.target)) is not None:
+            return seen
+        raw, sampler = source.as_raw(), request.batches
+        return with_shared_frames(raw, sampler, BatchSizes.of(sampler, source).batch_rows)
+
+    def slot_bytes(self, nbytes: int) -> int:
+        """Return the bytes of a slot of the ring: so many."""
+        return nbytes
+
+    def open(self) -> _DeviceArrival:
+        """Return where the batches of a pass that begins now arrive."""
+        return _DeviceArrival(Placer(self.target.open()))
+
+    def moving(self, request: PassRequest) -> Moving:
+        """Return the function that moves, casts and transforms batches of the stock machinery."""
+        placer = Placer(self.target.open())
+        casts = Casts(request.casts, request.names, request.grouped, request.gives_batches)
+
+        def moved(batches: Iterator[Any], seed: PassSeed | None, number: int) -> Iterator[Any]:
+            return MovedBatches(batches, placer, casts, request.transform, seed, number)
+
+        return moved
+
+
+def seen_by_device(source: GatherSpec, target: Target) -> GatherSpec | None:
+    """Return a source in RAM that is pinned for a device with the fields that the device gathers; None: it does not."""
+    if not source.rows or not all(isinstance(field, PinnedField) for field in source.fields.values()):
+        return None
+    fields = resident_fields(source.fields, target.open().device)
+    return None if fields is None else replace(source, fields=fields)
+
+
+class _DeviceArrival:
+    """The device to which the batches of one pass go. An `Arrival`."""
+
+    finish: Callable[[Any], Any] | None = None
+
+    def __init__(self, placer: Placer) -> None:
+        self._placer = placer
+
+    def gatherer(self, settings: PassSettings, kept: Gatherer | None) -> Gatherer:
+        """Return what gathers to the device; where batches are made on the CPU, into slots."""
+        interface = self._placer.interface
+        if not settings.source.raw:
+            return WholeBatches(settings, kept)
+        if interface.native is not None:
+            return TransferredBatches(settings, interface, kept)
+        if interface.why_not_native:
+            _warn_of_fallback(str(interface.device), interface.why_not_native)
+        return CopiedBatches(settings, self._placer)
+
+    def around(self, gatherer: Gatherer, settings: PassSettings, request: PassRequest) -> Gatherer:
+        """Return the gatherer with what hands its batches out on the device."""
+        source = settings.source
+        casts = Casts(source.late_casts or {} if source.raw else {}, list(source.fields), batched=True)
+        return DeviceBatches(gatherer, self._placer, casts, request.transform)
+
+
+@functools.cache
+def _warn_of_fallback(device: str, reason: str) -> None:
+    warnings.warn(
+        f"batches are copied to {device} by torch once they are whole, rather than while they are gathered: {reason}",
+        RuntimeWarning,
+        stacklevel=2,
+    )

@@ -1,0 +1,211 @@
+"""Batches on the device, in the loop's hands: the last layer of a native pass, and of a stock one.
+
+gatherer -> placed on the device, cast, transformed (stream `work`) -> one batch ahead -> the loop's stream
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from memload import _core
+from memload.casts.rule import Cast
+from memload.device.casting import cast_on_device
+from memload.device.destination_buffers import OnDevice
+from memload.device.placing import Placer
+from memload.engine.cast_batches import Casting, cast_batch
+from memload.engine.gatherer import BatchResult, Gatherer
+from memload.engine.iterators import AroundBatches
+from memload.engine.transforms.seeding import PassSeed
+from memload.engine.transforms.transform_pipeline import transformed_here
+from memload.kept_errors import without_frames
+from memload.sampling.draws import Indices
+from memload.stats import LoaderStats
+
+Transform = Callable[..., Any]
+
+
+class _CastingThere(Casting):
+    """How the fields of a batch that is on the device are cast."""
+
+    def _made(self, cast: Cast, values: torch.Tensor, seeds: Sequence[int] | None, _: int, /) -> torch.Tensor:
+        return cast_on_device(values, cast, seeds=seeds)  # one kernel, where there is one
+
+
+@dataclass(frozen=True)
+class Casts:
+    """The casts of whole batches on the device.
+
+    Attributes:
+        casts, names, grouped: as `memload.engine.cast_batches.cast_batch` takes them.
+        batched: see `Casting`.
+    """
+
+    casts: Mapping[Any, Cast]
+    names: Sequence[Any] = ()
+    grouped: bool = False
+    batched: bool | None = None
+
+    def apply(self, batch: Any, seed: PassSeed | None, rows: Indices | int) -> Any:
+        """Return a batch with its fields cast; what is drawn follows from its rows, or its number."""
+        return cast_batch(batch, self.casts, self.names, self.grouped, _CastingThere(seed, rows, batched=self.batched))
+
+
+class DeviceBatches(Gatherer):
+    """A `Gatherer` around a gatherer, whose batches it hands out on the device.
+
+    While the loop works on a batch, the one after it is cast and transformed, if it was gathered by then. A consumer
+    that is asked for does not wait for the device: its stream does.
+
+    Args:
+        gatherer: gives batches that are `OnDevice`, or on the CPU.
+        placer: of the device.
+        casts: of batches that are `OnDevice`.
+        transform: what becomes of a batch on the device, last; None: nothing.
+    """
+
+    def __init__(self, gatherer: Gatherer, placer: Placer, casts: Casts, transform: Transform | None) -> None:
+        self.gatherer = gatherer
+        self.rows, self.depth = gatherer.rows, gatherer.depth
+        self._placer, self._casts, self._transform = placer, casts, transform
+        self._prepared: deque[BatchResult] = deque()
+
+    def begin(self, seed: PassSeed) -> None:
+        """Begin the pass."""
+        self._seed = seed
+        self.gatherer.begin(seed)
+
+    def extend(self, rows: Indices) -> None:
+        """Append rows to the plan; batches are cut from them in order."""
+        self.gatherer.extend(rows)
+
+    def push(self, rows: Indices) -> None:
+        """Append the rows of one batch to the plan."""
+        self.gatherer.push(rows)
+
+    def finish(self) -> None:
+        """Mark the end of the plan."""
+        self.gatherer.finish()
+
+    def next(self, timeout: float) -> Any:
+        """Return the next batch as a `BatchResult`, None at the end."""
+        with self._placer.in_words():
+            return self._next(timeout)
+
+    def _next(self, timeout: float) -> BatchResult | None:
+        self._placer.pace()
+        found = self._prepared.popleft() if self._prepared else self._prepare(timeout)
+        if isinstance(found, _Raised):
+            found.result()
+        if found is None or found.error is not None:
+            return found
+        handed = self._placer.hand_over(found.batch)
+        self._prepare_another()
+        return BatchResult(handed)
+
+    def cancel(self) -> _core.PlanQueue:
+        """Stop gathering, and return the plan of the batches that were not handed out, the prepared one included."""
+        prepared = self._prepared.popleft() if self._prepared else None
+        if isinstance(prepared, _Raised):
+            prepared.result()
+        plan = self.gatherer.cancel()
+        if prepared is not None:
+            plan.put_back(self.gatherer.row_numbers())
+        return plan
+
+    def placed(self, batch: Any, about: Indices | int) -> Any:
+        """Return a batch that the dataset itself answered, on the device and transformed."""
+        with self._placer.in_words():
+            self._placer.pace()
+            placed = self._placer.place(batch)
+        if self._transform is not None:  # whose errors stay as they are
+            placed = self._placer.launch(transformed_here, self._transform, placed, self._seed, about)
+        with self._placer.in_words():
+            return self._placer.hand_over(placed)
+
+    def stats(self) -> LoaderStats:
+        """Return the gatherer's counters, with what was copied here."""
+        gathered = self.gatherer.stats()
+        return replace(gathered, copied_bytes=gathered.copied_bytes + self._placer.copied_bytes)
+
+    def close(self, keep_slots: bool, at_once: bool = False) -> None:
+        """Stop, and give memory and threads back, or keep the slots for a later pass."""
+        self._prepared.clear()
+        self.gatherer.close(keep_slots, at_once)
+
+    def _prepare_another(self) -> None:
+        try:
+            if self.gatherer.is_ready() and (prepared := self._prepare(0.0)) is not None:
+                if prepared.error is not None:
+                    without_frames(prepared.error)
+                self._prepared.append(prepared)
+        except Exception as error:  # in its turn: after the batch that is handed out now
+            self._prepared.append(_Raised(error=without_frames(error), may_stop=True))
+
+    def _prepare(self, timeout: float) -> BatchResult | None:
+        gathered = self.gatherer.next(timeout)
+        if gathered is None:
+            return None
+        if isinstance(gathered, BatchResult):
+            if gathered.error is not None:
+                return gathered
+            gathered = gathered.batch
+        on_device = isinstance(gathered, OnDevice)
+        batch = gathered.batch if on_device else self._placer.place(gathered)
+        if on_device and self._casts.casts:  # whose randomness follows from the rows
+            batch = self._placer.launch(self._casts.apply, batch, self._seed, self.gatherer.row_numbers())
+        if self._transform is None:
+            return BatchResult(batch)
+        try:
+            about = self._seed, self.gatherer.row_numbers()
+            return BatchResult(self._placer.launch(transformed_here, self._transform, batch, *about))
+        except BaseException as error:  # whatever it is, the loop raises it in its turn
+            return BatchResult(error=error)
+
+
+class _Raised(BatchResult):
+    """What a gatherer raised while a batch was prepared ahead, which ends the pass."""
+
+
+class MovedBatches(AroundBatches):
+    """The batches of the stock machinery, moved to the device, cast and transformed there.
+
+    Args:
+        batches: an iterator with a length.
+        placer: of the device.
+        casts: what is cast.
+        transform: what becomes of a batch, last; None: nothing.
+        seed: what the randomness of the pass follows from, and with it the number of the batch; None: there is none.
+        number: of the first of these batches, counted from the beginning of the pass.
+    """
+
+    def __init__(
+        self,
+        batches: Any,
+        placer: Placer,
+        casts: Casts,
+        transform: Transform | None,
+        seed: PassSeed | None,
+        number: int,
+    ) -> None:
+        super().__init__(batches)
+        self._placer, self._casts, self._transform = placer, casts, transform
+        self._seed, self._number = seed, number
+
+    def __next__(self) -> Any:
+        with self._placer.in_words():
+            self._placer.pace()
+        batch = next(self._batches)
+        number, self._number = self._number, self._number + 1
+        with self._placer.in_words():
+            batch = self._placer.place(batch)
+            if self._casts.casts:
+                batch = self._placer.launch(self._casts.apply, batch, self._seed, number)
+        if self._transform is not None and self._seed is not None:  # whose errors stay as they are
+            batch = self._placer.launch(transformed_here, self._transform, batch, self._seed, number)
+        with self._placer.in_words():
+            return self._placer.hand_over(batch)

@@ -1,0 +1,250 @@
+"""Which device ``device=`` means, where a loader's batches go, and what goes wrong on a GPU, in words.
+
+What can be known beforehand (no CUDA build of torch, no GPU, a driver that is too old, a device that is not there, a
+worker or a forked process) is raised by `device_of`; a loader's `Target` is checked when the loader is made, and opened
+when a pass begins. What comes out of torch or the driver while a GPU works (no memory
+left, no memory that can be pinned, an error that an earlier kernel left behind) is said by `raise_in_words`.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import torch
+from torch.utils.data import get_worker_info
+
+from memload.device.interface import Interface
+from memload.device.torch_interface import torch_interface
+from memload.errors import DeviceError, first_line
+
+# Errors after which a process cannot use the GPU any more, by torch's texts and by CUDA's names.
+_LASTING = {
+    "illegal memory access": "a kernel read or wrote where it had no memory",
+    "cudaErrorIllegalAddress": "a kernel read or wrote where it had no memory",
+    "device-side assert": "an assertion in a kernel failed, such as an index or a class label that is out of range",
+    "cudaErrorAssert": "an assertion in a kernel failed, such as an index or a class label that is out of range",
+    "misaligned address": "a kernel read or wrote at an address that does not suit its type",
+    "cudaErrorMisalignedAddress": "a kernel read or wrote at an address that does not suit its type",
+    "illegal instruction": "a kernel ran into an instruction that is none",
+    "cudaErrorIllegalInstruction": "a kernel ran into an instruction that is none",
+    "unspecified launch failure": "a kernel was ended by the driver",
+    "cudaErrorLaunchFailure": "a kernel was ended by the driver",
+    "launch timed out": "a kernel ran longer than this machine's display allows",
+    "cudaErrorLaunchTimeout": "a kernel ran longer than this machine's display allows",
+    "uncorrectable ECC": "the GPU's memory has a fault",
+    "cudaErrorECCUncorrectable": "the GPU's memory has a fault",
+}
+_DRIVER_FULL = ("CUDA error: out of memory",)  # torch's own allocator says "CUDA out of memory"
+_PINNING = ("cudaHostAlloc", "cudaHostRegister", "pin_memory", "pinned memory")
+
+
+def device_of(given: Any) -> torch.device:
+    """Return the device that ``device=`` means, a CUDA device with its index; it is there, and this process may use it.
+
+    Args:
+        given: a torch.device, its text such as "cuda", "cuda:1" or "cpu", or the number of a CUDA device.
+
+    Raises:
+        TypeError, ValueError: it names no device, or a CUDA device of a number that is not there.
+        DeviceError: torch cannot use a GPU here, or not in this process; the message says why, and what to do.
+
+    Example:
+        >>> device_of("cpu")
+        device(type='cpu')
+    """
+    device = named_device(given)
+    return _cuda_device(device) if device.type == "cuda" else device
+
+
+def named_device(given: Any) -> torch.device:
+    """Return the CPU or CUDA device that ``device=`` names, whether it is there or not.
+
+    Raises:
+        TypeError, ValueError: it names no such device.
+    """
+    if isinstance(given, bool) or not isinstance(given, str | int | torch.device):
+        raise TypeError(f'device= takes a device such as "cuda", "cuda:1" or torch.device("cpu"), got {given!r}')
+    try:
+        device = torch.device("cuda", given) if isinstance(given, int) else torch.device(given)
+    except RuntimeError as error:
+        raise ValueError(f'device={given!r} is no device of torch\'s; "cuda", "cuda:1" and "cpu" are') from error
+    if device.type == "meta":
+        raise ValueError('device="meta" has no data, so that no batch can lie there')
+    if device.type not in ("cpu", "cuda"):
+        raise ValueError(
+            f"device={given!r}: only CUDA devices and the CPU are served; leave device= out and move batches by .to()"
+        )
+    return device
+
+
+def _cuda_device(device: torch.device) -> torch.device:
+    if get_worker_info() is not None:
+        raise DeviceError(
+            f'device="{device}" in a worker process of another loader: batches on a GPU do not go from one process to '
+            "another. Leave device= out in the worker, and move batches in the main process"
+        )
+    if not torch.backends.cuda.is_built():  # type: ignore[no-untyped-call]
+        raise DeviceError(
+            f'device="{device}": this torch ({torch.__version__}) was built without CUDA. Install a build with CUDA '
+            "(https://pytorch.org/get-started), or leave device= out; `memload doctor` shows what is there"
+        )
+    try:
+        torch.cuda.init()  # type: ignore[no-untyped-call]
+    except (RuntimeError, AssertionError) as error:
+        raise DeviceError(f'device="{device}": {why_not(first_line(error))}') from error
+    count = torch.cuda.device_count()
+    index = torch.cuda.current_device() if device.index is None else device.index
+    if index >= count:
+        raise ValueError(no_such_device(index, count, os.environ.get("CUDA_VISIBLE_DEVICES")))
+    return torch.device("cuda", index)
+
+
+def why_not(said: str) -> str:
+    """Return why CUDA does not start, and what to do about it.
+
+    Args:
+        said: the first line of what torch says.
+    """
+    if "forked subprocess" in said:
+        return (
+            "CUDA was in use when this process was forked, and a forked process cannot use it. Start processes by "
+            '"spawn" (multiprocessing.set_start_method), or touch no GPU before the fork'
+        )
+    if "too old" in said:
+        return (
+            f"the driver is older than this torch wants ({said}). Update the driver, or install a torch for an older "
+            "CUDA: CUDA 12 wants driver 525 or newer, CUDA 13 wants 580"
+        )
+    if "no NVIDIA driver" in said:
+        return (
+            f"no NVIDIA driver is loaded ({said}). In a container, give it the GPUs (docker run --gpus all); "
+            "under a batch scheduler, ask for one; or leave device= out"
+        )
+    return f"torch cannot start CUDA ({said}). `memload doctor` and nvidia-smi show what is there; or leave device= out"
+
+
+def no_such_device(index: int, count: int, visible: str | None) -> str:
+    """Return the message for a CUDA device of a number that is not there.
+
+    Args:
+        index: the number that was asked for.
+        count: how many there are.
+        visible: what the environment's CUDA_VISIBLE_DEVICES says; None: nothing.
+    """
+    there = "there is only cuda:0" if count == 1 else f"there are cuda:0 to cuda:{count - 1}"
+    hidden = "" if visible is None else f", since CUDA_VISIBLE_DEVICES={visible!r} shows no others to this process"
+    return f"device=cuda:{index} is not there: {there}{hidden}; one process per GPU has its number in LOCAL_RANK"
+
+
+def raise_in_words(error: RuntimeError, doing: str, device: torch.device) -> NoReturn:
+    """Raise what torch or the driver reported again, with what it means where that is known.
+
+    Args:
+        error: what was raised while a GPU was asked to do something.
+        doing: what that was, such as "copying a batch".
+        device: where.
+
+    Raises:
+        torch.OutOfMemoryError: the device has no memory left; it stays what torch raises, so that those who try
+            smaller batches still catch it.
+        DeviceError: an earlier kernel, mostly of the user's own, broke this process's use of the GPU; or memory could
+            not be pinned.
+        RuntimeError: the error itself, where nothing is known of it.
+    """
+    said = first_line(error)
+    if isinstance(error, torch.OutOfMemoryError):
+        raise torch.OutOfMemoryError(
+            f"{doing} on {device}: no memory left there ({said}). Smaller batches, a smaller depth= or fewer kept "
+            "batches take less; memload.plan says beforehand what a loop takes"
+        ) from error
+    meaning = lasting(str(error))
+    if meaning:
+        raise DeviceError(
+            f"{doing} on {device}: an error that an earlier kernel left behind ({said}): {meaning}. CUDA reports it "
+            "at whatever call comes next, here memload's. Run again with CUDA_LAUNCH_BLOCKING=1 to see which kernel "
+            "it was; this process cannot use the GPU any more"
+        ) from error
+    if any(sign in str(error) for sign in _DRIVER_FULL):
+        raise DeviceError(
+            f"{doing} on {device}: the driver has no memory left ({said}), either of the device, beside what torch has "
+            "of it, or of RAM that can be pinned. A smaller depth= or batch takes less of both; nvidia-smi shows who "
+            "else is on the device, and a container's memory limit is a limit for pinned RAM, too"
+        ) from error
+    if any(sign in str(error) for sign in _PINNING):
+        raise DeviceError(
+            f"{doing} on {device}: memory could not be pinned ({said}). Pinned memory is RAM that nobody else gets: "
+            'give a smaller depth= or batch, or leave pin_memory= and tier="pinned" out'
+        ) from error
+    try:
+        raise error
+    finally:
+        del error  # its traceback holds this frame, which would hold the error
+
+
+def lasting(said: str) -> str:
+    """Return what an error means after which the process cannot use the GPU any more; "" if it is no such error.
+
+    Args:
+        said: what torch, or a kernel's launcher of memload's, says of it.
+    """
+    return next((meaning for sign, meaning in _LASTING.items() if sign.lower() in said.lower()), "")
+
+
+@dataclass(frozen=True)
+class Target:
+    """A device that batches go to.
+
+    Attributes:
+        wanted: a CUDA device, without an index the one that is current when a pass begins; or an interface.
+    """
+
+    wanted: torch.device | Interface
+
+    @property
+    def on_cuda(self) -> bool:
+        """Whether it is a GPU."""
+        return isinstance(self.wanted, torch.device)
+
+    def open(self) -> Interface:
+        """Return the device's interface.
+
+        Raises:
+            DeviceError: CUDA cannot be used in this process.
+        """
+        if not isinstance(self.wanted, torch.device):
+            return self.wanted
+        device = device_of(self.wanted)
+        return torch_interface(device.index)
+
+    def __str__(self) -> str:
+        return str(self.wanted) if isinstance(self.wanted, torch.device) else str(self.wanted.device)
+
+
+def checked_target(device: Any) -> Target | None:
+    """Return where the ``device=`` of a loader is; None: batches stay on the CPU.
+
+    CUDA is not started, since processes may be forked before the first pass begins.
+
+    Raises:
+        TypeError, ValueError: it is no device, of another kind than CUDA, or has an index that does not exist.
+        DeviceError: torch finds no CUDA device.
+
+    Example:
+        >>> checked_target("cpu") is None
+        True
+    """
+    if device is None:
+        return None
+    if isinstance(device, Interface):
+        return Target(device)
+    named = named_device(device)
+    if named.type == "cpu":
+        return None
+    found = torch.cuda.device_count()
+    if found == 0:
+        device_of(named)  # which says why
+    if named.index is not None and named.index >= found:
+        raise ValueError(no_such_device(named.index, found, os.environ.get("CUDA_VISIBLE_DEVICES")))
+    return Target(named)

@@ -1,0 +1,189 @@
+"""Rows and windows gathered by the device itself, and cast by the same kernel.
+
+stored rows, on the device or in pinned memory --numbers--> one kernel: gather + cast --> batch
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+import torch
+
+from memload.casts.rule import Cast, as_cast
+from memload.device.casting import cast_on_device
+from memload.device.cuda_module import cuda_module
+from memload.device.kernels import cast_rows, copies_rows, has_kernel, kernels_serve
+from memload.dtypes import DTypeLike
+
+
+def gather_rows(
+    stored: torch.Tensor,
+    numbers: torch.Tensor,
+    rule: Cast | DTypeLike | None = None,
+    out: torch.Tensor | None = None,
+    *,
+    seeds: Sequence[int] | None = None,
+    device: torch.device | None = None,
+) -> torch.Tensor:
+    """Return ``rule.apply(stored[numbers], seeds)`` on a device, queued on its current stream, by one kernel.
+
+    Without a kernel for it, torch operations do the same. Numbers that lie on the device are not looked at before: one
+    that is out of range ends the kernel as in torch's own indexing, with an error that CUDA reports later.
+
+    Args:
+        stored: (N, *shape), contiguous: on the device, or in pinned memory, which the device then reads across the bus.
+        numbers: int64 (rows,), on the device or in pinned memory; kept and unchanged until the stream has come to it.
+        rule: what becomes of the rows, a `Cast` or a dtype; None: they are copied.
+        out: where to put the result: contiguous.
+        seeds: where the rule draws, one for each row.
+        device: where the result is to be; None: where ``stored`` or ``numbers`` lie.
+
+    Raises:
+        TypeError: ``numbers`` are no int64.
+        IndexError: a number in the CPU's memory is out of range.
+        ValueError: ``out`` does not fit, or the rule is not for such rows.
+
+    Example:
+        >>> gather_rows(torch.tensor([[1, 2], [3, 4], [5, 6]], dtype=torch.uint8), torch.tensor([2, 0])).tolist()
+        [[5, 6], [1, 2]]
+    """
+    return _gathered(stored, numbers, None, None if rule is None else as_cast(rule), out, seeds, device)
+
+
+def expand_windows(
+    frames: torch.Tensor,
+    begins: torch.Tensor,
+    steps: torch.Tensor,
+    rule: Cast | DTypeLike | None = None,
+    out: torch.Tensor | None = None,
+    *,
+    device: torch.device | None = None,
+) -> torch.Tensor:
+    """Return windows of frames: ``rule.apply(frames[begins[:, None] + steps])``, by one kernel.
+
+    Frames that several windows share cross the bus once, as rows of ``frames``, and are read from there for each.
+
+    Args:
+        frames: (F, *shape), contiguous: on the device, or in pinned memory.
+        begins: int64 (windows,): the number of the frame at which each begins.
+        steps: int64 (T,): the frames of a window, counted from there; ``-torch.arange(32)`` for 32 lags.
+        rule: what becomes of the windows, whose rows have the shape (T, *shape), a `Cast` or a dtype; None: they are
+            copied.
+        out: where to put the result, (windows, T, *shape): contiguous.
+        device: where the result is to be; None: where ``frames`` or ``begins`` lie.
+
+    Raises:
+        TypeError, IndexError, ValueError: as `gather_rows`; or the rule draws.
+
+    Example:
+        >>> frames = torch.tensor([10, 11, 12, 13])
+        >>> expand_windows(frames, torch.tensor([1, 3]), torch.tensor([0, -1])).tolist()
+        [[11, 10], [13, 12]]
+    """
+    cast = None if rule is None else as_cast(rule)
+    if cast is not None and cast.places:
+        raise ValueError("windows are neither cropped, flipped nor laid out anew while they are built: cast them later")
+    return _gathered(frames, begins, steps, cast, out, None, device)
+
+
+@functools.lru_cache(maxsize=256)
+def steps_on(steps: tuple[int, ...], device: torch.device) -> torch.Tensor:
+    """Return the steps of windows on a device, where any stream may read them: they are there when this returns."""
+    return torch.tensor(steps, dtype=torch.int64, device=device)
+
+
+def _gathered(
+    stored: torch.Tensor,
+    numbers: torch.Tensor,
+    steps: torch.Tensor | None,
+    rule: Cast | None,
+    out: torch.Tensor | None,
+    seeds: Sequence[int] | None,
+    device: torch.device | None,
+) -> torch.Tensor:
+    _check_numbers(stored, numbers, steps)
+    device = device or (stored.device if stored.device.type == "cuda" else numbers.device)
+    shape = (len(numbers), *(() if steps is None else (len(steps),)), *stored.shape[1:])
+    served = kernels_serve(device) and _readable(stored, numbers, steps)
+    if not served or (rule is None and not copies_rows(stored)):
+        return _by_torch(stored, numbers, steps, rule, out, seeds, device)
+    if rule is not None and not _fused(rule, stored, steps):
+        made = _gathered(stored, numbers, steps, None, None, None, device)
+        return cast_on_device(made, rule, out, seeds)
+    if rule is not None:
+        rule.row_shape(shape[1:])
+    dtype = stored.dtype if rule is None else rule.dtype
+    made = torch.empty(shape, dtype=dtype, device=device) if out is None else _checked(out, shape, dtype, device)
+    if made.numel():
+        along = (0, 1) if steps is None else (_address(steps, device), len(steps))
+        choice = (_address(numbers, device), *along)
+        cast_rows(stored, made, rule, stored.shape[1:], address=_address(stored, device), choice=choice)
+    return made
+
+
+def _check_numbers(stored: torch.Tensor, numbers: torch.Tensor, steps: torch.Tensor | None) -> None:
+    for name, given in (("numbers", numbers), ("steps", steps)):
+        if given is not None and (given.dtype != torch.int64 or given.ndim != 1):
+            raise TypeError(f"{name} are int64 with one axis, got {given.dtype} of the shape {tuple(given.shape)}")
+    if steps is not None and not len(steps):
+        raise ValueError("a window has at least one frame: steps are empty")
+    known = numbers.device.type == "cpu" and (steps is None or steps.device.type == "cpu")
+    if known and numbers.numel():
+        lowest, highest = (0, 0) if steps is None else (int(steps.min()), int(steps.max()))
+        first, last = int(numbers.min()) + lowest, int(numbers.max()) + highest
+        if first < 0 or last >= len(stored):
+            bad = first if first < 0 else last
+            raise IndexError(f"row {bad} is not one of the {len(stored):,} stored rows")
+
+
+def _readable(*tensors: torch.Tensor | None) -> bool:
+    """Whether a kernel can read these: dense, on a device or in pinned memory."""
+    return all(
+        one is None or (one.is_contiguous() and (one.device.type == "cuda" or one.is_pinned())) for one in tensors
+    )
+
+
+def _fused(rule: Cast, stored: torch.Tensor, steps: torch.Tensor | None) -> bool:
+    """Whether one kernel gathers and casts: channels lie within a stored row, and its elements stay in their order."""
+    within = not rule.channel_count or rule.channels is None or -rule.channels < stored.ndim
+    in_order = rule.layout is None and rule.augment is None and (steps is None or stored.numel() > 0)
+    return within and in_order and has_kernel(rule, stored.dtype, stored.shape[1:])
+
+
+def _address(tensor: torch.Tensor, device: torch.device) -> int:
+    if tensor.device.type == "cuda":
+        return tensor.data_ptr()
+    index = device.index if device.index is not None else torch.cuda.current_device()
+    return int(cuda_module().mapped_address(tensor.data_ptr(), index))
+
+
+def _by_torch(
+    stored: torch.Tensor,
+    numbers: torch.Tensor,
+    steps: torch.Tensor | None,
+    rule: Cast | None,
+    out: torch.Tensor | None,
+    seeds: Sequence[int] | None,
+    device: torch.device,
+) -> torch.Tensor:
+    rows = numbers if steps is None else (numbers[:, None] + steps.to(numbers.device)).reshape(-1)
+    bits = stored.view(torch.int16) if stored.dtype == torch.uint16 else stored  # of which torch selects none
+    found = bits.index_select(0, rows.to(stored.device)).view(stored.dtype)
+    shape = (len(numbers), *(() if steps is None else (len(steps),)), *stored.shape[1:])
+    made = found.view(shape).to(device, non_blocking=True)
+    if rule is not None:
+        return cast_on_device(made, rule, out, seeds)
+    return made if out is None else _checked(out, shape, stored.dtype, device).copy_(made)
+
+
+def _checked(out: torch.Tensor, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    for what, got, expected in (
+        ("shape", tuple(out.shape), tuple(shape)),
+        ("dtype", out.dtype, dtype),
+        ("device", out.device.type, device.type),
+        ("memory", out.is_contiguous(), True),
+    ):
+        if got != expected:
+            raise ValueError(f"out does not fit: its {what} is {got}, the result's is {expected}")
+    return out

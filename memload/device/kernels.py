@@ -1,0 +1,177 @@
+"""The kernels of `memload._cuda` for rows and images, called with tensors: rules and constants as they take them.
+
+They have not run on a GPU yet.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import weakref
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, TypeVar
+
+import torch
+
+from memload.casts.native import ImageJob, how_of
+from memload.casts.rule import Cast
+from memload.device.cuda_module import cuda_module, kernels_run_on
+from memload.dtypes import code_of
+
+T = TypeVar("T")
+
+
+class Remembered:
+    """Results by object and key, for as long as the object lives. Any thread may call it.
+
+    An ordinary cache hashes and compares its keys: constants for 100,000 channels would be gone through for each batch.
+
+    Example:
+        >>> class Rule: ...
+        >>> rules, rule = Remembered(), Rule()
+        >>> rules.of(rule, "a", lambda: [1]) is rules.of(rule, "a", lambda: [2])
+        True
+        >>> rules.of(Rule(), "a", lambda: [3])
+        [3]
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[int, tuple[weakref.ref[Any], dict[Hashable, Any]]] = {}
+
+    def of(self, owner: Any, key: Hashable, make: Callable[[], T]) -> T:
+        """Return what `make` returned at the first call with this very object and an equal key."""
+        ref, results = self._found.get(id(owner), (None, {}))
+        if ref is None or ref() is not owner:
+            ref, results = weakref.ref(owner, self._forgetting(id(owner))), {}
+            self._found[id(owner)] = ref, results
+        if key not in results:
+            results[key] = make()
+        made: T = results[key]
+        return made
+
+    def _forgetting(self, number: int) -> Callable[[weakref.ref[Any]], None]:
+        found = self._found
+
+        def forget(ref: weakref.ref[Any]) -> None:
+            if found.get(number, (None,))[0] is ref:  # another object may have its number by now
+                del found[number]
+
+        return forget
+
+
+_FROM = frozenset({torch.uint8, torch.int8, torch.int16, torch.uint16, torch.float16, torch.float32})
+_TO = frozenset({torch.bfloat16, torch.float16, torch.float32})
+_MOST_ELEMENTS = 2**31  # of a row; of one that is copied, bytes
+
+KernelRule = tuple[str, str, str, float, float, int, int, int]
+"""From, to, how, scale, offset, address of means and deviations, channels, and elements from one to the next."""
+
+
+def kernels_serve(device: torch.device) -> bool:
+    """Whether the kernels run on a device; warns once where torch operations stand in."""
+    if device.type != "cuda":
+        return False
+    return kernels_run_on(device.index if device.index is not None else torch.cuda.current_device())
+
+
+def has_kernel(rule: Cast, dtype: torch.dtype, row_shape: Sequence[int]) -> bool:
+    """Whether a kernel casts rows of this dtype and shape by this rule, pixels that change their places apart."""
+    known = type(rule) is Cast and dtype in _FROM and rule.dtype in _TO
+    return known and math.prod(row_shape) < _MOST_ELEMENTS
+
+
+def copies_rows(stored: torch.Tensor) -> bool:
+    """Whether a kernel copies rows as long as these."""
+    return math.prod(stored.shape[1:]) * stored.element_size() < _MOST_ELEMENTS
+
+
+def kernel_rule(rule: Cast, dtype: torch.dtype, row_shape: Sequence[int], device: torch.device) -> KernelRule:
+    """Return a rule for rows of this shape as the kernels take it; its constants lie on the device from then on.
+
+    For one rule, which a pass has from its beginning to its end, that is worked out once.
+    """
+    key = (dtype, tuple(row_shape), device)
+    return _RULES.of(rule, key, lambda: _worked_out(rule, dtype, row_shape, device))[0]
+
+
+_RULES = Remembered()
+
+
+def _worked_out(
+    rule: Cast, dtype: torch.dtype, row_shape: Sequence[int], device: torch.device
+) -> tuple[KernelRule, torch.Tensor | None]:
+    """The rule, and what lies at its address."""
+    codes, how = (code_of(dtype), code_of(rule.dtype)), how_of(rule, dtype, row_shape)
+    if isinstance(how, bool):
+        return (*codes, "norm_removed" if how else "plain", 1.0, -0.0, 0, 1, 1), None
+    inner, scale, offset, means, deviations = how
+    if rule.mean is None and rule.std is None:
+        return (*codes, "scaled", scale, offset, 0, 1, 1), None
+    constants = _constants(tuple(means), tuple(deviations), device)
+    return (*codes, "computed", scale, offset, constants.data_ptr(), len(means), inner), constants
+
+
+@functools.lru_cache(maxsize=1024)
+def _constants(means: tuple[float, ...], deviations: tuple[float, ...], device: torch.device) -> torch.Tensor:
+    """Means and deviations on a device, where any stream may read them: they are there when this returns."""
+    made = torch.tensor([*means, *deviations], dtype=torch.float32).to(device)
+    if device.type == "cuda":
+        torch.cuda.current_stream(device).synchronize()
+    return made
+
+
+def cast_rows(
+    stored: torch.Tensor,
+    out: torch.Tensor,
+    rule: Cast | None,
+    row_shape: Sequence[int],
+    *,
+    address: int | None = None,
+    choice: tuple[int, int, int] = (0, 0, 1),
+) -> None:
+    """Launch the kernel that gathers and casts rows, on the current stream of the device of `out`.
+
+    Args:
+        stored: (rows, ...), contiguous.
+        out: (rows of the result, *row), contiguous.
+        rule: the cast; None: bytes are copied.
+        row_shape: of a row of `stored` as the rule counts its channels.
+        address: where the device reads `stored`; None: where it lies.
+        choice: addresses of the rows' numbers and of the steps of windows, and how many steps; 0: there are none.
+            Without numbers all rows are cast, as they lie.
+    """
+    elements = math.prod(row_shape)
+    rows = out.numel() // max(1, elements)
+    source = stored.data_ptr() if address is None else address
+    where = (out.device.index, torch.cuda.current_stream(out.device).cuda_stream)
+    if rule is None:
+        nbytes = elements * stored.element_size()
+        cuda_module().copy_rows(source, len(stored), out.data_ptr(), rows, nbytes, choice, *where)
+        return
+    known = kernel_rule(rule, stored.dtype, row_shape, out.device)
+    if not choice[0] and out.numel() < _MOST_ELEMENTS:
+        rows, elements = 1, out.numel()  # all rows as one, whose channels repeat: short rows would leave warps idle
+    stored_rows = stored.numel() // max(1, elements)
+    cuda_module().cast_rows(source, stored_rows, out.data_ptr(), rows, elements, known, choice, *where)
+
+
+def augment_images(x: torch.Tensor, out: torch.Tensor, rule: Cast, job: ImageJob) -> None:
+    """Launch the kernel that cuts, flips, lays out and casts images, on the current stream of the device of `out`.
+
+    Args:
+        x: contiguous.
+        out: contiguous, of ``job.out_shape`` for each image.
+        rule: the cast.
+        job: what becomes of the images.
+    """
+    cuda_module().augment_images(
+        x.data_ptr(),
+        out.data_ptr(),
+        job.images,
+        job.images_per_draw,
+        job.draws,
+        job.shape,
+        kernel_rule(rule, x.dtype, job.stored_shape, x.device),
+        x.device.index,
+        torch.cuda.current_stream(x.device).cuda_stream,
+    )

@@ -1,0 +1,185 @@
+"""Fields loaded where a GPU gathers them by itself: into its memory, or into RAM that it reads.
+
+files or arrays -> frames, each once -> chunks, by native threads -> table -> fields on that table
+                   frames.py                                                  resident.py, pinned_memory.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import torch
+
+from memload import _core
+from memload.columns.fields import Field
+from memload.columns.ragged_fields import RaggedField
+from memload.device.devices import raise_in_words
+from memload.device.frames import FrameIndex, Numbers, frames_of
+from memload.device.memory import gpu_memory
+from memload.device.pinned_memory import PinnedField, PinnedMemory
+from memload.device.resident import ResidentColumn, ResidentField, resident_device
+from memload.engine.cold import reads_blocks, reads_directly
+from memload.engine.gather_spec import GatherSpec
+from memload.engine.layout import Only
+from memload.engine.tiers.tier import Tier
+from memload.errors import DeviceError, MemorySpaceError
+from memload.memory import budget
+from memload.progress import Bar, byte_bar
+from memload.sizes import format_size
+
+
+def loaded(fields: Mapping[str, Field], device: torch.device, tier: Tier, progress: bool | None) -> dict[str, Field]:
+    """Return the fields with their bytes in a device's memory (Tier.DEVICE), or pinned for it (Tier.PINNED).
+
+    Args:
+        fields: by name, in files or arrays.
+        device: that gathers them.
+        tier: which of the two.
+        progress: whether to show a bar; None: if standard error is a terminal.
+
+    Raises:
+        MemorySpaceError: the bytes do not fit; the message has the figures.
+        DeviceError: they cannot be pinned.
+        ValueError: rows differ in length, or lie on a device already.
+    """
+    _check(fields)
+    plans = {name: _Plan.of(field) for name, field in fields.items()}
+    wanted = {name: plan.nbytes for name, plan in plans.items()}
+    check_fits(wanted, device if tier is Tier.DEVICE else torch.device("cpu"))
+    where = str(device) if tier is Tier.DEVICE else f"pinned for {device}"
+    try:
+        with byte_bar(where, sum(wanted.values()), progress) as shown:
+            made = {name: plan.carried_out(device, tier, shown) for name, plan in plans.items()}
+    except DeviceError:
+        raise
+    except RuntimeError as error:
+        raise_in_words(error, "bringing a dataset", device)
+    return made
+
+
+def _check(fields: Mapping[str, Field]) -> None:
+    ragged = [name for name, field in fields.items() if isinstance(field, RaggedField)]
+    if ragged:
+        raise ValueError(
+            f"rows of {', '.join(map(repr, ragged))} differ in length, and are not gathered on a device: leave them "
+            "out by as_tuple(...), or keep the dataset in files and give the loader device="
+        )
+    if (there := resident_device(fields)) is not None:
+        raise ValueError(f"the dataset lies on {there} already; bring the one that it was made of")
+
+
+class _Plan:
+    """What is to be loaded of a field, before anything is.
+
+    Attributes:
+        frames: the field of what is stored.
+        rows: which of them are wanted.
+        index: what the field's rows are of those.
+    """
+
+    def __init__(self, frames: Field, rows: Numbers | range, index: FrameIndex, field: Field) -> None:
+        self.frames, self.rows, self.index, self.field = frames, rows, index, field
+
+    @classmethod
+    def of(cls, field: Field) -> _Plan:
+        frames, index = frames_of(field)
+        return cls(frames, *index.compact(frames.rows), field)
+
+    @property
+    def nbytes(self) -> int:
+        return len(self.rows) * self.frames.row_bytes
+
+    def carried_out(self, device: torch.device, tier: Tier, shown: Bar) -> Field:
+        if tier is Tier.PINNED:
+            return self._pinned(device, shown)
+        table = torch.empty((len(self.rows), self.frames.row_bytes), dtype=torch.uint8, device=device)
+        fill(table, self.frames, self.rows, shown)
+        column = ResidentColumn(table, self.index)
+        return ResidentField(self.field.dtype, self.field.shape, column, digest=self.field.digest)
+
+    def _pinned(self, device: torch.device, shown: Bar) -> Field:
+        memory = PinnedMemory(len(self.rows), self.frames.row_bytes, device)
+        fill(memory.table, self.frames, self.rows, shown)
+        memory.pin()
+        return PinnedField.of(self.field, memory, self.index)
+
+
+def check_fits(wanted: Mapping[str, int], device: torch.device) -> None:
+    """Raise MemorySpaceError, with figures, if so many bytes by field do not fit into the memory of a device."""
+    need = sum(wanted.values())
+    if device.type == "cpu":
+        memory = budget.memory()
+        total, free = memory.usable, memory.free
+    else:
+        found = gpu_memory(device)
+        if found is None:
+            return
+        total, free = found.total, found.available
+    if need > free:
+        raise MemorySpaceError(does_not_fit(wanted, str(device), total, free), need=need, free=free)
+
+
+def does_not_fit(wanted: Mapping[str, int], device: str, total: int, free: int) -> str:
+    """Return the message for bytes by field that do not fit into a device's memory."""
+    by_field = ", ".join(f"{name} {format_size(nbytes)}" for name, nbytes in wanted.items())
+    return (
+        f"{format_size(sum(wanted.values()))} of rows ({by_field}) do not fit on {device}: {format_size(free)} of "
+        f"{format_size(total)} are available. Bring a part (ds.select(rows), ds.as_tuple(...)), or keep the dataset "
+        "in files and give the loader device=, which streams it"
+    )
+
+
+CHUNK_BYTES = 64 << 20
+"""Bytes of a chunk; three are in memory at a time, one of which is on its way."""
+
+_AHEAD = 2  # chunks that are gathered while one is copied
+
+
+def fill(table: torch.Tensor, field: Field, rows: Numbers | range, shown: Bar) -> None:
+    """Copy some rows of a field into a table, in their order.
+
+    Args:
+        table: uint8 (rows, bytes of a row), contiguous, on any device.
+        field: in files or arrays.
+        rows: row numbers; rising ones are read fastest.
+        shown: counts the bytes.
+
+    Raises:
+        ShardReadError: a file cannot be read any more.
+        RuntimeError: the device has no memory left for a chunk, or a tensor's memory was moved away.
+    """
+    if not table.numel():
+        return
+    begin = 0
+    for chunk in _chunks(field, rows):
+        end = begin + len(chunk)
+        table[begin:end].copy_(chunk.reshape(len(chunk), -1).view(torch.uint8))
+        shown.update(chunk.nbytes)
+        begin = end
+
+
+def _chunks(field: Field, rows: Numbers | range) -> Iterator[torch.Tensor]:
+    source = GatherSpec({0: field}, Only(), {})
+    source.check_in_place()
+    most = max(1, min(len(rows), CHUNK_BYTES // field.row_bytes))
+    unpack = source.unpacker()
+    pipeline = _core.Pipeline(
+        source.pipeline_fields(),
+        batch_rows=most,
+        slot_rows=most,
+        drop_last=False,
+        depth=_AHEAD,
+        threads=budget.local_threads(),
+        read_blocks=reads_blocks(source, len(rows)),
+        direct=reads_directly(source, len(rows), None),
+    )
+    begins = range(0, len(rows), most)
+    try:
+        for number in range(len(begins) + _AHEAD):
+            if number < len(begins):
+                pipeline.push(np.asarray(rows[begins[number] : begins[number] + most], dtype=np.int64))
+            if number >= _AHEAD:
+                yield unpack(pipeline.next())
+    finally:
+        pipeline.close()

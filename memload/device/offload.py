@@ -1,0 +1,210 @@
+"""memload.offload: a frozen module that lives in RAM, and on a device only while it is needed.
+
+prefetch()   memory of the loop's stream; copies begin in a stream of their own
+with         the loop's stream waits for them; the module has its weights on the device
+end          the module has its own weights again, in RAM; the memory is the loop's
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Sequence
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import nn
+
+from memload.device.devices import device_of, raise_in_words
+from memload.device.interface import Interface
+from memload.device.layerwise import SLOTS, Turns
+from memload.device.torch_interface import TorchInterface
+from memload.device.weights import Division, Unit, check_frozen, held_by, layers_of, nbytes_of, units_of
+from memload.sizes import format_size
+
+M = TypeVar("M", bound=nn.Module)
+
+
+def offload(
+    module: M, device: torch.device | str | int | None = None, *, layerwise: bool | Sequence[nn.Module] = False
+) -> Offloaded[M]:
+    """Return a frozen module that lives in pinned RAM, and on a GPU only within ``with``.
+
+    For a teacher, a perceptual loss or an encoder whose weights are to leave the GPU to the model that is trained. What
+    it computes is what it computes there otherwise, bit for bit. Weights come in a stream of their own:
+    ``prefetch()``, called before other work is put on the GPU, lets them come during that work.
+
+    Args:
+        module: all of its parameters are frozen (``requires_grad_(False)``). Its weights are moved to pinned RAM when
+            this is called. Tied weights stay tied; buffers that it writes to come back.
+        device: the GPU; default: the current one. Without a GPU the module stays where it is, and ``with`` does
+            nothing; a warning says so once.
+        layerwise: layers have their weights on the GPU one after the other, each while it computes, and the next one's
+            arrive meanwhile: for modules larger than the GPU's memory. True: the elements of ModuleList, ModuleDict and
+            Sequential, and what lies beside these; or a list of submodules. Weights of no layer, and those that
+            several share, are there all the time. Without gradients only.
+
+    Raises:
+        ValueError: a parameter is to be trained; a layer is not in the module.
+        TypeError: it is no module, or has tensors that cannot be moved so: sparse, quantised, or of a class of their
+            own.
+        DeviceError: the GPU cannot be used from this process.
+
+    Example:
+        >>> import memload, torch
+        >>> teacher = torch.nn.Linear(8, 2).eval().requires_grad_(False)
+        >>> teacher = memload.offload(teacher, "cuda" if torch.cuda.is_available() else "cpu")
+        >>> for _ in range(2):
+        ...     teacher.prefetch()
+        ...     with teacher as module, torch.no_grad():
+        ...         logits = module(torch.zeros(3, 8, device=teacher.device))
+        >>> logits.shape
+        torch.Size([3, 2])
+    """
+    if not isinstance(module, nn.Module):
+        raise TypeError(f"offload takes a torch.nn.Module, got {type(module).__name__}")
+    target = _target(device)
+    interface = None if target.type == "cpu" else TorchInterface(target.index)  # whose stream of copies is its own
+    return Offloaded(module, interface, layerwise)
+
+
+def _target(device: torch.device | str | int | None) -> torch.device:
+    wanted = device_of("cpu") if device == "cpu" else torch.device("cuda" if device is None else device)
+    if wanted.type == "cuda" and not torch.cuda.is_available():
+        _warn_of_no_gpu()
+        return torch.device("cpu")
+    if wanted.type not in ("cpu", "cuda"):
+        raise ValueError(f"offload serves CUDA devices, got {device!r}")
+    return device_of(wanted)
+
+
+@functools.cache
+def _warn_of_no_gpu() -> None:
+    warnings.warn(
+        "memload.offload: torch finds no CUDA device, so modules stay where they are, and `with` does nothing",
+        RuntimeWarning,
+        stacklevel=4,
+    )
+
+
+class Offloaded(Generic[M]):
+    """A module in RAM that is on a device within ``with``, as `offload` returns it; for one thread at a time.
+
+    Attributes:
+        module: the module. Outside of ``with`` its weights are on the CPU, and pinned.
+        device: where it computes within ``with``.
+    """
+
+    def __init__(self, module: M, interface: Interface | None, layerwise: bool | Sequence[nn.Module]) -> None:
+        self.module, self._interface = module, interface
+        division = Division.of(module, layers_of(module) if layerwise is True else list(layerwise or ()))
+        check_frozen(module)
+        self._resident: list[Unit] = []
+        self._turns: Turns | None = None
+        self._depth = 0
+        self._coming: _Coming | None = None
+        if interface is None:
+            self.device = torch.device("cpu")
+            return
+        self.device = interface.device
+        try:
+            self._resident = units_of(division.always, interface)
+            units = {layer: Unit(held, interface) for layer, held in division.by_layer.items()}
+        except RuntimeError as error:
+            raise_in_words(error, f"pinning {format_size(self.nbytes)} of weights", self.device)
+        self._turns = Turns(units, interface, interface.copies) if units else None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the weights in RAM; torch's pinned allocator rounds each run of up to 1 GiB up to a power of two."""
+        return nbytes_of(held_by(self.module))
+
+    @property
+    def device_nbytes(self) -> int:
+        """Bytes that they take on the device within ``with``: all, or layer by layer those of the two largest slots."""
+        slots = 0 if self._turns is None else SLOTS * self._turns.slot_bytes
+        return sum(unit.nbytes for unit in self._resident) + slots
+
+    def prefetch(self) -> None:
+        """Start copying the weights to the device, so that they are there when ``with`` begins; returns at once.
+
+        The copy runs after the work that was queued in the current stream before this call, and beside the work that is
+        queued after it. Layer by layer, only the first layers are copied. Their memory is taken from now until the next
+        ``with`` ends.
+        """
+        if self._interface is not None and self._coming is None:
+            try:
+                self._coming = _Coming(self._interface, self._resident, self._turns)
+            except RuntimeError as error:
+                raise_in_words(error, f"bringing {format_size(self.device_nbytes)} of weights", self.device)
+
+    def __enter__(self) -> M:
+        if self._interface is not None and self._depth == 0:
+            check_frozen(self.module)
+            self.prefetch()
+            assert self._coming is not None
+            self._coming.begin()
+        self._depth += 1
+        return self.module
+
+    def __exit__(self, *raised: object) -> None:
+        self._depth -= 1
+        if self._coming is not None and self._depth == 0:
+            coming, self._coming = self._coming, None
+            coming.end()
+
+    def __repr__(self) -> str:
+        name = type(self.module).__name__
+        if self._interface is None:
+            return f"memload.offload({name}): without a GPU; the module stays where it is"
+        how = "layer by layer" if self._turns is not None else "as a whole"
+        return (
+            f"memload.offload({name}): {format_size(self.nbytes)} in pinned RAM; within `with` "
+            f"{format_size(self.device_nbytes)} on {self.device}, {how}"
+        )
+
+
+class _Coming:
+    """The weights on their way to the device, or there, from the first copy to the end of ``with``.
+
+    Their memory is of the stream that the loop is in: when it is given back, the next thing in that stream has it.
+    """
+
+    def __init__(self, interface: Interface, resident: Sequence[Unit], turns: Turns | None) -> None:
+        self._interface, self._resident, self._turns = interface, resident, turns
+        self._home, self._arrived = interface.current(), None
+        self._memory = [interface.empty(unit.nbytes, self._home) for unit in resident]
+        interface.wait(interface.copies, interface.record(self._home))  # which may be at work in that memory
+        for unit, memory in zip(resident, self._memory, strict=True):
+            unit.copy(memory, interface.copies)
+        self._arrived = interface.record(interface.copies)
+        if turns is not None:
+            turns.prepare(self._home)
+
+    def begin(self) -> None:
+        """Make the current stream wait for the weights, and put them into the module."""
+        self._interface.wait(self._interface.current(), self._arrived)
+        for unit, memory in zip(self._resident, self._memory, strict=True):
+            unit.arrive(memory)
+        if self._turns is not None:
+            self._turns.begin()
+
+    def end(self) -> None:
+        """Restore the module's own weights, and free the device memory to its stream."""
+        stream = self._interface.current()
+        for unit in self._resident:
+            unit.leave(stream)
+        self._give_back(stream)
+
+    def _give_back(self, stream: Any) -> None:
+        memory, self._memory = self._memory, []
+        if self._turns is not None:
+            memory += self._turns.end(stream)
+        if stream != self._home:
+            for one in memory:
+                self._interface.hold(one, stream)
+
+    def __del__(self) -> None:
+        if getattr(self, "_memory", None) and self._arrived is not None:  # nobody came for it
+            self._interface.wait(self._home, self._arrived)
+            self._give_back(self._home)

@@ -1,0 +1,236 @@
+"""Rows in RAM that a GPU reads by itself: one run of memory, known to the native threads and to the device alike.
+
+    memory (huge pages, registered with the driver)
+      |- storage: native threads gather rows of it, for the ring and for loops on the CPU
+      `- seen by the device: a tensor on the GPU whose bytes lie here; its kernels read them across the bus
+
+It has not run on a GPU yet.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.dlpack import from_dlpack
+
+from memload._core import Column, Storage, Windows, withheld
+from memload.columns.fields import Field, MemoryOwner
+from memload.device.cuda_module import cuda_module
+from memload.device.frames import FrameIndex, Numbers, frames_of
+from memload.device.resident import ResidentColumn, ResidentField
+from memload.errors import DeviceError
+from memload.sizes import format_size
+
+
+class PinnedMemory:
+    """Memory for a table of rows: uint8 (rows, row_bytes).
+
+    Processes that are forked do not have it: the kernel would copy all of it for them, since a device reads it.
+
+    Args:
+        rows, row_bytes: of the table.
+        device: that is to read it; a CPU reads any memory, and nothing is pinned for it.
+
+    Attributes:
+        table: the rows, as a CPU tensor.
+        storage: the rows, as native threads read them.
+    """
+
+    def __init__(self, rows: int, row_bytes: int, device: torch.device) -> None:
+        nbytes = rows * row_bytes
+        self.device = device
+        self.table = from_dlpack(withheld(nbytes)).view(rows, row_bytes)
+        self.storage = Storage.borrow(self.table, self.table.data_ptr(), nbytes, "pinned memory")
+        self._process = os.getpid()
+        self._read: dict[int, torch.cuda.Event] = {}  # the last of each stream
+
+    def check_here(self) -> None:
+        """Raise DeviceError in a process that was forked."""
+        if os.getpid() != self._process:
+            raise DeviceError(
+                f"rows in RAM that is pinned for {self.device} belong to the process that brought them, and this one "
+                "was forked from it: let it read the dataset in files (memload.FastLoader needs no worker processes), "
+                "or call memload.to_device in it"
+            )
+
+    def pin(self) -> None:
+        """Let the device read it. Once it is filled: touching pages is what takes the driver long.
+
+        Raises:
+            DeviceError: the driver refuses to pin so much.
+        """
+        if self.device.type != "cuda" or not self.table.numel():
+            return
+        runtime, address, nbytes = torch.cuda.cudart(), self.table.data_ptr(), self.table.nbytes  # type: ignore[no-untyped-call]
+        with torch.cuda.device(self.device):
+            status = runtime.cudaHostRegister(address, nbytes, 0)
+        if int(status) != 0:
+            self._forget_error()
+            raise DeviceError(
+                f"{format_size(nbytes)} of RAM could not be pinned for {self.device} (cudaHostRegister: {status}). A "
+                'container\'s memory limit or `ulimit -l` may forbid it: give tier="device" if it fits there, or keep '
+                "the dataset in files"
+            )
+        weakref.finalize(self, _unpin, self.device, self.table, self._read, os.getpid()).atexit = False
+
+    def _forget_error(self) -> None:
+        """Take the error of a call that failed off CUDA's record, which torch's next kernel would report as its own."""
+        with contextlib.suppress(RuntimeError):
+            torch.zeros(1, device=self.device)
+
+    def was_read(self) -> None:
+        """Keep this pinned until the device's current stream has finished what is queued in it now."""
+        if self.device.type != "cuda":
+            return
+        stream = torch.cuda.current_stream(self.device)
+        event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+        event.record(stream)
+        self._read[stream.cuda_stream] = event
+
+    def seen(self) -> torch.Tensor | None:
+        """Return the table as a tensor of the device, which keeps this alive.
+
+        None where torch makes no such tensor, or the device reads the memory at another address than the CPU.
+        """
+        if self.device.type != "cuda" or not self.table.numel():
+            return self.table
+        address = self.table.data_ptr()
+        try:
+            if _address_there(address, self.device) != address:
+                return None
+            seen = torch.as_tensor(_AsCuda(self), device=self.device)
+        except (RuntimeError, TypeError, ValueError):
+            return None
+        return seen if seen.data_ptr() == address else None  # else it is a copy
+
+
+def _address_there(address: int, device: torch.device) -> int:
+    """Where a device reads memory that is registered with the driver: not on all systems where the CPU does."""
+    try:
+        module = cuda_module()
+    except ImportError:
+        return address  # torch cannot tell
+    return int(module.mapped_address(address, device.index))
+
+
+class _AsCuda:
+    """What torch makes a CUDA tensor of, at the same address; the tensor keeps it alive."""
+
+    def __init__(self, memory: PinnedMemory) -> None:
+        self._memory = memory
+        shape, address = tuple(memory.table.shape), memory.table.data_ptr()
+        self.__cuda_array_interface__ = {"shape": shape, "typestr": "|u1", "data": (address, False), "version": 3}
+
+
+def _unpin(device: torch.device, table: torch.Tensor, read: Mapping[int, torch.cuda.Event], process: int) -> None:
+    """Unpin the memory once no stream reads it any more; in a forked child it is not pinned, and nothing is done."""
+    if os.getpid() != process:
+        return
+    with contextlib.suppress(RuntimeError):  # a kernel of the loop's own has failed, and nothing works any more
+        for event in read.values():
+            event.synchronize()
+        with torch.cuda.device(device):
+            torch.cuda.cudart().cudaHostUnregister(table.data_ptr())  # type: ignore[no-untyped-call]
+
+
+@dataclass(frozen=True, eq=False)
+class SeenColumn(ResidentColumn):
+    """Rows in such memory, as the device sees them.
+
+    Args:
+        memory: where they lie.
+    """
+
+    memory: PinnedMemory | None = None
+
+    def was_read(self) -> None:
+        """Keep the memory pinned until the device's current stream has finished what is queued in it now."""
+        if self.memory is not None:
+            self.memory.was_read()
+
+
+@dataclass(frozen=True, eq=False)
+class _PinnedOwner(MemoryOwner):
+    """Such memory, which every field that reads it keeps, and finds only in its own process."""
+
+    memory: PinnedMemory
+
+    guarded = False
+
+    def check(self) -> None:
+        """Raise DeviceError in a process that was forked."""
+        self.memory.check_here()
+
+
+@dataclass(frozen=True)
+class PinnedField(Field):
+    """A field in such memory. To the CPU it is a field in RAM; `resident_fields` gives it to the device.
+
+    Args:
+        memory: where the rows of its column lie.
+    """
+
+    memory: PinnedMemory | None = None
+
+    @classmethod
+    def of(cls, field: Field, memory: PinnedMemory, index: FrameIndex) -> PinnedField:
+        """Return a field like this one whose frames lie in pinned memory."""
+        rows, row_bytes = memory.table.shape
+        stored = Column(row_bytes, [(memory.storage, 0, rows, row_bytes)])
+        owners = (_PinnedOwner("pinned memory", memory.table, None, memory),)
+        return cls(field.dtype, field.shape, _indexed(stored, index), owners, field.digest, memory=memory)
+
+
+def _indexed(stored: Column, index: FrameIndex) -> Column | Windows:
+    """The rows of an index into stored frames, as native threads read them."""
+    frames = stored if index.places is None else stored.select(index.places)
+    if index.steps is None:
+        return frames if isinstance(index.begins, range) else frames.select(index.begins)
+    first = max(0, -min(index.steps))
+    after = frames.rows - max(0, max(index.steps))
+    every = Windows(frames, list(index.steps), [(first, after - first, 1)])
+    return every.select(np.asarray(index.begins) - first)
+
+
+def resident_fields(fields: Mapping[Any, Field], device: torch.device) -> dict[Any, Field] | None:
+    """Return fields in memory that is pinned for a device as fields that it gathers; None if not all are such."""
+    found: dict[Any, Field] = {}
+    for key, field in fields.items():
+        resident = _resident(field) if isinstance(field, PinnedField) else None
+        if resident is None or resident.device != device:
+            return None
+        found[key] = resident
+    return found
+
+
+def _resident(field: PinnedField) -> ResidentField | None:
+    """The field as its device sees it; None if it does not, or some of its rows lie elsewhere."""
+    memory = field.memory
+    frames, index = frames_of(field)
+    if memory is None or not isinstance(frames.column, Column) or frames.row_bytes != memory.table.shape[1]:
+        return None
+    numbers, seen = _numbers(frames.column, memory), memory.seen()
+    if numbers is None or seen is None:
+        return None
+    if not isinstance(numbers, range):
+        index = index.into(numbers)
+    return ResidentField(field.dtype, field.shape, SeenColumn(seen, index, memory=memory), digest=field.digest)
+
+
+def _numbers(column: Column, memory: PinnedMemory) -> Numbers | range | None:
+    """Which rows of the memory the stored rows of a column are; a range: all of them, as they lie."""
+    row_bytes, parts = column.row_bytes, []
+    for storage, offset, rows, stride in column.segments:
+        if storage is not memory.storage or offset % max(1, row_bytes) or (stride != row_bytes and rows > 1):
+            return None
+        parts.append(offset // max(1, row_bytes) + np.arange(rows))
+    if len(parts) == 1 and len(parts[0]) == len(memory.table):
+        return range(len(memory.table))
+    return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)

@@ -1,0 +1,180 @@
+"""From a batch on the CPU to one on the device that the loop may use: staging, casts and transforms, handing over.
+
+CPU tensors -> pinned -> copies -> work (casts, transforms) -> event -> the loop's own stream
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from memload.device.devices import raise_in_words
+from memload.device.interface import Interface
+from memload.errors import DeviceError
+from memload.nested import all_tensors_of, map_tensors, tensors_of
+from memload.tensors import is_dense
+
+# Tensors below this size share one copy: to ask for one costs as much as to copy so much.
+_SMALL = 1 << 20
+_ALIGN = 64
+
+# How many batches the loop may have been handed whose use the device has not come to. A loop that is further ahead of
+# its device gains nothing, and each such batch has memory of its own.
+AHEAD_OF_DEVICE = 2
+
+
+class Placer:
+    """Puts the batches of one pass onto a device. For one thread at a time.
+
+    Attributes:
+        copied_bytes: bytes that went to the device through here.
+    """
+
+    def __init__(self, interface: Interface) -> None:
+        self.interface = interface
+        self.copied_bytes = 0
+        self._handed: deque[Any] = deque()  # an event of the loop's stream for each batch before the last
+        self._warned = self._in_loop = False
+
+    def place(self, batch: Any) -> Any:
+        """Return a batch like this one whose tensors are on the device once the stream `work` comes to them.
+
+        Containers are gone into. Objects that hold tensors and have a method ``to`` are moved by it; others stay.
+        """
+        interface, found = self.interface, tensors_of(batch)
+        plain = [_plain(tensor) and not interface.is_there(tensor) for tensor in found]
+        copied = iter(self._copied_all([tensor for tensor, own in zip(found, plain, strict=True) if own]))
+        if any(plain):
+            interface.wait(interface.work, interface.record(interface.copies))
+        self._in_loop = False
+        placed = iter([next(copied) if own else self._elsewhere(x) for x, own in zip(found, plain, strict=True)])
+        made = map_tensors(batch, lambda _: next(placed), self._moved_object)
+        if self._in_loop:
+            interface.wait(interface.work, interface.record(interface.current()))
+        return made
+
+    def launch(self, fn: Callable[..., Any], *args: Any) -> Any:
+        """Return what a function makes of a batch on the device, in the stream `work`."""
+        return self.interface.launch(self.interface.work, fn, *args)
+
+    def hand_over(self, batch: Any) -> Any:
+        """Return a batch of which `work` makes the last, for the stream in which the loop works now."""
+        interface = self.interface
+        loop = interface.current()
+        interface.wait(loop, interface.record(interface.work))
+        for tensor in _one_of_each_memory(all_tensors_of(batch)):
+            if interface.is_there(tensor):
+                interface.hold(tensor, loop)
+        return batch
+
+    @contextlib.contextmanager
+    def in_words(self) -> Iterator[None]:
+        """Raise errors of the device with what they mean, as `memload.device.devices.raise_in_words` does."""
+        try:
+            yield
+        except DeviceError:
+            raise
+        except RuntimeError as error:
+            raise_in_words(error, "handing out a batch", self.interface.device)
+
+    def pace(self) -> None:
+        """Wait until the device is not far behind the loop, which is done with the last batch as far as it is told."""
+        self._handed.append(self.interface.record(self.interface.current()))
+        while len(self._handed) > AHEAD_OF_DEVICE:
+            self.interface.synchronise(self._handed.popleft())
+
+    def _copied_all(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        small = [number for number, tensor in enumerate(tensors) if tensor.nbytes < _SMALL]
+        packed = self._copied([tensors[number] for number in small]) if small else []
+        done = dict(zip(small, packed, strict=True))
+        return [done[n] if n in done else self._copied([tensor])[0] for n, tensor in enumerate(tensors)]
+
+    def _copied(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Copies on the device, by one copy, in memory that they share."""
+        interface = self.interface
+        flat = [_flat(tensor) for tensor in tensors]
+        places, nbytes = _places(flat)
+        alone = flat[0] if len(flat) == 1 and interface.is_pinned(flat[0]) else None
+        staged = interface.pinned(max(1, nbytes)) if alone is None else alone
+        if alone is None:
+            for at, one in zip(places, flat, strict=True):
+                staged[at : at + len(one)].copy_(one)
+        memory = interface.empty(max(1, nbytes), interface.copies)
+        if nbytes:
+            interface.copy(memory[:nbytes], staged[:nbytes], interface.copies)
+        interface.hold(memory, interface.work)
+        self.copied_bytes += nbytes
+        return [_formed(memory[at : at + len(one)], like) for at, one, like in zip(places, flat, tensors, strict=True)]
+
+    def _elsewhere(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor that is on the device, or is not bytes in CPU memory: such are moved in the loop's stream."""
+        self._in_loop = True
+        if self.interface.is_there(tensor):
+            self._warn()
+            self.interface.hold(tensor, self.interface.work)
+            return tensor
+        return tensor.to(self.interface.device)
+
+    def _moved_object(self, value: Any) -> Any:
+        """Of what is neither tensor nor container: moved by its own method, in the loop's stream."""
+        if not callable(getattr(value, "to", None)) or isinstance(value, type):
+            return value
+        self._in_loop = True
+        return value.to(self.interface.device)
+
+    def _warn(self) -> None:
+        if self._warned:
+            return
+        self._warned = True
+        warnings.warn(
+            f"batches have tensors that are on {self.interface.device} already, and are passed on as they are: what "
+            "makes them there works between the loop's own kernels, and cannot be copied ahead or in other processes; "
+            "let the dataset return CPU tensors",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+
+def _plain(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is bytes in CPU memory and nothing else."""
+    return (
+        tensor.device.type == "cpu"
+        and tensor.layout == torch.strided
+        and not tensor.requires_grad
+        and not tensor.is_quantized
+        and type(tensor) is torch.Tensor
+    )
+
+
+def _flat(tensor: torch.Tensor) -> torch.Tensor:
+    """The bytes of a tensor in the order of its memory, if it is dense, else of its elements."""
+    plain = tensor.resolve_conj().resolve_neg()
+    dense = plain if is_dense(plain) else plain.contiguous()
+    return dense.as_strided((dense.numel(),), (1,)).view(torch.uint8)
+
+
+def _formed(flat: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """These bytes as a tensor of its own to autograd, as `Tensor.to` would form it."""
+    strides = like.stride() if is_dense(like) else torch.empty(like.shape, device="meta").stride()
+    return flat.view(like.dtype).as_strided(like.shape, strides).data
+
+
+def _places(flat: Sequence[torch.Tensor]) -> tuple[list[int], int]:
+    places, end = [], 0
+    for one in flat:
+        places.append(-(-end // _ALIGN) * _ALIGN)
+        end = places[-1] + len(one)
+    return places, end
+
+
+def _one_of_each_memory(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    return list({tensor.untyped_storage().data_ptr(): tensor for tensor in tensors if _has_storage(tensor)}.values())
+
+
+def _has_storage(tensor: torch.Tensor) -> bool:
+    return tensor.layout == torch.strided and tensor.numel() > 0

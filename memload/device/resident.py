@@ -1,0 +1,241 @@
+"""Fields whose bytes lie in one tensor: in a GPU's memory, or in RAM for a device that gathers by itself.
+
+row numbers -> numbers of frames, to the device -> one kernel: gather + cast, where there is one -> rows
+               frames.py                           gathering.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from memload.casts.rule import Cast
+from memload.columns.fields import Field
+from memload.columns.numbers import begins_of
+from memload.device.casting import cast_on_device
+from memload.device.frames import FrameIndex, Numbers
+from memload.device.gathering import expand_windows, gather_rows, steps_on
+from memload.engine.cast_batches import Casting
+from memload.engine.gather_spec import GatherSpec
+from memload.engine.transforms.seeding import PassSeed
+
+_WORDS = (torch.int64, torch.int32, torch.int16, torch.uint8)
+
+
+@dataclass(frozen=True, eq=False)
+class ResidentColumn:
+    """Rows that are gathered out of a table where it lies. Immutable; what is selected shares the table.
+
+    Args:
+        table: uint8 (frames, bytes of a frame), contiguous, on any device.
+        index: which frames each row is made of.
+    """
+
+    table: torch.Tensor
+    index: FrameIndex
+
+    storages: Sequence[Any] = ()
+    """The files and arrays that rows are read from: none."""
+
+    @property
+    def rows(self) -> int:
+        """How many rows there are."""
+        return self.index.rows
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row."""
+        return self.table.shape[1] * (1 if self.index.steps is None else len(self.index.steps))
+
+    @property
+    def selection_bytes(self) -> int:
+        """Bytes that say which rows there are, in this machine's memory."""
+        return self.index.nbytes
+
+    def select(self, rows: NDArray[np.int64]) -> ResidentColumn:
+        """Return these rows, in this order."""
+        return replace(self, index=self.index.select(rows))
+
+    def windows(self, steps: Sequence[int], runs: Sequence[tuple[int, int, int]]) -> ResidentColumn:
+        """Return windows of these rows; see `memload.columns.windows`.
+
+        Raises:
+            ValueError: the rows are windows already.
+        """
+        if self.index.steps is not None:
+            raise ValueError(
+                "it is windows already, which are not cut into windows again where they lie on a device: cut them both "
+                "times in files or arrays, then bring them by memload.to_device"
+            )
+        return replace(self, index=self.index.windows(begins_of(runs), steps))
+
+    @staticmethod
+    def concat(columns: Sequence[ResidentColumn]) -> ResidentColumn:
+        """Return all rows of the first, then of the second, and so on.
+
+        Raises:
+            ValueError: they do not lie in one table.
+        """
+        first = columns[0]
+        if any(one.table is not first.table or not _alike(one.index, first.index) for one in columns):
+            raise ValueError(
+                "rows that were brought to a device at different times lie in different tables there, of which no "
+                "batch is gathered: join the datasets first, then bring the whole of them by memload.to_device"
+            )
+        return replace(first, index=first.index.joined(one.index for one in columns[1:]))
+
+    def gathered(self, rows: NDArray[np.int64]) -> torch.Tensor:
+        """Return a fresh copy of these rows on the table's device: uint8 (rows, row_bytes)."""
+        frame_bytes = self.table.shape[1]
+        if not len(rows) or not self.row_bytes:
+            return self.table.new_empty((len(rows), self.row_bytes))
+        word = next(word for word in _WORDS if frame_bytes % word.itemsize == 0)
+        numbers = on_device(self.index.numbers(rows).reshape(-1), self.table.device)
+        found = self.table.view(word).index_select(0, numbers)
+        self.was_read()
+        return found.view(torch.uint8).view(len(rows), self.row_bytes)
+
+    def was_read(self) -> None:
+        """Keep the table until the device's current stream has finished what is queued in it now."""
+        if self.table.device.type == "cuda":
+            self.table.record_stream(torch.cuda.current_stream(self.table.device))
+
+    def gather(self, rows: NDArray[np.int64], address: int, nbytes: int) -> None:
+        """Copy rows to this machine's memory, one after the other, as columns of files do."""
+        into = torch.frombuffer(_memory_at(address, nbytes), dtype=torch.uint8)
+        into.copy_(self.gathered(rows).view(-1))
+
+
+def _alike(one: FrameIndex, other: FrameIndex) -> bool:
+    return one.steps == other.steps and one.places is other.places
+
+
+def _memory_at(address: int, nbytes: int) -> Any:
+    import ctypes
+
+    return (ctypes.c_uint8 * nbytes).from_address(address)
+
+
+def on_device(numbers: NDArray[np.int64], device: torch.device) -> torch.Tensor:
+    """Return numbers as a tensor there, without waiting for what the device does meanwhile."""
+    here = torch.from_numpy(np.ascontiguousarray(numbers))
+    if device.type == "cpu":
+        return here
+    return here.pin_memory().to(device, non_blocking=True)  # torch keeps the pinned copy until the device has it
+
+
+@dataclass(frozen=True)
+class ResidentField(Field):
+    """A field whose rows are gathered where they lie, and come as tensors of that device."""
+
+    resident = True
+
+    column: ResidentColumn  # type: ignore[assignment]  # answers like the native columns, and is read by its own code
+
+    @property
+    def device(self) -> torch.device:
+        """Where the rows lie."""
+        return self.column.table.device
+
+    def gather(self, rows: NDArray[np.int64]) -> torch.Tensor:
+        """Return a fresh tensor (len(rows), *shape) with a copy of these rows, on their device."""
+        found = self.column.gathered(rows)
+        return found.view(self.dtype).view(len(rows), *self.shape) if found.numel() else self._empty(len(rows))
+
+    def _empty(self, rows: int) -> torch.Tensor:
+        return torch.empty((rows, *self.shape), dtype=self.dtype, device=self.device)
+
+    def recipe(self) -> NoReturn:
+        """Refuse what would make this field in another process."""
+        raise TypeError(
+            f"a dataset in the memory of {self.device} cannot be sent to another process or copied: open the data and "
+            "call memload.to_device there"
+        )
+
+
+def resident_device(fields: Mapping[Any, Field]) -> torch.device | None:
+    """Return the device on which all of these fields lie; None if they are read from files or arrays.
+
+    Raises:
+        ValueError: some lie there, and others elsewhere.
+    """
+    places = {key: field.device if isinstance(field, ResidentField) else None for key, field in fields.items()}
+    if len(set(places.values())) > 1:
+        listed = ", ".join(f"{key!r}: {place or 'files or arrays'}" for key, place in places.items())
+        raise ValueError(
+            f"the fields of a dataset must all lie on one device, or all in files and arrays, got {listed}. Put them "
+            "side by side first, then bring them by memload.to_device"
+        )
+    return next(iter(places.values()), None)
+
+
+_FUSED = (torch.uint8, torch.int8, torch.int16, torch.float16, torch.float32)
+
+
+def rows_on_device(
+    field: ResidentField, rows: Numbers, cast: Cast | None = None, seeds: Sequence[int] | None = None
+) -> torch.Tensor:
+    """Return a fresh tensor (len(rows), *shape) of these rows on their device, after the cast.
+
+    Args:
+        field: where they lie.
+        rows: int64.
+        cast: what becomes of them; None: nothing.
+        seeds: where the cast draws, one for each row.
+
+    Raises:
+        IndexError: a row is not there.
+    """
+    made = None
+    if cast is not None and type(cast) is Cast and field.dtype in _FUSED and len(rows) and field.row_bytes:
+        made = _by_one_kernel(field, rows, cast, seeds)
+    if made is not None:
+        field.column.was_read()
+        return made
+    made = field.gather(rows)
+    return made if cast is None else cast_on_device(made, cast, seeds=seeds)
+
+
+def _by_one_kernel(field: ResidentField, rows: Numbers, cast: Cast, seeds: Sequence[int] | None) -> torch.Tensor | None:
+    table, index = field.column.table, field.column.index
+    stored = table.view(field.dtype)
+    if index.steps is None:
+        numbers = on_device(index.numbers(rows), table.device)
+        return gather_rows(stored.view(-1, *field.shape), numbers, cast, seeds=seeds)
+    if index.places is not None or cast.places:
+        return None
+    begins, steps = on_device(index.begin(rows), table.device), steps_on(index.steps, table.device)
+    return expand_windows(stored.view(-1, *field.shape[1:]), begins, steps, cast)
+
+
+def batch_maker(source: GatherSpec) -> Callable[..., Any]:
+    """Return the function that makes the batch of some rows, as default_collate would shape it.
+
+    Its second argument is what the randomness of the pass follows from; without it, a number drawn from torch's default
+    generator.
+    """
+    late = source.late_casts or {}
+    fields = [(field, (source.casts.get(key), late.get(key))) for key, field in source.fields.items()]
+    layout = source.layout
+
+    def make(rows: NDArray[np.int64], seed: PassSeed | None = None) -> Any:
+        casting = Casting(seed, rows)
+        return layout.build(_made(field, rows, casts, casting) for field, casts in fields)
+
+    return make
+
+
+def _made(field: Any, rows: NDArray[np.int64], casts: tuple[Cast | None, ...], casting: Casting) -> torch.Tensor:
+    """Rows of a field after its casts, the first of which is done while they are gathered."""
+    wanted = [cast for cast in casts if cast is not None]
+    if not wanted:
+        return rows_on_device(field, rows)
+    x = rows_on_device(field, rows, wanted[0], casting.seeds(wanted[0], len(rows)))
+    for cast in wanted[1:]:
+        x = cast_on_device(x, cast, seeds=casting.seeds(cast, len(x)))
+    return x

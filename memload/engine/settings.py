@@ -1,0 +1,290 @@
+"""What the native engine sets a pass to: sizes of batches, threads, depth, and whether memory holds the slots."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch.utils.data import BatchSampler
+
+from memload import _core
+from memload.columns.ragged_fields import holds_ragged
+from memload.engine.cold import reads_blocks, reads_directly
+from memload.engine.gather_spec import GatherSpec, PipelineField
+from memload.engine.gatherer import Gatherer
+from memload.engine.mutation_guards import MutationGuard
+from memload.engine.request import MOST, Arrival, Destination, EngineOptions, PassRequest
+from memload.engine.transforms.transform_pipeline import TransformPipeline
+from memload.memory.budget import local_threads, process_is_limited
+from memload.memory.guards import check_memory
+from memload.sampling.batch_streams import MOST_ROWS, batches_known
+from memload.sampling.draws import Indices
+from memload.sizes import format_size
+
+# Batches gathered ahead: two measured as fast as six, one being filled while one waits. Batches of some 100 KB are
+# gathered faster than a thread wakes up, so of these there are more, up to so many bytes in all.
+_LEAST_DEPTH, _MOST_DEPTH, _AHEAD_BYTES = 2, 8, 2 << 20
+_MOST_TRANSFORMING = 8  # threads, where the user does not say: each holds a batch, and all share Python's lock
+_STOCK_PREFETCH_FACTOR = 2  # what torch sets where the user gives none
+_BLOCK = 1 << 16  # rows whose lengths are looked up at once
+_LARGE = 1 << 30  # bytes of slots from which on it is asked what is free, unless this process is limited
+
+
+@dataclass(frozen=True)
+class PassSettings:
+    """What one pass is set to, worked out once from the request.
+
+    Attributes:
+        source: the dataset as the engine reads it.
+        fields: what the pipeline gathers of it.
+        batch_rows: rows of a full batch.
+        slot_rows: rows that a slot is made for: those of the largest batch as far as it is known beforehand. A batch
+            sampler of an unknown kind may give larger ones; slots then grow to the largest seen.
+        planned_rows: rows of the pass, 0 if its sampler does not say.
+        drop_last: whether a last batch of fewer rows is left out.
+        depth: batches gathered ahead, those that threads transform included.
+        threads: threads that gather.
+        transform_pipeline: the transforms and late casts of a gathered batch; None: the loop gets it as it is.
+        transform_threads: threads that apply them, 0 if there are none.
+        options: further settings of the engine.
+        destination: where batches go.
+        pins: whether batches are gathered into pinned memory of torch's allocator.
+        joined: whether it is that of one source of several, whose room is judged together.
+    """
+
+    source: GatherSpec
+    fields: list[PipelineField]
+    batch_rows: int
+    slot_rows: int
+    planned_rows: int
+    drop_last: bool
+    depth: int
+    threads: int
+    transform_pipeline: TransformPipeline | None
+    transform_threads: int
+    options: EngineOptions
+    destination: Destination
+    pins: bool = False
+    joined: bool = False
+
+    @classmethod
+    def of(cls, request: PassRequest, source: GatherSpec) -> PassSettings:
+        """Work the settings out."""
+        sizes, options, destination = BatchSizes.of(request.batches, source), request.options, request.destination
+        fields = source.pipeline_fields()
+        slot = _core.Pipeline.ring_bytes(fields, sizes.slot_rows, depth=1) // 2
+        transform = None if destination.transforms else request.transform
+        threads, transform_pipeline = (
+            _threads(request),
+            None if source.raw else TransformPipeline.of(source, transform),
+        )
+        transforming = (options.transform_threads or min(threads, _MOST_TRANSFORMING)) if transform_pipeline else 0
+        return cls(
+            source,
+            fields,
+            sizes.batch_rows,
+            sizes.slot_rows,
+            sizes.planned_rows,
+            bool(getattr(request.batches, "drop_last", False)),
+            min(_depth(request, slot), request.most_ahead or MOST) + transforming,
+            threads,
+            transform_pipeline,
+            transforming,
+            options,
+            destination,
+            pins=transform_pipeline is None and destination.pins,
+        )
+
+    @property
+    def ring_bytes(self) -> int:
+        """Bytes of the slots, one per batch ahead and one for the loop, of their row numbers, and to decode in."""
+        slots = _core.Pipeline.ring_bytes(self.fields, self.slot_rows, self.depth, self.threads)
+        if self.pins:
+            slots = (self.depth + 1) * self.destination.slot_bytes(slots // (self.depth + 1))
+        late = 0 if self.source.raw else self.source.late_row_bytes
+        numbers = (self.depth + 1) * self.slot_rows * (8 + late)
+        return slots + numbers + sum(field.index_bytes for field in self.source.fields.values())
+
+    @property
+    def slot_bytes(self) -> int:
+        """Bytes of a slot."""
+        return _core.Pipeline.ring_bytes(self.fields, self.slot_rows, depth=1) // 2
+
+    @property
+    def guards(self) -> Sequence[MutationGuard]:
+        """What detects changes of the data during the pass."""
+        return self.source.guards
+
+    @property
+    def layers(self) -> PassSettings:
+        """The settings of the layers around what gathers: these."""
+        return self
+
+    def pipeline(self, reuse: _core.Pipeline | None, **where: Any) -> _core.Pipeline:
+        """Return a pipeline for one pass, on the slots of an earlier one if given; `where`: its further arguments."""
+        options = self.options
+        if reuse is None and not self.pins and not self.joined:
+            check_room(self.source, self.slot_bytes, self.depth, -(-self.planned_rows // self.batch_rows))
+        return _core.Pipeline(
+            self.fields,
+            batch_rows=self.batch_rows,
+            slot_rows=self.slot_rows,
+            drop_last=self.drop_last,
+            depth=self.depth,
+            threads=self.threads,
+            read_blocks=reads_blocks(self.source, self.planned_rows),
+            direct=reads_directly(self.source, self.planned_rows, options.direct),
+            isa=options.isa or "",
+            streaming=options.streaming,
+            reuse=reuse,
+            **where,
+        )
+
+    def gatherer(self, arrival: Arrival, kept: Gatherer | None) -> Gatherer:
+        """Return what gathers the batches of one pass, on the slots of an earlier one if given."""
+        return arrival.gatherer(self, kept)
+
+
+def _depth(request: PassRequest, slot_bytes: int) -> int:
+    if request.options.depth is not None:
+        return request.options.depth
+    if request.prefetch_factor and (request.depth_given or request.prefetch_factor != _STOCK_PREFETCH_FACTOR):
+        return min(operator.index(request.prefetch_factor), MOST)
+    return min(max(_LEAST_DEPTH, _AHEAD_BYTES // slot_bytes), _MOST_DEPTH)
+
+
+def _threads(request: PassRequest) -> int:
+    if request.options.threads is not None:
+        return request.options.threads
+    if request.num_workers:
+        return min(operator.index(request.num_workers), MOST)
+    return local_threads()
+
+
+@dataclass(frozen=True)
+class BatchSizes:
+    """Sizes of the batches of one pass.
+
+    Attributes:
+        batch_rows: rows of a full batch; of the largest, where they differ and are known.
+        slot_rows: rows that a slot is made for. Where rows differ in length it is made for so many of the longest.
+        planned_rows: rows of the pass, 0 if its sampler does not say.
+    """
+
+    batch_rows: int
+    slot_rows: int
+    planned_rows: int
+
+    @classmethod
+    def of(cls, sampler: Any, source: GatherSpec) -> BatchSizes:
+        """Work the sizes out for a batch sampler, or for what is taken for one."""
+        if batches_known(sampler):
+            largest = sampler.largest
+            return cls(largest, _enough_rows(sampler, source, largest), sampler.rows)
+        if type(sampler) is BatchSampler:
+            rows, planned = min(_batch_rows(sampler), MOST_ROWS), _length(sampler.sampler)
+            return cls(rows, max(1, min(rows, planned or source.rows)), planned or _length(sampler) * rows)
+        rows = _batch_rows(sampler)
+        return cls(rows, rows, _length(sampler) * rows)
+
+
+def _length(sized: Any) -> int:
+    try:
+        return len(sized)
+    except Exception:  # samplers need not have a length, and whoever asks for it gets their own error
+        return 0
+
+
+def _batch_rows(batch_sampler: Any) -> int:
+    if isinstance(batch_sampler, list | tuple):
+        return max(1, *map(_length, batch_sampler)) if batch_sampler else 1
+    rows = getattr(batch_sampler, "batch_size", None)
+    return rows if isinstance(rows, int) and rows > 0 else 1
+
+
+def _enough_rows(sampler: Any, source: GatherSpec, largest: int) -> int:
+    """So many rows that a slot for the longest of them takes any of the batches, to a factor of two.
+
+    A batch of many rows has short ones, if it is filled by length: one of as many long rows never comes.
+    """
+    fields = source.pipeline_fields()
+    ragged = any(isinstance(column, _core.Ragged) for column, *_ in fields)
+    if not ragged or source.rows < len(sampler.costs) or not len(sampler):
+        return largest
+    rows, bounds = sampler.planned()
+    most = sum(_bytes_of_batches(field, rows, bounds) for field in fields).max(initial=0)
+    enough = 1
+    while enough < largest and _core.Pipeline.ring_bytes(fields, enough, depth=1) // 2 < most:
+        enough *= 2
+    return min(enough, largest)
+
+
+def _bytes_of_batches(field: PipelineField, rows: Indices, bounds: Indices) -> Any:
+    """Bytes that the field takes in each batch, of the rows between its two bounds: float64 (batches,)."""
+    column, _, _, bits, shape, _ = field
+    item, counts = bits // 8 * math.prod(shape), bounds[:, 1] - bounds[:, 0]
+    if not isinstance(column, _core.Ragged):
+        return counts * float(item)
+    parts = [column.lengths(rows[at : at + _BLOCK]) for at in range(0, len(rows), _BLOCK)]
+    lengths = np.concatenate([*parts, np.zeros(1, dtype=np.int64)])  # one more, so that every bound is a place in it
+    combined = np.maximum if column.pads else np.add
+    items = combined.reduceat(lengths, bounds.reshape(-1))[::2] * (counts if column.pads else column.planes)
+    return items * float(item) + 8.0 * (counts + 1)
+
+
+def check_room(source: GatherSpec, slot_bytes: int, depth: int, batches: int) -> None:
+    """Raise MemorySpaceError if this process cannot take the slots of a pass: each will be filled by a batch.
+
+    Args:
+        source: what is gathered; slots of rows that differ in length are seldom full, and not judged.
+        slot_bytes: bytes of a slot.
+        depth: batches gathered ahead, beside that of the loop.
+        batches: of the pass; 0: not known.
+    """
+    slots = min(depth + 1, batches or depth + 1)
+    if not holds_ragged(source.fields):
+        _check(slots * slot_bytes, slots)
+
+
+def check_joined_room(
+    sources: Sequence[GatherSpec], slot_rows: int, depth: int, batches: int, *, in_order: bool
+) -> None:
+    """Raise MemorySpaceError if this process cannot take the slots of a pass over several sources together.
+
+    Args:
+        sources: each has slots of its own, which take memory as rows come.
+        slot_rows: rows of the largest batch.
+        depth: batches gathered ahead, beside that of the loop.
+        batches: of the pass; 0: not known.
+        in_order: whether batches are wholly of one source after the other. If not, each source is taken to have its
+            share of every batch, which is the least that it comes to.
+    """
+    slots = min(depth + 1, batches or depth + 1)
+    if in_order:
+        each = [min(slots * slot_rows, source.rows) for source in sources]
+    else:
+        rows = max(1, sum(source.rows for source in sources))
+        each = [slots * slot_rows * source.rows // rows for source in sources]
+    room = (count * _slot_bytes(source, slot_rows) // slot_rows for count, source in zip(each, sources, strict=True))
+    _check(sum(room), slots)
+
+
+def _slot_bytes(source: GatherSpec, slot_rows: int) -> int:
+    """Bytes of a slot; 0 where rows differ in length."""
+    if holds_ragged(source.fields):
+        return 0
+    return _core.Pipeline.ring_bytes(source.pipeline_fields(), slot_rows, depth=1) // 2
+
+
+def _check(need: int, slots: int) -> None:
+    if need < _LARGE and not process_is_limited():
+        return
+    check_memory(
+        need,
+        f"the loop's batch with those gathered ahead, {slots} of {format_size(need // slots)},",
+        "give a smaller batch_size=, or depth=1 for fewer batches ahead; memload.plan says beforehand what fits",
+    )

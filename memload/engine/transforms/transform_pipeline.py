@@ -1,0 +1,220 @@
+"""What users do to samples and batches: the transform_pipeline, and its use behind the stock machinery."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from memload.casts.rule import Cast
+from memload.columns.ragged_samples import Forms
+from memload.engine.cast_batches import Casting, cast_batch
+from memload.engine.collating import CutBatch, FieldSlots, collate_as_made
+from memload.engine.gather_spec import GatherSpec
+from memload.engine.gatherer import BatchResult
+from memload.engine.iterators import AroundBatches
+from memload.engine.transforms.captured import warn_of_seeding
+from memload.engine.transforms.seeding import Drawing, PassSeed, Randomness
+from memload.sampling.draws import Indices
+
+
+def checked_transform(transform: Any) -> Callable[..., Any] | None:
+    """Return the ``batch_transform=`` of a loader. Raises TypeError if it cannot be called."""
+    if transform is not None and not callable(transform):
+        raise TypeError(f"batch_transform= takes a function of one batch, got {type(transform).__name__}")
+    if transform is not None:
+        warn_of_seeding(transform, "batch_transform=")
+    found: Callable[..., Any] | None = transform
+    return found
+
+
+@dataclass(frozen=True)
+class TransformPipeline:
+    """What becomes of a gathered batch.
+
+    Attributes:
+        maps: functions of one sample, applied one after the other; none: the batch stays whole.
+        casts: casts of a batch made of mapped samples, and of images that are cropped or flipped, or that the gather
+            does not lay out; others are done while gathering.
+        transform: a function of the batch that comes last.
+        names: of the fields of a batch that was gathered, in order.
+        forms: of those of its fields, by key, whose rows differ in length.
+    """
+
+    maps: tuple[Drawing, ...]
+    casts: Mapping[Any, Cast]
+    transform: Drawing | None
+    names: tuple[Any, ...] = ()
+    forms: Forms = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, source: GatherSpec, transform: Callable[..., Any] | None) -> TransformPipeline | None:
+        """Return what is to be done to the batches of a source; None: nothing."""
+        if not source.maps and not source.late_casts and transform is None:
+            return None
+        last = None if transform is None else Drawing(transform)
+        names = () if source.maps else tuple(source.fields)
+        return cls(tuple(map(Drawing, source.maps)), source.late_casts or {}, last, names, source.forms)
+
+    def apply(
+        self,
+        batch: Any,
+        rows: Indices,
+        seed: PassSeed,
+        random: Randomness,
+        slots: FieldSlots,
+        unwanted: Callable[[], bool] = lambda: False,
+    ) -> Any:
+        """Return what the loop gets for a gathered batch.
+
+        Args:
+            batch: as it was gathered.
+            rows: of the batch.
+            seed: what the randomness of the pass follows from.
+            random: of the thread that calls this.
+            slots: lend memory for what is collated.
+            unwanted: asked before each sample whether nobody wants the batch any more; then `UnwantedError` is raised.
+        """
+        if self.maps:
+            cut = CutBatch(batch, self.forms)
+            cut.samples = _while_wanted(cut.samples, unwanted)
+            batch = collate_as_made(self._maker(cut, rows, seed, random), len(rows), slots, cut)
+        if self.casts:
+            # Fields of mapped samples have the numbers from 0 on.
+            memory = lambda number, nbytes: slots.take(-1 - number, nbytes)  # noqa: E731
+            casting = Casting(seed, rows, memory, batched=True)
+            batch = cast_batch(batch, self.casts, self.names, casting=casting)
+        if self.transform is None:
+            return batch
+        random.begin(seed.of_batch, rows)
+        with random:
+            return self.transform(batch)
+
+    def _maker(self, cut: CutBatch, rows: Indices, seed: PassSeed, random: Randomness) -> Callable[[int], list[Any]]:
+        """Return the function that makes the next so many samples."""
+        numbers, fns = iter(rows.tolist()), [fn.bound_to(random) for fn in self.maps]
+        plain = self.is_plain and not _may_be_large(cut)  # what is large is made in memory that is used again
+        if plain and not any(fn.wants for fn in self.maps):
+            (fn,) = fns if len(fns) == 1 else (_one_after_the_other(fns),)
+            return lambda count: [fn(sample) for sample in itertools.islice(cut.samples, count)]
+        if plain and [fn.wants for fn in self.maps] == [("rng",)]:  # nothing else can draw, nor need it be told
+            draw, rng, seed_of = self.maps[0].fn, random.rng_seeded, seed.of_row
+            return lambda count: [
+                draw(sample, rng=rng(seed_of(row)))
+                for row, sample in zip(itertools.islice(numbers, count), cut.samples, strict=False)
+            ]
+
+        def make(count: int) -> list[Any]:
+            made = []
+            with contextlib.nullcontext() if plain else random:  # and not while samples are collated
+                for row, sample in zip(itertools.islice(numbers, count), cut.samples, strict=False):
+                    random.begin(seed.of_row, row)
+                    for fn in fns:
+                        sample = fn(sample)
+                    made.append(sample)
+            return made
+
+        return make
+
+    @functools.cached_property
+    def is_plain(self) -> bool:
+        """Whether nobody need look at the torch functions that are called for samples, a microsecond each."""
+        from memload.engine.transforms.random_free import cannot_draw
+
+        return all(cannot_draw(fn.fn) for fn in self.maps)
+
+
+class UnwantedError(Exception):
+    """A batch was given up, amid its samples, since its pass was closed."""
+
+
+def _while_wanted(samples: Iterable[Any], unwanted: Callable[[], bool]) -> Iterator[Any]:
+    for sample in samples:
+        if unwanted():
+            raise UnwantedError
+        yield sample
+
+
+def _may_be_large(cut: CutBatch) -> bool:
+    """Whether what is made of a sample may be."""
+    widest = torch.float64.itemsize
+    from memload.engine.transforms.buffer_reuse import LEAST_REUSED
+
+    return any(field.numel() * widest >= LEAST_REUSED * len(field) > 0 for field in cut.fields.values())
+
+
+def _one_after_the_other(fns: Sequence[Callable[[Any], Any]]) -> Callable[[Any], Any]:
+    def all_of_them(sample: Any) -> Any:
+        for fn in fns:
+            sample = fn(sample)
+        return sample
+
+    return all_of_them
+
+
+def samples_here(dataset: Any, indices: Any, seed: PassSeed, batch: Indices | int) -> Any:
+    """Return what a dataset gives for the indices of a batch, with randomness as in the pass that they belong to.
+
+    Args:
+        dataset: is asked as a stock loader would ask it.
+        indices: of the batch.
+        seed: what the randomness of the pass follows from.
+        batch: its rows, or where they are not known its number.
+    """
+    random = Randomness()
+    with random:
+        if getattr(dataset, "__getitems__", None):
+            random.begin(seed.of_batch, batch)
+            return dataset.__getitems__(indices)
+        return [_sample_here(dataset, index, seed, random) for index in indices]
+
+
+def _sample_here(dataset: Any, index: Any, seed: PassSeed, random: Randomness) -> Any:
+    random.begin(lambda: seed.of_row(int(index) % len(dataset)))
+    return dataset[index]
+
+
+def transformed_here(transform: Callable[..., Any], batch: Any, seed: PassSeed, rows: Indices | int) -> Any:
+    """Return a transformed batch, made by the thread that asks; its randomness follows from its rows, or its number."""
+    random = Randomness()
+    random.begin(seed.of_batch, rows)
+    try:
+        with torch.no_grad(), random:
+            return Drawing(transform)(batch)
+    except StopIteration as error:
+        return BatchResult(error=error).result()
+
+
+class TransformedBatches(AroundBatches):
+    """The batches of the stock machinery, each transformed when the loop asks for it.
+
+    Args:
+        batches: an iterator with a length.
+        transform: the function of a batch.
+        seed: what the randomness of the pass follows from, and with it the number of the batch.
+        number: of the first of these batches, counted from the beginning of the pass.
+        finish: what is done to what the function returned, such as to pin it; None: nothing.
+    """
+
+    def __init__(
+        self,
+        batches: Any,
+        transform: Callable[..., Any],
+        seed: PassSeed,
+        number: int,
+        *,
+        finish: Callable[[Any], Any] | None = None,
+    ) -> None:
+        super().__init__(batches)
+        self._transform, self._seed, self._number, self._finish = transform, seed, number, finish
+
+    def __next__(self) -> Any:
+        batch = next(self._batches)
+        number, self._number = self._number, self._number + 1
+        done = transformed_here(self._transform, batch, self._seed, number)
+        return done if self._finish is None else self._finish(done)

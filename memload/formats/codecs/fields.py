@@ -1,0 +1,89 @@
+"""Compressed fields in shards: their encoded blocks as one tensor of bytes, and where each begins as another.
+
+    | by size of their elements: plain fields, offsets, blocks: int64 (blocks + 1,) | NAME: uint8 (bytes,) | ... |
+
+Block k holds rows [k * codec.rows, (k + 1) * codec.rows) of the shard, the last one what is left. Of fields whose rows
+differ in length it holds items, and blocks begin anew with each run of items that a row has.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from memload._core import Storage, TileGrid
+from memload.errors import ShardFormatError
+from memload.formats.shards.index import AnySpec
+from memload.formats.shards.ragged_spec import RaggedSpec, blocks_name, offsets_name
+from memload.formats.shards.safetensors_header import TensorEntry
+
+
+def starts_name(name: str, field: AnySpec) -> str:
+    """Return the name of the tensor that says where the blocks of a compressed field begin."""
+    return blocks_name(name) if isinstance(field, RaggedSpec) else offsets_name(name)
+
+
+def read_starts(path: Path, name: str, field: AnySpec, tensors: Mapping[str, TensorEntry]) -> NDArray[np.int64]:
+    """Return where the blocks of a compressed field begin, and where the last one ends, in its tensor.
+
+    Raises:
+        ShardFormatError: they do not ascend from 0 to its end.
+    """
+    entry, data = tensors[starts_name(name, field)], tensors[name]
+    with path.open("rb") as file:
+        file.seek(entry.begin)
+        starts = np.frombuffer(file.read(entry.end - entry.begin), dtype="<i8").astype(np.int64)
+    if len(starts) != entry.shape[0] or starts[0] != 0 or starts[-1] != data.end - data.begin:
+        raise ShardFormatError(
+            f"{path}: field {name!r}: its blocks must lie from byte 0 to {data.end - data.begin}, but the offsets "
+            f"go from {starts[:1]} to {starts[-1:]}: the file is damaged; restore it, or write the set again"
+        )
+    back = np.flatnonzero(np.diff(starts) < 0)
+    if len(back):
+        raise ShardFormatError(
+            f"{path}: field {name!r}: block {back[0]} ends before it begins: the file is damaged; restore it, or write "
+            "the set again"
+        )
+    return starts
+
+
+def grids_of(
+    storage: Storage, path: Path, name: str, field: AnySpec, count: int, tensors: Mapping[str, TensorEntry]
+) -> list[TileGrid]:
+    """Return the rows of a compressed field in one shard, or the items of each run where rows differ in length.
+
+    Args:
+        storage: the shard.
+        path: of it.
+        name: of the field.
+        field: what it is.
+        count: rows, or items of a run.
+        tensors: of the shard.
+
+    Raises:
+        ShardFormatError: its blocks do not lie where they should.
+    """
+    starts = read_starts(path, name, field, tensors)
+    planes, shape = (field.planes, field.item_shape) if isinstance(field, RaggedSpec) else (1, field.shape)
+    per_plane = (len(starts) - 1) // planes
+    table = np.zeros((len(starts) - 1, 4), dtype=np.int64)  # storage, offset, bytes, filters left out
+    table[:, 1] = tensors[name].begin + starts[:-1]
+    table[:, 2] = np.diff(starts)
+    try:
+        return [
+            _grid(storage, field, math.prod(shape), count, table[plane * per_plane : (plane + 1) * per_plane])
+            for plane in range(planes)
+        ]
+    except ValueError as error:
+        raise ShardFormatError(f"{path}: field {name!r}: {error}") from error
+
+
+def _grid(storage: Storage, field: AnySpec, elements: int, count: int, table: NDArray[np.int64]) -> TileGrid:
+    codec, size = field.codec, field.dtype.itemsize
+    assert codec is not None
+    tile = [codec.rows or 1, elements]
+    return TileGrid(count, size, [elements], tile, [storage], table, codec.chain(size), cut=True)

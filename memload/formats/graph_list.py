@@ -1,0 +1,358 @@
+"""Files in which torch.save put a list of PyTorch Geometric's graphs, read some graphs at a time.
+
+The pickle of such a file holds the graphs without the values of their tensors, which lie in records beside it. It is
+read twice: first to see which of its objects are used again, since an unpickler keeps all that it has made; then graph
+by graph, of which each is forgotten once it was taken. Values are read when a graph is taken.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import pickle
+import pickletools
+import struct
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, ClassVar
+
+import torch
+
+from memload.errors import FormatError, first_line
+from memload.formats.torch_records import TorchRecords
+
+_LOOK = 1 << 12  # bytes at the beginning of a pickle that tell what it is of
+_WINDOW = 1 << 20  # bytes of a pickle that are looked at together
+_CONTAINERS = {"builtins.set", "builtins.frozenset", "builtins.dict", "builtins.list", "__builtin__.set"}
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """A tensor that a pickle refers to.
+
+    Attributes:
+        key: of its storage.
+        dtype, size, stride: of the tensor.
+        offset: of its first element in the storage, in elements.
+    """
+
+    key: str
+    dtype: torch.dtype
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+
+    def read(self, records: TorchRecords) -> torch.Tensor:
+        """Return the tensor, in memory of its own."""
+        if not math.prod(self.size):
+            return torch.empty(self.size, dtype=self.dtype, device="cpu")
+        span = sum((side - 1) * step for side, step in zip(self.size, self.stride, strict=True)) + 1
+        item = self.dtype.itemsize
+        raw = records.read(self.key, self.offset * item, span * item)
+        return torch.frombuffer(raw, dtype=self.dtype).as_strided(self.size, self.stride)
+
+
+def begins_with_graphs(path: Path) -> bool:
+    """Whether a file of torch.save holds a list whose first item is a graph of PyTorch Geometric.
+
+    Its pickle is the first record of the archive.
+    """
+    with path.open("rb") as file:
+        head = file.read(_LOOK)
+    if head[:4] != b"PK\3\4" or len(head) < 30:
+        return False
+    named, more = struct.unpack_from("<HH", head, 26)
+    return head[30 : 30 + named].endswith(b"/data.pkl") and _starts(head[30 + named + more :])
+
+
+def _starts(head: bytes) -> bool:
+    names: list[str] = []
+    try:
+        for op, argument, _ in pickletools.genops(head):
+            if op.name == "GLOBAL":
+                return names[:1] == ["EMPTY_LIST"] and str(argument).startswith("torch_geometric.data.")
+            if op.name not in ("PROTO", "FRAME"):
+                names.append(op.name)
+    except ValueError:  # cut short here
+        pass
+    return False
+
+
+def each_graph(path: Path, take: Callable[[Any], None], allowed: Iterable[str], *, trust: bool) -> int:
+    """Give the graphs of a file to a function, one by one, and return how many they were.
+
+    Args:
+        path: of the file.
+        take: gets each graph, with its tensors.
+        allowed: the classes that may be unpickled, by their full names, beside those of tensors and containers.
+        trust: unpickle any class.
+
+    Raises:
+        FormatError: it is no file of torch.save with a list, or damaged, or has a class that is not allowed.
+        ImportError: it holds classes of torch_geometric, which is not installed.
+    """
+    records = TorchRecords(path)
+    try:
+        with records.opened() as file:
+            uses = _uses(path, file)
+        with records.opened() as file:
+            reader = _Reader(path, file, records, uses, take, None if trust else frozenset(allowed))
+            return reader.read_all()
+    except _TakenError as error:
+        raise error.let_go() from None
+    finally:
+        records.close()
+
+
+def _uses(path: Path, file: BinaryIO) -> Counter[int]:
+    """How often each object of a pickle is used again, by its number."""
+    try:
+        scan = _Scan(file)
+        if scan.first() != "EMPTY_LIST":
+            raise FormatError(f"{path}: holds no list of graphs; memload.open_graphs reads what InMemoryDataset saves")
+        return scan.uses()
+    except (ValueError, KeyError, IndexError, OverflowError) as error:
+        if isinstance(error, FormatError):
+            raise
+        raise FormatError(f"{path}: not a sound file of torch.save: {first_line(error)}") from None
+
+
+class _Scan:
+    """Goes through the operations of a pickle, ten times as fast as `pickletools`, which says how long they are."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self._data, self._at = file, file.read(_WINDOW), 0
+
+    def first(self) -> str:
+        """Return the name of the first operation that makes something."""
+        names = (op.name for op, _, _ in pickletools.genops(self._data[:_LOOK]))
+        return next(name for name in names if name not in ("PROTO", "FRAME"))
+
+    def uses(self) -> Counter[int]:
+        """Return how often each object is fetched, by its number."""
+        found: Counter[int] = Counter()
+        while True:
+            if self._at + _WIDEST > len(self._data):
+                self._refill()
+            data, at = self._data, self._at
+            code = data[at]
+            size = _SIZES[code]
+            if code == _BINGET:
+                found[data[at + 1]] += 1
+            elif code == _LONG_BINGET:
+                found[int.from_bytes(data[at + 1 : at + 5], "little")] += 1
+            elif code == _STOP:
+                return found
+            if size >= 0:
+                self._at = at + 1 + size
+            elif size == pickletools.UP_TO_NEWLINE:
+                line = self._lines(2 if code in _PAIRS else 1)
+                if code == _GET:
+                    found[int(line)] += 1
+            else:
+                width = _WIDTHS[size]
+                self._at = at + 1 + width + int.from_bytes(data[at + 1 : at + 1 + width], "little")
+
+    def _lines(self, count: int) -> bytes:
+        """Go beyond so many lines; return the last."""
+        self._at += 1
+        line = b""
+        for _ in range(count):
+            end = self._data.find(b"\n", self._at)
+            if end < 0:
+                self._refill()
+                end = self._data.index(b"\n", self._at)
+            line, self._at = self._data[self._at : end], end + 1
+        return line
+
+    def _refill(self) -> None:
+        beyond = self._at - len(self._data)
+        if beyond > 0:
+            self._file.seek(beyond, os.SEEK_CUR)
+        self._data, self._at = self._data[self._at :] + self._file.read(_WINDOW), 0
+        if not self._data:
+            raise ValueError("its pickle is cut short")
+
+
+_SIZES = {ord(op.code): 0 if op.arg is None else op.arg.n for op in pickletools.opcodes}
+_WIDTHS = {
+    pickletools.TAKEN_FROM_ARGUMENT1: 1,
+    pickletools.TAKEN_FROM_ARGUMENT4: 4,
+    pickletools.TAKEN_FROM_ARGUMENT4U: 4,
+    pickletools.TAKEN_FROM_ARGUMENT8U: 8,
+}
+_PAIRS = {ord(op.code) for op in pickletools.opcodes if op.arg is pickletools.stringnl_noescape_pair}
+_BINGET, _LONG_BINGET, _GET, _STOP = (code[0] for code in (pickle.BINGET, pickle.LONG_BINGET, pickle.GET, pickle.STOP))
+_WIDEST = 9  # bytes of an operation without what it counts
+
+
+class _Memo(dict[int, Any]):
+    """The objects that an unpickler has made and that are used again, as long as they are."""
+
+    def __init__(self, uses: Counter[int]) -> None:
+        super().__init__()
+        self._uses, self._made = uses, 0
+
+    def __setitem__(self, number: int, value: Any) -> None:
+        self._made += 1
+        if self._uses[number]:
+            super().__setitem__(number, value)
+
+    def __getitem__(self, number: int) -> Any:
+        value = super().__getitem__(number)
+        self._uses[number] -= 1
+        if not self._uses[number]:
+            del self[number]
+        return value
+
+    def __len__(self) -> int:
+        return self._made  # the number that the next object gets
+
+
+class _Reader(pickle._Unpickler):
+    """Unpickles a list whose items are taken as they come. Python's own unpickler in C keeps them all.
+
+    Args:
+        path: of the file, for messages.
+        file: open at the pickle.
+        records: hold the values of tensors.
+        uses: how often each object is used again.
+        take: gets the items.
+        allowed: the names of classes; None: all.
+    """
+
+    dispatch: ClassVar[dict[int, Callable[[Any], None]]] = {**pickle._Unpickler.dispatch}
+    stack: list[Any]
+    metastack: list[list[Any]]
+    pop_mark: Callable[[], list[Any]]
+
+    def __init__(
+        self,
+        path: Path,
+        file: BinaryIO,
+        records: TorchRecords,
+        uses: Counter[int],
+        take: Callable[[Any], None],
+        allowed: frozenset[str] | None,
+    ) -> None:
+        super().__init__(file)
+        self._path, self._records, self._take, self._allowed = path, records, take, allowed
+        self.memo = _Memo(uses)
+        self._taken = 0
+
+    def read_all(self) -> int:
+        """Read the file; return how many items there were."""
+        try:
+            self.load()
+        except (FormatError, ImportError, MemoryError, _TakenError):
+            raise
+        except Exception as error:  # what a damaged pickle raises depends on the damage
+            raise FormatError(f"{self._path}: not a sound file of torch.save: {first_line(error)}") from error
+        return self._taken
+
+    def persistent_load(self, pid: Any) -> Any:
+        """Return what a tensor is rebuilt of: the dtype and the key of its storage."""
+        kind, storage, key, *_ = pid
+        if kind != "storage":
+            raise pickle.UnpicklingError(f"a persistent object of the kind {kind!r}")
+        return storage, str(key)
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Return what a pickle names, if it is allowed."""
+        full = f"{module}.{name}"
+        if full in _REBUILDS:
+            return _REBUILDS[full]
+        if module in ("torch", "torch.storage") and name in _STORAGES:
+            return _STORAGES[name]
+        if module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
+            return getattr(torch, name)
+        if full == "collections.OrderedDict":
+            return OrderedDict
+        if module == "torch._utils" or full == "torch.serialization._get_layout":
+            raise FormatError(f"{self._path}: holds tensors that are not plain ones ({name}): make them dense")
+        if self._allowed is not None and full not in self._allowed | _CONTAINERS:
+            raise FormatError(
+                f"{self._path}: holds {full}, whose unpickling may run any code; if you trust whoever wrote the file, "
+                "give trust=True"
+            )
+        try:
+            return super().find_class(module, name)
+        except ModuleNotFoundError as error:
+            raise ImportError(f"{self._path}: holds {full}, which is not installed ({error})") from error
+
+    def load_appends(self) -> None:
+        if len(self.metastack) == 1 and len(self.metastack[0]) == 1:
+            self._hand_over(self.pop_mark())
+        else:
+            pickle._Unpickler.dispatch[pickle.APPENDS[0]](self)  # type: ignore[arg-type]
+
+    def load_append(self) -> None:
+        if not self.metastack and len(self.stack) == 2:
+            self._hand_over([self.stack.pop()])
+        else:
+            pickle._Unpickler.dispatch[pickle.APPEND[0]](self)  # type: ignore[arg-type]
+
+    dispatch[pickle.APPENDS[0]] = load_appends
+    dispatch[pickle.APPEND[0]] = load_append
+
+    def _hand_over(self, items: list[Any]) -> None:
+        items.reverse()
+        while items:  # which must not hold the values of those that were taken
+            item = items.pop()
+            for store in getattr(item, "stores", ()):
+                for name, value in list(store.items()):
+                    if isinstance(value, StoredTensor):
+                        store[name] = value.read(self._records)
+            try:
+                self._take(item)
+            except Exception as error:
+                raise _TakenError from error
+            self._taken += 1
+
+
+class _TakenError(Exception):
+    """What a function raised that took a graph, and no fault of the file."""
+
+    def let_go(self) -> BaseException:
+        """Return its cause, and hold it no longer: an error raised amid this one holds this one."""
+        reason, self.__cause__, self.__context__ = self.__cause__, None, None
+        assert reason is not None
+        return reason
+
+
+def _tensor(storage: tuple[torch.dtype, str], offset: int, size: Any, stride: Any, *_: Any) -> StoredTensor:
+    return StoredTensor(storage[1], storage[0], tuple(size), tuple(stride), int(offset))
+
+
+def _typed(storage: tuple[Any, str], offset: int, size: Any, stride: Any, *more: Any) -> StoredTensor:
+    return _tensor((more[2], storage[1]), offset, size, stride)  # behind requires_grad and hooks
+
+
+def _parameter(tensor: StoredTensor, *_: Any) -> StoredTensor:
+    return tensor
+
+
+_STORAGES = {
+    "DoubleStorage": torch.float64,
+    "FloatStorage": torch.float32,
+    "HalfStorage": torch.float16,
+    "BFloat16Storage": torch.bfloat16,
+    "LongStorage": torch.int64,
+    "IntStorage": torch.int32,
+    "ShortStorage": torch.int16,
+    "CharStorage": torch.int8,
+    "ByteStorage": torch.uint8,
+    "BoolStorage": torch.bool,
+    "ComplexFloatStorage": torch.complex64,
+    "ComplexDoubleStorage": torch.complex128,
+    "UntypedStorage": torch.uint8,  # the tensor says which dtype it has
+}
+
+_REBUILDS: dict[str, Callable[..., StoredTensor]] = {
+    "torch._utils._rebuild_tensor": _tensor,
+    "torch._utils._rebuild_tensor_v2": _tensor,
+    "torch._utils._rebuild_tensor_v3": _typed,
+    "torch._utils._rebuild_parameter": _parameter,
+}

@@ -1,0 +1,100 @@
+"""Datasets of Hugging Face: where the rows of their columns lie, and what their torch format makes of them.
+
+The one place that knows what is private to the datasets library: `_indices`, the selection that `select`, `shuffle`
+and `train_test_split` leave.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from memload.columns.fields import Field
+from memload.errors import FormatError
+from memload.formats.members import Key
+
+
+def is_hugging_face(dataset: object) -> bool:
+    """Whether this is a `datasets.Dataset` itself, not of a subclass, which may answer differently."""
+    module = sys.modules.get("datasets")  # of somebody who has not imported it, there is none
+    return type(dataset) is getattr(module, "Dataset", ())
+
+
+def fields_of(dataset: Any, key: Key = None) -> dict[str, Field]:
+    """Return the columns of a `datasets.Dataset` as fields, with the dtypes that are stored.
+
+    Args:
+        dataset: whose Arrow buffers are read in place; its selection of rows is kept, its format is not applied.
+        key: the columns wanted; all if not given.
+
+    Raises:
+        FormatError: the rows of a column are not runs of bytes; the message names all such columns.
+        KeyError: `key` names a column that is not there.
+    """
+    from memload.formats.arrow_file import columns_as_fields
+
+    table = dataset.data.table
+    columns = {name: table.column(name).chunks or [_empty(table, name)] for name in table.column_names}
+    fields = columns_as_fields("the dataset", columns, key, None)
+    if dataset._indices is None:
+        return fields
+    rows = dataset._indices.column(0).to_numpy().astype(np.int64)
+    return {name: field.select(rows) for name, field in fields.items()}
+
+
+@dataclass(frozen=True)
+class TorchFormat:
+    """What `with_format("torch", ...)` makes of a column.
+
+    Attributes:
+        columns: those that are formatted; batches have no others.
+        dtype: of all of them, if the format states one.
+    """
+
+    columns: tuple[str, ...]
+    dtype: torch.dtype | None
+
+    def dtype_of(self, stored: torch.dtype) -> torch.dtype | None:
+        """Return what elements of a stored dtype become; None if torch would not take them."""
+        if stored == torch.uint64 or stored.is_complex:
+            return None
+        if self.dtype is not None:
+            return self.dtype
+        return torch.float32 if stored.is_floating_point else torch.int64
+
+
+def torch_format(dataset: Any) -> TorchFormat:
+    """Return the torch format of a dataset.
+
+    Raises:
+        FormatError: it has another format, or one whose batches memload does not make; the message says what to do.
+    """
+    stated = dataset.format
+    options = dict(stated["format_kwargs"])
+    dtype = options.pop("dtype", None)
+    if stated["type"] == "custom":
+        raise FormatError(
+            'its rows go through a function: give dataset.with_format("torch"), and the function as batch_transform='
+        )
+    if stated["type"] != "torch":
+        kind = "none" if stated["type"] is None else repr(stated["type"])
+        raise FormatError(f'its format is {kind}: give dataset.with_format("torch")')
+    if stated["output_all_columns"] and set(dataset.column_names) - set(stated["columns"]):
+        raise FormatError("output_all_columns adds columns that are no tensors: leave it out")
+    if options or not (dtype is None or isinstance(dtype, torch.dtype)):
+        raise FormatError(f"its torch format has the options {sorted(stated['format_kwargs'])}: dtype= alone is known")
+    columns = tuple(name for name in dataset.column_names if name in stated["columns"])
+    return TorchFormat(columns, dtype)
+
+
+def parts_of(dataset: Any) -> list[Any]:
+    """Return the objects that decide what a dataset answers: others take their place once it is changed."""
+    return [dataset.data, dataset._indices, dataset._format_type, dataset._format_columns, dataset._format_kwargs]
+
+
+def _empty(table: Any, name: str) -> Any:
+    return table.column(name).combine_chunks()

@@ -1,0 +1,131 @@
+"""Which file a run of memory is mapped from, so that a memmap is read as the file that it is.
+
+Read as a file, it travels to worker processes as a path, is asked for ahead of being read, and names itself in errors.
+"""
+
+from __future__ import annotations
+
+import bisect
+import ctypes
+import fcntl
+import itertools
+import os
+import re
+import stat
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+# address range, permissions, offset, device, inode, path; see proc_pid_maps(5)
+_LINE = re.compile(r"([0-9a-f]+)-([0-9a-f]+) (\S{4}) ([0-9a-f]+) ([0-9a-f]+):([0-9a-f]+) (\d+) +(/.*)")
+
+
+@dataclass(frozen=True)
+class Mapping:
+    """One line of /proc/self/maps that names a file.
+
+    Attributes:
+        begin, end: its addresses.
+        offset: of the byte of the file that lies at `begin`.
+        shows_file: whether its bytes are the file's if it was never writable: it is shared, or nobody can write to it.
+        shared: whether its bytes are the file's in any case: those of a private one may be changed ones.
+        path, device, inode: of the file, as it was mapped.
+    """
+
+    begin: int
+    end: int
+    offset: int
+    shows_file: bool
+    shared: bool
+    path: str
+    device: int
+    inode: int
+
+    def shows(self, path: Path) -> bool:
+        """Whether `path` leads to the file that is mapped: it is there, and was not replaced."""
+        try:
+            found = path.stat()
+        except OSError:
+            return False
+        return (found.st_dev, found.st_ino) == (self.device, self.inode) and stat.S_ISREG(found.st_mode)
+
+
+# struct procmap_query of linux/fs.h: size, flags, address, begin, end, permissions, page size, offset, inode; device;
+# bytes of the name and of a build id; where these are wanted
+_QUERY = struct.Struct("=9Q4I2Q")
+_PROCMAP_QUERY = 3 << 30 | _QUERY.size << 16 | ord("f") << 8 | 17  # _IOWR('f', 17, struct procmap_query)
+_WRITABLE, _SHARED = 2, 8
+_LONGEST = 4096
+
+
+def mapping_of(address: int) -> Mapping | None:
+    """Return the mapping of a file that holds this address; None if there is none."""
+    try:
+        return asked(address)
+    except OSError:  # a kernel before 6.11, which only has the list of all mappings
+        return listed(address)
+
+
+def asked(address: int) -> Mapping | None:
+    """Ask the kernel for the mapping of one address; OSError where it does not answer such questions."""
+    name = ctypes.create_string_buffer(_LONGEST)
+    query = bytearray(_QUERY.pack(_QUERY.size, 0, address, *[0] * 8, _LONGEST, 0, ctypes.addressof(name), 0))
+    with Path("/proc/self/maps").open("rb") as maps:
+        try:
+            fcntl.ioctl(maps, _PROCMAP_QUERY, query)
+        except FileNotFoundError:  # nothing is mapped there
+            return None
+    _, _, _, begin, end, permissions, _, offset, inode, major, minor, *_ = _QUERY.unpack(query)
+    path = os.fsdecode(name.value)
+    if not path.startswith("/"):
+        return None
+    shared = bool(permissions & _SHARED)
+    shows_file = shared or not permissions & _WRITABLE
+    return Mapping(begin, end, offset, shows_file, shared, path, os.makedev(major, minor), inode)
+
+
+def listed(address: int) -> Mapping | None:
+    """Find the mapping that contains an address in the list of all mappings."""
+    lines = Path("/proc/self/maps").read_bytes().split(b"\n")[:-1]  # thousands, in the order of their addresses
+    at = bisect.bisect_right(lines, address, key=lambda line: int(line.partition(b"-")[0], 16)) - 1
+    match = _LINE.fullmatch(os.fsdecode(lines[at]))
+    if match is None:
+        return None
+    begin, end, offset = (int(match[group], 16) for group in (1, 2, 4))
+    if not begin <= address < end:
+        return None
+    device = os.makedev(int(match[5], 16), int(match[6], 16))
+    shared = match[3][3] == "s"
+    return Mapping(begin, end, offset, shared or match[3][1] == "-", shared, match[8], device, int(match[7]))
+
+
+def written_bytes(mapping: Mapping) -> int | None:
+    """Return how many bytes lie in pages of a private mapping that were written to, and so are not the file's.
+
+    None if the kernel does not tell.
+    """
+    head = f"{mapping.begin:08x}-{mapping.end:08x} ".encode()
+    try:
+        with Path("/proc/self/smaps").open("rb") as lines:
+            own = itertools.dropwhile(lambda line: not line.startswith(head), lines)
+            sizes = itertools.takewhile(lambda line: not line.startswith(b"VmFlags:"), own)
+            found = {line.split()[0]: int(line.split()[1]) for line in itertools.islice(sizes, 1, None)}
+        return 1024 * (found[b"Anonymous:"] + found[b"Swap:"])
+    except (OSError, KeyError, ValueError):
+        return None
+
+
+def mapped_file(address: int, nbytes: int) -> tuple[str, int] | None:
+    """Return the path of the file whose bytes these are, and the offset of the first; None if there is none for sure.
+
+    Private mappings do not count if they are writable or were written to, since their bytes may differ from the file's;
+    nor do files that have been removed or replaced, or lie in /dev/shm, where they come and go with their users.
+    """
+    mapping = mapping_of(address)
+    if mapping is None or address + nbytes > mapping.end or not mapping.shows_file:
+        return None
+    if not mapping.shared and written_bytes(mapping) != 0:
+        return None
+    if mapping.path.startswith("/dev/shm/") or not mapping.shows(Path(mapping.path)):
+        return None
+    return mapping.path, mapping.offset + address - mapping.begin

@@ -1,0 +1,192 @@
+"""Paths as users give them: lists, patterns such as "betas_session*.hdf5", and what to say where nothing is there."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import glob
+import itertools
+import os
+import re
+from collections.abc import Iterable, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+PathLike = str | os.PathLike[str]
+
+IMAGES = (".jpg", ".jpeg", ".png")
+"""What the names of images end with that can be made into a set of shards."""
+
+_MOST_LOOKED_AT = 1000  # names of a folder
+_ARRAYS = (".npy", ".npz", ".safetensors", ".pt", ".h5", ".hdf5", ".arrow")
+_MOST_NAMED = 5
+_URL = re.compile("[A-Za-z][A-Za-z0-9+.-]+:/")  # one slash is what Path leaves of two
+
+
+def paths_of(path: PathLike | Iterable[PathLike]) -> list[Path]:
+    """Return the paths that are meant: each as it is, and one with *, ? or [ as all that match, sorted by name.
+
+    Numbers in names count as numbers, so that session2 comes before session10. What is itself there is no pattern.
+
+    Raises:
+        FileNotFoundError: nothing matches a pattern, or it is a URL.
+        ValueError: a list, or a path, is empty; or a name is not UTF-8.
+        TypeError: it is no path.
+    """
+    return [found for one in entries_of(path) for found in _matching(one)]
+
+
+def entries_of(path: PathLike | Iterable[PathLike]) -> list[Any]:
+    """Return the paths of a list, or the one that is given, as they are.
+
+    Raises:
+        ValueError: a list is empty.
+        TypeError: it is neither a path nor a list.
+    """
+    if isinstance(path, str | os.PathLike):
+        return [path]
+    if not isinstance(path, Iterable) or isinstance(path, bytes | Mapping) or hasattr(path, "dtype") or _open(path):
+        raise TypeError(f"expected a path, a pattern, or a list of these, got {_described(path)}")
+    if not (listed := list(path)):
+        raise ValueError("an empty list of paths; expected at least one")
+    return listed
+
+
+def _matching(path: PathLike) -> list[Path]:
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"expected a path, got {_described(path)}")
+    text = os.fspath(path)
+    if not text:
+        raise ValueError("an empty path; the folder that you are in is '.'")
+    check_utf8(text)
+    if Path(text).exists():
+        return [Path(text)]
+    if _URL.match(text):
+        raise FileNotFoundError(
+            f"{text}: a URL, and memload opens what is in the file system: download it, or mount what it is on"
+        )
+    if not glob.has_magic(text):
+        return [Path(text)]
+    found = [Path(match) for match in matching(text)]
+    if not found:
+        raise FileNotFoundError(f"{text}: no path matches this pattern{instead_of(Path(text))}")
+    return sorted(found, key=natural)
+
+
+def matching(pattern: str) -> list[str]:
+    """Return the paths that match a pattern with *, ? or [, in no order."""
+    return glob.glob(pattern, recursive=True)  # noqa: PTH207 - which takes absolute patterns
+
+
+def check_utf8(path: str) -> None:
+    """Raise ValueError for a path that has bytes which are no UTF-8: what maps files knows no other."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"{path!a}: not UTF-8; rename it, or make a link to it whose path is") from None
+
+
+def _described(given: Any) -> str:
+    """What was given in place of a path, and what takes that."""
+    if _open(given):
+        name = getattr(given, "filename", getattr(given, "name", None))
+        return f"an open file ({type(given).__name__}); give its path" + (
+            f", {name!r}" if isinstance(name, str) else ""
+        )
+    if _library(given) in ("h5py", "zarr"):
+        return f"a {type(given).__name__} of {_library(given)}; give the path of its file, and its name by key="
+    if isinstance(given, Mapping):
+        return f"a {type(given).__name__}; open each, and put them side by side: memload.zip(stim=..., robs=...)"
+    if hasattr(given, "dtype"):
+        return f"a {type(given).__name__}; memload.from_arrays(name=array) takes arrays that are in memory"
+    return repr(given)
+
+
+def _open(given: Any) -> bool:
+    """Whether this is an open file, which would be taken for a list of its lines."""
+    return hasattr(given, "fileno") or (_library(given) == "h5py" and hasattr(given, "filename"))
+
+
+def _library(given: Any) -> str:
+    return type(given).__module__.partition(".")[0]
+
+
+def nothing_at(path: Path) -> str:
+    """Return what to say of a path that is not there: where it was looked for, and what there is instead."""
+    if path.is_symlink():
+        return f"a link to {path.readlink()}, and there is nothing"
+    said = "there is nothing at this path"
+    if path.parts[:1] and path.parts[0].startswith("~"):
+        return f"{said}: ~ is for the shell; give Path(...).expanduser()"
+    if not path.is_absolute():
+        said += f", in the folder {Path.cwd()}"
+    there = next((folder for folder in path.parents if folder.exists()), Path())
+    if there.is_file():
+        return f"{said}: {there} is a file; what is inside of it is picked by key={str(path.relative_to(there))!r}"
+    if there != path.parent:
+        return f"{said}; {there} has no {path.relative_to(there).parts[0]!r}"
+    return said + _there(path.name, there)
+
+
+def instead_of(pattern: Path) -> str:
+    """What to say of a pattern that nothing matches: what there is in the folder before its first *, ? or [."""
+    parts = [*itertools.takewhile(lambda part: not glob.has_magic(part), pattern.parts)]
+    folder = Path(*parts)
+    if not folder.exists():
+        return f": {nothing_at(folder)}"
+    if not folder.is_dir():
+        return f"; {folder} is a file"
+    return _there(pattern.parts[len(parts)], folder)
+
+
+def _there(name: str, folder: Path) -> str:
+    """What a folder has in place of a name: similar ones, or some of those that there are."""
+    names = sorted(_names_in(folder), key=lambda one: natural(Path(one)))
+    alike = difflib.get_close_matches(name, names)
+    if alike:
+        return f"; similar names there: {', '.join(map(repr, alike))}"
+    if not names:
+        return "; that folder is empty"
+    more = f" and {len(names) - _MOST_NAMED:,} more" if len(names) > _MOST_NAMED else ""
+    return f"; that folder holds {', '.join(map(repr, names[:_MOST_NAMED]))}{more}"
+
+
+def what_a_folder_has(folder: Path, index: str) -> str:
+    """Return what to do with a folder that is no set of shards, by what is in it; a set has a file named `index`."""
+    names = sorted(_names_in(folder), key=lambda name: natural(Path(name)))
+    sets = [name for name in names if (folder / name / index).is_file()]
+    if sets:
+        return f"sets lie in it, each of which opens: {', '.join(map(repr, sets[:_MOST_NAMED]))}"
+    suffixes = {Path(name).suffix.lower() for name in names}
+    if suffixes.intersection(IMAGES):
+        return "it has images, of which `memload write --images DIR DST` makes a set"
+    one = next((suffix for suffix in _ARRAYS if suffix in suffixes), None)
+    if one:
+        return f"its files open one by one, or as one dataset by a pattern: memload.open({str(folder / f'*{one}')!r})"
+    what = "nothing in it is what memload opens" if names else "it is empty"
+    return f"{what}; memload.write makes a set, and a writer that was interrupted leaves none"
+
+
+def cut_short(path: Path) -> str:
+    """What to say of a zip file that begins as one but is none: its directory, which comes last, is not there."""
+    with path.open("rb") as file:
+        begins = file.read(4) == b"PK\x03\x04"
+    return (
+        "; it begins as one: it was cut short, as by a copy or a download that did not end: get it again"
+        if begins
+        else ""
+    )
+
+
+def _names_in(folder: Path) -> list[str]:
+    """Names in a folder, not of all where it has very many; none if it cannot be read."""
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        return [entry.name for entry in islice(entries, _MOST_LOOKED_AT)]
+    return []
+
+
+def natural(path: Path) -> list[tuple[int, str]]:
+    """Return what sorts paths as people count: digits by their value, everything else by its letters."""
+    parts = re.split(r"([0-9]+)", str(path))
+    return [(int(part), part) if k % 2 else (0, part) for k, part in enumerate(parts)]

@@ -1,0 +1,35 @@
+"""A file of bare rows, one after the other, whose dtype and shape the caller states."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from memload._core import Column, Storage
+from memload.columns.fields import Field, check_size, describe, row_nbytes
+from memload.errors import FormatError
+
+
+def open_raw(path: Path, name: str, dtype: torch.dtype, shape: tuple[int, ...], offset: int) -> dict[str, Field]:
+    """Return the rows that follow the first `offset` bytes of `path` as the one field `name`.
+
+    Raises:
+        FormatError: what follows `offset` is not a whole number of rows.
+        ValueError: a row has no bytes, so that they cannot be counted, or 2^63 or more.
+    """
+    check_size(dtype, shape)
+    row_bytes = row_nbytes(dtype, shape)
+    if row_bytes == 0:
+        raise ValueError(f"a row of {describe(dtype, shape)} has no bytes, so the rows of {path} cannot be counted")
+    size = path.stat().st_size
+    if offset > size:
+        raise FormatError(f"{path}: the file has {size} bytes, so nothing begins at offset {offset}")
+    rows, rest = divmod(size - offset, row_bytes)
+    if rest:
+        raise FormatError(
+            f"{path}: {size - offset} bytes from offset {offset} on are {rows} rows of {describe(dtype, shape)} "
+            f"({row_bytes} bytes each) and {rest} bytes more; check dtype, shape (of one row) and offset"
+        )
+    storage = Storage.map_file(str(path.absolute()))
+    return {name: Field(dtype, shape, Column(row_bytes, [(storage, offset, rows, row_bytes)]))}

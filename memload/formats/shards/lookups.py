@@ -1,0 +1,68 @@
+"""Sets whose rows are looked up: what many rows share is stored once, in the outer set; the rows are a set inside it.
+
+NAME/index.json, NAME/shard-*.safetensors     the shared values, one row for each, such as images
+NAME/rows/index.json, ...                     the rows of the dataset; their field `lookup.row` names a shared row
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from memload.columns.fields import Field
+from memload.errors import ShardFormatError
+from memload.formats.shards.index import INDEX_NAME, ROWS_FOLDER
+from memload.formats.shards.reading import open_shards
+
+LOOKUP = "lookup.row"
+"""The field of the inner set, int64: of each row, the row of the outer set that it shares."""
+
+
+def is_looked_up(directory: Path) -> bool:
+    """Whether a set has rows of its own that share those of the outer one."""
+    return (directory / ROWS_FOLDER / INDEX_NAME).exists()
+
+
+def rows_being_written(target: Path) -> Path:
+    """Return where the inner set of a set that is being written belongs; what an earlier writer left there is gone."""
+    from memload.formats.shards.staging import being_written
+
+    folder = being_written(target) / ROWS_FOLDER
+    shutil.rmtree(folder, ignore_errors=True)
+    return folder
+
+
+def open_set(directory: Path) -> dict[str, Field]:
+    """Return the fields of a directory of shards, with those that its rows look up.
+
+    Raises:
+        ShardFormatError: the index, a shard's name, length or header is wrong, or a row looks up what is not there.
+    """
+    shared = open_shards(directory)
+    if not is_looked_up(directory):
+        return shared
+    inner = directory / ROWS_FOLDER
+    rows = open_shards(inner)
+    twice = sorted(shared.keys() & rows.keys())
+    if LOOKUP not in rows or twice:
+        wrong = f"the fields {twice} are in {directory}, too" if LOOKUP in rows else f"no field {LOOKUP!r}"
+        raise ShardFormatError(f"{inner}: {wrong}; restore the directory, or write the set again")
+    numbers = _numbers(inner, rows.pop(LOOKUP), next(iter(shared.values())).rows)
+    return {name: field.select(numbers) for name, field in shared.items()} | rows
+
+
+def _numbers(inner: Path, field: Field, length: int) -> NDArray[np.int64]:
+    if field.signature != (torch.int64, ()):
+        raise ShardFormatError(f"{inner}: {LOOKUP!r} is {field.described}; expected an int64 for each row")
+    numbers: NDArray[np.int64] = field.gather(np.arange(field.rows)).numpy()
+    bad = np.flatnonzero((numbers < 0) | (numbers >= length))
+    if len(bad):
+        raise ShardFormatError(
+            f"{inner}: row {bad[0]} looks up row {numbers[bad[0]]}, and {inner.parent} has {length}; restore the "
+            "directory, or write the set again"
+        )
+    return numbers

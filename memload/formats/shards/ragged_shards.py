@@ -1,0 +1,74 @@
+"""Fields whose rows differ in length, in a directory of shards: opened as a column, and verified."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from memload import _core
+from memload.columns.fields import digest_of
+from memload.columns.ragged_fields import RaggedField
+from memload.errors import ShardFormatError
+from memload.formats.codecs.fields import grids_of
+from memload.formats.shards.index import ShardRecord
+from memload.formats.shards.ragged_spec import OFFSETS_BLOCK, RaggedSpec, offsets_name
+from memload.formats.shards.safetensors_header import ShardLayout
+
+MappedShard = tuple[_core.Storage, ShardLayout, ShardRecord]
+
+
+def open_ragged(name: str, field: RaggedSpec, shards: Sequence[MappedShard]) -> RaggedField:
+    """Return the field; the offsets are read and checked.
+
+    Raises:
+        ShardFormatError: offsets fall, or lie outside the items.
+        ShardReadError: a shard cannot be read.
+    """
+    offsets = offsets_name(name)
+    segments: list[Any] = []
+    for storage, layout, shard in shards:
+        items = shard.items[name]
+        place = (storage, layout.tensors[offsets].begin)
+        if field.codec is None:
+            segments.append((*place, storage, layout.tensors[name].begin, shard.rows, items, items * field.item_bytes))
+        else:
+            grids = grids_of(storage, Path(storage.name), name, field, items, layout.tensors)
+            segments.append((*place, grids, 0, shard.rows, items, 0))
+    try:
+        column = _core.Ragged(field.item_bytes, field.planes, segments)
+    except ValueError as error:
+        raise ShardFormatError(f"field {name!r}: {error}; restore the file, or write the set again") from None
+    digest = digest_of(digits for *_, shard in shards for key in (name, offsets) for digits in shard.checksums[key])
+    return RaggedField(field.dtype, field.shape, column, digest=digest, text=field.text)
+
+
+def checked_blocks(name: str, field: RaggedSpec, shard: ShardRecord) -> dict[str, list[int]]:
+    """Return each tensor of a field that has checksums, with the bytes of its blocks before compression."""
+    items = shard.items[name]
+    return {
+        name: _sizes(items, field.block_rows, field.item_bytes) * field.planes,
+        offsets_name(name): _sizes(shard.rows + 1, OFFSETS_BLOCK, 8),
+    }
+
+
+def rows_of_blocks(
+    file: io.FileIO, tensor: str, field: RaggedSpec, shard: ShardRecord, layout: ShardLayout, bad: Sequence[int]
+) -> range:
+    """Return the rows of a shard that blocks of a tensor touch, from the first to the last of them."""
+    if tensor not in shard.items:
+        return range(bad[0] * OFFSETS_BLOCK, min((bad[-1] + 1) * OFFSETS_BLOCK, shard.rows))
+    per_plane = -(-shard.items[tensor] // field.block_rows)
+    numbers = [number % per_plane for number in bad]
+    file.seek(layout.tensors[offsets_name(tensor)].begin)
+    offsets = np.frombuffer(file.read((shard.rows + 1) * 8), dtype=np.int64)
+    first, last = min(numbers) * field.block_rows, (max(numbers) + 1) * field.block_rows
+    start = int(np.searchsorted(offsets, first, side="right")) - 1
+    return range(max(0, start), min(shard.rows, int(np.searchsorted(offsets, last))))
+
+
+def _sizes(count: int, block: int, size: int) -> list[int]:
+    return [min(block, count - start) * size for start in range(0, count, block)]

@@ -1,0 +1,158 @@
+"""What an index says of a field whose rows differ in length: which tensors of a shard it is made of.
+
+NAME           the items of all rows of the shard: (items, *item), or (n, items, *item) where they are joined along
+               their second axis; compressed, its encoded blocks: uint8 (bytes,)
+NAME.offsets   int64 (rows + 1,), from 0 to items: row r is the items from offsets[r] to offsets[r + 1]
+NAME.blocks    only compressed, int64 (blocks + 1,): block b is the bytes from blocks[b] to blocks[b + 1]
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+
+from memload.columns.fields import row_nbytes
+from memload.dtypes import code_of
+from memload.errors import ShardFormatError
+from memload.formats.codecs.codec import Codec, parse_codec_entry
+from memload.formats.shards.safetensors_header import check_counts, is_count, parse_dtype
+
+CHECK_BLOCK = 2**22  # bytes under one checksum, or one item where an item is larger
+OFFSETS_BLOCK = CHECK_BLOCK // 8  # offsets under one checksum
+
+
+@dataclass(frozen=True)
+class RaggedSpec:
+    """A field whose rows differ in length.
+
+    Attributes:
+        dtype: of the elements.
+        shape: of a row, with None where rows differ.
+        block_rows: how many items share a checksum.
+        text: whether rows are texts in UTF-8.
+        codec: with all choices made, its rows being items; None: items lie as they are. A checksum covers whole blocks.
+    """
+
+    dtype: torch.dtype
+    shape: tuple[Any, ...]
+    block_rows: int
+    text: bool = False
+    codec: Codec | None = None
+
+    @classmethod
+    def of_rows(
+        cls, dtype: torch.dtype, shape: tuple[Any, ...], text: bool = False, codec: Codec | None = None
+    ) -> RaggedSpec:
+        """Return the field with as many items to a checksum as fit into 4 MiB, at least one, or one block of the codec.
+
+        Items without bytes are not compressed.
+        """
+        item_shape = shape[shape.index(None) + 1 :]
+        item = row_nbytes(dtype, item_shape)
+        codec = codec.of(dtype, item_shape) if codec and item else None
+        unit = codec.rows or 1 if codec else 1
+        return cls(dtype, shape, max(1, CHECK_BLOCK // max(1, item) // unit) * unit, text, codec)
+
+    def coded(self, codec: Codec | None) -> RaggedSpec:
+        """Return the same field, compressed so, or not."""
+        return self.of_rows(self.dtype, self.shape, self.text, codec)
+
+    @property
+    def axis(self) -> int:
+        """The axis along which rows differ, and are joined."""
+        return self.shape.index(None)
+
+    @property
+    def planes(self) -> int:
+        """Runs of items that a row has, one behind the other."""
+        return math.prod(self.shape[: self.axis])
+
+    @property
+    def item_shape(self) -> tuple[int, ...]:
+        """The shape of one item."""
+        return self.shape[self.axis + 1 :]
+
+    @property
+    def item_bytes(self) -> int:
+        """Bytes of one item."""
+        return row_nbytes(self.dtype, self.item_shape)
+
+    @property
+    def row_bytes(self) -> int:
+        """The least bytes of a row: those of its offset."""
+        return 8
+
+    @property
+    def signature(self) -> tuple[Any, ...]:
+        """What rows of the field have in common."""
+        return self.dtype, self.shape, self.text
+
+    def tensors(self, name: str, rows: int, items: int) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
+        """Return dtype and shape of each tensor that a shard of so many rows and items has of this field.
+
+        That of encoded blocks, of which nobody knows the size, is left out.
+        """
+        offsets = {offsets_name(name): (torch.int64, (rows + 1,))}
+        if self.codec is not None:
+            blocks = self.planes * -(-items // (self.codec.rows or 1))
+            return {**offsets, blocks_name(name): (torch.int64, (blocks + 1,))}
+        return {name: (self.dtype, (*self.shape[: self.axis], items, *self.item_shape)), **offsets}
+
+    def blocks(self, name: str, rows: int, items: int) -> dict[str, int]:
+        """Return how many checksums each tensor has; those of the items begin anew with each plane."""
+        return {
+            name: self.planes * -(-items // self.block_rows),
+            offsets_name(name): -(-(rows + 1) // OFFSETS_BLOCK),
+        }
+
+    def entry(self) -> dict[str, Any]:
+        """Return what the index states."""
+        stated = {"dtype": code_of(self.dtype), "shape": list(self.shape), "block_rows": self.block_rows}
+        stated |= {"text": True} if self.text else {}
+        return stated if self.codec is None else {**stated, "codec": asdict(self.codec)}
+
+
+def offsets_name(name: str) -> str:
+    """Return the name of the tensor with the offsets of a field."""
+    return f"{name}.offsets"
+
+
+def blocks_name(name: str) -> str:
+    """Return the name of the tensor that says where the encoded blocks of a field of such rows begin."""
+    return f"{name}.blocks"
+
+
+def is_ragged_shape(shape: object) -> bool:
+    """Whether the shape that an index states is that of rows which differ in length."""
+    return isinstance(shape, list) and None in shape
+
+
+def parse_ragged(entry: Mapping[str, Any], block_rows: int, where: str) -> RaggedSpec:
+    """Return the field that an entry of an index states. Raises ShardFormatError, naming `where`."""
+    dtype, shape, text = parse_dtype(entry.get("dtype"), where), entry["shape"], entry.get("text", False)
+    sides = [side for side in shape if side is not None]
+    if len(sides) != len(shape) - 1 or shape.index(None) > 1 or not all(map(is_count, sides)):
+        raise ShardFormatError(f"{where}: shape must be [null, ...] or [n, null, ...] with counts, got {shape!r:.80}")
+    check_counts(dtype, tuple(sides), 1, where)
+    if 0 in sides:
+        raise ShardFormatError(f"{where}: rows of the shape {shape!r:.80} have no items")
+    if not isinstance(text, bool) or (text and (dtype != torch.uint8 or shape != [None])):
+        raise ShardFormatError(
+            f"{where}: text must be true or false, and is uint8 [null]; got {text!r:.80}, {shape!r:.80}"
+        )
+    spec = RaggedSpec(dtype, tuple(shape), block_rows, text)
+    if "codec" in entry:
+        return replace(spec, codec=parse_codec_entry(where, entry["codec"], spec.item_bytes, block_rows))
+    return spec
+
+
+def parse_items(stated: object, names: list[str], where: str) -> dict[str, int]:
+    """Return how many items a shard has of each of these fields. Raises ShardFormatError, naming `where`."""
+    items = stated if isinstance(stated, dict) else {}
+    if set(items) != set(names) or not all(map(is_count, items.values())):
+        raise ShardFormatError(f"{where}: items must be an object with a count for each of {names}, got {stated!r:.80}")
+    return items

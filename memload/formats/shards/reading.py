@@ -1,0 +1,261 @@
+"""A directory of shards: opened as columns, and verified against its checksums."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+import xxhash
+
+from memload._core import Column, Storage, Tiles
+from memload.columns.fields import Field, describe, digest_of
+from memload.errors import ChecksumError, Damage, ShardFormatError
+from memload.formats.codecs.fields import grids_of, read_starts
+from memload.formats.shards.index import (
+    INDEX_NAME,
+    ROWS_FOLDER,
+    AnySpec,
+    FieldSpec,
+    ShardIndex,
+    ShardRecord,
+    read_index,
+    tensors_of,
+)
+from memload.formats.shards.ragged_shards import MappedShard, checked_blocks, open_ragged, rows_of_blocks
+from memload.formats.shards.ragged_spec import RaggedSpec
+from memload.formats.shards.safetensors_header import ShardLayout, read_layout
+
+if TYPE_CHECKING:
+    from memload.progress import Bar
+
+_READ_BYTES = 2**22
+
+
+def open_shards(directory: Path) -> dict[str, Field]:
+    """Return the fields of a directory of shards, mapped, each shard checked for its length and header.
+
+    Raises:
+        ShardFormatError: the index, a shard's name, length or header is wrong.
+    """
+    return opened_shards(directory, read_index(directory))
+
+
+def opened_shards(directory: Path, index: ShardIndex) -> dict[str, Field]:
+    """Return the fields of the shards that an index names; otherwise as `open_shards`."""
+    mapped: list[MappedShard] = []
+    for shard in index.shards:
+        layout = check_shard(directory, shard, index.fields)
+        mapped.append((Storage.map_file(str(directory.absolute() / shard.file)), layout, shard))
+    return {name: _open_field(name, field, mapped) for name, field in index.fields.items()}
+
+
+def _open_field(name: str, field: AnySpec, shards: Sequence[MappedShard]) -> Field:
+    if isinstance(field, RaggedSpec):
+        return open_ragged(name, field, shards)
+    digest = digest_of(digits for *_, shard in shards for digits in shard.checksums[name])
+    column: Column | Tiles
+    if field.codec is None:
+        begins = [layout.tensors[name].begin for _, layout, _ in shards]
+        places = [
+            (storage, begin, shard.rows, field.row_bytes)
+            for (storage, _, shard), begin in zip(shards, begins, strict=True)
+        ]
+        column = Column(field.row_bytes, places)
+    else:
+        column = Tiles(
+            [
+                grid
+                for storage, layout, shard in shards
+                for grid in grids_of(storage, Path(storage.name), name, field, shard.rows, layout.tensors)
+            ]
+        )
+    return Field(field.dtype, field.shape, column, digest=digest)
+
+
+def check_shard(directory: Path, shard: ShardRecord, fields: Mapping[str, AnySpec]) -> ShardLayout:
+    """Return the layout of a shard that is where and what the index says; its data is not read.
+
+    Raises:
+        ShardFormatError: it is missing, lies outside the directory, or its length or header differ from the index.
+    """
+    path = directory / shard.file
+    if not path.is_file():
+        what = "no file" if path.exists() else "missing"
+        raise ShardFormatError(f"{path}: this shard is {what}; restore it, or write the set again")
+    if path.resolve().parent != directory.resolve():
+        raise ShardFormatError(f"{path}: a link to {path.resolve()}, outside the directory; shards must lie inside it")
+    found = path.stat().st_size
+    if found != shard.nbytes:
+        raise ShardFormatError(
+            f"{path}: the index tells of {shard.nbytes} bytes, but the file has {found}; it was cut short, lengthened "
+            "or replaced: restore it, or write the set again"
+        )
+    layout = read_layout(path)
+    _check_tensors(path, layout, shard, fields)
+    return layout
+
+
+def _check_tensors(path: Path, layout: ShardLayout, shard: ShardRecord, fields: Mapping[str, AnySpec]) -> None:
+    coded = {name for name, field in fields.items() if field.codec is not None}
+    expected = tensors_of(fields, shard.rows, shard.items)
+    if set(layout.tensors) != {*expected, *coded}:
+        raise ShardFormatError(
+            f"{path}: the index tells of {sorted({*expected, *coded})}, the header of {sorted(layout.tensors)}"
+        )
+    for name, entry in layout.tensors.items():
+        dtype, shape = expected.get(name, (torch.uint8, entry.shape[:1]))  # blocks have as many bytes as they have
+        if entry.dtype != dtype or entry.shape != shape or (name in coded and not shape):
+            raise ShardFormatError(
+                f"{path}: field {name!r} should be {describe(dtype, shape)} by the index, "
+                f"but is {describe(entry.dtype, entry.shape)} by the header"
+            )
+
+
+def verify(path: str | Path, *, progress: bool | None = None) -> int:
+    """Read every byte of a set of shards, compare it with the checksums, and return how many bytes were read.
+
+    Args:
+        path: the directory that memload.write made.
+        progress: whether to show a bar; None shows it on a terminal.
+
+    Raises:
+        ChecksumError: bytes differ; the message and `damages` name each shard, field and run of rows.
+        ShardFormatError: there is no index, or a malformed one.
+
+    Example:
+        >>> import memload, tempfile, torch
+        >>> path = tempfile.mkdtemp() + "/shards"
+        >>> _ = memload.write(path, {"x": torch.zeros(1000, 3)})
+        >>> memload.verify(path)
+        12000
+    """
+    directory = Path(path)
+    folders = [directory]
+    if (directory / ROWS_FOLDER / INDEX_NAME).exists():
+        folders.append(directory / ROWS_FOLDER)
+    indices = [read_index(folder) for folder in folders]
+    total = sum(shard.nbytes for index in indices for shard in index.shards)
+    from memload.progress import byte_bar
+
+    with byte_bar("verify", total, progress) as bar:
+        checks = [_Verification(*one, bar).run() for one in zip(folders, indices, strict=True)]
+    for folder, check in zip(folders, checks, strict=True):
+        if check.damages:
+            listed = "\n".join(f"  {damage}" for damage in check.damages)
+            raise ChecksumError(f"{folder}: bytes differ from those that were written:\n{listed}", check.damages)
+    return sum(check.nbytes for check in checks)
+
+
+def damages_of(directory: Path, index: ShardIndex, bar: Bar) -> list[Damage]:
+    """Return each place where shards are not what `index` says of them; every byte is read."""
+    return _Verification(directory, index, bar).run().damages
+
+
+class _Verification:
+    """Walks through the shards, collecting damages and counting bytes."""
+
+    def __init__(self, directory: Path, index: ShardIndex, bar: Bar) -> None:
+        self.damages: list[Damage] = []
+        self.nbytes = 0
+        self._directory = directory
+        self._index = index
+        self._bar = bar
+        self._first_row = 0  # of the current shard, in the set
+
+    def run(self) -> _Verification:
+        for shard in self._index.shards:
+            self.shard(shard)
+        return self
+
+    def shard(self, shard: ShardRecord) -> None:
+        try:
+            layout = check_shard(self._directory, shard, self._index.fields)
+            with (self._directory / shard.file).open("rb", buffering=0) as file:
+                for name, field in self._index.fields.items():
+                    if isinstance(field, RaggedSpec):
+                        self._ragged(file, name, field, shard, layout)
+                        continue
+                    file.seek(layout.tensors[name].begin)
+                    sums = self._sums(file, field, shard, layout, name)
+                    found = zip(sums, shard.checksums[name], strict=True)
+                    self._report(shard, name, field, (k for k, (got, want) in enumerate(found) if got != want))
+        except (ShardFormatError, OSError) as error:
+            self.damages.append(Damage(shard.file, str(error)))
+        self._first_row += shard.rows
+
+    def _ragged(self, file: io.FileIO, name: str, field: RaggedSpec, shard: ShardRecord, layout: ShardLayout) -> None:
+        for tensor, sizes in checked_blocks(name, field, shard).items():
+            file.seek(layout.tensors[tensor].begin)
+            if tensor == name and field.codec is not None:
+                sums = self._coded_sums(file, name, field, field.planes, shard, layout)
+            else:
+                sums = (self._digits(file, nbytes) for nbytes in sizes)
+            stated = shard.checksums[tensor]
+            bad = [k for k, (got, want) in enumerate(zip(sums, stated, strict=True)) if got != want]
+            if bad:
+                what = f"the checksum differs, of {len(bad)} of {len(stated)} blocks"
+                rows = rows_of_blocks(file, tensor, field, shard, layout, bad)
+                places = range(self._first_row + rows.start, self._first_row + rows.stop)
+                self.damages.append(Damage(shard.file, what, name, places))
+
+    def _sums(
+        self, file: io.FileIO, field: FieldSpec, shard: ShardRecord, layout: ShardLayout, name: str
+    ) -> Iterator[str]:
+        if field.codec is not None:
+            yield from self._coded_sums(file, name, field, 1, shard, layout)
+            return
+        for first in range(0, shard.rows, field.block_rows):
+            yield self._digits(file, min(field.block_rows, shard.rows - first) * field.row_bytes)
+
+    def _coded_sums(
+        self, file: io.FileIO, name: str, field: AnySpec, planes: int, shard: ShardRecord, layout: ShardLayout
+    ) -> Iterator[str]:
+        """The checksums of encoded blocks, which begin anew with each plane."""
+        from memload.formats.codecs.blocks import BlockSums
+
+        assert field.codec is not None
+        sizes = np.diff(read_starts(self._directory / shard.file, name, field, layout.tensors))
+        for plane in sizes.reshape(planes, -1).tolist():
+            sums = BlockSums(field.block_rows // (field.codec.rows or 1))
+            for nbytes in plane:
+                sums.add(b"".join(self._pieces(file, nbytes)))
+            yield from sums.finish()
+
+    def _digits(self, file: io.FileIO, nbytes: int) -> str:
+        hasher = xxhash.xxh3_64()
+        for piece in self._pieces(file, nbytes):
+            hasher.update(piece)
+        return hasher.hexdigest()
+
+    def _pieces(self, file: io.FileIO, nbytes: int) -> Iterator[bytes]:
+        while nbytes:
+            piece = file.read(min(nbytes, _READ_BYTES))
+            if not piece:
+                raise ShardFormatError("the file was cut short while it was read")
+            nbytes -= len(piece)
+            self.nbytes += len(piece)
+            self._bar.update(len(piece))
+            yield piece
+
+    def _report(self, shard: ShardRecord, name: str, field: FieldSpec, bad: Iterable[int]) -> None:
+        for first, last in _runs(bad):
+            start = first * field.block_rows
+            stop = min((last + 1) * field.block_rows, shard.rows)
+            rows = range(self._first_row + start, self._first_row + stop)
+            one = "" if field.block_rows == 1 else f" (there is one for every {field.block_rows:,} rows)"
+            self.damages.append(Damage(shard.file, f"the checksum differs{one}", name, rows))
+
+
+def _runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """Return ascending numbers as runs (first, last) without gaps."""
+    runs: list[tuple[int, int]] = []
+    for number in numbers:
+        if runs and runs[-1][1] == number - 1:
+            runs[-1] = (runs[-1][0], number)
+        else:
+            runs.append((number, number))
+    return runs

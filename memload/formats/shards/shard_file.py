@@ -1,0 +1,176 @@
+"""One shard while it is written: rows of all fields arrive together, and each field has its own run of the file.
+
+    | header, to a multiple of 4096 | field A: rows | field B: rows | ...
+
+The header tells where each field begins, so room for `capacity` rows is laid out beforehand. When fewer rows come, the
+later fields are moved down and the file is cut. Fields lie by descending element size, which keeps each aligned. The
+blocks of compressed fields, whose size nobody knows beforehand, wait in files of their own and come last.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+import xxhash
+from numpy.typing import NDArray
+
+from memload.columns.fields import row_nbytes
+from memload.formats.codecs.blocks import CodedRun, starts_of
+from memload.formats.shards.index import FieldSpec, ShardRecord, tensors_of
+from memload.formats.shards.ragged_spec import offsets_name
+from memload.formats.shards.rows import Rows
+from memload.formats.shards.safetensors_header import build_header
+from memload.formats.shards.spool import spools
+
+_MOVE_BYTES = 2**24
+_MOST_ENCODED = 2**50  # bytes of a compressed field; stands for what is not known yet, with at least as many digits
+
+
+class ShardFile:
+    """A new shard file, open for writing; `finish` completes it, `close` only gives its descriptor back.
+
+    Args:
+        path: the file to make.
+        fields: what a row has; `write` brings exactly these.
+        capacity: the most rows that will come.
+    """
+
+    def __init__(self, path: Path, fields: Mapping[str, FieldSpec], capacity: int) -> None:
+        self.rows = 0
+        self.capacity = capacity
+        self._path = path
+        self._fields = dict(fields)
+        plain = {name: field for name, field in fields.items() if field.codec is None}
+        self._hashers = {name: BlockHasher(field.block_rows) for name, field in plain.items()}
+        self._runs = {name: _coded_run(path.parent, field) for name, field in fields.items() if field.codec is not None}
+        self._data_start = len(self._header(capacity, dict.fromkeys(self._runs, _MOST_ENCODED)))
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+
+    def takes(self, rows: Mapping[str, Rows], at: int) -> int:
+        """Return how many of these rows, from row `at` on, are to be written before the shard is finished."""
+        return min(len(next(iter(rows.values()))) - at, self.capacity - self.rows)
+
+    def write(self, rows: Mapping[str, Rows]) -> None:
+        """Append rows, as many of each field; together with those before not more than `capacity`."""
+        begins = self._begins(self.capacity)
+        for name, hasher in self._hashers.items():
+            data = rows[name].data
+            _write_at(self._file, data.reshape(-1), begins[name] + self.rows * self._fields[name].row_bytes)
+            hasher.update(data)
+        for name, run in self._runs.items():
+            run.write(rows[name].data)
+        self.rows += len(next(iter(rows.values())))
+
+    def finish(self) -> ShardRecord:
+        """Complete the file, wait until it is on the disk, and return what the index has to say of it."""
+        checksums = {name: hasher.finish() for name, hasher in self._hashers.items()}
+        checksums |= {name: run.finish() for name, run in self._runs.items()}
+        if self.rows < self.capacity:
+            self._close_gaps()
+        end = self._append_runs()
+        os.ftruncate(self._file, end)
+        header = self._header(self.rows, {name: run.nbytes for name, run in self._runs.items()}, self._data_start)
+        _write_at(self._file, np.frombuffer(header, dtype=np.uint8), 0)
+        os.fsync(self._file)
+        self.close()
+        return ShardRecord(self._path.name, self.rows, end, {name: checksums[name] for name in self._fields})
+
+    def close(self) -> None:
+        """Close the file. May be called again."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+        for run in self._runs.values():
+            run.close()
+
+    def _header(self, rows: int, encoded: Mapping[str, int], data_start: int | None = None) -> bytes:
+        blocks = {name: (torch.uint8, (nbytes,)) for name, nbytes in encoded.items()}
+        return build_header({**tensors_of(self._fields, rows, {}), **blocks}, data_start)
+
+    def _begins(self, rows: int) -> dict[str, int]:
+        """Where the tensors of fixed size begin, and, by the name "", where they end."""
+        begins, at = {}, self._data_start
+        for name, (dtype, shape) in tensors_of(self._fields, rows, {}).items():
+            begins[name] = at
+            at += row_nbytes(dtype, shape)
+        return {**begins, "": at}
+
+    def _close_gaps(self) -> None:
+        old, new = self._begins(self.capacity), self._begins(self.rows)
+        for name in new:
+            if name in self._hashers:
+                _move_down(self._file, old[name], new[name], self.rows * self._fields[name].row_bytes)
+
+    def _append_runs(self) -> int:
+        """Write the offsets and the blocks of compressed fields; return where the last one ends."""
+        begins = self._begins(self.rows)
+        at = begins[""]
+        for name, run in self._runs.items():
+            _write_at(self._file, starts_of([run]), begins[offsets_name(name)])
+            for piece in run.pieces():
+                _write_at(self._file, np.frombuffer(piece, dtype=np.uint8), at)
+                at += len(piece)
+        return at
+
+
+class BlockHasher:
+    """XXH3-64 of each block of so many rows of one field, over pieces of any length."""
+
+    def __init__(self, block_rows: int) -> None:
+        self._block_rows = block_rows
+        self._sums: list[str] = []
+        self._current = xxhash.xxh3_64()
+        self._rows = 0  # of the current block so far
+
+    def update(self, data: NDArray[np.uint8]) -> None:
+        """Append rows: uint8 (rows, row_bytes)."""
+        for piece in self._pieces(data):
+            self._current.update(np.ascontiguousarray(piece).data)
+            self._rows += len(piece)
+            if self._rows == self._block_rows:
+                self._next()
+
+    def finish(self) -> tuple[str, ...]:
+        """Return the checksums of all blocks in hexadecimal digits."""
+        if self._rows:
+            self._next()
+        return tuple(self._sums)
+
+    def _pieces(self, data: NDArray[np.uint8]) -> Iterator[NDArray[np.uint8]]:
+        at = 0
+        while at < len(data):
+            piece = data[at : at + self._block_rows - self._rows]
+            at += len(piece)
+            yield piece
+
+    def _next(self) -> None:
+        self._sums.append(self._current.hexdigest())
+        self._current = xxhash.xxh3_64()
+        self._rows = 0
+
+
+def _coded_run(folder: Path, field: FieldSpec) -> CodedRun:
+    assert field.codec is not None
+    (spool,) = spools(folder)
+    return CodedRun(spool, field.codec, field.dtype.itemsize, field.row_bytes, field.block_rows)
+
+
+def _write_at(file: int, data: NDArray[np.uint8], offset: int) -> None:
+    at = 0
+    while at < len(data):
+        at += os.pwrite(file, data[at:].data, offset + at)
+
+
+def _move_down(file: int, source: int, target: int, nbytes: int) -> None:
+    moved = 0
+    while target < source and moved < nbytes:
+        piece = os.pread(file, min(_MOVE_BYTES, nbytes - moved), source + moved)
+        if not piece:
+            raise OSError(errno.EIO, "the shard was cut short by somebody else while it was written")
+        _write_at(file, np.frombuffer(piece, dtype=np.uint8), target + moved)
+        moved += len(piece)

@@ -1,0 +1,254 @@
+"""Where a set of shards is written before it exists: a hidden directory, locked by its one writer.
+
+    new set     parent/.NAME.memload/lock               one writer at a time
+                parent/.NAME.memload/set/               what is being written; renamed to parent/NAME when complete
+                parent/.NAME.memload/unfinished.json    what of it is complete, of a writing that can be taken up
+                parent/.NAME.memload/scratch/           rows that arrive in pieces, until they are whole
+    appending   NAME/.append.memload/                   the same; each shard renamed into NAME, then index.json replaced
+
+A process that is killed leaves the hidden directory behind and its lock free. The next writer takes the lock, and
+clears what it finds or, where it writes the same, takes it up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from memload.errors import MemloadError, WriterBusyError
+from memload.formats.paths import check_utf8
+from memload.formats.shards.index import INDEX_NAME
+
+_UNFINISHED = "unfinished.json"
+
+
+class Staging:
+    """The hidden directory of one writer, from its construction to `publish` or `discard`.
+
+    Args:
+        target: the directory of shards that is to be made or extended.
+        append: whether it exists and is to be extended.
+        keep: leave what a writer before has left; otherwise it is removed.
+
+    Raises:
+        WriterBusyError: another writer holds the lock.
+
+    It belongs to the process that made it: a forked child can only give its copy of the lock's descriptor back.
+    """
+
+    def __init__(self, target: Path, append: bool, keep: bool = False) -> None:
+        self._process = os.getpid()
+        self._target = target
+        self._append = append
+        beside = _beside(target)
+        self._home = target / ".append.memload" if append else beside
+        if append:
+            _clear_leftover(beside, target)
+        self._lock = _take_lock(self._home, target)
+        self.directory = self._home / "set"
+        self.unfinished = self._home / _UNFINISHED
+        self.scratch = self._home / "scratch"
+        try:
+            if not keep:
+                self.clear()
+            self.directory.mkdir(exist_ok=True)
+        except BaseException:
+            self.discard()
+            raise
+
+    def clear(self) -> None:
+        """Remove what there is, but not the lock; `directory` is there again afterwards."""
+        _empty(self._home)
+        self.directory.mkdir()
+
+    @property
+    def mine(self) -> bool:
+        """Whether this process made it."""
+        return os.getpid() == self._process
+
+    def check_process(self) -> None:
+        """Raise RuntimeError in any process but the one that made this."""
+        if not self.mine:
+            raise RuntimeError(
+                f"{self._target}: this writer belongs to process {self._process}, and this is process {os.getpid()}, "
+                "forked from it; write there, or open a writer of its own for another path here"
+            )
+
+    def publish(self, index: bytes) -> None:
+        """Move the shards and this index into place, in an order that never shows an incomplete set.
+
+        Raises:
+            RuntimeError: called in a forked child.
+        """
+        self.check_process()
+        write_durably(self.directory / INDEX_NAME, index)
+        if self._append:
+            for shard in sorted(self.directory.glob("*.safetensors")):
+                shard.rename(self._target / shard.name)
+            fsync_directory(self._target)
+            (self.directory / INDEX_NAME).rename(self._target / INDEX_NAME)
+            fsync_directory(self._target)
+        else:
+            fsync_directory(self.directory)
+            self.directory.rename(self._target)
+            fsync_directory(self._target.parent)
+        self.discard()
+
+    def discard(self) -> None:
+        """Remove what is left of the hidden directory and give the lock back. May be called again.
+
+        In a forked child nothing is removed, and the parent keeps the lock.
+        """
+        if self._lock >= 0 and self.mine:
+            _remove(self._home)
+        self.leave()
+
+    def leave(self) -> None:
+        """Release the lock, and leave everything else for the next writer. May be called again."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+
+def being_written(target: Path) -> Path:
+    """Return the directory in which a new set is written before it becomes `target`, for what is to lie in it too."""
+    return _beside(target.absolute()) / "set"
+
+
+def unfinished_of(target: Path) -> Path:
+    """Return the file that says what of a new set is complete while it is written."""
+    return _beside(target.absolute()) / _UNFINISHED
+
+
+def wait_for_writer(target: Path) -> None:
+    """Wait until nobody writes a new set to `target`: it is complete then, or its writer gave up."""
+    with contextlib.suppress(FileNotFoundError):
+        lock = os.open(_beside(target.absolute()) / "lock", os.O_RDWR | os.O_CLOEXEC)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        finally:
+            os.close(lock)
+
+
+def _beside(target: Path) -> Path:
+    return target.parent / f".{target.name}.memload"
+
+
+def _clear_leftover(home: Path, target: Path) -> None:
+    """Remove the hidden directory of a writer that was killed after its set had got its name."""
+    if home.exists():
+        lock = _take_lock(home, target)
+        _remove(home)
+        os.close(lock)
+
+
+def _remove(home: Path) -> None:
+    """Remove a hidden directory whose lock is held. The lock goes last: then the directory may be another writer's."""
+    _empty(home)
+    with contextlib.suppress(OSError):
+        (home / "lock").unlink()
+        home.rmdir()
+
+
+def _empty(home: Path) -> None:
+    """Remove everything but the lock; first what says that the rest is complete."""
+    for path in home.glob("unfinished.json*"):
+        path.unlink(missing_ok=True)
+    for name in ("set", "scratch"):
+        shutil.rmtree(home / name, ignore_errors=True)
+
+
+def _take_lock(home: Path, target: Path) -> int:
+    while True:
+        with contextlib.suppress(FileExistsError):
+            home.mkdir()
+        try:
+            lock = os.open(home / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except FileNotFoundError:  # its last owner has just removed the directory
+            if home.is_symlink():
+                raise FileExistsError(errno.EEXIST, "a link to nothing is in the way; remove it", str(home)) from None
+            continue
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            raise WriterBusyError(
+                f"{target}: another writer is at work on it; wait until it has finished, or write to another path"
+            ) from None
+        except BaseException:
+            os.close(lock)
+            raise
+        if _is_at(lock, home / "lock"):
+            return lock
+        os.close(lock)  # the lock of an owner who removed it between our open and our flock
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    with contextlib.suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    return False
+
+
+def write_durably(path: Path, content: bytes) -> None:
+    """Write a whole file and wait until it is on the disk."""
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def fsync_directory(path: Path) -> None:
+    """Wait until the names in a directory are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def target_of(path: Any) -> Path:
+    """Return the absolute path of a directory that is to be made.
+
+    Raises:
+        TypeError: it is no path; the data, if the arguments are the wrong way round.
+        ValueError: it is empty, or not UTF-8.
+    """
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(
+            f'the directory to make comes first, as in memload.write("shards/", data); got a {type(path).__name__}'
+        )
+    text = os.fspath(path)
+    if not text:
+        raise ValueError("an empty path; give the directory to make a name")
+    check_utf8(text)
+    return Path(text).absolute()
+
+
+@contextlib.contextmanager
+def makes(target: Path) -> Iterator[None]:
+    """Within this context, errors of creating a directory say which directory, what is in its way, and what to do."""
+    try:
+        yield
+    except MemloadError:
+        raise
+    except OSError as error:
+        explained = type(error)(f"{target}: cannot be made: {_in_the_way(target, error)}; write to another path")
+        explained.errno = error.errno
+        raise explained from error
+
+
+def _in_the_way(target: Path, error: OSError) -> str:
+    there = next(folder for folder in target.parents if os.path.lexists(folder))
+    if error.errno == errno.EEXIST and there == target.parent and there.is_dir():
+        return f"{error.filename}: {error.strerror}"
+    if not there.is_dir():
+        return f"{there} is no folder"
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return f"this process (user {os.geteuid()}) may not write to {there}"
+    return f"{there} takes no new folder ({error.strerror})"

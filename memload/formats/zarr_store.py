@@ -1,0 +1,213 @@
+"""Zarr arrays and groups in a local directory or zip file: chunks are read, and decoded, where they lie.
+
+The zarr package reads the metadata, once. Then chunks are found by listing the directory: no row is read at open.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from memload._core import Chain, Column, Storage, TileGrid, Tiles
+from memload.columns.fields import Field, check_size
+from memload.dtypes import from_numpy_dtype
+from memload.errors import FormatError, first_line
+from memload.formats.members import Key, check_lengths, choose
+from memload.formats.npz import data_offset
+from memload.formats.packages import package
+from memload.formats.tile_blocks import blocks_of
+from memload.formats.zarr_layout import ABSENT, ZarrLayout, read_layout
+
+MOST_MAPPED = 1024
+"""Files of an array: more are opened, read and closed chunk by chunk, since a process can map some ten thousand."""
+
+MOST_TILES = 2**23
+"""Chunks of an array: each takes 32 bytes of memory."""
+
+
+@dataclass(frozen=True)
+class ChunkLocation:
+    """Where a chunk or a shard lies: a part of a file."""
+
+    path: str
+    offset: int
+    nbytes: int
+
+
+def open_zarr(path: Path, key: Key, name: str | None) -> dict[str, Field]:
+    """Return a Zarr array, or the arrays of a group, as fields.
+
+    Args:
+        path: a directory, or a zip file whose members are stored.
+        key: of a group: as `choose`.
+        name: of the field of an array; "data" if not given. Or another name for the one that `key` picks.
+
+    Raises:
+        FormatError: it is damaged; or has a codec, a dtype or so many chunks as memload does not read.
+        KeyError, TypeError, ValueError: as `choose` and `check_lengths`.
+        ImportError: zarr is not installed.
+    """
+    path = path.absolute()
+    arrays = _arrays(path)
+    if set(arrays) == {""}:
+        arrays = {name or "data": arrays[""]}
+    chosen = choose(path, arrays, key, name)
+    check_lengths(path, {one: array.shape[0] if array.shape else None for one, array in chosen.items()}, key)
+    listed = _listed(path)
+    return {one: _field(path, one, array, listed) for one, array in chosen.items()}
+
+
+def zarr_names(path: Path) -> list[str]:
+    """Return the paths of the arrays of a group; "" for an array.
+
+    Raises:
+        FormatError, ImportError: as `open_zarr`.
+    """
+    return list(_arrays(path.absolute()))
+
+
+def _arrays(path: Path) -> dict[str, Any]:
+    zarr = package("zarr", "zarr", str(path))
+    try:
+        store = zarr.storage.LocalStore(path, read_only=True) if path.is_dir() else zarr.storage.ZipStore(path)
+        with store:
+            found = zarr.open(store, mode="r")
+            members = {"": found} if isinstance(found, zarr.Array) else dict(found.members(max_depth=None))
+        return {name: one for name, one in members.items() if isinstance(one, zarr.Array)}
+    except Exception as error:  # what zarr raises depends on what is wrong with the metadata
+        raise FormatError(f"{path}: zarr cannot read it: {first_line(error)}") from error
+
+
+def _field(path: Path, name: str, array: Any, listed: _Listing) -> Field:
+    try:
+        layout = read_layout(array)
+        dtype = from_numpy_dtype(layout.dtype)
+        check_size(dtype, layout.shape[1:], layout.shape[0])
+        if math.prod(layout.tiles) > MOST_TILES:
+            raise FormatError(f"it has {math.prod(layout.tiles):,} chunks; memload reads up to {MOST_TILES:,}")
+        column = _column(layout, _found(layout, listed.below(array.path, len(layout.shape))), path)
+    except FormatError as error:
+        raise FormatError(f"{path}: array {name!r}: {error}") from None
+    except (TypeError, ValueError, KeyError, OverflowError) as error:
+        raise FormatError(f"{path}: array {name!r}: {first_line(error)}") from error
+    return Field(dtype, layout.shape[1:], column, blocks=blocks_of(column, layout.dtype.itemsize))
+
+
+def _found(layout: ZarrLayout, keys: Mapping[str, ChunkLocation]) -> dict[tuple[int, ...], ChunkLocation]:
+    """The chunks or shards that were written, by their coordinates."""
+    found = {layout.coordinates(key): place for key, place in keys.items()}
+    return {at: place for at, place in found.items() if at is not None}
+
+
+def _column(layout: ZarrLayout, found: Mapping[tuple[int, ...], ChunkLocation], path: Path) -> Column | Tiles:
+    rows, row_bytes = layout.shape[0], math.prod(layout.shape[1:]) * layout.dtype.itemsize
+    if rows == 0 or row_bytes == 0:
+        return Column(row_bytes, [(Storage.borrow(None, 0, 0, str(path)), 0, rows, 0)] if row_bytes == 0 else [])
+    numbers = {one: number for number, one in enumerate(dict.fromkeys(place.path for place in found.values()))}
+    table = np.full((*layout.tiles, 4), (-1, 0, 0, 0), np.int64)
+    for at, place in found.items():
+        if layout.shard is None:
+            table[at] = (numbers[place.path], place.offset, place.nbytes, 0)
+        else:
+            _enter_shard(layout, table, at, place, numbers[place.path])
+    mapped = len(numbers) <= MOST_MAPPED
+    ends = {place.path: place.offset + place.nbytes for place in found.values()}
+    storages = [Storage.map_file(one) if mapped else Storage.name_file(one, ends[one]) for one in numbers]
+    whole_rows = not layout.filters and not layout.order and layout.tile_shape[1:] == layout.shape[1:]
+    if whole_rows and mapped and (table[..., 0] >= 0).all():
+        return Column(row_bytes, [*_segments(layout, table.reshape(-1, 4), storages, row_bytes)])
+    grid = TileGrid(
+        rows,
+        layout.dtype.itemsize,
+        list(layout.shape[1:]),
+        list(layout.tile_shape),
+        storages,
+        table.reshape(-1, 4),
+        Chain(list(layout.filters)) if layout.filters or not mapped else None,
+        layout.fill,
+        order=list(layout.order),
+    )
+    return Tiles([grid])
+
+
+def _segments(
+    layout: ZarrLayout, table: NDArray[np.int64], storages: list[Storage], row_bytes: int
+) -> Iterator[tuple[Storage, int, int, int]]:
+    step = layout.tile_shape[0]
+    for band, (number, offset, nbytes, _) in enumerate(table.tolist()):
+        if nbytes != step * row_bytes:
+            raise FormatError(f"its chunk {band} has {nbytes} bytes, expected {step * row_bytes}")
+        yield storages[number], offset, min(step, layout.shape[0] - band * step), row_bytes
+
+
+def _enter_shard(
+    layout: ZarrLayout, table: NDArray[np.int64], at: tuple[int, ...], place: ChunkLocation, number: int
+) -> None:
+    """Enter the chunks of a shard into the table of chunks."""
+    index = layout.shard
+    assert index is not None
+    begin = place.offset + (max(0, place.nbytes - index.nbytes) if index.at_end else 0)
+    with Path(place.path).open("rb") as file:
+        file.seek(begin)
+        try:
+            found = index.parse(file.read(min(index.nbytes, place.nbytes)))
+        except FormatError as error:
+            raise FormatError(f"{place.path}: {error}") from None
+    per = tuple(whole // side for whole, side in zip(layout.file_shape, layout.tile_shape, strict=True))
+    inside = tuple(slice(k * n, min((k + 1) * n, count)) for k, n, count in zip(at, per, layout.tiles, strict=True))
+    written = found[:, 0] != ABSENT
+    if (found[written] > place.nbytes).any() or (found[written].sum(axis=1) > place.nbytes).any():
+        raise FormatError(f"{place.path}: the index of its chunks points behind the end of the shard")
+    entries = np.zeros((index.chunks, 4), np.int64)
+    entries[:, 0] = np.where(written, number, -1)
+    entries[written, 1:3] = found[written].astype(np.int64)
+    entries[written, 1] += place.offset
+    cut = tuple(slice(0, one.stop - one.start) for one in inside)
+    table[inside] = entries.reshape(*per, 4)[cut]
+
+
+@dataclass(frozen=True)
+class _Listing:
+    """What lies in a store: a directory, or a zip file."""
+
+    path: Path
+    members: Mapping[str, ChunkLocation] | None = field(repr=False)  # of a zip file
+
+    def below(self, folder: str, depth: int) -> dict[str, ChunkLocation]:
+        """Return the places of all keys at most so many folders below a folder, by keys relative to it."""
+        if self.members is None:
+            base = str(self.path / folder)
+            return {place.path[len(base) + 1 :]: place for place in _walk(base, depth)}
+        prefix = f"{folder}/" if folder else ""
+        return {name.removeprefix(prefix): one for name, one in self.members.items() if name.startswith(prefix)}
+
+
+def _listed(path: Path) -> _Listing:
+    if path.is_dir():
+        return _Listing(path, None)
+    members = {}
+    with zipfile.ZipFile(path) as archive, path.open("rb") as file:
+        for info in archive.infolist():
+            if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size:
+                raise FormatError(f"{path}: {info.filename} is compressed by the zip file; write it with ZIP_STORED")
+            members[info.filename] = ChunkLocation(str(path), data_offset(path, file, info), info.file_size)
+    return _Listing(path, members)
+
+
+def _walk(folder: str, depth: int) -> Iterator[ChunkLocation]:
+    """The files at most so many folders below: links may lead in circles."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir():
+                if depth:
+                    yield from _walk(entry.path, depth - 1)
+            else:
+                yield ChunkLocation(entry.path, 0, entry.stat().st_size)

@@ -1,0 +1,374 @@
+"""memload.write_images: folders of images, with masks and labels, as a set of shards.
+
+files -> headers -> pairs -> decoded in threads -> rows in order -> shards
+                      |                                  ^
+                    labels                             table: which rows share an image
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Integral
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from memload.dataset.dataset import Dataset
+from memload.dataset.opening import open as open_dataset
+from memload.errors import FormatError
+from memload.formats.shards.lookups import LOOKUP, rows_being_written
+from memload.images.files import (
+    Damaged,
+    ImageFile,
+    Pair,
+    check_masks,
+    find,
+    in_turn,
+    listed,
+    one_size,
+    pair_up,
+    pillow,
+    read_headers,
+)
+from memload.images.forms import CHANNELS, FITS, MODES, Fit, Mode
+from memload.images.labels import LabelledRows, joined, labels_of_folders, texts_beside
+from memload.images.pixels import Pixels
+from memload.images.tables import Columns, read_table
+from memload.progress import byte_bar, note
+from memload.writing.writer import ShardWriter
+
+Size = int | tuple[int, int] | None
+
+
+def write_images(
+    path: str | Path,
+    images: str | Path,
+    masks: str | Path | None = None,
+    *,
+    labels: Any = None,
+    table: Any = None,
+    image_column: str | None = None,
+    size: Size = None,
+    fit: Fit = "stretch",
+    pad_value: int | Sequence[int] | None = None,
+    mask_pad_value: int | None = None,
+    mode: Mode | None = None,
+    skip_damaged: bool = False,
+    skip_unmatched: bool = False,
+    threads: int | None = None,
+    shard_bytes: int | str = "512MB",
+    append: bool = False,
+    resume: bool = True,
+    progress: bool | None = None,
+) -> Dataset:
+    """Decode folders of JPEG and PNG files, write them as a directory of shards, and return that as a dataset.
+
+    Fields: `image`, uint8 (channels, height, width), or uint16 if 16-bit; `mask`, uint8 or uint16 (height, width);
+    those of `labels`; `file`, the path of the image below its folder, as text; and those of `table`. Rows are in the
+    order of these paths; with a `table` they are its rows, in its order, and each image is stored once, even if many
+    rows name it. Images are rotated as their EXIF data say. The function needs memory for eight decoded images for each
+    thread, about 32 MiB, and the table.
+
+    Args:
+        path: the directory to make.
+        images: a folder of JPEG and PNG files, in it or in folders below.
+        masks: a folder of PNG files, each with the path of its image except for the suffix, and with its size. Their
+            values are stored unchanged: grey values, or indices of a palette.
+        labels: "folders" for the folder of each image, as `label` (int64, in alphabetical order) and `label_name`
+            (text); "texts" for the .txt file beside each image, as `text`; or a table with one row for each image.
+        table: a table whose rows become the rows of the set, such as several prompts for one image. A table is the path
+            of a .csv, .tsv, .json, .jsonl or .parquet file, or a dict of lists, or a table of pandas, pyarrow or
+            datasets. One of its columns names the image; the others become fields: int64, float64, bool or text.
+        image_column: the column of `table` and of a table of `labels` that names the image, by its path below `images`,
+            with or without suffix, from the table's folder, or absolute. None: the first existing column of `file`,
+            `file_name`, `stem`, `filename`, `filepath`, `image`, `image_path` and `key`.
+        size: the size of the rows: (height, width), or a number for squares. None: the size of the images, which must
+            all have the same. Images are resized by a bicubic filter with antialiasing, masks by the nearest pixel.
+        fit: "stretch" resizes the whole image to `size`; "crop" resizes the largest central part with the proportions
+            of `size`; "pad" resizes the whole image in its own proportions until it fits, and centres it.
+        pad_value: with "pad", the number in the border of images, or one for each channel; 0 if not given.
+        mask_pad_value: with "pad", the number in the border of masks; 0 if not given. Give 255 for a loss that ignores
+            255, as many losses for segmentation do.
+        mode: "RGB", "L" (grey), "RGBA", or "I;16" (16-bit grey). None: grey, in 8 or in 16 bits, if all images are
+            grey, and RGB otherwise. Only "RGBA" keeps transparency; 16-bit colours lose their lower 8 bits, as in
+            Pillow; 16-bit grey is never converted to 8-bit.
+        skip_damaged: leave out images that cannot be decoded, and list them on standard error.
+        skip_unmatched: leave out images that no row of a table names, and rows that name no image, instead of refusing
+            them; standard error has their number.
+        threads: the number of threads that decode; None: one for each core.
+        shard_bytes, append, resume, progress: as in `memload.write`.
+
+    Raises:
+        FileNotFoundError, NotADirectoryError: a folder does not exist.
+        ValueError: images, masks and tables do not match, or sizes or modes are mixed; the message lists the files.
+        FormatError: an image is damaged; the message names it.
+        ImportError: Pillow is not installed (`pip install "memload[images]"`).
+        FileExistsError, DiskSpaceError, WriterBusyError: as in `memload.write`.
+
+    Example:
+        >>> import memload, PIL.Image, pathlib, tempfile
+        >>> folder = pathlib.Path(tempfile.mkdtemp())
+        >>> for name in ("cat", "dog"):
+        ...     PIL.Image.new("RGB", (64, 48)).save(folder / f"{name}.png")
+        >>> memload.write_images(folder / "shards", folder, size=32).fields["image"].shape
+        (3, 32, 32)
+    """
+    if threads is not None and threads < 0:
+        raise ValueError(f"threads is a number of threads, or None for one for each core; got {threads}")
+    threads = threads or len(os.sched_getaffinity(0))
+    if table is not None and append:
+        raise ValueError("append= adds images to a set; rows of a table= go to a set of their own")
+    said = _Said(labels, table, image_column, skip_unmatched)
+    album = _album(Path(images), None if masks is None else Path(masks), said, threads, skip_damaged, progress)
+    pixels = _pixels(album, size, fit, mode, pad_value, mask_pad_value, progress)
+    plan = album.words() | {"pixels": str(pixels), "Pillow": _pillow_version()} if resume else None
+    with ShardWriter(
+        path, shard_bytes=shard_bytes, append=append, rows=len(album.pairs), resume=plan, progress=progress
+    ) as writer:
+        damaged = album.damaged + _write_album(writer, album, pixels, threads, skip_damaged, progress)
+        if album.rows is not None:
+            _write_rows(rows_being_written(Path(path)), album.rows, album.stems_but(damaged), shard_bytes)
+    if damaged:
+        note(f"{path}: {len(damaged)} damaged images were left out:", progress)
+        for one in damaged:
+            note(f"  {one}", progress)
+    return open_dataset(path)
+
+
+@dataclass(frozen=True)
+class _Said:
+    """What is said of the images: the arguments of `write_images` of these names."""
+
+    labels: Any
+    table: Any
+    image_column: str | None
+    skip_unmatched: bool
+
+
+@dataclass(frozen=True)
+class _Album:
+    """What is to be written: pairs in order, the labels of each, and rows that share them; and what is damaged."""
+
+    pairs: tuple[Pair, ...]
+    labels: LabelledRows
+    rows: LabelledRows | None
+    damaged: tuple[Damaged, ...]
+
+    def stems_but(self, damaged: Sequence[Damaged]) -> list[str]:
+        """Return the stems of the images that are written, in their order."""
+        names = {one.name for one in damaged}
+        return [pair.image.stem for pair in self.pairs if pair.image.name not in names]
+
+    def words(self) -> dict[str, str]:
+        """Return what tells it from another."""
+        files = [_stamp(one) for pair in self.pairs for one in (pair.image, pair.mask) if one is not None]
+        return {
+            "images": xxhash.xxh3_64_hexdigest("\n".join(files).encode("utf-8", "surrogateescape")),
+            "labels": xxhash.xxh3_64_hexdigest(repr((self.labels, self.rows)).encode("utf-8", "surrogateescape")),
+        }
+
+
+def _stamp(image: ImageFile) -> str:
+    return f"{image.name} {image.stamp}"
+
+
+def _album(
+    images: Path, masks: Path | None, said: _Said, threads: int, skip_damaged: bool, progress: bool | None
+) -> _Album:
+    """Find what there is; no pixels are read."""
+    files = _files(images, progress, said)
+    mask_files = {} if masks is None else _files(masks, progress)
+    names = {stem: file.relative_to(images).as_posix() for stem, file in files.items()}
+    labels, rows = _of_images(said, images, names, progress)
+    if said.skip_unmatched:
+        of_both = [set(one.stems) for one in (labels, rows) if one is not None]
+        files = {stem: file for stem, file in files.items() if all(stem in stems for stems in of_both)}
+        mask_files = {stem: file for stem, file in mask_files.items() if stem in files or stem not in names}
+    if masks is not None:
+        pair_up(files, mask_files)
+    headers, damaged = read_headers(images, files, threads, progress)
+    mask_headers, damaged_masks = ({}, []) if masks is None else read_headers(masks, mask_files, threads, progress)
+    damaged += damaged_masks
+    if damaged and not skip_damaged:
+        raise FormatError(
+            f"{images}: {len(damaged)} damaged images, which skip_damaged=True (--skip-damaged) would leave out: "
+            f"{listed([str(one) for one in damaged])}"
+        )
+    stems = [stem for stem in headers if masks is None or stem in mask_headers]
+    if not stems:
+        raise FormatError(f"{images}: all images are damaged, such as {damaged[0]}")
+    pairs = tuple(Pair(headers[stem], mask_headers.get(stem)) for stem in stems)
+    check_masks(pairs)
+    of_pairs = labels.of_each(stems) if labels is not None else LabelledRows(tuple(stems), {})
+    return _Album(pairs, of_pairs, None if rows is None else rows.among(stems), tuple(damaged))
+
+
+def _files(folder: Path, progress: bool | None, said: _Said | None = None) -> dict[str, Path]:
+    """Return the images of a folder; other files that nothing takes are told, and what would take a table."""
+    files, others = find(folder)
+    if said is not None:
+        tables = [Path(one).absolute() for one in (said.labels, said.table) if isinstance(one, str | os.PathLike)]
+        others = [name for name in others if (folder / name).absolute() not in tables]
+        others = [name for name in others if said.labels != "texts" or not name.endswith(".txt")]
+    if others:
+        note(f"{folder}: {len(others)} files are neither JPEG nor PNG and stay out: {listed(others)}", progress)
+    for name in others:
+        if said is not None and Path(name).stem == "metadata":
+            note(f"{folder}: {name} may be a table of the images: --table {folder / name} takes it", progress)
+    return files
+
+
+def _of_images(
+    said: _Said, images: Path, names: Mapping[str, str], progress: bool | None
+) -> tuple[LabelledRows | None, LabelledRows | None]:
+    """Return the labels of images, and the rows that share them; what stays out is told."""
+    labels, rows = None, None
+    if said.labels == "folders":
+        labels = labels_of_folders(names)
+    elif said.labels == "texts":
+        labels = texts_beside(images, names)
+    elif said.labels is not None:
+        labels = _of_table(said.labels, said, images, names, progress, several=False)
+    if said.table is not None:
+        rows = _of_table(said.table, said, images, names, progress, several=True)
+    twice = labels.columns.keys() & rows.columns.keys() if labels and rows else ()
+    if twice:
+        raise ValueError(f"both labels= and table= bring the fields {sorted(twice)}; rename them in one of the two")
+    return labels, rows
+
+
+def _of_table(
+    given: Any, said: _Said, images: Path, names: Mapping[str, str], progress: bool | None, several: bool
+) -> LabelledRows:
+    table = read_table(given, said.image_column)
+    found, unmatched = joined(table, images, names, several=several, skip_unmatched=said.skip_unmatched)
+    for words in unmatched:
+        note(f"{table.name}: left out: {words}", progress)
+    return found
+
+
+def _pixels(
+    album: _Album,
+    size: Size,
+    fit: Fit,
+    mode: Mode | None,
+    pad_value: int | Sequence[int] | None,
+    mask_pad_value: int | None,
+    progress: bool | None,
+) -> Pixels:
+    if fit not in FITS:
+        raise ValueError(f"fit is one of {', '.join(FITS)}; got {fit!r}")
+    if fit != "pad" and not (pad_value is None and mask_pad_value is None):
+        raise ValueError(f'pad_value= and mask_pad_value= are for fit="pad" (--fit pad), not for {fit!r}')
+    sides = (size, size) if isinstance(size, int) else size
+    if sides is not None and (len(sides) != 2 or not all(isinstance(side, int) and side > 0 for side in sides)):
+        raise ValueError(f"size is a number of pixels or (height, width), got {size!r}")
+    if sides is not None and sides[0] * sides[1] > _MOST_PIXELS:
+        raise ValueError(f"size {size!r}: rows of more than {_MOST_PIXELS:,} pixels are not made")
+    chosen = _mode([pair.image for pair in album.pairs], mode)
+    clear = [pair.image.name for pair in album.pairs if pair.image.alpha]
+    if clear and chosen != "RGBA":
+        note(
+            f'{len(clear)} images have transparency, which is dropped (mode="RGBA" or --mode RGBA keeps it): '
+            f"{listed(clear)}",
+            progress,
+        )
+    most = 65535 if chosen == "I;16" else 255
+    wide_masks = any(pair.mask is not None and pair.mask.mode.startswith("I") for pair in album.pairs)
+    return Pixels(
+        chosen,
+        sides or one_size(album.pairs),
+        fit,
+        _border("pad_value", pad_value, CHANNELS[chosen], most),
+        _border("mask_pad_value", mask_pad_value, 1, 65535 if wide_masks else 255)[0],
+    )
+
+
+def _border(option: str, given: int | Sequence[int] | None, channels: int, most: int) -> tuple[int, ...]:
+    """Return the number of a border for each channel."""
+    values = list(given) if isinstance(given, Sequence) else [0 if given is None else given] * channels
+    if len(values) != channels or not all(isinstance(one, Integral) and 0 <= int(one) <= most for one in values):
+        each = f", or {channels} of them, one for each channel" if channels > 1 else ""
+        raise ValueError(f"{option} is a whole number from 0 to {most}{each}; got {given!r}")
+    return tuple(map(int, values))
+
+
+_MOST_PIXELS = 178_956_970  # as many as Pillow reads of an image
+
+
+def _mode(images: Sequence[ImageFile], wanted: Mode | None) -> Mode:
+    """Return the mode of all images. Raises ValueError if 16-bit grey cannot be kept, or there is nothing to keep."""
+    if wanted is not None and wanted not in MODES:
+        raise ValueError(f"mode is one of {', '.join(MODES)}; got {wanted!r}")
+    wide = [image.name for image in images if image.mode.startswith("I")]
+    narrow = [image.name for image in images if not image.mode.startswith("I")]
+    if wide and narrow:
+        raise ValueError(
+            f"{len(wide)} images are 16-bit grey ({listed(wide)}) and {len(narrow)} are not ({listed(narrow)}); write "
+            "them as two sets, or convert one kind first"
+        )
+    if wide and wanted not in (None, "I;16"):
+        raise ValueError(
+            f'images of 16-bit grey do not fit into mode {wanted!r}: {listed(wide)}; mode "I;16" keeps them'
+        )
+    if narrow and wanted == "I;16":
+        raise ValueError(f'mode "I;16" is for images of 16-bit grey, which these are not: {listed(narrow)}')
+    if wide:
+        return "I;16"
+    return wanted or ("L" if all(image.mode in ("1", "L", "LA") for image in images) else "RGB")
+
+
+def _write_album(
+    writer: ShardWriter, album: _Album, pixels: Pixels, threads: int, skip_damaged: bool, progress: bool | None
+) -> tuple[Damaged, ...]:
+    """Write the rows that are not there yet, and return the damaged images that were left out."""
+    damaged = {name: Damaged(name, "found in an earlier run") for name in writer.left_out}
+    numbers = {pair.image.name: number for number, pair in enumerate(album.pairs)}
+    sound = [pair for pair in album.pairs if pair.image.name not in damaged]
+    row_bytes = CHANNELS[pixels.mode] * pixels.size[0] * pixels.size[1]
+    done = writer.rows_there
+    with byte_bar("write", row_bytes * len(sound), progress, done=row_bytes * done) as bar:
+        for pair, found in in_turn(pixels.of, sound[done:], threads):
+            name = pair.image.name
+            if isinstance(found, FormatError):
+                if not skip_damaged:
+                    try:
+                        raise found
+                    finally:
+                        del found  # its traceback holds this frame, which would hold the error
+                writer.leave_out(name)
+                damaged[name] = Damaged(name, str(found))
+            else:
+                writer.append(**found, **_row(album.labels.columns, numbers[name]), file=name)
+            bar.update(row_bytes)
+    return tuple(damaged.values())
+
+
+def _row(labels: Columns, number: int) -> Mapping[str, Any]:
+    """Return the labels of one image."""
+    values = {name: column[number] for name, column in labels.items()}
+    return {name: value if isinstance(value, str) else np.asarray(value) for name, value in values.items()}
+
+
+def _write_rows(path: Path, rows: LabelledRows, stems: Sequence[str], shard_bytes: int | str) -> None:
+    """Write the rows whose image was written, each with the number of its image."""
+    numbers = {stem: number for number, stem in enumerate(stems)}
+    there = rows.among(stems)
+    lookup = np.array([numbers[stem] for stem in there.stems], dtype=np.int64)
+    with ShardWriter(path, shard_bytes=shard_bytes, rows=len(lookup)) as writer:
+        for start in range(0, len(lookup), _ROWS_AT_ONCE):
+            part = slice(start, start + _ROWS_AT_ONCE)
+            texts = {name: cells[part] for name, cells in there.columns.items()}
+            columns = {name: cells if isinstance(cells[0], str) else np.array(cells) for name, cells in texts.items()}
+            writer.extend(**{LOOKUP: lookup[part]}, **columns)
+
+
+_ROWS_AT_ONCE = 4096
+
+
+def _pillow_version() -> str:
+    return str(pillow().__version__)

@@ -1,0 +1,70 @@
+"""The private interface of a loader to other parts of memload, beside its public attributes.
+
+A FastLoader answers ``__memload_loader__()`` with a `LoaderAccess`, as datasets answer ``__memload__()``. Other loaders
+have no such method.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from memload.dataset.grouped_spec import GroupedSpec
+from memload.engine.gather_spec import GatherSpec
+from memload.engine.request import PassRequest
+from memload.loader.composing import settings_of
+from memload.loader.history import PassHistory
+from memload.loader.state import LoaderState
+from memload.sampling.draws import HeldGroup
+
+if TYPE_CHECKING:
+    from memload.loader.composing import Settings
+
+
+@dataclass(frozen=True)
+class LoaderAccess:
+    """The view of a loader that other parts of memload use.
+
+    Attributes:
+        asks: returns the request of a pass that would begin now.
+        resolves: returns the gather specification of the dataset, without the loader's casts; or the reason why the
+            engine cannot read the dataset, as a sentence.
+        state: the state of the loader.
+        history: the history of its native passes.
+    """
+
+    asks: Callable[[], PassRequest]
+    resolves: Callable[[], GatherSpec | GroupedSpec | str]
+    state: LoaderState
+    history: PassHistory
+
+    @property
+    def source(self) -> GatherSpec | GroupedSpec | str:
+        """The gather specification without the loader's casts; or why the engine cannot read, as a sentence."""
+        return self.resolves()
+
+    def cast_source(self) -> GatherSpec | GroupedSpec | str:
+        """Return the gather specification with the loader's casts; or why the engine cannot read, as a sentence."""
+        source = self.resolves()
+        return source if isinstance(source, str) else source.with_casts(self.asks().casts)
+
+    def settings(self, source: GatherSpec | GroupedSpec) -> Settings:
+        """Return the settings of a pass over a source."""
+        return settings_of(self.asks(), source)
+
+    @property
+    def delivered(self) -> int:
+        """The number of batches of the latest pass that the loop received, including those before a resume."""
+        return self.state.delivered
+
+    def take_ahead(self, batches: Iterator[Any], count: int) -> tuple[list[Any], HeldGroup]:
+        """Take at most `count` next batches of the latest pass ahead; see `LoaderState.take_ahead`."""
+        return self.state.take_ahead(self.asks(), self.resolves, batches, count)
+
+
+def access(loader: Any) -> LoaderAccess | None:
+    """Return the `LoaderAccess` of a loader; None if it is not a FastLoader."""
+    ask = getattr(type(loader), "__memload_loader__", None)
+    answer: LoaderAccess | None = None if ask is None else ask(loader)
+    return answer

@@ -1,0 +1,98 @@
+"""Composes a native pass: its gather specification, its settings, and the layers that they ask for.
+
+source -> settings -> gatherer -> transforms -> where batches arrive -> changes
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+from memload.engine.collate_function import collated
+from memload.engine.gather_spec import GatherSpec, NotNative
+from memload.engine.readers import resolve
+from memload.engine.request import PassRequest
+from memload.engine.settings import PassSettings
+from memload.loader.history import Layers, PassHistory
+
+if TYPE_CHECKING:
+    from memload.dataset.group_batches import GroupSettings
+    from memload.dataset.grouped_spec import GroupedSpec
+    from memload.device.devices import Target
+    from memload.device.resident_batches import ResidentSettings
+    from memload.loader.fallback_passes import FallbackHistory
+
+Settings: TypeAlias = "PassSettings | GroupSettings | ResidentSettings"
+
+
+def read(request: PassRequest) -> GatherSpec | GroupedSpec | str:
+    """Return the gather specification of the dataset; or why the engine cannot read it, as a sentence."""
+    try:
+        if request.grouped and request.batched:
+            from memload.dataset.grouped_spec import resolve_groups
+
+            return resolve_groups(request.dataset)
+        return collated(resolve(request.dataset), request)
+    except NotNative as answer:
+        return str(answer)
+
+
+def settings_of(request: PassRequest, source: GatherSpec | GroupedSpec) -> Settings:
+    """Return the settings of a pass over a source."""
+    if not isinstance(source, GatherSpec):
+        from memload.dataset.group_batches import GroupSettings
+
+        return GroupSettings.of(request, source)
+    bound = request.destination.bound(source, request)
+    if any(field.resident for field in bound.fields.values()):
+        from memload.device.resident_batches import ResidentSettings
+
+        return ResidentSettings.of(request, bound)
+    return PassSettings.of(request, bound)
+
+
+def composed(settings: Settings, request: PassRequest, history: PassHistory, kept: Layers | None) -> Layers:
+    """Return the layers of one pass, which reuse the slots and memory of an earlier pass if these are given."""
+    arrival, around, transforms = settings.destination.open(), settings.layers, None
+    gathers = outermost = settings.gatherer(arrival, kept.gathers if kept else None)
+    if around is None:
+        return Layers(gathers, None, outermost, arrival)
+    if around.transform_pipeline is not None:
+        from memload.engine.transforms.threads import Transforming
+
+        tuner = history.tuned(around.transform_threads, fixed=request.options.transform_threads is not None)
+        before = kept.transforms if kept else None
+        sizes = around.batch_rows, around.drop_last
+        outermost = transforms = Transforming(outermost, around.transform_pipeline, *sizes, tuner, before)
+    outermost = arrival.around(outermost, around, request)
+    if guards := settings.guards:  # outermost, since work that a device does ahead is gathered ahead, too
+        from memload.engine.guarded_batches import GuardedBatches
+
+        outermost = GuardedBatches(outermost, guards, request)
+    return Layers(gathers, transforms, outermost, arrival)
+
+
+def fallback_history(history: PassHistory) -> FallbackHistory:
+    """Return the history of a loader's passes on torch's own machinery; the first pass creates it."""
+    if not history.stock:
+        from memload.loader.fallback_passes import FallbackHistory
+
+        history.stock.append(FallbackHistory())
+    kept: FallbackHistory = history.stock[0]  # the same object for all threads, even if two came at once
+    return kept
+
+
+def how_they_go(source: GatherSpec | GroupedSpec, target: Target) -> str:
+    """Return a clause that says how batches of a source reach their device."""
+    from memload.device.destination_buffers import why_whole
+    from memload.device.destinations import seen_by_device
+    from memload.device.resident_batches import is_resident
+
+    if not isinstance(source, GatherSpec):
+        return f"batches are moved to {target} whole, since groups are made of several gathers"
+    if is_resident(source):
+        return "its rows lie on a device, where batches are gathered"
+    if (why := why_whole(source)) is not None:
+        return f"batches are moved to {target} whole, since {why}"
+    if seen_by_device(source, target) is not None:
+        return f"its rows lie in RAM that is pinned for {target}, which gathers batches out of it by itself"
+    return f"batches are copied to {target} while they are gathered"

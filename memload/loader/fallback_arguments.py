@@ -1,0 +1,71 @@
+"""Finds arguments of a loader that only torch's own machinery supports, whatever the dataset is."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+from torch.utils.data import ConcatDataset, DataLoader, StackDataset, Subset
+
+from memload.columns.collate_rules import as_shipped
+from memload.dataset.dataset import Dataset
+from memload.dataset.groups import GroupedDataset
+from memload.dataset.mapped import MappedDataset
+
+
+def asks_for_stock(loader: DataLoader[Any]) -> str | None:
+    """Return a sentence about the first argument that the native engine does not support; None if it supports all."""
+    if without_worker_init_fn(loader) and type(loader.dataset) is MappedDataset:
+        return (
+            "A worker_init_fn runs in worker processes, and the mapped function may look there for what it did: leave "
+            "it out to have the function called in threads, with random numbers that are seeded for each row."
+        )
+    if without_worker_init_fn(loader) and not _is_memload(loader.dataset):
+        return (
+            "A worker_init_fn runs in worker processes and may change the dataset there: leave it out, or give "
+            "memload's own datasets, which nothing in a worker changes and which are read without it."
+        )
+    if loader.num_workers > 0 and loader.prefetch_factor == 0:
+        return "prefetch_factor=0 is refused by stock workers when the loop begins: leave it out."
+    if not as_shipped():
+        return "default_collate was changed for tensors, dicts or tuples: take that out of default_collate_fn_map."
+    return None
+
+
+def checked_snapshots(steps: Any) -> int | None:
+    """Return ``snapshot_every_n_steps`` for torchdata's loader: a number of steps; 0 and None mean never.
+
+    Raises:
+        TypeError: it is not an integer.
+        ValueError: it is negative.
+    """
+    if steps is None:
+        return None
+    try:
+        number = operator.index(steps)
+    except TypeError:
+        raise TypeError(f"snapshot_every_n_steps is a number of steps or None, got {steps!r}") from None
+    if number < 0:
+        raise ValueError(f"snapshot_every_n_steps is a number of steps, 0 or more, or None; got {number}")
+    return number
+
+
+def without_worker_init_fn(loader: DataLoader[Any]) -> bool:
+    """Return whether a native pass would skip a ``worker_init_fn`` that a stock pass calls in its workers."""
+    return loader.worker_init_fn is not None and loader.num_workers > 0
+
+
+def _is_memload(dataset: object) -> bool:
+    """Return whether all datasets at the bottom are memload's, which are immutable and ignore who reads them."""
+    if type(dataset) is Subset:
+        return _is_memload(dataset.dataset)
+    if type(dataset) is ConcatDataset:
+        return all(map(_is_memload, dataset.datasets))
+    if type(dataset) is StackDataset:
+        members = dataset.datasets
+        return all(map(_is_memload, members.values() if isinstance(members, dict) else members))
+    from memload.dataset.float32_view import Float32View
+
+    if type(dataset) is Float32View:
+        return _is_memload(dataset.base)
+    return type(dataset) in (Dataset, GroupedDataset)

@@ -1,0 +1,95 @@
+"""The history of a loader's native passes in this process: counters, live passes, and parts to reuse."""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from memload.engine.gatherer import Gatherer
+from memload.engine.request import Arrival
+from memload.stats import LoaderStats
+
+if TYPE_CHECKING:
+    from memload.engine.transforms.concurrency import ConcurrencyTuner
+    from memload.engine.transforms.threads import Transforming
+
+
+@dataclass(frozen=True)
+class Layers:
+    """The layers of one pass.
+
+    Attributes:
+        gathers: the innermost layer, which owns the slots.
+        transforms: the layer that transforms batches; None if there is none.
+        outermost: the layer from which the loop takes batches.
+        arrival: the place at which batches arrive.
+    """
+
+    gathers: Gatherer
+    transforms: Transforming | None
+    outermost: Gatherer
+    arrival: Arrival
+
+
+class LivePass(Protocol):
+    """A pass that has not ended."""
+
+    layers: Layers
+
+    def stats(self) -> LoaderStats:
+        """Return the counters of the pass."""
+
+
+class PassHistory:
+    """The passes of one loader: their counters, the live ones, and the layers that the next one reuses."""
+
+    kept: Layers | None = None
+    """The layers of the latest pass that ended, if workers are persistent."""
+
+    def __init__(self) -> None:
+        self.finished = LoaderStats()
+        """The counters of the passes that have ended."""
+        self.tuner: ConcurrencyTuner | None = None
+        """The number of threads that transformed at once in the latest pass."""
+        self.most_ahead: int | None = None
+        """The number of batches gathered ahead, once memory has become short."""
+        self._live: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.stock: list[Any] = []
+        """The history of passes on torch's own machinery, once there was one; see `fallback_history`."""
+
+    @property
+    def live(self) -> list[LivePass]:
+        """The passes that have not ended."""
+        return list(self._live)
+
+    def take_kept(self) -> Layers | None:
+        """Return the layers that the latest pass kept, to one caller only: another thread may begin a pass, too."""
+        kept: Layers | None = self.__dict__.pop("kept", None)
+        return kept
+
+    def begun(self, one: LivePass) -> None:
+        """Record that a pass has begun."""
+        self._live.add(one)
+
+    def ended(self, one: LivePass) -> None:
+        """Record that a pass has ended."""
+        self._live.discard(one)
+
+    def tuned(self, threads: int, *, fixed: bool) -> ConcurrencyTuner:
+        """Return the tuner of a pass with `threads` threads, which continues from the end of the latest pass."""
+        from memload.engine.transforms.concurrency import tuned
+
+        self.tuner = tuned(self.tuner, threads, fixed=fixed)
+        return self.tuner
+
+    def stats(self) -> LoaderStats:
+        """Return the counters of all passes so far."""
+        return sum((one.stats() for one in self.live), self.finished)
+
+    def shrink(self) -> None:
+        """Gather one batch ahead from the next pass on, and free memory of transforms that is not in use."""
+        self.most_ahead = 1
+        for layers in [self.kept, *(one.layers for one in self.live)]:
+            if layers is not None and layers.transforms is not None:
+                layers.transforms.give_back()

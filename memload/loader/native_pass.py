@@ -1,0 +1,192 @@
+"""`NativePass`: the iterator over one pass of the native engine.
+
+plan of row indices -> gather (+ cast), native threads -> slot -> batch
+sampling/row_plan.py   _core.Pipeline                             the loop
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+import threading
+import time
+import weakref
+from dataclasses import replace
+from typing import Any
+
+from memload.engine.attendants import between_batches, handed_out
+from memload.engine.gatherer import BatchResult
+from memload.engine.iterators import ClosingIterator, profiling, seconds_of, waiting
+from memload.engine.request import PassRequest
+from memload.loader.history import Layers, PassHistory
+from memload.loader.state import LoaderState, given_generators
+from memload.sampling.row_plan import Feed, feed
+from memload.stats import LoaderStats
+
+_FORKED = (
+    "this iterator was made before the process was forked, and its threads stayed with the parent; "
+    "call iter(loader) again in the child"
+)
+
+
+class NativePass(ClosingIterator):
+    """One pass of the native engine over a loader, made by ``iter(loader)``.
+
+    It makes the same draws from generators as a stock iterator, at the same times. It owns the pipeline, and stops it
+    at the end of the data, on an exception, on ``close()``, and when the iterator is collected. Several threads may
+    call ``next()``.
+
+    Args:
+        request: the request of the pass.
+        layers: the layers that make its batches.
+        state: the state of the loader.
+        history: the history of the loader's passes.
+        owner: the loader, which stays alive as long as the pass runs.
+    """
+
+    _request: PassRequest | None = None  # None until the pass is complete: there is nothing to close before
+    _late = False  # whether the last wait for a batch ran into the timeout
+    _workers: tuple[Any, ...] = ()  # code for stock iterators waits for these processes; here are none
+
+    def __init__(
+        self, request: PassRequest, layers: Layers, state: LoaderState, history: PassHistory, owner: object
+    ) -> None:
+        self.layers = layers
+        self._gatherer, self._finish = layers.outermost, layers.arrival.finish
+        self._timeout = seconds_of(request.timeout)
+        self._asked = 0
+        self._lock = threading.Lock()  # several threads may call next(), but samplers may be generators: one at a time
+        # A stock iterator pulls a batch of indices for each next(); with workers, it also pulls several at its start.
+        self._lead = operator.index(request.num_workers or 0) * operator.index(request.prefetch_factor or 0)
+        self._started = time.perf_counter()
+        self._wall = self._sampling = 0.0
+        self._process = os.getpid()
+        self._given, ahead = 0, request.options.depth is not None
+        self.progress, given = state.begin(request), given_generators(request)
+        self.progress.loader = weakref.ref(owner)
+        self._feed: Feed = feed(
+            request.batches,
+            self._gatherer.rows,
+            self._gatherer,
+            self.progress,
+            given=given,
+            ahead=ahead,
+            at_once=self._lead > 0,
+            as_index=not request.batched,
+        )
+        self._batch_sampler: Any = request.batches
+        self._history, self._owner, self._request = history, owner, request
+        drawn = state.draw_base_seed(request, self.progress)
+        self._seed = state.seed(request, self.progress)
+        self._gatherer.begin(self._seed)
+        if self._lead:
+            self._start(state, drawn)
+        state.begun()
+
+    def _start(self, state: LoaderState, anew: bool) -> None:
+        """Pull the batches of indices that stock workers get when they start, or when they begin another pass."""
+        try:
+            if anew:
+                self._feed.start_again()  # a stock iterator that starts workers takes two iterators of its sampler
+            self._feed.pull(self._lead, self._gatherer.depth)
+        except Exception:
+            if anew:
+                state.base_seed = None  # workers that never started keep no seed either
+            raise
+
+    def __len__(self) -> int:
+        return len(self._batch_sampler)
+
+    def __iter__(self) -> NativePass:
+        return self
+
+    def __next__(self) -> Any:
+        between_batches()
+        if not profiling():
+            return handed_out(self._in_turn())
+        with waiting(self):
+            return handed_out(self._in_turn())
+
+    def _wait_for_turn(self) -> None:
+        if self._process != os.getpid():
+            raise RuntimeError(_FORKED)
+        if not self._lock.acquire(timeout=self._timeout or -1):
+            raise RuntimeError(f"DataLoader timed out after {self._timeout:g} seconds")
+
+    def _in_turn(self) -> Any:
+        if not self._lock.acquire(blocking=False):
+            self._wait_for_turn()
+        try:
+            if self._request is None:
+                raise StopIteration
+            batch = self._next(self._request)
+        finally:
+            self._lock.release()
+        return batch if self._finish is None else self._finish(batch)
+
+    def _next(self, request: PassRequest) -> Any:
+        if not self._lead:
+            self._ask()
+        unplanned = self._feed.unplanned(self._given)
+        batch = self._gathered() if unplanned is None else None
+        number, self._given = self.progress.delivered, self._given + 1
+        self.progress.delivered += 1
+        if self._lead:
+            self._ask()
+        # An error of the dataset itself does not end the pass, nor a stock iterator: the next batch follows.
+        try:
+            if unplanned is not None:
+                from memload.engine.by_the_dataset import answer
+
+                answered = answer(request, unplanned, self._seed, number)
+                return self._gatherer.placed(answered, number)
+            return batch.result() if isinstance(batch, BatchResult) else batch
+        finally:
+            del unplanned, batch  # the traceback of an error refers to this frame, which would keep it alive
+
+    def _gathered(self) -> Any:
+        try:
+            batch = self._gatherer.next(self._timeout)
+            self._wall = time.perf_counter() - self._started
+            if batch is None:
+                self.progress.finished = True
+                raise StopIteration
+        except TimeoutError as error:  # the pass goes on: the loop may wait for this batch again
+            self._late = True
+            self._asked -= not self._lead
+            raise RuntimeError(f"DataLoader timed out after {self._timeout:g} seconds") from error
+        except BaseException:
+            self.close()
+            raise
+        self._late = False
+        return batch
+
+    def _ask(self) -> None:
+        self._asked += 1
+        began = time.perf_counter()
+        self._feed.pull(self._lead + self._asked, self._gatherer.depth)
+        self._sampling += time.perf_counter() - began
+
+    def stats(self) -> LoaderStats:
+        """Return the counters of this pass; they are 0 if a parent process began it."""
+        if self._process != os.getpid():
+            return LoaderStats()
+        return replace(self._gatherer.stats(), wall_seconds=self._wall, sampler_seconds=self._sampling)
+
+    def close(self) -> None:
+        """Stop the threads and free the memory of the pass; batches of the loop stay valid. It may be called twice."""
+        request, self._request = self._request, None
+        if request is None:
+            return
+        self._owner = None
+        history, keeps = self._history, bool(request.persistent_workers)
+        history.ended(self)
+        if self._process != os.getpid():
+            return  # its threads and their memory are the parent's
+        history.finished += self.stats()
+        self._gatherer.close(keeps, self._late)
+        history.kept = self.layers if keeps else None
+
+    def _shutdown_workers(self) -> None:
+        # Loaders written for torch's iterators call this at their end if they find `_workers`.
+        self.close()

@@ -1,0 +1,395 @@
+"""compute_batch_size: the largest batch that a device has memory for.
+
+total x utilisation - weights, optimizer, context = room for gradients, activations and the loader's slots
+a step's curve over the batch size                -> the largest batch whose peak fits into the room
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+
+from memload.device.memory import CONTEXT, gpu_memory
+from memload.memory import budget
+from memload.planning.allocations import nbytes_of
+from memload.planning.curves import Curve
+from memload.planning.loader_slots import slots_of
+from memload.planning.measuring import Measured, measured, without_memory
+from memload.planning.memory_budget import MemoryBudget, StaticBytes
+from memload.planning.model_bytes import ModelBytes, Modules, Optimizers, model_bytes, modules_of, optimizers_of
+from memload.planning.steps import LossOf, losses_of, precision_of
+from memload.planning.trials import Trials, least_of_ranks
+from memload.planning.variants import Kind, PlainBatches, kind_of, tensors_of
+from memload.sizes import format_size, parse_size
+
+Mode = Literal["static", "measured", "trial"]
+
+_MOST = 1 << 20  # rows: where nothing else sets an end
+
+
+@dataclass(frozen=True)
+class BatchSizeRequest:
+    """The checked arguments of `compute_batch_size`, and the bytes that do not depend on the batch size.
+
+    Attributes:
+        models, optimizers, teachers: the models that train, their optimizers, and the models that only run forward.
+        losses: functions of a batch, in turn.
+        kind: the way in which batches are counted and resized.
+        device: the device whose memory is planned.
+        total: the bytes of its memory.
+        is_free_here: whether `total` is the free RAM of this machine, rather than a given limit or a GPU's size.
+        own: weights, gradients and optimizers of the models.
+        static: all bytes that do not depend on the batch size.
+        target_utilization: the share of `total` to be used.
+        accumulate: micro-batches of a step.
+        slots: the loader's slots, as a curve.
+        counts_inputs: whether a batch takes memory beside the loader's slots.
+        least, most: the bounds of the batch size.
+    """
+
+    models: Sequence[torch.nn.Module]
+    optimizers: Sequence[torch.optim.Optimizer]
+    teachers: Sequence[torch.nn.Module]
+    losses: Sequence[LossOf]
+    kind: Kind
+    device: torch.device
+    total: int
+    own: ModelBytes
+    static: StaticBytes
+    target_utilization: float
+    accumulate: int
+    slots: Callable[[int], int]
+    counts_inputs: bool
+    least: int
+    most: int
+    is_free_here: bool = False
+
+    @property
+    def room(self) -> int:
+        """Bytes for gradients, activations and the loader."""
+        return int(self.total * self.target_utilization) - self.static.total + self.own.gradients
+
+
+def compute_batch_size(
+    model: Modules,
+    sample: Any,
+    device: torch.device | str | None = None,
+    *,
+    mode: Mode = "measured",
+    loss: LossOf | Sequence[LossOf] | None = None,
+    optimizer: Optimizers = None,
+    teacher: Modules | None = None,
+    limit: int | str | None = None,
+    target_utilization: float = 0.9,
+    min_batch_size: int = 1,
+    max_batch_size: int | None = None,
+    precision: torch.dtype | str | None = None,
+    accumulate: int = 1,
+    loader: Any = None,
+) -> MemoryBudget:
+    """Return the largest batch size whose training step fits into a device's memory, and where the memory goes.
+
+    Parameters, gradients and optimizers are counted. The allocations of a step are observed one by one at a few small
+    batch sizes, and each moment of the step is extended to larger sizes. Models, optimizers, gradients and the global
+    random generators are unchanged afterwards. Under torch.distributed all ranks get the least of their batch sizes;
+    all must call this function.
+
+    Args:
+        model: a module on the device and in the mode (``train()``) in which it will be trained, or several in a list
+            or dict. Measures of the model itself, such as checkpointing, are observed with it.
+        sample: a batch of the loader, of any size: tensors in dicts, tuples and lists; `memload.Ragged` or jagged
+            tensors; graphs. It must be on the model's device. Pad rows to the greatest length that occurs.
+        device: the device whose memory is planned; default: the model's device. "cuda" with `limit` plans for a GPU
+            that need not be in this machine, and assumes 512 MiB for its context.
+        mode: "measured" runs forward and backward passes with 2 to 5 rows where the model is; "static" computes shapes
+            only, for models too large to run here; "trial" runs whole steps, optimizers included, of doubled sizes
+            until memory runs out, then by bisection.
+        loss: a function of a batch that returns the loss as the loop computes it, or a tuple of the loss and of other
+            objects that the loop holds while backward runs, such as outputs; or a list of such functions, each with a
+            backward pass of its own. Default: the ``loss`` that the model returns, or the mean of its result for the
+            batch (of a dict the fields that its ``forward`` names, else the first; of a tuple the first). Give the real
+            criterion, since it takes memory, too.
+        optimizer: one or several; their class and settings determine the bytes of their states. Parameters that belong
+            to no model, such as those of a loss, count too.
+        teacher: a module, or several, that are only run forward; their weights count.
+        limit: bytes to plan for, such as "24GB"; default: the memory of the device; on a CPU: the bytes that this
+            process may still take, divided among the processes of the machine (LOCAL_WORLD_SIZE).
+        target_utilization: the share of `limit` that may be used, above 0 and up to 1. The rest is for workspaces of
+            libraries and fragmentation, which cannot be observed.
+        min_batch_size, max_batch_size: bounds of the answer; without the latter, it is at most 1,048,576 rows.
+        precision: "bf16" or "fp16": the step runs under autocast.
+        accumulate: the number of batches in one step. With more than one, gradients stay beside all activations.
+        loader: a FastLoader, whose slots are counted at each batch size; or torch's DataLoader, whose batches in RAM
+            are counted: those that its workers make ahead, and the memory that workers need to make them.
+
+    Raises:
+        MemoryError: not even `min_batch_size` fits; the message says how many bytes are missing.
+        ValueError: an argument is out of range, there is no GPU to ask, or the step cannot run in this `mode`.
+        TypeError: the sample is not a batch, or there are several models and no loss.
+
+    Example:
+        >>> import memload, torch
+        >>> model = torch.nn.Sequential(torch.nn.Linear(1000, 1000), torch.nn.ReLU(), torch.nn.Linear(1000, 10))
+        >>> optimizer = torch.optim.AdamW(model.parameters())
+        >>> found = memload.compute_batch_size(model, torch.rand(1, 1000), optimizer=optimizer, limit="100MB")
+        >>> found.batch_size > 1000, found.static.optimizer
+        (True, 8088096)
+    """
+    if mode not in ("static", "measured", "trial"):
+        raise ValueError(f'mode must be "static", "measured" or "trial", got {mode!r}')
+    setting = setting_of(
+        model,
+        sample,
+        device,
+        loss=loss,
+        optimizer=optimizer,
+        teacher=teacher,
+        limit=limit,
+        target_utilization=target_utilization,
+        min_batch_size=min_batch_size,
+        max_batch_size=max_batch_size,
+        precision=precision,
+        accumulate=accumulate,
+        loader=loader,
+    )
+    return _by_trial(setting) if mode == "trial" else _foretold(setting, mode, limit)
+
+
+def setting_of(
+    model: Modules,
+    sample: Any,
+    device: torch.device | str | None = None,
+    *,
+    loss: LossOf | Sequence[LossOf] | None = None,
+    optimizer: Optimizers = None,
+    teacher: Modules | None = None,
+    limit: int | str | None = None,
+    target_utilization: float = 0.9,
+    min_batch_size: int = 1,
+    max_batch_size: int | None = None,
+    precision: torch.dtype | str | None = None,
+    accumulate: int = 1,
+    loader: Any = None,
+) -> BatchSizeRequest:
+    """Return the checked arguments of `compute_batch_size`."""
+    models, teachers = modules_of(model), [] if teacher is None else modules_of(teacher)
+    optimizers = optimizers_of(optimizer)
+    if not 0 < target_utilization <= 1:
+        raise ValueError(f"target_utilization is a share of the memory, above 0 and up to 1; got {target_utilization}")
+    least, most = _bounds(min_batch_size, max_batch_size)
+    if accumulate < 1:
+        raise ValueError(f"accumulate is how many batches make a step: at least 1, got {accumulate}")
+    here = _place_of(models)
+    target = torch.device(device) if device is not None else here
+    own = model_bytes(models, optimizers, device_type=target.type)
+    own = replace(own, params=own.params + nbytes_of(_beside(optimizers, [*models, *teachers])))
+    watching = model_bytes(teachers).weights if teachers else 0
+    total, context = _memory_of(target, here, limit, own.weights + watching)
+    static = StaticBytes(
+        own.params, own.embeddings, own.buffers, own.gradients, own.buckets, own.optimizer, watching, context
+    )
+    kind = kind_of(sample)
+    slots, in_slots = slots_of(loader, target, nbytes_of(tensors_of(sample)) / max(1, kind.counts[0]))
+    return BatchSizeRequest(
+        models=models,
+        optimizers=optimizers,
+        teachers=teachers,
+        losses=losses_of(models, loss, teachers, precision_of(precision), "cpu" if here.type == "meta" else here.type),
+        kind=kind,
+        device=target,
+        total=total,
+        own=own,
+        static=static,
+        target_utilization=target_utilization,
+        accumulate=accumulate,
+        slots=slots,
+        counts_inputs=not in_slots,
+        least=least,
+        most=most,
+        is_free_here=target.type == "cpu" and limit is None,
+    )
+
+
+def _foretold(setting: BatchSizeRequest, mode: Mode, limit: int | str | None) -> MemoryBudget:
+    run = without_memory if mode == "static" else measured
+    found = run(setting.kind, setting.losses, setting.models, setting.teachers)
+    if setting.device.type == "cpu":  # torch's first step took memory that it keeps
+        weights = setting.own.weights + setting.static.teacher
+        now, _ = _memory_of(setting.device, _place_of(setting.models), limit, weights)
+        setting = replace(setting, total=min(setting.total, now))
+    return budget_of(setting, found, mode)
+
+
+def budget_of(setting: BatchSizeRequest, found: Measured, mode: str) -> MemoryBudget:
+    """Return the budget that follows from the measured bytes of a step.
+
+    Raises:
+        MemoryError: not even the least batch fits.
+    """
+    peak = peak_of(setting, found)
+
+    def fits(size: int) -> bool:
+        return peak(size) + setting.slots(size) <= setting.room
+
+    own = largest(fits, setting.least, setting.most)
+    size = least_of_ranks(own)
+    if size < setting.least:
+        raise MemoryError(_too_little(setting, peak(setting.least) + setting.slots(setting.least), elsewhere=own > 0))
+    curve = _whole(setting, found)
+    upper = curve.upper()
+    room = setting.room - setting.slots(size) - (setting.own.gradients if setting.accumulate > 1 else 0)
+    return MemoryBudget(
+        batch_size=size,
+        mode=mode,
+        total=setting.total,
+        target_utilization=setting.target_utilization,
+        static=setting.static,
+        available=max(0, setting.room - setting.own.gradients),
+        activation=max(0, peak(size) - setting.own.gradients),
+        per_sample=peak(size + 1) - peak(size),
+        saved=found.saved.at(*(size * count / max(1, setting.kind.counts[0]) for count in setting.kind.counts)),
+        loader=setting.slots(size),
+        units=setting.kind.units,
+        lines=() if len(setting.kind.units) == 1 else tuple(tuple(line[1:].tolist()) for line in upper),
+        cost_budget=max(0, room - math.ceil(float(upper[:, 0].max()))),
+        exact=found.step.exact,
+    )
+
+
+def peak_of(setting: BatchSizeRequest, found: Measured) -> Callable[[int], int]:
+    """Return a function from the number of samples to the peak of a step, including gradients and the batch."""
+    curve = _whole(setting, found)
+    kept = setting.own.gradients if setting.accumulate > 1 else 0
+    stepping = setting.own.gradients + setting.own.optimizer_temporary
+    per_sample = [count / max(1, setting.kind.counts[0]) for count in setting.kind.counts]
+
+    def peak(size: int) -> int:
+        counts = [size * count for count in per_sample]
+        held = found.held.at(*counts) + (found.inputs.at(*counts) if setting.counts_inputs else 0)
+        return max(curve.at(*counts) + kept, stepping + held)
+
+    return peak
+
+
+def _whole(setting: BatchSizeRequest, found: Measured) -> Curve:
+    curve = found.accumulating if setting.accumulate > 1 else found.step
+    return curve.plus(*found.inputs.lines.max(axis=0)) if setting.counts_inputs else curve
+
+
+def largest(fits: Callable[[int], bool], least: int, most: int) -> int:
+    """Return the largest size from `least` to `most` that fits, by doubling and bisection; 0 if `least` does not."""
+    if not fits(least):
+        return 0
+    good, bad = least, most + 1
+    while good < most:
+        size = min(2 * good, most)
+        if not fits(size):
+            bad = size
+            break
+        good = size
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        good, bad = (middle, bad) if fits(middle) else (good, middle)
+    return good
+
+
+def _by_trial(setting: BatchSizeRequest) -> MemoryBudget:
+    if not isinstance(setting.kind, PlainBatches):
+        raise ValueError(
+            "a trial needs batches that are counted in rows, and these are counted in "
+            f'{" and ".join(setting.kind.units)}: give mode="measured"'
+        )
+    trials = Trials(
+        setting.kind,
+        setting.losses,
+        setting.models,
+        setting.teachers,
+        setting.optimizers,
+        limit=lambda size: (
+            int(setting.total * setting.target_utilization)
+            - setting.static.total
+            + setting.own.gradients
+            + setting.own.optimizer
+            - setting.slots(size)
+        ),
+        optimizer_state=setting.own.optimizer,
+        accumulating=setting.accumulate > 1,
+        counts_inputs=setting.counts_inputs,
+    )
+    size = largest(lambda size: bool(least_of_ranks(int(trials.fits(size)))), setting.least, setting.most)
+    if size < setting.least:
+        raise MemoryError(_too_little(setting, None, elsewhere=setting.least in trials.peaks))
+    fresh = setting.own.gradients + setting.own.optimizer
+    taken = {one: max(0, peak - fresh) for one, peak in trials.peaks.items()}
+    lower = max((one for one in taken if one < size), default=0)
+    grown = (trials.peaks[size] - trials.peaks[lower]) // (size - lower) if lower else trials.peaks[size] // size
+    return MemoryBudget(
+        batch_size=size,
+        mode="trial",
+        total=setting.total,
+        target_utilization=setting.target_utilization,
+        static=setting.static,
+        available=max(0, setting.room - setting.own.gradients),
+        activation=taken[size],
+        per_sample=grown,
+        loader=setting.slots(size),
+    )
+
+
+def _too_little(setting: BatchSizeRequest, needed: int | None, *, elsewhere: bool) -> str:
+    planned = int(setting.total * setting.target_utilization)
+    if elsewhere:
+        return f"another rank has no memory for a batch of {setting.least}; this one has: look at that rank's message"
+    need = "" if needed is None else f" beside {format_size(needed)} for gradients and activations"
+    always = replace(setting.static, gradients=0)
+    there = f"; {budget.memory().described}" if setting.is_free_here else ""
+    return (
+        f"a batch of {setting.least} does not fit into {format_size(planned)} "
+        f"({setting.target_utilization:.0%} of {format_size(setting.total)}{there}): "
+        f"{format_size(always.total)} are taken whatever the batch size "
+        f'({always}){need}. What helps: precision="bf16", checkpointing in the model, an optimizer that keeps '
+        "less, offloading what is frozen; memload.fit says what each would bring"
+    )
+
+
+def _bounds(least: int, most: int | None) -> tuple[int, int]:
+    for name, value in (("min_batch_size", least), ("max_batch_size", most)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            raise ValueError(f"{name} must be an integer from 1 on, got {value!r}")
+    top = _MOST if most is None else most
+    if least > top:
+        raise ValueError(f"min_batch_size is {least}, above max_batch_size, {top}")
+    return least, top
+
+
+def _beside(optimizers: Sequence[torch.optim.Optimizer], models: Sequence[torch.nn.Module]) -> list[torch.Tensor]:
+    """Return the parameters that optimizers train and no model has, such as those of a loss."""
+    known = {id(parameter) for model in models for parameter in model.parameters()}
+    trained = (parameter for one in optimizers for group in one.param_groups for parameter in group["params"])
+    return [parameter for parameter in trained if id(parameter) not in known]
+
+
+def _place_of(models: Sequence[torch.nn.Module]) -> torch.device:
+    places = sorted({str(p.device) for model in models for p in model.parameters()})
+    if len(places) > 1:
+        raise ValueError(f"the parameters lie on several devices, {', '.join(places)}: give models that lie on one")
+    return torch.device(places[0]) if places else torch.device("cpu")
+
+
+def _memory_of(target: torch.device, here: torch.device, limit: int | str | None, weights: int) -> tuple[int, int]:
+    """Return the bytes to plan for, and those of them that contexts take."""
+    if target.type == "cuda":
+        if limit is not None:
+            return parse_size(limit), CONTEXT
+        gpu = gpu_memory(target)
+        if gpu is None:
+            raise ValueError('there is no GPU here to ask for its memory: give limit=, such as "24GB"')
+        return gpu.total, gpu.others
+    if limit is not None:
+        return parse_size(limit), 0
+    free = budget.memory().free_for(budget.local_processes())
+    return free + (weights if here.type == "cpu" else 0), 0

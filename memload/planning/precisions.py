@@ -1,0 +1,23 @@
+"""The precisions that models are trained in, by name."""
+
+from __future__ import annotations
+
+PRECISIONS: dict[str, tuple[str | None, str | None]] = {
+    "float32": (None, None),
+    "bf16": ("bfloat16", None),
+    "fp16": ("float16", None),
+    "bf16-mixed": (None, "bfloat16"),
+    "fp16-mixed": (None, "float16"),
+}
+"""By name: the dtype that trained models are converted to, and the one that autocast computes in; None: neither."""
+
+
+def checked_precision(precision: str) -> str:
+    """Return the name of a precision.
+
+    Raises:
+        ValueError: there is none of that name.
+    """
+    if precision not in PRECISIONS:
+        raise ValueError(f"precision is one of {', '.join(PRECISIONS)}; got {precision!r}")
+    return precision

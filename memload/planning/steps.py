@@ -1,0 +1,290 @@
+"""The steps that are run to find out what they take, and the state that they leave as it was.
+
+A step that fails since the sample has another dtype than the weights, such as pixels of uint8, fails with what to do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import inspect
+import random
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from memload.nested import leaves_with_paths
+from memload.planning.allocations import tensors_in
+
+LossOf = Callable[[Any], Any]
+
+_DTYPES = {
+    "fp32": torch.float32,
+    "float32": torch.float32,
+    "bf16": torch.bfloat16,
+    "bfloat16": torch.bfloat16,
+    "fp16": torch.float16,
+    "float16": torch.float16,
+}
+
+
+def precision_of(precision: torch.dtype | str | None) -> torch.dtype | None:
+    """Return the dtype that autocast computes in; None where it is off.
+
+    Raises:
+        ValueError: it is none that autocast knows.
+    """
+    dtype = _DTYPES.get(precision) if isinstance(precision, str) else precision
+    if precision is not None and dtype not in (torch.float32, torch.bfloat16, torch.float16):
+        raise ValueError(f'precision must be None, "fp32", "bf16" or "fp16", or such a torch.dtype; got {precision!r}')
+    return None if dtype is torch.float32 else dtype
+
+
+def losses_of(
+    models: Sequence[torch.nn.Module],
+    loss: LossOf | Sequence[LossOf] | None,
+    teachers: Sequence[torch.nn.Module],
+    precision: torch.dtype | None,
+    device_type: str,
+) -> list[LossOf]:
+    """Return the functions of a batch whose forward and backward passes make a step.
+
+    They raise SampleDtypeError where they fail since the batch is not of the weights' dtype.
+
+    Raises:
+        TypeError: no loss was given, and there are several models, or a loss that cannot be called.
+    """
+    if loss is None:
+        if len(models) != 1:
+            raise TypeError(
+                f"with {len(models)} models there is no telling what a step is: give loss=, a function of a batch that "
+                "returns the loss, or a list of such, each with a backward pass of its own"
+            )
+        given: list[LossOf] = [lambda batch: _usual_loss(models[0], teachers, batch)]
+    else:
+        given = [loss] if callable(loss) else list(loss)
+    for one in given:
+        if not callable(one):
+            raise TypeError(f"loss must be a function of a batch, or a list of such, got {type(one).__name__}")
+    told = [telling_dtypes(one, models) for one in given]
+    return told if precision is None else [_autocast(one, precision, device_type) for one in told]
+
+
+def _autocast(loss: LossOf, precision: torch.dtype, device_type: str) -> LossOf:
+    def cast(batch: Any) -> Any:
+        with torch.autocast(device_type, precision):
+            return loss(batch)
+
+    return cast
+
+
+def _usual_loss(model: torch.nn.Module, teachers: Sequence[torch.nn.Module], batch: Any) -> tuple[torch.Tensor, Any]:
+    """Return the model's own loss, or a number that depends on its whole result; and the result itself."""
+    with torch.no_grad():
+        held = [_called(teacher, batch) for teacher in teachers]
+    out = _called(model, batch)
+    del held
+    own = out.get("loss") if isinstance(out, Mapping) else getattr(out, "loss", None)
+    if isinstance(own, torch.Tensor):
+        return own, out
+    parts = [part.mean() for part in tensors_in(out) if part.requires_grad]
+    if not parts:
+        raise ValueError(
+            f"{type(model).__name__} returned nothing that depends on its parameters: give loss=, a function of a batch"
+        )
+    return torch.stack([part.float() for part in parts]).sum(), out
+
+
+def _called(model: torch.nn.Module, batch: Any) -> Any:
+    if isinstance(batch, Mapping):
+        named = _named(model, batch)
+        if named:
+            _check_call(model, f"the fields {', '.join(named)} of a batch", **named)
+            return model(**named)
+        batch = list(batch.values())
+    if type(batch) in (list, tuple):
+        _check_call(model, f"the first of the {len(batch)} parts of a batch", batch[0])
+        return model(batch[0])
+    return model(batch)
+
+
+def _signature(model: torch.nn.Module) -> inspect.Signature:
+    parallel = torch.nn.parallel.DistributedDataParallel
+    return inspect.signature((model.module if isinstance(model, parallel) else model).forward)
+
+
+def _check_call(model: torch.nn.Module, given: str, *parts: Any, **named: Any) -> None:
+    """Raise TypeError if a model does not take these; `given` says what they are."""
+    try:
+        _signature(model).bind(*parts, **named)
+    except TypeError as error:
+        raise TypeError(
+            f"{type(model).__name__} was given {given}, and its forward has a {error}: give loss=, a function of a "
+            "batch that calls the model as your loop does"
+        ) from None
+
+
+def _named(model: torch.nn.Module, batch: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what of a batch a model takes by name; all where it takes whatever comes."""
+    parameters = _signature(model).parameters.values()
+    if any(one.kind is one.VAR_KEYWORD for one in parameters):
+        return batch
+    names = {one.name for one in parameters if one.kind is not one.POSITIONAL_ONLY}
+    return {name: part for name, part in batch.items() if name in names}
+
+
+@contextlib.contextmanager
+def left_as_they_were(
+    modules: Sequence[torch.nn.Module], optimizers: Sequence[torch.optim.Optimizer] = (), *, stepping: bool = False
+) -> Iterator[None]:
+    """Restore buffers, gradients and random generators at the end, and with `stepping` parameters and optimizers.
+
+    Generators are torch's, numpy's and Python's global ones, and those that modules have as attributes. Copies of what
+    changes lie in RAM meanwhile: of buffers, and with `stepping` of parameters and of what optimizers keep.
+    """
+    parameters = [p for module in modules for p in module.parameters()]
+    values = [*(p for p in parameters if stepping and p.requires_grad), *_buffers(modules)]
+    values = [tensor for tensor in values if not tensor.is_meta]
+    copies = [(tensor, tensor.detach().to("cpu", copy=True)) for tensor in values]
+    gradients = [(p, p.grad) for p in parameters]
+    kept = [_OptimizerState(optimizer) for optimizer in optimizers] if stepping else []
+    for p, _ in gradients:
+        p.grad = None
+    with _generators(modules):
+        try:
+            with each_rank_by_itself(modules):
+                yield
+        finally:
+            with torch.no_grad():
+                for tensor, before in copies:
+                    tensor.copy_(before)
+            for p, gradient in gradients:
+                p.grad = gradient
+            for state in kept:
+                state.set_state()
+
+
+@contextlib.contextmanager
+def each_rank_by_itself(modules: Sequence[torch.nn.Module]) -> Iterator[None]:
+    """Disable the exchange of gradients and buffers: a rank that ran out of memory would leave others waiting."""
+    parts = [part for module in modules for part in module.modules()]
+    replicated = [part for part in parts if isinstance(part, torch.nn.parallel.DistributedDataParallel)]
+    sends = [part.broadcast_buffers for part in replicated]
+    with contextlib.ExitStack() as stack:
+        for part in replicated:
+            stack.enter_context(part.no_sync())
+            part.broadcast_buffers = False
+        try:
+            yield
+        finally:
+            for part, sent in zip(replicated, sends, strict=True):
+                part.broadcast_buffers = sent
+
+
+class _OptimizerState:
+    """What an optimizer had: its state, tensor by tensor, and the settings of its groups."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self._optimizer = optimizer
+        self._state = {p: {name: _copied(value) for name, value in own.items()} for p, own in optimizer.state.items()}
+        self._groups = [{k: copy.copy(v) for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
+
+    def set_state(self) -> None:
+        state = self._optimizer.state
+        for p in [p for p in state if p not in self._state]:
+            del state[p]
+        for p, own in self._state.items():
+            state[p] = {name: _restored(value) for name, value in own.items()}
+        for group, before in zip(self._optimizer.param_groups, self._groups, strict=True):
+            group.update(before)
+
+
+def _copied(value: Any) -> Any:
+    """Return a tensor with a copy of what is in it; of anything else a copy."""
+    return (value, value.detach().to("cpu", copy=True)) if isinstance(value, torch.Tensor) else copy.deepcopy(value)
+
+
+def _restored(kept: Any) -> Any:
+    if isinstance(kept, tuple) and len(kept) == 2 and all(isinstance(part, torch.Tensor) for part in kept):
+        with torch.no_grad():
+            kept[0].copy_(kept[1])
+        return kept[0]
+    return kept
+
+
+@contextlib.contextmanager
+def _generators(modules: Sequence[torch.nn.Module]) -> Iterator[None]:
+    own = [value for m in modules for part in m.modules() for value in vars(part).values()]
+    states = [(value, value.get_state()) for value in own if isinstance(value, torch.Generator)]
+    numpy_state, python_state = np.random.get_state(), random.getstate()  # noqa: NPY002 - the global one is meant
+    try:
+        with torch.random.fork_rng(devices=_cuda_devices(modules)):
+            yield
+    finally:
+        np.random.set_state(numpy_state)  # noqa: NPY002
+        random.setstate(python_state)
+        for generator, state in states:
+            generator.set_state(state)
+
+
+def _cuda_devices(modules: Iterable[torch.nn.Module]) -> list[int]:
+    devices = {p.device for module in modules for p in module.parameters()}
+    return sorted(device.index or 0 for device in devices if device.type == "cuda")
+
+
+def _buffers(modules: Iterable[torch.nn.Module]) -> list[torch.Tensor]:
+    return [buffer for module in modules for buffer in module.buffers()]
+
+
+# How torch speaks of such failures.
+_OF_DTYPES = re.compile(r"dtype|scalar type|[Ii]nput type|same type|'(Byte|Char|Short|UInt16)'")
+_UNUSUAL = (torch.uint8, torch.int8, torch.int16, torch.uint16, torch.float64)  # in a model of other floating weights
+
+
+class SampleDtypeError(ValueError):
+    """The sample has other dtypes than the batches that the model gets in the loop."""
+
+
+def telling_dtypes(loss: Callable[[Any], Any], models: Sequence[torch.nn.Module]) -> Callable[[Any], Any]:
+    """Return a function of a batch that does what this one does, and says what to do if dtypes make it fail."""
+
+    def told(batch: Any) -> Any:
+        try:
+            return loss(batch)
+        except (RuntimeError, TypeError, NotImplementedError) as error:
+            advice = _advice(batch, models) if _OF_DTYPES.search(str(error)) else ""
+            if not advice:
+                raise
+            first = str(error).partition("\n")[0]
+            raise SampleDtypeError(f"{advice} ({type(error).__name__}: {first})") from error
+
+    return told
+
+
+def _advice(batch: Any, models: Sequence[torch.nn.Module]) -> str:
+    """Return what is unusual in the batch, and how it is given otherwise; empty where nothing is."""
+    weights = next((p.dtype for model in models for p in model.parameters() if p.is_floating_point()), None)
+    found = [(name, one.dtype) for name, one in _named_tensors(batch) if one.dtype in _UNUSUAL and one.dtype != weights]
+    if weights is None or not found:
+        return ""
+    name, dtype = found[0]
+    cast = f'cast={{"{name or "image"}": memload.Cast({weights})}}'
+    what = f"{name!r} of the batch" if name else "the batch"
+    return (
+        f"{what} is {_word(dtype)}, the weights are {_word(weights)}: give it as the model gets it in the loop, as a "
+        f"FastLoader with {cast} gives it (memload.plan takes this cast= itself), or a loss= that casts"
+    )
+
+
+def _named_tensors(batch: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """Tensors, each with its name if it has one: the last key on its path that is no position."""
+    for path, leaf in leaves_with_paths(batch):
+        if isinstance(leaf, torch.Tensor):
+            yield next((key for key in reversed(path) if isinstance(key, str)), ""), leaf
+
+
+def _word(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

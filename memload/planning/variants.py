@@ -1,0 +1,290 @@
+"""Batches of other sizes, made of one batch: what a step takes as a function of rows, items, nodes and edges.
+
+    a sample -> how its batches are counted -> a few batches that differ in each count -> what each took
+
+What a step takes at a moment is a polynomial of the counts: so many batches as it has terms tell it.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from memload.columns.graph_attributes import GraphBatch, along_last
+from memload.columns.ragged_forms import Ragged
+from memload.nested import leaves, mapped
+
+Floats = NDArray[np.float64]
+
+
+class Kind(Protocol):
+    """How batches of one kind are counted, and made larger."""
+
+    @property
+    def sample(self) -> Any:
+        """A batch."""
+
+    @property
+    def units(self) -> tuple[str, ...]:
+        """What is counted, such as ("rows",) or ("graphs", "nodes", "edges")."""
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """How many of each the sample has."""
+
+    def variants(self) -> Iterator[tuple[tuple[int, ...], Any]]:
+        """Yield batches as (counts, batch), enough of them to tell all terms."""
+
+    def terms(self, counts: Sequence[Any]) -> Floats:
+        """Return the terms of the polynomial in these counts, the constant first."""
+
+
+@dataclass(frozen=True)
+class PlainBatches:
+    """Batches whose tensors have one row for each sample along their first axis.
+
+    Four sizes tell a parabola, and whether it is one: contrastive losses compare each row with each.
+    """
+
+    sample: Any
+    rows: int
+    units: tuple[str, ...] = ("rows",)
+    sizes: tuple[int, ...] = (2, 3, 4, 5)
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """The rows of the sample."""
+        return (self.rows,)
+
+    def variants(self) -> Iterator[tuple[tuple[int, ...], Any]]:
+        """Yield batches of the four sizes."""
+        return (((size,), self.resized(size)) for size in self.sizes)
+
+    def resized(self, rows: int) -> Any:
+        """Return a batch of so many rows: those of the sample, again and again."""
+        return _with_changed(self.sample, lambda tensor: _again(tensor, self.rows, rows), self.rows, rows)
+
+    def terms(self, counts: Sequence[Any]) -> Floats:
+        """Return 1, rows and their square."""
+        rows = np.asarray(counts[0], dtype=np.float64)
+        return np.stack([np.ones_like(rows), rows, rows**2], axis=-1)
+
+
+@dataclass(frozen=True)
+class RaggedBatches:
+    """Batches of rows that differ in length: `memload.Ragged`, jagged tensors, and others that have a row for each."""
+
+    sample: Any
+    counts: tuple[int, ...]
+    units: tuple[str, ...] = ("rows", "items")
+
+    def variants(self) -> Iterator[tuple[tuple[int, ...], Any]]:
+        """Yield the sample; its rows twice; and as many rows of twice the length."""
+        rows, items = self.counts
+        yield (rows, items), self.sample
+        yield (2 * rows, 2 * items), _with_changed(self.sample, lambda one: _ragged_twice(one, rows), rows, 2 * rows)
+        yield (rows, 2 * items), _with_changed(self.sample, lambda one: _ragged_longer(one, rows), rows, rows)
+
+    def terms(self, counts: Sequence[Any]) -> Floats:
+        """Return 1, rows and items."""
+        return _linear_terms(counts)
+
+
+@dataclass(frozen=True)
+class GraphBatches:
+    """Batches of graphs, of PyTorch Geometric or `memload.GraphBatch`."""
+
+    sample: Any
+    counts: tuple[int, ...]
+    units: tuple[str, ...] = ("graphs", "nodes", "edges")
+
+    def variants(self) -> Iterator[tuple[tuple[int, ...], Any]]:
+        """Yield the sample; its graphs twice; its edges twice; and its nodes with as many that have no edges."""
+        graphs, nodes, edges = self.counts
+        yield self.counts, self.sample
+        yield (2 * graphs, 2 * nodes, 2 * edges), self._altered(2, 2, 2)
+        yield (graphs, nodes, 2 * edges), self._altered(1, 1, 2)
+        yield (graphs, 2 * nodes, edges), self._altered(1, 2, 1)
+
+    def terms(self, counts: Sequence[Any]) -> Floats:
+        """Return 1, graphs, nodes and edges."""
+        return _linear_terms(counts)
+
+    def _altered(self, graphs: int, nodes: int, edges: int) -> Any:
+        """Return the sample with each count multiplied."""
+        attributes = _attributes(self.sample)
+        times = {"graphs": graphs, "nodes": nodes, "edges": edges}
+        made = {name: self._multiplied(name, value, times) for name, value in attributes.items()}
+        if isinstance(self.sample, GraphBatch):
+            return GraphBatch.of(made)
+        other = copy.copy(self.sample)
+        for name, value in made.items():
+            setattr(other, name, value)
+        if hasattr(self.sample, "_num_graphs"):
+            other._num_graphs = graphs * self.counts[0]
+        return other
+
+    def _multiplied(self, name: str, value: Any, times: Mapping[str, int]) -> Any:
+        many_graphs, many_nodes, _ = self.counts
+        if not isinstance(value, torch.Tensor) or not value.ndim:
+            if name == "num_nodes":
+                return value * times["nodes"]
+            return value
+        if name == "ptr":
+            further = [value[1:] + many_nodes * k for k in range(1, times["graphs"])]
+            ptr = torch.cat([value, *further])
+            ptr[-1] = many_nodes * times["nodes"]
+            return ptr
+        if name == "batch":
+            step = many_graphs if times["graphs"] > 1 else 0
+            further = [value + step * k if step else value.new_full(value.shape, many_graphs - 1) for k in (1,)]
+            return torch.cat([value, *further]) if times["nodes"] > 1 else value
+        axis = value.ndim - 1 if along_last(name) else 0
+        level = self._level(name, value.shape[axis])
+        if level is None or times[level] == 1:
+            return value
+        shift = many_nodes if along_last(name) and times["graphs"] > 1 else 0
+        return torch.cat([value, value + shift if shift else value], dim=axis)
+
+    def _level(self, name: str, length: int) -> str | None:
+        """Return whether an attribute of this name and length is of graphs, nodes or edges; None: of none of them."""
+        graphs, nodes, edges = self.counts
+        if along_last(name) or ("edge" in name and length == edges):
+            return "edges"
+        return {graphs: "graphs", edges: "edges", nodes: "nodes"}.get(length)
+
+
+def kind_of(sample: Any) -> Kind:
+    """Return how batches such as this one are counted.
+
+    Raises:
+        TypeError: there is no tensor in it, or their first axes differ so that no number of rows is told.
+    """
+    if isinstance(sample, GraphBatch) or isinstance(getattr(sample, "edge_index", None), torch.Tensor):
+        return GraphBatches(sample, _graph_counts(sample))
+    ragged = [one for one in parts_of(sample) if _is_ragged(one)]
+    if ragged:
+        rows = len(_offsets(ragged[0])) - 1
+        return RaggedBatches(sample, (rows, max(_values(one).shape[_axis(one)] for one in ragged)))
+    tensors = [one for one in parts_of(sample) if isinstance(one, torch.Tensor) and one.ndim]
+    if not tensors:
+        raise TypeError(
+            f"the sample must be a batch as the loader gives it: a tensor, or a dict, tuple or list of such, ragged or "
+            f"of graphs; found no tensor with an axis in {type(sample).__name__}"
+        )
+    if not len(tensors[0]):
+        raise ValueError("the sample has no rows: give a batch of at least one, such as next(iter(loader))")
+    return PlainBatches(sample, len(tensors[0]))
+
+
+def parts_of(batch: Any) -> Iterator[Any]:
+    """Yield what is in a batch: tensors, ragged rows, and whatever else there is, containers gone into."""
+    for part in leaves(batch, lambda one: isinstance(one, Ragged) or _is_graphs(one)):
+        yield from _attributes(part).values() if _is_graphs(part) else [part]
+
+
+def tensors_of(batch: Any) -> list[torch.Tensor]:
+    """Return the tensors of a batch."""
+    found: list[torch.Tensor] = []
+    for part in parts_of(batch):
+        if isinstance(part, Ragged):
+            found += part
+        elif isinstance(part, torch.Tensor):
+            found.append(part)
+    return found
+
+
+def _with_changed(batch: Any, change: Callable[[Any], Any], rows: int = -1, wanted: int = -1) -> Any:
+    """Return the batch with its tensors and ragged parts changed; lists of `rows` texts get `wanted` of them."""
+
+    def are_texts(one: Any) -> bool:
+        return isinstance(one, list | tuple) and len(one) == rows and all(isinstance(text, str | bytes) for text in one)
+
+    def changed(one: Any) -> Any:
+        if isinstance(one, Ragged | torch.Tensor):
+            return change(one)
+        return type(one)(one[k % rows] for k in range(wanted)) if are_texts(one) else one
+
+    return mapped(batch, changed, lambda one: isinstance(one, Ragged) or are_texts(one))
+
+
+def converted(batch: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """Return the batch with each of its tensors changed, those inside ragged rows and graphs included."""
+    if isinstance(batch, GraphBatch):
+        return GraphBatch.of({name: converted(value, change) for name, value in batch.attributes.items()})
+    if isinstance(getattr(batch, "edge_index", None), torch.Tensor):
+        other = copy.copy(batch)
+        for name, value in _attributes(batch).items():
+            setattr(other, name, converted(value, change))
+        return other
+    return _with_changed(batch, lambda one: type(one)(*map(change, one)) if isinstance(one, Ragged) else change(one))
+
+
+def _is_graphs(one: Any) -> bool:
+    return isinstance(one, GraphBatch) or isinstance(getattr(one, "edge_index", None), torch.Tensor)
+
+
+def _again(tensor: torch.Tensor, rows: int, wanted: int) -> torch.Tensor:
+    if not tensor.ndim or len(tensor) != rows:
+        return tensor
+    return tensor.index_select(0, torch.arange(wanted, device=tensor.device) % rows)
+
+
+def _linear_terms(counts: Sequence[Any]) -> Floats:
+    columns = np.broadcast_arrays(1.0, *(np.asarray(count, dtype=np.float64) for count in counts))
+    return np.stack(columns, axis=-1)
+
+
+def _is_ragged(one: Any) -> bool:
+    return isinstance(one, Ragged) or (isinstance(one, torch.Tensor) and one.is_nested)
+
+
+def _values(one: Any) -> torch.Tensor:
+    return one.values if isinstance(one, Ragged) else one.values()
+
+
+def _offsets(one: Any) -> torch.Tensor:
+    return one.offsets if isinstance(one, Ragged) else one.offsets()
+
+
+def _axis(one: Any) -> int:
+    return one.axis if isinstance(one, Ragged) else 0
+
+
+def _like(one: Any, values: torch.Tensor, offsets: torch.Tensor) -> Any:
+    if isinstance(one, Ragged):
+        return type(one)(values, offsets)
+    return torch.nested.nested_tensor_from_jagged(values, offsets)
+
+
+def _ragged_twice(one: Any, rows: int) -> Any:
+    if not _is_ragged(one):
+        return _again(one, rows, 2 * rows)
+    values, offsets = _values(one), _offsets(one)
+    return _like(one, torch.cat([values, values], dim=_axis(one)), torch.cat([offsets, offsets[1:] + offsets[-1]]))
+
+
+def _ragged_longer(one: Any, rows: int) -> Any:  # noqa: ARG001 - as its sister
+    if not _is_ragged(one):
+        return one
+    return _like(one, torch.cat([_values(one)] * 2, dim=_axis(one)), _offsets(one) * 2)
+
+
+def _attributes(graphs: Any) -> dict[str, Any]:
+    return graphs.attributes if isinstance(graphs, GraphBatch) else dict(graphs.to_dict())
+
+
+def _graph_counts(graphs: Any) -> tuple[int, int, int]:
+    attributes = _attributes(graphs)
+    ptr, batch = attributes.get("ptr"), attributes.get("batch")
+    edges = attributes["edge_index"].shape[-1] if attributes.get("edge_index") is not None else 0
+    if ptr is not None:
+        return len(ptr) - 1, int(ptr[-1]), edges
+    nodes = getattr(graphs, "num_nodes", None)
+    return 1, int(len(batch) if batch is not None else nodes or 0), edges

@@ -1,0 +1,119 @@
+"""Models as they will be trained, without their memory: parameters of the wanted precision that hold no numbers.
+
+What is asked of such a model is only how large its tensors are. It runs forward and backward in milliseconds whatever
+its size, on any machine. Torch's fake tensors are those that its compiler uses.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from memload.nested import mapped
+from memload.planning.optimizer_bytes import twin_over
+from memload.planning.precisions import PRECISIONS
+
+
+class Weightless:
+    """Models whose parameters and buffers are tensors without memory, inside ``with``; afterwards all is as before.
+
+    Modules that train a parameter take the wanted precision; frozen ones keep what they have.
+
+    Args:
+        modules: on any device, "meta" included.
+        precision: one of `PRECISIONS`.
+    """
+
+    def __init__(self, modules: Sequence[torch.nn.Module], precision: str) -> None:
+        self._modules = modules
+        self._dtype, self._autocast = map(_dtype, PRECISIONS[precision])
+        self._mode = FakeTensorMode()
+        self._twins: dict[int, torch.Tensor] = {}
+        self._trained: dict[int, torch.nn.Parameter] = {}
+        self._before: list[tuple[torch.nn.Module, str, torch.Tensor]] = []
+
+    def __enter__(self) -> Weightless:
+        for module in self._modules:
+            trained = any(p.requires_grad for p in module.parameters())
+            dtype = self._dtype if trained else None
+            for part in module.modules():
+                for name, tensor in _own_tensors(part):
+                    self._before.append((part, name, tensor))
+                    setattr(part, name, self._twin(tensor, dtype))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        while self._before:
+            part, name, tensor = self._before.pop()
+            setattr(part, name, tensor)
+
+    def batch(self, sample: Any) -> Any:
+        """Return a batch of the same form whose tensors have no memory; floating ones in the models' precision."""
+        return mapped(sample, lambda one: self._empty(one) if isinstance(one, torch.Tensor) else one)
+
+    def _empty(self, tensor: torch.Tensor) -> torch.Tensor:
+        dtype = self._dtype if self._dtype and tensor.is_floating_point() else tensor.dtype
+        with self._mode:
+            return torch.empty(tensor.shape, dtype=dtype)
+
+    def running(self, loss: Callable[[Any], torch.Tensor], sample: Any) -> Callable[[], torch.Tensor]:
+        """Return a function that runs the loss of a batch without memory, under autocast where that is wanted."""
+        batch = self.batch(sample)
+
+        def run() -> torch.Tensor:
+            with self.autocast():
+                return loss(batch)
+
+        return run
+
+    def autocast(self) -> contextlib.AbstractContextManager[Any]:
+        """Return what lets operations choose their precision, as on a GPU."""
+        return torch.autocast("cpu", self._autocast) if self._autocast else contextlib.nullcontext()
+
+    def tensors(self) -> contextlib.AbstractContextManager[Any]:
+        """Return the mode in which operations of torch make tensors without memory."""
+        return self._mode
+
+    def optimizer(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+        """Return an optimizer of the same kind and settings, without state, over parameters without memory."""
+        twin: torch.optim.Optimizer = twin_over(optimizer, self._groups)
+        return twin
+
+    def _groups(self, optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+        return [
+            {**group, "params": [self._trained.get(id(p), p) for p in group["params"]]}
+            for group in optimizer.param_groups
+        ]
+
+    def trained(self, modules: Iterable[torch.nn.Module]) -> list[torch.nn.Parameter]:
+        """Return parameters without memory, on "meta", for those that these modules train."""
+        mine = {id(part) for module in modules for part in module.modules()}
+        found = {id(tensor): None for part, _, tensor in self._before if id(part) in mine}
+        return [self._trained[number] for number in found if number in self._trained]
+
+    def _twin(self, tensor: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
+        if id(tensor) not in self._twins:
+            if torch.nn.parameter.is_lazy(tensor):
+                raise ValueError("a model with lazy parameters has no sizes yet: give it one batch first")
+            kept = dtype if dtype and tensor.is_floating_point() else tensor.dtype
+            with self._mode:
+                twin = torch.empty(tensor.shape, dtype=kept)
+                if isinstance(tensor, torch.nn.Parameter):
+                    twin = torch.nn.Parameter(twin, requires_grad=tensor.requires_grad)
+            if tensor.requires_grad:
+                self._trained[id(tensor)] = torch.nn.Parameter(torch.empty(tensor.shape, dtype=kept, device="meta"))
+            self._twins[id(tensor)] = twin
+        return self._twins[id(tensor)]
+
+
+def _own_tensors(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    yield from module.named_parameters(recurse=False, remove_duplicate=False)
+    yield from module.named_buffers(recurse=False, remove_duplicate=False)
+
+
+def _dtype(name: str | None) -> torch.dtype | None:
+    return None if name is None else getattr(torch, name)

@@ -1,6 +1,0 @@
-"""Where the rows of a dataset are kept while they are read.
-
-`tier` names the tiers, `tiered` is what a dataset says of them, `choosing` takes one by sizes and what is free.
-`placing` puts fields on another tier: by `loading` rows into `arenas`, or by other `storages`. `pressure` gives caches
-back.
-"""

@@ -1,0 +1,167 @@
+"""Whatever holds rows, as blocks of rows on their way to a writer."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from memload.columns.fields import Field, HasFields, check_equal_lengths
+from memload.columns.numbers import row_numbers
+from memload.formats.shards.rows import Rows, as_rows, no_array
+from memload.writing.conversion import Conversion, Form
+from memload.writing.same_source import identity_of
+from memload.writing.transposing import Transposer, segments_of
+
+_AS_THEY_ARE = Conversion()
+_PARTS = 4  # of a block, converted one after the other
+
+
+class RowSource(Protocol):
+    """Rows that are counted beforehand."""
+
+    @property
+    def rows(self) -> int:
+        """How many there are."""
+
+    @property
+    def forms(self) -> Mapping[str, Form]:
+        """What a row is, by fields."""
+
+    @property
+    def transposed_bytes(self) -> int:
+        """Bytes that are read beforehand, block by block, where rows are not stored as rows."""
+
+    def identity(self) -> str | None:
+        """Return what tells these rows from others, also in another process; None if nothing does."""
+
+    def sample(self, conversions: Mapping[str, Conversion], numbers: NDArray[np.int64]) -> dict[str, Rows]:
+        """Return some converted rows."""
+
+    def blocks(
+        self, conversions: Mapping[str, Conversion], start: int, step: int, transposer: Transposer
+    ) -> Iterator[dict[str, Rows]]:
+        """Yield the converted rows from `start` on, up to `step` at once, each block valid until the next."""
+
+
+class DatasetRows:
+    """The rows of a dataset, in its order."""
+
+    def __init__(self, dataset: HasFields, rows: Any) -> None:
+        self._dataset = dataset if rows is None else dataset.select(rows)
+        self.rows = len(self._dataset)
+        self.forms = {name: (field.dtype, field.shape) for name, field in self._dataset.fields.items()}
+        self.transposed_bytes = sum(f.nbytes for f in self._dataset.fields.values() if f.blocks is not None)
+
+    def identity(self) -> str | None:
+        """Return what tells these rows from others, also in another process; None if nothing does."""
+        return identity_of(self._dataset)
+
+    def sample(self, conversions: Mapping[str, Conversion], numbers: NDArray[np.int64]) -> dict[str, Rows]:
+        """Return some converted rows."""
+        fields = self._dataset.fields.items()
+        return {name: conversions.get(name, _AS_THEY_ARE).apply(gather_rows(field, numbers)) for name, field in fields}
+
+    def blocks(
+        self, conversions: Mapping[str, Conversion], start: int, step: int, transposer: Transposer
+    ) -> Iterator[dict[str, Rows]]:
+        """Yield the converted rows from `start` on, up to `step` at once, each block valid until the next."""
+        fields = dict(self._dataset.fields)
+        every = {name: conversions.get(name, _AS_THEY_ARE) for name in fields}
+        across = {name: field for name, field in fields.items() if field.blocks is not None}
+        buffers = {
+            name: np.empty((step, field.row_bytes), np.uint8) for name, field in fields.items() if name not in across
+        }
+        for segment in segments_of(fields):
+            if segment.stop <= start:
+                continue
+            made = transposer.rows(across, every, segment) if across else {}
+            for begin in range(max(start, segment.start), segment.stop, step):
+                numbers = np.arange(begin, min(begin + step, segment.stop))
+                rows = {
+                    name: gather_rows(made[name], numbers - segment.start)
+                    if name in made
+                    else gather_rows(field, numbers, buffers[name])
+                    for name, field in fields.items()
+                }
+                yield from _converted(rows, {name: one for name, one in conversions.items() if name not in made}, step)
+
+
+class ArrayRows:
+    """The rows of arrays and tensors of one length, wherever they are."""
+
+    def __init__(self, arrays: Mapping[str, Any], rows: Any) -> None:
+        if not arrays:
+            raise ValueError("no fields: expected arrays or tensors by name")
+        for name, value in arrays.items():
+            if isinstance(value, str | os.PathLike):
+                raise TypeError(f"field {name!r}: {str(value)!r} is a text or a path; memload.open(path) opens files")
+        self._arrays = {name: _array(name, value) for name, value in arrays.items()}
+        for name, array in self._arrays.items():
+            if not array.shape:
+                raise ValueError(f"field {name!r}: a single number; expected an array whose first axis counts the rows")
+        check_equal_lengths({name: array.shape[0] for name, array in self._arrays.items()}, "the fields")
+        there = next(iter(self._arrays.values())).shape[0]
+        self._numbers = None if rows is None else row_numbers(rows, there)
+        self.rows = there if self._numbers is None else len(self._numbers)
+        firsts = {name: as_rows(name, array[:1]) for name, array in self._arrays.items()}
+        self.forms = {name: (first.dtype, first.shape) for name, first in firsts.items()}
+        self.transposed_bytes = 0
+
+    def identity(self) -> str | None:
+        """Return None: what is in memory is not known again."""
+        return None
+
+    def sample(self, conversions: Mapping[str, Conversion], numbers: NDArray[np.int64]) -> dict[str, Rows]:
+        """Return some converted rows."""
+        return self._rows(conversions, numbers if self._numbers is None else self._numbers[numbers])
+
+    def blocks(
+        self,
+        conversions: Mapping[str, Conversion],
+        start: int,
+        step: int,
+        transposer: Transposer,  # noqa: ARG002 - arrays have no blocks
+    ) -> Iterator[dict[str, Rows]]:
+        """Yield the converted rows from `start` on, up to `step` at once, each block valid until the next."""
+        for begin in range(start, self.rows, step):
+            chosen = slice(begin, begin + step) if self._numbers is None else self._numbers[begin : begin + step]
+            yield from _converted(self._rows({}, chosen), conversions, step)
+
+    def _rows(self, conversions: Mapping[str, Conversion], chosen: slice | NDArray[np.int64]) -> dict[str, Rows]:
+        return {
+            name: conversions.get(name, _AS_THEY_ARE).apply(as_rows(name, array[chosen]))
+            for name, array in self._arrays.items()
+        }
+
+
+def _array(name: str, values: Any) -> Any:
+    if hasattr(values, "shape"):
+        return values
+    try:
+        return np.asarray(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise no_array(name, values, error) from error
+
+
+def _converted(rows: Mapping[str, Rows], conversions: Mapping[str, Conversion], step: int) -> Iterator[dict[str, Rows]]:
+    """Yield a block of at most `step` rows, converted, in some parts.
+
+    What is made of each part is given back before the next: of a whole block, it would come and go in pieces so large
+    that the C library keeps them.
+    """
+    piece = -(-step // _PARTS) if conversions else step
+    for at in range(0, len(next(iter(rows.values()))), piece):
+        yield {name: conversions.get(name, _AS_THEY_ARE).apply(one.cut(at, at + piece)) for name, one in rows.items()}
+
+
+def gather_rows(field: Field, numbers: NDArray[np.int64], buffer: NDArray[np.uint8] | None = None) -> Rows:
+    """Return some rows of a field, in `buffer` (rows, row_bytes) if one is given."""
+    field.check_in_place()
+    block = np.empty((len(numbers), field.row_bytes), np.uint8) if buffer is None else buffer[: len(numbers)]
+    if block.nbytes:
+        field.column.gather(numbers, block.ctypes.data, block.nbytes)
+    return Rows(field.dtype, field.shape, block)

@@ -1,0 +1,57 @@
+"""What tells a source from another one, without reading it: so that a writing is taken up only with the same rows."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from memload.columns.fields import HasFields, describe
+from memload.columns.pickled_columns import pack_columns
+
+_MOST_IN_MEMORY = 2**27  # bytes, which are hashed: keys of files' rows have eight for each row of the longest file
+
+
+def identity_of(dataset: HasFields) -> str | None:
+    """Return a short text that is equal for datasets of the same rows in the same order, in files.
+
+    Two texts differ where a file was replaced, changed or touched (path, size and time of change are looked at), or
+    rows lie elsewhere. What lies in memory beside files (keys of rows, fill values) is hashed; None if nothing is in
+    files, or much is in memory.
+    """
+    storages = [storage for field in dataset.fields.values() for storage in field.column.storages]
+    files = {storage.name for storage in storages if storage.mapped}
+    if not files or sum(storage.nbytes for storage in storages if not storage.mapped) > _MOST_IN_MEMORY:
+        return None
+    hasher = xxhash.xxh3_64()
+    for name in sorted(files):
+        try:
+            found = Path(name).stat()
+        except OSError:
+            return None
+        hasher.update(f"{name}\0{found.st_size}\0{found.st_mtime_ns}\0".encode())
+    for name, field in dataset.fields.items():
+        hasher.update(f"{name}\0{describe(field.dtype, field.shape)}\0{field.rows}\0{field.digest}\0".encode())
+    _feed(hasher, pack_columns([field.column for field in dataset.fields.values()]))
+    return hasher.hexdigest()
+
+
+def _feed(hasher: Any, value: Any) -> None:
+    """Hash what a dataset becomes when it is sent to another process, arrays by their bytes."""
+    if isinstance(value, np.ndarray):
+        hasher.update(f"{value.dtype.str}{value.shape}".encode())
+        hasher.update(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data)
+    elif dataclasses.is_dataclass(value):
+        hasher.update(type(value).__name__.encode())
+        _feed(hasher, [getattr(value, field.name) for field in dataclasses.fields(value)])
+    elif isinstance(value, dict):
+        _feed(hasher, list(value.items()))
+    elif isinstance(value, (list, tuple)):
+        hasher.update(f"[{len(value)}".encode())
+        for part in value:
+            _feed(hasher, part)
+    else:
+        hasher.update(f"{type(value).__name__}:{value!r};".encode())

@@ -1,0 +1,287 @@
+"""memload.write: whatever holds rows, as a directory of shards."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from memload.columns.fields import row_nbytes
+from memload.columns.ragged_fields import holds_ragged
+from memload.dataset.dataset import Dataset
+from memload.dataset.opening import open as open_dataset
+from memload.formats.arrays import borrow_array
+from memload.formats.codecs.by_field import Codecs, check_known
+from memload.formats.codecs.by_field import words_of as words_of_codecs
+from memload.formats.codecs.choice import choose_codec
+from memload.formats.codecs.codec import Codec
+from memload.formats.ragged_arrays import field_of
+from memload.formats.shards.ragged_input import is_ragged_data
+from memload.formats.shards.rows import Rows
+from memload.progress import Bar, byte_bar, note
+from memload.writing.conversion import Conversion, Conversions, words_of
+from memload.writing.ragged_row_source import RaggedRowSource, converted
+from memload.writing.row_sources import ArrayRows, DatasetRows, RowSource
+from memload.writing.transposing import Transposer
+from memload.writing.writer import ShardWriter
+
+_BLOCK_BYTES = 2**24  # of rows at once, where they are largest
+_TRANSPOSED_BYTES = 2**26  # of blocks of many rows, where the source has these
+
+
+def write(
+    path: str | Path,
+    data: Dataset | Mapping[str, Any] | Iterable[Mapping[str, Any]],
+    *,
+    rows: Any = None,
+    mask: Any = None,
+    scale: Any = None,
+    cast: Any = None,
+    shard_bytes: int | str = "512MB",
+    append: bool = False,
+    codec: Codecs = None,
+    resume: bool = True,
+    progress: bool | None = None,
+    ragged: Iterable[str] | Mapping[str, int] = (),
+) -> Dataset:
+    """Write a directory of shards and return it opened; if it is interrupted, nothing is left that opens.
+
+    Rows are selected, masked, scaled and cast in this order. Memory in use stays below 128 MiB, or below eight rows
+    where one has more than 16 MiB. Sources whose chunks hold one element of many rows take 256 MiB more, and a
+    temporary file beside the set.
+
+    Args:
+        path: the directory to create.
+        data: a dataset; or arrays or tensors (rows, *shape) of equal length by name; or an iterable of rows, each a
+            mapping from names to tensors, arrays, numbers or texts. Arrays of rows that differ in length are
+            `memload.ragged`; texts are a list of str.
+        rows: which rows to take, in which order: integers, or one bool per row, as `Dataset.select` takes them.
+        mask: a bool array of the shape of a row, or of a row's first axes, or a .npy file of it. Elements where it is
+            true are kept, in C order, as one axis. It applies to every field whose rows begin with its shape; a dict
+            gives each field a mask of its own.
+        scale: a number by which to multiply a dataset's only field (keys and labels, which are single integers or
+            texts, do not count), or a dict of numbers by field. The result is float32, or float64 where the field or
+            its cast is.
+        cast: a dtype, or its name, or a `memload.Cast`, for all fields that are floating or scaled; or a dict of these
+            by field. Integers, including uint8 pixels, are cast only where a dict names them: a plain dtype keeps their
+            values (0 to 255), and `Cast(dtype, norm_removed=True)` stores (x - 127) / 255.
+        shard_bytes: about how large a shard file may grow, in bytes or as "512MB".
+        append: add shards to the set if it exists; fields must match.
+        codec: how to compress: a `Codec`, or its text such as "zstd" or "lz4:9", for all fields whose rows have at
+            least 256 bytes or differ in length; or a dict of these by field, for those it names. "auto", for all or by
+            field, chooses the one with which a sample of the rows arrives soonest from a disk, and says why. None: no
+            compression, which loads fastest from memory. See docs/compression.md for what it gains and costs.
+        resume: continue an interrupted call with the same rows and options, if all its rows were in files and these are
+            unchanged. Complete shards are verified first. With resume=False, or after another call, it starts over.
+        progress: whether to show a bar once it takes longer than a second; None shows it on a terminal. False also
+            silences the line that says whether an interrupted call was taken up.
+        ragged: of an iterable of rows, the fields whose rows may differ in length; as in `memload.ShardWriter`.
+
+    Raises:
+        FileExistsError: `path` exists, and `append` is not set.
+        ValueError, TypeError: `data` is none of these, there is no row, fields do not fit together, or a conversion
+            does not fit the fields.
+        IndexError: a row is not there.
+        DiskSpaceError: the file system of `path` has not 1.2 times the bytes free, or is full in the end.
+        WriterBusyError: another writer is at work on `path`.
+
+    Example:
+        >>> import memload, tempfile, torch
+        >>> path = tempfile.mkdtemp() + "/shards"
+        >>> ds = memload.write(path, {"stim": torch.zeros(10, 3, dtype=torch.uint8), "robs": torch.rand(10)})
+        >>> len(ds), list(ds.fields)
+        (10, ['stim', 'robs'])
+        >>> betas = torch.tensor([[300, -7, 150], [600, 9, 0]], dtype=torch.int16)
+        >>> roi = torch.tensor([True, False, True])
+        >>> memload.write(path + "-roi", {"betas": betas}, mask=roi, scale=1 / 300, cast="bfloat16")[0]["betas"]
+        tensor([1.0000, 0.5000], dtype=torch.bfloat16)
+    """
+    conversions = Conversions(mask, scale, cast)
+    row_source = _row_source(data, rows)
+    if row_source is None:
+        if is_sampled(codec):
+            raise TypeError(
+                'codec="auto" takes a sample of a dataset or of arrays; rows that come one by one have none'
+            )
+        how = {"shard_bytes": shard_bytes, "append": append, "codec": codec, "ragged": ragged}
+        _write_stream(path, data, conversions, progress, **how)
+        return open_dataset(path)
+    if row_source.rows == 0:
+        raise ValueError(f"{path}: the data has 0 rows, so there is nothing to make a set of")
+    chosen = conversions.of(row_source.forms)
+    identity = row_source.identity() if resume else None
+    plan = None if identity is None else {"source": identity, **words_of(chosen)}
+    if is_sampled(codec) and plan is not None:
+        plan["codec"] = words_of_codecs(codec)
+    with ShardWriter(
+        path,
+        shard_bytes=shard_bytes,
+        append=append,
+        rows=row_source.rows,
+        codec=None if is_sampled(codec) else codec,
+        resume=plan,
+        progress=progress,
+        nbytes=row_source.nbytes if isinstance(row_source, RaggedRowSource) else None,
+    ) as writer:
+        if is_sampled(codec) and not writer.has_fields:
+            writer.compress(_by_sample(codec, row_source, chosen, progress))
+        _write_row_source(writer, row_source, chosen, progress)
+    return open_dataset(path)
+
+
+def _row_source(data: Any, rows: Any) -> RowSource | RaggedRowSource | None:
+    if isinstance(data, Mapping) and any(map(is_ragged_data, data.values())):
+        data = Dataset({name: field_of(name, values) for name, values in data.items()})
+    if isinstance(data, Dataset):
+        return RaggedRowSource(data, rows) if holds_ragged(data.fields) else DatasetRows(data, rows)
+    if isinstance(data, Mapping):
+        return ArrayRows(data, rows)
+    if rows is not None:
+        raise TypeError(f"rows= selects from a dataset or from arrays; data is of type {type(data).__name__}")
+    return None
+
+
+def _by_sample(
+    codec: Codecs, row_source: RowSource | RaggedRowSource, chosen: Mapping[str, Conversion], progress: bool | None
+) -> dict[str, Codec | str]:
+    ragged = row_source.ragged if isinstance(row_source, RaggedRowSource) else ()
+    row_bytes = (
+        row_source.nbytes // row_source.rows
+        if isinstance(row_source, RaggedRowSource)
+        else _row_bytes(row_source, chosen)
+    )
+    sample = partial(row_source.sample, chosen)
+    return sampled_codecs(codec, sample, row_source.rows, row_bytes, progress, ragged)
+
+
+def _row_bytes(row_source: RowSource, chosen: Mapping[str, Conversion]) -> int:
+    """Return the bytes of one converted row."""
+    forms = {name: chosen[name].form(*form) if name in chosen else form for name, form in row_source.forms.items()}
+    return sum(row_nbytes(*form) for form in forms.values())
+
+
+def _write_row_source(
+    writer: ShardWriter,
+    row_source: RowSource | RaggedRowSource,
+    chosen: Mapping[str, Conversion],
+    progress: bool | None,
+) -> None:
+    if isinstance(row_source, RaggedRowSource):
+        total = row_source.nbytes + row_source.transposed_bytes
+        with byte_bar("write", total, progress, done=row_source.bytes_before(writer.rows_there)) as bar:
+            transposer = Transposer(writer.scratch, _TRANSPOSED_BYTES, bar)
+            for ragged_block, nbytes in row_source.blocks(chosen, writer.rows_there, _BLOCK_BYTES, transposer):
+                writer.extend_rows(ragged_block)
+                bar.update(nbytes)
+        return
+    row_bytes = _row_bytes(row_source, chosen)
+    largest = sum(chosen.get(name, Conversion()).working_bytes(*form) for name, form in row_source.forms.items())
+    step = max(1, min(row_source.rows, _BLOCK_BYTES // max(1, largest)))
+    total = row_bytes * row_source.rows + row_source.transposed_bytes
+    with byte_bar("write", total, progress, done=row_bytes * writer.rows_there) as bar:
+        transposer = Transposer(writer.scratch, _TRANSPOSED_BYTES, bar)
+        for block in row_source.blocks(chosen, writer.rows_there, step, transposer):
+            writer.extend_rows(block)
+            bar.update(sum(rows.data.nbytes for rows in block.values()))
+
+
+def _write_stream(
+    path: str | Path,
+    data: Any,
+    conversions: Conversions,
+    progress: bool | None,
+    **how: Any,
+) -> None:
+    rows = _iterator(data)
+    with ShardWriter(path, **how) as writer, byte_bar("write", None, progress) as bar:
+        _write_rows(writer, rows, conversions, bar)
+
+
+def _iterator(data: Any) -> Any:
+    if isinstance(data, str | os.PathLike):
+        raise TypeError(
+            f"data is the path {str(data)!r}; give memload.open of it. The directory to make comes first, as in "
+            'memload.write("shards/", data)'
+        )
+    if hasattr(data, "columns") and hasattr(data, "to_numpy"):  # of pandas
+        raise TypeError(
+            f"data is a {type(data).__name__}; give arrays by name: {{name: data[name].to_numpy() for name in data}}, "
+            "and texts as data[name].tolist()"
+        )
+    if hasattr(data, "dtype"):
+        raise TypeError(f'data is a {type(data).__name__}; give it a name: memload.write(path, {{"stim": array}})')
+    try:
+        return iter(data)
+    except TypeError:
+        raise TypeError(
+            f"data is of type {type(data).__name__}; expected a dataset, arrays by name, or an iterable of rows"
+        ) from None
+
+
+def _write_rows(writer: ShardWriter, rows: Iterable[Mapping[str, Any]], conversions: Conversions, bar: Bar) -> None:
+    chosen: dict[str, Conversion] | None = None
+    for number, row in enumerate(rows):
+        if not isinstance(row, Mapping):
+            raise TypeError(
+                f"row {number} is a {type(row).__name__}; expected a mapping from field names to values, such as "
+                '{"stim": ..., "robs": ...}; of rows without names make ({"stim": x, "robs": y} for x, y in data)'
+            )
+        encoded = writer.encoded(row)
+        if chosen is None:
+            chosen = conversions.of({name: (value.dtype, value.shape) for name, value in encoded.items()})
+        encoded.update({name: converted(encoded[name], one) for name, one in chosen.items() if name in encoded})
+        writer.append_rows(encoded)
+        bar.update(sum(value.nbytes for value in encoded.values()))
+
+
+AUTO = "auto"
+_SAMPLE_BYTES = 2**24
+_RUNS = 16  # places from which it is taken
+
+
+def is_sampled(codec: Codecs) -> bool:
+    """Whether a sample decides the codec of all fields, or of some."""
+    return AUTO in codec.values() if isinstance(codec, Mapping) else codec == AUTO
+
+
+def sampled_codecs(
+    codec: Codecs,
+    sample: Callable[[NDArray[np.int64]], Mapping[str, Rows]],
+    rows: int,
+    row_bytes: int,
+    progress: bool | None,
+    items: Collection[str] = (),
+) -> dict[str, Codec | str]:
+    """Return the codec of each field that is worth one, or is given one, and say on standard error what was found.
+
+    Args:
+        codec: "auto", or a dict in which it stands for some fields.
+        sample: returns rows by their numbers, as they will be written.
+        rows: how many there are.
+        row_bytes: about how many bytes one has.
+        progress: False says nothing.
+        items: fields of whose rows the sample has the items, in blocks: how many make a block is not for it to say.
+    """
+    length = max(1, min(rows // _RUNS, _SAMPLE_BYTES // _RUNS // max(1, row_bytes)))
+    starts = np.linspace(0, rows - length, min(_RUNS, rows)).astype(np.int64)
+    numbers = np.unique(starts[:, None] + np.arange(length))
+    fields = {name: borrow_array(name, _tensor(some)) for name, some in sample(numbers).items()}
+    check_known(codec, fields)
+    asked = codec if isinstance(codec, Mapping) else dict.fromkeys(fields, AUTO)
+    given = {name: one for name, one in asked.items() if one != AUTO}
+    choices = choose_codec({name: field for name, field in fields.items() if asked.get(name) == AUTO})
+    choices |= {name: choice.without_rows() for name, choice in choices.items() if name in items}
+    for name, choice in choices.items():
+        note(f"{name}: {choice}", progress)
+    return {**given, **{name: choice.codec for name, choice in choices.items() if choice.codec is not None}}
+
+
+def _tensor(rows: Rows) -> torch.Tensor:
+    flat = torch.from_numpy(rows.data.copy().reshape(-1)).view(rows.dtype)
+    return flat.reshape(len(rows), *rows.shape)

@@ -1,0 +1,270 @@
+"""A set of shards, written row by row or batch by batch, that exists only once it is complete."""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+from typing import Any
+
+from memload.errors import DiskSpaceError
+from memload.formats.codecs.by_field import Codecs
+from memload.formats.shards.index import AnySpec
+from memload.formats.shards.ragged_input import AnyRows
+from memload.formats.shards.row_fields import RowFields
+from memload.formats.shards.staging import target_of
+from memload.memory.guards import check_space, full_disk, is_full
+from memload.sizes import parse_size
+from memload.writing.growing_set import GrowingSet
+from memload.writing.stream import RowBuffer, ShardStream
+
+
+class ShardWriter:
+    """Writes a directory of shards row by row, or batch by batch; if it is interrupted, nothing is left that opens.
+
+    The first row fixes the fields, their dtypes and shapes. The set appears under its name when the `with` block ends,
+    and not at all if the block ends by an exception. Memory in use is about 4 MiB, or one row if that is larger;
+    with a codec, 32 MiB or two of its blocks more.
+
+    Args:
+        path: the directory to create.
+        shard_bytes: about how large a shard file may grow, in bytes or as "512MB"; a shard has at least one row. Small
+            shards can be copied and verified one by one; more shards mean more mapped files.
+        append: add shards to the set if it exists; fields must match. Readers see the old set until the end.
+        rows: how many rows will be written, if known; the space on the disk is then checked at the first of them.
+        nbytes: how many bytes their items have, if rows differ in length and it is known.
+        ragged: names of the fields whose rows may differ in length, or a dict from names to the axis along which they
+            do, 0 or 1. Texts need not be named.
+        codec: how to compress: a `Codec`, or its text such as "zstd:9", for all fields whose rows have at least 256
+            bytes or differ in length; or a dict of these by field, for those it names. None: no compression, which
+            loads fastest from memory. A set that is extended keeps its codecs.
+        resume: a dict of texts that describes what is being written; equal texts promise equal rows. A writer that is
+            interrupted then leaves its complete shards in a hidden directory beside the set, and the next writer with
+            an equal `resume` (and `shard_bytes`) verifies them and continues: the first `rows_there` rows are written
+            already. One with another `resume` removes them. None: an interrupted writer's shards are removed.
+        progress: whether to show a bar while shards of an interrupted writer are verified; None shows it on a terminal.
+
+    Raises:
+        FileExistsError: `path` exists, and `append` is not set.
+        WriterBusyError: another writer is at work on `path`.
+        ShardFormatError: the set to be extended is malformed.
+        ValueError: `codec` is none, or not that of the set to be extended.
+
+    Example:
+        >>> import memload, tempfile, torch
+        >>> path = tempfile.mkdtemp() + "/shards"
+        >>> with memload.ShardWriter(path) as writer:
+        ...     for trial in range(5):
+        ...         writer.append(stim=torch.zeros(3, 8, 8), trial=trial)
+        >>> len(memload.open(path))
+        5
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        shard_bytes: int | str = "512MB",
+        append: bool = False,
+        rows: int | None = None,
+        nbytes: int | None = None,
+        ragged: Iterable[str] | Mapping[str, int] = (),
+        codec: Codecs = None,
+        resume: Mapping[str, str] | None = None,
+        progress: bool | None = None,
+    ) -> None:
+        self._target = target_of(path)
+        size = parse_size(shard_bytes)
+        self._fields = RowFields(ragged, codec)
+        self._expected, self._expected_items = rows, nbytes or 0
+        self._space_checked = False
+        self._buffer: RowBuffer | None = None
+        self._set = GrowingSet(self._target, self._fields, append=append, keep=resume is not None, progress=progress)
+        self._stream = ShardStream(self._set, self._fields, size, rows)
+        weakref.finalize(self, _let_go, self._stream, self._set)  # at the end of the program, too
+        with self._cleaning_up():
+            self._set.take_over()
+            if resume is not None:
+                ours = {"codec": self._fields.codec_words, "shard_bytes": str(size)}
+                self._set.follow({**ours, **resume})
+                self._stream.rows = self._set.rows
+
+    @property
+    def rows_there(self) -> int:
+        """Rows of this writing whose shards are complete; at the beginning, those that need not come again."""
+        return self._set.rows
+
+    @property
+    def has_fields(self) -> bool:
+        """Whether it is known what a row has, and how it is compressed: from rows before, or those that are there."""
+        return bool(self._fields.specs)
+
+    @property
+    def fields(self) -> Mapping[str, AnySpec]:
+        """What the index says of the fields; empty until they are known."""
+        return MappingProxyType(self._fields.specs)
+
+    def let_differ(self, axes: Mapping[str, int]) -> None:
+        """Let rows of fields differ in length from now on, which had one shape so far.
+
+        The shards that are complete are written again. It is for writers to whom the first row does not tell which rows
+        differ; others say so by `ragged`.
+
+        Args:
+            axes: by field, the axis along which rows may differ, 0 or 1.
+
+        Raises:
+            KeyError: there is no such field among the rows so far.
+            ValueError: the set is one that is extended.
+            DiskSpaceError: there is no room for the shards beside those that are there, which are left as they are.
+        """
+        self._set.check_process()
+        specs = self._fields.differing(axes)
+        self._flush()
+        with self._cleaning_up():
+            self._stream.finish()
+        self._set.check_rewriting()
+        with self._cleaning_up():
+            self._set.let_differ(specs)
+        self._buffer = None
+
+    def compress(self, codec: Codecs) -> None:
+        """Compress as `codec` says, instead of what was said when this was made; to be called before the first row."""
+        self._fields.compress(codec)
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """The names that `leave_out` was given, by this writer and by those that it follows."""
+        return self._set.left_out
+
+    def leave_out(self, name: str) -> None:
+        """Remember that this of the source is no row, for a writer that follows this one; see `resume`."""
+        self._set.leave_out(name)
+
+    def scratch(self, nbytes: int) -> Path:
+        """Return a file of so many bytes, on the disk of the set, for the caller to write to until the next such call.
+
+        Raises:
+            DiskSpaceError: they are not free; what was written is removed.
+        """
+        with self._cleaning_up():
+            return self._set.scratch(nbytes)
+
+    def append(self, row: Mapping[str, Any] | None = None, /, **fields: Any) -> None:
+        """Add one row, each field a tensor, an array or a number of the shape of one row, or a text.
+
+        Raises:
+            ValueError, TypeError: names, dtypes or shapes differ from those before; the writer stays usable.
+            DiskSpaceError: the disk is full; what was written is removed.
+        """
+        self.append_rows(self.encoded({**(row or {}), **fields}))
+
+    def encoded(self, row: Mapping[str, Any]) -> dict[str, AnyRows]:
+        """Return one row as bytes, as a batch of one; raises as `append`."""
+        return self._fields.encoded_row(row)
+
+    def append_rows(self, rows: Mapping[str, AnyRows]) -> None:
+        """Add one row that is bytes already, as a batch of one; otherwise as `append`."""
+        self._check(rows)
+        if self._buffer is None:
+            self._buffer = RowBuffer(self._fields.specs)
+        if self._buffer.add(rows):
+            self._flush()
+
+    def extend(self, batch: Mapping[str, Any] | None = None, /, **fields: Any) -> None:
+        """Add rows by the batch, each field a tensor or an array whose first axis counts the rows.
+
+        Of fields whose rows differ in length: `memload.ragged`, a `memload.Ragged`, a list of rows, or a list of texts.
+
+        Raises:
+            ValueError, TypeError: names, dtypes, shapes or lengths do not fit; the writer stays usable.
+            DiskSpaceError: the disk is full; what was written is removed.
+        """
+        self.extend_rows(self._fields.encoded_rows({**(batch or {}), **fields}))
+
+    def extend_rows(self, rows: Mapping[str, AnyRows]) -> None:
+        """Add rows that are bytes already; otherwise as `extend`."""
+        self._check(rows)
+        self._flush()
+        with self._cleaning_up():
+            self._write(rows)
+
+    def close(self) -> None:
+        """Complete the set and put it in its place. May be called again.
+
+        Raises:
+            ValueError: there is not one row to write.
+            DiskSpaceError: the disk is full; what was written is removed.
+            RuntimeError: called in a forked child; the parent's set is left alone.
+        """
+        if self._set.closed:
+            return
+        self._set.check_process()
+        self._flush()
+        with self._cleaning_up():
+            self._stream.finish()
+            self._set.publish()
+
+    def abort(self) -> None:
+        """Remove what was written; the target stays as it was. May be called again, also after `close`.
+
+        In a forked child only its descriptors are closed: what was written is the parent's.
+        """
+        self._stream.close()
+        self._set.discard()
+
+    def __enter__(self) -> ShardWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self._interrupted()
+
+    def _interrupted(self) -> None:
+        _let_go(self._stream, self._set)
+
+    def _check(self, rows: Mapping[str, AnyRows]) -> None:
+        self._set.check_process()
+        self._fields.check(rows, self._stream.rows + (len(self._buffer) if self._buffer else 0))
+
+    def _flush(self) -> None:
+        if self._buffer is not None and len(self._buffer):
+            with self._cleaning_up():
+                self._write(self._buffer.take())
+
+    def _write(self, rows: Mapping[str, AnyRows]) -> None:
+        if not self._space_checked and self._expected is not None and len(next(iter(rows.values()))):
+            self._space_checked = True
+            more = self._expected - self._stream.rows
+            items = self._expected_items * more // max(1, self._expected)
+            check_space(self._target, more * self._fields.plain_row_bytes + items)
+        self._stream.write(rows)
+
+    @contextlib.contextmanager
+    def _cleaning_up(self) -> Iterator[None]:
+        """Stop at any exception, and tell a full disk by its own type."""
+        try:
+            yield
+        except OSError as error:
+            if not is_full(error):
+                self._interrupted()
+                raise
+            self.abort()
+            if isinstance(error, DiskSpaceError):
+                raise
+            raise full_disk(self._target, error) from error
+        except BaseException:
+            self._interrupted()
+            raise
+
+
+def _let_go(stream: ShardStream, growing: GrowingSet) -> None:
+    """Leave the complete shards to a writer that follows, or nothing."""
+    stream.close()
+    growing.leave()

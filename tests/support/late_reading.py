@@ -1,0 +1,34 @@
+"""How tests read batches on a simulated device: in the loop's stream, late."""
+
+import torch
+
+from memload.nested import map_tensors, tensors_of
+
+LATE = (400, 1200)  # microseconds
+
+
+def on_cpu(batches):
+    return [map_tensors(batch, torch.clone) for batch in batches]
+
+
+def read_all(device, batches, *, keeps=0, each=None):
+    """What the loop's stream reads of each batch, late; it keeps so many batches, and drops the others at once."""
+    readings, kept = [], []
+    for batch in batches:
+        if each is not None:
+            each()
+        late = [device.read(tensor) for tensor in tensors_of(batch)]
+        kept = [*kept, batch][-keeps:] if keeps else []
+        readings.append(late)
+        del batch
+    read = [[one() for one in late] for late in readings]
+    kept = [list(map(torch.clone, tensors_of(batch))) for batch in kept]
+    return read, kept
+
+
+def assert_same(read, expected):
+    assert len(read) == len(expected)
+    for got, batch in zip(read, expected, strict=True):
+        for x, want in zip(got, tensors_of(batch), strict=True):
+            assert x.dtype == want.dtype
+            assert torch.equal(x, want)

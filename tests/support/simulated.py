@@ -1,0 +1,137 @@
+"""A device for tests: in RAM, with copies and kernels that are late, out of step and in other threads.
+
+Its tensors are CPU tensors. What is computed on the device is computed at once, when all before it in its stream is
+done, and comes to the memory that it is to be in late. Memory is poisoned whenever there is nothing in it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from extension import simulated_extension
+from torch.utils.dlpack import from_dlpack
+
+from memload import _core
+from memload.nested import map_tensors, tensors_of
+
+POISON = 0xA5
+"""Each byte of memory that has no content."""
+
+
+class SimulatedInterface:
+    """See `memload.device.interface.Interface`.
+
+    Args:
+        copies, work, loop: the least and the most microseconds by which each thing is late in the stream of copies, in
+            that of casts and transforms, and in that of the loop.
+        native: whether native threads copy.
+        pinnable: the most bytes that can be pinned at once.
+        seed: of the lateness.
+    """
+
+    why_not_native = ""
+
+    def __init__(
+        self,
+        *,
+        copies: tuple[int, int] = (0, 300),
+        work: tuple[int, int] = (0, 300),
+        loop: tuple[int, int] = (0, 300),
+        native: bool = True,
+        pinnable: int | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.simulated = simulated_extension().SimulatedDevice(pinnable)
+        self.device = torch.device("cpu")
+        self.native = _core.Device(self.simulated.capsule) if native else None
+        self.copies = self.simulated.add_stream(*copies, seed)
+        self.work = self.simulated.add_stream(*work, seed + 1)
+        self._current = self.simulated.add_stream(*loop, seed + 2)
+
+    def current(self) -> int:
+        """Return the loop's stream."""
+        return self._current
+
+    @contextlib.contextmanager
+    def on(self, stream: int) -> Iterator[None]:
+        """Make another stream the loop's current one."""
+        before, self._current = self._current, stream
+        try:
+            yield
+        finally:
+            self._current = before
+
+    def handle(self, stream: int) -> int:
+        """Return the stream, which is a number."""
+        return stream
+
+    def pinned(self, nbytes: int) -> torch.Tensor:
+        """Return poisoned pinned memory."""
+        return from_dlpack(self.simulated.pinned(nbytes))
+
+    def is_pinned(self, tensor: torch.Tensor) -> bool:
+        """Whether the tensor's memory came from `pinned`."""
+        return self.simulated.is_pinned(tensor.untyped_storage().data_ptr())
+
+    def is_there(self, tensor: torch.Tensor) -> bool:
+        """Whether the tensor's memory came from `empty`."""
+        if tensor.layout != torch.strided:
+            return False
+        return self.simulated.is_there(tensor.untyped_storage().data_ptr())
+
+    def empty(self, nbytes: int, stream: int) -> torch.Tensor:
+        """Return poisoned memory of the device."""
+        return from_dlpack(self.simulated.empty(nbytes, stream))
+
+    def copy(self, to: torch.Tensor, source: torch.Tensor, stream: int) -> None:
+        """Copy late, from memory whose reuse is put off only if it came from `pinned`."""
+        self.simulated.note_copy(source.untyped_storage().data_ptr(), stream)
+        self.simulated.copy(to.data_ptr(), source.data_ptr(), source.nbytes, stream)
+
+    def launch(self, stream: int, fn: Callable[..., Any], *args: Any) -> Any:
+        """Call a function when the stream has done all before; it reads, and what it makes comes, late."""
+        self.simulated.synchronise(self.simulated.record(stream))
+        for given in filter(self.is_there, tensors_of(args)):
+            self.simulated.watch(given.data_ptr(), given.nbytes, stream)
+        return map_tensors(fn(*args), lambda made: made if self.is_there(made) else self._late(made, stream))
+
+    def _late(self, made: torch.Tensor, stream: int) -> torch.Tensor:
+        made = made.contiguous()
+        memory = self.empty(made.nbytes, stream)
+        self.simulated.copy_keeping(memory.data_ptr(), made.data_ptr(), made.nbytes, stream, made)
+        return memory.view(made.dtype).view(made.shape)
+
+    def record(self, stream: int) -> Any:
+        """Return an event."""
+        return self.simulated.record(stream)
+
+    def wait(self, stream: int, event: Any) -> None:
+        """Let a stream wait."""
+        self.simulated.wait(stream, event)
+
+    def done(self, event: Any) -> bool:
+        """Whether an event has come."""
+        return self.simulated.done(event)
+
+    def synchronise(self, event: Any) -> None:
+        """Wait for an event."""
+        self.simulated.synchronise(event)
+
+    def hold(self, tensor: torch.Tensor, stream: int) -> None:
+        """Poison the tensor's memory only after the stream is done with it."""
+        self.simulated.hold(tensor.untyped_storage().data_ptr(), stream)
+
+    def read(self, tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
+        """Read a tensor in the loop's stream, late, without keeping it; return a function that gives what was read."""
+        form = tensor.dtype, tensor.shape
+        reading = self.simulated.read(tensor.data_ptr(), tensor.nbytes, self._current)
+        event = self.record(self._current)
+
+        def result() -> torch.Tensor:
+            self.synchronise(event)
+            return torch.frombuffer(bytearray(reading.bytes()), dtype=form[0]).view(form[1])
+
+        return result

@@ -1,0 +1,95 @@
+"""Rules of casts as kernels take them: worked out once for a pass, whatever they hold."""
+
+import gc
+from types import SimpleNamespace
+
+import torch
+
+import memload
+from memload.casts.native import ImageJob, how_of
+from memload.device import kernels
+from memload.device.kernels import Remembered
+
+
+class Mean(tuple):
+    """Constants that count how often they are hashed."""
+
+    hashed = 0
+
+    def __hash__(self):
+        type(self).hashed += 1
+        return super().__hash__()
+
+
+def test_constants_of_many_channels_are_looked_up_once():
+    means = tuple(map(float, range(5000)))
+    rule = memload.Cast(torch.float32, mean=means, std=2.0, channels=-1)
+    object.__setattr__(rule, "mean", Mean(means))
+    shape, cpu = (5000,), torch.device("cpu")
+    first = kernels.kernel_rule(rule, torch.uint8, shape, cpu)
+    hashed = Mean.hashed
+    assert all(kernels.kernel_rule(rule, torch.uint8, shape, cpu) is first for _ in range(3))
+    assert Mean.hashed == hashed
+    assert kernels.kernel_rule(rule, torch.int16, shape, cpu)[0] == "I16"
+    assert first[2:5] == ("computed", 1.0, -0.0)
+    assert first[6:] == (5000, 1)
+    assert kernels.kernel_rule(memload.Cast(torch.float16), torch.uint8, shape, cpu)[2] == "plain"
+    assert kernels.kernel_rule(memload.Cast(torch.float16, scale=2.0), torch.uint8, shape, cpu)[2:4] == ("scaled", 2.0)
+
+
+def test_images_have_one_rule_however_many_a_batch_has(monkeypatch):
+    given = []
+    launch = SimpleNamespace(augment_images=lambda *arguments: given.append(arguments[6]))
+    monkeypatch.setattr(kernels, "cuda_module", lambda: launch)  # what is launched needs a GPU, the rule does not
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=0))
+    crop = memload.Augment(crop=(2, 2))
+    colours = {"mean": (1.0, 2.0, 3.0), "std": 2.0}
+    for rule, image in [
+        (memload.Cast(torch.float32, channels=-1, layout="NCHW", **colours), (4, 5, 3)),
+        (memload.Cast(torch.float32, channels=-3, augment=crop, **colours), (3, 4, 5)),
+        (memload.Cast(torch.float32, augment=crop, mean=1.0), (4, 5)),
+    ]:
+        given.clear()
+        for count in (1, 2, 7):
+            x = torch.zeros(count, *image, dtype=torch.uint8)
+            job = ImageJob.of(rule, x.shape, range(count))
+            kernels.augment_images(x, torch.empty(count, *job.out_shape), rule, job)
+        assert given[1] is given[0]
+        assert given[2] is given[0]
+        assert how_of(rule, torch.uint8, image) == how_of(rule, torch.uint8, (7, *image))
+
+
+def test_rows_that_are_not_chosen_are_cast_as_one_row(monkeypatch):
+    given = []
+    launch = SimpleNamespace(
+        cast_rows=lambda *arguments: given.append((arguments[1], *arguments[3:5], arguments[5][6:]))
+    )
+    monkeypatch.setattr(kernels, "cuda_module", lambda: launch)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=0))
+    rule = memload.Cast(torch.float32, channels=-2, mean=(1.0, 2.0, 3.0))
+    for count, choice in ((7, (0, 0, 1)), (9, (0, 0, 1)), (7, (8, 0, 1))):
+        x = torch.zeros(count, 5, 3, 2)
+        kernels.cast_rows(x, torch.empty_like(x), rule, (5, 3, 2), choice=choice)
+    assert given == [(1, 1, 210, (3, 2)), (1, 1, 270, (3, 2)), (7, 7, 30, (3, 2))]
+
+
+def test_what_was_worked_out_of_an_object_ends_with_it():
+    class Rule:
+        def __eq__(self, other):
+            return True
+
+        __hash__ = None
+
+    results, made = Remembered(), []
+
+    def make():
+        made.append(Rule())
+        return made[-1]
+
+    one, other = Rule(), Rule()
+    assert results.of(one, 1, make) is results.of(one, 1, make)
+    assert results.of(other, 1, make) is not results.of(one, 2, make)
+    assert len(made) == 3
+    del one, other
+    gc.collect()
+    assert results._found == {}

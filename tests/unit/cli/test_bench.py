@@ -1,0 +1,313 @@
+"""The ceilings measure what they say, and the timing helpers count right."""
+
+import json
+import os
+import threading
+import time
+
+import numpy as np
+import pytest
+import torch
+from torch_geometric.data import Data
+
+import memload
+from memload import _core
+from memload.cli import bench, measure, stock_loops
+from memload.cli import main as cli
+from memload.cli.main import main
+from memload.cli.measure import Spread, held_in_memory, in_turn, peak_memory, ratio, run_epoch
+
+
+@pytest.fixture
+def dataset():
+    rng = np.random.default_rng(1)
+    return memload.from_arrays(
+        stim=rng.integers(0, 256, (50, 7, 11, 3), np.uint8), robs=rng.standard_normal((50, 5), np.float32)
+    )
+
+
+def ceiling(dataset, rows, batch_size, threads, casts, isa=""):
+    return bench.GatherCeiling(dataset, rows, batch_size, threads=threads, cast=casts, isa=isa)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 16])
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("isa", _core.isas())
+@pytest.mark.parametrize("dtype", [None, torch.float32, torch.bfloat16])
+def test_the_ceiling_writes_what_a_loader_would(dataset, threads, streaming, isa, dtype):
+    casts = bench.casts_of(dataset, dtype)
+    rows = bench.shuffled(50, seed=4)
+    measured = ceiling(dataset, rows, 8, threads, casts, isa)
+    epoch = measured.run(streaming=streaming)
+    assert (epoch.batches, epoch.samples, epoch.nbytes) == (6, 48, 6 * measured.batch_bytes)
+    loader = memload.FastLoader(dataset.select(rows), 8, drop_last=True, cast=casts)
+    for k, batch in list(enumerate(loader))[-4:]:
+        for field, tensor in enumerate(batch.values()):
+            assert measured.written(k, field) == tensor.contiguous().view(torch.uint8).numpy().tobytes()
+
+
+def test_the_ceiling_goes_over_its_plan_again(dataset):
+    measured = ceiling(dataset, np.arange(20), 5, 2, {})
+    epoch = measured.run(streaming=False, batches=9)
+    assert (epoch.batches, epoch.samples) == (9, 45)
+    first = dataset.fields["robs"].gather(np.arange(5)).numpy().tobytes()
+    assert measured.written(8, 1) == first
+
+
+def test_fresh_memory_is_gathered_into_once(dataset):
+    epoch = ceiling(dataset, np.arange(50), 10, 2, {}).run_fresh()
+    assert (epoch.batches, epoch.samples) == (1, 10)
+    assert epoch.seconds > 0
+
+
+@pytest.mark.parametrize(
+    ("rows", "batch_size", "error", "words"),
+    [
+        ([0, 50], 2, IndexError, "row 50 of the plan is not one of the column's 50"),
+        ([0, -1], 2, IndexError, "row -1"),
+        ([0, 1], 3, ValueError, "fewer rows than one batch"),
+        ([0, 1], 0, ValueError, "one row per batch"),
+    ],
+)
+def test_a_plan_that_cannot_be_gathered_is_refused(dataset, rows, batch_size, error, words):
+    with pytest.raises(error, match=words):
+        ceiling(dataset, np.array(rows), batch_size, 1, {})
+
+
+def test_an_instruction_set_that_is_not_there_is_refused(dataset):
+    with pytest.raises(ValueError, match="sse1"):
+        ceiling(dataset, np.arange(50), 10, 1, {}, isa="sse1")
+
+
+def test_a_file_cut_short_ends_the_ceiling_with_an_error(tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros((100, 4096), np.uint8))
+    measured = ceiling(memload.open(tmp_path / "x.npy"), np.arange(100), 10, 2, {})
+    os.truncate(tmp_path / "x.npy", 4096)
+    with pytest.raises(RuntimeError, match="cut short"):
+        measured.run(streaming=False)
+
+
+def test_memcpy_copies_for_as_long_as_it_was_told():
+    run = _core.bench_memcpy(1 << 20, 2, 0.05)
+    assert run["bytes"] >= 1 << 20
+    assert run["seconds"] >= 0.05
+
+
+@pytest.fixture
+def file_of_rows(tmp_path):
+    path = tmp_path / "rows.bin"
+    path.write_bytes(os.urandom(1 << 20))
+    return str(path)
+
+
+@pytest.mark.parametrize(("method", "in_flight"), [("direct", 1), ("direct", 4), ("io_uring", 1), ("io_uring", 32)])
+def test_every_row_is_read_past_the_cache(file_of_rows, method, in_flight):
+    offsets = np.array([0, 4096, 777, (1 << 20) - 5000] * 50)
+    try:
+        run = _core.bench_disk(file_of_rows, offsets, 5000, in_flight, method)
+    except OSError as refused:
+        pytest.skip(f"{method} is not granted here: {refused}")
+    assert (run["reads"], run["bytes"]) == (200, 200 * 5000)
+    assert run["seconds"] > 0
+
+
+@pytest.mark.parametrize(
+    ("offset", "nbytes", "in_flight", "method", "words"),
+    [
+        (1 << 20, 1, 1, "direct", "does not lie inside its 1048576 bytes"),
+        ((1 << 20) - 9, 10, 1, "direct", "does not lie inside"),
+        (-1, 10, 1, "direct", "does not lie inside"),
+        (0, 0, 1, "direct", "at least one byte"),
+        (0, 1, 0, "direct", "in flight"),
+        (0, 1, 1, "psync", "'direct' or 'io_uring'"),
+    ],
+)
+def test_reads_that_make_no_sense_are_refused(file_of_rows, offset, nbytes, in_flight, method, words):
+    with pytest.raises(ValueError, match=words):
+        _core.bench_disk(file_of_rows, np.array([offset]), nbytes, in_flight, method)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"nothing\.bin"):
+        _core.bench_disk(str(tmp_path / "nothing.bin"), np.array([0]), 1, 1, "direct")
+
+
+def test_an_epoch_counts_batches_rows_and_bytes():
+    batches = [{"x": torch.zeros(4, 2), "y": torch.zeros(4, dtype=torch.uint8)}, {"x": torch.zeros(3, 2)}]
+    epoch = run_epoch(batches)
+    assert (epoch.batches, epoch.samples, epoch.nbytes) == (2, 7, 32 + 4 + 24)
+    assert run_epoch(batches, limit=1).batches == 1
+    assert run_epoch([]).batches == 0
+
+
+def test_an_epoch_stops_when_its_time_is_over():
+    def slow():
+        for _ in range(1000):
+            time.sleep(0.01)
+            yield torch.zeros(1)
+
+    assert 1 <= run_epoch(slow(), seconds=0.03).batches < 100
+
+
+def test_contestants_take_turns_and_the_order_alternates():
+    order = []
+    in_turn({"a": lambda: order.append("a"), "b": lambda: order.append("b")}, 3)
+    assert order == ["a", "b", "b", "a", "a", "b"]
+
+
+def test_a_ratio_pairs_the_figures_of_each_round():
+    assert ratio([2, 6, 20], [1, 2, 4]) == Spread(3, 2, 5, 3)
+
+
+def test_the_peak_is_seen_though_it_is_over(monkeypatch):
+    looked = threading.Semaphore(0)  # once for each look that is over
+    look = measure.private_bytes
+
+    def counted():
+        found = look()
+        looked.release()
+        return found
+
+    monkeypatch.setattr(measure, "private_bytes", counted)
+    with peak_memory() as peak:
+        held = torch.ones(64 << 20, dtype=torch.uint8)
+        while looked.acquire(blocking=False):
+            pass
+        for _ in range(3):  # the first may have begun before, and the last be under way
+            assert looked.acquire(timeout=60)
+        del held
+        assert 60 << 20 < peak() < 80 << 20
+
+
+def test_files_are_held_in_memory_or_it_is_said_that_they_are_not(tmp_path):
+    path = tmp_path / "x.bin"
+    path.write_bytes(bytes(10_000))
+    with held_in_memory([path]) as how:
+        assert "locked in memory" in how
+
+
+@pytest.fixture
+def shard(tmp_path, dataset):
+    memload.write(tmp_path / "set", dataset, progress=False)
+    (path,) = (tmp_path / "set").glob("*.safetensors")
+    return path
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("style", stock_loops.STYLES)
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # torch's workers, from Python 3.12 on
+def test_every_way_to_use_the_stock_loader_gives_the_same_batches(shard, dataset, style, workers):
+    cast = stock_loops.plain_cast(torch.float32)
+    loop = stock_loops.StockLoop(shard, 8, stock_loops.StockSetting(style, workers), {"stim": cast}, seed=3)
+    casts = bench.casts_of(dataset, torch.float32)
+    generator = torch.Generator().manual_seed(3)
+    expected = list(memload.FastLoader(dataset, 8, shuffle=True, drop_last=True, generator=generator, cast=casts))
+    for _ in range(2):  # an epoch begins with the same seed every time
+        found = list(loop)
+        assert len(found) == 6
+        for ours, theirs in zip(expected, found, strict=True):
+            assert ours.keys() == theirs.keys()
+            assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_a_style_that_does_not_exist_is_refused():
+    with pytest.raises(ValueError, match="items, getitems, batch_sampler"):
+        stock_loops.StockSetting("magic", 0)
+
+
+def test_the_bench_command_prints_shares_and_keeps_figures(tmp_path, capsys, dataset, monkeypatch):
+    monkeypatch.setattr(bench, "_COPY_BYTES", 1 << 20)
+    memload.write(tmp_path / "set", dataset, progress=False)
+    parser = cli.parser()
+    kept = tmp_path / "figures.json"
+    words = [str(tmp_path / "set"), "--batch-size", "8", "--rounds", "2", "--json", str(kept)]
+    assert bench.run(parser.parse_args(["bench", *words])) == 0
+    out = capsys.readouterr().out
+    assert "memcpy" in out
+    assert "FastLoader" in out
+    figures = json.loads(kept.read_text())
+    assert [line["variant"] for line in figures["lines"]] == ["raw", "f32", "bf16"]
+    assert all(line["share"]["count"] == 2 for line in figures["lines"])
+    assert bench.run(parser.parse_args(["bench", *words, "--ceiling"])) == 0
+    assert json.loads(kept.read_text())["lines"][0]["share"] is None
+    assert "FastLoader" not in capsys.readouterr().out
+
+
+def kinds_of_sets():
+    """What directories of shards may hold, and which fields have a ceiling."""
+    ragged = memload.ragged([np.arange(k % 3 + 1, dtype=np.float32) for k in range(20)])
+    pixels, numbers = np.zeros((20, 300), np.uint8), np.arange(20)
+    graph = [Data(edge_index=torch.tensor([[0, 1], [1, 0]]), x=torch.ones(2, 3)) for _ in range(20)]
+    return {
+        "plain": ({"stim": pixels, "y": numbers}, {}, ["stim", "y"]),
+        "text": ({"stim": pixels, "prompt": [f"row {k}" for k in range(20)]}, {}, ["stim"]),
+        "texts": ({"prompt": [f"row {k}" for k in range(20)]}, {}, []),
+        "ragged": ({"x": ragged, "y": numbers}, {}, ["y"]),
+        "compressed": ({"stim": pixels, "y": numbers}, {"codec": {"stim": "zstd"}}, ["y"]),
+        "compressed ragged": ({"x": ragged}, {"codec": "lz4"}, []),
+        "empty": ({"x": np.zeros((20, 0)), "y": numbers}, {}, ["y"]),
+        "graphs": (memload.from_graphs(graph), {}, []),
+    }
+
+
+@pytest.mark.parametrize("kind", kinds_of_sets())
+def test_every_command_takes_every_kind_of_set(kind, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(bench, "_COPY_BYTES", 1 << 20)
+    monkeypatch.setattr(bench, "_COPY_SECONDS", 0.01)
+    data, options, bounded = kinds_of_sets()[kind]
+    memload.write(tmp_path / "set", data, progress=False, **options)
+    kept = tmp_path / "figures.json"
+    for command in (["info"], ["verify", "--quiet"], ["plan", "--measure", "1"]):
+        assert main([*command, str(tmp_path / "set")]) == 0
+    words = [str(tmp_path / "set"), "--batch-size", "4", "--rounds", "1", "--json", str(kept)]
+    assert main(["bench", *words]) == 0
+    told, figures = capsys.readouterr().out, json.loads(kept.read_text())
+    whole = set(bounded) == set(memload.open(tmp_path / "set").fields)
+    assert [line["variant"] for line in figures["lines"]] == (["raw", "f32", "bf16"] if bounded else [])
+    assert [line["variant"] for line in figures["all_fields"]] == ([] if whole else ["raw", "f32", "bf16"])
+    assert ("Without a ceiling" in told) == (not whole)
+    assert all(line["loader"]["median"] > 0 for line in figures["lines"] + figures["all_fields"])
+    assert main(["bench", *words, "--ceiling"]) == (0 if bounded else 2)
+    assert bounded or "no field here has such rows: leave --ceiling out" in capsys.readouterr().err
+
+
+def test_a_set_smaller_than_a_batch_is_refused_with_what_to_do(tmp_path, capsys):
+    memload.write(tmp_path / "set", {"x": np.arange(3)}, progress=False)
+    assert main(["bench", str(tmp_path / "set")]) == 2
+    assert "the dataset has 3 rows, and a batch 32: give a smaller --batch-size" in capsys.readouterr().err
+
+
+def test_rows_and_bytes_of_every_kind_of_batch_are_counted():
+    text = {"prompt": ["ab", "☃"], "x": torch.zeros(2, 3)}
+    ragged = memload.Ragged(torch.zeros(5), torch.tensor([0, 2, 5]))
+    graphs = next(iter(memload.FastLoader(kinds_of_sets()["graphs"][0], 4, collate_fn=memload.graph_collate)))
+    for batch, rows, nbytes in (
+        (text, 2, 5 + 24),
+        ({"x": ragged}, 2, 20 + 24),
+        ((torch.zeros(2), ["a", "b"]), 2, 8 + 2),
+        ([{"x": torch.zeros(2)}, {"x": torch.zeros(3)}], 5, 20),
+        (graphs, 4, 4 * 2 * (12 + 16) + 8 * 8 + 5 * 8),
+    ):
+        epoch = run_epoch([batch])
+        assert (epoch.samples, epoch.nbytes) == (rows, nbytes)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (["bench", "--rounds", "0"], "--rounds is a number from 1, got 0"),
+        (["bench", "--threads", "-1"], "--threads is a number from 1, got -1"),
+        (["bench", "--json", "nowhere/x.json"], "--json nowhere/x.json: there is no folder"),
+        (["demo", "--json", "nowhere/x.json"], "--json nowhere/x.json: there is no folder"),
+        (["demo", "--crops", "63"], "two batches of crops; got 3 rounds and 63 crops in batches of 32"),
+    ],
+)
+def test_options_that_cannot_be_are_refused_before_anything_is_measured(given, words, capsys):
+    assert main(given) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_the_command_line_tells_its_version(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main(["--version"])
+    assert capsys.readouterr().out == f"memload {memload.__version__}\n"

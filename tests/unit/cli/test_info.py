@@ -1,0 +1,81 @@
+"""`memload info`: how each field of any source is read, and what a row costs."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+import zarr
+
+from memload.cli.main import main
+
+
+def told(capsys, *arguments):
+    assert main(["info", *map(str, arguments)]) == 0
+    return [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_fields_that_lie_in_place_are_told_as_such(tmp_path, capsys):
+    np.savez(tmp_path / "x.npz", stim=np.zeros((5, 2)), robs=np.zeros(5))
+    assert told(capsys, tmp_path / "x.npz")[-2:] == [
+        "stim: read in place; a row takes its own 16 B",
+        "robs: read in place; a row takes its own 8 B",
+    ]
+    torch.save({"x": torch.zeros(3, 2)}, tmp_path / "x.pt")
+    assert told(capsys, tmp_path / "x.pt")[-1] == "x: read in place; a row takes its own 8 B"
+    (tmp_path / "x.dat").write_bytes(bytes(24))
+    assert (
+        told(capsys, tmp_path / "x.dat", "--dtype", "float32", "--shape", "3")[-1]
+        == "data: read in place; a row takes its own 12 B"
+    )
+
+
+def test_chunks_tell_what_a_row_costs(tmp_path, capsys):
+    zarr.create_array(tmp_path / "x.zarr", shape=(40, 100), chunks=(4, 50), dtype="f4")[:] = 1
+    assert told(capsys, tmp_path / "x.zarr")[-1] == (
+        "data: decoded: zstd, 4 rows a chunk, 2 chunks a row; a row of 400 B takes 2 chunks, 1.6 kB"
+    )
+
+
+def test_a_file_whose_only_array_cannot_be_read_says_so(tmp_path, capsys):
+    np.savez_compressed(tmp_path / "x.npz", stim=np.zeros((5, 2)))
+    first, second = told(capsys, tmp_path / "x.npz")
+    assert first.endswith("x.npz: 1 array, which cannot be read")
+    assert second.startswith("stim: unfit: stim.npy is compressed as a whole")
+
+
+def test_arrays_that_are_no_one_dataset_are_told_one_by_one(tmp_path, capsys):
+    np.savez(tmp_path / "x.npz", stim=np.zeros((5, 2)), mean=np.float64(1), across=np.asfortranarray(np.zeros((3, 2))))
+    lines = told(capsys, tmp_path / "x.npz")
+    assert lines[0].endswith("3 arrays, which are no one dataset; pick those that belong together by --key")
+    assert lines[1] == "stim: 5 rows of float64 (2,); read in place; a row takes its own 16 B"
+    assert lines[2].startswith("mean: unfit: 'mean' is a single number")
+    assert lines[3].startswith("across: unfit: across.npy: saved in Fortran order")
+    assert told(capsys, tmp_path / "x.npz", "--key", "stim")[-1] == "stim: read in place; a row takes its own 16 B"
+
+
+def test_columns_that_are_unfit_are_told_with_the_reason(tmp_path, capsys):
+    table = pa.table({"x": np.arange(3), "name": ["a", "b", "c"]})
+    with pa.OSFile(str(tmp_path / "x.arrow"), "wb") as file, pa.ipc.new_stream(file, table.schema) as out:
+        out.write_table(table)
+    lines = told(capsys, tmp_path / "x.arrow")
+    assert lines[1] == "x: 3 rows of int64 (); read in place; a row takes its own 8 B"
+    assert lines[2].startswith(
+        "name: unfit: columns that cannot be read in place: 'name': its type string is no number"
+    )
+
+
+def test_groups_of_different_lengths_are_told_by_their_paths(tmp_path, capsys):
+    group = zarr.create_group(tmp_path / "x.zarr")
+    for name, rows in (("train/x", 8), ("test/x", 2)):
+        group.create_array(name, shape=(rows, 3), chunks=(1, 3), dtype="u1", compressors=None)[:] = 1
+    assert sorted(told(capsys, tmp_path / "x.zarr")[1:]) == [
+        "test/x: 2 rows of uint8 (3,); read in place; a row takes its own 3 B",
+        "train/x: 8 rows of uint8 (3,); read in place; a row takes its own 3 B",
+    ]
+
+
+@pytest.mark.parametrize("name", ["x.npz", "x.pt", "x.arrow"])
+def test_what_is_damaged_is_an_error(tmp_path, capsys, name):
+    (tmp_path / name).write_bytes(b"PK\x03\x04 nonsense")
+    assert main(["info", str(tmp_path / name)]) == 2
+    assert str(tmp_path / name) in capsys.readouterr().err

@@ -1,0 +1,421 @@
+"""The batch size that is computed: the peak is foretold, what was chosen runs, and nothing is left of the looking."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from memory_models import BY_ROWS, GraphNet, Transformer, convolutional, graph_batch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import memload
+from memload.memory import budget
+from memload.planning.allocations import Allocations
+from memload.planning.batch_size import largest
+from memload.planning.measuring import measured, without_memory
+from memload.planning.model_bytes import activation_bytes
+from memload.planning.steps import losses_of
+from memload.planning.variants import kind_of
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    """Steps as small as these take longer where two threads wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def step(model, batch, optimizer=None, precision=None):
+    """A training step as a loop would write it."""
+    with torch.autocast("cpu", precision or torch.bfloat16, enabled=precision is not None):
+        out = model(**batch) if isinstance(batch, dict) else model(batch)
+        loss = out.mean()
+    loss.backward()
+    if optimizer is not None:
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@pytest.mark.parametrize(
+    ("name", "run", "precision"),
+    [
+        *((name, measured, None) for name in BY_ROWS),
+        ("transformer", measured, torch.bfloat16),
+        ("convolutional", without_memory, None),
+        ("transformer", without_memory, torch.bfloat16),
+    ],
+)
+def test_the_peak_of_a_large_batch_is_foretold_from_five_rows(name, precision, run):
+    make, sample, rows = BY_ROWS[name]
+    model, kind = make(), kind_of(sample)
+    losses = losses_of([model], None, [], precision, "cpu")
+    found = run(kind, losses, [model])
+    batch = kind.resized(rows)
+    real = activation_bytes(lambda: losses[0](batch), model)
+    assert found.activations.at(rows) == pytest.approx(real.peak, rel=0.02)
+    assert found.step.at(rows) == pytest.approx(real.peak_with_gradients, rel=0.02)
+    assert found.gradients == real.gradients
+
+
+@pytest.mark.parametrize(
+    ("mode", "name"),
+    [*(("measured", name) for name in BY_ROWS), ("static", "large embedding"), ("trial", "convolutional")],
+)
+def test_the_chosen_batch_runs_in_the_memory_there_is_and_a_larger_one_does_not(name, mode):
+    make, sample, rows = BY_ROWS[name]
+    model, kind = make(), kind_of(sample)
+    optimizer = torch.optim.Adam(model.parameters())
+    own = memload.compute_batch_size(model, sample, optimizer=optimizer, min_batch_size=rows, max_batch_size=rows)
+    total = own.used + own.used // 20
+    found = memload.compute_batch_size(
+        model, sample, optimizer=optimizer, mode=mode, limit=total, target_utilization=1.0, min_batch_size=rows // 2
+    )
+    assert found.used <= total
+    weights = found.static.params + found.static.embeddings + found.static.buffers
+    step(model, kind.resized(2), optimizer)  # from now on the optimizer's state is there
+    room = total - weights - found.static.optimizer
+    with Allocations(limit=room) as seen:
+        step(model, kind.resized(found.batch_size), optimizer)
+    assert seen.peak > 0.9 * room
+    with pytest.raises(torch.OutOfMemoryError), Allocations(limit=room):
+        step(model, kind.resized(found.batch_size + max(2, found.batch_size // 20)), optimizer)
+
+
+def test_graphs_get_a_budget_per_node_and_edge_that_no_batch_of_the_sampler_exceeds():
+    model, generator = GraphNet(), np.random.default_rng(0)
+    found = memload.compute_batch_size(model, graph_batch([5, 9], [20, 31]), limit="2MB", target_utilization=1.0)
+    assert found.units == ("graphs", "nodes", "edges")
+    nodes, edges = generator.integers(3, 60, 300), generator.integers(1, 400, 300)
+    costs = found.costs(nodes=nodes, edges=edges)
+    sampler = memload.BudgetBatchSampler(costs, found.cost_budget, seed=1)
+    weights = found.static.total - found.static.gradients
+    fullest = 0.0
+    for rows in sampler:
+        with Allocations() as seen:
+            model(graph_batch(nodes[rows].tolist(), edges[rows].tolist())).mean().backward()
+        model.zero_grad()
+        fullest = max(fullest, (seen.peak + weights) / found.total)
+    assert 0.9 < fullest <= 1.0
+
+
+def test_graphs_of_pytorch_geometric_are_counted_alike():
+    from torch_geometric.data import Batch, Data
+
+    plain = graph_batch([5, 9], [20, 31])
+    graphs = [
+        Data(x=plain.x[:5], edge_index=plain.edge_index[:, :20], edge_attr=plain.edge_attr[:20], y=plain.y[:1]),
+        Data(x=plain.x[5:], edge_index=plain.edge_index[:, 20:] - 5, edge_attr=plain.edge_attr[20:], y=plain.y[1:]),
+    ]
+    model = GraphNet()
+    theirs = memload.compute_batch_size(model, Batch.from_data_list(graphs), limit="2MB")
+    assert theirs == memload.compute_batch_size(model, plain, limit="2MB")
+
+
+class OfTokens(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table, self.head = nn.Embedding(50, 64), nn.Linear(64, 4)
+
+    def forward(self, tokens):
+        rows = torch.repeat_interleave(torch.arange(len(tokens.lengths)), tokens.lengths)
+        words = self.table(tokens.values).tanh()
+        return self.head(torch.zeros(len(tokens.lengths), 64).index_add(0, rows, words))
+
+
+def test_ragged_rows_get_a_budget_per_item():
+    model = OfTokens()
+    sample = memload.Ragged(torch.arange(12), torch.tensor([0, 2, 12]))
+    found = memload.compute_batch_size(model, sample, limit="1MB", target_utilization=1.0)
+    lengths = np.random.default_rng(0).integers(0, 90, 400)
+    sampler = memload.BudgetBatchSampler(found.costs(items=lengths), found.cost_budget)
+    weights, fullest = found.static.total - found.static.gradients, 0.0
+    for rows in sampler:
+        offsets = torch.from_numpy(np.concatenate([[0], lengths[rows].cumsum()]))
+        with Allocations() as seen:
+            batch = memload.Ragged(torch.zeros(int(offsets[-1]), dtype=torch.int64), offsets)
+            model(batch).mean().backward()
+        model.zero_grad()
+        fullest = max(fullest, (seen.peak + batch.offsets.nbytes + weights) / found.total)
+    assert 0.9 < fullest <= 1.0
+
+
+def test_nothing_is_left_of_the_looking():
+    model = nn.Sequential(convolutional(), nn.Dropout(0.5))
+    model.own = torch.Generator().manual_seed(3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    step(model, torch.rand(2, 3, 16, 16), optimizer)
+    step(model, torch.rand(2, 3, 16, 16))
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    gradients = [p.grad for p in model.parameters()]
+    held = [(g, g.clone()) for g in gradients]
+    momenta = [(own["momentum_buffer"], own["momentum_buffer"].clone()) for own in optimizer.state.values()]
+    told = (torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist(), model.own.get_state())  # noqa: NPY002
+
+    def loss(batch):
+        torch.rand(1, generator=model.own)
+        random.random()
+        np.random.rand()  # noqa: NPY002
+        return model(batch).mean()
+
+    for mode in ("measured", "static", "trial"):
+        memload.compute_batch_size(
+            model, torch.rand(2, 3, 16, 16, generator=model.own), mode=mode, loss=loss, optimizer=optimizer, limit="3MB"
+        )
+        model.own.set_state(told[3])
+    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+    assert all(p.grad is g and torch.equal(g, was) for p, (g, was) in zip(model.parameters(), held, strict=True))
+    assert all(
+        own["momentum_buffer"] is kept and torch.equal(kept, was)
+        for own, (kept, was) in zip(optimizer.state.values(), momenta, strict=True)
+    )
+    assert torch.equal(torch.get_rng_state(), told[0])
+    assert (random.getstate(), np.random.get_state()[1].tolist()) == told[1:3]  # noqa: NPY002
+
+
+def test_a_teacher_several_models_and_several_optimizers_are_all_counted():
+    generator, critic, teacher = nn.Linear(8, 64), nn.Linear(64, 1), nn.Linear(8, 64).requires_grad_(False)
+    optimizers = [torch.optim.Adam(generator.parameters()), torch.optim.SGD(critic.parameters(), lr=0.1)]
+    losses = [
+        lambda x: critic(generator(x).detach()).mean(),
+        lambda x: critic(generator(x)).mean() + (generator(x) - teacher(x)).square().mean(),
+    ]
+    found = memload.compute_batch_size(
+        {"generator": generator, "critic": critic},
+        torch.rand(4, 8),
+        loss=losses,
+        optimizer=optimizers,
+        teacher=teacher,
+        limit="1MB",
+    )
+    weights = 4 * (8 * 64 + 64)
+    assert (found.static.teacher, found.static.optimizer) == (weights, 2 * weights + 8)
+    assert found.static.params == found.static.gradients == weights + 4 * 65
+    with pytest.raises(TypeError, match="with 2 models there is no telling what a step is: give loss="):
+        memload.compute_batch_size([generator, critic], torch.rand(4, 8))
+
+
+def test_checkpointing_saves_less_for_the_backward_pass():
+    plain, again = (
+        memload.compute_batch_size(Transformer(again=k), torch.randint(100, (2, 24)), limit="20MB", max_batch_size=16)
+        for k in (False, True)
+    )
+    assert again.saved < plain.saved / 2
+    assert again.used < plain.used
+    assert plain.saved < plain.activation
+
+
+class Uneven(nn.Module):
+    """Steps with an odd number of rows have one operation more."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(64, 256), nn.Linear(256, 64)
+
+    def forward(self, x):
+        x = self.first(x).tanh()
+        return self.second(x * 1 if len(x) % 2 else x)
+
+
+def test_where_the_order_of_allocations_varies_it_is_said_and_the_peak_is_not_underrated():
+    model = Uneven()
+    found = memload.compute_batch_size(model, torch.rand(2, 64), limit="2MB", target_utilization=1.0)
+    assert not found.exact
+    with Allocations(limit=found.total - found.static.params):
+        step(model, torch.rand(found.batch_size, 64))
+    assert found.batch_size > 200
+
+
+def test_all_parts_of_a_batch_get_as_many_rows():
+    padded = memload.Padded(torch.rand(2, 3, 4), torch.tensor([3, 1]))
+    sample = {"x": torch.arange(2), "more": [padded, (["a", "b"], 7)], "scale": torch.tensor(0.5)}
+    batch = kind_of(sample).resized(5)
+    assert batch["x"].tolist() == [0, 1, 0, 1, 0]
+    assert batch["more"][0].lengths.tolist() == [3, 1, 3, 1, 3]
+    assert batch["more"][1] == (["a", "b", "a", "b", "a"], 7)
+    assert batch["scale"] is sample["scale"]
+
+
+def test_accumulation_keeps_gradients_beside_all_activations():
+    model = nn.Sequential(nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 64))
+    once, often = (memload.compute_batch_size(model, torch.rand(1, 64), limit="2MB", accumulate=k) for k in (1, 4))
+    assert often.batch_size < once.batch_size
+    assert often.used <= 0.9 * often.total
+    tried = memload.compute_batch_size(model, torch.rand(1, 64), limit="2MB", accumulate=4, mode="trial")
+    assert tried.batch_size == pytest.approx(often.batch_size, rel=0.02)
+
+
+def test_the_slots_of_a_loader_take_their_part():
+    model, ds = nn.Linear(1000, 8), memload.from_arrays(x=torch.zeros(64, 1000)).only("x")
+    loader = memload.FastLoader(ds, 16, depth=3)
+    with_slots = memload.compute_batch_size(model, torch.rand(1, 1000), limit="5MB", loader=loader)
+    assert with_slots.loader == pytest.approx(loader.nbytes / 16 * with_slots.batch_size, abs=1)
+    alone = memload.compute_batch_size(model, torch.rand(1, 1000), limit="5MB")
+    assert 2 < alone.batch_size / with_slots.batch_size < 6
+
+
+@pytest.mark.parametrize(("workers", "batches", "processes"), [(0, 3, 0), (2, 2 * 3 + 1 + 2 * 2, 2)])
+def test_what_torchs_own_loader_makes_ahead_takes_its_part(workers, batches, processes):
+    model, rows = nn.Linear(1000, 8), TensorDataset(torch.zeros(64, 1000))
+    loader = DataLoader(rows, 16, num_workers=workers, prefetch_factor=3 if workers else None)
+    for one in (loader, memload.FastLoader([1, 2], 16, num_workers=workers, prefetch_factor=loader.prefetch_factor)):
+        found = memload.compute_batch_size(model, torch.rand(1, 1000), limit="50MB", loader=one)
+        assert found.loader == batches * 4000 * found.batch_size + processes * 9_000_000
+        assert found.used <= 0.9 * found.total
+    elsewhere = memload.compute_batch_size(
+        model, torch.rand(1, 1000), "cuda", mode="static", limit="1GB", loader=loader
+    )
+    assert elsewhere.loader == 0
+
+
+def test_parameters_that_only_an_optimizer_has_count_with_what_it_keeps_of_them():
+    model, other = nn.Linear(1000, 8), nn.Linear(100, 100)
+    both = torch.optim.Adam([*model.parameters(), *other.parameters()])
+    found, alone = (
+        memload.compute_batch_size(model, torch.rand(1, 1000), limit="5MB", optimizer=optimizer).static
+        for optimizer in (both, torch.optim.Adam(model.parameters()))
+    )
+    assert found.params - alone.params == 40_400
+    assert found.optimizer - alone.optimizer == pytest.approx(80_800, abs=20)
+
+
+def test_a_gpu_can_be_planned_for_without_one():
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU to ask")
+    with torch.device("meta"):
+        model, sample = Transformer(), torch.zeros(1, 24, dtype=torch.int64)
+    found = memload.compute_batch_size(model, sample, "cuda", mode="static", limit="8GB", max_batch_size=512)
+    assert (found.static.context, found.batch_size) == (512 << 20, 512)
+    with pytest.raises(ValueError, match='no GPU here to ask for its memory: give limit=, such as "24GB"'):
+        memload.compute_batch_size(model, sample, "cuda", mode="static")
+    with pytest.raises(ValueError, match='no values to run a step with: give mode="static"'):
+        memload.compute_batch_size(model, sample, mode="trial", limit="1GB")
+
+
+def test_what_does_not_fit_is_refused_with_figures_and_what_helps():
+    model = nn.Linear(1000, 1000)
+    with pytest.raises(
+        MemoryError, match=r"a batch of 2 does not fit into 4\.5 MB \(90% of 5 MB\): 4 MB are taken"
+    ) as told:
+        memload.compute_batch_size(model, torch.rand(1, 1000), limit="5MB", min_batch_size=2)
+    assert "memload.fit" in str(told.value)
+    with pytest.raises(MemoryError, match="a batch of 1 does not fit"):
+        memload.compute_batch_size(model, torch.rand(1, 1000), limit="5MB", mode="trial")
+
+
+def test_a_step_that_looks_at_values_says_which_mode_to_give():
+    model = nn.Linear(4, 4)
+    with pytest.raises(ValueError, match='Give mode="measured", which runs it for real'):
+        memload.compute_batch_size(
+            model, torch.rand(2, 4), loss=lambda x: model(x).mean() * (1 if x.sum() > 0 else 2), mode="static"
+        )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"mode": "guess"}, 'mode must be "static", "measured" or "trial", got \'guess\''),
+        ({"target_utilization": 1.5}, "above 0 and up to 1; got 1.5"),
+        ({"min_batch_size": 0}, "min_batch_size must be an integer from 1 on, got 0"),
+        ({"min_batch_size": 9, "max_batch_size": 8}, "min_batch_size is 9, above max_batch_size, 8"),
+        ({"precision": "int8"}, 'precision must be None, "fp32", "bf16" or "fp16"'),
+        ({"accumulate": 0}, "at least 1, got 0"),
+    ],
+)
+def test_arguments_out_of_range_are_named(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        memload.compute_batch_size(nn.Linear(4, 4), torch.rand(2, 4), **arguments)
+
+
+def test_a_sample_that_is_no_batch_is_named():
+    with pytest.raises(TypeError, match="found no tensor with an axis in str"):
+        memload.compute_batch_size(nn.Linear(4, 4), "a batch")
+    with pytest.raises(ValueError, match="the sample has no rows"):
+        memload.compute_batch_size(nn.Linear(4, 4), torch.zeros(0, 4))
+
+
+@pytest.mark.parametrize("mode", ["measured", "static", "trial"])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float64])
+def test_a_sample_that_is_not_as_the_model_gets_it_is_told_with_the_cast_that_is_missing(mode, dtype):
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 2))
+    images = torch.zeros(4, 3, 8, 8, dtype=dtype)
+    wanted = r"is (uint8|float64), the weights are float32.*cast=\{\"image\": memload.Cast\(torch.float32\)\}"
+    with pytest.raises(ValueError, match=wanted):
+        memload.compute_batch_size(net, {"image": images}, limit="100MB", mode=mode)
+    with pytest.raises(ValueError, match="the batch is"):
+        memload.fit(net, images, "1GB", effective_batch=8, mode="static" if mode == "static" else "measured")
+    casting = memload.compute_batch_size(
+        net, images, limit="1MB", mode=mode, loss=lambda batch: net(batch.float()).mean()
+    )
+    assert casting.batch_size > 1
+
+
+def test_an_error_of_a_step_that_is_not_of_dtypes_stays_what_it_is():
+    images = torch.zeros(4, 3, 8, 8, dtype=torch.uint8)
+    with pytest.raises(RuntimeError, match="shape"):
+        memload.compute_batch_size(
+            nn.Linear(5, 5), images, limit="100MB", loss=lambda batch: batch.float().reshape(5, 5).mean()
+        )
+
+
+def test_plan_names_the_cast_that_is_missing_and_takes_it():
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 2))
+    ds = memload.from_arrays(image=torch.zeros(4, 3, 8, 8, dtype=torch.uint8))
+    without = memload.plan(ds, 2, model=net)
+    assert without.gpu.unknown == ("activations",)
+    assert "'image' of the batch is uint8, the weights are float32" in repr(without)
+    cast = memload.plan(ds, 2, model=net, cast={"image": memload.Cast(torch.float32)})
+    assert cast.gpu.unknown == ()
+    assert cast.gpu.of("activations") > 2 * 3 * 64 * 4
+
+
+def test_other_errors_of_a_step_are_not_taken_for_a_lack_of_memory():
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        memload.compute_batch_size(nn.Linear(4, 4), torch.rand(2, 5), mode="trial", limit="1GB")
+
+
+def test_bisection_finds_the_last_that_fits():
+    for most in (1, 7, 64):
+        for last in range(most + 1):
+            assert largest(lambda size, last=last: size <= last, 1, most) == last
+
+
+def test_a_budget_says_on_few_lines_where_the_memory_goes():
+    model = nn.Linear(1000, 1000)
+    found = memload.compute_batch_size(model, torch.rand(1, 1000), limit="20MB", max_batch_size=100)
+    lines = repr(found).splitlines()
+    assert lines[0] == "MemoryBudget: batch size 100 (measured)"
+    assert lines[2] == "  static: params 4 MB, gradients 4 MB"
+    assert len(lines) == 4
+    with pytest.raises(TypeError, match="all rows take the same here: use batch_size, 100"):
+        found.costs()
+
+
+@pytest.mark.parametrize(
+    ("sample", "arguments", "words"),
+    [
+        (
+            (torch.rand(4, 8), torch.rand(4, 8)),
+            {},
+            "the first of the 2 parts of a batch, .* 'other': give loss=, a fun",
+        ),
+        ({"x": torch.rand(4, 8), "y": torch.rand(4)}, {}, "was given the fields x of a batch, .* 'other': give loss="),
+        (torch.rand(4, 8), {"optimizer": torch.optim.Adam}, r"got a class: give Adam\(model.parameters\(\)\)"),
+    ],
+)
+def test_a_batch_that_the_model_does_not_take_and_a_class_are_told_with_what_to_give(sample, arguments, words):
+    class Two(nn.Linear):
+        def forward(self, x, other):
+            return super().forward(x + other)
+
+    with pytest.raises(TypeError, match=words):
+        memload.compute_batch_size(Two(8, 8), sample, "cpu", **arguments)
+
+
+def test_memory_that_the_measuring_itself_took_is_not_promised(monkeypatch):
+    left = iter(budget.Memory(2 * 10**9, free) for free in (10**9, 8 * 10**8))
+    monkeypatch.setattr(budget, "memory", lambda: next(left))
+    found = memload.compute_batch_size(nn.Linear(1000, 10), torch.rand(2, 1000), max_batch_size=10)
+    assert found.total == 8 * 10**8 + found.static.params
