@@ -1,9 +1,11 @@
 """What holds for the whole run: which memload is tested, what is imported once, what is left out without a GPU."""
 
+import contextlib
 import gc
 import multiprocessing
 import os
 import random
+import sys
 from pathlib import Path
 
 import pytest
@@ -65,14 +67,13 @@ def _elsewhere(tmp_path_factory, request):
         patch.chdir(tmp_path_factory.mktemp("elsewhere"))
         patch.setenv("PYTHONPATH", str(UNDER_TEST))
         multiprocessing.set_forkserver_preload(["torch", "memload"])  # imported once for all that start afresh
-        ahead = programs_ahead(request.session.items)
-        try:
-            for programs in ahead:
+        with contextlib.ExitStack() as beside:
+            if "extension" in sys.modules:  # some test wants the simulated device
+                beside.callback(sys.modules["extension"].begin_compiling().close)
+            for programs in programs_ahead(request.session.items):
+                beside.callback(programs.close)
                 programs.begin(tmp_path_factory.mktemp("ahead"))
             yield
-        finally:
-            for programs in ahead:
-                programs.close()
 
 
 def programs_ahead(items: list[pytest.Item]) -> list[Ahead]:

@@ -241,8 +241,9 @@ def test_a_script_may_end_with_iterators_and_writers_open(tmp_path):
 
 # Native threads that let go of Python objects, one after the other, when the interpreter ends.
 LETTING_GO = """
-import numpy
+import sys, numpy
 from extension import simulated_extension
+sys.setswitchinterval(1e-4)  # else each that lets go may wait 5 ms, thousands of times
 device = simulated_extension().SimulatedDevice()
 streams = [device.add_stream(0, 0, seed) for seed in range(3)]
 source, target = numpy.zeros(64, numpy.uint8), numpy.zeros(64, numpy.uint8)

@@ -26,7 +26,7 @@ def opens_or_says_why(path, **stated):
         ds = memload.open(path, **stated)
         rows = [field.gather(np.arange(min(field.rows, 1000))) for field in ds.fields.values()]
         said = f"{path}: {len(rows)} fields"
-    except (memload.MemloadError, ValueError) as error:
+    except (memload.MemloadError, ValueError, KeyError) as error:  # a KeyError names what key= states and is not there
         said = str(error)
     assert str(path) in said
 
