@@ -1,7 +1,7 @@
-"""Where the pass of each kind of sampler may stand: the checks of a state's position.
+"""Check the position in a state for each kind of sampler.
 
-What follows from arithmetic is compared: rows that were seen with draws that were made, draws with what makes them
-again, and all of it with the batches that the loop has had.
+The checks compare what arithmetic connects: the rows seen with the draws made, the draws with the data that repeats
+them, and both with the batches delivered to the loop.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from memload.sampling.samplers import MixingSampler, WeightedSampler
 from memload.sampling.worker_checks import check_workers
 
 _MOST_AHEAD = 1 << 20
-"""Batches that anybody pulls ahead of the loop."""
+"""The most batches that are pulled ahead of the loop."""
 
 _EPOCHS = whole(-SEEDS, SEEDS - 1)
 
@@ -51,21 +51,28 @@ Place = Mapping[str, Any]
 
 
 def check_stream(position: Place, path: str, batch_sampler: Any, seen: int) -> None:
-    """Raise ValueError if no pass over an iterable dataset can stand at a position when the loop has had so much."""
+    """Raise ValueError if a position is impossible for a pass over an iterable dataset.
+
+    Args:
+        position: the entry to check.
+        path: the path of the position in the state, for messages.
+        batch_sampler: the sampler of the loader.
+        seen: the number of batches that the loop has received.
+    """
     others = {"ended": flag, "iterator": anything}
     entries({"batches": exactly(seen, _DELIVERED)}, others)(position, path)
     check_workers(position, path, seen, _batch_size(batch_sampler), iterable=True)
 
 
 def check_position(position: Place, path: str, batch_sampler: Any, seen: int, given: Generators) -> None:
-    """Raise ValueError if no pass over a sampler can stand at a position.
+    """Raise ValueError if a position is impossible for a pass over a sampler.
 
     Args:
-        position: of the sampler.
-        path: of the position.
-        batch_sampler: of the loader, or its sampler without automatic batching.
-        seen: batches that the loop has had of this epoch.
-        given: the generators that the loader and its samplers were given, by name.
+        position: the entry to check.
+        path: the path of the position in the state, for messages.
+        batch_sampler: the batch sampler of the loader, or its sampler without automatic batching.
+        seen: the number of batches of this epoch that the loop has received.
+        given: the generators of the loader and its samplers, by name.
     """
     delivered = seen
     if "overtaken" in position:
@@ -80,8 +87,8 @@ def check_position(position: Place, path: str, batch_sampler: Any, seen: int, gi
         _check_rows(position, path, sampler, seen, batch_sampler.batch_size if batched else 1)
     else:
         raise ValueError(
-            f"{path} tells of rows that were planned, but this sampler has to be iterated: load the state into a "
-            "loader with the dataset and collation of the one that saved it"
+            f"{path} counts planned rows, but this sampler must be iterated: load the state into a loader with the "
+            "dataset and collation of the loader that saved it"
         )
     check_workers(position, path, delivered, _batch_size(batch_sampler), iterable=False)
 
@@ -92,7 +99,7 @@ def _batch_size(batch_sampler: Any) -> int:
 
 
 def _check_overtaken(overtaken: Any, path: str, seen: int) -> int:
-    """Return how many batches are behind the first that the loop does not have."""
+    """Return the number of batches before the first one that the loop does not have."""
     entries({"pulled": whole(1, _MOST_AHEAD)})(overtaken, path)
     pulled: int = overtaken["pulled"]
     entries({"late": listed(whole(0, pulled - 1), 1, pulled)})(overtaken, path)
@@ -104,15 +111,15 @@ def _check_overtaken(overtaken: Any, path: str, seen: int) -> int:
 
 
 def _check_delivered(batches: int, rows: int) -> None:
-    """Check the batches of one rank by the rows of all that are behind them: a batch has one or more of these."""
+    """Check the batches of one rank against the rows of all ranks: each batch has at least one row."""
     if batches > rows or (rows and not batches):
         raise damaged('state["delivered"]', batches, f"1 to {rows}, by the position" if rows else "0, by the position")
 
 
 def _check_rows(position: Place, path: str, sampler: Any, batches: int, batch_size: int) -> None:
-    """Check the position of a sampler whose rows are planned, and of which the loop has had so many batches."""
-    if type(sampler) in _OF_RANKS:
-        _OF_RANKS[type(sampler)](position, path, sampler)
+    """Check the position of a sampler whose rows are planned; the loop has received `batches` batches."""
+    if type(sampler) in _CHECKS_OF_RANKED:
+        _CHECKS_OF_RANKED[type(sampler)](position, path, sampler)
         _check_delivered(batches, position["gone" if "gone" in position else "row"])
     else:
         _check_draws(position, path, draws_of(sampler), batches * batch_size)
@@ -143,7 +150,7 @@ def _check_draws(position: Place, path: str, draws: Draws, rows: int) -> None:
 
 
 def _memory(draws: Draws, may_have_rows: bool) -> Check:
-    """The check of what makes a draw again: the generator's state before it, or the rows of one that was made."""
+    """Return the check of the data that repeats a draw: the generator's state before it, or its rows."""
     values, generator = draws.values, draws.generator() if draws.shared else None
 
     def check(memory: Any, path: str) -> None:
@@ -174,17 +181,17 @@ def _check_distributed(position: Place, path: str, sampler: DistributedSampler[A
 
 
 def _check_mixed(position: Place, path: str, sampler: MixingSampler) -> None:
-    each, chunk = sampler.sizes, weighted_draws.MIXED_CHUNK
+    sizes, chunk = sampler.sizes, weighted_draws.MIXED_CHUNK
     numbers = {"row": whole(0, sampler.num_samples), "seed": optional(whole(0, SEEDS - 1))}
-    taken = listed(whole(0, sampler.num_samples), len(each), len(each))
+    taken = listed(whole(0, sampler.num_samples), len(sizes), len(sizes))
     entries({**numbers, "taken": taken}, {"foreseen": true})(position, path)
     _check_begun(position, path, "seed")
     before = position["row"] // chunk * chunk
     if sum(position["taken"]) != before:
-        raise damaged(f'{path}["taken"]', position["taken"], f"numbers that add up to {before}, by the row")
+        raise damaged(f'{path}["taken"]', position["taken"], f"numbers with the sum {before}, by the row")
     for number, (weight, gone) in enumerate(zip(sampler.weights.tolist(), position["taken"], strict=True)):
         if gone and not weight:
-            raise damaged(f'{path}["taken"][{number}]', gone, "0 for a dataset of the weight 0")
+            raise damaged(f'{path}["taken"][{number}]', gone, "0 for a dataset with weight 0")
 
 
 def _check_weighted(position: Place, path: str, sampler: WeightedSampler) -> None:
@@ -204,7 +211,7 @@ def _check_weighted(position: Place, path: str, sampler: WeightedSampler) -> Non
 
 
 def _ranking(position: Place, pending_path: str, sampler: WeightedSampler) -> Check:
-    """The check of where the rows that were left were put in order."""
+    """Return the check of a ranking: the row at which the remaining rows were ordered, and the data to repeat it."""
     row, pending = position["row"], position["pending"]
 
     def check(ranking: Any, path: str) -> None:
@@ -214,13 +221,13 @@ def _ranking(position: Place, pending_path: str, sampler: WeightedSampler) -> Ch
         entries(taken)(ranking, path)
         listed(anything, max(0, first - row), max(0, first - row))(pending, pending_path)
         if len(set(pending)) < len(pending):
-            raise damaged(pending_path, pending, "rows that differ from each other")
+            raise damaged(pending_path, pending, "distinct rows")
 
     return check
 
 
 def _check_begun(position: Place, path: str, name: str) -> None:
-    """Check that a pass without the entry that all draws follow from is at its beginning."""
+    """Check that a pass is at its start if the entry that seeds all of its draws is None."""
     if position[name] is None:
         whole(0, 0)(position["row"], f'{path}["row"]')
     if position.get("foreseen"):
@@ -245,7 +252,7 @@ def _check_budget(position: Place, path: str, sampler: BudgetBatchSampler, seen:
 
 
 def _check_pulled(position: Place, path: str, sampler: Any, seen: int, given: Generators) -> None:
-    """Check the position of a sampler that is iterated."""
+    """Check the position of a sampler that must be iterated."""
     entries({"batches": exactly(seen, _DELIVERED), "epoch": optional(_EPOCHS)})(position, path)
     if position["epoch"] is not None and epoch_owner(sampler) is None:
         raise damaged(f'{path}["epoch"]', position["epoch"], "None for a sampler without a set_epoch")
@@ -268,7 +275,7 @@ def _check_states(states: Any, path: str, sampler: Any) -> None:
         raise damaged(f'{path}["sampler"]', states["sampler"], "no such entry: the sampler does not load states")
 
 
-_OF_RANKS: dict[type, Callable[[Place, str, Any], None]] = {
+_CHECKS_OF_RANKED: dict[type, Callable[[Place, str, Any], None]] = {
     DistributedSampler: _check_distributed,
     MixingSampler: _check_mixed,
     WeightedSampler: _check_weighted,

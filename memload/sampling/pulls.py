@@ -1,8 +1,8 @@
-"""The batches of a sampler that is only known by its iterator, pulled so that the pass can be taken up later.
+"""Pull the batches of a sampler that memload knows only by its iterator, so that the pass can be resumed.
 
-A sampler that has `state_dict` and `load_state_dict`, or whose iterator has them, tells where it stands: it is asked
-after every pull. Of any other one it is remembered how the generators stood when the pass began; to take the pass up,
-the sampler is iterated again from there, and what the loop has seen is skipped.
+If the sampler or its iterator has `state_dict` and `load_state_dict`, the stream saves that state after every pull.
+Otherwise it saves the states that the generators had at the start of the pass. To resume, it restores them, iterates
+the sampler again and skips the batches that the loop has seen.
 """
 
 from __future__ import annotations
@@ -19,22 +19,23 @@ from torch.utils.data import BatchSampler
 from memload.sampling.checks import damaged
 from memload.sampling.draws import Position, decode, encode
 
-_MOST_NESTED = 8
+_MOST_SAMPLERS = 8
+"""The most nested samplers that are looked at; this ends the search where each access makes a new sampler."""
 
 Generators = Mapping[str, torch.Generator]
 
 
 class BatchStream:
-    """What an index sampler yields in one pass, one by one.
+    """The batches that a sampler yields in one pass.
 
     Args:
-        sampler: yields batches of row indices, or single ones.
-        given: the generators that the loader and its samplers were given, by name; the global one is added.
-        position: where to go on; None: at the beginning.
-        ended: where the sampler stood at the end of the pass before, if this is only known from a state.
+        sampler: yields batches of row indices, or single row indices.
+        given: the generators of the loader and its samplers, by name; torch's global generator is added.
+        position: the position to resume from; None: the start of the pass.
+        ended: the position of the sampler at the end of the previous pass, if only a state has it.
 
     Raises:
-        ValueError: `position` is of a sampler that was planned.
+        ValueError: `position` counts planned rows.
     """
 
     def __init__(
@@ -42,12 +43,12 @@ class BatchStream:
     ) -> None:
         if position is not None and "batches" not in position:
             raise ValueError(
-                "the state tells of rows that were planned, but this sampler has to be iterated: load it into a loader "
-                "with the dataset and collation of the one that saved it"
+                "the state counts planned rows, but this sampler must be iterated: load it into a loader with the "
+                "dataset and collation of the loader that saved it"
             )
         self._generators = {**given, "global": torch.default_generator}
         self._sampler = sampler
-        self._inner = _Watched(sampler.sampler if type(sampler) is BatchSampler else sampler)
+        self._inner = _RecordingSampler(sampler.sampler if type(sampler) is BatchSampler else sampler)
         self._begin: int = position["batches"] if position else 0
         self._epoch: int | None = position["epoch"] if position else None
         self._pulled = 0
@@ -60,9 +61,9 @@ class BatchStream:
             self._replay(position)
         elif position is not None and self._begin:
             self._restore(position)
-            self._states.append((self._begin, position["states"]))  # asked now, it might not know them yet
+            self._states.append((self._begin, position["states"]))  # the sampler may not report them before a pull
         else:
-            before = ended if position is None else position  # nothing was pulled: as at the end of the pass before
+            before = ended if position is None else position  # nothing was pulled: the end of the previous pass counts
             if before is not None and "states" in before:
                 self._end(before)
             self._pulled = 0
@@ -70,12 +71,12 @@ class BatchStream:
             self._keep_state()
 
     def start_again(self) -> None:
-        """Ask the sampler for an iterator, or for another one, and forget the first."""
+        """Make a new iterator of the sampler and drop the previous one."""
         self._made = self._generator_states()
         self._open()
 
     def next(self, seen: int) -> Any:
-        """Pull the next batch; the loop has seen so many. Raises StopIteration after the last."""
+        """Pull the next batch; the loop has seen `seen` batches. Raises StopIteration after the last."""
         if self._waiting:
             return self._waiting.popleft()
         batch = self._pull()
@@ -84,47 +85,47 @@ class BatchStream:
         return batch
 
     def position(self, seen: int) -> dict[str, Any]:
-        """Return where the pass stands when the loop has seen so many batches."""
+        """Return the position of the pass after the loop has seen `seen` batches."""
         batches = self._begin + seen
         place: dict[str, Any] = {"batches": batches, "epoch": self._epoch}
         known = [states for pulled, states in self._states if pulled <= batches]
         if known:
             return {**place, "states": copy.deepcopy(known[-1])}
         if not self._pulled and not self._first:
-            self._first = self._generator_states()  # the first batch is pulled with torch's own generator as it is now
+            self._first = self._generator_states()  # `_pull_first` restores torch's global generator from this
         return {**place, "pulled": self._pulled, "over": self._over, "made": self._made, "first": self._first}
 
     def _open(self) -> None:
         inner, outer = self._inner, self._sampler
-        batched = type(outer) is BatchSampler  # which begins to iterate its sampler when it is asked for a batch
+        batched = type(outer) is BatchSampler  # it iterates its sampler only when the first batch is pulled
         self._batches = iter(BatchSampler(inner, outer.batch_size, outer.drop_last) if batched else inner)
 
     def _pull(self) -> Any:
         try:
             batch = next(self._batches) if self._pulled else self._pull_first()
         except StopIteration:
-            self._over = True  # which may have cost draws
+            self._over = True  # this pull may have drawn numbers
             raise
         self._pulled += 1
         self._keep_state()
         return batch
 
     def _pull_first(self) -> Any:
-        """Pull the first batch as a state that was asked for before it tells, or as it comes."""
+        """Pull the first batch with the global generator's state in a saved position, if there is one."""
         self._epoch = epoch_of(self._sampler)
         states = self._generator_states()
-        settled = self._first = self._first or states
-        if settled["global"] == states["global"]:
+        first = self._first = self._first or states
+        if first["global"] == states["global"]:
             return next(self._batches)
-        self._set({"global": settled["global"]})
+        self._set({"global": first["global"]})
         try:
             return next(self._batches)
         finally:
             self._set({"global": states["global"]})
 
     def _keep_state(self) -> None:
-        tellers = {"sampler": self._inner.sampler, "iterator": self._inner.iterator}
-        states = {name: copy.deepcopy(one.state_dict()) for name, one in tellers.items() if is_stateful(one)}
+        owners = {"sampler": self._inner.sampler, "iterator": self._inner.iterator}
+        states = {name: copy.deepcopy(owner.state_dict()) for name, owner in owners.items() if is_stateful(owner)}
         if states:
             self._states.append((self._pulled, states))
 
@@ -140,15 +141,15 @@ class BatchStream:
         self._open()
 
     def _end(self, position: Position) -> None:
-        """Restore the state that the sampler had at the end of a pass, from which the next pass is iterated."""
+        """Restore the sampler's state at the end of a pass; the next pass begins from it."""
         with self._rewound({}):
             self._restore(position)
             if next(self._batches, None) is not None:
-                self._restore(position)  # what it told at the end is a beginning already
+                self._restore(position)  # the state at the end already is the start of the next pass
         self._inner.ready = None
 
     def _replay(self, position: Position) -> None:
-        """Iterate once more what was pulled before, with the generators as they were then."""
+        """Repeat the pulls of a position with the generators' states of that time."""
         self._made, pulled = dict(position["made"]), position["pulled"]
         if self._epoch is not None:
             epoch_owner(self._sampler).set_epoch(self._epoch)
@@ -185,8 +186,8 @@ class BatchStream:
             self._set(now)
 
 
-class _Watched:
-    """A sampler that keeps the iterator which it makes, or gives one that is ready."""
+class _RecordingSampler:
+    """A sampler that records its iterator, or returns the iterator in `ready` if there is one."""
 
     def __init__(self, sampler: Any) -> None:
         self.sampler = sampler
@@ -198,31 +199,31 @@ class _Watched:
         return self.iterator  # type: ignore[no-any-return]
 
 
-def is_stateful(one: object) -> bool:
-    """Whether this can tell its state and take one."""
-    return callable(getattr(one, "state_dict", None)) and callable(getattr(one, "load_state_dict", None))
+def is_stateful(owner: object) -> bool:
+    """Return whether an object has `state_dict` and `load_state_dict`."""
+    return callable(getattr(owner, "state_dict", None)) and callable(getattr(owner, "load_state_dict", None))
 
 
 def samplers_in(sampler: Any) -> list[Any]:
-    """Return a sampler and those that it is made of, from the outside in: its `batch_sampler`, its `sampler`."""
+    """Return a sampler and the samplers inside it, outermost first, by the attributes `batch_sampler` and `sampler`."""
     found = [sampler]
-    for one in found:
-        inner = [getattr(one, name, None) for name in ("batch_sampler", "sampler")]
+    for outer in found:
+        inner = [getattr(outer, name, None) for name in ("batch_sampler", "sampler")]
         found += [new for new in inner if new is not None and all(new is not known for known in found)]
-        if len(found) >= _MOST_NESTED:  # whatever gives another one each time that it is asked
+        if len(found) >= _MOST_SAMPLERS:
             break
     return found
 
 
 def epoch_owner(sampler: Any) -> Any:
-    """The outermost of a sampler and those in it that has an epoch which can be set; None if none has."""
-    for one in samplers_in(sampler):
-        if callable(getattr(one, "set_epoch", None)) and isinstance(getattr(one, "epoch", None), int):
-            return one
+    """Return the outermost sampler with `set_epoch` and an integer `epoch`; None if there is none."""
+    for owner in samplers_in(sampler):
+        if callable(getattr(owner, "set_epoch", None)) and isinstance(getattr(owner, "epoch", None), int):
+            return owner
     return None
 
 
 def epoch_of(sampler: Any) -> int | None:
-    """The epoch of a sampler or of one in it; None if none has any."""
+    """Return the epoch of a sampler or of a sampler inside it; None if none has an epoch."""
     owner = epoch_owner(sampler)
     return None if owner is None else int(owner.epoch)

@@ -1,10 +1,9 @@
-"""Which rows come next: samplers as arrays of row indices, planned ahead without changing what anybody draws.
+"""Plan the rows of a pass: samplers as arrays of row indices, made ahead with the same draws as a stock loader.
 
-A stock loader pulls indices from its sampler one batch at a time, and the sampler draws random numbers as it is
-pulled. memload needs the indices earlier, since it gathers ahead. For samplers whose source is known, the arrays are
-made here by the same draws in the same order; where the generator is the user's own, each draw also happens at the
-moment at which the stock loader would have made it, so that the generator's state can be watched at any time. Other
-samplers are iterated.
+A stock loader pulls the indices of one batch at a time, and the sampler draws random numbers at each pull. memload
+gathers ahead, so it needs the indices earlier. For samplers of known types this module makes the arrays by the same
+draws in the same order. If the generator belongs to the user, each draw also happens at the same moment as in a stock
+loader, so the generator's state is the same at any time. Other samplers are iterated.
 """
 
 from __future__ import annotations
@@ -35,11 +34,11 @@ from memload.sampling.samplers import MixingSampler, WeightedSampler
 from memload.tensors import default_generator, drawn_seed, peeked_seed
 
 SEQUENTIAL_CHUNK = LOOKAHEAD
-"""Rows per array of a sequential plan: the plan of a long pass never lies in memory as a whole."""
+"""Rows per array of a sequential plan. Chunks keep the plan of a long pass from lying in memory as a whole."""
 
 
 class PlanSink(Protocol):
-    """Receives the plan of a pass, row by row or batch by batch: the native pipeline, and layers around it."""
+    """Receives the plan of a pass, row by row or batch by batch: the native pipeline, or a layer around it."""
 
     def extend(self, rows: Indices) -> None:
         """Append rows to the plan; batches are cut from them in order."""
@@ -52,37 +51,38 @@ class PlanSink(Protocol):
 
 
 def known(sampler: object) -> bool:
-    """Whether this sampler can be planned as arrays: exact types only, as subclasses and patches may draw otherwise."""
+    """Return whether a sampler can be planned as arrays: its type is known exactly and was not patched."""
     kind = type(sampler)
     return kind in _ITERATED_BY and getattr(kind, "__iter__", None) is _ITERATED_BY[kind]
 
 
 def stream(sampler: Any, position: Position | None = None) -> RowStream:
-    """Return the rows of one pass over a known sampler, or of what a position leaves of it; nothing is drawn yet."""
+    """Return the rows of one pass over a known sampler, or those after a position; this draws nothing yet."""
     if type(sampler) in _STREAMS:
         return _STREAMS[type(sampler)](sampler, position)
     return Stream(draws_of(sampler), position)
 
 
 def draws_of(sampler: Any) -> Draws:
-    """Return the draws of one pass over a known sampler of torch's that draws for one process."""
+    """Return the draws of one pass over a known sampler of torch that draws for one process."""
     return _DRAWS[type(sampler)](sampler)
 
 
 def planned(position: Position | None) -> bool:
-    """Whether a position counts planned rows, rather than batches pulled from a sampler."""
+    """Return whether a position counts planned rows, rather than batches pulled from a sampler."""
     return position is not None and "batches" not in position
 
 
 def plan_bytes(sampler: Any, ahead: int = 0) -> int:
-    """Bytes that the plan of one pass takes: 8 for each row that is drawn at once.
+    """Return the bytes that the plan of one pass takes: 8 for each row that is drawn at once.
 
-    A shuffling sampler draws permutations of all rows, even of those that it leaves out; with a generator of the
-    user's, as torch's does, one more at the end of a pass, which takes memory where it is few rows or used in part.
+    A shuffling sampler draws permutations of all rows, even of rows that it leaves out. With a generator of the user
+    it draws one more permutation at the end of a pass, as torch does; that one takes memory if it has few rows or is
+    used in part.
 
     Args:
         sampler: the sampler of the rows.
-        ahead: rows that are asked for ahead of the loop.
+        ahead: rows that are requested ahead of the loop.
     """
     if isinstance(sampler, BudgetBatchSampler):
         return sampler.nbytes
@@ -112,14 +112,14 @@ def _sequential(sampler: SequentialSampler) -> Draws:
 
 def _random(sampler: RandomSampler) -> Draws:
     n, total, shared = len(sampler.data_source), sampler.num_samples, sampler.generator is not None
-    # Drawn 32 at a time: one draw of many gives the same numbers, but a watched generator must not run ahead.
+    # Draws of 32 give the same numbers as one large draw, and keep a generator of the user from running ahead.
     step = n if not sampler.replacement else 32 if shared else total
 
     def whole_or_part(number: int, generator: torch.Generator | None) -> Indices:
         if number < total // n:
             return permutation(n, generator)
         if total % n:
-            return permutation(n, generator)[: total % n].copy()  # a view of a part would keep the whole
+            return permutation(n, generator)[: total % n].copy()  # a view would keep the whole permutation
         skip_permutation(n, generator)
         return np.empty(0, dtype=np.int64)
 
@@ -128,7 +128,7 @@ def _random(sampler: RandomSampler) -> Draws:
         return torch.randint(high=n, size=size, dtype=torch.int64, generator=generator).cpu().numpy()
 
     make = chunk if sampler.replacement else whole_or_part
-    count = -(-total // step) if sampler.replacement else total // n + 1  # the last is drawn even if nothing is used
+    count = -(-total // step) if sampler.replacement else total // n + 1  # the last draw is made even if it is unused
     if shared:
         return Draws(range(n), total, step, count, make, lambda: sampler.generator, shared)
     return Draws(
@@ -150,7 +150,7 @@ def _subset_random(sampler: SubsetRandomSampler) -> Draws:
     del indices
 
     def chosen(_: int, generator: torch.Generator | None) -> Indices:
-        # Taken out, and in one expression: a name for either would keep it until the pass ends.
+        # Popped within one expression: a variable for either array would keep it until the pass ends.
         rows = ready.pop() if ready else as_indices(sampler.indices)
         chosen: Indices = rows[permutation(total, generator)]
         return chosen
@@ -163,7 +163,7 @@ def _weighted(sampler: WeightedRandomSampler) -> Draws:
 
     def chosen(_: int, generator: torch.Generator | None) -> Indices:
         drawn = torch.multinomial(sampler.weights, total, sampler.replacement, generator=generator)
-        rows: Indices = drawn.cpu().numpy()  # weights lie where the default device was when the sampler was made
+        rows: Indices = drawn.cpu().numpy()  # weights are on the default device of the time that made the sampler
         return rows
 
     return Draws(range(len(sampler.weights)), total, total, 1, chosen, _given(sampler), True, _foreseen(sampler))
@@ -189,23 +189,22 @@ _STREAMS: dict[type, Callable[[Any, Position | None], RowStream]] = {
     WeightedSampler: WeightedSampler.stream,
 }
 _ITERATED_BY = {kind: getattr(kind, "__iter__", None) for kind in (*_DRAWS, *_STREAMS)}
-"""Their `__iter__` when memload was imported."""
+"""The `__iter__` of each type when memload was imported; a later patch makes the sampler unknown."""
 
 
 def as_indices(rows: Any) -> Indices:
-    """Row indices of any integer sequence, array or tensor, as int64 of shape ``(n,)``.
+    """Return row indices in any integer sequence, array or tensor as int64 of shape ``(n,)``.
 
     Raises:
-        TypeError: if they are not integers. Bools are not, nor tensors of uint8: as an index of a tensor they mean
-            something else.
-        ValueError: if they do not fit into 64 bits.
+        TypeError: the indices are not integers. Bools and uint8 tensors are refused, because torch takes them as masks.
+        ValueError: an index does not fit into 64 bits.
     """
     array = np.asarray(rows)
     if array.size == 0:
         return np.empty(0, dtype=np.int64)
     if array.dtype.kind not in "iu" or array.ndim != 1:
         raise TypeError(f"row indices must be a flat sequence of integers, got {array.dtype} of shape {array.shape}")
-    if isinstance(rows, list | tuple) and bool in set(map(type, rows)):  # among integers, numpy takes them for 0 and 1
+    if isinstance(rows, list | tuple) and bool in set(map(type, rows)):  # numpy converts bools among integers
         raise TypeError("row indices must be integers, got a bool among them")
     if array.dtype == np.uint8 and (isinstance(rows, torch.Tensor) or torch.Tensor in set(map(type, rows))):
         raise TypeError("row indices must be integers; torch takes tensors of uint8 for masks: give them as int64")
@@ -215,17 +214,17 @@ def as_indices(rows: Any) -> Indices:
 
 
 def from_end(rows: Indices, n: int) -> Indices:
-    """Turn indices that count from the end (-1 is the last row of ``n``) into plain ones; others stay as they are."""
+    """Replace indices that count from the end (-1 is the last of ``n`` rows); all others stay as they are."""
     return np.where((rows < 0) & (rows >= -n), rows + n, rows) if rows.size and rows.min() < 0 else rows
 
 
 @dataclass(frozen=True)
 class Unplanned:
-    """A batch in its turn that the engine does not gather.
+    """A batch that the engine does not gather; it keeps its place in the order.
 
     Attributes:
-        indices: what the batch sampler gave, which is for the dataset itself to answer.
-        error: what the sampler, or its indices, raised instead; None otherwise.
+        indices: the indices from the batch sampler, which the dataset itself must answer.
+        error: the error of the sampler or of its indices; None if there was none.
     """
 
     indices: Any = None
@@ -233,7 +232,7 @@ class Unplanned:
 
 
 class StreamFeed:
-    """Feeds a known sampler's arrays, from which the sink cuts batches."""
+    """Feeds the arrays of a known sampler; the sink cuts them into batches."""
 
     def __init__(self, source: RowStream, batch_size: int, rows: int, sink: PlanSink, progress: Progress) -> None:
         progress.follow(source, batch_size)
@@ -246,10 +245,10 @@ class StreamFeed:
         self._finished = False
 
     def start_again(self) -> None:
-        """Nothing was drawn so far: a stream begins with its first pull."""
+        """Do nothing, because a stream draws nothing before its first pull."""
 
     def pull(self, batches: int, ahead: int) -> None:
-        """Feed the rows that a stock loader would have drawn by now, and more where nobody can observe the draws."""
+        """Feed the rows that a stock loader would have drawn by now, and more rows if nobody can observe the draws."""
         wanted = batches * self._batch_size
         if self._finished and not self._source.paced:
             return
@@ -262,15 +261,15 @@ class StreamFeed:
         if self._fed == self._source.total:
             self._finish()
 
-    def unplanned(self, position: int) -> Unplanned | None:  # noqa: ARG002 - as of every feed
-        """Everything is planned: samplers whose rows may not be there are iterated."""
+    def unplanned(self, position: int) -> Unplanned | None:  # noqa: ARG002 - the signature of every feed
+        """Return None, because all rows are planned; a sampler with rows out of range is iterated instead."""
         return None
 
     def _draw(self) -> Indices | None:
         try:
             return self._source.next(self._progress.seen)
         except Exception:
-            self._finish()  # as a generator that raised, it has nothing more to give
+            self._finish()  # like a generator that raised, the source has no more rows
             raise
 
     def _finish(self) -> None:
@@ -280,17 +279,17 @@ class StreamFeed:
 
 
 class BatchFeed:
-    """Feeds the batches of a sampler that is only known by iterating it.
+    """Feeds the batches of a sampler that must be iterated.
 
     Args:
-        batches: gives the indices of one batch at a time.
+        batches: yields the indices of one batch at a time.
         rows: rows of the dataset.
-        sink: takes what can be gathered.
-        progress: of the pass.
-        ahead: whether batches may be pulled before their time, since nobody can see it.
-        at_once: whether an error of the sampler is raised as soon as it is met, as by stock workers' iterators, or in
-            its turn, after the batches before it.
-        as_index: whether the dataset is indexed by each batch as a whole, where tensors in a list are no rows.
+        sink: receives the batches that can be gathered.
+        progress: the progress of the pass.
+        ahead: whether batches may be pulled ahead of the loop, because nobody can observe it.
+        at_once: whether an error of the sampler is raised immediately, as by the iterators of stock workers, rather
+            than after the batches before it.
+        as_index: whether the dataset is indexed by each batch as a whole; tensors in a list are no rows then.
     """
 
     def __init__(
@@ -317,11 +316,11 @@ class BatchFeed:
         self._unplanned: dict[int, Unplanned] = {}
 
     def start_again(self) -> None:
-        """Ask the sampler for another iterator, and forget the first."""
+        """Make a new iterator of the sampler and drop the previous one."""
         self._batches.start_again()
 
     def pull(self, batches: int, ahead: int) -> None:
-        """Pull so many batches in all, and `ahead` more if nobody can see it."""
+        """Pull `batches` batches in total, and `ahead` more if nobody can observe it."""
         wanted = batches + ahead if self._ahead else batches
         while not self._finished and self._pulled < wanted:
             try:
@@ -340,25 +339,25 @@ class BatchFeed:
             self._pulled += 1
 
     def unplanned(self, position: int) -> Unplanned | None:
-        """Return the batch at this position, counted from 0, if it is not for the engine. Call once for each."""
+        """Return the batch at this position, from 0, if the engine does not gather it. Call once for each position."""
         if self._at_once and position >= self._pulled and not self._finished:
-            # After an error of the sampler, a stock iterator ends once it has received all that it has sent for.
+            # After an error of the sampler, a stock iterator ends once it has received every batch it requested.
             self._finished = True
             self._sink.finish()
         return self._unplanned.pop(position, None)
 
     def _plan(self, indices: Any) -> None:
         kinds = set(map(type, indices)) if isinstance(indices, list | tuple) else set()
-        odd = bool in kinds or (self._as_index and torch.Tensor in kinds)  # which numpy would take for integers
-        rows = None if odd else _rows_there(indices, self._rows)
+        invalid = bool in kinds or (self._as_index and torch.Tensor in kinds)  # numpy would take these for integers
+        rows = None if invalid else _valid_rows(indices, self._rows)
         if rows is None:
             self._unplanned[self._pulled] = Unplanned(indices)
         else:
             self._sink.push(rows)
 
 
-def _rows_there(indices: Any, n: int) -> Indices | None:
-    """The indices as rows of a dataset that has ``n``; None if they are none, or not all there, or no integers."""
+def _valid_rows(indices: Any, n: int) -> Indices | None:
+    """Return the indices as rows of a dataset of ``n`` rows; None if any is out of range or not an integer."""
     try:
         rows = from_end(as_indices(indices), n)
     except (TypeError, ValueError):
@@ -380,31 +379,31 @@ def feed(
     at_once: bool = False,
     as_index: bool = False,
 ) -> Feed:
-    """Choose how to feed one pass over ``batch_sampler`` on a dataset of ``rows`` rows into ``sink``.
+    """Return the feed of one pass over ``batch_sampler`` on a dataset of ``rows`` rows into ``sink``.
 
     Args:
-        batch_sampler: of the loader.
+        batch_sampler: the batch sampler of the loader.
         rows: rows of the dataset.
-        sink: takes the plan.
-        progress: of the pass, which begins where it says and follows what is fed.
-        given: the generators that the loader and its samplers were given, by name.
-        ahead: whether samplers of an unknown kind, too, may be pulled before their time.
-        at_once: whether their errors are raised when they are met, or in their turn.
+        sink: receives the plan.
+        progress: the progress of the pass: it gives the position to begin at and follows the feed.
+        given: the generators of the loader and its samplers, by name.
+        ahead: whether samplers of unknown types, too, may be pulled ahead of the loop.
+        at_once: whether an error of such a sampler is raised immediately rather than after the batches before it.
         as_index: whether the dataset is indexed by each batch as a whole.
     """
     progress = progress or Progress()
     if (known_batches := _known_batches(batch_sampler, rows, progress.resumed)) is not None:
         return KnownBatches(known_batches, sink, progress)
-    source = _drawn(batch_sampler, rows, progress.resumed)
+    source = _known_rows(batch_sampler, rows, progress.resumed)
     if source is not None:
         return StreamFeed(source, batch_sampler.batch_size, rows, sink, progress)
     batches = BatchStream(batch_sampler, given or {}, progress.resumed, progress.ended)
-    ahead = ahead or _lies_ready(batch_sampler)
+    ahead = ahead or _is_container(batch_sampler)
     return BatchFeed(batches, rows, sink, progress, ahead=ahead, at_once=at_once, as_index=as_index)
 
 
-def _drawn(batch_sampler: Any, rows: int, position: Position | None) -> RowStream | None:
-    """The rows that a batch sampler batches, if its kind is known and all that it draws is there."""
+def _known_rows(batch_sampler: Any, rows: int, position: Position | None) -> RowStream | None:
+    """Return the rows of a batch sampler if its type is known and all of its rows exist in the dataset; else None."""
     if type(batch_sampler) is not BatchSampler or not known(batch_sampler.sampler) or not fits_a_list(batch_sampler):
         return None
     try:
@@ -412,9 +411,9 @@ def _drawn(batch_sampler: Any, rows: int, position: Position | None) -> RowStrea
     except Exception as error:
         if planned(position):
             raise ValueError(f"the state's position in the sampler is damaged: {error!r}") from error
-        return None  # iterated, it fails with what it raises, and when it does so in a stock loader
-    there = range(-rows, rows)
-    return source if not source.values or (source.values[0] in there and source.values[-1] in there) else None
+        return None  # iterated, the sampler raises the same error at the same time as in a stock loader
+    valid = range(-rows, rows)
+    return source if not source.values or (source.values[0] in valid and source.values[-1] in valid) else None
 
 
 def _known_batches(batch_sampler: Any, rows: int, position: Position | None) -> RowBatches | None:
@@ -424,8 +423,8 @@ def _known_batches(batch_sampler: Any, rows: int, position: Position | None) -> 
     return source if source.values.stop <= rows else None
 
 
-def _lies_ready(batch_sampler: Any) -> bool:
-    """Whether it is a container of a built-in kind, which nobody sees being iterated."""
+def _is_container(batch_sampler: Any) -> bool:
+    """Return whether the sampler is a built-in container, so that nobody can observe its iteration."""
     if type(batch_sampler) is BatchSampler:
         return type(batch_sampler.sampler) in _CONTAINERS
     return type(batch_sampler) in _CONTAINERS

@@ -1,8 +1,8 @@
-"""Samplers whose draws are arrays: rows of several datasets mixed by weight, and rows weighted one by one.
+"""Samplers whose draws are arrays: rows of several datasets mixed by weight, and rows with a weight each.
 
-A pass over either draws one number from the generator of the user (or torch's own), when its first row is asked for;
-everything else follows from that number. So generators are left alike however far ahead rows are planned. With several
-ranks the number is ``seed + epoch``, the same on all of them, and each rank has its share of the rows.
+A pass over either draws one number from the user's generator (or torch's own), when its first row is requested. That
+number determines everything else, so the state of generators does not depend on how far ahead rows are planned. With
+several ranks the number is ``seed + epoch``, the same on all of them, and each rank has its share of the rows.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from memload.sampling.weighted_draws import (
 
 
 class RankedSampler(Ranks, DistributedSampler[int]):  # type: ignore[override]  # ranks are looked up
-    """What samplers with weights have in common: the number of a pass, and the share of each rank.
+    """The common part of samplers with weights: the number of a pass, and the share of each rank.
 
-    It is one of torch's DistributedSampler, since Lightning, Ray Train and others ask for that class to know that a
-    sampler shares its rows out by itself.
+    It is a subclass of torch's DistributedSampler, because Lightning, Ray Train and others check for that class to
+    find out whether a sampler shares its rows out by itself.
     """
 
     num_samples: int  # of all ranks
@@ -46,24 +46,24 @@ class RankedSampler(Ranks, DistributedSampler[int]):  # type: ignore[override]  
         self.seed = None if seed is None else count("seed", seed, least=0)  # type: ignore[assignment]
         self.drop_last, self.epoch = _checked_bool("drop_last", drop_last), 0
         if seed is not None and generator is not None:
-            raise ValueError("give a generator, or a seed from which the order of each epoch follows, not both")
+            raise ValueError("give a generator or a seed, not both: a seed decides the order of every epoch by itself")
         self.set_ranks(num_replicas, rank)
         self._check_generator()
 
     @property
     def generator(self) -> torch.Generator | None:
-        """What draws the number of each pass, for one process; None: torch's own, or ``seed`` where that counts."""
+        """The generator that draws the number of each pass, for one process; None: torch's own, or ``seed``."""
         return self._generator
 
     @generator.setter
     def generator(self, generator: torch.Generator | None) -> None:
-        # accelerate does so, which keeps it alike on all ranks, and deals out the batches itself.
+        # accelerate sets it: it keeps the generator's state equal on all ranks and deals out the batches itself.
         self._generator = generator
         if generator is not None and self.shares_by_itself:
             self.set_ranks(1, 0)
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch, counted from 0, whose order the next pass has; where a generator draws, nothing follows."""
+        """Set the epoch of the next pass, from 0; it has no effect where a generator draws."""
         self.epoch = count("epoch", epoch, least=0)
 
     def __len__(self) -> int:
@@ -74,29 +74,29 @@ class RankedSampler(Ranks, DistributedSampler[int]):  # type: ignore[override]  
         return iterated(self.stream())
 
     def stream(self, position: Position | None = None) -> RowStream:
-        """Return the rows of a pass as arrays, which is what FastLoader reads, or what a position leaves of it."""
+        """Return the rows of a pass, or those after a position, as arrays, which FastLoader reads."""
         self._check_generator()
         ranks, rank = self.ranks
         rows = self._common_rows(position)
         return rows if ranks == 1 else RankRows(rows, ranks, rank, self.drop_last)
 
     def number(self) -> int:
-        """Return the number of a pass that begins: drawn, or of the epoch."""
+        """Return the number of a pass that begins: from the epoch, or drawn from the generator."""
         if self._by_epoch:
             return ((self.seed or 0) + self.epoch) % (1 << 63)
         generator = self._generator
-        device = "cpu" if generator is None else generator.device  # whatever the default device
+        device = "cpu" if generator is None else generator.device  # the default device does not matter
         return int(torch.empty((), dtype=torch.int64, device=device).random_(generator=generator).item())
 
     def foreseen_number(self) -> int | None:
-        """Return what torch's own generator would draw now; None where another one draws, or the epoch tells."""
+        """Return what torch's own generator would draw now; None if another generator or the epoch gives the number."""
         if self._by_epoch or self._generator is not None:
             return None
         copied = torch.default_generator.clone_state()
         return int(torch.empty((), dtype=torch.int64, device="cpu").random_(generator=copied).item())
 
     def _common_rows(self, position: Position | None) -> CommonRows:
-        """The rows of all ranks in a pass, or what a position leaves of them."""
+        """Return the rows of all ranks in a pass, or those after a position."""
         raise NotImplementedError
 
     @property
@@ -106,9 +106,9 @@ class RankedSampler(Ranks, DistributedSampler[int]):  # type: ignore[override]  
     def _check_generator(self) -> None:
         if self._generator_given and self.num_replicas > 1:
             raise ValueError(
-                f"a generator draws for one process, and {self.num_replicas} ranks are to share the rows: give seed= "
-                "instead, from which all ranks draw alike; or num_replicas=1 and rank=0 where another library deals "
-                "the batches out"
+                f"a generator draws for one process, but {self.num_replicas} ranks share the rows: give seed= instead, "
+                "which gives all ranks the same order; or num_replicas=1 and rank=0 if another library deals the "
+                "batches out"
             )
 
 
@@ -116,15 +116,15 @@ class MixingSampler(RankedSampler):
     """Draws rows from several joined datasets in proportion to a weight for each.
 
     For each row, first a dataset is drawn at random by the weights; then the next row of that dataset's own shuffled
-    order is taken, in which every row comes once before any is repeated. A pass begins with newly shuffled orders.
+    order is taken. In that order every row comes once before any is repeated. A pass begins with newly shuffled orders.
     FastLoader plans the rows as arrays, tens of millions a second.
 
     With several ranks each gets its share of one common order, and equally many rows. As with torch's
     DistributedSampler, the order follows from ``seed + epoch``: call ``set_epoch`` before each epoch.
 
     Args:
-        dataset: what ``memload.concat({"name": dataset, ...})`` gave, or its ``select`` or ``split``; or torch's
-            ConcatDataset, whose parts have no names.
+        dataset: the result of ``memload.concat({"name": dataset, ...})``, or of its ``select`` or ``split``; or
+            torch's ConcatDataset, whose parts have no names.
         weights: for each dataset, by name or in order; they need not add up to one, and 0 leaves a dataset out.
         num_samples: rows in one pass (epoch), of all ranks together; default: as many as ``dataset`` has.
         replacement: whether rows are drawn from their dataset independently of each other instead.
@@ -140,7 +140,7 @@ class MixingSampler(RankedSampler):
         ValueError: a weight is negative, not finite or missing, all are 0, a dataset of positive weight has no rows,
             ``num_samples`` is no positive integer, ``seed`` or a rank is out of range, or a generator is given and
             there are several ranks.
-        TypeError: ``dataset`` is none of these, or ``replacement`` no bool.
+        TypeError: ``dataset`` is of another type, or ``replacement`` no bool.
 
     Example:
         >>> import memload, torch
@@ -201,13 +201,13 @@ class WeightedSampler(RankedSampler):
 
     Cost with replacement: a running sum over all rows whenever weights have changed (milliseconds for 1e6 rows, a
     second or so for 1e8), a search in it for each row drawn (one to a few microseconds), and 8 bytes of memory a row
-    beside the weights. Without replacement: all rows are sorted once in each pass and after each change within it,
-    which takes 40 bytes a row meanwhile, and a tenth of a microsecond or two for each.
+    beside the weights. Without replacement: all rows are sorted once in each pass and after each change within it.
+    A sort takes 40 bytes a row while it runs, and 0.1 to 0.2 microseconds a row.
 
     With several ranks each gets its share of one common order, and equally many rows. As with torch's
-    DistributedSampler, the order follows from ``seed + epoch``: call ``set_epoch`` before each epoch. The weights are
-    to be the same on all ranks: set them to the same values on each, at the same step. Otherwise each rank still draws
-    by its own weights, but rows may come on several ranks and others on none.
+    DistributedSampler, the order follows from ``seed + epoch``: call ``set_epoch`` before each epoch. The weights must
+    be the same on all ranks: set them to the same values on each, at the same step. Otherwise each rank draws by its
+    own weights, and some rows may come on several ranks and others on none.
 
     Args:
         weights: one for each row, in any sequence, array or tensor; they need not add up to one. Copied.
@@ -266,10 +266,10 @@ class WeightedSampler(RankedSampler):
         self.set_weights(weights)
 
     def set_weights(self, weights: Any) -> None:
-        """Take new weights for all rows, which are copied.
+        """Replace the weights of all rows by a copy of these.
 
         Raises:
-            ValueError, TypeError: as for a new sampler; also if there are more or fewer than before. The old ones stay.
+            ValueError, TypeError: as for a new sampler; also if their number differs. The old weights stay.
         """
         new = _own_tensor(weights)
         if len(new) != len(self._weights):
@@ -277,7 +277,7 @@ class WeightedSampler(RankedSampler):
         self._weights[:] = new
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_summed": None}  # a copy counts its own edits
+        return {**self.__dict__, "_summed": None}  # the copy counts its own writes
 
     @property
     def nbytes(self) -> int:
@@ -286,14 +286,14 @@ class WeightedSampler(RankedSampler):
 
     @property
     def edits(self) -> int:
-        """How often the weights were written to, as autograd counts."""
+        """The number of writes to the weights, as autograd counts them."""
         return self._weights._version
 
     def checked(self) -> Weights:
         """Return the weights as an array.
 
         Raises:
-            ValueError: what was written to them makes no sense.
+            ValueError: a weight is negative or not finite, or all weights are 0.
         """
         return _checked_weights(self._weights.numpy())
 
@@ -301,7 +301,7 @@ class WeightedSampler(RankedSampler):
         """Return the running sum of the weights. Raises ValueError as ``checked``."""
         edits = self.edits
         if self._summed is None or self._summed[0] != edits:
-            self._summed = None  # let go of the old sum before there is a new one
+            self._summed = None  # free the old sum before the new one is made
             self._summed = edits, np.cumsum(self.checked())
         return self._summed[1]
 
@@ -310,7 +310,7 @@ class WeightedSampler(RankedSampler):
 
 
 def iterated(stream: RowStream) -> Iterator[int]:
-    """Yield the rows of a stream one by one; the first is drawn when it is asked for."""
+    """Yield the rows of a stream one by one; each array is drawn when its first row is requested."""
     seen = 0
     while (rows := stream.next(seen)) is not None:
         yield from rows.tolist()
@@ -318,7 +318,7 @@ def iterated(stream: RowStream) -> Iterator[int]:
 
 
 def _own_tensor(weights: Any) -> torch.Tensor:
-    with torch.inference_mode(False):  # writes to tensors made under it are not counted
+    with torch.inference_mode(False):  # autograd does not count writes to tensors made in inference mode
         try:
             own = torch.as_tensor(weights, dtype=torch.float64, device="cpu").detach().to("cpu", copy=True)
         except (TypeError, ValueError, RuntimeError) as error:
@@ -360,8 +360,8 @@ def _rows_by_name(dataset: Any) -> dict[str, range | Indices]:
         return {str(k): range(begin, end) for k, (begin, end) in enumerate(zip([0, *ends], ends, strict=False))}
     if not getattr(dataset, "names", ()):
         raise TypeError(
-            f'{type(dataset).__name__} does not say which rows are of which dataset: give memload.concat({{"name": '
-            "dataset, ...}), or its select(...) or split(...)"
+            f"{type(dataset).__name__} has no names for its datasets: give memload.concat("
+            '{"name": dataset, ...}), or its select(...) or split(...)'
         )
     rows: dict[str, range | Indices] = dataset.rows_by_name()
     return rows

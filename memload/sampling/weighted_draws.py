@@ -1,7 +1,8 @@
-"""What samplers with weights draw in one pass, so that it can be taken up at any row without drawing what lies behind.
+"""The draws of samplers with weights in one pass; a pass resumes at any row without repeating the draws before it.
 
-A pass draws one number from the user's generator, at its first row. All else follows from it, the weights and the
-position: for a mixture each chunk of rows and each order of a dataset has a generator of its own, seeded by its number.
+A pass draws one number from the user's generator, at its first row. The number, the weights and the position determine
+all other draws. In a mixture, each chunk of rows and each order of a dataset has a generator of its own, with a seed
+made of that number and the number of the chunk or order.
 """
 
 from __future__ import annotations
@@ -23,17 +24,17 @@ Weights = NDArray[np.float64]
 MIXED_CHUNK = 1 << 16
 """Rows of a mixture that are drawn at once."""
 WEIGHTED_CHUNK = 256
-"""Weighted rows that are drawn at once: so late, at most, are new weights noticed."""
+"""Weighted rows that are drawn at once; changed weights apply after at most this many rows."""
 
 
 class Numbers(Protocol):
-    """What gives each pass the number that all of its draws follow from."""
+    """Gives each pass the number that seeds all of its draws."""
 
     def number(self) -> int:
-        """Return the number of the pass that begins, which may be drawn for it."""
+        """Return the number of the pass that begins; this may draw from a generator."""
 
     def foreseen_number(self) -> int | None:
-        """Return what `number` would return now, without drawing it; None where that is known when a pass begins."""
+        """Return what `number` would return now, without a draw; None unless torch's own generator would draw it."""
 
 
 class MixedRows:
@@ -70,12 +71,12 @@ class MixedRows:
         self._cumulative = np.cumsum(weights)
         self._all = total
         self._orders = [_Order(own, k) for k, own in enumerate(rows)]
-        self._before: deque[tuple[int, Indices]] = deque()  # what was taken of each dataset before each chunk
+        self._before: deque[tuple[int, Indices]] = deque()  # the rows taken of each dataset before each chunk
         self.values = range(max((own[-1] + 1 for own in rows if len(own)), default=0))
         self.total = total - self._begin
 
     def next(self, seen: int) -> Indices | None:
-        """Draw the next rows, or what is left of the first ones; None after the last."""
+        """Draw the next rows, or the remainder of the first chunk; None after the last."""
         first = self._chunk * MIXED_CHUNK
         if first >= self._all:
             return None
@@ -89,7 +90,7 @@ class MixedRows:
         return self._rows_of(which, generator)[max(0, self._begin - first) :]
 
     def position(self, seen: int) -> dict[str, Any]:
-        """Return the row, the number of the pass, and what was taken of each dataset before the chunk of the row."""
+        """Return the row, the number of the pass, and the rows taken of each dataset before the row's chunk."""
         if not self._drawn and self._seed is None:
             self._seed = self._source.foreseen_number()
         row = min(self._begin + seen, self._all)
@@ -98,31 +99,31 @@ class MixedRows:
         return place if self._drawn or self._seed is None else {**place, "foreseen": True}
 
     def fill(self, count: int) -> Indices:
-        """Draw so many rows beyond the last, as the next ones of their datasets."""
+        """Draw `count` rows after the last: the next rows of their datasets."""
         generator = _seeded(self._number(), 0, self._chunk)
         return self._rows_of(drawn(self._cumulative, count, generator), generator)
 
     def _number(self) -> int:
-        """The number of the pass: that which a position told already, where one was asked for before the first draw."""
+        """Return the number of the pass; a position that was saved before the first draw has fixed it already."""
         if self._seed is None or not self._drawn:
             number, self._drawn = self._source.number(), True
             self._seed = number if self._seed is None else self._seed
         return self._seed
 
     def _rows_of(self, which: Indices, generator: torch.Generator) -> Indices:
-        """The next row of the dataset that each position was given to."""
+        """Return the next row of the dataset at each position; `which` has the numbers of the datasets."""
         places = np.argsort(which.astype(np.min_scalar_type(len(self._rows))), kind="stable")  # small ints sort faster
         counts = np.bincount(which, minlength=len(self._rows))
         rows = np.empty(len(which), dtype=np.int64)
-        rows[places] = np.concatenate([self._of_one(k, n, generator) for k, n in enumerate(counts.tolist())])
+        rows[places] = np.concatenate([self._rows_of_dataset(k, n, generator) for k, n in enumerate(counts.tolist())])
         self._taken += counts
         return rows
 
-    def _of_one(self, k: int, count: int, generator: torch.Generator) -> Indices:
+    def _rows_of_dataset(self, k: int, count: int, generator: torch.Generator) -> Indices:
         if not count:
             return np.empty(0, dtype=np.int64)
         if self._replacement:
-            return _named(
+            return _rows_at(
                 self._rows[k],
                 torch.randint(len(self._rows[k]), (count,), generator=generator, device="cpu").numpy(),
             )
@@ -131,7 +132,7 @@ class MixedRows:
 
 
 class _Order:
-    """The rows of one dataset in shuffled order, and after it in others, without end."""
+    """The rows of one dataset in shuffled order, followed by further shuffled orders without end."""
 
     def __init__(self, rows: range | Indices, number: int) -> None:
         self._rows, self._number = rows, number
@@ -147,41 +148,44 @@ class _Order:
 
     def _turn(self, seed: int, turn: int) -> Indices:
         if self._round != turn:
-            self._order = np.empty(0, dtype=np.int64)  # let go of the old one before there is a new one
+            self._order = np.empty(0, dtype=np.int64)  # free the old order before the new one is made
             generator = _seeded(seed, 1 + self._number, turn)
-            self._order = _named(self._rows, torch.randperm(len(self._rows), generator=generator, device="cpu").numpy())
+            self._order = _rows_at(
+                self._rows, torch.randperm(len(self._rows), generator=generator, device="cpu").numpy()
+            )
             self._round = turn
         return self._order
 
 
 class Weighs(Numbers, Protocol):
-    """What has weights that may change, and how often its rows are to be drawn."""
+    """A source of weights that may change, and of the number of rows to draw."""
 
     num_samples: int
 
     @property
     def weights(self) -> torch.Tensor:
-        """The weights, as they are."""
+        """The current weights."""
 
     @property
     def edits(self) -> int:
-        """How often they were written to."""
+        """The number of writes to the weights."""
 
     def checked(self) -> Weights:
-        """Return the weights. Raises ValueError if no row can be drawn by them."""
+        """Return the weights. Raises ValueError if they allow no draw."""
 
     def cumulative(self) -> Weights:
-        """Return their running sum. Raises ValueError if no row can be drawn by them."""
+        """Return the running sum of the weights. Raises ValueError if they allow no draw."""
 
 
 class WeightedRows:
     """Rows in proportion to weights, independently of each other; a `memload.sampling.draws.RowStream`.
 
-    What was drawn and not yet seen by the loop is part of the position, since the weights may have changed since.
+    The position contains the rows that were drawn but not yet seen by the loop, because the weights may have changed
+    since the draw.
     """
 
     paced = False
-    lookahead = 0  # new weights are to hold soon
+    lookahead = 0  # changed weights must apply soon
 
     def __init__(self, source: Weighs, position: Position | None) -> None:
         position = position or {"row": 0, "pending": [], "generator": None}
@@ -191,15 +195,15 @@ class WeightedRows:
         self._pending: Indices | None = np.array(position["pending"], dtype=np.int64)
         self._recent = deque([self._pending])
         self._drawn: int = self._begin + len(self._pending)
-        told = position["generator"]
-        self._generator = None if told is None else restored(decode(told))
+        state = position["generator"]
+        self._generator = None if state is None else restored(decode(state))
         self._seeded = self._generator is not None and not position.get("foreseen")
         self._number: int | None = position.get("seed")
         self.values = range(len(source.weights))
         self.total = self._all - self._begin
 
     def next(self, seen: int) -> Indices | None:
-        """Draw the next rows, or return those that were drawn before the stop; None after the last."""
+        """Draw the next rows, or return the drawn rows of the position first; None after the last."""
         pending, self._pending = self._pending, None
         if pending is not None and len(pending):
             return pending
@@ -217,7 +221,7 @@ class WeightedRows:
         return rows
 
     def position(self, seen: int) -> dict[str, Any]:
-        """Return the row, the rows drawn ahead of it, and the generator as it stands behind them."""
+        """Return the row, the rows drawn ahead of it, and the generator's state after those."""
         row = min(self._begin + seen, self._all)
         foreseen = None if self._seeded else self._source.foreseen_number()
         if foreseen is not None:
@@ -229,7 +233,7 @@ class WeightedRows:
         return place if self._seeded or generator is None else {**place, "foreseen": True}
 
     def fill(self, count: int) -> Indices:
-        """Draw so many rows beyond the last, independently of all others."""
+        """Draw `count` rows after the last, independently of all others."""
         return drawn(self._source.cumulative(), count, _seeded(self._number or 0, 0))
 
     def _begin_with(self, number: int) -> None:
@@ -250,9 +254,9 @@ class WeightedRows:
 
 
 class RankedRows(WeightedRows):
-    """Rows in proportion to weights, none twice: they are put into order once, and again when weights have changed.
+    """Rows in proportion to weights without repetition. They are ranked once, and again after weights have changed.
 
-    The position tells where that was done, which rows had been taken by then, and the generator as it stood there.
+    The position contains the row at which the ranking was made, the rows taken before it, and the generator's state.
     """
 
     def __init__(self, source: Weighs, position: Position | None) -> None:
@@ -269,13 +273,13 @@ class RankedRows(WeightedRows):
             self._skip = max(0, self._begin - ranking["row"])
 
     def position(self, seen: int) -> dict[str, Any]:
-        """Return the row, the rows ahead of it that were put in order earlier, and what makes the order again."""
+        """Return the row, the rows after it from earlier rankings, and the data that repeats the last ranking."""
         place = super().position(seen)
         if self._ranking is None or self._generator is None:
             return place
         ranking = self._ranking
         if self._rest is not None and self._source.edits != self._edits:
-            ranking = self._now(self._generator)
+            ranking = self._new_ranking(self._generator)
         elif self._rest is not None and ranking.get("weights") is None:
             self._ranking = ranking = {**ranking, "weights": _digest(self._source.checked())}
         return {**place, "pending": self._rows_from(place["row"], ranking["row"]), "ranking": ranking}
@@ -293,40 +297,40 @@ class RankedRows(WeightedRows):
         if self._rest is None and self._ranking is not None:
             self._check_resumed(self._ranking, weights)
         else:
-            self._ranking = self._now(generator)
+            self._ranking = self._new_ranking(generator)
         first = self._ranking["row"]
         order = ranked(np.where(self._taken, 0.0, weights), self._all - first, generator)
         self._taken[order[: self._skip]] = True
         self._rest, self._skip = order[self._skip :], 0
 
-    def _now(self, generator: torch.Generator) -> dict[str, Any]:
-        """A ranking of what is left now."""
+    def _new_ranking(self, generator: torch.Generator) -> dict[str, Any]:
+        """Return a ranking that begins at the current row."""
         taken = base64.b64encode(np.packbits(self._taken).tobytes()).decode() if self._drawn else ""
         return {"row": self._drawn, "generator": encode(generator.get_state()), "taken": taken, "weights": None}
 
     def _check_resumed(self, ranking: Position, weights: Weights) -> None:
         if ranking["weights"] not in (None, _digest(weights)):
             raise ValueError(
-                "the weights are not those that the sampler had when the state was told: set them before going on, "
-                "since the order of its rows follows from them"
+                "the weights differ from those that the sampler had when the state was saved: set them before the pass "
+                "resumes, because the order of its rows depends on them"
             )
 
 
 def drawn(cumulative: Weights, count: int, generator: torch.Generator) -> Indices:
-    """Draw by weights that were summed up: index i with the probability of the i-th step."""
+    """Draw `count` indices from a running sum of weights: index i with a probability proportional to weight i."""
     uniform = torch.rand(count, dtype=torch.float64, generator=generator, device="cpu").numpy()
     return steps_at(uniform * cumulative[-1], cumulative)
 
 
 def steps_at(places: NDArray[np.float64], cumulative: Weights) -> Indices:
-    """Return the steps of a running sum in which these places lie; rounding may have made a place of the sum itself."""
-    last = np.searchsorted(cumulative, cumulative[-1])  # the last step that is one
+    """Return the steps of a running sum that contain these places; rounding may make a place equal to the total."""
+    last = np.searchsorted(cumulative, cumulative[-1])  # the last index with a positive weight
     rows: Indices = np.minimum(np.searchsorted(cumulative, places, side="right"), last)
     return rows
 
 
 def ranked(weights: Weights, count: int, generator: torch.Generator) -> Indices:
-    """Draw so many indices one after the other without replacement, by exponential races.
+    """Draw `count` indices one after the other without replacement, by exponential races.
 
     Efraimidis and Spirakis, Weighted random sampling with a reservoir, Information Processing Letters 97 (2006).
     """
@@ -341,7 +345,7 @@ def ranked(weights: Weights, count: int, generator: torch.Generator) -> Indices:
 
 
 def check_enough(wanted: int, positive: int) -> None:
-    """Raise ValueError if more rows are to be drawn without replacement than have a positive weight."""
+    """Raise ValueError if fewer rows have a positive weight than must be drawn without replacement."""
     if wanted > positive:
         raise ValueError(
             f"{wanted} rows are to be drawn without replacement, but only {positive} of those left have a positive "
@@ -350,12 +354,12 @@ def check_enough(wanted: int, positive: int) -> None:
 
 
 def _seeded(*numbers: int) -> torch.Generator:
-    """A generator that follows from some numbers, unlike those of other numbers."""
+    """Return a generator with a seed that is a hash of these numbers."""
     (seed,) = np.random.SeedSequence(numbers).generate_state(1, np.uint64).tolist()
     return torch.Generator().manual_seed(seed)
 
 
-def _named(rows: range | Indices, places: Indices) -> Indices:
+def _rows_at(rows: range | Indices, places: Indices) -> Indices:
     return places + rows.start if isinstance(rows, range) else rows[places]
 
 

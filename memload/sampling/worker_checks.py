@@ -1,7 +1,7 @@
-"""What worker processes told through torchdata's loader: the checks of its part of a position.
+"""Check the states of worker processes in a position, which torchdata's loader saved.
 
-Torchdata checks little of a state that it is given: it skips as many samples as a state says, on and on. Its entries
-are its own, so only those that this release of it has are checked.
+Torchdata checks little: it skips as many samples as the state says, however many these are. The format of the entries
+belongs to torchdata, so only the entries of the supported release are checked.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from memload.sampling.checks import (
 
 MOST_WORKERS = 1 << 16
 _MOST_LOST = 1 << 16
-"""Batches that were asked for and never came, since the share of a worker had ended."""
+"""The most batches that were requested but never delivered, because the worker's share had ended."""
 
 _LENGTH = optional(whole(0, LARGEST))
 _SEED = whole(-SEEDS, SEEDS - 1)
@@ -33,22 +33,22 @@ _FETCHER = entries({"fetcher_ended": flag, "dataset_iter_state": anything})
 
 
 def check_workers(position: Mapping[str, Any], path: str, seen: int, batch_size: int, *, iterable: bool) -> None:
-    """Raise ValueError if the states of worker processes in a position cannot be right; it may have none.
+    """Raise ValueError if the states of worker processes in a position are impossible; a position may have none.
 
     Args:
-        position: of a sampler, or of an iterable dataset.
-        path: of the position.
-        seen: batches that the loop has had.
+        position: the position of a sampler, or of an iterable dataset.
+        path: the path of the position in the state, for messages.
+        seen: the number of batches that the loop has received.
         batch_size: samples of a full batch.
         iterable: whether the dataset is iterated.
     """
     if not position.keys() & {"workers", "torchdata"}:
         return
     entries({"workers": whole(1, MOST_WORKERS)})(position, path)
-    entries({"torchdata": _told(position["workers"], seen, batch_size, iterable)})(position, path)
+    entries({"torchdata": _torchdata_state(position["workers"], seen, batch_size, iterable)})(position, path)
 
 
-def _told(workers: int, seen: int, batch_size: int, iterable: bool) -> Check:
+def _torchdata_state(workers: int, seen: int, batch_size: int, iterable: bool) -> Check:
     most = seen + _MOST_LOST
     counted = {"_sampler_iter_yielded": whole(0, most)}
     yielded = optional(entries({"samples_yielded": whole(0, most * batch_size)} if iterable else {}))
@@ -63,20 +63,20 @@ def _told(workers: int, seen: int, batch_size: int, iterable: bool) -> Check:
         "_snapshot_step": whole(0, seen),
         "_last_yielded_worker_id": whole(0, workers - 1),
         "_main_snapshot": main,
-        "_worker_snapshots": _each(workers, iterable),
+        "_worker_snapshots": _worker_states(workers, iterable),
     }
     rest = {"_steps_since_snapshot": whole(0, seen), "_iterator_finished": flag}
     return entries({"_snapshot": entries(snapshot), **rest})
 
 
-def _each(workers: int, iterable: bool) -> Check:
+def _worker_states(workers: int, iterable: bool) -> Check:
     fetcher = _FETCHER if iterable else optional(_FETCHER)
 
     def check(states: Any, path: str) -> None:
         by_name(lambda _: anything)(states, path)
         for number in range(workers):
-            own = {"worker_id": exactly(number, "by its name"), "dataset_state": anything, "fetcher_state": fetcher}
-            entries({f"worker_{number}": entries(own)})(states, path)
+            state = {"worker_id": exactly(number, "by its name"), "dataset_state": anything, "fetcher_state": fetcher}
+            entries({f"worker_{number}": entries(state)})(states, path)
         if len(states) > workers:
             raise damaged(path, list(states), f"the states of {workers} workers")
 

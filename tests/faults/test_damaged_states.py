@@ -199,7 +199,7 @@ def ended_or_told(loader, most):
     try:
         return all(sum(1 for _ in itertools.islice(loader, most + 1)) <= most for _ in range(2))
     except ValueError as error:
-        return "weights are not those" in str(error) or "expected at most the sampler's" in str(error)
+        return "weights differ from those" in str(error) or "expected at most the sampler's" in str(error)
 
 
 def check_kind(kind, each, points=slice(None)):

@@ -187,11 +187,11 @@ def test_other_libraries_see_samplers_that_share_their_rows_out_by_themselves():
         ({"num_replicas": 2, "rank": 0, "seed": -1}, ValueError, "seed must be an integer from 0 on, got -1"),
         ({"num_replicas": 2, "rank": 0, "seed": 1.5}, TypeError, "seed must be an integer, got 1.5"),
         ({"drop_last": 1}, TypeError, "drop_last is True or False; got 1"),
-        ({"seed": 1, "generator": torch.Generator()}, ValueError, "a generator, or a seed .* not both"),
+        ({"seed": 1, "generator": torch.Generator()}, ValueError, "a generator or a seed, not both"),
         (
             {"num_replicas": 2, "rank": 0, "generator": torch.Generator()},
             ValueError,
-            "a generator draws for one process, and 2 ranks are to share the rows: give seed=",
+            "a generator draws for one process, but 2 ranks share the rows: give seed=",
         ),
     ],
 )

@@ -75,7 +75,7 @@ def test_the_parts_of_a_torch_concat_dataset_can_be_mixed():
         ({"weights": [1, 1], "num_samples": 0}, ValueError, "positive integer, got 0"),
         ({"weights": [1, 1], "replacement": 1}, TypeError, "True or False; got 1"),
         ({"weights": [1, 1], "dataset": joined(3, 0)}, ValueError, "dataset 'd1' has a weight of 1 and no rows"),
-        ({"weights": [1, 1], "dataset": [1, 2]}, TypeError, "list does not say which rows are of which dataset"),
+        ({"weights": [1, 1], "dataset": [1, 2]}, TypeError, "list has no names for its datasets"),
     ],
 )
 def test_a_mixture_that_makes_no_sense_is_refused(arguments, error, message):
@@ -323,7 +323,7 @@ def test_without_replacement_other_weights_than_those_of_the_state_are_refused()
     next(iter(stopped))
     again = loader(torch.arange(1, 601))
     again.load_state_dict(stopped.state_dict())
-    with pytest.raises(ValueError, match="weights are not those that the sampler had"):
+    with pytest.raises(ValueError, match="weights differ from those that the sampler had"):
         next(iter(again))
 
 
