@@ -265,7 +265,7 @@ def test_batches_that_were_overtaken_are_checked_too():
         ("shuffled, native", ("position", "memories"), [], r"is \[\], expected a list of 1 entries, not 0"),
         ("shuffled, stock", ("position", "row"), 12, r'is 12, expected 8 by state\["delivered"\]'),
         ("with replacement by a generator, native", ("generators",), {}, "has no entry .loader"),
-        ("mixed, of three ranks", ("position", "taken", 1), 3, "is 3, expected an integer|add up to 0"),
+        ("mixed, of three ranks", ("position", "taken", 1), 3, "is 3, expected an integer|with the sum 0"),
         ("ranked, of three ranks", ("position", "ranking", "taken"), "/////w==", "20 bits, 0 of them set"),
         ("by budget, native", ("position", "taken", 0, 0), HUGE[0], "expected an integer from 1 to 1048576"),
         ("ready batches, native", ("position", "made", "global"), "AAAA", "expected the base64 of a generator's state"),
