@@ -412,7 +412,7 @@ def lacks_at_130(sample):
 
 
 def error_of(loader):
-    """Its text alone: the error holds frames that hold the worker processes, which torch ends in 10 s when collected."""
+    """Return its text alone: an error holds frames, and these the workers, which torch ends in 10 s if collected."""
     try:
         list(loader)
     except KeyError as error:
