@@ -1,18 +1,19 @@
-"""What is about to go wrong with memory, and why: from a series of samples to causes, each in a sentence.
+"""Finds problems of memory and their causes in a series of samples, and says each in a sentence.
 
-    rising from epoch to epoch            something is kept: a leak
-    rising from step to step              results are kept, on a GPU with their graph
-    reserved far above what was ever used the allocator's memory is fragmented
-    a step up that stays                  one large tensor
-    memload's own memory rises            datasets in RAM are kept
-    shared memory rises, without steps    batches of worker processes are kept
-    results with a graph rise in number   results are kept, however small
-    batches without a free slot           the loop keeps batches; where far more is kept than these, results
+    memory rises from epoch to epoch         the loop keeps something: a leak
+    memory rises from step to step           the loop keeps results, on a GPU with their graph
+    reserved far above the peak of tensors   the allocator's memory is fragmented
+    a sudden rise that stays                 one large tensor
+    memload's own memory rises               the program keeps datasets in RAM
+    shared memory rises, without steps       the loop keeps batches of worker processes
+    the number of results with a graph rises the loop keeps results, however small
+    batches find no free slot                the loop keeps batches; where memory grows by far more, results
 
-Pure: nothing is looked at here. Growth is judged where a loop always is at the same point, at the beginning of an epoch
-or between two batches, since what a step needs for a moment comes and goes; by the least value of each part of the
-series; and only where each part rises. On the host, not before the C library's heap has found its size: a loop that
-takes and gives back the same large blocks each step may let it grow for some twenty steps.
+All functions here are pure: they read samples and measure nothing. Growth is judged at points that are alike in all
+steps, at the beginning of an epoch or between two batches, since a step needs memory temporarily. The series is cut
+into parts, and the least value of each part must be above that of the part before. On the host growth is judged only
+after the C library's heap has found its size: a loop that allocates and frees the same large blocks in each step may
+let the heap grow for some twenty steps.
 """
 
 from __future__ import annotations
@@ -31,32 +32,32 @@ _LEAST_EPOCHS, _MOST_EPOCHS = 4, 6  # parts that must rise, one for each epoch
 _PARTS, _LEAST_IN_PART = 6, 4  # of the second half of the series: parts that must rise, and samples in each
 _SETTLED = 30  # steps until the C library's heap has its size: of the half on the host, and before an epoch counts
 _STEADY = 1 / 3  # of the mean rise: the least that each part must rise
-_HOST_RISE, _GPU_RISE = 64 * _MB, 32 * _MB  # over all parts; less is not worth a word
-_RISE_SHARE = 0.005  # of what there was
+_HOST_RISE, _GPU_RISE = 64 * _MB, 32 * _MB  # over all parts; a smaller rise is not reported
+_RISE_SHARE = 0.005  # of the first value: the least rise
 _SPARE_BEFORE, _SPARE_SAMPLES = 1.3, 10  # reserved over the peak of allocated, in so many samples
 _SPARE_SHARE = 0.1  # of the GPU
 _BEFORE, _AFTER = 6, 3  # samples around a sudden step
 _SUDDEN_SHARE, _SUDDEN_BYTES = 0.1, 128 * _MB
-_UNDER_WAY = 3  # steps, after which nothing new should be taken
+_UNDER_WAY = 3  # steps, after which a loop should allocate nothing new that lasts
 _KEPT_SHARE, _KEPT_BATCHES = 0.25, 8
-_RESULTS_SHARE = 0.5  # of batches that found no slot: so many results with their graph are what keeps them
-_MOST_LOSSES = 8  # with their graph at one time, of a loop that keeps none
-_WITH_GRAPH = 1.5  # of what kept batches take: from there on there is more to it than batches
-_PAGE, _HUGE_PAGE, _OBJECTS = 4096, 2 * _MB, 16384  # bytes that memory of one batch is rounded up to; its tensors
+_RESULTS_SHARE = 0.5  # of batches that found no slot: so many results with their graph explain them
+_MOST_LOSSES = 8  # with their graph at one time, in a loop that keeps none
+_WITH_GRAPH = 1.5  # of the bytes of kept batches: above that, more than batches is kept
+_PAGE, _HUGE_PAGE, _OBJECTS = 4096, 2 * _MB, 16384  # bytes: units of a batch's memory; its tensor objects
 
-_RESULTS_A_STEP = 0.25  # with their graph: so many more with each step are kept
+_RESULTS_A_STEP = 0.25  # with their graph: from so many more in each step on, results are kept
 
 Graphs = Callable[[bool], KeptGraphs | None]
-"""Tells what results there are with their graph, given whether the run has ended; None: not known yet."""
+"""Returns the counts of kept results, given whether the run has ended; None: not known yet."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is about to go wrong.
+    """A problem that is building up.
 
     Attributes:
         cause: "leak", "results kept", "fragmentation", "large tensor", "batches kept", "own memory", or "limit".
-        text: what was seen, what it means and what to do, in a sentence or two.
+        text: what was observed, what it means and what to do, in a sentence or two.
         place: "host", or a GPU such as "cuda:0".
     """
 
@@ -67,7 +68,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Rise:
-    """A figure that rises all the way: from `first` to `last` bytes between two positions, such as epochs."""
+    """A steady rise from `first` to `last` bytes between two positions, such as epochs."""
 
     begin: float
     end: float
@@ -80,7 +81,7 @@ class Rise:
         return (self.last - self.first) / (self.end - self.begin)
 
     def by_steps(self) -> str:
-        """Say how it rises where positions are steps: by how much each, and from what to what."""
+        """Return the rise as text, for positions that are steps: its rate, its first and its last value."""
         return (
             f"by {format_size(self.each)} a step, from {format_size(self.first)} at step {self.begin:.0f} to "
             f"{format_size(self.last)} at step {self.end:.0f}"
@@ -94,42 +95,42 @@ def diagnose(
     graphs: Graphs = lambda _: KeptGraphs(),
     counts: Sequence[tuple[int, int]] = (),
 ) -> list[Finding]:
-    """Return what the samples show, in the order of their time; one finding for each cause and place at most.
+    """Return the findings of a series of samples, at most one for each cause and place.
 
     Args:
-        series: the samples.
-        ended: whether none will follow, so that what can be said is said.
-        graphs: tells what results there are with their graph; asked once batches are kept.
-        counts: how many results with their graph there were between two steps: (step, results), some steps apart.
+        series: the samples, in the order of their time.
+        ended: whether no sample will follow, so that findings wait for no further evidence.
+        graphs: returns the counts of kept results; called when batches or memory seem to be kept.
+        counts: (step, number of results with their graph), some steps apart.
     """
     if not series:
         return []
     found = [kept_batches(series, ended=ended, graphs=graphs)]
-    if found == [None]:  # which would explain the growth
+    if found == [None]:  # kept batches would explain the growth
         found.append(_explained(leak(series) or host_results_kept(series), series, graphs, ended))
         if found == [None, None]:
             found.append(received_kept(series) or small_results_kept(counts))
     found.append(own_memory_grows(series))
     found.append(sudden_step(series, "host", lambda sample: sample.held - sample.own, series[-1].limit))
     for gpu in series[-1].gpus:
-        own = _gpu_series(series, gpu.index)
-        found.append(gpu_results_kept(own))
-        found.append(fragmentation([one for _, one in own]))
-        found.append(sudden_step(*_alone(own), gpu.total))
+        gpu_series = _gpu_series(series, gpu.index)
+        found.append(gpu_results_kept(gpu_series))
+        found.append(fragmentation([sample for _, sample in gpu_series]))
+        found.append(sudden_step(*_tensor_series(gpu_series), gpu.total))
     return [finding for finding in found if finding is not None]
 
 
-def _explained(grows: Finding | None, series: Sequence[Sample], graphs: Graphs, ended: bool) -> Finding | None:
+def _explained(growth: Finding | None, series: Sequence[Sample], graphs: Graphs, ended: bool) -> Finding | None:
     """Return the finding of growth with the objects that the loop keeps; None as long as these are not known."""
-    kept = graphs(ended) if grows is not None else None
-    if grows is None or kept is None:
+    kept = graphs(ended) if growth is not None else None
+    if growth is None or kept is None:
         return None
-    figures, _, rest = grows.text.partition(": ")
+    figures, _, rest = growth.text.partition(": ")
     lasts = "".join(rest.partition(". What is free")[1:])
     if kept.lasting or kept.losses > _MOST_LOSSES:
         many = f"{kept.results} results are there with their graph, {kept.losses} of them single numbers"
         advice = "results are kept together with their graph: keep loss.item() or x.detach() instead"
-        return Finding("results kept" if grows.cause != "leak" else "leak", f"{figures}: {many}; {advice}{lasts}")
+        return Finding("results kept" if growth.cause != "leak" else "leak", f"{figures}: {many}; {advice}{lasts}")
     if kept.keeps_batches:
         return Finding(
             "batches kept",
@@ -144,7 +145,7 @@ def _explained(grows: Finding | None, series: Sequence[Sample], graphs: Graphs, 
         )
     if kept.others:
         return Finding(
-            grows.cause,
+            growth.cause,
             f"{figures}: tensors without a graph that one step made were there two steps later ({kept.others} of "
             f"them): outputs or copies are kept, such as in a list: keep numbers, or write them to a file{lasts}",
         )
@@ -156,17 +157,19 @@ def _explained(grows: Finding | None, series: Sequence[Sample], graphs: Graphs, 
 
 
 def _mostly_shared(series: Sequence[Sample]) -> bool:
-    seen = [(one.shared, held) for one in series if (held := one.at_batch or one.at_epoch) is not None]
-    (shared, held), (shared_now, held_now) = seen[0], seen[-1]
+    points = [(one.shared, held) for one in series if (held := one.at_batch or one.at_epoch) is not None]
+    (shared, held), (shared_now, held_now) = points[0], points[-1]
     return 2 * (shared_now - shared) > held_now - held > 0
 
 
 def leak(series: Sequence[Sample]) -> Finding | None:
-    """Return the finding that memory rises from epoch to epoch, or None; lasting buffers appear in the first one."""
+    """Return the finding that memory rises from epoch to epoch, or None; the first epoch allocates lasting buffers."""
     begun: dict[int, tuple[Sample, int]] = {}
     steps = last_step = 0
     for one in series:
-        steps += one.step - last_step if one.step >= last_step else one.step  # loops may count anew in each epoch
+        steps += (
+            one.step - last_step if one.step >= last_step else one.step
+        )  # a loop may count its steps anew in each epoch
         last_step = one.step
         begun.setdefault(one.epoch, (one, steps))
     settled = [one for one, steps in begun.values() if one.epoch > 1 and steps >= _SETTLED]
@@ -279,7 +282,7 @@ def fragmentation(series: Sequence[GpuSample]) -> Finding | None:
 
 
 def sudden_step(series: Sequence[Sample], place: str, figure: Callable[[Sample], int], limit: int) -> Finding | None:
-    """Return the finding that a figure rises from one step to the next, by far more than before, and stays there."""
+    """Return the finding that a figure rises by far from one step to the next, and stays there; or None."""
     series = _by_step(series)
     values = [figure(sample) for sample in series]
     least = max(_SUDDEN_BYTES, int(_SUDDEN_SHARE * limit))
@@ -300,7 +303,7 @@ def sudden_step(series: Sequence[Sample], place: str, figure: Callable[[Sample],
 
 
 def _by_step(series: Sequence[Sample]) -> Sequence[Sample]:
-    """Return the last sample of each step: filling a large tensor may take longer than the interval of samples."""
+    """Return the last sample of each step, since filling a large tensor may take longer than an interval."""
     last = [one for one, following in pairwise(series) if one.step != following.step]
     return [*last, series[-1]]
 
@@ -308,9 +311,9 @@ def _by_step(series: Sequence[Sample]) -> Sequence[Sample]:
 def kept_batches(
     series: Sequence[Sample], *, ended: bool = False, graphs: Graphs = lambda _: KeptGraphs()
 ) -> Finding | None:
-    """Batches find no free slot, since the loop keeps those before: by themselves, or as a part of a graph it keeps."""
+    """Return the finding that the loop keeps batches, by themselves or in graphs of results; or None."""
     if ended:
-        series = _with_loaders(series)
+        series = _until_loaders_ended(series)
     last = series[-1]
     first = next((one for one in series if _finds_no_slots(one, last)), None)
     if first is None:
@@ -318,19 +321,19 @@ def kept_batches(
     ticks = [one for one in series if one.at_batch is not None and one.step >= _UNDER_WAY]
     since = last.fresh_at_batch - ticks[0].fresh_at_batch if ticks else 0
     if last.at_batch is not None and since < _KEPT_BATCHES and not ended:
-        return None  # a few looks later it is known what else is kept
+        return None  # a few samples later it is known what else is kept
     each = last.bytes_out / last.batches
     batches, fresh = last.batches - first.batches, last.fresh_batches - first.fresh_batches
     grown = last.held - first.held
     more = f", and memory grew by {format_size(grown)} meanwhile" if grown > _HOST_RISE // 4 else ""
     kept = graphs(ended)
     if kept is None:
-        return None  # some steps later it is known
-    beside = _beside_batches(ticks[0], last, each) if ticks else 0
-    if beside and kept.lasting:
+        return None  # the counts need some further steps
+    growth = _growth_beyond_batches(ticks[0], last, each) if ticks else 0
+    if growth and kept.lasting:
         return Finding(
             "results kept",
-            f"memory grew by {format_size(beside)} between step {ticks[0].step} and {last.step}, far more than batches "
+            f"memory grew by {format_size(growth)} between step {ticks[0].step} and {last.step}, far more than batches "
             f"of {format_size(each)} take that found every slot taken: {kept.results} results are kept, with their "
             "whole graph and the batch that each was made of: keep loss.item() or x.detach() instead",
         )
@@ -349,8 +352,8 @@ def kept_batches(
     )
 
 
-def _with_loaders(series: Sequence[Sample]) -> Sequence[Sample]:
-    """Return the samples up to the last one before loaders were gone, whose counters go with them."""
+def _until_loaders_ended(series: Sequence[Sample]) -> Sequence[Sample]:
+    """Return the samples up to the last one with all loaders; the counters of a loader end with it."""
     most = max(one.batches for one in series)
     return series[: max(k for k, one in enumerate(series) if one.batches == most) + 1]
 
@@ -360,8 +363,8 @@ def _finds_no_slots(first: Sample, last: Sample) -> bool:
     return batches > 0 and fresh >= _KEPT_BATCHES and fresh > _KEPT_SHARE * batches
 
 
-def _beside_batches(first: Sample, last: Sample, each: float) -> int:
-    """By how much memory grew between two ticks of the loop, if that is far more than the batches kept take; else 0."""
+def _growth_beyond_batches(first: Sample, last: Sample, each: float) -> int:
+    """Return the growth between two ticks of the loop if it is far more than kept batches take; else 0."""
     grown = (last.at_batch or 0) - (first.at_batch or 0)
     page = _PAGE if each < _HUGE_PAGE else _HUGE_PAGE
     kept = (last.fresh_at_batch - first.fresh_at_batch) * (-(-each // page) * page + _OBJECTS)
@@ -369,7 +372,7 @@ def _beside_batches(first: Sample, last: Sample, each: float) -> int:
 
 
 def rise(points: Sequence[tuple[float, int]], least: int, parts: int) -> Rise | None:
-    """Return how (position, bytes) rise, if there are enough parts, each rises steadily, and all together enough."""
+    """Return the rise of (position, bytes) if it has enough parts, each part rises, and the whole is large enough."""
     if len(points) < max(2, parts):
         return None
     (begin, first), (end, last) = points[0], points[-1]
@@ -381,7 +384,7 @@ def rise(points: Sequence[tuple[float, int]], least: int, parts: int) -> Rise | 
 
 
 def _parts(points: Sequence[tuple[int, int]], steps: int = 2 * _PARTS) -> list[tuple[float, int]]:
-    """The least value in each part of the second half, where it was; none as long as there are few samples or steps."""
+    """Return (position, least value) of each part of the second half; empty for few samples or steps."""
     half = points[len(points) // 2 :]
     size = len(half) // _PARTS
     if size < _LEAST_IN_PART or half[-1][0] - half[0][0] < steps:
@@ -395,12 +398,12 @@ def _gpu_series(series: Iterable[Sample], index: int) -> list[tuple[Sample, GpuS
 
 
 def _in_tensors(gpu: GpuSample) -> int:
-    """Return what is allocated; at the beginning of a step if that is known, since it is alike in all steps."""
+    """Return the bytes of tensors; at the beginning of a step if known, since that point is alike in all steps."""
     return (gpu.allocated or 0) if gpu.at_batch is None else gpu.at_batch
 
 
-def _alone(series: Sequence[tuple[Sample, GpuSample]]) -> tuple[list[Sample], str, Callable[[Sample], int]]:
-    """Return the samples with a GPU, its name, and what is in its tensors."""
+def _tensor_series(series: Sequence[tuple[Sample, GpuSample]]) -> tuple[list[Sample], str, Callable[[Sample], int]]:
+    """Return the samples of a GPU, its name, and the function that returns the bytes of its tensors at a sample."""
     by_time = {sample.time: _in_tensors(gpu) for sample, gpu in series}
     return [sample for sample, _ in series], _name(series), lambda sample: by_time[sample.time]
 

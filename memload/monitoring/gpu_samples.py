@@ -1,7 +1,7 @@
-"""What a monitor sees of GPUs: torch's allocator where CUDA runs already, and what others take, by NVML if it is there.
+"""Samples of GPU memory: torch's allocator where CUDA runs already, and other processes by NVML where it is installed.
 
-Looking starts nothing: CUDA is never initialised here, and only devices on which this process has memory are asked.
-What asks a GPU has not run on one yet; what is computed from the answers is tested without one.
+This module never initialises CUDA, and queries only devices on which this process has memory. The queries have not run
+on a GPU yet; the functions that evaluate the answers are tested without one.
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ class GpuSample:
 
 
 Split = tuple[int | None, int | None]
-"""What the driver counts on a GPU for some processes, and for all others; None: not known."""
+"""Bytes that the driver counts on a GPU for some processes, and for all others; None: not known."""
 
 
 def split(used: Mapping[int, int | None], family: Collection[int]) -> Split:
-    """Return what processes take of a GPU, as (of the family, of the others).
+    """Return the bytes that processes take of a GPU, as (of the family, of the others).
 
     Args:
         used: bytes by process, as NVML lists them; None where it does not know.
-        family: process numbers. NVML counts those of the host: from inside a container none of them may be found, and
-            then nothing is known of either.
+        family: process numbers. NVML lists numbers of the host, so inside a container none may match; then neither
+            figure is known.
     """
     own = [nbytes for pid, nbytes in used.items() if pid in family]
     if not own:
@@ -68,14 +68,14 @@ def split(used: Mapping[int, int | None], family: Collection[int]) -> Split:
 
 
 class Nvml:
-    """The driver's own view of GPUs. Make it with `Nvml.open`."""
+    """The driver's figures of GPUs; `Nvml.open` makes it."""
 
     def __init__(self, library: Any) -> None:
         self._nvml = library
 
     @classmethod
     def open(cls) -> Nvml | None:
-        """Return it, or None without pynvml (the extra `monitor`), or without a driver."""
+        """Return the library; None without pynvml (the extra `monitor`) or without a driver."""
         try:
             import pynvml
         except ImportError:
@@ -94,7 +94,7 @@ class Nvml:
             return {}
 
     def samples(self, family: Collection[int]) -> list[GpuSample]:
-        """Return what each GPU holds on which one of these processes has memory."""
+        """Return a sample of each GPU on which one of these processes has memory."""
         found = []
         with contextlib.suppress(self._nvml.NVMLError):
             for index in range(self._nvml.nvmlDeviceGetCount()):
@@ -112,7 +112,7 @@ class Nvml:
 
 @dataclass(frozen=True)
 class GpuTick:
-    """What the loop's own thread saw of a GPU between two batches, in bytes: always at the same point of a step."""
+    """Bytes of a GPU that the loop's own thread measured between two batches, always at the same point of a step."""
 
     allocated: int
     free: int
@@ -120,9 +120,9 @@ class GpuTick:
 
 
 def ticks_now() -> dict[int, GpuTick]:
-    """Return what this thread sees now of each GPU on which torch has memory in this process.
+    """Return a tick of each GPU on which torch has memory in this process.
 
-    For the loop's own thread, between two batches: the driver is asked, which another thread must not do while this one
+    The loop's own thread calls it between two batches: it queries the driver, and no thread may do that while another
     captures a CUDA graph.
     """
     return {index: GpuTick(torch.cuda.memory_allocated(index), *torch.cuda.mem_get_info(index)) for index in _used()}
@@ -132,8 +132,8 @@ def own_samples(ticks: Mapping[int, GpuTick] | None, by_driver: Mapping[int, Spl
     """Return a sample of each GPU on which torch has memory in this process; none before CUDA was started.
 
     Args:
-        ticks: what the loop last saw between two batches; None if there is no loop: then the driver is asked here.
-        by_driver: what the driver counts, by GPU.
+        ticks: what the loop last measured between two batches; None: there is no loop, and the driver is queried here.
+        by_driver: the driver's counts, by GPU.
     """
     found = []
     for index in _used():
@@ -147,7 +147,7 @@ def own_samples(ticks: Mapping[int, GpuTick] | None, by_driver: Mapping[int, Spl
 def gpu_sample(
     index: int, tick: GpuTick, stats: Mapping[str, Any], counted: Split, between_batches: bool = True
 ) -> GpuSample:
-    """Return a sample of what a tick saw, of `torch.cuda.memory_stats`, and of what the driver counts."""
+    """Return a sample from a tick, `torch.cuda.memory_stats`, and the driver's counts."""
     own = parse_memory(index, "", (tick.free, tick.total), stats).own
     at_batch = tick.allocated if between_batches else None
     figures = (own.allocated, own.reserved, own.peak_allocated, at_batch, *counted)
@@ -160,14 +160,14 @@ def counted_by_driver(nvml: Nvml | None, family: Collection[int]) -> dict[int, S
 
 
 def _used() -> list[int]:
-    """Return the GPUs on which torch has memory; asking others for what is free would start a context there."""
+    """Return the GPUs on which torch has memory; a query of another GPU would start a context there."""
     if not _running():
         return []
     return [index for index in range(torch.cuda.device_count()) if torch.cuda.memory_reserved(index)]
 
 
 def _running() -> bool:
-    """Return whether this process has started CUDA; looking does not start it."""
+    """Return whether this process has started CUDA; this call does not start it."""
     running: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     return running
 

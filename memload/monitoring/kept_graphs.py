@@ -1,4 +1,4 @@
-"""What a loop still holds of steps that are over: its batches, results with their graph, other tensors."""
+"""Counts what a loop still holds of earlier steps: batches, results with their autograd graph, other tensors."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ import torch
 
 from memload.nested import tensors_of
 
-_MOST_BATCHES = 64  # that are looked at
-LOOKS = 4  # at how many results there are, one behind the other
-_APART, _LATER = 64, 4  # steps between two of them; and how many times as late the next four begin
-_STEPS_OVER = 3  # ticks after which a step, and the one that follows it, are over
+_MOST_BATCHES = 64  # of which weak references are kept
+LOOKS = 4  # counts of results in a series
+_APART, _LATER = 64, 4  # steps between two counts; the next series begins at so many times the step of the last count
+_STEPS_OVER = 3  # ticks after which a step, and the one after it, are over
 
 
 @dataclass(frozen=True)
 class KeptGraphs:
-    """How many tensors there are that a backward pass could begin at.
+    """Counts of tensors that a loop keeps. A result is a tensor with a `grad_fn`.
 
     Attributes:
-        results: all of them.
-        losses: those of a single element.
-        lasting: of those that one step of a loop made, how many were still there two steps later.
-        batches: of batches that were looked at when the loop got them, how many were there two steps later, or more.
-        seen: how many were looked at so long ago.
-        others: of tensors without a graph that one step made, how many were still there two steps later.
+        results: all results that exist.
+        losses: the results of a single element.
+        lasting: the results that one step made and that existed two steps later.
+        batches: the batches of `seen` that still exist.
+        seen: the batches that were remembered at least two steps ago.
+        others: the tensors without a graph that one step made and that existed two steps later.
     """
 
     results: int = 0
@@ -40,47 +40,47 @@ class KeptGraphs:
 
     @property
     def keeps_batches(self) -> bool:
-        """Whether most batches were still there."""
+        """Whether most of the batches still exist."""
         return self.seen > 0 and 2 * self.batches > self.seen
 
 
 def kept_graphs() -> KeptGraphs:
-    """Return how many there are.
+    """Count the results that exist.
 
-    A look at all objects of the process, of which a million take some ten milliseconds: for once, not for every look.
-    What is not of torch's own class is passed over, since asking it anything may run anybody's code.
+    This visits all objects of the process, some ten milliseconds for a million, so it is not done for every sample.
+    Subclasses of tensors are skipped, since their attributes may run code of users.
     """
-    found = _results()
-    return KeptGraphs(len(found), sum(one.numel() == 1 for one in found))
+    results = _results()
+    return KeptGraphs(len(results), sum(result.numel() == 1 for result in results))
 
 
 def _tensors() -> list[torch.Tensor]:
-    return [one for one in gc.get_objects() if type(one) is torch.Tensor]
+    return [item for item in gc.get_objects() if type(item) is torch.Tensor]
 
 
 def _results() -> list[torch.Tensor]:
-    return [one for one in _tensors() if one.grad_fn is not None]
+    return [tensor for tensor in _tensors() if tensor.grad_fn is not None]
 
 
 class BatchesOverSteps:
-    """Sees which batches a loop still holds: weak references to the memory of some of those that it got.
+    """Counts which batches a loop still holds, by weak references to the storages of some batches.
 
-    Memory counts rather than tensors, since a view keeps it, too.
+    Storages count rather than tensors, since a view keeps the storage, too.
     """
 
     def __init__(self) -> None:
         self._seen: deque[tuple[int, list[weakref.ref[Any]]]] = deque(maxlen=_MOST_BATCHES)
 
     def look(self, batch: Any, tick: int) -> None:
-        """Remember the memory of a batch that the loop gets in this tick."""
-        memory = [weakref.ref(one.untyped_storage()) for one in tensors_of(batch) if _has_memory(one)]
-        if memory:
-            self._seen.append((tick, memory))
+        """Remember the storages of a batch that the loop gets in this tick."""
+        storages = [weakref.ref(tensor.untyped_storage()) for tensor in tensors_of(batch) if _has_memory(tensor)]
+        if storages:
+            self._seen.append((tick, storages))
 
     def count(self, tick: int) -> tuple[int, int]:
-        """Return how many batches of two ticks ago, or more, are still there, and how many were looked at."""
-        old = [memory for begun, memory in list(self._seen) if begun <= tick - _STEPS_OVER]
-        return sum(any(ref() is not None for ref in memory) for memory in old), len(old)
+        """Return how many of the batches of earlier steps still exist, and how many of these were remembered."""
+        old = [storages for begun, storages in list(self._seen) if begun <= tick - _STEPS_OVER]
+        return sum(any(ref() is not None for ref in storages) for storages in old), len(old)
 
 
 def _has_memory(tensor: torch.Tensor) -> bool:
@@ -88,14 +88,15 @@ def _has_memory(tensor: torch.Tensor) -> bool:
 
 
 class GraphsOverSteps:
-    """Sees over some steps of a loop which results last: a loop may hold those of its last step, but no older ones.
+    """Finds the results that outlast their step: a loop may hold those of its last step, but no older ones.
 
-    One thread asks; the loop's thread, which alone knows where a step ends, looks three times, and then never again.
+    The monitor's thread calls `get`. The loop's thread, which knows where a step ends, then counts in three ticks, once
+    in a run.
     """
 
     def __init__(self) -> None:
-        self._asked = False
-        self._turns = 0
+        self._requested = False
+        self._ticks = 0
         self._before: list[weakref.ref[torch.Tensor]] = []
         self._new: list[weakref.ref[torch.Tensor]] = []
         self._found: KeptGraphs | None = None
@@ -107,57 +108,57 @@ class GraphsOverSteps:
         self.batches.look(batch, self._steps)
 
     def get(self, ended: bool = False) -> KeptGraphs | None:
-        """Return what there is; None: it is not known before some steps more.
+        """Request the counts and return them; None: some further steps are needed.
 
         Args:
-            ended: whether no step will follow, so that only what is there now can be counted.
+            ended: whether no step will follow, so that only the present can be counted.
         """
-        self._asked = True
+        self._requested = True
         if self._found is None and ended:
             self._found = kept_graphs()
         if self._found is None:
             return None
-        there, seen = self.batches.count(self._steps)
-        return replace(self._found, batches=there, seen=seen)
+        existing, seen = self.batches.count(self._steps)
+        return replace(self._found, batches=existing, seen=seen)
 
     def tick(self) -> None:
-        """Look, if somebody asked, between two steps."""
+        """Count, if requested; called between two steps."""
         self._steps += 1
-        if not self._asked or self._found is not None:
+        if not self._requested or self._found is not None:
             return
-        self._turns += 1
-        if self._turns == 1:
-            self._before = [weakref.ref(one) for one in _tensors()]
-        elif self._turns == 2:
-            before = {id(one) for ref in self._before if (one := ref()) is not None}
-            self._new = [weakref.ref(one) for one in _tensors() if id(one) not in before]
-        elif self._turns == 4:
-            there = [one for ref in self._new if (one := ref()) is not None]
-            lasting = sum(one.grad_fn is not None for one in there)
-            self._found = replace(kept_graphs(), lasting=lasting, others=len(there) - lasting)
+        self._ticks += 1
+        if self._ticks == 1:
+            self._before = [weakref.ref(tensor) for tensor in _tensors()]
+        elif self._ticks == 2:
+            before = {id(tensor) for ref in self._before if (tensor := ref()) is not None}
+            self._new = [weakref.ref(tensor) for tensor in _tensors() if id(tensor) not in before]
+        elif self._ticks == 4:
+            existing = [tensor for ref in self._new if (tensor := ref()) is not None]
+            lasting = sum(tensor.grad_fn is not None for tensor in existing)
+            self._found = replace(kept_graphs(), lasting=lasting, others=len(existing) - lasting)
             self._before, self._new = [], []
 
 
 class ResultsBySteps:
-    """Counts results with their graph between steps, so that those are seen which are kept, however small.
+    """Counts results between steps, so that kept results are found however small they are.
 
-    Four times, each 64 steps after the one before; and again from four times as many steps on, and so on: a look at
-    all objects of the process each time, which a long run has a few dozen of. Only the loop's thread ticks it.
+    A series has four counts, 64 steps apart; the next series begins at four times the step of the last count. Each
+    count visits all objects of the process; a long run has a few dozen. Only the loop's thread calls `tick`.
     """
 
     def __init__(self) -> None:
-        self._turns = 0
+        self._ticks = 0
         self._begin = _APART
         self._now: list[tuple[int, int]] = []
         self.counts: tuple[tuple[int, int], ...] = ()
-        """(step, results) of the latest four looks, empty before."""
+        """(step, results) of the latest complete series; empty before."""
 
     def tick(self) -> None:
-        """Look, if it is time, between two steps."""
-        self._turns += 1
-        if self._turns != self._begin + len(self._now) * _APART:
+        """Count, if a count is due; called between two steps."""
+        self._ticks += 1
+        if self._ticks != self._begin + len(self._now) * _APART:
             return
-        self._now.append((self._turns, len(_results())))
+        self._now.append((self._ticks, len(_results())))
         if len(self._now) == LOOKS:
             self.counts, self._now = tuple(self._now), []
-            self._begin = _LATER * self._turns
+            self._begin = _LATER * self._ticks

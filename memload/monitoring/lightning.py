@@ -25,7 +25,7 @@ def callback(monitor: Monitor, log_metrics: bool) -> Any:
 
 
 def __getattr__(name: str) -> Any:
-    # The class is made on demand, and must be found by its name where a trainer pickles its callbacks.
+    # The class is made on demand; pickle finds it by its name where a trainer pickles its callbacks.
     if name == "MonitorCallback":
         return _class()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -46,17 +46,17 @@ def _class() -> Any:
     base = _base()
 
     class MonitorCallback(base):  # type: ignore[misc, valid-type]
-        """Runs a monitor from a trainer's setup to its end, and tells it steps and epochs.
+        """Runs a monitor from a trainer's setup to its end, and reports steps and epochs to it.
 
         Args:
-            monitor: one that runs already is left running.
+            monitor: the monitor; if it runs already, it is not stopped either.
             log_metrics: whether figures go to the trainer's loggers.
         """
 
         def __init__(self, monitor: Monitor, log_metrics: bool = True) -> None:
             self.monitor, self._log_metrics = monitor, log_metrics
             self._started = False
-            self._logged = 0.0  # the time of the last sample that was
+            self._logged = 0.0  # the time of the last sample that went to the loggers
 
         def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:  # noqa: ARG002
             """Start the monitor, unless it is running already."""
@@ -78,11 +78,11 @@ def _class() -> Any:
                     logger.log_metrics(figures, step=trainer.global_step)
 
         def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:  # noqa: ARG002
-            """Stop what was started here."""
+            """Stop the monitor if this callback started it."""
             self._end()
 
         def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:  # noqa: ARG002
-            """Stop what was started here."""
+            """Stop the monitor if this callback started it."""
             self._end()
 
         def _end(self) -> None:

@@ -1,4 +1,4 @@
-"""A process's memory as lines of text, as a terminal shows them."""
+"""The memory of a process as lines of text for a terminal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _TREND_SECONDS = 60.0
 
 
 def screen(series: Sequence[Sample], command: str, width: int) -> list[str]:
-    """Return what a terminal of so many columns shows after the latest of some samples."""
+    """Return the lines that a terminal of `width` columns shows after the latest sample."""
     now = series[-1]
     lines = [
         f"{command[: width - 1]}",
@@ -44,7 +44,7 @@ def line(series: Sequence[Sample]) -> str:
 
 
 def trend(series: Sequence[Sample]) -> str:
-    """Return how what is held changed within the last minute, per minute."""
+    """Return the change of `held` within the last minute, per minute."""
     now = series[-1]
     first = next(sample for sample in series if sample.time >= now.time - _TREND_SECONDS)
     seconds = now.time - first.time
@@ -61,7 +61,7 @@ def bar(share: float, width: int) -> str:
 
 
 def curve(values: Sequence[int], width: int) -> str:
-    """Return the latest values as blocks of different heights, the least the lowest; flat where they hardly differ."""
+    """Return the latest values as blocks of different heights; a flat line where they hardly differ."""
     shown = values[-max(1, width) :]
     low, high = min(shown), max(shown)
     if high - low <= 0.01 * high:
@@ -70,7 +70,7 @@ def curve(values: Sequence[int], width: int) -> str:
 
 
 def _pss(now: Sample) -> str:
-    """PSS, and how long ago it was taken if that is not the moment of the other figures."""
+    """Return PSS, and its age if it is older than the other figures."""
     if now.pss is None:
         return "not permitted"
     return format_size(now.pss) + (f" ({now.pss_age:.0f} s ago)" if now.pss_age >= 0.5 else "")

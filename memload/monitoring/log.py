@@ -1,7 +1,7 @@
-"""The monitor's log: one JSON object a line, so that what a killed run has written can still be read.
+"""The monitor's log: one JSON object a line, so that the log of a killed run can be read.
 
     {"monitor": 1, "pid": 71, "time": 1.7e9, "command": "train.py"}      a run begins; 1 is the format's version
-    {"pid": 71, "sample": {"time": 1.7e9, "rss": 1048576, ...}}          see `Sample`; what is 0 is left out
+    {"pid": 71, "sample": {"time": 1.7e9, "rss": 1048576, ...}}          see `Sample`; zeros are left out
     {"pid": 71, "warning": {"time": 1.7e9, "cause": "leak", "text": "...", "place": "host"}}
     {"pid": 71, "summary": {...}}                                        the run ended
 
@@ -27,10 +27,10 @@ VERSION = 1
 
 
 class JsonLog:
-    """Appends what a monitor sees to a file. A line that could not be written whole is left to itself.
+    """Appends samples and findings to a file. After a line that was written in part, the next one begins anew.
 
     Args:
-        path: of the file, made if it is not there.
+        path: the file, which is created if it does not exist.
 
     Raises:
         OSError: the file cannot be opened.
@@ -65,10 +65,10 @@ class JsonLog:
             os.close(file)
 
     def _append(self, line: Mapping[str, Any]) -> None:
-        """Write a line at once.
+        """Write a line by one call.
 
         Raises:
-            OSError: the disk is full, or gone. What stands there of the line ends with the next one.
+            OSError: the disk is full, or gone. The next line begins after the part that was written.
         """
         if self._file is None:
             return
@@ -81,7 +81,7 @@ class JsonLog:
 
 @dataclass
 class LoggedRun:
-    """What a log says of one run."""
+    """One run, as a log records it."""
 
     pid: int
     command: str = ""
@@ -91,7 +91,7 @@ class LoggedRun:
 
 
 def read_log(path: str | os.PathLike[str]) -> list[LoggedRun]:
-    """Return the runs of a log, in the order in which they began; lines that were cut short are passed over.
+    """Return the runs of a log, in the order in which they began; incomplete lines are skipped.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -100,38 +100,38 @@ def read_log(path: str | os.PathLike[str]) -> list[LoggedRun]:
     runs: list[LoggedRun] = []
     with Path(path).open(encoding="utf-8", errors="replace") as lines:
         for line in lines:
-            _take(line, runs, path)
+            _add_line(line, runs, path)
     runs = [run for run in runs if run.samples]
     if not runs:
         raise FormatError(f"{path}: no sample in it; expected the log of memload.Monitor(log=...), one object a line")
     return runs
 
 
-def _take(line: str, runs: list[LoggedRun], path: str | os.PathLike[str]) -> None:
+def _add_line(line: str, runs: list[LoggedRun], path: str | os.PathLike[str]) -> None:
     try:
-        told = json.loads(line)
+        entry = json.loads(line)
     except ValueError:
         return
-    if not isinstance(told, dict) or not isinstance(told.get("pid"), int):
+    if not isinstance(entry, dict) or not isinstance(entry.get("pid"), int):
         return
-    version = told.get("monitor")
+    version = entry.get("monitor")
     if version is not None:
         if version != VERSION:
             raise FormatError(f"{path}: a log of version {version!r}, expected {VERSION}: read it with a newer memload")
-        runs.append(LoggedRun(told["pid"], str(told.get("command", ""))))
+        runs.append(LoggedRun(entry["pid"], str(entry.get("command", ""))))
         return
-    run = next((run for run in reversed(runs) if run.pid == told["pid"]), None)
+    run = next((run for run in reversed(runs) if run.pid == entry["pid"]), None)
     if run is None:  # its beginning was cut off
-        run = LoggedRun(told["pid"])
+        run = LoggedRun(entry["pid"])
         runs.append(run)
     try:
-        if "sample" in told:
-            run.samples.append(Sample.from_json(told["sample"]))
-        elif "warning" in told:
-            warning = dict(told["warning"])
+        if "sample" in entry:
+            run.samples.append(Sample.from_json(entry["sample"]))
+        elif "warning" in entry:
+            warning = dict(entry["warning"])
             run.warnings.append((float(warning.pop("time")), Finding(**warning)))
-        elif isinstance(told.get("summary"), dict):
-            run.summary = told["summary"]
+        elif isinstance(entry.get("summary"), dict):
+            run.summary = entry["summary"]
     except (KeyError, TypeError, ValueError):
         return
 

@@ -11,8 +11,8 @@ from memload.monitoring.diagnosis import Finding
 from memload.monitoring.samples import Sample
 from memload.sizes import format_size, parse_size
 
-_OWN_SHARE = 0.05  # of what is held: from there on it is said what is memload's own
-_LEAST_BYTES = 1000  # a smaller number is a share, or a mistake
+_OWN_SHARE = 0.05  # of `held`: from there on the message states memload's own memory
+_LEAST_BYTES = 1000  # a smaller number is a share, or an error
 
 
 @dataclass(frozen=True)
@@ -60,20 +60,22 @@ class Mark:
         if self.nbytes is not None:
             if sample.held < self.nbytes:
                 return []
-            text = f"{_holding(sample)}, which is {self._said()}"
+            text = f"{_holding(sample)}, which is {self._mark_text()}"
             return [Finding("limit", text)]
         found = []
         if sample.share >= (self.share or 0):
-            found.append(Finding("limit", f"{_host(sample)}, which is {self._said()}"))
+            found.append(Finding("limit", f"{_host(sample)}, which is {self._mark_text()}"))
         for gpu in sample.gpus:
             if gpu.share >= (self.share or 0):
                 others = f", others {format_size(gpu.others)}" if gpu.others else ""
                 tensors = f"tensors take {format_size(gpu.allocated)}{others}" if gpu.allocated is not None else ""
-                text = f"{gpu.share:.1%} of the GPU's {format_size(gpu.total)} are taken, {tensors}: {self._said()}"
+                text = (
+                    f"{gpu.share:.1%} of the GPU's {format_size(gpu.total)} are taken, {tensors}: {self._mark_text()}"
+                )
                 found.append(Finding("limit", text, f"cuda:{gpu.index}"))
         return found
 
-    def _said(self) -> str:
+    def _mark_text(self) -> str:
         value = format_size(self.nbytes) if self.nbytes is not None else f"{self.share:g}"
         return f"at or above {self.name}={value}"
 

@@ -1,4 +1,4 @@
-"""Where else a monitor's figures can go: TensorBoard and MLflow.
+"""Further logs for a monitor's figures: TensorBoard and MLflow.
 
 Both get the same figures under the same names, sizes in GB, at the loop's step.
 """
@@ -15,10 +15,10 @@ from memload.monitoring.samples import Sample
 
 
 class MetricLog(Protocol):
-    """Something that keeps figures by name. Called in the monitor's thread; what it raises is warned of once."""
+    """A log of figures by name. The monitor's thread calls it; an exception that it raises becomes one warning."""
 
     def write(self, figures: Mapping[str, float], step: int, seconds: float) -> None:
-        """Keep figures of a step, seen so many seconds after 1970."""
+        """Record figures of a step, sampled at a time in seconds since 1970."""
 
     def close(self) -> None:
         """End the log; no more figures will come."""
@@ -29,8 +29,8 @@ class TensorBoardLog:
 
     Args:
         where: a directory, for which torch's ``SummaryWriter`` is made (it needs the package tensorboard; without it,
-            that of tensorboardX); or a writer that you have, with ``add_scalar``, which is then yours to close.
-        prefix: of the names, such as ``memory/held_gb``.
+            that of tensorboardX); or a writer of yours, with ``add_scalar``, which you close yourself.
+        prefix: the beginning of each name; ``memory/held_gb`` by default.
 
     Raises:
         ImportError: neither package is installed, and a directory was given.
@@ -53,12 +53,12 @@ class TensorBoardLog:
         self._prefix = prefix
 
     def write(self, figures: Mapping[str, float], step: int, seconds: float) -> None:
-        """Keep figures of a step."""
+        """Record figures of a step."""
         for name, value in figures.items():
             self._writer.add_scalar(self._prefix + name, value, step, walltime=seconds)
 
     def close(self) -> None:
-        """Close the writer if it was made here, else let it write what it has."""
+        """Close the writer if it was made here, else flush it."""
         if self._own:
             self._writer.close()
         elif hasattr(self._writer, "flush"):
@@ -69,9 +69,9 @@ class MLflowLog:
     """Sends a monitor's figures to a run of MLflow as metrics: ``memload.Monitor(log=memload.MLflowLog())``.
 
     Args:
-        run_id: of the run; None: the active one, or one that MLflow begins.
-        tracking_uri: where runs are kept; None: where MLflow is set to.
-        prefix: of the names, such as ``memory/held_gb``.
+        run_id: the run; None: the active run, or a new one.
+        tracking_uri: the server or folder of the runs; None: MLflow's own setting.
+        prefix: the beginning of each name; ``memory/held_gb`` by default.
 
     Raises:
         ImportError: mlflow is not installed.
@@ -97,11 +97,11 @@ class MLflowLog:
         self._client.log_batch(self.run_id, metrics=metrics)
 
     def close(self) -> None:
-        """Do nothing: the run is its owner's to end."""
+        """Do nothing, since the owner of the run ends it."""
 
 
 def figures_of(sample: Sample, before: Sample | None = None) -> dict[str, float]:
-    """Return what is worth a curve, sizes in GB; rates are over the time since `before`."""
+    """Return the figures to plot, sizes in GB; rates are over the time since `before`."""
     sizes = {
         "held": sample.held,
         "rss": sample.rss,
@@ -120,7 +120,7 @@ def figures_of(sample: Sample, before: Sample | None = None) -> dict[str, float]
 
 
 def rates(before: Sample, now: Sample) -> dict[str, float]:
-    """Return what loaders did between two samples; nothing if no FastLoader handed out a batch."""
+    """Return the rates of loaders between two samples; empty if no FastLoader delivered a batch."""
     seconds = now.time - before.time
     if now.batches <= before.batches or seconds <= 0:
         return {}

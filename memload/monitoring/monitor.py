@@ -13,9 +13,9 @@ from typing import Any
 from memload.monitoring.diagnosis import Finding
 from memload.monitoring.marks import Mark
 from memload.monitoring.metric_logs import MetricLog
+from memload.monitoring.run import MonitorRun, Settings
 from memload.monitoring.samples import Sample
 from memload.monitoring.summary import MonitorSummary
-from memload.monitoring.watching import Settings, Watching
 from memload.progress import note
 
 Log = str | os.PathLike[str] | MetricLog
@@ -83,7 +83,7 @@ class Monitor:
             empty_cache_every=_checked_count(empty_cache_every),
         )
         self._show = show
-        self._watching: Watching | None = None
+        self._run: MonitorRun | None = None
         self._summary: MonitorSummary | None = None
 
     def __enter__(self) -> Monitor:
@@ -96,31 +96,31 @@ class Monitor:
         try:
             self.stop()
         except Warning:
-            if error is None:  # else what ended the block is what matters
+            if error is None:  # an error of the block takes precedence
                 raise
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_watching": None}  # a run stays in its process
+        return {**self.__dict__, "_run": None}  # a run stays in its process
 
     @property
     def running(self) -> bool:
         """Whether the monitor is sampling now; False in a child of the process in which it was started."""
-        return self._watching is not None and self._watching.running
+        return self._run is not None and self._run.running
 
     @property
     def samples(self) -> list[Sample]:
         """The samples of the latest run: the newest 2,048, and a part of the older ones."""
-        return list(self._watching.series) if self._watching else []
+        return list(self._run.series) if self._run else []
 
     @property
     def latest(self) -> Sample | None:
         """The newest sample of the latest run."""
-        return self._watching.series[-1] if self._watching and self._watching.series else None
+        return self._run.series[-1] if self._run and self._run.series else None
 
     @property
     def findings(self) -> list[Finding]:
         """The problems of which the monitor warned in the latest run."""
-        return list(self._watching.findings) if self._watching else []
+        return list(self._run.findings) if self._run else []
 
     @property
     def summary(self) -> MonitorSummary | None:
@@ -137,20 +137,20 @@ class Monitor:
         if self.running:
             raise RuntimeError("this monitor runs already; make another one, or stop it first")
         self._summary = None
-        self._watching = Watching(self._settings)
+        self._run = MonitorRun(self._settings)
         atexit.register(self.stop)
 
     def stop(self) -> None:
         """Take a last sample, end the thread, and print the summary; it may be called twice, and runs at exit."""
-        if not self.running or self._watching is None:
+        if not self.running or self._run is None:
             return
-        watching = self._watching
+        run = self._run
         try:
-            watching.end()
+            run.end()
         finally:
-            if not watching.running:
+            if not run.running:
                 atexit.unregister(self.stop)
-            self._summary = watching.summary
+            self._summary = run.summary
             if self._summary is not None:
                 note(str(self._summary), self._show)
 
@@ -167,8 +167,8 @@ class Monitor:
         Raises:
             MemoryStopError: memory is as full as ``stop_at`` allows.
         """
-        if self._watching is not None and self._watching.running:
-            self._watching.mark(step, epoch)
+        if self._run is not None and self._run.running:
+            self._run.mark(step, epoch)
 
     def plot(self, path: str | os.PathLike[str]) -> Path:
         """Draw the latest run up to now as a PNG file at `path`, and return the path.
@@ -201,20 +201,20 @@ def _logs(log: Log | Iterable[Log] | None) -> tuple[list[Path], tuple[MetricLog,
     alone = isinstance(log, str | os.PathLike) or hasattr(log, "write") or not isinstance(log, Iterable)
     paths: list[Path] = []
     others: list[Any] = []
-    for one in [log] if alone else log:  # type: ignore[union-attr]
-        if isinstance(one, str | os.PathLike):
-            paths.append(_checked_file(one))
-        elif hasattr(one, "write") and hasattr(one, "close"):
-            others.append(one)
+    for target in [log] if alone else log:  # type: ignore[union-attr]
+        if isinstance(target, str | os.PathLike):
+            paths.append(_checked_file(target))
+        elif hasattr(target, "write") and hasattr(target, "close"):
+            others.append(target)
         else:
-            raise TypeError(f"log is a path, a TensorBoardLog, an MLflowLog, or several; got {type(one).__name__}")
+            raise TypeError(f"log is a path, a TensorBoardLog, an MLflowLog, or several; got {type(target).__name__}")
     if len(paths) > 1:
         raise ValueError(f"log names {len(paths)} files; one is enough, since it holds everything")
     return paths, tuple(others)
 
 
 def _checked_file(path: str | os.PathLike[str]) -> Path:
-    if Path(path).is_dir():  # as that of an empty text is
+    if Path(path).is_dir():  # an empty text, too
         raise ValueError(f'log is the path of a file, such as "mem.jsonl", got {str(path)!r}, which is a directory')
     return Path(path).absolute()
 

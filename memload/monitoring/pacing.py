@@ -1,4 +1,4 @@
-"""Figures that cost something, taken only as often as they may."""
+"""Expensive figures, taken only as often as a share of one core allows."""
 
 from __future__ import annotations
 
@@ -14,22 +14,21 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Credit:
-    """What a figure may cost at first: a larger share of one core, until so many seconds have gone into it."""
+    """The cost allowed at first: a larger `share` of one core, until it has taken so many `seconds` of CPU time."""
 
     share: float
     seconds: float
 
 
 class Paced(Generic[T]):
-    """A figure that is taken anew so rarely that this takes at most a given share of one core.
+    """A figure that is taken so rarely that this uses at most a given share of one core.
 
     Args:
-        take: takes it; a method is not kept alive, so that its object may own this.
-        share: of the time that passes, the part that may be spent on it; 0.001: one that costs 10 ms is taken every
-            10 seconds.
+        take: returns the figure as it is now; a method is held by a weak reference, so that its object may own this.
+        share: the share of one core that `take` may use; at 0.001 a figure that costs 10 ms is taken every 10 seconds.
         credit: what it may cost at first; None: no more than later.
-        now: tells the time in seconds.
-        worked: tells the seconds of processor time that this thread has had.
+        now: returns the time in seconds.
+        worked: returns the seconds of processor time that this thread has used.
     """
 
     def __init__(
@@ -45,24 +44,24 @@ class Paced(Generic[T]):
         self._share, self._now, self._worked = share, now, worked
         self._credit, self._spent = credit, 0.0
         self._due = float("-inf")
-        self._held: T
+        self._value: T
 
     def get(self, at_once: bool = False) -> T:
-        """Return the figure as it was when it was last taken; `at_once`: as it is now."""
+        """Return the figure as it was last taken; with `at_once`, take it now."""
         now = self._now()
         if at_once or now >= self._due:
             begun = self._worked()
             take = self._take()
-            assert take is not None, "asked by the object that owns this"
-            self._held = take()
+            assert take is not None, "the object of a method owns this, and calls it"
+            self._value = take()
             took = self._worked() - begun
             self._spent += took
             self._due = now + took / self._allowed
-        return self._held
+        return self._value
 
     @property
     def _allowed(self) -> float:
-        """The share of one core that it may take now."""
+        """The share of one core that it may use now."""
         if self._credit is None or self._spent >= self._credit.seconds:
             return self._share
         return self._credit.share

@@ -15,7 +15,7 @@ from memload.monitoring.samples import Sample
 
 Curve = tuple[str, Callable[[Sample], float | None]]
 
-_LEGIBLE = 4  # times what the process has: a curve above that would press the others to the ground
+_LEGIBLE = 4  # times the process's own memory: higher curves are left out, since they would flatten the others
 _HOST: list[Curve] = [
     ("held", lambda s: s.held),
     ("PSS", lambda s: s.pss),
@@ -46,9 +46,9 @@ def plot_run(
 
     Args:
         samples: in the order of their time.
-        warnings: with the time of each.
-        path: of the file; ".png" is added where it has no ending.
-        title: what ran.
+        warnings: the findings, each with its time.
+        path: the file to write; ".png" is added to a name without an ending.
+        title: the title of the plot, such as the command.
 
     Raises:
         ImportError: matplotlib is not installed.
@@ -62,24 +62,24 @@ def plot_run(
     if not samples:
         raise ValueError("there are no samples to draw yet")
     gpus = sorted({gpu.index for sample in samples for gpu in sample.gpus})
-    fed = samples[-1].batches > samples[0].batches
-    # No pyplot: it has figures of the whole process, and windows.
-    figure = Figure(figsize=(10, 3.2 * (1 + len(gpus) + fed)), layout="constrained")
+    has_batches = samples[-1].batches > samples[0].batches
+    # Without pyplot, whose figures and windows belong to the whole process.
+    figure = Figure(figsize=(10, 3.2 * (1 + len(gpus) + has_batches)), layout="constrained")
     FigureCanvasAgg(figure)
-    panels = list(figure.subplots(1 + len(gpus) + fed, 1, sharex=True, squeeze=False)[:, 0])
+    panels = list(figure.subplots(1 + len(gpus) + has_batches, 1, sharex=True, squeeze=False)[:, 0])
     begin = samples[0].time
     _host(panels[0], samples, begin)
     for panel, index in zip(panels[1:], gpus, strict=False):
         _gpu(panel, samples, index, begin)
-    if fed:
+    if has_batches:
         _loader(panels[-1], samples, begin)
     for panel in panels:
         _events(panel, samples, warnings, begin)
     panels[0].set_title(title or "memory")
     panels[-1].set_xlabel("seconds")
-    place = Path(path) if Path(path).suffix else Path(f"{path}.png")
-    figure.savefig(place, format="png", dpi=110)
-    return place
+    target = Path(path) if Path(path).suffix else Path(f"{path}.png")
+    figure.savefig(target, format="png", dpi=110)
+    return target
 
 
 def _host(panel: Any, samples: Sequence[Sample], begin: float) -> None:

@@ -1,7 +1,7 @@
-"""Memory of a process and of all that it started, as `/proc` tells it.
+"""Memory of a process and its descendants, as `/proc` reports it.
 
-Functions that parse take text. Functions that read give None, or leave out, what is gone, forbidden or unknown to this
-kernel: processes come and go while they are looked at.
+Functions that parse take text. Functions that read return None, or leave an entry out, where a file is gone, forbidden
+or unknown to this kernel: processes may begin and end at any time.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class ResidentPages:
 
     Attributes:
         rss: all of them; what is shared with other processes counts in each.
-        private: those that no file backs and no other program maps; what a child has not written since it was forked
-            counts in both.
+        private: pages that no file backs and no other program maps; pages that a forked child has not written count in
+            parent and child.
     """
 
     rss: int
@@ -34,12 +34,12 @@ class ResidentPages:
 
 @dataclass(frozen=True)
 class Proportional:
-    """Pages in memory, those that several processes share divided among them, in bytes.
+    """Resident pages in bytes; pages that several processes share are divided among them.
 
     Attributes:
         pss: all of them.
-        held: those that no file backs, shared memory included; None where the kernel does not tell them apart.
-        shared: of `held`, shared memory that they have touched.
+        held: pages that no file backs, with shared memory; None where the kernel does not report them.
+        shared: the part of `held` that is shared memory which they have touched.
     """
 
     pss: int
@@ -47,12 +47,12 @@ class Proportional:
     shared: int = 0
 
     def __add__(self, other: Proportional) -> Proportional:
-        both = None if self.held is None or other.held is None else self.held + other.held
-        return Proportional(self.pss + other.pss, both, self.shared + other.shared)
+        held = None if self.held is None or other.held is None else self.held + other.held
+        return Proportional(self.pss + other.pss, held, self.shared + other.shared)
 
 
 def parse_statm(text: str) -> ResidentPages:
-    """Return what a `/proc/PID/statm` says; of a process that has just ended, nothing."""
+    """Return the pages that a `/proc/PID/statm` reports; zeros for a process that has just ended."""
     numbers = [int(word) * _PAGE for word in text.split()[:3]]
     if len(numbers) < 3:
         return ResidentPages(0, 0)
@@ -61,7 +61,7 @@ def parse_statm(text: str) -> ResidentPages:
 
 
 def parse_smaps_rollup(text: str) -> Proportional:
-    """Return what a `/proc/PID/smaps_rollup` says; of a process that has just ended, nothing."""
+    """Return the pages that a `/proc/PID/smaps_rollup` reports; zeros for a process that has just ended."""
     sizes = parse_meminfo(text)
     shared = sizes.get("Pss_Shmem", 0)
     held = sizes["Pss_Anon"] + shared if "Pss_Anon" in sizes else None
@@ -81,19 +81,19 @@ def family(pid: int, proc: Path = PROC) -> list[int]:
 
 
 def resident(pids: Iterable[int], proc: Path = PROC) -> dict[int, ResidentPages]:
-    """Return what each process that can be read has in memory."""
+    """Return the resident pages of each process that can be read."""
     texts = {pid: _read(proc / str(pid) / "statm") for pid in pids}
     return {pid: parse_statm(text) for pid, text in texts.items() if text}
 
 
 def proportional(pids: Iterable[int], proc: Path = PROC) -> Proportional | None:
-    """Return what the processes have in memory together; None if none of them may be looked at.
+    """Return the memory of the processes together; None if none of them can be read.
 
-    The kernel walks through all their pages for it: some 20 ms for each GB on small pages.
+    The kernel walks through all their pages: some 20 ms for each GB on small pages.
     """
     texts = (_read(proc / str(pid) / "smaps_rollup") for pid in pids)
-    each = [parse_smaps_rollup(text) for text in texts if text]
-    return sum(each[1:], each[0]) if each else None
+    parsed = [parse_smaps_rollup(text) for text in texts if text]
+    return sum(parsed[1:], parsed[0]) if parsed else None
 
 
 def command_of(pid: int, proc: Path = PROC) -> str:

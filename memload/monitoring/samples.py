@@ -20,10 +20,10 @@ from memload.monitoring.processes import Proportional, ResidentPages, family, pr
 from memload.monitoring.shared_segments import SharedMemory, shared_memory
 from memload.stats import LoaderStats
 
-# Shares of one core that the costly looks may take, together less than half of what a monitor may.
+# The shares of one core that expensive figures may take; together less than half of the monitor's 0.5 %.
 _PSS_SHARE, _FAMILY_SHARE, _NVML_SHARE, _SHARED_SHARE = 0.001, 0.0005, 0.0005, 0.001
-# At first shared memory is looked at more often, since batches that a short run keeps may lie there: until so many
-# seconds of processor time went into it.
+# Shared memory is measured more often at first, until that has taken so many seconds of processor time: batches that a
+# short run keeps may lie there.
 _SHARED_CREDIT = Credit(share=0.02, seconds=2.0)
 
 
@@ -112,23 +112,23 @@ class Sample:
 
     def as_json(self) -> dict[str, Any]:
         """Return the sample as plain data, without figures that are zero or unknown."""
-        plain = {name: getattr(self, name) for name in _NAMES}
-        told = {name: value for name, value in plain.items() if value}
+        values = {name: getattr(self, name) for name in _NAMES}
+        data = {name: value for name, value in values.items() if value}
         if self.gpus:
-            told["gpus"] = [{k: v for k, v in dataclasses.asdict(gpu).items() if v is not None} for gpu in self.gpus]
-        return told
+            data["gpus"] = [{k: v for k, v in dataclasses.asdict(gpu).items() if v is not None} for gpu in self.gpus]
+        return data
 
     @classmethod
-    def from_json(cls, told: Mapping[str, Any]) -> Sample:
-        """Return the sample from which `as_json` made `told`; names that this version does not know are ignored.
+    def from_json(cls, data: Mapping[str, Any]) -> Sample:
+        """Return the sample from which `as_json` made `data`; names that this version does not know are ignored.
 
         Raises:
-            TypeError, ValueError: `told` is not such data.
+            TypeError, ValueError: `data` is not such data.
         """
-        known = {name: told[name] for name in _NAMES if name in told}
+        known = {name: data[name] for name in _NAMES if name in data}
         if not all(isinstance(value, int | float) for value in known.values()):
             raise ValueError("a figure of a sample is a number")
-        return cls(**known, gpus=tuple(GpuSample(**gpu) for gpu in told.get("gpus", ())))
+        return cls(**known, gpus=tuple(GpuSample(**gpu) for gpu in data.get("gpus", ())))
 
 
 _NAMES = [field.name for field in dataclasses.fields(Sample) if field.name != "gpus"]
@@ -136,11 +136,11 @@ _NAMES = [field.name for field in dataclasses.fields(Sample) if field.name != "g
 
 @dataclass(frozen=True)
 class LoopPosition:
-    """Where a loop is, and what its own thread saw there; None: it has not been there yet.
+    """The position of a loop, and what its own thread measured there; None: not measured yet.
 
     Attributes:
-        epoch, step, at_batch, at_epoch, fresh_at_batch: as of a `Sample`.
-        gpus: what it saw of GPUs when it last asked for a batch.
+        epoch, step, at_batch, at_epoch, fresh_at_batch: as in a `Sample`.
+        gpus: what it measured of GPUs when it last asked for a batch.
     """
 
     epoch: int = 0
@@ -154,26 +154,26 @@ class LoopPosition:
 class Sampler:
     """Takes samples of a process and all its descendants.
 
-    What costs most is taken as often as its cost allows: PSS takes at most 0.1 % of one core, the search for new
+    Expensive figures are taken as often as their cost allows: PSS takes at most 0.1 % of one core, the search for new
     children and the driver's view of GPUs 0.05 % each.
 
     Args:
-        pid: default: this process, whose GPUs and loaders are then looked at from inside.
-        folder: whose file system's free bytes are told; None: nobody's.
-        root: of the file system that the system's figures are read from.
+        pid: the process; default: this one, whose GPUs and loaders are then measured from inside.
+        folder: a folder of the file system whose free bytes are sampled; None: no file system.
+        root: the root of the file system with `/proc` and `/sys`.
     """
 
     def __init__(self, pid: int | None = None, folder: Path | None = None, root: Path = Path("/")) -> None:
         self._inside = pid is None
         self.pid = os.getpid() if pid is None else pid
         self._folder, self._root, self._proc = folder, root, root / "proc"
-        self._family = Paced(self._related, _FAMILY_SHARE)
-        self._group = Paced(self._tightest, _FAMILY_SHARE)
-        self._shared = Paced(self._shares, _SHARED_SHARE, credit=_SHARED_CREDIT)
-        self._received = 0  # bytes of shared memory that the process has mapped, at the last look
-        self._look = Paced(self._looked, _PSS_SHARE)
+        self._family = Paced(self._find_family, _FAMILY_SHARE)
+        self._group = Paced(self._find_group, _FAMILY_SHARE)
+        self._shared = Paced(self._measure_shared, _SHARED_SHARE, credit=_SHARED_CREDIT)
+        self._received = 0  # bytes of shared memory that the process had mapped at the last sample
+        self._look = Paced(self._measure_pss, _PSS_SHARE)
         self._nvml = Nvml.open()
-        self._by_driver = Paced(self._counted, _NVML_SHARE)
+        self._by_driver = Paced(self._count_by_driver, _NVML_SHARE)
         self._own = OwnMemory()
         self.caches = self._own.caches
         before = {loader: _stats(loader) for loader in attendants.known_passes()} if self._inside else {}
@@ -181,40 +181,40 @@ class Sampler:
             self.caches.know(loader)
         self._before = weakref.WeakKeyDictionary(before)
 
-    def take(self, place: LoopPosition | None = None, closely: bool = False) -> Sample:
-        """Return what is seen now.
+    def take(self, position: LoopPosition | None = None, at_once: bool = False) -> Sample:
+        """Return a sample of the memory in use now.
 
         Args:
-            place: where the loop is, and what it saw.
-            closely: whether to take what costs most, whenever it was last taken.
+            position: the position of the loop, and what it measured there.
+            at_once: whether expensive figures are taken now, whenever they were last taken.
 
         Raises:
             ProcessLookupError: the process has ended.
         """
-        pids = self._family.get(closely)
-        here = resident(pids, self._proc)
-        if self.pid not in here:
+        pids = self._family.get(at_once)
+        pages = resident(pids, self._proc)
+        if self.pid not in pages:
             raise ProcessLookupError(f"there is no process {self.pid} (any more)")
-        look, shared = self._look.get(closely), self._shared.get(closely)
+        look, shared = self._look.get(at_once), self._shared.get(at_once)
         self._received = shared.received
         stats = self._loaders() if self._inside else LoaderStats()
-        place = place or LoopPosition()
+        position = position or LoopPosition()
         return Sample(
             time=time.time(),
-            epoch=place.epoch,
-            step=place.step,
-            processes=len(here),
-            rss=sum(one.rss for one in here.values()),
+            epoch=position.epoch,
+            step=position.step,
+            processes=len(pages),
+            rss=sum(own.rss for own in pages.values()),
             pss=look.whole.pss if look.whole else None,
             pss_age=round(max(0.0, time.monotonic() - look.time), 3) if look.whole else 0.0,
-            held=look.held_now(here, shared.nbytes),
+            held=look.held_now(pages, shared.nbytes),
             shared=shared.nbytes,
             received=shared.received,
             own=self._own.nbytes if self._inside else 0,
             cached=self.caches.nbytes,
-            at_batch=place.at_batch,
-            at_epoch=place.at_epoch,
-            fresh_at_batch=place.fresh_at_batch,
+            at_batch=position.at_batch,
+            at_epoch=position.at_epoch,
+            fresh_at_batch=position.fresh_at_batch,
             **self._system(),
             disk_free=_disk_free(self._folder),
             batches=stats.batches,
@@ -223,18 +223,18 @@ class Sampler:
             fresh_batches=stats.fresh_batches,
             wait_seconds=round(stats.consumer_wait_seconds, 4),
             wall_seconds=round(stats.wall_seconds, 4),
-            gpus=tuple(self._gpus(pids, place.gpus)),
+            gpus=tuple(self._gpus(pids, position.gpus)),
         )
 
     def private(self) -> int:
-        """Return what the process itself, without its children, holds now beside `own`; some ten microseconds.
+        """Return the bytes that the process holds now, without its children and `own`; takes some ten microseconds.
 
-        Shared memory is what it had mapped at the last look.
+        Shared memory counts as it was mapped at the last sample.
         """
         return max(0, resident([self.pid], self._proc)[self.pid].private - self._own.nbytes) + self._received
 
     def fresh(self) -> int:
-        """Return how many batches found no free slot since the first look."""
+        """Return how many batches found no free slot since the sampler was made."""
         return self._loaders().fresh_batches
 
     def _gpus(self, pids: Sequence[int], ticks: Mapping[int, GpuTick] | None) -> list[GpuSample]:
@@ -242,27 +242,27 @@ class Sampler:
             return own_samples(ticks, self._by_driver.get())
         return self._nvml.samples(pids) if self._nvml else []
 
-    def _related(self) -> list[int]:
+    def _find_family(self) -> list[int]:
         return family(self.pid, self._proc)
 
-    def _counted(self) -> dict[int, Split]:
+    def _count_by_driver(self) -> dict[int, Split]:
         return counted_by_driver(self._nvml, self._family.get())
 
-    def _looked(self) -> Look:
+    def _measure_pss(self) -> Look:
         pids = self._family.get()
         shared = self._shared.get(at_once=True).nbytes
         return Look(proportional(pids, self._proc), resident(pids, self._proc), time.monotonic(), shared)
 
-    def _shares(self) -> SharedMemory:
+    def _measure_shared(self) -> SharedMemory:
         return shared_memory(self._family.get(), self._proc)
 
-    def _tightest(self) -> MemoryGroup | None:
+    def _find_group(self) -> MemoryGroup | None:
         total = parse_meminfo((self._proc / "meminfo").read_text()).get("MemTotal", 0)
         return tightest(memory_groups(self._root, str(self.pid)), total)
 
     def _system(self) -> dict[str, Any]:
         host = parse_meminfo((self._proc / "meminfo").read_text())
-        told = {
+        figures = {
             "total": host.get("MemTotal", 0),
             "available": host.get("MemAvailable", 0),
             "page_cache": host.get("Active(file)", 0) + host.get("Inactive(file)", 0),
@@ -270,20 +270,29 @@ class Sampler:
         group = self._group.get()
         found = group.read() if group else None
         if found is None:
-            return told
-        if found.limit is None or found.limit >= told["total"]:
-            return {**told, "group_used": found.used}
-        return {**told, "group_used": found.used, "group_limit": found.limit, "page_cache": found.cache}
+            return figures
+        if found.limit is None or found.limit >= figures["total"]:
+            return {**figures, "group_used": found.used}
+        return {**figures, "group_used": found.used, "group_limit": found.limit, "page_cache": found.cache}
 
     def _loaders(self) -> LoaderStats:
-        """Return the counters of all loaders since the first look."""
-        each = (_since(self._before.get(loader, LoaderStats()), _stats(loader)) for loader in attendants.known_passes())
-        return sum(each, LoaderStats())
+        """Return the counters of all loaders since the sampler was made."""
+        counters = (
+            _since(self._before.get(loader, LoaderStats()), _stats(loader)) for loader in attendants.known_passes()
+        )
+        return sum(counters, LoaderStats())
 
 
 @dataclass(frozen=True)
 class Look:
-    """A close look at processes: what they have in memory together, each for itself, when, and their shared memory."""
+    """The proportional memory of processes, at the time at which it was taken.
+
+    Attributes:
+        whole: of all processes together; None: not permitted.
+        each: the resident pages of each process.
+        time: by `time.monotonic`.
+        shared: bytes of their shared memory.
+    """
 
     whole: Proportional | None
     each: Mapping[int, ResidentPages]
@@ -291,29 +300,29 @@ class Look:
     shared: int = 0
 
     def held_now(self, now: Mapping[int, ResidentPages], shared: int = 0) -> int:
-        """Return what processes hold that no file backs: what it was at this look, and what has changed in each since.
+        """Return the bytes that processes hold now and no file backs: those of this look, plus the changes since.
 
-        It is at least `shared`. Without a close look it is the sum of what each holds, which counts twice what forked
-        children share.
+        The result is at least `shared`. Where `whole` is not known, it is the sum over the processes, which counts
+        pages that forked children share more than once.
 
         Args:
-            now: what each has now.
-            shared: bytes of shared memory that they have now, touched or not.
+            now: the resident pages of each process now.
+            shared: bytes of their shared memory now, touched or not.
         """
         if self.whole is None or self.whole.held is None:
-            return sum(one.private for one in now.values()) + shared
-        since = sum(one.private - self.each[pid].private for pid, one in now.items() if pid in self.each)
+            return sum(pages.private for pages in now.values()) + shared
+        since = sum(pages.private - self.each[pid].private for pid, pages in now.items() if pid in self.each)
         private = max(0, self.whole.held - self.whole.shared + since)
         of_ranks = max(0, self.whole.shared - self.shared)  # rows that ranks share, which `shared` leaves out
         return private + of_ranks + shared
 
 
 def tightest(groups: Iterable[MemoryGroup], total: int) -> MemoryGroup | None:
-    """Return the control group whose limit leaves least; if no limit is below `total`, the first that counts."""
+    """Return the control group whose limit leaves the least memory; without a limit below `total`, the first."""
     read = [(group, found) for group in groups if (found := group.read()) is not None]
     limited = [(found.left or 0, group) for group, found in read if found.limit is not None and found.limit < total]
     if limited:
-        return min(limited, key=lambda one: one[0])[1]
+        return min(limited, key=lambda pair: pair[0])[1]
     return read[0][0] if read else None
 
 
@@ -325,12 +334,12 @@ def _since(before: LoaderStats, now: LoaderStats) -> LoaderStats:
 
 
 def _stats(loader: Any) -> LoaderStats:
-    """Return the counters of a loader, which may begin and end passes meanwhile."""
+    """Return the counters of a loader; its passes may begin and end meanwhile."""
     for _ in range(3):
         try:
             stats: LoaderStats = loader.stats()
             return stats
-        except RuntimeError:  # its set of passes changed while it was walked through
+        except RuntimeError:  # a pass began or ended during the iteration
             continue
     return LoaderStats()
 

@@ -1,7 +1,7 @@
-"""Shared memory of processes: files without a disk behind them, which are mapped, or only open and on their way.
+"""Shared memory of processes: files in memory that are mapped, or only open while they are sent.
 
-torch's worker processes hand batches over in such files, which lose their name at once. A batch that waits to be
-received is mapped by nobody: its descriptor lies in a process, or its file in /dev/shm.
+torch's worker processes send batches in such files, and unlink them at once. No process maps a batch that waits to be
+received: a process holds its descriptor, or its file is in /dev/shm.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-PROC, FOLDER = Path("/proc"), Path("/dev/shm")
-_OURS = "/memfd:memload"  # rows that ranks share, of which PSS counts each process's part
-_BLOCK = 512  # of st_blocks
+from memload.monitoring.processes import PROC
+
+FOLDER = Path("/dev/shm")
+_OURS = "/memfd:memload"  # rows that ranks share; PSS counts each process's part of them
+_BLOCK = 512  # bytes, the unit of st_blocks
 
 Segment = tuple[str, int]
 """Device and inode of a file."""
@@ -24,8 +26,8 @@ class SharedMemory:
     """Shared memory of processes, each segment once, in bytes.
 
     Attributes:
-        nbytes: that they have open, mapped or on their way.
-        received: of it, what the first of them has mapped: batches on their way are not in it.
+        nbytes: bytes that they have open or mapped, including batches that are being sent.
+        received: the bytes of these that the first process has mapped.
     """
 
     nbytes: int = 0
@@ -35,12 +37,12 @@ class SharedMemory:
 def shared_memory(pids: Iterable[int], proc: Path = PROC, folder: Path = FOLDER) -> SharedMemory:
     """Return the shared memory of these processes.
 
-    Pages count that exist, whoever touched them. What may not be looked at, or is gone meanwhile, is left out.
+    All allocated pages count, whichever process touched them. Files that cannot be read, or are gone, are left out.
 
     Args:
-        pids: of the processes.
+        pids: the numbers of the processes.
         proc: the folder of processes.
-        folder: of shared memory with names.
+        folder: the folder of named shared memory.
     """
     pids = list(pids)
     found: dict[Segment, int] = {}
@@ -73,7 +75,7 @@ def _mapped(process: Path, folder: Path) -> Iterator[tuple[Segment, int]]:
         lines = (process / "maps").read_bytes().splitlines()
     except OSError:
         return
-    ours = [line for line in lines if b"/memfd:" in line or os.fsencode(folder) in line]  # of hundreds of others
+    ours = [line for line in lines if b"/memfd:" in line or os.fsencode(folder) in line]  # of hundreds of lines
     for line in ours:
         parts = os.fsdecode(line).split(None, 5)
         if len(parts) == 6 and _is_shared(parts[5], folder):
@@ -81,7 +83,7 @@ def _mapped(process: Path, folder: Path) -> Iterator[tuple[Segment, int]]:
 
 
 def _of_mapping(process: Path, span: str, device: str, inode: str, name: str) -> tuple[Segment, int]:
-    """Return a segment that is mapped; where its file cannot be asked, as large as its mapping."""
+    """Return a mapped segment and its bytes: those of its file, or of the mapping if the file cannot be read."""
     for place in (process / "map_files" / span, Path(name)):
         try:
             segment, nbytes = _size(place.stat())
@@ -94,7 +96,7 @@ def _of_mapping(process: Path, span: str, device: str, inode: str, name: str) ->
 
 
 def _named(pids: Iterable[int], folder: Path) -> Iterator[tuple[Segment, int]]:
-    """Files that torch's strategy "file_system" makes, whose names begin with the process that made them."""
+    """Yield the files of torch's strategy "file_system", whose names contain the process that made them."""
     prefixes = tuple(f"torch_{pid}_" for pid in pids)
     try:
         entries = list(os.scandir(folder))

@@ -96,11 +96,11 @@ class Tally:
             )
 
     def summary(self, findings: Sequence[Finding], cpu_seconds: float) -> MonitorSummary:
-        """Return what it amounts to.
+        """Return the summary.
 
         Args:
-            findings: what was warned of.
-            cpu_seconds: what all that looking took.
+            findings: the findings of which the monitor warned.
+            cpu_seconds: processor time of the monitor's thread.
         """
         last = self._last
         seconds = max(1e-3, last.time - self._first.time)
@@ -120,5 +120,5 @@ class Tally:
         )
 
 
-def _most(one: int | None, other: int | None) -> int | None:
-    return max((value for value in (one, other) if value is not None), default=None)
+def _most(first: int | None, second: int | None) -> int | None:
+    return max((value for value in (first, second) if value is not None), default=None)

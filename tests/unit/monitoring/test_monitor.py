@@ -245,7 +245,7 @@ def test_what_on_warn_raises_is_warned_of_and_looking_goes_on():
     _, said = watched(some_looks, warn_at="1MB", on_warn=on_warn)
     assert [finding.cause for finding in called] == ["limit"]
     assert len(said) == 2
-    assert "on_warn failed, and may fail again unsaid: OSError: no route" in said[0]
+    assert "on_warn failed; further failures are not reported: OSError: no route" in said[0]
 
 
 @pytest.mark.parametrize("asks", [True, False], ids=["at the next batch", "at the end of the block"])
@@ -339,7 +339,7 @@ def test_a_cache_that_fills_is_not_taken_for_a_leak(tmp_path):
         iterator, begun = iter(loader), []
         for _ in range(12):
             next(iterator)
-            begun.append((monitor._watching._sampler.private(), monitor._watching._sampler.caches.nbytes))
+            begun.append((monitor._run._sampler.private(), monitor._run._sampler.caches.nbytes))
     assert begun[-1][1] - begun[3][1] >= 16 << 20
     assert abs(begun[-1][0] - begun[3][0]) < 8 << 20
 
@@ -654,7 +654,7 @@ def test_a_monitor_left_running_ends_with_the_interpreter_and_still_sums_up(ende
 
 def test_a_line_that_the_disk_cut_is_left_to_itself_and_the_log_goes_on_once_there_is_room(ended):
     assert ended["cut"].out == ["0 True True True"], ended["cut"].err
-    assert ended["cut"].err.count("cut.jsonl failed, and may fail again unsaid: OSError: [Errno 27]") == 1
+    assert ended["cut"].err.count("cut.jsonl failed; further failures are not reported: OSError: [Errno 27]") == 1
 
 
 def test_an_error_in_the_block_comes_out_as_it_is(ended):
