@@ -1,7 +1,7 @@
-"""The entries of a cache: sets of shards in one directory, each named after a function and its key.
+"""The entries of a cache: sets of shards in one directory, each with the name of a function and its key.
 
 root/crop-1f0c39d2a4b85e67/           a complete set, with its origin.json
-root/.crop-1f0c39d2a4b85e67.memload/  one that is being computed, or was interrupted
+root/.crop-1f0c39d2a4b85e67.memload/  a set that is being computed, or was interrupted
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ class Entry:
     """One entry of a cache.
 
     Attributes:
-        name: of its directory.
-        path: of the set, whether it is complete or not.
-        function: what computed it; empty where it is not complete.
-        rows: that it has; 0 where it is not complete.
-        nbytes: of its files.
-        made: when it was completed, or last written to, in seconds since 1970.
-        complete: whether it can be opened.
+        name: the name of its directory.
+        path: the path of the set, complete or not.
+        function: the name of the function; empty if the set is not complete.
+        rows: the number of rows; 0 if the set is not complete.
+        nbytes: the bytes of its files.
+        made: the time of completion or of the last write, in seconds since 1970.
+        complete: whether the set can be opened.
     """
 
     name: str
@@ -45,10 +45,10 @@ class Entry:
 
 
 def root_of(where: str | Path) -> Path:
-    """Return the directory of a cache, which is made if it is not there.
+    """Return the directory of a cache, and make it if necessary.
 
     Raises:
-        FileExistsError: there is a file of that name, or a set of shards.
+        FileExistsError: the path is a file or a set of shards.
     """
     root = Path(where).absolute()
     if (root / INDEX_NAME).exists():
@@ -58,7 +58,7 @@ def root_of(where: str | Path) -> Path:
 
 
 def entry_path(root: Path, function: str, key: str) -> Path:
-    """Return where the results of a function lie."""
+    """Return the path of the results of a function."""
     word = re.sub(r"\W+", "", function.rpartition(".")[2], flags=re.ASCII)[:40] or "function"
     return root / f"{word}-{key[:_KEY_DIGITS]}"
 
@@ -67,7 +67,7 @@ def entries(root: str | Path) -> list[Entry]:
     """Return the entries of a cache, the latest first.
 
     Raises:
-        FileNotFoundError, NotADirectoryError: there is no such directory.
+        FileNotFoundError, NotADirectoryError: the directory does not exist.
     """
     found = [entry for path in Path(root).absolute().iterdir() if (entry := _entry_at(path)) is not None]
     return sorted(found, key=lambda entry: (-entry.made, entry.name))
@@ -83,7 +83,7 @@ def _entry_at(path: Path) -> Entry | None:
         return Entry(match[2], path.parent / match[2], "", 0, nbytes, made, complete=False)
     origin = Origin.of(path)
     if origin is None:
-        return None  # somebody else's
+        return None  # not an entry of a cache
     try:
         rows = read_index(path).rows
     except FormatError:
@@ -93,21 +93,21 @@ def _entry_at(path: Path) -> Entry | None:
 
 def _files(path: Path) -> Iterator[tuple[int, float]]:
     for file in path.rglob("*"):
-        with contextlib.suppress(FileNotFoundError):  # a writer goes on meanwhile
+        with contextlib.suppress(FileNotFoundError):  # a writer may remove files meanwhile
             found = file.stat()
             if file.is_file():
                 yield found.st_size, found.st_mtime
 
 
 def remove(entry: Entry) -> None:
-    """Remove an entry, complete or not. Who has it open reads on.
+    """Remove an entry, complete or not. A process that has it open can still read it.
 
     Raises:
-        WriterBusyError: it is being computed.
+        WriterBusyError: a process is computing the entry.
     """
-    staging = Staging(entry.path, append=False)  # whoever holds it writes there, alone
+    staging = Staging(entry.path, append=False)  # locks the entry against writers
     try:
         if entry.complete:
-            entry.path.rename(staging.directory / "removed")  # at once: what is half removed must not open
+            entry.path.rename(staging.directory / "removed")  # one step, because a half removed set must not open
     finally:
         staging.discard()

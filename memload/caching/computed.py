@@ -1,7 +1,7 @@
-"""Computed rows: kept in RAM, or written as shards with a note of their origin.
+"""Keep computed rows in RAM, or write them as shards with a note of their origin.
 
-path/index.json, shard-*.safetensors     as any set of shards
-path/origin.json                         the key of the computation, and what people call it
+path/index.json, shard-*.safetensors     as in any set of shards
+path/origin.json                         the key of the computation, and the name of the function
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from memload.writing.unfinished import read_unfinished
 from memload.writing.writer import ShardWriter
 
 ORIGIN_NAME = "origin.json"
-_SHARDS = 32  # what is computed may have been dear: whoever is interrupted loses no more than such a part of it
+_SHARDS = 32  # at most such a share of the computation is lost if it is interrupted
 _SHARD_BYTES = range(1, 512_000_001)
 _FORMAT = 1
-_LOOK_BYTES = 64 << 20  # that are kept between two looks at what is free
+_CHECK_BYTES = 64 << 20  # bytes of rows between two checks of the free space
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a set of shards comes from.
+    """The origin of a set of shards.
 
     Attributes:
-        key: of the computation; see `memload.caching.derivation`.
-        function: what people call it.
-        layout: of the rows, as a dataset has it; or "graphs".
-        ragged: of fields whose rows differ in length, the form of batches, the axis and what pads rows, where the rows
-            that the function was given told them.
+        key: the key of the computation; see `memload.caching.derivation`.
+        function: the name of the function.
+        layout: the layout of the rows, as in a dataset; or "graphs".
+        ragged: for each ragged field the form of batches, the axis and the pad value, if the samples that the function
+            received have them.
     """
 
     key: str
@@ -52,7 +52,7 @@ class Origin:
 
     @classmethod
     def of(cls, path: Path) -> Origin | None:
-        """Return the origin of the complete set at a path; None if there is no such set, or it does not say."""
+        """Return the origin of the complete set at a path; None if there is no such set, or it has no origin."""
         try:
             found = json.loads((path / ORIGIN_NAME).read_bytes())
             if found.pop("memload_origin") != _FORMAT or not (path / INDEX_NAME).exists():
@@ -63,7 +63,7 @@ class Origin:
             return None
 
     def dump(self) -> bytes:
-        """Return the file's content."""
+        """Return the content of the file."""
         stated = {"key": self.key, "function": self.function, "layout": self.layout}
         ragged = {"ragged": dict(self.ragged)} if self.ragged else {}
         return json.dumps({"memload_origin": _FORMAT, **stated, **ragged}, indent=1).encode()
@@ -71,60 +71,60 @@ class Origin:
 
 @contextlib.contextmanager
 def shard_writer(path: Path, origin: Origin, rows: int, like: Batch, progress: bool | None) -> Iterator[ShardWriter]:
-    """Return the writer of a set that appears when the block ends; what is interrupted is taken up by the next one.
+    """Return the writer of a set that appears when the block ends; an interrupted set is continued.
 
     Args:
-        path: of the set.
-        origin: what is computed.
-        rows: that there will be.
-        like: some of them, of about the size of all.
-        progress: whether to show a bar while what is there is verified.
+        path: the path of the set.
+        origin: the origin of the rows.
+        rows: the number of rows of the complete set.
+        like: some rows of about the average size.
+        progress: whether to show a bar while existing shards are verified.
 
     Raises:
         FileExistsError, WriterBusyError, DiskSpaceError: as `memload.ShardWriter` does.
     """
     plan = {"computed": origin.key}
-    began = read_unfinished(unfinished_of(path))  # whoever goes on keeps to the size of shards: samples may differ
-    if began is not None and began.plan.get("computed") == origin.key:
-        shard_bytes = int(began.plan["shard_bytes"])
+    unfinished = read_unfinished(unfinished_of(path))
+    if unfinished is not None and unfinished.plan.get("computed") == origin.key:
+        shard_bytes = int(unfinished.plan["shard_bytes"])  # a new estimate could differ with the sampled rows
     else:
         shard_bytes = min(max(_SHARD_BYTES[0], -(-rows // _SHARDS) * row_bytes_of(like)), _SHARD_BYTES[-1])
     items = rows * items_nbytes(like) // max(1, rows_in(like))
-    how = {"shard_bytes": shard_bytes, "rows": rows, "nbytes": items, "resume": plan, "progress": progress}
-    with ShardWriter(path, **how) as writer:  # type: ignore[arg-type]
+    options = {"shard_bytes": shard_bytes, "rows": rows, "nbytes": items, "resume": plan, "progress": progress}
+    with ShardWriter(path, **options) as writer:  # type: ignore[arg-type]
         yield writer
         write_durably(being_written(path) / ORIGIN_NAME, origin.dump())
 
 
 def row_bytes_of(batch: Batch) -> int:
-    """Return the bytes of one of these rows, on average."""
+    """Return the average bytes of a row of these."""
     return -(-sum(map(nbytes_of, batch.values())) // max(1, rows_in(batch)))
 
 
 def rows_in(batch: Batch) -> int:
-    """Return how many rows these are."""
+    """Return the number of rows."""
     return row_count(next(iter(batch.values())))
 
 
 class OnDisk:
-    """Takes rows into a set of shards. Rows that begin to differ in length have those before written again.
+    """Writes rows to a set of shards. If a field begins to differ in length, its earlier rows are written again.
 
     Args:
-        path: of the set.
-        writer: of the set, which may have rows from an interrupted run.
-        rows: that there will be.
+        path: the path of the set.
+        writer: the writer of the set, which may have rows of an interrupted run.
+        rows: the number of rows of the complete set.
     """
 
     def __init__(self, path: Path, writer: ShardWriter, rows: int) -> None:
         self._path, self._writer, self._rows, self._filled = path, writer, rows, writer.rows_there
-        self._forms = Forms({name: Form.stored(one) for name, one in writer.fields.items()})
-        self._unseen = 0  # bytes since the last look at what is free
+        self._forms = Forms({name: Form.stored(field) for name, field in writer.fields.items()})
+        self._unchecked = 0  # bytes since the last check of the free space
 
     def extend(self, batch: Batch) -> None:
-        """Write the rows that follow.
+        """Write the next rows.
 
         Raises:
-            DiskSpaceError: there is not 1.2 times the space for all that will follow; what is complete is kept.
+            DiskSpaceError: less than 1.2 times the space of the remaining rows is free; complete shards are kept.
             ValueError: as `Forms.take`.
         """
         differ = self._forms.take(batch, self._filled)
@@ -132,30 +132,30 @@ class OnDisk:
             self._writer.let_differ(differ)
         self._filled += rows_in(batch)
         self._writer.extend(**self._forms.arranged(batch))
-        self._unseen += rows_in(batch) * row_bytes_of(batch)
-        if self._unseen >= _LOOK_BYTES:
-            self._unseen = 0
+        self._unchecked += rows_in(batch) * row_bytes_of(batch)
+        if self._unchecked >= _CHECK_BYTES:
+            self._unchecked = 0
             check_space(self._path, (self._rows - self._filled) * row_bytes_of(batch))
 
     def let_differ(self, names: Iterable[str]) -> None:
-        """Store these fields as ones that differ in length, whether the rows did or not.
+        """Store these fields as ragged, whether their rows differ in length or not.
 
         Raises:
-            DiskSpaceError: there is no room to write rows again; what is complete is kept.
+            DiskSpaceError: there is no space to write the rows again; complete shards are kept.
         """
         if differ := self._forms.let_differ(names):
             self._writer.let_differ(differ)
 
 
 class InMemory:
-    """Takes rows into RAM that is allocated when the first of them come.
+    """Copies rows into RAM, which is allocated with the first of them.
 
     Args:
-        rows: that will come.
+        rows: the number of all rows.
         like: some of them, if they are known.
 
     Raises:
-        MemoryError: there is not 1.2 times the memory for all of them.
+        MemoryError: less than 1.2 times the memory of all rows is free.
     """
 
     def __init__(self, rows: int, like: Batch | None = None) -> None:
@@ -164,13 +164,13 @@ class InMemory:
         self._held: dict[str, HeldRows] = {}
         self._forms = Forms()
         self._rows, self._filled = rows, 0
-        self._unseen = 0  # bytes since the last look at what is free
+        self._unchecked = 0  # bytes since the last check of the free memory
 
     def extend(self, batch: Batch) -> None:
-        """Take the rows that follow.
+        """Copy the next rows.
 
         Raises:
-            MemoryError: there is not 1.2 times the memory for all of them; others may take of it meanwhile.
+            MemoryError: less than 1.2 times the memory of the remaining rows is free.
             ValueError: as `Forms.take`.
         """
         differ = self._forms.take(batch, self._filled)
@@ -178,14 +178,14 @@ class InMemory:
             _check_memory(self._rows * row_bytes_of(batch))
         self._differing(differ)
         end = self._filled + rows_in(batch)
-        self._look(rows_in(batch) * row_bytes_of(batch), end)
+        self._check_rest(rows_in(batch) * row_bytes_of(batch), end)
         for name, values in self._forms.arranged(batch).items():
             held = self._held.setdefault(name, held_rows(self._rows, values))
             held.put(self._filled, values)
         self._filled = end
 
     def let_differ(self, names: Iterable[str]) -> None:
-        """Keep these fields as ones that differ in length, whether the rows did or not."""
+        """Keep these fields as ragged, whether their rows differ in length or not."""
         self._differing(self._forms.let_differ(names))
 
     def _differing(self, axes: Mapping[str, int]) -> None:
@@ -198,10 +198,10 @@ class InMemory:
         """Return all rows by field: tensors (rows, *shape), `memload.Ragged`, or lists of texts."""
         return {name: held.finish() for name, held in self._held.items()}
 
-    def _look(self, nbytes: int, end: int) -> None:
-        self._unseen += nbytes
-        if self._unseen >= _LOOK_BYTES:
-            self._unseen = 0
+    def _check_rest(self, nbytes: int, end: int) -> None:
+        self._unchecked += nbytes
+        if self._unchecked >= _CHECK_BYTES:
+            self._unchecked = 0
             _check_memory((self._rows - end) * (nbytes // max(1, end - self._filled)))
 
 
@@ -209,8 +209,8 @@ def _check_memory(need: int) -> None:
     found = memory()
     if found.free < need * SPACE_MARGIN:
         raise MemorySpaceError(
-            f"{format_size(need)} are to be kept and {format_size(need * SPACE_MARGIN)} wanted free for that, but this "
-            f"process may take {format_size(found.free)} ({found.described}); give a path, to write them as shards",
+            f"the results take {format_size(need)} and need {format_size(need * SPACE_MARGIN)} free, but this process "
+            f"may take {format_size(found.free)} ({found.described}); give a path, to write them as shards",
             need=need,
             free=found.free,
         )

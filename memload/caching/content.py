@@ -1,4 +1,4 @@
-"""Identifies the rows of a dataset, in this process and in later ones."""
+"""Identify the rows of a dataset by a text that stays the same in later processes."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _BLOCK_BYTES = 2**24
 def content_of(dataset: Dataset, progress: bool | None = None) -> str:
     """Return a short text that is equal for datasets with the same rows in the same order.
 
-    Rows in files are known by these files: their paths, sizes and times of change, and where in them the rows lie.
-    Where more than a little lies in memory, every row is read.
+    Rows in files are identified by the paths, sizes and modification times of the files and by the rows' places in
+    them. If more than a few bytes are in memory, every row is read and hashed.
 
     Args:
         dataset: the rows.
-        progress: whether to show a bar while they are read; None shows it on a terminal.
+        progress: whether to show a bar while rows are read; None shows it on a terminal.
     """
     known = identity_of(dataset)
     rows = known if known is not None else _hash_of_rows(dataset, progress)
@@ -30,10 +30,10 @@ def content_of(dataset: Dataset, progress: bool | None = None) -> str:
 
 
 def _forms(dataset: Dataset) -> str:
-    """Return the forms of fields whose rows differ in length, which functions can see; "" if all are plain."""
-    told = [(name, one) for name, one in dataset.fields.items() if isinstance(one, RaggedField)]
-    chosen = [f" {name} {one.form} {one.pad_value!r}" for name, one in told if one.form != "offsets"]
-    return "".join(chosen)
+    """Return the forms of ragged fields that differ from the default, because functions see the form; "" if none do."""
+    ragged = {name: field for name, field in dataset.fields.items() if isinstance(field, RaggedField)}
+    forms = ((name, field) for name, field in ragged.items() if field.form != "offsets")
+    return "".join(f" {name} {field.form} {field.pad_value!r}" for name, field in forms)
 
 
 def _hash_of_rows(dataset: Dataset, progress: bool | None) -> str:

@@ -23,30 +23,30 @@ def key_of(
     progress: bool | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> str:
-    """Return 32 hexadecimal digits that are the same in another process for the same functions over the same rows.
+    """Return 32 hexadecimal digits, which are equal in other processes for the same functions and rows.
 
     Args:
-        what: is computed, as a word.
-        dataset: whose rows these are.
-        functions: that are applied to them, in order.
-        version: stands for the functions, and for a dataset that is not known again otherwise; None: they are hashed.
-        progress: whether to show a bar where rows have to be read for it; None shows it on a terminal.
-        options: that change what is computed, by name.
+        what: the kind of the computation, as a word.
+        dataset: the rows.
+        functions: the functions that are applied to the rows, in order.
+        version: a text that stands for the functions, and for a dataset without an identity; None: they are hashed.
+        progress: whether to show a bar while rows are read; None shows it on a terminal.
+        options: the options that change the results, by name.
 
     Raises:
         ValueError: a function or the dataset cannot be hashed, and there is no version.
-        TypeError: the version is no text.
+        TypeError: the version is not a text.
     """
     if version is not None and not isinstance(version, str):
-        raise TypeError(f"version= is a text of yours, got {type(version).__name__}")
-    code = [version] if version is not None else [_hashed_function(one) for one in functions]
+        raise TypeError(f"version= must be a text, got {type(version).__name__}")
+    code = [version] if version is not None else [_hashed_function(fn) for fn in functions]
     parts = [what, _rows(dataset, version, progress), *code, *_hashed_options(options or {}, version)]
     return xxhash.xxh3_128_hexdigest("\0".join(parts).encode())
 
 
 def name_of(fn: Any) -> str:
-    """Return what people call a function."""
-    inner = getattr(fn, "func", fn)  # of functools.partial
+    """Return the name of a function for messages and paths."""
+    inner = getattr(fn, "func", fn)  # the function in a functools.partial
     return str(getattr(inner, "__qualname__", None) or type(inner).__qualname__)
 
 
@@ -55,8 +55,8 @@ def _hashed_function(fn: Callable[..., Any]) -> str:
         return fingerprint(fn)
     except UnhashableError as error:
         raise ValueError(
-            f"{name_of(fn)} cannot be told from other functions, so that what it computed would not be known again "
-            f"({error}); give version=, a text of yours that changes whenever the function or what it uses changes"
+            f"{name_of(fn)} cannot be hashed ({error}), so its results could not be found again; give version=, a text "
+            "that you change whenever the function or anything it uses changes"
         ) from error
 
 
@@ -66,17 +66,15 @@ def _hashed_options(options: Mapping[str, Any], version: str | None) -> Iterator
             yield f"{name} {fingerprint(options[name])}"
         except UnhashableError as error:
             if version is None:
-                raise ValueError(
-                    f"{name}= cannot be told from others ({error}); give version=, a text of yours"
-                ) from error
+                raise ValueError(f"{name}= cannot be hashed ({error}); give version=, a text of your choice") from error
 
 
 def _rows(dataset: Any, version: str | None, progress: bool | None) -> str:
     if isinstance(dataset, Dataset):
         return content_of(dataset, progress)
     if isinstance(dataset, MappedDataset):
-        own = "" if version is not None else _hashed_function(dataset.fn)
-        return f"{_rows(dataset.base, version, progress)}\0{own}"
+        function = "" if version is not None else _hashed_function(dataset.fn)
+        return f"{_rows(dataset.base, version, progress)}\0{function}"
     try:
         source = resolve(dataset)
         known = content_of(Dataset({str(key): field for key, field in source.fields.items()}), progress)
@@ -85,13 +83,13 @@ def _rows(dataset: Any, version: str | None, progress: bool | None) -> str:
         pass
     except UnhashableError as error:
         if version is None:
-            raise ValueError(f"the dataset's functions cannot be told from others ({error}); give version=") from error
+            raise ValueError(f"the dataset's functions cannot be hashed ({error}); give version=") from error
     if version is not None:
         return f"{type(dataset).__qualname__} {len(dataset)}"
     try:
         return fingerprint(dataset)
     except UnhashableError as error:
         raise ValueError(
-            f"{type(dataset).__name__} cannot be told from other datasets ({error}); give version=, a text of yours "
-            "that changes whenever its rows or the function change"
+            f"{type(dataset).__name__} cannot be hashed ({error}); give version=, a text that you change whenever its "
+            "rows or the function change"
         ) from error

@@ -1,11 +1,11 @@
-"""A short text for a function or value that is equal in another process if, and only if, its code and contents are.
+"""Hash a function or value to a short text, which is equal in other processes for the same code and contents.
 
-What is looked at: of a function its bytecode, constants, captured values and defaults, and the global values and
-functions that it names; of tensors and arrays their bytes; of other objects their class and what pickle would store of
-them. What belongs to Python or an installed package goes by its name and the version. A module of the user's own that a
-function names or imports is refused, since nobody can tell what the function takes from it.
+The hash of a function covers its bytecode, constants, captured values and defaults, and the global values and functions
+that it names. The hash of tensors and arrays covers their bytes. The hash of another object covers its class and what
+pickle would store. Code of Python and of installed packages counts by its name and version. A module of the user that a
+function names or imports is refused, because the function may use any part of it.
 
-What is not: files that a function opens, names that it looks up at run time, code in other languages.
+The hash does not cover files that a function opens, names that it looks up at run time, and code in other languages.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _METHODS = (FunctionType, staticmethod, classmethod, property, functools.partial
 
 
 class UnhashableError(Exception):
-    """A value cannot be told from others; the message says where it was found, and what it is."""
+    """A value cannot be hashed; the message says where it was found and what it is."""
 
 
 def fingerprint(value: Any) -> str:
     """Return 32 hexadecimal digits that stand for a function or value.
 
     Raises:
-        UnhashableError: it holds something that cannot be told from others, such as an open file.
+        UnhashableError: the value contains something that cannot be hashed, such as an open file.
 
     Example:
         >>> def scaled_by(factor):
@@ -55,10 +55,10 @@ def fingerprint(value: Any) -> str:
 
 
 class _Walk:
-    """Goes through a value and all that it holds, each object once."""
+    """Hashes a value and everything that it contains, each object once."""
 
     def __init__(self) -> None:
-        self._done: dict[int, tuple[Any, bytes]] = {}  # the object is kept, lest another one gets its id
+        self._done: dict[int, tuple[Any, bytes]] = {}  # keeps each object alive, so that its id stays its own
         self._open: dict[int, int] = {}
         self._path: list[str] = []
 
@@ -68,7 +68,7 @@ class _Walk:
             return _hashed(type(value).__name__, repr(value).encode())
         if id(value) in self._done:
             return self._done[id(value)][1]
-        if id(value) in self._open:  # it holds itself
+        if id(value) in self._open:  # the value contains itself
             return _hashed("above", str(len(self._open) - self._open[id(value)]).encode())
         self._open[id(value)] = len(self._open)
         with self._at(where):
@@ -108,15 +108,15 @@ class _Walk:
 
     def mapping(self, value: dict[Any, Any]) -> bytes:
         """Return the digest of a dict, in its order."""
-        pairs = ((self.of(key), self.of(held, repr(key))) for key, held in value.items())
+        pairs = ((self.of(key), self.of(entry, repr(key))) for key, entry in value.items())
         return _hashed("dict", *itertools.chain.from_iterable(pairs))
 
     def unordered(self, value: Iterable[Any]) -> bytes:
         """Return the digest of a set."""
-        return _hashed("set", *sorted(self.of(one) for one in value))
+        return _hashed("set", *sorted(self.of(entry) for entry in value))
 
     def function(self, fn: FunctionType) -> bytes:
-        """Return the digest of a function in Python."""
+        """Return the digest of a Python function."""
         held = self.named("captured", captured_values(fn))
         home = fn.__globals__.get("__name__", "")
         version = _version_of(home)
@@ -128,10 +128,10 @@ class _Walk:
         return _hashed("function", self._code(fn.__code__), held, self.named("globals", global_values(fn)))
 
     def _code(self, code: CodeType) -> bytes:
-        constants = [self._code(one) if isinstance(one, CodeType) else self.of(one) for one in code.co_consts]
+        constants = [self._code(value) if isinstance(value, CodeType) else self.of(value) for value in code.co_consts]
         names = "\0".join([*code.co_names, "", *code.co_varnames, "", *code.co_freevars, "", *code.co_cellvars])
         counts = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags
-        jumps = getattr(code, "co_exceptiontable", b"")  # of Python 3.11 and later
+        jumps = getattr(code, "co_exceptiontable", b"")  # Python 3.11 and later have it
         return _hashed("code", code.co_code, jumps, names.encode(), repr(counts).encode(), *constants)
 
     def type(self, cls: type) -> bytes:
@@ -147,7 +147,7 @@ class _Walk:
         return _hashed("class", cls.__qualname__.encode(), self.parts("bases", cls.__bases__), self.named("", held))
 
     def _reduced(self, value: Any) -> bytes:
-        """Return the digest of what pickle would store of an object."""
+        """Return the digest of an object by the parts that pickle would store."""
         reducer = copyreg.dispatch_table.get(type(value))
         reduced = reducer(value) if reducer is not None else value.__reduce_ex__(4)
         if isinstance(reduced, str):
@@ -170,7 +170,7 @@ def _tensor(walk: _Walk, value: torch.Tensor) -> bytes:
     if value.layout == torch.jagged:
         return walk.parts("jagged", [value.values(), value.offsets(), value.lengths()])  # type: ignore[attr-defined]
     if value.layout != torch.strided or value.is_quantized or value.is_nested or value.device.type == "meta":
-        raise TypeError(f"a tensor of {value.layout} on {value.device} is not looked into")
+        raise TypeError(f"a tensor of {value.layout} on {value.device} cannot be hashed")
     flat = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
     return _hashed("tensor", f"{value.dtype} {tuple(value.shape)}".encode(), flat.numpy().data)  # type: ignore[arg-type]
 
@@ -193,7 +193,7 @@ def _module(_: _Walk, value: ModuleType) -> bytes:
 
 
 def _check_import(fn: FunctionType, name: str, level: int) -> None:
-    """Raise TypeError if what a function imports when it runs may be a module of the user's own."""
+    """Raise TypeError if a function imports a module when it runs that may be the user's."""
     top, package = name.partition(".")[0], fn.__globals__.get("__package__")
     beside = bool(package) and importlib.util.find_spec(f"{package}.{top}") is not None
     if level or not top or beside or _version_of(name) is None:
@@ -201,7 +201,7 @@ def _check_import(fn: FunctionType, name: str, level: int) -> None:
 
 
 def _builtin(walk: _Walk, value: BuiltinFunctionType) -> bytes:
-    """Return the digest of a function in C: its name, and what it is bound to."""
+    """Return the digest of a function in C: its name and the object to which it is bound."""
     owner: Any = value.__self__
     if owner is None or type(owner).__name__ == "PyCapsule":  # of pybind11
         owner = sys.modules.get(value.__module__ or "")
@@ -209,7 +209,7 @@ def _builtin(walk: _Walk, value: BuiltinFunctionType) -> bytes:
 
 
 def _wrapper(walk: _Walk, value: Any) -> bytes:
-    """Return the digest of what calls functions of the user's, and refers to them by one of these names."""
+    """Return the digest of an object that wraps the user's functions in attributes with these names."""
     return walk.parts(type(value).__name__, [getattr(value, name, None) for name in _WRAPPED])
 
 
@@ -221,19 +221,19 @@ def _is_of_class(name: str, value: Any) -> bool:
 
 @functools.cache
 def _version_of(module: str) -> str | None:
-    """Return the version of Python or of the package that brings a module; None: the module is the user's own."""
+    """Return the version of Python or of the package that has this module; None if the module is the user's."""
     top = module.partition(".")[0]
     if top == "__main__":
-        return None  # whatever started it
+        return None  # the user's script
     if top in sys.stdlib_module_names:
         return sys.version.partition(" ")[0]
-    places = _places_of(module, top)
+    places = _paths_of(module, top)
     installed = bool(places) and all(_INSTALLED & {*Path(place).parts} for place in places)
     return str(getattr(sys.modules.get(top), "__version__", "")) if installed or top == "memload" else None
 
 
-def _places_of(module: str, top: str) -> list[str]:
-    """Return where a module lies, as far as is known. Packages without an __init__.py may have parts in many places."""
+def _paths_of(module: str, top: str) -> list[str]:
+    """Return the paths of a module, as far as known. A package without an __init__.py may have parts in many places."""
     files = (getattr(sys.modules.get(name), "__file__", None) for name in (module, top))
     file = next(filter(None, files), None)
     return [*getattr(sys.modules.get(top), "__path__", ())] if file is None else [file]
@@ -241,8 +241,8 @@ def _places_of(module: str, top: str) -> list[str]:
 
 _INSTALLED = {"site-packages", "dist-packages"}
 _OWN_MODULE = (
-    "the module {} belongs to no installed package, and is not looked into; import the functions that are used by "
-    "name, outside of the function: from module import function"
+    "the module {} belongs to no installed package and is not hashed; import the functions that are used by name, "
+    "outside of the function: from module import function"
 )
 _PLAIN = {
     *(type(None), type(...), type(NotImplemented), bool, int, float, complex, str, bytes),

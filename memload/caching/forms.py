@@ -1,4 +1,4 @@
-"""The form of the rows of a result: all of one shape, of one shape except for the length of an axis, or texts.
+"""The form of the rows of a field: rows of one shape, rows that differ in length along one axis, or texts.
 
 rows of some samples -> a tensor, a `Ragged` or texts -> the same in the form that all rows so far have in common
 """
@@ -21,24 +21,24 @@ Batch = Mapping[str, Any]
 
 
 class FieldRecord(Protocol):
-    """What the index of a set says of a field."""
+    """The entry of a field in the index of a set."""
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the elements."""
+        """The dtype of the elements."""
 
     @property
     def shape(self) -> tuple[Any, ...]:
-        """Of a row, with None where rows differ."""
+        """The shape of a row, with None where rows differ."""
 
 
 @dataclass(frozen=True)
 class Form:
-    """What all rows of a field have in common.
+    """The properties that all rows of a field have in common.
 
     Attributes:
-        dtype: of the elements; None for texts.
-        shape: of a row, with None for the axis along which rows differ in length.
+        dtype: the dtype of the elements; None for texts.
+        shape: the shape of a row, with None for the axis along which rows differ in length.
     """
 
     dtype: torch.dtype | None
@@ -56,16 +56,16 @@ class Form:
 
     @classmethod
     def stored(cls, field: FieldRecord) -> Form:
-        """Return the form of a field of which rows are stored."""
+        """Return the form of a field of a set that has rows."""
         return cls(None if getattr(field, "text", False) else field.dtype, field.shape)
 
     @property
     def axis(self) -> int | None:
-        """The axis along which rows differ in length; None: along none."""
+        """The axis along which rows differ in length; None if there is none."""
         return self.shape.index(None) if None in self.shape else None
 
     def common(self, other: Form) -> Form | None:
-        """Return the form that rows of both forms have; None if they cannot be rows of one field."""
+        """Return the form that fits rows of both forms; None if they cannot be rows of one field."""
         if self == other:
             return self
         if self.dtype is None or self.dtype != other.dtype or len(self.shape) != len(other.shape):
@@ -86,27 +86,27 @@ class Form:
 
 
 class Forms:
-    """The forms of the fields of a result, as the rows that came so far show them.
+    """The forms of the fields of a result, according to the rows so far.
 
     Args:
-        known: by field, of rows that are there already.
+        known: the forms by field, if there are rows already.
     """
 
     def __init__(self, known: Mapping[str, Form] | None = None) -> None:
         self._known = dict(known or {})
 
     def take(self, batch: Mapping[str, Any], row: int) -> dict[str, int]:
-        """Learn what rows show.
+        """Update the forms with more rows.
 
         Args:
-            batch: rows by field, as `gathered` returns them.
-            row: the number of the first of them.
+            batch: the rows by field, as `gathered` returns them.
+            row: the number of the first row.
 
         Returns:
-            The fields whose rows before all had one shape, and that differ in length from now on, with the axis.
+            The fields whose earlier rows all had one shape and now begin to differ in length, with the axis.
 
         Raises:
-            ValueError: rows have other fields than those before, or cannot stand in one field with them.
+            ValueError: the rows have other fields than those before, or do not fit into one field with them.
         """
         if self._known and batch.keys() != self._known.keys():
             raise ValueError(f"row {row:,} has the fields {[*batch]}, expected {[*self._known]}")
@@ -120,7 +120,7 @@ class Forms:
         return differ
 
     def let_differ(self, names: Iterable[str]) -> dict[str, int]:
-        """Let rows of fields differ in length along their first axis, where they have not shown another one.
+        """Mark fields as ragged along their first axis, unless they are ragged already.
 
         Returns:
             The fields that had one shape so far, with the axis.
@@ -131,32 +131,32 @@ class Forms:
         return dict.fromkeys(chosen, 0)
 
     def arranged(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """Return rows that were taken in the forms that are known: those that differ in length as a `Ragged`."""
+        """Return rows in the forms of their fields: rows of ragged fields as a `Ragged`."""
         return {name: _arranged(values, self._known[name]) for name, values in batch.items()}
 
 
 def _common(name: str, before: Form | None, values: Any, row: int) -> Form:
-    """Return the form of the rows before and of these; ValueError for the first that has no place among them."""
+    """Return the common form of the rows before and of these. Raises ValueError for the first row that does not fit."""
     if not _is_list(values):
-        own = Form.of(values)
-        form = own if before is None else before.common(own)
+        new = Form.of(values)
+        form = new if before is None else before.common(new)
         if form is not None:
             return form
-    each = values if isinstance(values, list) else list(rows_of(values) if isinstance(values, Ragged) else values)
+    rows = values if isinstance(values, list) else list(rows_of(values) if isinstance(values, Ragged) else values)
     form = before
-    for number, value in enumerate(each, start=row):
-        own = _form_of_row(value)
-        wider = own if form is None else form.common(own)
+    for number, value in enumerate(rows, start=row):
+        new = _form_of_row(value)
+        wider = new if form is None else form.common(new)
         if wider is None:
             raise ValueError(
-                f"row {number:,}: field {name!r} is {own}, and {form} in the rows before; {_remedy(form, own)}"
+                f"row {number:,}: field {name!r} is {new}, and {form} in the rows before; {_remedy(form, new)}"
             )
         form = wider
-    raise _of_several_types(name, each, f"{row:,} to {row + len(each) - 1:,}")
+    raise _of_several_types(name, rows, f"{row:,} to {row + len(rows) - 1:,}")
 
 
 def check_types(batch: Mapping[str, Any], numbers: Sequence[int]) -> None:
-    """Raise ValueError if rows with these numbers, which have forms in common, are of several types in a field."""
+    """Raise ValueError if the rows with these numbers are of several types in a field."""
     for name, values in batch.items():
         if _is_list(values):
             raise _of_several_types(name, values, ", ".join(f"{number:,}" for number in numbers))
@@ -164,11 +164,11 @@ def check_types(batch: Mapping[str, Any], numbers: Sequence[int]) -> None:
 
 def _of_several_types(name: str, values: Sequence[Any], numbers: str) -> ValueError:
     kinds = ", ".join(dict.fromkeys(type(value).__name__ for value in values))
-    return ValueError(f"rows {numbers}: field {name!r} is of several types ({kinds}): return one")
+    return ValueError(f"rows {numbers}: field {name!r} is of several types ({kinds}): return one type")
 
 
 def _is_list(values: Any) -> bool:
-    """Return whether rows make no field by themselves, and are those that the function returned."""
+    """Return whether values are a list of rows that `gathered` could not join; texts are a field, not such a list."""
     return isinstance(values, list) and not all(isinstance(value, str) for value in values)
 
 
@@ -179,8 +179,8 @@ def _form_of_row(value: Any) -> Form:
     return Form(tensor.dtype, tuple(tensor.shape))
 
 
-def _remedy(before: Form | None, own: Form) -> str:
-    if before is not None and before.dtype != own.dtype:
+def _remedy(before: Form | None, new: Form) -> str:
+    if before is not None and before.dtype != new.dtype:
         return "return one dtype for all rows"
     return (
         "rows of a field may differ in length along their first or their second axis, and no further: pad or crop them "
@@ -195,17 +195,17 @@ def _arranged(values: Any, form: Form) -> Any:
 
 
 def gathered(rows: Sequence[Any], axis: int | None = None) -> Any:
-    """Return the rows of one field, of which there is one at least, as one value.
+    """Return the rows of one field, at least one, as one value.
 
     Args:
-        rows: one value for each: tensors, arrays, numbers or texts.
-        axis: along which rows are declared to differ in length, even where none does; None: as they are.
+        rows: one value for each row: tensors, arrays, numbers or texts.
+        axis: the axis along which rows are declared to differ in length, even if none does; None: no declaration.
 
     Returns:
-        What `default_collate` makes of them; a `Ragged` of rows that differ in length along their first or second axis;
-        or the rows themselves, as a list, where they make no field: `Forms.take` says why.
+        The result of `default_collate`; or a `Ragged` of rows that differ in length along their first or second axis;
+        or the list of rows, if they do not fit into one field: `Forms.take` then raises the error.
     """
-    if not _alike(rows):
+    if not _same_type(rows):
         return list(rows)
     if isinstance(rows[0], torch.Tensor | np.ndarray):
         found = _axis(rows, axis)
@@ -216,7 +216,7 @@ def gathered(rows: Sequence[Any], axis: int | None = None) -> Any:
     return default_collate(list(rows))
 
 
-def _alike(rows: Sequence[Any]) -> bool:
+def _same_type(rows: Sequence[Any]) -> bool:
     """Return whether rows are of one type and dtype."""
     first = rows[0]
     if isinstance(first, torch.Tensor | np.ndarray):
@@ -226,7 +226,7 @@ def _alike(rows: Sequence[Any]) -> bool:
 
 
 def _axis(rows: Sequence[Any], declared: int | None) -> int | None:
-    """Return the axis, the first or the second, along which rows differ, or are declared to; None if none."""
+    """Return the first or second axis if rows differ along it, or are declared to, and along no other; else None."""
     shapes = {tuple(row.shape) for row in rows}
     if len(set(map(len, shapes))) > 1:
         return None
@@ -236,7 +236,7 @@ def _axis(rows: Sequence[Any], declared: int | None) -> int | None:
 
 
 def nbytes_of(values: Any) -> int:
-    """Return the bytes of the rows of a field as they are stored."""
+    """Return the bytes that the rows of a field take in a set."""
     if isinstance(values, torch.Tensor):
         return values.nbytes
     if isinstance(values, Ragged):
@@ -245,7 +245,7 @@ def nbytes_of(values: Any) -> int:
 
 
 def items_nbytes(batch: Batch) -> int:
-    """Return the bytes of the fields of a batch whose rows differ in length, texts among them, without offsets."""
+    """Return the bytes of the ragged fields and texts of a batch, without offsets."""
     found = 0
     for values in batch.values():
         if not isinstance(values, torch.Tensor):

@@ -1,8 +1,8 @@
-"""ds.map(fn).cache(...): what deterministic functions make of each sample, computed once, and read on a tier.
+"""`ds.map(fn).cache(...)`: the results of deterministic functions of samples, computed once and read on a tier.
 
 mapped -> Results -> a set of shards in the cache's directory -> Dataset on its tier
                   -> memory of this process                   -> Dataset in RAM
-                  -> too large for either                     -> mapped, as it was
+                  -> too large for either                     -> mapped, unchanged
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _place(
     if str(where) not in {*Tier}:
         wanted = Tier.MMAP if tier is None else as_tier(tier)
         if wanted is Tier.AUTO and options:
-            raise TypeError(f'{", ".join(options)}: for a tier that is given; tier="auto" chooses by itself')
+            raise TypeError(f'{", ".join(options)}: only with a tier of your choice; tier="auto" chooses by itself')
         TierOptions(**{name: value for name, value in options.items() if name != "device"}).check_for(wanted)
         return where, wanted
     wanted = Tier(str(where))
@@ -88,11 +88,11 @@ def _place(
 
 
 class _StoredResults:
-    """Results in a cache's directory, or what is to be there.
+    """The results in a cache's directory, complete or not.
 
     Raises:
-        ValueError, TypeError: they cannot be known again; see `key_of`.
-        FileExistsError: the directory is none for a cache.
+        ValueError, TypeError: the results cannot be identified; see `key_of`.
+        FileExistsError: the directory contains other data.
     """
 
     def __init__(self, results: Results, root: str | Path, version: str | None, progress: bool | None) -> None:
@@ -104,21 +104,21 @@ class _StoredResults:
 
     @property
     def complete(self) -> bool:
-        """Whether they are there."""
+        """Whether the set is complete."""
         return Origin.of(self._path) is not None
 
     @property
     def room(self) -> int:
-        """Bytes that they may take: what is free, and what is there of them from an interrupted run."""
+        """The bytes that the results may take: free space, and the files of an interrupted run."""
         return disk_free(self._path.parent) + _bytes_in(being_written(self._path))
 
     @property
     def nbytes(self) -> int:
-        """Of all rows: as they are there, or as they would be."""
+        """The bytes of all rows: stored, or estimated."""
         return open_dataset(self._path).nbytes if self.complete else self._results.nbytes
 
     def filled(self) -> Path:
-        """Return the path of the complete set: computed here, or by another process for which this one waits."""
+        """Return the path of the complete set. This process computes it, or waits for another one that does."""
         while not self.complete:
             try:
                 self._write()
@@ -131,34 +131,34 @@ class _StoredResults:
         return self._path
 
     def read(self, dataset: Dataset) -> Dataset:
-        """Return the set's rows as samples of the form that the functions gave."""
+        """Return the rows of the set as samples in the form that the functions return."""
         origin = Origin.of(self._path)
         assert origin is not None
         return _as_samples(dataset, origin.layout, origin.ragged, self._results)
 
     def _write(self) -> None:
-        """Write the set, or what is lacking of it."""
-        one = self._results
-        named = " then ".join(map(name_of, one.functions))
-        origin = Origin(self._key, named, one.layout, one.ragged)
-        with shard_writer(self._path, origin, one.rows, one.sampled, self._progress) as writer:
-            taking = OnDisk(self._path, writer, one.rows)
-            for rows in one.batches(writer.rows_there, self._progress):
+        """Write the set, or the part of it that is missing."""
+        results = self._results
+        functions = " then ".join(map(name_of, results.functions))
+        origin = Origin(self._key, functions, results.layout, results.ragged)
+        with shard_writer(self._path, origin, results.rows, results.sampled, self._progress) as writer:
+            taking = OnDisk(self._path, writer, results.rows)
+            for rows in results.batches(writer.rows_there, self._progress):
                 taking.extend(rows)
 
 
-def _bytes_in(begun: Path) -> int:
-    """Return what there is of a set that is being written; another process may rename and remove files meanwhile."""
+def _bytes_in(staging: Path) -> int:
+    """Return the bytes of the shards of an incomplete set; another process may rename and remove files meanwhile."""
     found = 0
     with contextlib.suppress(FileNotFoundError):
-        for file in begun.rglob("*.safetensors"):
+        for file in staging.rglob("*.safetensors"):
             with contextlib.suppress(FileNotFoundError):
                 found += file.stat().st_size
     return found
 
 
 def _chosen(results: Results, stored: _StoredResults | None, progress: bool | None) -> Dataset | MappedDataset:
-    """Return the samples where the planner's matrix has them."""
+    """Return the samples on the tier that the planner chooses."""
     nbytes = results.nbytes if stored is None else stored.nbytes
     room = 0 if stored is None else stored.room
     written = stored is not None and stored.complete
@@ -195,36 +195,38 @@ def _uncached(results: Results, choice: TierChoice, options: TierOptions) -> Map
 
 
 def _in_memory(results: Results, reason: str, progress: bool | None) -> Dataset:
-    held = InMemory(results.rows, results.sampled)
+    taking = InMemory(results.rows, results.sampled)
     for rows in results.batches(0, progress):
-        held.extend(rows)
-    kept = held.finish()
+        taking.extend(rows)
+    kept = taking.finish()
     made = from_arrays(kept)
     if reason:
-        made = replace(made, fields={name: _explained(one, kept[name], reason) for name, one in made.fields.items()})
+        made = replace(
+            made, fields={name: _explained(field, kept[name], reason) for name, field in made.fields.items()}
+        )
     return _as_samples(made, results.layout, results.ragged, results)
 
 
 def _explained(field: Field, rows: Any, reason: str) -> Field:
-    """Return the same field, on storages that say why it is in RAM; texts say nothing."""
+    """Return the field on storages that report why it is in RAM; texts have no such storages."""
     tensors = [rows.offsets, rows.values] if isinstance(rows, Ragged) else [rows]
     if not all(isinstance(tensor, torch.Tensor) and tensor.nbytes for tensor in tensors):
         return field
-    images = [Storage.image(one, one.data_ptr(), one.nbytes, "", str(Tier.RAM), reason) for one in tensors]
+    images = [Storage.image(tensor, tensor.data_ptr(), tensor.nbytes, "", str(Tier.RAM), reason) for tensor in tensors]
     places = dict(zip(_storages(field.column), images, strict=True))
     return replace(field, column=on_storages(field.column, places.__getitem__), owners=())
 
 
 def _storages(column: Any) -> list[Storage]:
-    """Of offsets and values, or of rows, in one segment."""
+    """Return the storages of a column with one segment: those of offsets and values, or that of rows."""
     ((first, _, second, *_),) = column.segments
     return [first, second] if isinstance(column, RaggedColumn) else [first]
 
 
 def _as_samples(dataset: Dataset, layout: str, ragged: Forms, results: Results) -> Dataset:
-    """Return the rows in the form that the functions gave; recordings end where those of the base do."""
-    dataset = replace(dataset, borders=results.borders)
-    dataset = replace(dataset, fields={name: _in_form(one, ragged.get(name)) for name, one in dataset.fields.items()})
+    """Return the rows in the form that the functions return; recordings end where those of the base dataset do."""
+    fields = {name: _in_form(field, ragged.get(name)) for name, field in dataset.fields.items()}
+    dataset = replace(dataset, fields=fields, borders=results.borders)
     if layout == "graphs":
         return GraphDataset(dataset.fields, borders=dataset.borders)
     if layout == "tuple":
@@ -232,9 +234,9 @@ def _as_samples(dataset: Dataset, layout: str, ragged: Forms, results: Results) 
     return dataset.only(next(iter(dataset.fields))) if layout == "only" else dataset
 
 
-def _in_form(field: Field, told: tuple[Any, int, Any] | None) -> Field:
-    """Return the field with batches of the form that samples told."""
-    if told is None or not isinstance(field, RaggedField) or field.text or field.axis:
+def _in_form(field: Field, form: tuple[Any, int, Any] | None) -> Field:
+    """Return the field with batches in the form of the samples; (form, axis, pad value), or None."""
+    if form is None or not isinstance(field, RaggedField) or field.text or field.axis:
         return field
-    form, _, pad = told
-    return replace(field, form=form, pad_value=pad)
+    kind, _, pad = form
+    return replace(field, form=kind, pad_value=pad)

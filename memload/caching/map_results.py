@@ -1,4 +1,4 @@
-"""The results of deterministic functions of samples: their size, and their rows, computed one after another."""
+"""The results of deterministic functions of samples: an estimate of their size, and their rows, computed in order."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from memload.caching.derivation import name_of
 from memload.caching.fingerprints import UnhashableError, fingerprint
 from memload.caching.forms import Batch, check_types
 from memload.caching.forms import Forms as RowForms
-from memload.caching.samples import KeptSample, Unlike, collated, kept_sample
+from memload.caching.samples import FieldMismatch, KeptSample, collated, kept_sample
 from memload.columns.borders import NONE, Borders
 from memload.columns.ragged_samples import Forms
 from memload.dataset.dataset import Dataset, Layout
@@ -32,12 +32,12 @@ from memload.progress import bar
 
 _BATCH_BYTES = 2**23
 _MOST_ROWS = 512
-_LOOKED_AT = 4  # rows at which other datasets begin
+_MOST_BORDERS = 4  # the most starts of joined datasets that are sampled
 
 
 @dataclass(frozen=True)
-class _Look:
-    """What a few rows show: their layout, the forms of batches, and themselves by field."""
+class _Probe:
+    """The results for a few rows: their layout, the forms of batches, and the rows by field."""
 
     layout: Layout | Literal["graphs"]
     ragged: Forms
@@ -45,12 +45,12 @@ class _Look:
 
 
 class Results:
-    """What is computed of a mapped dataset: a row for each of its own.
+    """The results of a mapped dataset: one row for each of its rows.
 
     Attributes:
         base: the dataset under all functions.
-        functions: in the order in which samples go through them.
-        rows: how many.
+        functions: the functions in the order in which they are applied.
+        rows: the number of rows.
 
     Raises:
         ValueError: there are no rows; or a function asks for random numbers, which is a `DrawingError`.
@@ -69,84 +69,84 @@ class Results:
             raise ValueError("the dataset has no rows to cache")
         for fn in self.functions:
             if Drawing(fn).wants:
-                raise _draws(fn, "asks for a random generator")
+                raise _drawing_error(fn, "asks for a random generator")
 
     @property
     def borders(self) -> Borders:
-        """The rows at which those of another dataset begin."""
+        """The rows at which the parts of a joined dataset begin."""
         return self.base.borders if isinstance(self.base, Dataset) else NONE
 
     @property
     def layout(self) -> Layout | Literal["graphs"]:
-        """Of the rows, as a dataset has it; or "graphs"."""
-        return self._look.layout
+        """The layout of the rows, as in a dataset; or "graphs"."""
+        return self._probe.layout
 
     @property
     def ragged(self) -> Forms:
-        """The forms of batches of fields whose rows differ in length, where the samples tell them."""
-        return self._look.ragged
+        """The forms of batches of ragged fields, where the samples say them."""
+        return self._probe.ragged
 
     @property
     def sampled(self) -> Batch:
-        """Some rows by field: the first, the middle and the last one, and some at which another dataset begins.
+        """Some rows by field: the first, the middle, the last, and some at which a joined dataset begins.
 
         Raises:
-            DrawingError: the first is not the same when it comes again.
+            DrawingError: a second call for the first row gives another result.
             TypeError: a row is not made of tensors, arrays, numbers and texts.
-            ValueError: rows have no form in common.
+            ValueError: the rows do not fit into one field.
             RuntimeError: a function failed for the first row.
         """
-        return self._look.rows
+        return self._probe.rows
 
     @property
     def nbytes(self) -> int:
-        """Of all rows, if they are like those that were sampled."""
+        """The estimated bytes of all rows, if they are like the sampled rows."""
         return self.rows * row_bytes_of(self.sampled)
 
     @functools.cached_property
-    def _look(self) -> _Look:
+    def _probe(self) -> _Probe:
         first = self._row(0)
         kept = _kept(0, first)
         with contextlib.suppress(UnhashableError):
             if fingerprint(self._row(0)) != fingerprint(first):
-                raise _draws(self.functions[-1], "gives something else for the first row when it is called again")
+                raise _drawing_error(self.functions[-1], "returns another result for the first row when called again")
         numbers, samples = [0], [kept]
         for number in self._spread():
-            with contextlib.suppress(RuntimeError):  # of the function: it is raised when the row's turn comes
+            with contextlib.suppress(RuntimeError):  # the error is raised when the row is computed in its turn
                 samples.append(_kept(number, self._row(number)))
                 numbers.append(number)
         forms = RowForms()
         together = collated(samples)
-        if isinstance(together, Unlike):
+        if isinstance(together, FieldMismatch):
             raise together.error(numbers[together.number], [*kept], kept.layout)
         for number, sample in zip(numbers, samples, strict=True):
             batch = collated([sample])
-            assert not isinstance(batch, Unlike)  # there is no other
+            assert not isinstance(batch, FieldMismatch)  # one row cannot differ from the first
             forms.take(batch, number)
         check_types(together, numbers)
-        return _Look(kept.layout, kept.ragged, together)
+        return _Probe(kept.layout, kept.ragged, together)
 
     def _spread(self) -> list[int]:
-        """The rows beside the first that are looked at: where joined datasets differ in shape, it shows at once."""
+        """Return further rows to sample, so that joined datasets of different shapes are noticed before the rest."""
         begins = [int(row) for row in self.borders]
-        step = -(-len(begins) // _LOOKED_AT) or 1
+        step = -(-len(begins) // _MOST_BORDERS) or 1
         return sorted({*begins[::step], self.rows // 2, self.rows - 1} - {0})
 
     def batches(self, start: int, progress: bool | None) -> Iterator[Batch]:
-        """Yield the rows from `start` on, by field, some at once."""
+        """Yield the rows from `start` on, in batches by field."""
         largest = max(1, row_bytes_of(self.sampled), getattr(self.base, "nbytes", 0) // self.rows)
         step = max(1, min(_MOST_ROWS, _BATCH_BYTES // largest))
         generators, first = _states(), start
         workers = local_threads() if self._processes else 0
-        own = torch.Generator()  # so that a run whose cache is there draws the same numbers as one that fills it
+        own = torch.Generator()  # so that filling a cache draws no numbers from torch's own generator
         batches = iter(FastLoader(self._from(start), step, num_workers=workers, generator=own))
         with bar("cache", self.rows, progress, start, unit=" rows") as shown:
             while start < self.rows:
-                with self._naming(start, min(start + step, self.rows), first):
+                with self._errors_with_rows(start, min(start + step, self.rows), first):
                     rows = next(batches)
                 if _states() != generators:
-                    raise _draws(self.functions[-1], "draws from the generators of numpy.random or random")
-                if isinstance(rows, Unlike):
+                    raise _drawing_error(self.functions[-1], "draws from the generators of numpy.random or random")
+                if isinstance(rows, FieldMismatch):
                     raise rows.error(start + rows.number, [*self.sampled], self.layout)
                 yield rows
                 start += rows_in(rows)
@@ -161,14 +161,14 @@ class Results:
         return MappedDataset(made, kept_sample, in_processes=self._processes)
 
     def over(self, rows: Any, altered: Callable[[Any], Callable[..., Any]] = lambda fn: fn) -> MappedDataset:
-        """Return a dataset whose samples go through the same functions, or what `altered` makes of them."""
+        """Return a dataset whose samples go through the same functions, each replaced by `altered(fn)`."""
         for fn in self.functions:
             rows = MappedDataset(rows, altered(fn), in_processes=self._processes)
         assert isinstance(rows, MappedDataset)
         return rows
 
     def _row(self, number: int) -> Any:
-        with self._naming(number, number + 1):
+        with self._errors_with_rows(number, number + 1):
             sample = self.base[number]
             for fn in self.functions:
                 with torch.no_grad():
@@ -176,7 +176,7 @@ class Results:
             return sample
 
     @contextlib.contextmanager
-    def _naming(self, start: int, stop: int, first: int = 0) -> Iterator[None]:
+    def _errors_with_rows(self, start: int, stop: int, first: int = 0) -> Iterator[None]:
         try:
             yield
         except (MemloadError, DrawingError):
@@ -191,7 +191,7 @@ class Results:
 
 
 def _kept(number: int, sample: Any) -> KeptSample:
-    """Return what is kept of a row; TypeError, with its number, if it cannot be."""
+    """Return the fields to keep of a row. Raises TypeError, with the row's number, if they cannot be stored."""
     try:
         return kept_sample(sample)
     except TypeError as error:
@@ -199,15 +199,15 @@ def _kept(number: int, sample: Any) -> KeptSample:
 
 
 class DrawingError(ValueError):
-    """A function that was to be cached draws random numbers."""
+    """A function whose results were to be cached draws random numbers."""
 
 
 class WithoutRandomness:
-    """A function of a sample that may not draw random numbers: the first that it asks for raises `DrawingError`."""
+    """A function of a sample that must not draw random numbers: the first request for one raises `DrawingError`."""
 
     def __init__(self, fn: Callable[..., Any]) -> None:
         self._fn = fn
-        self.__qualname__ = name_of(fn)  # for errors of worker processes
+        self.__qualname__ = name_of(fn)  # the errors of worker processes show it
 
     def __call__(self, sample: Any) -> Any:
         """Call the function."""
@@ -220,16 +220,16 @@ class WithoutRandomness:
             return self._fn(sample)
 
     def _refuse(self) -> int:
-        raise _draws(self._fn, "draws random numbers")
+        raise _drawing_error(self._fn, "draws random numbers")
 
 
-def _draws(fn: Any, what: str) -> DrawingError:
+def _drawing_error(fn: Any, what: str) -> DrawingError:
     return DrawingError(
-        f"{name_of(fn)} {what}, so that every epoch would get what one of them drew: cache what comes before it, and "
-        "map it behind: ds.map(before).cache(path).map(after)"
+        f"{name_of(fn)} {what}, so every epoch would get the numbers of the first: cache the functions before it, "
+        "and map it afterwards: ds.map(before).cache(path).map(after)"
     )
 
 
 def _states() -> Any:
-    _, keys, *rest = np.random.get_state(legacy=True)  # noqa: NPY002 - to see whether a function draws from it
+    _, keys, *rest = np.random.get_state(legacy=True)  # noqa: NPY002 - to detect draws from numpy's global generator
     return random.getstate(), np.asarray(keys).tobytes(), rest

@@ -1,7 +1,7 @@
-"""What a function returned for a row, on its way to a cache: its fields by name, which make batches by themselves.
+"""The fields of one result on its way to a cache, in a type that collates to a batch of ragged fields.
 
 `default_collate` looks up the type of the first sample in `default_collate_fn_map`, which torch documents as the place
-to teach it new types. So what is to be kept is of a type of its own, whose rows may differ in length.
+to register new types. So a result gets a type of its own, whose rows may differ in length.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class KeptSample(dict[str, Any]):
     """The fields of a row.
 
     Attributes:
-        layout: of the row, as a dataset has it; or "graphs".
-        ragged: the forms of batches of its fields whose rows differ in length, where the row tells them.
+        layout: the layout of the row, as in a dataset; or "graphs".
+        ragged: the forms of batches of ragged fields, where the row says them.
     """
 
     layout: Layout | Literal["graphs"] = "dict"
@@ -37,10 +37,10 @@ class KeptSample(dict[str, Any]):
 
 
 def kept_sample(sample: Any) -> KeptSample:
-    """Return what a function returned for a row as what is kept of it.
+    """Return the result of a function for a row as the fields to keep.
 
     Raises:
-        TypeError: it is no graph, and not made of tensors, arrays, numbers and texts.
+        TypeError: the result is no graph, and is not made of tensors, arrays, numbers and texts.
     """
     if is_data(sample):
         return _made({name: attribute(name, value) for name, value in attributes_in(sample).items()}, "graphs")
@@ -55,12 +55,12 @@ def kept_sample(sample: Any) -> KeptSample:
 
 
 @dataclass(frozen=True)
-class Unlike:
-    """What stands for rows that make no batch, since one has other fields than the first.
+class FieldMismatch:
+    """The outcome of a collation that failed because a row has other fields than the first.
 
     Attributes:
-        number: of that row among them.
-        fields, layout: of it.
+        number: the index of that row in the batch.
+        fields, layout: the fields and the layout of that row.
     """
 
     number: int
@@ -68,24 +68,24 @@ class Unlike:
     layout: str
 
     def error(self, row: int, expected: Sequence[str], layout: str) -> ValueError:
-        """Return the error for it, as a row of the dataset.
+        """Return the error to raise.
 
         Args:
-            row: its number there.
+            row: the number of the row in the dataset.
             expected, layout: the fields and the layout of the rows before.
         """
         return ValueError(
-            f"row {row:,} has the fields {self.fields} ({self.layout}), expected {[*expected]} ({layout}), which "
-            "the rows before have: return the same fields for all rows"
+            f"row {row:,} has the fields {self.fields} ({self.layout}), expected {[*expected]} ({layout}) as in the "
+            "rows before: return the same fields for all rows"
         )
 
 
-def collated(samples: Sequence[KeptSample]) -> Batch | Unlike:
-    """Return the rows by field, as `Forms.take` takes them; or which row has other fields than the first."""
+def collated(samples: Sequence[KeptSample]) -> Batch | FieldMismatch:
+    """Return the rows by field, as `Forms.take` expects them, or the row that has other fields than the first."""
     first = samples[0]
     for number, sample in enumerate(samples):
         if sample.keys() != first.keys() or sample.layout != first.layout:
-            return Unlike(number, [*sample], sample.layout)
+            return FieldMismatch(number, [*sample], sample.layout)
     return {name: _field(first, name, [sample[name] for sample in samples]) for name in first}
 
 
@@ -108,8 +108,8 @@ def _checked(sample: Mapping[Any, Any]) -> Mapping[str, Any]:
     for name, value in sample.items():
         if not isinstance(name, str) or not isinstance(value, _STORED):
             raise TypeError(
-                f"a mapped sample has {name!r}: {type(value).__name__}; what can be cached is a tensor, an array, a "
-                "number or a text, or a dict or tuple of these"
+                f"a mapped sample has {name!r}: {type(value).__name__}; a cache can store tensors, arrays, numbers and "
+                "texts, and dicts or tuples of these"
             )
         if isinstance(value, np.ndarray):
             _check_array(name, value)
@@ -124,7 +124,7 @@ def _check_array(name: str, array: np.ndarray[Any, Any]) -> None:
         raise TypeError(f"a mapped sample has {name!r}: {error}") from None
 
 
-def _collated(samples: Sequence[KeptSample], *, collate_fn_map: dict[Any, Any] | None = None) -> Batch | Unlike:  # noqa: ARG001 - torch's
+def _collated(samples: Sequence[KeptSample], *, collate_fn_map: dict[Any, Any] | None = None) -> Batch | FieldMismatch:  # noqa: ARG001 - torch's
     return collated(samples)
 
 

@@ -1,4 +1,4 @@
-"""memload.score: applies a function to a whole dataset, in chunks.
+"""`memload.score` applies a function to a whole dataset, in chunks.
 
 dataset -> FastLoader (chunk rows) -> device -> fn, in eval mode without gradients -> CPU -> tensor, or shards
 """
@@ -26,11 +26,11 @@ from memload.loader.fast_loader import FastLoader
 from memload.nested import mapped
 from memload.progress import Bar, bar
 
-ONE = "score"
-"""The name of the field where the function returns one tensor."""
+SINGLE_FIELD = "score"
+"""The name of the field if the function returns one tensor."""
 
 _OURS = ("batch_size", "shuffle", "sampler", "batch_sampler", "drop_last")
-_HOW = {  # batches come, but not what is in them
+_HOW = {  # options that do not change the contents of batches
     *("num_workers", "pin_memory", "timeout", "multiprocessing_context", "generator", "prefetch_factor", "threads"),
     *("persistent_workers", "pin_memory_device", "in_order", "depth", "options"),
 }
@@ -100,23 +100,23 @@ def score(
                 kept.extend(rows)
         kept.let_differ(chunks.differing)
         made = kept.finish()
-        return made[ONE] if chunks.single else made
+        return made[SINGLE_FIELD] if chunks.single else made
     with evaluating(fn):
-        telling = {name: value for name, value in loader.items() if name not in _HOW}
-        if "cast" in telling:  # a dtype and the plain cast to it are the same
-            telling["cast"] = casts_by_field(telling["cast"])
+        options = {name: value for name, value in loader.items() if name not in _HOW}
+        if "cast" in options:  # a dtype and the plain cast to it are the same
+            options["cast"] = casts_by_field(options["cast"])
         own = _own_collate(ds)
-        if own is not None and telling.get("collate_fn") is own:
-            del telling["collate_fn"]  # what it is unless another is given
-        telling |= {} if per is None else {"per": per}
-        origin = Origin(key_of("score", ds, [fn], version, progress, telling), name_of(fn))
+        if own is not None and options.get("collate_fn") is own:
+            del options["collate_fn"]  # the default for this dataset
+        options |= {} if per is None else {"per": per}
+        origin = Origin(key_of("score", ds, [fn], version, progress, options), name_of(fn))
     target = Path(path)
-    there = Origin.of(target)
-    if there is not None and there.key == origin.key:
+    existing = Origin.of(target)
+    if existing is not None and existing.key == origin.key:
         return open_dataset(target)
-    if there is not None:
+    if existing is not None:
         raise FileExistsError(
-            f"{target}: holds what {there.function} computed, from other rows or by other code; remove it, or write to "
+            f"{target}: has results of {existing.function} for other rows or of other code; remove it, or write to "
             "another path"
         )
     with evaluating(fn):
@@ -125,7 +125,7 @@ def score(
 
 
 def _write(path: Path, origin: Origin, chunks: _Chunks, progress: bool | None) -> None:
-    first = next(chunks.results(0, _Silent()))  # also where a writing is taken up: it says what rows are
+    first = next(chunks.results(0, _Silent()))  # a resumed run needs it too, for the sizes of rows
     with shard_writer(path, origin, len(chunks), first, progress) as writer:
         taking, start = OnDisk(path, writer, len(chunks)), writer.rows_there
         if not start:
@@ -147,10 +147,10 @@ class _Silent:
 
 
 class _Chunks:
-    """The chunks of a dataset and what a function gives for them.
+    """The chunks of a dataset and the results of a function for them.
 
     Attributes:
-        single: whether that is one tensor; known after the first chunk.
+        single: whether the function returns one tensor; known after the first chunk.
     """
 
     def __init__(
@@ -163,19 +163,19 @@ class _Chunks:
         options: Any,
     ) -> None:
         if not callable(fn):
-            raise TypeError(f"score takes a function of one batch, got {type(fn).__name__}")
+            raise TypeError(f"score needs a function of one batch, got {type(fn).__name__}")
         if isinstance(ds, DataLoader) or not hasattr(ds, "__len__") or not hasattr(ds, "__getitem__"):
-            raise TypeError(f"score takes a dataset with a length, got {type(ds).__name__}")
+            raise TypeError(f"score needs a dataset with a length, got {type(ds).__name__}")
         if not is_whole(chunk) or chunk < 1:
-            raise ValueError(f"chunk is a number of rows, at least 1; got {chunk!r}")
+            raise ValueError(f"chunk must be a number of rows, at least 1; got {chunk!r}")
         if not len(ds):
             raise ValueError("the dataset has no rows to score")
         taken = [name for name in _OURS if name in options]
         if taken:
-            raise TypeError(f"score takes rows in order, chunk= at once: leave out {', '.join(taken)}")
+            raise TypeError(f"score reads all rows in order, chunk= rows at once: leave out {', '.join(taken)}")
         self._fn, self._ds, self._chunk, self.single, self._returned = fn, ds, int(chunk), False, returned
         target = None if device is None else _device(device)
-        by_loader = target is not None and target.type == "cuda"  # ahead, beside what the function computes
+        by_loader = target is not None and target.type == "cuda"  # the loader then copies ahead of the function
         own = _own_collate(ds)
         self._options = {
             "generator": torch.Generator(),
@@ -190,11 +190,11 @@ class _Chunks:
 
     @property
     def differing(self) -> set[str]:
-        """The results so far that may differ in length even where none does."""
+        """The results so far whose later rows may differ in length."""
         return self._returned.differing
 
     def results(self, start: int, shown: Bar) -> Iterator[dict[str, Any]]:
-        """Yield what the function gives for the rows from `start` on, by field, on the CPU."""
+        """Yield the results for the rows from `start` on, by field, on the CPU."""
         for number, batch in enumerate(self._batches(start)):
             first = start + number * self._chunk
             stop = min(first + self._chunk, len(self))
@@ -210,7 +210,7 @@ class _Chunks:
 
     def _result(self, batch: Any, first: int, stop: int) -> dict[str, Any]:
         where = f"rows {first:,} to {stop - 1:,}"
-        counts = Counts(batch)  # before the function can change it
+        counts = Counts(batch)  # the function may change the batch
         try:
             with torch.no_grad():
                 made = self._fn(batch if self._device is None else moved(batch, self._device))
@@ -222,12 +222,12 @@ class _Chunks:
                 f"{where}: {name_of(self._fn)} raised {type(error).__name__}: {first_line(error)}{smaller}"
             ) from error
         self.single = not isinstance(made, Mapping)
-        named = made if isinstance(made, Mapping) else {ONE: made}
-        return {name: self._returned.taken(name, one, stop - first, counts, where) for name, one in named.items()}
+        named = made if isinstance(made, Mapping) else {SINGLE_FIELD: made}
+        return {name: self._returned.taken(name, value, stop - first, counts, where) for name, value in named.items()}
 
 
 def _own_collate(ds: Any) -> Callable[..., Any] | None:
-    """Return the collate function that the samples of a dataset need; None: they need none of their own."""
+    """Return the collate function that the samples of a dataset need; None for the default."""
     return ds._collate_fn if isinstance(ds, Dataset) else None
 
 
@@ -239,7 +239,7 @@ def _device(given: Any) -> torch.device:
 
 
 def moved(batch: Any, device: torch.device) -> Any:
-    """Return a batch whose tensors are on a device; what has a method ``to`` goes by it, containers are gone into."""
+    """Return a batch on a device: values with a method ``to`` are moved, also those inside of containers."""
 
     def moves(value: Any) -> bool:
         return hasattr(value, "to")
@@ -249,7 +249,7 @@ def moved(batch: Any, device: torch.device) -> Any:
 
 @contextlib.contextmanager
 def evaluating(fn: Any) -> Iterator[None]:
-    """Within this context, the modules that a function uses are in eval mode; each submodule's mode is restored."""
+    """Put the modules that a function uses into eval mode within this context, then restore each submodule's mode."""
     used = modules_used(fn)
     before = {id(inner): (inner, inner.training) for module in used for inner in module.modules()}
     try:

@@ -148,8 +148,8 @@ def check_space(target: Path, need: int) -> None:
     free = disk_free(target)
     if free < need * SPACE_MARGIN:
         raise DiskSpaceError(
-            f"{target}: {format_size(need)} are to be written and {format_size(need * SPACE_MARGIN)} wanted "
-            f"free for that, but its file system has {format_size(free)}; free some, or write elsewhere",
+            f"{target}: the files take {format_size(need)} and need {format_size(need * SPACE_MARGIN)} free, but the "
+            f"file system has {format_size(free)} free; remove files, or write elsewhere",
             need=need,
             free=free,
         )

@@ -434,7 +434,7 @@ def test_too_little_space_is_noticed_beforehand_and_states_need_and_free(tmp_pat
     rows = memload.from_arrays(x=torch.zeros(1, 2**20)).select(np.zeros(int(free / 2**22 / 1.1), dtype=np.int64))
     assert rows.nbytes < free
     with pytest.raises(
-        memload.DiskSpaceError, match=r"are to be written and .* wanted free .* its file system has"
+        memload.DiskSpaceError, match=r"the files take .* and need .* free, but the file system has"
     ) as caught:
         memload.write(tmp_path / "s", rows)
     assert caught.value.need == rows.nbytes
@@ -480,7 +480,7 @@ def test_a_disk_that_fills_up_while_appending_leaves_the_set_as_it_was(small_dis
 
 
 def test_the_space_is_that_of_the_file_system_of_the_target(small_disk):
-    with pytest.raises(memload.DiskSpaceError, match=r"2.4 MB wanted free"):
+    with pytest.raises(memload.DiskSpaceError, match=r"need 2.4 MB free"):
         memload.write(small_disk / "s", {"x": torch.zeros(2_000_000, dtype=torch.uint8)})
 
 

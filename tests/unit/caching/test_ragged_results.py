@@ -233,21 +233,21 @@ def test_space_for_results_is_what_some_rows_take_on_average(tmp_path):
         return torch.zeros(int(sample["row"]), dtype=torch.int64)
 
     for where, error in [("ram", MemoryError), (tmp_path, memload.DiskSpaceError)]:
-        with pytest.raises(error, match=r"4 TB are to be (kept|written) and 4.8 TB wanted free"):
+        with pytest.raises(error, match=r"take 4 TB and need 4.8 TB free"):
             many.map(growing).cache(where, version="1")
     kept = many.map(growing).cache(tmp_path, tier="auto", version="1")
     assert isinstance(kept, memload.MappedDataset)
 
 
 def test_space_that_runs_short_meanwhile_ends_it_and_keeps_what_is_complete(ds, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(computed, "_LOOK_BYTES", 1 << 16)
+    monkeypatch.setattr(computed, "_CHECK_BYTES", 1 << 16)
     free = iter([10**9] + [1000] * 100)
     monkeypatch.setattr("memload.memory.guards.disk_free", lambda _: next(free))
 
     def growing(sample):
         return torch.zeros(1 + int(sample["row"]) % 50)
 
-    with pytest.raises(memload.DiskSpaceError, match="are to be written and"):
+    with pytest.raises(memload.DiskSpaceError, match="the files take"):
         ds.map(growing).cache(tmp_path, version="1", progress=True)
     assert "rows are complete and kept" in capsys.readouterr().err
     monkeypatch.undo()
@@ -405,7 +405,7 @@ def test_arrays_that_cannot_be_stored_are_refused_with_their_row_and_field(ds, t
     for made in (lambda n: np.ma.masked_equal(np.arange(n), 1), lambda n: [masked] * n):
         with pytest.raises(TypeError, match="rows 0 to 499: the function returned for 'score' a masked array"):
             memload.score(lambda batch: made(len(batch["row"])), ds, version="1" if path else None, **path)  # noqa: B023
-    with pytest.raises(ValueError, match="'score' a list of tensors without dimensions: expected one tensor of them"):
+    with pytest.raises(ValueError, match="'score' a list of tensors without dimensions: return one tensor"):
         memload.score(lambda batch: list(batch["row"]), ds, **path)
 
 
@@ -471,11 +471,13 @@ def test_scores_for_each_node_and_edge_are_cut_at_the_graphs_where_that_is_said(
 
 def test_scores_for_each_node_that_are_not_said_to_be_are_refused_and_never_guessed(tmp_path):
     graphs = graphs_of(SIZES)
-    with pytest.raises(ValueError, match=r"rows 0 to 7: .* shape \(21,\) .* 8 rows; results for each node or edge are"):
+    with pytest.raises(
+        ValueError, match=r"rows 0 to 7: .* shape \(21,\) .* 8 rows; for results of each node or edge give"
+    ):
         memload.score(per_node, graphs, 8)
     ones = graphs_of([1, 2, 3, 1, 1, 1])
     for graphs_alone in (ones.select([0, 3]), ones.select([0, 3, 4, 1, 2])):
-        with pytest.raises(ValueError, match=r"2 results .* these graphs are 2, with 2 nodes: say .* per="):
+        with pytest.raises(ValueError, match=r"2 results .* the batch has 2 graphs and 2 nodes: give per="):
             memload.score(lambda batch: batch.ptr[1:], graphs_alone, 2)
         assert len(memload.score(lambda batch: batch.ptr[1:], graphs_alone, 2, per="graph")) == len(graphs_alone)
     assert memload.score(lambda batch: batch.ptr[1:], ones.select([1, 2, 3, 4]), 2).tolist() == [2, 5, 1, 2]
@@ -484,8 +486,8 @@ def test_scores_for_each_node_that_are_not_said_to_be_are_refused_and_never_gues
 @pytest.mark.parametrize(
     ("fn", "options", "error", "message"),
     [
-        (differing, {"per": "bond"}, ValueError, "per= is one of 'row', 'graph', 'node', 'edge'"),
-        (lambda batch: batch["x"], {"per": "node"}, ValueError, 'per="node" is for batches of graphs'),
+        (differing, {"per": "bond"}, ValueError, "per= must be one of 'row', 'graph', 'node', 'edge'"),
+        (lambda batch: batch["x"], {"per": "node"}, ValueError, 'per="node" needs batches of graphs'),
         (lambda batch: differing(batch)[1:], {}, ValueError, "499 rows of different length for 'score'; .* 500 rows"),
         (
             lambda batch: [torch.zeros(2), torch.zeros(2, 2)] * 250,

@@ -69,7 +69,7 @@ def test_what_is_complete_is_opened_and_not_computed_again(ds, tmp_path):
     for expected in (2, 2):
         memload.score(counted, ds, 500, path=tmp_path / "scores", version="1")
         assert int(calls) == expected
-    with pytest.raises(FileExistsError, match="counted computed, from other rows or by other code"):
+    with pytest.raises(FileExistsError, match="counted for other rows or of other code"):
         memload.score(counted, ds, path=tmp_path / "scores", version="2")
     with pytest.raises(FileExistsError, match="other rows"):
         memload.score(counted, ds.select(range(999)), path=tmp_path / "scores", version="1")
@@ -205,8 +205,8 @@ def test_results_that_change_their_form_are_an_error(ds):
 def test_what_cannot_be_scored_is_refused(ds):
     for arguments, error, message in [
         ((3, ds), TypeError, "a function of one batch"),
-        ((mean, DataLoader(ds)), TypeError, "takes a dataset with a length"),
-        ((mean, ds, 0), ValueError, "chunk is a number of rows"),
+        ((mean, DataLoader(ds)), TypeError, "needs a dataset with a length"),
+        ((mean, ds, 0), ValueError, "chunk must be a number of rows"),
         ((mean, ds.select([])), ValueError, "no rows"),
     ]:
         with pytest.raises(error, match=message):
@@ -222,13 +222,13 @@ def test_a_function_that_holds_what_cannot_be_hashed_needs_a_version(ds, tmp_pat
             log.write("chunk\n")
             return mean(batch)
 
-        with pytest.raises(ValueError, match=r"logged cannot be told .*captured 'log': .*; give version="):
+        with pytest.raises(ValueError, match=r"logged cannot be hashed \(captured 'log': .*; give version="):
             memload.score(logged, ds, path=tmp_path / "a")
         assert len(memload.score(logged, ds, path=tmp_path / "a", version="1")) == 1000
 
 
 def test_a_result_that_does_not_fit_is_refused_before_memory_is_taken(ds):
-    with pytest.raises(MemoryError, match=r"TB are to be kept and .* wanted free .* give a path"):
+    with pytest.raises(MemoryError, match=r"the results take .*TB and need .* free, .* give a path"):
         memload.score(lambda batch: torch.zeros(1).expand(500, 10**9), ds.select(torch.zeros(10**6, dtype=torch.int64)))
 
 
