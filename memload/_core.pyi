@@ -7,7 +7,7 @@ import numpy
 import numpy.typing
 import typing
 import typing_extensions
-__all__: list[str] = ['Ceiling', 'Chain', 'Column', 'Device', 'HugeMemory', 'OpenFiles', 'PinnedSlots', 'Pipeline', 'PlanQueue', 'Ragged', 'RowCache', 'Slots', 'Storage', 'TileGrid', 'Tiles', 'Windows', 'augment_images', 'bench_decode', 'bench_disk', 'bench_memcpy', 'cast', 'copy', 'copy_seconds', 'extents', 'isas', 'load_rows', 'permutation', 'skip_permutation', 'version', 'withheld']
+__all__: list[str] = ['Ceiling', 'Chain', 'Column', 'Device', 'HugeMemory', 'OpenFiles', 'PinnedSlots', 'Pipeline', 'PlanQueue', 'Ragged', 'RowCache', 'Slots', 'Storage', 'TileGrid', 'Tiles', 'Windows', 'augment_images', 'bench_decode', 'bench_disk', 'bench_memcpy', 'cast', 'copy', 'copy_seconds', 'extents', 'isas', 'load_rows', 'permutation', 'resize_images', 'skip_permutation', 'version', 'withheld']
 class RowCache:
     """
     Rows of files kept in RAM up to a budget; what comes first stays, unless others are drawn more.
@@ -664,6 +664,10 @@ def load_rows(column: Column | Tiles | Windows | Ragged, cast: tuple[str, str, b
 def permutation(state: numpy.typing.NDArray[numpy.uint8], rows: typing.SupportsInt | typing.SupportsIndex) -> numpy.typing.NDArray[numpy.int64]:
     """
     What torch.randperm(rows) draws from a generator in this state (uint8), which is changed as by it.
+    """
+def resize_images(src_address: typing.SupportsInt | typing.SupportsIndex, dst_address: typing.SupportsInt | typing.SupportsIndex, images: typing.SupportsInt | typing.SupportsIndex, images_per_draw: typing.SupportsInt | typing.SupportsIndex, draws: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], shape: tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, bool, bool, tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex], tuple[bool, bool, typing.SupportsFloat | typing.SupportsIndex]], cast: tuple[str, str, bool | tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex], collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex]]], isa: str = '', threads: typing.SupportsInt | typing.SupportsIndex = 1) -> None:
+    """
+    Resize a part of each image, flip, lay out and cast it; as augment_images, but that shape ends in (top, left, height, width) of the resized pixels in the result and (nearest, antialias, padding), and draws are (rows, 5) of top, left, flipped, height, width.
     """
 def skip_permutation(state: numpy.typing.NDArray[numpy.uint8], rows: typing.SupportsInt | typing.SupportsIndex) -> None:
     """

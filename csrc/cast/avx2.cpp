@@ -1,5 +1,6 @@
 // AVX2, with FMA and F16C.
 #include "cast/x86_kernels.h"
+#include "cast/x86_resize.h"
 #include "cast/x86_split.h"
 
 namespace memload {
@@ -78,5 +79,7 @@ CopyFn avx2_copy(Store store) noexcept { return choose_copy<Avx2>(store); }
 SplitFn avx2_split(std::size_t element_bytes, std::size_t channels) noexcept {
   return choose_split(element_bytes, channels);
 }
+
+ResizeLoops avx2_resize() noexcept { return x86_resize(); }
 
 }  // namespace memload

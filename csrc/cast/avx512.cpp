@@ -1,5 +1,6 @@
 // AVX-512 (F, BW, VL, DQ). Not AVX512_BF16: its conversion flushes subnormals to zero.
 #include "cast/x86_kernels.h"
+#include "cast/x86_resize.h"
 #include "cast/x86_split.h"
 
 namespace memload {
@@ -75,5 +76,7 @@ CopyFn avx512_copy(Store store) noexcept { return choose_copy<Avx512>(store); }
 SplitFn avx512_split(std::size_t element_bytes, std::size_t channels) noexcept {
   return choose_split(element_bytes, channels);
 }
+
+ResizeLoops avx512_resize() noexcept { return x86_resize(); }
 
 }  // namespace memload

@@ -112,6 +112,11 @@ SplitFn find_split(std::size_t element_bytes, std::size_t channels, Isa isa) {
   return vector == nullptr ? scalar : vector;
 }
 
+ResizeLoops find_resize(Isa isa) {
+  const Target* target = target_of(isa);
+  return target == nullptr ? scalar_resize() : target->resize();
+}
+
 CopyFn find_copy(Isa isa, Store store) {
   const Target* target = target_of(isa);
   return target == nullptr ? scalar_copy() : target->copy(store);

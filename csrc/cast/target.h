@@ -7,6 +7,7 @@
 #include "cast/affine.h"
 #include "cast/cast.h"
 #include "cast/planes.h"
+#include "cast/resize.h"
 
 namespace memload {
 
@@ -19,6 +20,7 @@ struct Target {
   CopyFn (*copy)(Store) noexcept;
   AffineFn (*affine)(DType from, DType to, bool divides, Store) noexcept;
   SplitFn (*split)(std::size_t element_bytes, std::size_t channels) noexcept;
+  ResizeLoops (*resize)() noexcept;
 };
 
 // The instruction sets of this build, the best last, without the scalar version.
@@ -29,6 +31,10 @@ struct Target {
 [[nodiscard]] CopyFn scalar_copy() noexcept;
 // Throws std::invalid_argument for elements of another size than 1, 2, 4 or 8 bytes.
 [[nodiscard]] SplitFn scalar_split(std::size_t element_bytes, std::size_t channels);
+
+[[nodiscard]] ResizeLoops scalar_resize() noexcept;
+// Throws std::invalid_argument for an instruction set that is not available.
+[[nodiscard]] ResizeLoops find_resize(Isa isa);
 
 // Returns the loop of an instruction set for a cast with constants in f32, nullptr if it has none. `divides` says that
 // a deviation is not 1. Throws std::invalid_argument for an instruction set that is not available.
@@ -43,10 +49,12 @@ void cast_scalar(const std::byte* src, std::byte* dst, std::size_t n) noexcept;
 [[nodiscard]] CopyFn avx2_copy(Store store) noexcept;
 [[nodiscard]] AffineFn avx2_affine(DType from, DType to, bool divides, Store store) noexcept;
 [[nodiscard]] SplitFn avx2_split(std::size_t element_bytes, std::size_t channels) noexcept;
+[[nodiscard]] ResizeLoops avx2_resize() noexcept;
 [[nodiscard]] CastFn avx512_cast(CastRule rule, Store store) noexcept;
 [[nodiscard]] CopyFn avx512_copy(Store store) noexcept;
 [[nodiscard]] AffineFn avx512_affine(DType from, DType to, bool divides, Store store) noexcept;
 [[nodiscard]] SplitFn avx512_split(std::size_t element_bytes, std::size_t channels) noexcept;
+[[nodiscard]] ResizeLoops avx512_resize() noexcept;
 [[nodiscard]] CastFn neon_cast(CastRule rule, Store store) noexcept;
 [[nodiscard]] CopyFn neon_copy(Store store) noexcept;
 [[nodiscard]] AffineFn neon_affine(DType from, DType to, bool divides, Store store) noexcept;

@@ -8,7 +8,7 @@ namespace {
 
 bool runs_neon() noexcept { return true; }
 
-constexpr Target kTargets[] = {{Isa::neon, runs_neon, neon_cast, neon_copy, neon_affine, neon_split}};
+constexpr Target kTargets[] = {{Isa::neon, runs_neon, neon_cast, neon_copy, neon_affine, neon_split, scalar_resize}};
 
 }  // namespace
 

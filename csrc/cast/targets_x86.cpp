@@ -16,8 +16,9 @@ bool runs_avx512() noexcept {
          __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
 }
 
-constexpr Target kTargets[] = {{Isa::avx2, runs_avx2, avx2_cast, avx2_copy, avx2_affine, avx2_split},
-                               {Isa::avx512, runs_avx512, avx512_cast, avx512_copy, avx512_affine, avx512_split}};
+constexpr Target kTargets[] = {
+    {Isa::avx2, runs_avx2, avx2_cast, avx2_copy, avx2_affine, avx2_split, avx2_resize},
+    {Isa::avx512, runs_avx512, avx512_cast, avx512_copy, avx512_affine, avx512_split, avx512_resize}};
 
 }  // namespace
 

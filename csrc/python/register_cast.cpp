@@ -8,6 +8,7 @@
 #include "cast/augment.h"
 #include "cast/cast.h"
 #include "cast/parallel.h"
+#include "cast/resize.h"
 #include "python/casts.h"
 #include "python/convert.h"
 #include "python/names.h"
@@ -68,6 +69,52 @@ void augment(std::uintptr_t src, std::uintptr_t dst, std::size_t images, std::si
                  images_per_draw, drawn, threads);
 }
 
+// That of crops, then (top, left, height, width) of the resized pixels in the result, and (nearest, antialias,
+// padding).
+using PyInner = std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t>;
+using PyMethod = std::tuple<bool, bool, double>;
+using PyResize = std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t, bool, bool,
+                            PyInner, PyMethod>;
+
+std::vector<ResizeDraw> resizes_of(const PyDraws& given) {
+  if (given.ndim() != 2 || given.shape(1) != 5) {
+    throw py::value_error("draws are (rows, 5): top, left, flipped, height, width");
+  }
+  const auto each = given.unchecked<2>();
+  std::vector<ResizeDraw> draws;
+  draws.reserve(static_cast<std::size_t>(each.shape(0)));
+  for (py::ssize_t i = 0; i < each.shape(0); ++i) {
+    const auto side = [&](py::ssize_t k) {
+      if (std::in_range<std::uint32_t>(each(i, k))) return static_cast<std::uint32_t>(each(i, k));
+      throw py::value_error("the draw of row " + std::to_string(i) + " is of no image");
+    };
+    draws.push_back({side(0), side(1), side(3), side(4), each(i, 2) != 0});
+  }
+  return draws;
+}
+
+void resize(std::uintptr_t src, std::uintptr_t dst, std::size_t images, std::size_t images_per_draw,
+            const PyDraws& draws, const PyResize& shape, const PyCast& cast, const std::string& isa,
+            std::size_t threads) {
+  const auto& [height, width, channels, out_height, out_width, interleaved, planes, inner, method] = shape;
+  const auto& [top, left, inner_height, inner_width] = inner;
+  const auto& [nearest, antialias, pad] = method;
+  const auto affine = affine_of(std::get<2>(cast));
+  const ResizeJob job{
+      {height, width, channels, out_height, out_width, top, left, inner_height, inner_width, interleaved, planes},
+      nearest ? ResizeFilter::nearest : ResizeFilter::bilinear,
+      antialias,
+      pad,
+      rule_of(cast),
+      affine.get()};
+  if (dst % size_of(job.rule.to) != 0) throw py::value_error("the destination is not aligned to its elements");
+  const std::vector<ResizeDraw> drawn = resizes_of(draws);
+  const Isa chosen = isa_named(isa);
+  const WithoutGil nogil;
+  resize_images(job, chosen, reinterpret_cast<const std::byte*>(src), reinterpret_cast<std::byte*>(dst), images,
+                images_per_draw, drawn, threads);
+}
+
 void copy(std::uintptr_t src, std::uintptr_t dst, std::size_t nbytes, const std::string& isa, bool streaming) {
   const CopyFn function = find_copy(isa_named(isa), store_of(streaming));
   const WithoutGil nogil;
@@ -94,6 +141,12 @@ void register_cast(py::module_& m) {
         py::arg("threads") = 1,
         "Cut, flip, lay out and cast images; shape: (height, width, channels, height and width of the result, stored "
         "interleaved, result in planes); cast: (from, to, how); draws: (rows, 3) of top, left, flipped.");
+  m.def("resize_images", resize, py::arg("src_address"), py::arg("dst_address"), py::arg("images"),
+        py::arg("images_per_draw"), py::arg("draws"), py::arg("shape"), py::arg("cast"), py::arg("isa") = "",
+        py::arg("threads") = 1,
+        "Resize a part of each image, flip, lay out and cast it; as augment_images, but that shape ends in (top, left, "
+        "height, width) of the resized pixels in the result and (nearest, antialias, padding), and draws are (rows, 5) "
+        "of top, left, flipped, height, width.");
   m.def("copy", copy, py::arg("src_address"), py::arg("dst_address"), py::arg("nbytes"), py::arg("isa") = "",
         py::arg("streaming") = false, "Copy bytes from one address to another.");
   m.def("isas", isas, "The instruction sets that this build holds and this machine runs, the best last.");

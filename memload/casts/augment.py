@@ -1,10 +1,11 @@
-"""Random crops and flips: the draws for each row, and the pixels that they select."""
+"""Random crops, resizing and flips: the draws for each row, and the pixels that they select."""
 
 from __future__ import annotations
 
+import math
 import numbers
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -12,17 +13,22 @@ import torch
 import xxhash
 from numpy.typing import NDArray
 
+from memload.casts.resize import ATTEMPTS, Area, as_signed, check_dtype, inner_of, resized, whole_box
 from memload.columns.numbers import is_whole
 
 Draws = NDArray[np.int64]
-"""(rows, 3): the top and left edge of each row's crop, and 1 if the row is flipped."""
+"""(rows, 3): the top and left edge of each row's crop, and 1 if the row is flipped; with ``resize`` (rows, 5), with the
+height and width of the part that is resized behind them."""
 
 _BITS = 32  # of each drawn number
+_RATIO = (3 / 4, 4 / 3)  # as in torchvision
+_FITS = ("stretch", "crop", "pad")
+_INTERPOLATIONS = ("bilinear", "nearest")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Augment:
-    """A random crop and a random horizontal flip of images, one draw for each row.
+    """A random crop, or a random part that is resized, and a random horizontal flip of images; one draw for each row.
 
     The draw of a row follows from (base seed, epoch, row) and ``stream`` alone: it is the same on any number of
     threads, on the CPU and on a GPU, and after a resume. Fields of one batch whose ``Augment`` has the same ``stream``
@@ -35,23 +41,51 @@ class Augment:
             whole image.
         flip: the probability that a row's images are mirrored left to right, 0 to 1.
         stream: fields with other numbers draw independently of each other.
+        resize: (height, width) in pixels to which images are resized, or a number for squares; not with ``crop``.
+        scale: (least, greatest) fraction of the image's area, in (0, 1]: a part of random area, proportions and
+            position is resized, as by torchvision's RandomResizedCrop. None: nothing is drawn but the flip.
+        ratio: (least, greatest) width / height of that part; None: (3 / 4, 4 / 3).
+        fit: what is resized without ``scale``: "stretch" takes the whole image, "crop" the largest part in its middle
+            that has the proportions of the result, "pad" the whole image in its own proportions, with a border.
+        pad_value: the pixels of that border, before the cast.
+        interpolation: "bilinear", or "nearest" for masks. Of uint8 images the result is uint8, rounded as torch and
+            Pillow do; int8, int16, uint16, float16, bfloat16 and float32 become float32, which the cast then rounds
+            once. "nearest" takes images of any dtype.
+        antialias: whether bilinear weights average over all pixels where an image becomes smaller. False is faster for
+            large reductions, and gives other pixels: what a network was trained with should stay.
 
     Raises:
-        TypeError: ``crop`` is neither a whole number nor a pair of them, ``flip`` no number, or ``stream`` no int.
-        ValueError: a side of ``crop`` is below 1, ``flip`` is outside [0, 1], or ``stream`` outside [0, 2^63).
+        TypeError: ``crop`` or ``resize`` is neither a whole number nor a pair of them, ``flip`` or ``pad_value`` no
+            number, ``scale`` or ``ratio`` no pair of numbers, ``antialias`` no bool, or ``stream`` no int.
+        ValueError: a side is below 1, ``flip`` is outside [0, 1], ``stream`` outside [0, 2^63), ``scale`` or ``ratio``
+            no range of what is allowed, or arguments exclude each other.
 
     Example:
         >>> Augment(crop=(2, 2), flip=0.5).draws([7, 8], height=4, width=6).tolist()
         [[1, 2, 0], [1, 2, 1]]
+        >>> image = Augment(resize=(224, 224), scale=(0.08, 1), flip=0.5)
+        >>> from dataclasses import replace
+        >>> mask = replace(image, interpolation="nearest")  # for the images' masks: the same parts
+        >>> image.draws([7], height=480, width=640).tolist() == mask.draws([7], height=480, width=640).tolist()
+        True
     """
 
     crop: tuple[int, int] | None = None
     flip: float = 0.0
     stream: int = 0
+    _: KW_ONLY
+    resize: tuple[int, int] | None = None
+    scale: tuple[float, float] | None = None
+    ratio: tuple[float, float] | None = None
+    fit: str = "stretch"
+    pad_value: float = 0.0
+    interpolation: str = "bilinear"
+    antialias: bool = True
 
     def __post_init__(self) -> None:
-        if self.crop is not None:
-            object.__setattr__(self, "crop", _pair(self.crop))
+        for name in ("crop", "resize"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, _pair(name, getattr(self, name)))
         if not isinstance(self.flip, numbers.Real) or isinstance(self.flip, bool):
             raise TypeError(f"flip is a probability, such as 0.5; got {self.flip!r}")
         if not 0 <= self.flip <= 1:
@@ -62,13 +96,47 @@ class Augment:
         object.__setattr__(self, "stream", int(self.stream))
         if not 0 <= self.stream < 2**63:
             raise ValueError(f"stream is an int from 0 to 2^63 - 1; got {self.stream}")
+        self._check_resize()
+        self._check_part()
+
+    def _check_resize(self) -> None:
+        given = [one.name for one in fields(self)[4:] if getattr(self, one.name) != one.default]
+        if self.resize is None and given:
+            raise ValueError(f"{given[0]}= is of images that are resized: give resize= too, such as resize=(224, 224)")
+        if self.resize is not None and self.crop is not None:
+            raise ValueError(
+                f"crop={self.crop} and resize={self.resize} exclude each other: scale= takes a random part that is "
+                'resized, fit="crop" the largest part in the middle'
+            )
+        for name, known in (("fit", _FITS), ("interpolation", _INTERPOLATIONS)):
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name} is one of {', '.join(map(repr, known))}; got {getattr(self, name)!r}")
+        if not isinstance(self.antialias, bool | np.bool_):
+            raise TypeError(f"antialias is True or False; got {self.antialias!r}")
+        object.__setattr__(self, "antialias", bool(self.antialias))
+        object.__setattr__(self, "pad_value", _number("pad_value", self.pad_value))
+        if self.pad_value and self.fit != "pad":
+            raise ValueError(f'pad_value={self.pad_value} is of the border that fit="pad" makes; got fit={self.fit!r}')
+
+    def _check_part(self) -> None:
+        for name in ("scale", "ratio"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, _range(name, getattr(self, name)))
+        if self.scale is None and self.ratio is not None:
+            raise ValueError("ratio= is of the random part that scale= asks for: give scale= too, such as (0.08, 1)")
+        if self.scale is not None and self.scale[1] > 1:
+            raise ValueError(f"scale has fractions of the image's area, in (0, 1]; got {self.scale}")
+        if self.scale is not None and self.fit != "stretch":
+            raise ValueError(f"fit={self.fit!r} and scale= exclude each other: the random part has its own proportions")
 
     def size(self, height: int, width: int) -> tuple[int, int]:
-        """Return the height and width of images of this size after the crop.
+        """Return the height and width of images of this size after the crop or resizing.
 
         Raises:
             ValueError: the crop is larger than the image.
         """
+        if self.resize is not None:
+            return self.resize
         if self.crop is None:
             return height, width
         if self.crop[0] > height or self.crop[1] > width:
@@ -78,65 +146,141 @@ class Augment:
             )
         return self.crop
 
+    def check_dtype(self, dtype: torch.dtype) -> None:
+        """Raise TypeError or ValueError if images of this dtype cannot be resized so; the message says which can."""
+        if self.resize is not None:
+            check_dtype(dtype, self.interpolation, self.pad_value)
+
     def draws(self, seeds: Sequence[int], height: int, width: int) -> Draws:
         """Return the crop positions and flips of rows with these seeds, whose images have this size.
 
         Of the 96 bits that xxh3 makes of a row's seed, 32 choose the top edge among (height - crop height + 1), 32 the
-        left edge, and 32 the flip.
+        left edge, and 32 the flip. Each attempt at a part of ``scale`` and ``ratio`` has a hash of its own, of which 32
+        bits choose the area and 32 the proportions; see `memload.casts.resize.Area`.
 
         Args:
             seeds: one for each row, 64 bits.
             height, width: the size of the images in pixels.
 
         Returns:
-            int64 (rows, 3): top, left, and 1 where the row is flipped.
+            int64 (rows, 3): top, left, and 1 where the row is flipped; with ``resize`` (rows, 5), with height and
+            width of the part that is resized.
 
         Raises:
             ValueError: the crop is larger than the image.
         """
-        high, wide = self.size(height, width)
-        key = b"augment" + self.stream.to_bytes(8, "little")
-        drawn = [xxhash.xxh3_128_intdigest(key, seed=seed) for seed in seeds]
-        numbers = np.array([[d & _MASK, d >> _BITS & _MASK, d >> 2 * _BITS & _MASK] for d in drawn], dtype=np.int64)
-        places: Draws = numbers.reshape(-1, 3) * np.array([height - high + 1, width - wide + 1, 0]) >> _BITS
-        places[:, 2] = numbers.reshape(-1, 3)[:, 2] < self.flip * 2**_BITS
-        return places
+        drawn = _drawn(b"augment", self.stream, seeds, 3)
+        flipped = drawn[:, 2] < self.flip * 2**_BITS
+        if self.resize is not None and self.scale is None:
+            top, left, high, wide = whole_box((height, width), self.resize, self.fit)
+            fixed: Draws = np.tile(np.array([top, left, 0, high, wide], dtype=np.int64), (len(seeds), 1))
+            fixed[:, 2] = flipped
+            return fixed
+        sides = np.array([self.size(height, width)]) if self.scale is None else self._parts(seeds, (height, width))
+        places = drawn[:, :2] * (np.array([height, width]) - sides + 1) >> _BITS
+        columns = [places, flipped[:, None], *([] if self.scale is None else [sides])]
+        return np.concatenate(columns, 1, dtype=np.int64)
+
+    def _parts(self, seeds: Sequence[int], size: tuple[int, int]) -> NDArray[np.int64]:
+        """(rows, 2): height and width of the part of each row."""
+        area = Area(self.scale or (1.0, 1.0), self.ratio or _RATIO)
+        parts = np.tile(np.array(area.otherwise(size)), (len(seeds), 1))
+        left = np.arange(len(seeds))  # rows of which no part has fitted yet
+        for attempt in range(ATTEMPTS):
+            if not len(left):
+                break
+            bits = _drawn(b"resize" + bytes([attempt]), self.stream, [seeds[int(row)] for row in left], 2)
+            sides, fits = area.sides(bits, size)
+            pixels = np.floor(sides[fits] * np.array(size) + 0.5).astype(np.int64)
+            parts[left[fits]] = np.clip(pixels, 1, size)
+            left = left[~fits]
+        return parts
+
+    def __repr__(self) -> str:
+        given = [one for one in fields(self) if one.name in _ALWAYS or getattr(self, one.name) != one.default]
+        return f"Augment({', '.join(f'{one.name}={getattr(self, one.name)!r}' for one in given)})"
 
 
+_ALWAYS = ("crop", "flip", "stream")
 _MASK = 2**_BITS - 1
 
-_AS_SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
+
+def _drawn(key: bytes, stream: int, seeds: Sequence[int], count: int) -> NDArray[np.int64]:
+    """(rows, count): numbers of 32 random bits."""
+    key += stream.to_bytes(8, "little")
+    drawn = [xxhash.xxh3_128_intdigest(key, seed=seed) for seed in seeds]
+    split = [[d >> k * _BITS & _MASK for k in range(count)] for d in drawn]
+    return np.array(split, dtype=np.int64).reshape(-1, count)
 
 
-def _pair(crop: Any) -> tuple[int, int]:
-    sides = (crop, crop) if is_whole(crop) else crop
+def _pair(name: str, given: Any) -> tuple[int, int]:
+    sides = (given, given) if is_whole(given) else given
     if not isinstance(sides, tuple | list) or len(sides) != 2 or not all(map(is_whole, sides)):
-        raise TypeError(f"crop is (height, width) in pixels, such as (224, 224); got {crop!r}")
-    crop = sides
-    if min(crop) < 1:
-        raise ValueError(f"crop is at least (1, 1); got {crop!r}")
-    return int(crop[0]), int(crop[1])
+        raise TypeError(f"{name} is (height, width) in pixels, such as (224, 224); got {given!r}")
+    if min(sides) < 1:
+        raise ValueError(f"{name} is at least (1, 1); got {sides!r}")
+    if max(sides) >= 2**31:
+        raise ValueError(f"{name} is below 2^31 pixels; got {sides!r}")
+    return int(sides[0]), int(sides[1])
 
 
-def placed(images: torch.Tensor, draws: Draws, axes: tuple[int, int], size: tuple[int, int]) -> torch.Tensor:
-    """Return a batch of images cropped and flipped as drawn, by plain torch operations: the definition.
+def _number(name: str, given: Any) -> float:
+    if not isinstance(given, numbers.Real) or isinstance(given, bool):
+        raise TypeError(f"{name} is a number; got {given!r}")
+    if not math.isfinite(given):
+        raise ValueError(f"{name} is a finite number; got {given!r}")
+    return float(given)
+
+
+def _range(name: str, given: Any) -> tuple[float, float]:
+    if not isinstance(given, tuple | list) or len(given) != 2:
+        raise TypeError(
+            f"{name} is (least, greatest), such as {'(0.08, 1)' if name == 'scale' else '(3 / 4, 4 / 3)'}; "
+            f"got {given!r}"
+        )
+    low, high = (_number(name, one) for one in given)
+    if not 0 < low <= high:
+        raise ValueError(f"{name} is (least, greatest), both above 0; got {given!r}")
+    return low, high
+
+
+def placed(images: torch.Tensor, draws: Draws, axes: tuple[int, int], augment: Augment) -> torch.Tensor:
+    """Return a batch of images cropped or resized, and flipped, by plain torch operations: the definition.
 
     Args:
-        images: (rows, ...), of any dtype and on any device.
+        images: (rows, ...), of any dtype and on any device; resized by bilinear weights, of those that `Augment` names.
         draws: the draws of each row.
         axes: the axes of height and width, counted from the end.
-        size: the (height, width) of the result.
+        augment: what is done.
     """
-    if images.dtype in _AS_SIGNED:  # torch cannot flip these dtypes
-        return placed(images.view(_AS_SIGNED[images.dtype]), draws, axes, size).view(images.dtype)
-    rows = [
-        _cut(image, top, left, axes, size).flip(axes[1]) if flipped else _cut(image, top, left, axes, size)
-        for image, (top, left, flipped) in zip(images, draws.tolist(), strict=True)
-    ]
-    if not rows:
-        return _cut(images, 0, 0, axes, size)
-    return torch.stack(rows)
+    augment.check_dtype(images.dtype)
+    size = augment.size(images.shape[axes[0]], images.shape[axes[1]])
+    if not len(images):
+        return _one(images, [0, 0, 0, 1, 1], axes, size, augment)
+    return torch.stack(
+        [_one(image, draw, axes, size, augment) for image, draw in zip(images, draws.tolist(), strict=True)]
+    )
 
 
-def _cut(image: torch.Tensor, top: int, left: int, axes: tuple[int, int], size: tuple[int, int]) -> torch.Tensor:
+def _one(
+    image: torch.Tensor, draw: Sequence[int], axes: tuple[int, int], size: tuple[int, int], augment: Augment
+) -> torch.Tensor:
+    top, left, flipped = draw[:3]
+    if augment.resize is None:
+        made = _cut(image, top, left, axes, size)
+    else:
+        inner = inner_of((image.shape[axes[0]], image.shape[axes[1]]), size, augment.fit)
+        part = _cut(image, top, left, axes, (draw[3], draw[4]))
+        made = resized(part, axes, inner[2:], (augment.interpolation, augment.antialias))
+        if inner[2:] != size:
+            whole = [
+                size[axes.index(k - image.ndim)] if k - image.ndim in axes else n for k, n in enumerate(made.shape)
+            ]
+            border = made.new_full(whole, augment.pad_value)
+            _cut(border, inner.top, inner.left, axes, inner[2:]).copy_(made)
+            made = border
+    return as_signed(made).flip(axes[1]).view(made.dtype) if flipped else made
+
+
+def _cut(image: torch.Tensor, top: int, left: int, axes: tuple[int, int], size: Sequence[int]) -> torch.Tensor:
     return image.narrow(axes[0], top, size[0]).narrow(axes[1], left, size[1])

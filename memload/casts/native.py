@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 
 from memload import _core
 from memload.casts.augment import Augment, Draws
+from memload.casts.resize import inner_of
 from memload.casts.rule import Cast, Constants
 from memload.dtypes import code_of
 
@@ -91,16 +93,18 @@ _DTYPES = frozenset(
 
 
 def _placed(x: torch.Tensor, rule: Cast, seeds: Sequence[int] | None, memory: Memory | None, isa: str) -> torch.Tensor:
-    job = ImageJob.of(rule, x.shape, seeds)
+    job = ImageJob.of(rule, x.shape, x.dtype, seeds)
     if job is None:
         return rule.apply(x, seeds)
+    resize = rule.augment is not None and rule.augment.resize is not None
     elements = job.images * math.prod(job.out_shape)
     if memory is None or not elements:
         out = torch.empty(elements, dtype=rule.dtype, device="cpu")
     else:
         out = memory(elements * rule.dtype.itemsize).view(rule.dtype)
     cast = (code_of(x.dtype), code_of(rule.dtype), how_of(rule, x.dtype, x.shape))
-    _core.augment_images(
+    launch = _core.resize_images if resize else _core.augment_images
+    launch(
         *(x.data_ptr(), out.data_ptr(), job.images, job.images_per_draw, job.draws, job.shape, cast, isa),
         torch.get_num_threads(),
     )
@@ -109,15 +113,16 @@ def _placed(x: torch.Tensor, rule: Cast, seeds: Sequence[int] | None, memory: Me
 
 
 class ImageJob:
-    """A batch of images to be cropped, flipped or laid out anew, as native code takes it.
+    """A batch of images to be cropped, resized, flipped or laid out anew, as native code takes it.
 
     Attributes:
         leading: the axes before those of an image.
         stored_shape: the axes of an image as it is stored.
         shape: height, width and channels of an image as it is stored, height and width of the result, whether it is
-            stored with the channels last, and whether the result has them first.
+            stored with the channels last, and whether the result has them first; with ``resize`` also where the resized
+            pixels lie in the result, and (whether by "nearest", antialias, pad_value).
         out_shape: the shape of the result in the order of memory.
-        draws: int64 (rows, 3): top, left, and whether the row is flipped.
+        draws: those of `Augment.draws`.
         images: the number of images.
         images_per_draw: the number of images in one row.
     """
@@ -129,7 +134,12 @@ class ImageJob:
         channels = 1 if rule.channels is None else shape[rule.channels]
         high, wide = (rule.augment or Augment()).size(height, width)
         interleaved, planes = rule.channels == -1, rule.channels != -1 or rule.layout == "NCHW"
-        self.shape = (height, width, channels, high, wide, interleaved, planes)
+        self.shape: tuple[Any, ...] = (height, width, channels, high, wide, interleaved, planes)
+        if rule.augment is not None and rule.augment.resize is not None:
+            self.shape += (
+                inner_of((height, width), (high, wide), rule.augment.fit),
+                (rule.augment.interpolation == "nearest", rule.augment.antialias, rule.augment.pad_value),
+            )
         self.out_shape = (
             (high, wide) if rule.channels is None else (channels, high, wide) if planes else (high, wide, channels)
         )
@@ -138,10 +148,11 @@ class ImageJob:
         self.images_per_draw = max(1, self.images if draws is None else self.images // max(1, len(draws)))
 
     @classmethod
-    def of(cls, rule: Cast, shape: Sequence[int], seeds: Sequence[int] | None) -> ImageJob | None:
-        """Return the job for a batch of this shape; None if native code does not support such images.
+    def of(cls, rule: Cast, shape: Sequence[int], dtype: torch.dtype, seeds: Sequence[int] | None) -> ImageJob | None:
+        """Return the job for a batch of this shape and dtype; None if native code does not support such images.
 
         Raises:
+            TypeError: images of this dtype cannot be resized so.
             ValueError: the rule is not for images of this shape, or the number of seeds is not that of rows.
         """
         if rule.augment is None:
@@ -151,6 +162,7 @@ class ImageJob:
             rule.row_shape(shape[1:])
             if seeds is None or len(seeds) != shape[0]:
                 raise ValueError(f"a batch of {shape[0]} rows needs as many seeds, got {len(seeds or ())}")
+            rule.augment.check_dtype(dtype)
             draws = rule.augment.draws(seeds, *(shape[axis] for axis in rule.image_axes))
         if math.prod(shape[-3:]) >= _MOST_ELEMENTS:
             return None

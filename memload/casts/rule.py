@@ -2,7 +2,7 @@
 
 The steps have this order, and each is applied only where it is asked for:
 
-    x = crop and flip of each row, as drawn                  # augment
+    x = crop or resizing, and flip of each row, as drawn     # augment
     y = x.to(dtype); y = (y - 127) / 255.0                   # norm_removed and x is uint8; with none of the next three
     w = x.to(float32)                                        # float64 where x or dtype is float64
     w = w * scale                                            # each operation rounded to float32
@@ -34,7 +34,7 @@ Constants = float | tuple[float, ...]
 
 @dataclass(frozen=True, repr=False)
 class Cast:
-    """How a field is converted: its elements cast to ``dtype`` and normalised, its images cropped, flipped, laid out.
+    """How a field is converted: its elements cast to ``dtype``, normalised; its images resized, cropped, flipped.
 
     Only ``dtype`` is required; nothing else is done unless asked for. With ``scale``, ``offset``, ``mean`` or ``std``
     an element x becomes ``(x * scale + offset - mean) / std``, from left to right, each operation rounded to float32
@@ -55,7 +55,8 @@ class Cast:
             such axis.
         layout: turns batches of images stored as (H, W, C), with ``channels=-1``, into the shape (B, C, H, W). "NCHW"
             moves each channel into a plane of its own; "channels_last" keeps the stored order in memory, at no cost.
-        augment: a random crop and flip of images, (H, W) with ``channels=None`` or with ``channels`` -1 or -3.
+        augment: random crops, resizing and flips of images, (H, W) with ``channels=None``, or with ``channels``
+            -1 or -3.
 
     Raises:
         TypeError: ``dtype`` is none of these, ``norm_removed`` is no bool, or another argument has the wrong type.
@@ -139,7 +140,7 @@ class Cast:
 
     @property
     def places(self) -> bool:
-        """Whether pixels change their places in memory: a crop, a flip, or the layout "NCHW"."""
+        """Whether pixels change their places in memory: a crop, resizing, a flip, or the layout "NCHW"."""
         return self.augment is not None or self.layout == "NCHW"
 
     @property
@@ -244,8 +245,7 @@ class Cast:
             raise TypeError("a cast with augment= draws for each row: give apply() a batch, and the seeds of its rows")
         self.row_shape(x.shape[1:])
         high, wide = self.image_axes
-        draws = augment.draws(seeds, x.shape[high], x.shape[wide])
-        return placed(x, draws, self.image_axes, augment.size(x.shape[high], x.shape[wide]))
+        return placed(x, augment.draws(seeds, x.shape[high], x.shape[wide]), self.image_axes, augment)
 
     def __repr__(self) -> str:
         given = [one for one in fields(self) if one.name == "norm_removed" or getattr(self, one.name) != one.default]

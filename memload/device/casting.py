@@ -79,7 +79,7 @@ def _row_shape(x: torch.Tensor, rule: Cast) -> tuple[int, ...]:
 def _placed(x: torch.Tensor, rule: Cast, out: torch.Tensor | None, seeds: Sequence[int] | None) -> torch.Tensor:
     if rule.augment is not None and seeds is None:
         return rule.apply(x, seeds)  # which says what is missing
-    job = ImageJob.of(rule, x.shape, seeds)
+    job = ImageJob.of(rule, x.shape, x.dtype, seeds)
     if job is None:
         return rule.apply(x, seeds)
     last = rule.layout == "channels_last"

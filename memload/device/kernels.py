@@ -76,7 +76,8 @@ def kernels_serve(device: torch.device) -> bool:
 
 def has_kernel(rule: Cast, dtype: torch.dtype, row_shape: Sequence[int]) -> bool:
     """Whether a kernel casts rows of this dtype and shape by this rule, pixels that change their places apart."""
-    known = type(rule) is Cast and dtype in _FROM and rule.dtype in _TO
+    resized = rule.augment is not None and rule.augment.resize is not None  # torch operations do that
+    known = type(rule) is Cast and dtype in _FROM and rule.dtype in _TO and not resized
     return known and math.prod(row_shape) < _MOST_ELEMENTS
 
 

@@ -266,8 +266,10 @@ def _check_shape(key: Key, cast: Cast, field: Field) -> None:
         )
     try:
         cast.row_shape(field.item_shape)
-    except ValueError as error:
-        raise ValueError(f"the field {key!r}: {error}") from None
+        if cast.augment is not None:
+            cast.augment.check_dtype(field.dtype)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"the field {key!r}: {error}") from None
 
 
 def _is_fused(cast: Cast, field: Field) -> bool:

@@ -52,7 +52,7 @@ def test_images_have_one_rule_however_many_a_batch_has(monkeypatch):
         given.clear()
         for count in (1, 2, 7):
             x = torch.zeros(count, *image, dtype=torch.uint8)
-            job = ImageJob.of(rule, x.shape, range(count))
+            job = ImageJob.of(rule, x.shape, x.dtype, range(count))
             kernels.augment_images(x, torch.empty(count, *job.out_shape), rule, job)
         assert given[1] is given[0]
         assert given[2] is given[0]
