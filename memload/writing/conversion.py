@@ -1,4 +1,4 @@
-"""What becomes of rows on their way into shards: of each, the elements under a mask, then scaled, then cast.
+"""Convert rows on their way into shards: the elements under a mask are kept, then scaled, then cast.
 
 stored row -> mask -> scale -> cast -> row of the shard
 """
@@ -29,12 +29,12 @@ Form = tuple[torch.dtype, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Conversion:
-    """What becomes of one field: nothing, or any of the three in this order.
+    """The conversion of one field: any of three steps, in this order.
 
     Args:
-        mask: bool, of the shape with which the row's begins; keeps the true elements, in C order, as one axis.
-        factor: each element is multiplied by it, in float32; in float64 where the field or the cast is float64.
-        cast: as in a loader.
+        mask: bool, with the shape of a row or of its first axes; keeps the true elements, in C order, as one axis.
+        factor: multiplies each element, in float32; in float64 if the field or the cast is float64.
+        cast: the cast, as in a loader.
     """
 
     mask: NDArray[np.bool_] | None = None
@@ -42,7 +42,7 @@ class Conversion:
     cast: Cast | None = None
 
     def form(self, dtype: torch.dtype, shape: tuple[int, ...]) -> Form:
-        """Return what a row of this dtype and shape becomes."""
+        """Return the dtype and shape of a converted row of this dtype and shape."""
         if self.mask is not None:
             shape = (int(self.mask.sum()), *shape[self.mask.ndim :])
         if self.cast is not None:
@@ -50,12 +50,12 @@ class Conversion:
         return (self._computes_in(dtype) if self.factor is not None else dtype), shape
 
     def apply(self, rows: Rows) -> Rows:
-        """Return the converted rows; where there is nothing to convert, those that came."""
+        """Return the converted rows, or the same object if there is nothing to convert."""
         if self.mask is not None:
             rows = _masked(rows, self.mask)
         if self.factor is None and self.cast is None:
             return rows
-        data = rows.data if rows.data.flags.writeable else rows.data.copy()  # torch warns of those that are not
+        data = rows.data if rows.data.flags.writeable else rows.data.copy()  # torch warns about read-only arrays
         values = torch.from_numpy(data.reshape(-1)).view(rows.dtype)
         if self.factor is not None:
             values = values.to(self._computes_in(rows.dtype), copy=True).mul_(self.factor)
@@ -65,12 +65,12 @@ class Conversion:
         return Rows(values.dtype, rows.shape, converted)
 
     def working_bytes(self, dtype: torch.dtype, shape: tuple[int, ...]) -> int:
-        """Return the bytes of one row where it is largest: as it comes, as it is computed with, or as it goes."""
-        widest = max(dtype.itemsize, *(one.itemsize for one in self._dtypes(dtype)))
+        """Return the most bytes of one row: before, during or after its conversion."""
+        widest = max(dtype.itemsize, *(step.itemsize for step in self._dtypes(dtype)))
         return max(row_nbytes(dtype, shape), math.prod(self.form(dtype, shape)[1]) * widest)
 
     def words(self) -> dict[str, str]:
-        """Return what tells it from other conversions."""
+        """Return texts by option that are equal for equal conversions only."""
         mask = None if self.mask is None else f"{self.mask.shape} {xxhash.xxh3_64_hexdigest(self.mask.tobytes())}"
         return {"mask": str(mask), "scale": repr(self.factor), "cast": repr(self.cast)}
 
@@ -87,15 +87,15 @@ class Conversion:
 
 @dataclass(frozen=True)
 class Conversions:
-    """What the user wants of all fields: each option for the fields that it names, or one for those that it fits.
+    """The options for all fields: each is one value for all fields that it fits, or a dict of values by field.
 
     Args:
-        mask: a bool array, or a path of one as .npy; for every field whose rows begin with its shape. Or these by name.
-        scale: a number, for the one field that there is beside keys and labels; or numbers by name.
-        cast: a Cast, or a dtype or its name, for all floating fields and those that are scaled; or these by name.
+        mask: a bool array, or the path of a .npy file of one; for every field whose rows begin with its shape.
+        scale: a number, for the only field beside keys and labels.
+        cast: a Cast, or a dtype or its name, for all floating fields and those that are scaled.
 
     Raises:
-        TypeError, ValueError: an option is nothing of that kind.
+        TypeError, ValueError: the value of an option is invalid.
     """
 
     mask: Any = None
@@ -111,10 +111,10 @@ class Conversions:
                 object.__setattr__(self, option, read(given))
 
     def of(self, forms: Mapping[str, Form]) -> dict[str, Conversion]:
-        """Return what becomes of each of these fields; those that stay as they are are not among them.
+        """Return the conversion of each field that is converted.
 
         Raises:
-            ValueError: an option names a field that is not there, does not fit the field it names, or fits none.
+            ValueError: an option names a field that does not exist, does not fit the field it names, or fits none.
             TypeError: numbers of that dtype cannot be scaled or cast.
         """
         masks = _named("mask", self.mask, forms, lambda name: _begins_with(forms[name][1], self.mask.shape))
@@ -132,7 +132,7 @@ class Conversions:
 
 
 def words_of(conversions: Mapping[str, Conversion]) -> dict[str, str]:
-    """Return what tells these conversions, by fields, from others."""
+    """Return texts by option that are equal for equal conversions of equal fields only."""
     parts = {name: conversion.words() for name, conversion in conversions.items()}
     return {
         option: repr({name: words[option] for name, words in parts.items()}) for option in ("mask", "scale", "cast")
@@ -140,10 +140,10 @@ def words_of(conversions: Mapping[str, Conversion]) -> dict[str, str]:
 
 
 def as_mask(given: Any) -> NDArray[np.bool_]:
-    """Return a bool array, of an array or of a path of one; zeros and ones of other dtypes count as bool.
+    """Return a bool array from an array or from the path of one; zeros and ones of other dtypes count as bool.
 
     Raises:
-        TypeError, ValueError: it is no such array, has no axis, or keeps nothing.
+        TypeError, ValueError: the value is no such array, has no axis, or keeps no element.
     """
     where = f"the mask {given}" if isinstance(given, (str, Path)) else "the mask"
     array = load_array(given) if isinstance(given, (str, Path)) else np.asarray(given)
@@ -159,7 +159,7 @@ def as_mask(given: Any) -> NDArray[np.bool_]:
 
 
 def load_array(path: str | Path) -> Any:
-    """Return the array of a .npy file. Raises ValueError if it holds none, OSError if it cannot be read."""
+    """Return the array in a .npy file. Raises ValueError if there is none, OSError if the file cannot be read."""
     try:
         return np.load(path, allow_pickle=False)
     except (ValueError, EOFError) as error:
@@ -168,21 +168,21 @@ def load_array(path: str | Path) -> Any:
 
 def _as_factor(given: Any) -> float:
     if isinstance(given, bool) or not isinstance(given, numbers.Real):
-        raise TypeError(f"a scale is a number, such as 1 / 300, got {kind(given)}")
+        raise TypeError(f"a scale must be a number, such as 1 / 300, got {kind(given)}")
     if not math.isfinite(given) or given == 0:
-        raise ValueError(f"a scale is finite and not 0, got {given}")
+        raise ValueError(f"a scale must be finite and not 0, got {given}")
     return float(given)
 
 
 def _as_cast(given: Any) -> Cast:
     cast = as_cast(given)
     if cast.layout is not None or cast.augment is not None:
-        raise ValueError(f"layout= and augment= are for a loader, not for what is stored: leave them out of {given}")
+        raise ValueError(f"layout= and augment= work in a loader only, not for stored rows: leave them out of {given}")
     return cast
 
 
 def _named(option: str, given: Any, forms: Mapping[str, Form], fits: Callable[[str], bool]) -> dict[str, Any]:
-    """Return what an option says of each field, which it names or which it fits."""
+    """Return the values of an option by field: those of a dict, or one value for all fields that it fits."""
     if given is None:
         return {}
     listed = ", ".join(f"{name} {describe(*form)}" for name, form in forms.items())
@@ -195,7 +195,7 @@ def _named(option: str, given: Any, forms: Mapping[str, Form], fits: Callable[[s
     if not fitting:
         what = {
             "mask": "no row begins with the mask's shape",
-            "scale": "name the one to be scaled",
+            "scale": "give the name of the field to scale, as a dict",
             "cast": "only floating fields are cast without being named",
         }[option]
         of_mask = f" {given.shape}" if option == "mask" else ""
@@ -206,7 +206,7 @@ def _named(option: str, given: Any, forms: Mapping[str, Form], fits: Callable[[s
 
 
 def _scaled(forms: Mapping[str, Form]) -> list[str]:
-    """The fields that a scale without a name could be for: all but single integers and texts, such as keys, if any."""
+    """Return the fields that a scale without a name may be for: all but single integers and texts; else all fields."""
     values = [
         name
         for name, (dtype, shape) in forms.items()

@@ -1,4 +1,4 @@
-"""A set of shards in the making: hidden until it is whole, and kept for who goes on with it if that was asked for."""
+"""A set of shards that is hidden until it is complete, and that a later writer can continue if that was requested."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ _NUMBERED = re.compile(r"shard-(\d+)\.safetensors")
 
 
 class GrowingSet:
-    """The complete shards of a set that one writer makes or extends, and the hidden directory in which ours lie.
+    """The complete shards of a set that one writer makes or extends, and the hidden directory with the new ones.
 
     Args:
-        target: the directory that is to be made or extended.
-        fields: of its rows, which what is there already fixes.
+        target: the directory to make or extend.
+        fields: the fields of its rows; an existing set determines them.
         append: extend the set at `target` if there is one.
-        keep: leave what a writer before has left, for `follow`.
-        progress: whether to show a bar while what is there is verified, and to say what became of it.
+        keep: keep the shards of an interrupted writer, for `follow`.
+        progress: whether to show a bar while existing shards are verified, and to report the result.
 
     Raises:
-        FileExistsError: there is something at `target`, and it is not to be extended.
+        FileExistsError: `target` exists and must not be extended.
         WriterBusyError: another writer is at work on it.
-        ShardFormatError: the set to be extended is malformed.
+        ShardFormatError: the set to extend is malformed.
     """
 
     def __init__(self, target: Path, fields: RowFields, *, append: bool, keep: bool, progress: bool | None) -> None:
@@ -53,7 +53,7 @@ class GrowingSet:
         self._fields = fields
         self._progress = progress
         self._shards: list[ShardRecord] = []
-        self._extended = 0  # shards that are not ours
+        self._extended = 0  # the number of shards of the set before it was extended
         self._journal: Journal | None = None
         self._extends = append and target.exists()
         if not self._extends:
@@ -61,12 +61,12 @@ class GrowingSet:
             with makes(target):
                 target.parent.mkdir(parents=True, exist_ok=True)
         elif not target.is_dir():
-            raise FileExistsError(f"{target}: a file, not a set of shards that could be extended")
+            raise FileExistsError(f"{target}: a file, not a set of shards to extend")
         else:
             read_index(target)
             if (target / ROWS_FOLDER / INDEX_NAME).exists():
                 raise FileExistsError(
-                    f"{target}: its rows share rows that are stored once, and cannot be extended; write to another "
+                    f"{target}: several of its rows share one stored row, so it cannot be extended; write to another "
                     "path, and open both as one dataset: memload.open([one, two])"
                 )
         with makes(target):
@@ -74,26 +74,26 @@ class GrowingSet:
 
     @property
     def closed(self) -> bool:
-        """Whether it was published, given up or left to others."""
+        """Whether the set was published or discarded, or left to a later writer."""
         return self._staging is None
 
     @property
     def rows(self) -> int:
-        """Rows of our own complete shards, and of those that we follow."""
+        """The rows of the complete shards of this writer and of those that it continues."""
         return self._own_index().rows
 
     @property
     def left_out(self) -> tuple[str, ...]:
-        """What of the source was said to be no row, by this writer and by those that it follows."""
+        """The names in the source that are no rows, found by this writer and by those that it continues."""
         return self._journal.left_out if self._journal else ()
 
     def leave_out(self, name: str) -> None:
-        """Remember it for a writer that follows this one."""
+        """Record such a name for a writer that continues this one."""
         if self._journal:
             self._journal.left_out += (name,)
 
     def take_over(self) -> None:
-        """Begin with what is at the target now that no other writer can change it."""
+        """Read the existing set, now that no other writer can change it."""
         if not self._extends:
             _check_absent(self._target)  # another writer may have finished just before the lock was taken
             return
@@ -102,12 +102,12 @@ class GrowingSet:
         self._shards = list(index.shards)
         self._extended = len(self._shards)
         listed = {shard.file for shard in index.shards}
-        for leftover in self._target.glob("shard-*.safetensors"):  # of an appending writer that was killed
+        for leftover in self._target.glob("shard-*.safetensors"):  # the shards of an appending writer that was killed
             if leftover.name not in listed:
                 leftover.unlink()
 
     def follow(self, plan: Mapping[str, str]) -> None:
-        """Adopt the complete shards of an interrupted writer with the same plan, or remove what another one left."""
+        """Adopt the complete shards of an interrupted writer with the same plan; remove those of another plan."""
         base = dump_index(ShardIndex(self._fields.specs, tuple(self._shards)))
         staging = self._open()
         self._journal = Journal(staging.unfinished, {"after": xxhash.xxh3_64_hexdigest(base), **plan})
@@ -117,81 +117,81 @@ class GrowingSet:
             self._shards += found.shards
 
     def next_path(self) -> Path:
-        """Return where the next shard is to be written."""
+        """Return the path of the next shard."""
         return self._path(self._next_number())
 
     def add(self, shard: ShardRecord) -> None:
-        """Record one more complete shard."""
+        """Record a complete shard."""
         self._shards.append(shard)
         if self._journal is not None:
             self._journal.record(self._own_index())
 
     def check_rewriting(self) -> None:
-        """Raise an error unless our complete shards can be written again.
+        """Check that the complete shards can be written again.
 
         Raises:
-            DiskSpaceError: there is no room for them beside those that are there.
-            ValueError: the set is one that is extended: others read it.
+            DiskSpaceError: there is no space for second copies.
+            ValueError: the set existed before, so that others may read it.
         """
         if self._extended:
-            raise ValueError(f"{self._target}: the rows that are there have one shape; write a set of its own")
+            raise ValueError(f"{self._target}: the existing rows have one shape; write to another path")
         check_space(self._target, sum(shard.nbytes for shard in self._shards))
 
     def let_differ(self, fields: Mapping[str, AnySpec]) -> None:
-        """Write our complete shards again, as fields of which more have rows that may differ in length."""
-        staging, ours = self._open(), self._shards
+        """Write the complete shards again with these fields, of which more are ragged than before."""
+        staging, old = self._open(), self._shards
         first, before = self._next_number(), self._fields.specs
         self._shards = [
-            rewritten(shard, staging.directory, before, fields, self._path(first + k)) for k, shard in enumerate(ours)
+            rewritten(shard, staging.directory, before, fields, self._path(first + k)) for k, shard in enumerate(old)
         ]
         self._fields.specs = dict(fields)
         if self._journal is not None:
-            self._journal.record(self._own_index(), all_of_it=True)
-        for shard in ours:
+            self._journal.record(self._own_index(), force=True)
+        for shard in old:
             (staging.directory / shard.file).unlink()
 
     def scratch(self, nbytes: int) -> Path:
-        """Return a file of so many bytes on the same disk, which is the caller's until the next such call."""
+        """Return a file of `nbytes` bytes on the same disk, which belongs to the caller until the next call."""
         folder = self._open().scratch
         folder.mkdir(exist_ok=True)
         path = folder / "rows"
         path.unlink(missing_ok=True)
         with path.open("xb") as file:
-            os.posix_fallocate(file.fileno(), 0, max(1, nbytes))  # a full disk shows here, not as a signal later
+            os.posix_fallocate(file.fileno(), 0, max(1, nbytes))  # a full disk raises here, not SIGBUS later
         return path
 
     def check_process(self) -> None:
-        """Raise ValueError if this is closed, and RuntimeError in a forked child."""
+        """Raise ValueError if the set is closed, and RuntimeError in a forked child."""
         self._open().check_process()
 
     def publish(self) -> None:
-        """Move the complete set to its final path; ValueError if it has no shard."""
+        """Move the complete set to its final path. Raises ValueError if it has no shard."""
         staging = self._open()
         if not self._shards:
-            raise ValueError(f"{self._target}: not one row was written, so there is nothing to make a set of")
+            raise ValueError(f"{self._target}: no row was written; a set needs at least one")
         staging.publish(dump_index(ShardIndex(self._fields.specs, tuple(self._shards))))
         self._staging = None
 
     def discard(self) -> None:
-        """Remove what was written; the target stays as it was. May be called again, also once it is published."""
+        """Remove all new files; the target stays unchanged. May be called again, also after `publish`."""
         if self._staging is not None:
             self._staging.discard()
             self._staging = None
 
     def leave(self) -> None:
-        """Leave the complete shards to a writer that follows, or nothing. May be called again, as `discard`."""
+        """Keep the complete shards for a writer that continues them, if there are any. May be called again."""
         if self._staging is None or not self._staging.mine or self._journal is None or not self.rows:
             self.discard()
             return
-        with contextlib.suppress(OSError):  # then it tells of fewer
-            self._journal.record(self._own_index(), all_of_it=True)
+        with contextlib.suppress(OSError):  # the file then lists fewer shards
+            self._journal.record(self._own_index(), force=True)
         self._staging.leave()
         self._staging = None
-        what = f"{self.rows:,} rows are complete and kept; the same writing goes on there"
+        what = f"{self.rows:,} rows are complete and kept; the same call continues after them"
         note(f"{self._target}: interrupted; {what}", self._progress)
 
     def _next_number(self) -> int:
-        """Of the shard that follows: files that are written again leave their numbers unused."""
+        """Return the number of the next shard; shards that are written again get new numbers."""
         numbers = (int(found[1]) for shard in self._shards if (found := _NUMBERED.fullmatch(shard.file)))
         return max([len(self._shards) - 1, *numbers]) + 1
 
@@ -209,7 +209,7 @@ class GrowingSet:
 
 def _check_absent(target: Path) -> None:
     if os.path.lexists(target):
-        hint = "append=True, or --append, adds to it" if (target / INDEX_NAME).exists() else "it is no set of shards"
+        hint = "append=True, or --append, adds to it" if (target / INDEX_NAME).exists() else "it is not a set of shards"
         raise FileExistsError(f"{target}: exists already ({hint}); write to another path, or remove it first")
 
 
@@ -220,14 +220,14 @@ _NO_LIMIT = 2**62  # bytes: the rows of a shard stay together
 def rewritten(
     shard: ShardRecord, directory: Path, before: Mapping[str, AnySpec], after: Mapping[str, AnySpec], path: Path
 ) -> ShardRecord:
-    """Write the rows of a shard to another file, as fields that may differ in length.
+    """Write the rows of a shard to another file, with more ragged fields.
 
     Args:
-        shard: that is complete.
-        directory: in which it lies.
+        shard: the complete shard.
+        directory: the directory of its file.
         before: its fields.
-        after: the same fields, of which at least one has rows that may differ in length.
-        path: of the new file.
+        after: the same fields, at least one of them ragged.
+        path: the path of the new file.
     """
     fields = opened_shards(directory, ShardIndex(before, (shard,)))
     file = RaggedShardFile(path, after, _NO_LIMIT)

@@ -1,4 +1,4 @@
-"""Rows that differ in length on their way to a writer, block by block."""
+"""Read the rows of a dataset with ragged fields in blocks, for a writer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from memload.writing.transposing import Transposer, segments_of
 
 
 class RaggedRowSource:
-    """The rows of a dataset of which one field at least has rows that differ in length."""
+    """The rows of a dataset with at least one ragged field."""
 
     def __init__(self, dataset: HasFields, rows: Any) -> None:
         self._dataset = dataset if rows is None else dataset.select(rows)
@@ -31,62 +31,62 @@ class RaggedRowSource:
         self.forms: dict[str, Form] = {name: (field.dtype, field.shape) for name, field in self._dataset.fields.items()}
 
     def identity(self) -> str | None:
-        """Return what tells these rows from others, also in another process; None if nothing does."""
+        """Return a text that identifies these rows, also in another process; None if there is none."""
         return identity_of(self._dataset)
 
     def bytes_before(self, row: int) -> int:
-        """Return how many bytes the rows before this one have."""
+        """Return the bytes of the rows before this one."""
         return self._dataset.select(range(row)).nbytes if row else 0
 
     def sample(self, conversions: Mapping[str, Conversion], numbers: NDArray[np.int64]) -> dict[str, Rows]:
-        """Return some converted rows; of fields whose rows differ in length their items, block by block."""
+        """Return some converted rows; of a ragged field their items, grouped as a codec groups them."""
         found: dict[str, Rows] = {}
         for name, field in self._dataset.fields.items():
-            one = conversions.get(name, Conversion())
+            conversion = conversions.get(name, Conversion())
             if isinstance(field, RaggedField):
                 rows = rows_of_field(field, numbers)
-                found[name] = _blocks(converted(rows, one) if name in conversions else rows)
+                found[name] = _item_blocks(converted(rows, conversion) if name in conversions else rows)
             else:
-                found[name] = one.apply(gather_rows(field, numbers))
+                found[name] = conversion.apply(gather_rows(field, numbers))
         return found
 
     @property
     def ragged(self) -> frozenset[str]:
-        """The fields whose rows differ in length."""
+        """The names of the ragged fields."""
         return frozenset(name for name, field in self._dataset.fields.items() if isinstance(field, RaggedField))
 
     def blocks(
         self, conversions: Mapping[str, Conversion], start: int, nbytes: int, transposer: Transposer
     ) -> Iterator[tuple[dict[str, AnyRows], int]]:
-        """Yield the converted rows from `start` on, about so many bytes at once, and how many were read for them."""
+        """Yield the converted rows from `start` on, about `nbytes` bytes at once, and the bytes read for them."""
         fields = dict(self._dataset.fields)
         across = {name: field for name, field in fields.items() if field.blocks is not None}
         every = {name: conversions.get(name, Conversion()) for name in across}
-        rest = {name: one for name, one in conversions.items() if name not in across}
+        rest = {name: conversion for name, conversion in conversions.items() if name not in across}
         for segment in segments_of(fields):
             if segment.stop <= start:
                 continue
-            if across:  # without, the one segment is all rows
+            if across:  # otherwise there is one segment with all rows
                 numbers = np.arange(segment.start, segment.stop)
                 made = transposer.rows(across, every, segment)
                 here = {name: made[name] if name in made else field.select(numbers) for name, field in fields.items()}
             for block in blocks_of(here if across else fields, nbytes, max(0, start - segment.start)):
                 read = sum(rows.nbytes for rows in block.values())
-                yield block | {name: converted(block[name], one) for name, one in rest.items()}, read
+                yield block | {name: converted(block[name], conversion) for name, conversion in rest.items()}, read
 
 
-def _blocks(rows: AnyRows) -> Rows:
-    """The items of rows, so many to a row as a codec takes together unless told otherwise."""
+def _item_blocks(rows: AnyRows) -> Rows:
+    """Return the items of rows in groups, each of as many items as a codec compresses at once by default."""
     assert isinstance(rows, RaggedRows)
     item = rows.spec
     items = rows.planes[0].nbytes // max(1, item.item_bytes) if rows.planes else 0
-    each = max(1, min(items, Codec("zstd").of(rows.dtype, item.item_shape).rows or 1))
-    data = np.concatenate([plane[: items // each * each * item.item_bytes] for plane in rows.planes])
-    return Rows(rows.dtype, (each, *item.item_shape), data.reshape(-1, each * item.item_bytes))
+    group = max(1, min(items, Codec("zstd").of(rows.dtype, item.item_shape).rows or 1))
+    data = np.concatenate([plane[: items // group * group * item.item_bytes] for plane in rows.planes])
+    return Rows(rows.dtype, (group, *item.item_shape), data.reshape(-1, group * item.item_bytes))
 
 
 def converted(rows: AnyRows, conversion: Conversion) -> AnyRows:
-    """Return converted rows; of rows that differ in length each item is scaled or cast.
+    """Return converted rows; in ragged rows each item is scaled or cast.
 
     Raises:
         TypeError: the rows are texts.

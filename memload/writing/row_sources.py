@@ -1,4 +1,4 @@
-"""Whatever holds rows, as blocks of rows on their way to a writer."""
+"""Read any source of rows in blocks, for a writer."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from memload.writing.conversion import Conversion, Form
 from memload.writing.same_source import identity_of
 from memload.writing.transposing import Transposer, segments_of
 
-_AS_THEY_ARE = Conversion()
-_PARTS = 4  # of a block, converted one after the other
+_IDENTITY = Conversion()
+_PARTS = 4  # the parts of a block, which are converted one after the other
 
 
 class RowSource(Protocol):
-    """Rows that are counted beforehand."""
+    """Rows of a known number."""
 
     @property
     def rows(self) -> int:
-        """How many there are."""
+        """The number of rows."""
 
     @property
     def forms(self) -> Mapping[str, Form]:
-        """What a row is, by fields."""
+        """The dtype and shape of a row, by field."""
 
     @property
     def transposed_bytes(self) -> int:
-        """Bytes that are read beforehand, block by block, where rows are not stored as rows."""
+        """Bytes that are read beforehand, block by block, from fields that are not stored row by row."""
 
     def identity(self) -> str | None:
-        """Return what tells these rows from others, also in another process; None if nothing does."""
+        """Return a text that identifies these rows, also in another process; None if there is none."""
 
     def sample(self, conversions: Mapping[str, Conversion], numbers: NDArray[np.int64]) -> dict[str, Rows]:
         """Return some converted rows."""
@@ -57,20 +57,20 @@ class DatasetRows:
         self.transposed_bytes = sum(f.nbytes for f in self._dataset.fields.values() if f.blocks is not None)
 
     def identity(self) -> str | None:
-        """Return what tells these rows from others, also in another process; None if nothing does."""
+        """Return a text that identifies these rows, also in another process; None if there is none."""
         return identity_of(self._dataset)
 
     def sample(self, conversions: Mapping[str, Conversion], numbers: NDArray[np.int64]) -> dict[str, Rows]:
         """Return some converted rows."""
         fields = self._dataset.fields.items()
-        return {name: conversions.get(name, _AS_THEY_ARE).apply(gather_rows(field, numbers)) for name, field in fields}
+        return {name: conversions.get(name, _IDENTITY).apply(gather_rows(field, numbers)) for name, field in fields}
 
     def blocks(
         self, conversions: Mapping[str, Conversion], start: int, step: int, transposer: Transposer
     ) -> Iterator[dict[str, Rows]]:
         """Yield the converted rows from `start` on, up to `step` at once, each block valid until the next."""
         fields = dict(self._dataset.fields)
-        every = {name: conversions.get(name, _AS_THEY_ARE) for name in fields}
+        every = {name: conversions.get(name, _IDENTITY) for name in fields}
         across = {name: field for name, field in fields.items() if field.blocks is not None}
         buffers = {
             name: np.empty((step, field.row_bytes), np.uint8) for name, field in fields.items() if name not in across
@@ -87,11 +87,12 @@ class DatasetRows:
                     else gather_rows(field, numbers, buffers[name])
                     for name, field in fields.items()
                 }
-                yield from _converted(rows, {name: one for name, one in conversions.items() if name not in made}, step)
+                pending = {name: conversion for name, conversion in conversions.items() if name not in made}
+                yield from _converted(rows, pending, step)
 
 
 class ArrayRows:
-    """The rows of arrays and tensors of one length, wherever they are."""
+    """The rows of arrays and tensors of one length, on any device."""
 
     def __init__(self, arrays: Mapping[str, Any], rows: Any) -> None:
         if not arrays:
@@ -104,15 +105,15 @@ class ArrayRows:
             if not array.shape:
                 raise ValueError(f"field {name!r}: a single number; expected an array whose first axis counts the rows")
         check_equal_lengths({name: array.shape[0] for name, array in self._arrays.items()}, "the fields")
-        there = next(iter(self._arrays.values())).shape[0]
-        self._numbers = None if rows is None else row_numbers(rows, there)
-        self.rows = there if self._numbers is None else len(self._numbers)
+        length = next(iter(self._arrays.values())).shape[0]
+        self._numbers = None if rows is None else row_numbers(rows, length)
+        self.rows = length if self._numbers is None else len(self._numbers)
         firsts = {name: as_rows(name, array[:1]) for name, array in self._arrays.items()}
         self.forms = {name: (first.dtype, first.shape) for name, first in firsts.items()}
         self.transposed_bytes = 0
 
     def identity(self) -> str | None:
-        """Return None: what is in memory is not known again."""
+        """Return None, because rows in memory cannot be identified later."""
         return None
 
     def sample(self, conversions: Mapping[str, Conversion], numbers: NDArray[np.int64]) -> dict[str, Rows]:
@@ -133,7 +134,7 @@ class ArrayRows:
 
     def _rows(self, conversions: Mapping[str, Conversion], chosen: slice | NDArray[np.int64]) -> dict[str, Rows]:
         return {
-            name: conversions.get(name, _AS_THEY_ARE).apply(as_rows(name, array[chosen]))
+            name: conversions.get(name, _IDENTITY).apply(as_rows(name, array[chosen]))
             for name, array in self._arrays.items()
         }
 
@@ -148,18 +149,18 @@ def _array(name: str, values: Any) -> Any:
 
 
 def _converted(rows: Mapping[str, Rows], conversions: Mapping[str, Conversion], step: int) -> Iterator[dict[str, Rows]]:
-    """Yield a block of at most `step` rows, converted, in some parts.
+    """Yield a block of at most `step` rows, converted, in parts.
 
-    What is made of each part is given back before the next: of a whole block, it would come and go in pieces so large
-    that the C library keeps them.
+    Each part is freed before the next is made. The arrays of a whole block would be so large that the C library keeps
+    their memory.
     """
     piece = -(-step // _PARTS) if conversions else step
     for at in range(0, len(next(iter(rows.values()))), piece):
-        yield {name: conversions.get(name, _AS_THEY_ARE).apply(one.cut(at, at + piece)) for name, one in rows.items()}
+        yield {name: conversions.get(name, _IDENTITY).apply(part.cut(at, at + piece)) for name, part in rows.items()}
 
 
 def gather_rows(field: Field, numbers: NDArray[np.int64], buffer: NDArray[np.uint8] | None = None) -> Rows:
-    """Return some rows of a field, in `buffer` (rows, row_bytes) if one is given."""
+    """Return rows of a field by their numbers, in `buffer` (rows, row_bytes) if it is given."""
     field.check_in_place()
     block = np.empty((len(numbers), field.row_bytes), np.uint8) if buffer is None else buffer[: len(numbers)]
     if block.nbytes:

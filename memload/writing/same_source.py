@@ -1,4 +1,4 @@
-"""What tells a source from another one, without reading it: so that a writing is taken up only with the same rows."""
+"""Identify a source of rows without reading it, so that a write is resumed with the same rows only."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import xxhash
 from memload.columns.fields import HasFields, describe
 from memload.columns.pickled_columns import pack_columns
 
-_MOST_IN_MEMORY = 2**27  # bytes, which are hashed: keys of files' rows have eight for each row of the longest file
+_MOST_IN_MEMORY = 2**27  # bytes to hash; the keys of rows in files take 8 bytes for each row of the longest file
 
 
 def identity_of(dataset: HasFields) -> str | None:
     """Return a short text that is equal for datasets of the same rows in the same order, in files.
 
-    Two texts differ where a file was replaced, changed or touched (path, size and time of change are looked at), or
-    rows lie elsewhere. What lies in memory beside files (keys of rows, fill values) is hashed; None if nothing is in
-    files, or much is in memory.
+    The text depends on the paths, sizes and modification times of the files and on the places of rows in them. Data in
+    memory beside the files (keys of rows, fill values) is hashed. The result is None if no data is in files, or if more
+    than 128 MiB is in memory.
     """
     storages = [storage for field in dataset.fields.values() for storage in field.column.storages]
     files = {storage.name for storage in storages if storage.mapped}
@@ -40,7 +40,7 @@ def identity_of(dataset: HasFields) -> str | None:
 
 
 def _feed(hasher: Any, value: Any) -> None:
-    """Hash what a dataset becomes when it is sent to another process, arrays by their bytes."""
+    """Hash the pickled form of a dataset's columns; arrays count by their bytes."""
     if isinstance(value, np.ndarray):
         hasher.update(f"{value.dtype.str}{value.shape}".encode())
         hasher.update(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data)

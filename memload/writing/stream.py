@@ -1,4 +1,4 @@
-"""Rows on their way into shards: single ones collected, then one shard after the other."""
+"""Cut a stream of rows into shards; a buffer collects single rows."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class ShardStream:
 
     Args:
         into: the set.
-        fields: of the rows.
-        shard_bytes: about how large a shard may grow; it has one row at least.
-        rows: how many will come, those that are there included, if known.
+        fields: the fields of the rows.
+        shard_bytes: the approximate limit of a shard; it has at least one row.
+        rows: the number of rows to come, existing ones included, if known.
 
     Attributes:
-        rows: of this writing so far; those that were there before count, once it is set to them.
+        rows: the number of rows so far; the caller adds existing rows by assignment.
     """
 
     def __init__(self, into: GrowingSet, fields: RowFields, shard_bytes: int, rows: int | None) -> None:
@@ -39,7 +39,7 @@ class ShardStream:
         self._file: ShardFile | RaggedShardFile | None = None
 
     def write(self, rows: Mapping[str, AnyRows]) -> None:
-        """Write rows of these fields; what is written of a shard that is not complete does not count."""
+        """Write rows of these fields. Rows of an incomplete shard do not count as written."""
         total = len(next(iter(rows.values())))
         at = 0
         while at < total:
@@ -53,14 +53,14 @@ class ShardStream:
                 self.finish()
 
     def finish(self) -> None:
-        """Complete the shard that was begun, if there is one."""
+        """Complete the current shard, if there is one."""
         if self._file is not None:
             shard = self._file.finish()
             self._file = None
             self._into.add(shard)
 
     def close(self) -> None:
-        """Give up the shard that was begun. May be called again."""
+        """Discard the current shard, if there is one. May be called again."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -78,12 +78,12 @@ class ShardStream:
         return self._file
 
 
-_BUFFER_BYTES = 2**22  # before they are written
+_BUFFER_BYTES = 2**22
 _BUFFER_ROWS = 4096
 
 
 class RowBuffer:
-    """Single rows, copied, until there are enough of them to be worth a write."""
+    """Collects copies of single rows until there are enough for one write."""
 
     def __init__(self, fields: Mapping[str, AnySpec]) -> None:
         row_bytes = sum(field.row_bytes for field in fields.values())
@@ -103,7 +103,7 @@ class RowBuffer:
         return self._count
 
     def add(self, row: Mapping[str, AnyRows]) -> bool:
-        """Copy one row in; return whether the buffer is now full."""
+        """Copy one row; return whether the buffer is now full."""
         for name, part in row.items():
             if isinstance(part, RaggedRows):
                 self._ragged[name].append(joined_rows([part]))
@@ -114,7 +114,7 @@ class RowBuffer:
         return self._count == self._capacity or self._ragged_bytes >= _BUFFER_BYTES
 
     def take(self) -> dict[str, AnyRows]:
-        """Return the rows, valid until the next `add`, and begin anew."""
+        """Return the rows, valid until the next `add`, and empty the buffer."""
         count, self._count, self._ragged_bytes = self._count, 0, 0
         taken: dict[str, AnyRows] = {name: rows.cut(0, count) for name, rows in self._rows.items()}
         for name, parts in self._ragged.items():

@@ -1,4 +1,4 @@
-"""Rows that are stored element by element, made into rows: block by block, through a file, in bounded memory."""
+"""Make rows from sources that are stored element by element: block by block, through a file, in bounded memory."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from memload.formats.shards.rows import Rows
 from memload.progress import Bar
 from memload.writing.conversion import Conversion
 
-_PIECE_BYTES = 2**22  # of a block, converted at once
+_PIECE_BYTES = 2**22  # bytes of a block that are converted at once
 
 
 def segments_of(fields: Mapping[str, Field]) -> list[range]:
-    """Return the runs of rows that are best made together, in order: bands, where fields have any."""
+    """Return the ranges of rows to make together, in order: the bands of the fields that have bands."""
     rows = next(iter(fields.values())).rows
     ends = [{band.stop for band in field.blocks.bands()} for field in fields.values() if field.blocks is not None]
     stops = sorted(set.intersection(*ends)) if ends else [rows]
@@ -32,12 +32,12 @@ def segments_of(fields: Mapping[str, Field]) -> list[range]:
 
 
 class Transposer:
-    """Makes rows of fields that have `blocks`, converted on the way; of one dataset.
+    """Makes converted rows of the fields of one dataset that have `blocks`.
 
     Args:
-        scratch: returns a file of so many bytes on a disk with room for them.
-        nbytes: of memory, about, for the blocks that are read at once.
-        bar: counts the bytes that were read.
+        scratch: returns a file of the given size on a disk with space for it.
+        nbytes: the approximate memory for blocks that are read at once.
+        bar: counts the bytes read.
     """
 
     def __init__(self, scratch: Callable[[int], Path], nbytes: int, bar: Bar) -> None:
@@ -49,7 +49,7 @@ class Transposer:
     def rows(
         self, fields: Mapping[str, Field], conversions: Mapping[str, Conversion], segment: range
     ) -> dict[str, Field]:
-        """Return the converted rows of a segment, as fields that are read row by row, until the next call."""
+        """Return the converted rows of a segment as fields of rows, valid until the next call."""
         forms = {name: conversions[name].form(field.dtype, field.shape) for name, field in fields.items()}
         begins = list(
             itertools.accumulate((_paged(row_nbytes(*form) * len(segment)) for form in forms.values()), initial=0)
@@ -80,7 +80,7 @@ class Transposer:
 
 
 class _MappedRows:
-    """Converted rows in a mapped file, to which blocks come in any order."""
+    """Converted rows in a mapped file; blocks are written in any order."""
 
     def __init__(self, words: NDArray[Any], dtype: torch.dtype, conversion: Conversion) -> None:
         self._words = words
@@ -91,13 +91,13 @@ class _MappedRows:
             self._places = np.cumsum(self._mask).reshape(self._mask.shape) - 1
 
     def wanted(self, shape: tuple[int, ...]) -> NDArray[np.bool_] | None:
-        """Return the mask as one of whole rows."""
+        """Return the mask in the shape of a whole row."""
         if self._mask is None:
             return None
         return np.broadcast_to(self._mask.reshape(self._mask.shape + (1,) * (len(shape) - self._mask.ndim)), shape)
 
     def put(self, block: Block, first: int) -> None:
-        """Write a block to its places, its rows counted from row `first`; converted some rows at a time."""
+        """Write a block to its place, its rows counted from row `first`; a few rows are converted at a time."""
         step = max(1, _PIECE_BYTES * len(block.values) // max(1, block.values.nbytes))
         for at in range(0, len(block.values), step):
             values = block.values[at : at + step]

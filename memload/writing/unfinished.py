@@ -1,8 +1,8 @@
-"""unfinished.json: what of a set is complete while it is written, so that a writer that was killed can be followed.
+"""unfinished.json lists the complete shards of an unfinished set, so that another writer can continue it.
 
-It is an index.json of the shards that are complete, and says beside it what is being written (`plan`) and what the
-source brought that is no row of the set (`left_out`). It stands outside the set's directory, which has no index.json
-before its end: nothing that was interrupted opens.
+It is an index.json of the complete shards with two more entries: a description of the write (`plan`) and the names in
+the source that are no rows of the set (`left_out`). It is outside the set's directory, which has no index.json before
+the set is complete; so an interrupted set cannot be opened.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from memload.sizes import format_size
 
 @dataclass(frozen=True)
 class Unfinished:
-    """The complete shards of an unfinished set, and what it was to become."""
+    """The complete shards of an unfinished set, and the plan of the whole set."""
 
     plan: Mapping[str, str]
     index: ShardIndex
@@ -31,47 +31,47 @@ class Unfinished:
 
 
 class Journal:
-    """Keeps the file true to what is complete; no more bytes are written for that than for the shards.
+    """Keeps the file up to date. It is rewritten only after as many bytes of shards as the file has.
 
     Args:
-        path: of the file.
-        plan: what is being written, in words by name; two writings are the same if all of them are equal.
+        path: the path of the file.
+        plan: texts by name that describe the write; two writes are the same if all texts are equal.
     """
 
     def __init__(self, path: Path, plan: Mapping[str, str]) -> None:
         self.left_out: tuple[str, ...] = ()
         self._path = path
         self._plan = dict(plan)
-        self._size = 0  # of the file as it is
-        self._told = 0  # bytes of the shards that it tells of
+        self._size = 0  # bytes of the file
+        self._recorded = 0  # bytes of the shards in the file
 
     def follow(self, staging: Staging, target: Path, progress: bool | None) -> ShardIndex | None:
-        """Return the complete shards that a writer with the same plan left, all read and verified; clear the rest.
+        """Return the complete shards of a writer with the same plan after verifying them, and remove all other files.
 
-        None if there are none. What was found, and what became of it, is said on standard error.
+        Returns None if there are none. A note on standard error says what was found.
         """
         found = read_unfinished(self._path)
         if found is None or found.plan != self._plan:
             if found is not None:
-                note(f"{target}: {self._begins_anew(found)}", progress)
+                note(f"{target}: {self._starts_over(found)}", progress)
             staging.clear()
             return None
         index = _intact(found.index, staging.directory, progress)
         for path in staging.directory.iterdir():
-            if path.is_dir():  # of a set inside this one
+            if path.is_dir():  # the directory of an inner set
                 shutil.rmtree(path)
             elif path.name not in {shard.file for shard in index.shards}:
                 path.unlink()
         self.left_out = found.left_out
         nbytes = sum(shard.nbytes for shard in index.shards)
-        verified = f"{len(index.shards)} shards of it are complete and verified ({format_size(nbytes)})"
-        note(f"{target}: taken up where it was interrupted, at row {index.rows:,}: {verified}", progress)
+        verified = f"{len(index.shards)} shards are complete and verified ({format_size(nbytes)})"
+        note(f"{target}: resumed where it was interrupted, at row {index.rows:,}: {verified}", progress)
         return index
 
-    def record(self, index: ShardIndex, *, all_of_it: bool = False) -> None:
-        """Tell of the shards that are complete now, if there is enough to tell, or if all of it is to be told."""
+    def record(self, index: ShardIndex, *, force: bool = False) -> None:
+        """Write the complete shards to the file, if enough are new or `force` is set."""
         nbytes = sum(shard.nbytes for shard in index.shards)
-        if nbytes - self._told < self._size and not all_of_it:
+        if nbytes - self._recorded < self._size and not force:
             return
         content = json.loads(dump_index(index)) | {"plan": self._plan, "left_out": list(self.left_out)}
         raw = json.dumps(content, ensure_ascii=False).encode()
@@ -79,18 +79,18 @@ class Journal:
         write_durably(fresh, raw)
         fresh.rename(self._path)
         fsync_directory(self._path.parent)
-        self._size, self._told = len(raw), nbytes
+        self._size, self._recorded = len(raw), nbytes
 
-    def _begins_anew(self, found: Unfinished) -> str:
+    def _starts_over(self, found: Unfinished) -> str:
         different = sorted(name for name in {*found.plan, *self._plan} if found.plan.get(name) != self._plan.get(name))
         return (
-            f"{found.index.rows:,} rows of an unfinished writing are there, but with another {', '.join(different)}; "
-            "it begins anew"
+            f"an unfinished write left {found.index.rows:,} rows, but with another {', '.join(different)}; "
+            "starting over"
         )
 
 
 def read_unfinished(path: Path) -> Unfinished | None:
-    """Return what the file says; None if there is none, or none that this memload could have written."""
+    """Return the content of the file; None if there is no file or it has another format."""
     try:
         raw = path.read_bytes()
         index = parse_index(raw)
@@ -104,8 +104,8 @@ def read_unfinished(path: Path) -> Unfinished | None:
 
 
 def _intact(index: ShardIndex, directory: Path, progress: bool | None) -> ShardIndex:
-    """Return the shards before the first whose bytes are not those that were written; every byte is read."""
-    with byte_bar("verify what is there", sum(shard.nbytes for shard in index.shards), progress) as bar:
+    """Return the shards before the first damaged one; every byte is read."""
+    with byte_bar("verify existing shards", sum(shard.nbytes for shard in index.shards), progress) as bar:
         damaged = {damage.shard for damage in damages_of(directory, index, bar)}
     good = next((k for k, shard in enumerate(index.shards) if shard.file in damaged), len(index.shards))
     return replace(index, shards=index.shards[:good])

@@ -1,4 +1,4 @@
-"""memload.write: whatever holds rows, as a directory of shards."""
+"""`memload.write` writes rows of any source as a directory of shards."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from memload.writing.row_sources import ArrayRows, DatasetRows, RowSource
 from memload.writing.transposing import Transposer
 from memload.writing.writer import ShardWriter
 
-_BLOCK_BYTES = 2**24  # of rows at once, where they are largest
-_TRANSPOSED_BYTES = 2**26  # of blocks of many rows, where the source has these
+_BLOCK_BYTES = 2**24  # bytes of rows at once, at their largest
+_TRANSPOSED_BYTES = 2**26  # bytes of blocks at once, in sources that are not stored row by row
 
 
 def write(
@@ -50,7 +50,7 @@ def write(
     progress: bool | None = None,
     ragged: Iterable[str] | Mapping[str, int] = (),
 ) -> Dataset:
-    """Write a directory of shards and return it opened; if it is interrupted, nothing is left that opens.
+    """Write a directory of shards and return it opened; an interrupted write leaves nothing that opens.
 
     Rows are selected, masked, scaled and cast in this order. Memory in use stays below 128 MiB, or below eight rows
     where one has more than 16 MiB. Sources whose chunks hold one element of many rows take 256 MiB more, and a
@@ -80,14 +80,14 @@ def write(
         resume: continue an interrupted call with the same rows and options, if all its rows were in files and these are
             unchanged. Complete shards are verified first. With resume=False, or after another call, it starts over.
         progress: whether to show a bar once it takes longer than a second; None shows it on a terminal. False also
-            silences the line that says whether an interrupted call was taken up.
+            silences the line that says whether an interrupted call was resumed.
         ragged: of an iterable of rows, the fields whose rows may differ in length; as in `memload.ShardWriter`.
 
     Raises:
         FileExistsError: `path` exists, and `append` is not set.
-        ValueError, TypeError: `data` is none of these, there is no row, fields do not fit together, or a conversion
+        ValueError, TypeError: `data` is of another type, there is no row, fields do not fit together, or a conversion
             does not fit the fields.
-        IndexError: a row is not there.
+        IndexError: a row number is out of range.
         DiskSpaceError: the file system of `path` has not 1.2 times the bytes free, or is full in the end.
         WriterBusyError: another writer is at work on `path`.
 
@@ -106,14 +106,12 @@ def write(
     row_source = _row_source(data, rows)
     if row_source is None:
         if is_sampled(codec):
-            raise TypeError(
-                'codec="auto" takes a sample of a dataset or of arrays; rows that come one by one have none'
-            )
-        how = {"shard_bytes": shard_bytes, "append": append, "codec": codec, "ragged": ragged}
-        _write_stream(path, data, conversions, progress, **how)
+            raise TypeError('codec="auto" needs a dataset or arrays to sample; an iterable of rows has no sample')
+        options = {"shard_bytes": shard_bytes, "append": append, "codec": codec, "ragged": ragged}
+        _write_stream(path, data, conversions, progress, **options)
         return open_dataset(path)
     if row_source.rows == 0:
-        raise ValueError(f"{path}: the data has 0 rows, so there is nothing to make a set of")
+        raise ValueError(f"{path}: the data has 0 rows; a set needs at least one")
     chosen = conversions.of(row_source.forms)
     identity = row_source.identity() if resume else None
     plan = None if identity is None else {"source": identity, **words_of(chosen)}
@@ -196,10 +194,10 @@ def _write_stream(
     data: Any,
     conversions: Conversions,
     progress: bool | None,
-    **how: Any,
+    **options: Any,
 ) -> None:
     rows = _iterator(data)
-    with ShardWriter(path, **how) as writer, byte_bar("write", None, progress) as bar:
+    with ShardWriter(path, **options) as writer, byte_bar("write", None, progress) as bar:
         _write_rows(writer, rows, conversions, bar)
 
 
@@ -209,7 +207,7 @@ def _iterator(data: Any) -> Any:
             f"data is the path {str(data)!r}; give memload.open of it. The directory to make comes first, as in "
             'memload.write("shards/", data)'
         )
-    if hasattr(data, "columns") and hasattr(data, "to_numpy"):  # of pandas
+    if hasattr(data, "columns") and hasattr(data, "to_numpy"):  # a pandas DataFrame
         raise TypeError(
             f"data is a {type(data).__name__}; give arrays by name: {{name: data[name].to_numpy() for name in data}}, "
             "and texts as data[name].tolist()"
@@ -230,23 +228,23 @@ def _write_rows(writer: ShardWriter, rows: Iterable[Mapping[str, Any]], conversi
         if not isinstance(row, Mapping):
             raise TypeError(
                 f"row {number} is a {type(row).__name__}; expected a mapping from field names to values, such as "
-                '{"stim": ..., "robs": ...}; of rows without names make ({"stim": x, "robs": y} for x, y in data)'
+                '{"stim": ..., "robs": ...}; for rows without names give ({"stim": x, "robs": y} for x, y in data)'
             )
         encoded = writer.encoded(row)
         if chosen is None:
             chosen = conversions.of({name: (value.dtype, value.shape) for name, value in encoded.items()})
-        encoded.update({name: converted(encoded[name], one) for name, one in chosen.items() if name in encoded})
+        encoded.update({name: converted(encoded[name], step) for name, step in chosen.items() if name in encoded})
         writer.append_rows(encoded)
         bar.update(sum(value.nbytes for value in encoded.values()))
 
 
 AUTO = "auto"
 _SAMPLE_BYTES = 2**24
-_RUNS = 16  # places from which it is taken
+_RUNS = 16  # places in the source from which the sample is taken
 
 
 def is_sampled(codec: Codecs) -> bool:
-    """Whether a sample decides the codec of all fields, or of some."""
+    """Return whether a sample decides the codec of all fields, or of some."""
     return AUTO in codec.values() if isinstance(codec, Mapping) else codec == AUTO
 
 
@@ -258,23 +256,23 @@ def sampled_codecs(
     progress: bool | None,
     items: Collection[str] = (),
 ) -> dict[str, Codec | str]:
-    """Return the codec of each field that is worth one, or is given one, and say on standard error what was found.
+    """Return the codec of each field that gets one, and report the choices on standard error.
 
     Args:
-        codec: "auto", or a dict in which it stands for some fields.
+        codec: "auto", or a dict in which some fields have "auto".
         sample: returns rows by their numbers, as they will be written.
-        rows: how many there are.
-        row_bytes: about how many bytes one has.
-        progress: False says nothing.
-        items: fields of whose rows the sample has the items, in blocks: how many make a block is not for it to say.
+        rows: the number of rows.
+        row_bytes: the approximate bytes of a row.
+        progress: False reports nothing.
+        items: ragged fields, whose sample has items in place of rows; it does not decide the rows of a block.
     """
     length = max(1, min(rows // _RUNS, _SAMPLE_BYTES // _RUNS // max(1, row_bytes)))
     starts = np.linspace(0, rows - length, min(_RUNS, rows)).astype(np.int64)
     numbers = np.unique(starts[:, None] + np.arange(length))
-    fields = {name: borrow_array(name, _tensor(some)) for name, some in sample(numbers).items()}
+    fields = {name: borrow_array(name, _tensor(values)) for name, values in sample(numbers).items()}
     check_known(codec, fields)
     asked = codec if isinstance(codec, Mapping) else dict.fromkeys(fields, AUTO)
-    given = {name: one for name, one in asked.items() if one != AUTO}
+    given = {name: choice for name, choice in asked.items() if choice != AUTO}
     choices = choose_codec({name: field for name, field in fields.items() if asked.get(name) == AUTO})
     choices |= {name: choice.without_rows() for name, choice in choices.items() if name in items}
     for name, choice in choices.items():

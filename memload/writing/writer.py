@@ -1,4 +1,4 @@
-"""A set of shards, written row by row or batch by batch, that exists only once it is complete."""
+"""Write a set of shards row by row or batch by batch; it exists only once it is complete."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from memload.writing.stream import RowBuffer, ShardStream
 
 
 class ShardWriter:
-    """Writes a directory of shards row by row, or batch by batch; if it is interrupted, nothing is left that opens.
+    """Writes a directory of shards row by row, or batch by batch; an interrupted write leaves nothing that opens.
 
     The first row fixes the fields, their dtypes and shapes. The set appears under its name when the `with` block ends,
     and not at all if the block ends by an exception. Memory in use is about 4 MiB, or one row if that is larger;
@@ -34,7 +34,7 @@ class ShardWriter:
             shards can be copied and verified one by one; more shards mean more mapped files.
         append: add shards to the set if it exists; fields must match. Readers see the old set until the end.
         rows: how many rows will be written, if known; the space on the disk is then checked at the first of them.
-        nbytes: how many bytes their items have, if rows differ in length and it is known.
+        nbytes: how many bytes the items of ragged fields have, if that is known.
         ragged: names of the fields whose rows may differ in length, or a dict from names to the axis along which they
             do, 0 or 1. Texts need not be named.
         codec: how to compress: a `Codec`, or its text such as "zstd:9", for all fields whose rows have at least 256
@@ -50,7 +50,7 @@ class ShardWriter:
         FileExistsError: `path` exists, and `append` is not set.
         WriterBusyError: another writer is at work on `path`.
         ShardFormatError: the set to be extended is malformed.
-        ValueError: `codec` is none, or not that of the set to be extended.
+        ValueError: `codec` is invalid, or not that of the set to be extended.
 
     Example:
         >>> import memload, tempfile, torch
@@ -83,42 +83,42 @@ class ShardWriter:
         self._buffer: RowBuffer | None = None
         self._set = GrowingSet(self._target, self._fields, append=append, keep=resume is not None, progress=progress)
         self._stream = ShardStream(self._set, self._fields, size, rows)
-        weakref.finalize(self, _let_go, self._stream, self._set)  # at the end of the program, too
+        weakref.finalize(self, _leave, self._stream, self._set)  # also at the end of the program
         with self._cleaning_up():
             self._set.take_over()
             if resume is not None:
-                ours = {"codec": self._fields.codec_words, "shard_bytes": str(size)}
-                self._set.follow({**ours, **resume})
+                options = {"codec": self._fields.codec_words, "shard_bytes": str(size)}
+                self._set.follow({**options, **resume})
                 self._stream.rows = self._set.rows
 
     @property
     def rows_there(self) -> int:
-        """Rows of this writing whose shards are complete; at the beginning, those that need not come again."""
+        """The rows of this write in complete shards; before the first row, those of an interrupted write."""
         return self._set.rows
 
     @property
     def has_fields(self) -> bool:
-        """Whether it is known what a row has, and how it is compressed: from rows before, or those that are there."""
+        """Whether the fields of a row and their codecs are known, from a row or from existing shards."""
         return bool(self._fields.specs)
 
     @property
     def fields(self) -> Mapping[str, AnySpec]:
-        """What the index says of the fields; empty until they are known."""
+        """The fields as in the index; empty until they are known."""
         return MappingProxyType(self._fields.specs)
 
     def let_differ(self, axes: Mapping[str, int]) -> None:
-        """Let rows of fields differ in length from now on, which had one shape so far.
+        """Make fields ragged whose rows had one shape so far.
 
-        The shards that are complete are written again. It is for writers to whom the first row does not tell which rows
-        differ; others say so by `ragged`.
+        The complete shards are written again. This is for writers that cannot tell from the first row which rows
+        differ; others use `ragged`.
 
         Args:
             axes: by field, the axis along which rows may differ, 0 or 1.
 
         Raises:
-            KeyError: there is no such field among the rows so far.
-            ValueError: the set is one that is extended.
-            DiskSpaceError: there is no room for the shards beside those that are there, which are left as they are.
+            KeyError: no row so far has such a field.
+            ValueError: the set existed before and is being extended.
+            DiskSpaceError: there is no space for second copies of the shards, which stay unchanged.
         """
         self._set.check_process()
         specs = self._fields.differing(axes)
@@ -131,23 +131,23 @@ class ShardWriter:
         self._buffer = None
 
     def compress(self, codec: Codecs) -> None:
-        """Compress as `codec` says, instead of what was said when this was made; to be called before the first row."""
+        """Replace the codecs that the constructor got; call this before the first row."""
         self._fields.compress(codec)
 
     @property
     def left_out(self) -> tuple[str, ...]:
-        """The names that `leave_out` was given, by this writer and by those that it follows."""
+        """The names passed to `leave_out`, by this writer and by those that it continues."""
         return self._set.left_out
 
     def leave_out(self, name: str) -> None:
-        """Remember that this of the source is no row, for a writer that follows this one; see `resume`."""
+        """Record a name in the source that is no row, for a writer that continues this one; see `resume`."""
         self._set.leave_out(name)
 
     def scratch(self, nbytes: int) -> Path:
-        """Return a file of so many bytes, on the disk of the set, for the caller to write to until the next such call.
+        """Return a file of `nbytes` bytes on the disk of the set, which belongs to the caller until the next call.
 
         Raises:
-            DiskSpaceError: they are not free; what was written is removed.
+            DiskSpaceError: the disk has not enough space; all new files are removed.
         """
         with self._cleaning_up():
             return self._set.scratch(nbytes)
@@ -162,11 +162,11 @@ class ShardWriter:
         self.append_rows(self.encoded({**(row or {}), **fields}))
 
     def encoded(self, row: Mapping[str, Any]) -> dict[str, AnyRows]:
-        """Return one row as bytes, as a batch of one; raises as `append`."""
+        """Return one row as bytes, as a batch of one row; raises as `append`."""
         return self._fields.encoded_row(row)
 
     def append_rows(self, rows: Mapping[str, AnyRows]) -> None:
-        """Add one row that is bytes already, as a batch of one; otherwise as `append`."""
+        """Add one row that is already bytes, as a batch of one row; otherwise as `append`."""
         self._check(rows)
         if self._buffer is None:
             self._buffer = RowBuffer(self._fields.specs)
@@ -176,7 +176,7 @@ class ShardWriter:
     def extend(self, batch: Mapping[str, Any] | None = None, /, **fields: Any) -> None:
         """Add rows by the batch, each field a tensor or an array whose first axis counts the rows.
 
-        Of fields whose rows differ in length: `memload.ragged`, a `memload.Ragged`, a list of rows, or a list of texts.
+        Values of ragged fields: `memload.ragged`, a `memload.Ragged`, a list of rows, or a list of texts.
 
         Raises:
             ValueError, TypeError: names, dtypes, shapes or lengths do not fit; the writer stays usable.
@@ -185,19 +185,19 @@ class ShardWriter:
         self.extend_rows(self._fields.encoded_rows({**(batch or {}), **fields}))
 
     def extend_rows(self, rows: Mapping[str, AnyRows]) -> None:
-        """Add rows that are bytes already; otherwise as `extend`."""
+        """Add rows that are already bytes; otherwise as `extend`."""
         self._check(rows)
         self._flush()
         with self._cleaning_up():
             self._write(rows)
 
     def close(self) -> None:
-        """Complete the set and put it in its place. May be called again.
+        """Complete the set and move it to its path. May be called again.
 
         Raises:
-            ValueError: there is not one row to write.
-            DiskSpaceError: the disk is full; what was written is removed.
-            RuntimeError: called in a forked child; the parent's set is left alone.
+            ValueError: no row was written.
+            DiskSpaceError: the disk is full; all new files are removed.
+            RuntimeError: called in a forked child; the parent's set stays unchanged.
         """
         if self._set.closed:
             return
@@ -208,9 +208,9 @@ class ShardWriter:
             self._set.publish()
 
     def abort(self) -> None:
-        """Remove what was written; the target stays as it was. May be called again, also after `close`.
+        """Remove all new files; the target stays unchanged. May be called again, also after `close`.
 
-        In a forked child only its descriptors are closed: what was written is the parent's.
+        A forked child only closes its descriptors, because the files belong to the parent.
         """
         self._stream.close()
         self._set.discard()
@@ -227,7 +227,7 @@ class ShardWriter:
             self._interrupted()
 
     def _interrupted(self) -> None:
-        _let_go(self._stream, self._set)
+        _leave(self._stream, self._set)
 
     def _check(self, rows: Mapping[str, AnyRows]) -> None:
         self._set.check_process()
@@ -248,7 +248,7 @@ class ShardWriter:
 
     @contextlib.contextmanager
     def _cleaning_up(self) -> Iterator[None]:
-        """Stop at any exception, and tell a full disk by its own type."""
+        """Stop the write at any exception, and raise DiskSpaceError for a full disk."""
         try:
             yield
         except OSError as error:
@@ -264,7 +264,7 @@ class ShardWriter:
             raise
 
 
-def _let_go(stream: ShardStream, growing: GrowingSet) -> None:
-    """Leave the complete shards to a writer that follows, or nothing."""
+def _leave(stream: ShardStream, growing: GrowingSet) -> None:
+    """Keep the complete shards for a writer that continues them, if resuming was requested."""
     stream.close()
     growing.leave()

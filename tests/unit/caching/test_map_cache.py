@@ -493,7 +493,7 @@ def test_of_several_processes_one_goes_on_where_another_was_killed(tmp_path):
     assert ended["killed"].status == -9
     assert [ended[name].out for name in ("rank0", "rank1")] == [["20000"]] * 2, ended["rank0"].err
     said = ended["rank0"].err + ended["rank1"].err
-    assert said.count("taken up where it was interrupted") == 1
+    assert said.count("resumed where it was interrupted") == 1
     (entry,) = entries(tmp_path)
     assert memload.verify(tmp_path / entry) > 0
 

@@ -142,7 +142,7 @@ def test_an_interrupted_run_goes_on_where_rows_begin_to_differ(ds, tmp_path, cap
             ds.map(late).cache(tmp_path, version="1", progress=True)
         said = capsys.readouterr().err
         assert "rows are complete and kept" in said
-        assert ("taken up where it was interrupted, at row" in said) == taken_up
+        assert ("resumed where it was interrupted, at row" in said) == taken_up
     calls.clear()
     stop = N
     cached = ds.map(late).cache(tmp_path, version="1")
@@ -182,7 +182,7 @@ def test_a_writer_that_is_stopped_while_it_writes_shards_again_loses_none(tmp_pa
     fixed = memload.write(tmp_path / "y", {"a": torch.zeros(3, 2)})
     assert len(fixed) == 3
     with (
-        pytest.raises(ValueError, match="the rows that are there have one shape"),
+        pytest.raises(ValueError, match="the existing rows have one shape"),
         memload.ShardWriter(tmp_path / "y", append=True) as writer,
     ):
         writer.let_differ({"a": 0})
@@ -424,7 +424,7 @@ def test_scores_begin_to_differ_where_they_do_and_are_taken_up_there(ds, tmp_pat
     stop = N
     capsys.readouterr()
     made = memload.score(late, ds, 50, path=tmp_path / "x", version="1")
-    assert "taken up where it was interrupted" in capsys.readouterr().err  # with another chunk, of another mean size
+    assert "resumed where it was interrupted" in capsys.readouterr().err  # with another chunk, of another mean size
     assert made.fields["wide"].shape == (None,)
     assert [len(made[row]["wide"]) for row in (0, 999, 1000, 2999)] == [3, 3, 4, 4]
     assert made[2000]["text"] == "20002000"

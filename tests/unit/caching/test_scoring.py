@@ -103,7 +103,7 @@ def test_an_interrupted_call_goes_on_where_it_was_with_another_chunk_too(ds, tmp
     made = memload.score(failing, large, 400, path=tmp_path / "x", version="1")
     assert torch.equal(made[19_999]["score"], ds[999]["x"])
     assert sum(seen) < 7_500  # a chunk to see what rows are, and what lacked
-    assert "taken up where it was interrupted" in capsys.readouterr().err
+    assert "resumed where it was interrupted" in capsys.readouterr().err
     assert len(made) == 20_000
 
 

@@ -485,7 +485,7 @@ def test_what_is_stored_takes_constants_by_channel_and_no_draws(tmp_path):
     memload.write(tmp_path / "set", ds, cast={"image": rule})
     stored, image = (next(iter(memload.FastLoader(one, 40)))["image"] for one in (memload.open(tmp_path / "set"), ds))
     assert same(stored, rule.apply(image))
-    with pytest.raises(ValueError, match="for a loader"):
+    with pytest.raises(ValueError, match="work in a loader only"):
         memload.write(tmp_path / "other", ds, cast=CASTS)
 
 

@@ -336,7 +336,7 @@ def test_a_writing_that_was_interrupted_is_taken_up(tmp_path, monkeypatch, capfd
             memload.write(tmp_path / "s", source, shard_bytes=3000, codec=codec)
     assert not (tmp_path / "s").exists()
     stored = memload.write(tmp_path / "s", source, shard_bytes=3000, codec=codec, progress=None)
-    assert "taken up where it was interrupted" in capfd.readouterr().err
+    assert "resumed where it was interrupted" in capfd.readouterr().err
     assert same(list(memload.FastLoader(stored, 64)), list(memload.FastLoader(source, 64)))
     assert memload.verify(tmp_path / "s") > 0
 

@@ -239,7 +239,7 @@ def test_an_existing_target_is_left_alone(tmp_path, fields, make):
         target.write_text("mine")
     else:
         target.symlink_to("nowhere")
-    with pytest.raises(FileExistsError, match="append=True" if make == "set" else "no set of shards"):
+    with pytest.raises(FileExistsError, match="append=True" if make == "set" else "not a set of shards"):
         memload.write(target, {"x": torch.zeros(3)})
     if make == "set":
         assert_same(memload.open(target), fields)
@@ -326,7 +326,7 @@ def test_a_folder_that_may_not_be_written_to_is_named_with_who_may_not(tmp_path)
     ("data", "error", "message"),
     [
         ({"x": torch.zeros(0, 3)}, ValueError, "0 rows"),
-        ([], ValueError, "not one row"),
+        ([], ValueError, "no row was written"),
         ({}, ValueError, "no fields"),
         ([{}], ValueError, "at least one field"),
         ([(1, 2)], TypeError, 'row 0 is a tuple; expected a mapping .* such as {"stim": '),

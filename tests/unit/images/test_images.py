@@ -545,7 +545,7 @@ def test_a_killed_run_goes_on_and_does_not_decode_again_what_is_there(tmp_path, 
         assert in_fork(lambda: memload.write_images(tmp_path / "s", tmp_path / "p", **options)) == -signal.SIGKILL
     ds = memload.write_images(tmp_path / "s", tmp_path / "p", **options)
     said = capfd.readouterr().err
-    assert "taken up where it was interrupted, at row" in said
+    assert "resumed where it was interrupted, at row" in said
     assert "3 damaged images were left out" in said
     assert [ds[i]["file"] for i in range(len(ds))] == [f"{k:02}.png" for k in range(40) if k not in (3, 17, 35)]
     for i in (0, 20, 36):

@@ -138,10 +138,10 @@ FORMS = {
         ({"mask": np.array([0, 2, 1])}, ValueError, "values other than 0 and 1, such as 2; make it bool"),
         ({"mask": True}, TypeError, "expected a bool array"),
         ({"mask": np.array(["a"])}, TypeError, "expected a bool array"),
-        ({"scale": 2}, ValueError, "scale: name the one to be scaled; the fields are stim"),
+        ({"scale": 2}, ValueError, "scale: give the name of the field to scale, as a dict; the fields are stim"),
         ({"scale": {"stim": 0}}, ValueError, "finite and not 0, got 0"),
         ({"scale": {"stim": float("nan")}}, ValueError, "finite and not 0, got nan"),
-        ({"scale": "2"}, TypeError, "a scale is a number, such as 1 / 300, got a str"),
+        ({"scale": "2"}, TypeError, "a scale must be a number, such as 1 / 300, got a str"),
         ({"scale": {"ok": 2}}, TypeError, "'ok' is bool, which can be neither scaled nor cast"),
         ({"cast": "bfloat16"}, ValueError, "only floating fields are cast without being named"),
         ({"cast": {"stim": "int32"}}, TypeError, "a cast is to one of"),
@@ -249,7 +249,7 @@ def test_a_killed_conversion_goes_on_behind_its_complete_shards(tmp_path, betas,
         memload.open(tmp_path / ".s.memload" / "set")
     ds = write_again(path, target)
     said = capfd.readouterr().err
-    assert f"taken up where it was interrupted, at row {5 * shards}: {shards} shards of it are complete" in said
+    assert f"resumed where it was interrupted, at row {5 * shards}: {shards} shards are complete" in said
     assert torch.equal(all_rows(ds, "betas"), x.float())
     assert memload.verify(target) == ds.nbytes
     now = {one.name: one.stat().st_mtime_ns for one in target.glob("*.safetensors")}
@@ -307,7 +307,7 @@ def test_another_source_or_other_options_begin_anew_and_say_so(tmp_path, betas, 
         np.save(path, x.numpy())
     ds = write_again(path, tmp_path / "s", **options)
     assert said in (err := capfd.readouterr().err)
-    assert "taken up" not in err
+    assert "resumed" not in err
     expected = x[:20] if "rows" in options else x
     factor = options.get("scale", 1)
     assert torch.equal(all_rows(ds, "betas").double().reshape(-1), expected.double().reshape(-1) * factor)
@@ -515,7 +515,7 @@ def test_a_codec_by_sample_is_stated_and_kept_where_a_run_is_taken_up(tmp_path, 
     assert "times smaller, decoded at" in said
     ds = write_again(tmp_path / "betas.npy", tmp_path / "s", **options)
     said = capfd.readouterr().err
-    assert "taken up where it was interrupted" in said
+    assert "resumed where it was interrupted" in said
     assert "times smaller" not in said
     assert torch.equal(all_rows(ds, "betas"), torch.from_numpy(x))
     assert sum(one.stat().st_size for one in (tmp_path / "s").glob("*.safetensors")) < x.nbytes / 2
@@ -530,7 +530,7 @@ def test_a_sample_is_taken_of_what_will_be_written(tmp_path, capfd):
     memload.write(tmp_path / "t", {"x": noise}, codec="auto", mask=even)
     assert "times the rows per second" in (said := capfd.readouterr().err)
     assert "not compressed" not in said
-    with pytest.raises(TypeError, match="rows that come one by one have none"):
+    with pytest.raises(TypeError, match="an iterable of rows has no sample"):
         memload.write(tmp_path / "u", [{"x": 1}], codec="auto")
 
 
