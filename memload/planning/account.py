@@ -90,6 +90,8 @@ def rows_of(account: Account) -> Iterable[tuple[str, str, str, str]]:
 def _verdict(account: Account) -> str:
     if account.left is None:
         return ""
-    beside = f", without {' and '.join(account.unknown)}" if account.unknown else ""
-    of = f" for {account.limit}" if account.limit else ""
-    return f"fits{beside}" if account.left >= 0 else f"does not fit: {format_size(-account.left)} too much{of}{beside}"
+    unknown = f", without {' and '.join(account.unknown)}" if account.unknown else ""
+    limit = f" for {account.limit}" if account.limit else ""
+    if account.left >= 0:
+        return f"fits{unknown}"
+    return f"does not fit: {format_size(-account.left)} too much{limit}{unknown}"

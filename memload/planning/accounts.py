@@ -20,20 +20,20 @@ from memload.planning.placement import GATHERED_ON_GPU, IN_RAM, Placement
 from memload.planning.request import Request
 from memload.sizes import format_size
 
-_NEAR_AHEAD = 3  # batches of row numbers that are planned for rows on a device
-_CHUNKS = 3 * CHUNK_BYTES  # in which rows are brought to a device
-_READS, _READ_BUFFER = 8, 2 << 20  # reads past the page cache that are under way at once, and the memory of each
+_RESIDENT_AHEAD = 3  # batches of row numbers that a pass plans for rows on a device
+_CHUNKS = 3 * CHUNK_BYTES  # buffers that copy rows to a device
+_READS, _READ_BUFFER = 8, 2 << 20  # concurrent reads past the page cache, and the buffer of each
 _ENTRY, _PAGE = 8, 4096  # bytes of an entry of the page table, and of the page that it maps
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """What a loader's batches take.
+    """The sizes of a loader and its batches.
 
     Attributes:
-        loader: its bytes.
-        sample: a batch without memory, for the loss; why there is none; None if nothing is trained.
-        transforms: whether functions make new batches of what is on a GPU.
+        loader: the bytes of the loader's pass.
+        sample: a batch without memory, for the loss; or the reason why there is none; None if nothing is trained.
+        transforms: whether functions make new batches on a GPU.
     """
 
     loader: LoaderBytes
@@ -42,18 +42,18 @@ class Sizes:
 
     @classmethod
     def of(cls, request: Request, placement: Placement) -> Sizes:
-        """Work them out.
+        """Return the sizes for a request.
 
         Raises:
             TypeError: the native engine does not read the dataset.
         """
         settings = dict(request.loader)
         on_gpu = request.device is not None or placement.tier in GATHERED_ON_GPU
-        transforms = on_gpu and settings.pop("batch_transform", None) is not None  # functions of batches run there
+        transforms = on_gpu and settings.pop("batch_transform", None) is not None  # such a function runs on the GPU
         loader = _loader(placement.dataset, request.batch_size, settings)
-        found = replace(LoaderBytes.of(loader, to_device=on_gpu), stored_bytes=placement.stored_bytes)
+        nbytes = replace(LoaderBytes.of(loader, to_device=on_gpu), stored_bytes=placement.stored_bytes)
         needs_sample = request.model is not None and request.sample is None
-        return cls(found, _sample(request, loader) if needs_sample else request.sample, transforms)
+        return cls(nbytes, _sample(request, loader) if needs_sample else request.sample, transforms)
 
 
 def _sample(request: Request, loader: FastLoader[Any]) -> Any:
@@ -66,39 +66,39 @@ def _sample(request: Request, loader: FastLoader[Any]) -> Any:
 
 
 def _loader(dataset: Any, batch_size: int, settings: dict[str, Any]) -> FastLoader[Any]:
-    with warnings.catch_warnings():  # about more workers than this machine has CPUs: it may be for another
+    with warnings.catch_warnings():  # more workers than CPUs: the plan may be for another machine
         warnings.filterwarnings("ignore", "This DataLoader will create")
         return FastLoader(dataset, batch_size, **settings)
 
 
 def ram_account(request: Request, placement: Placement, sizes: Sizes, machine: Machine, frozen: int) -> Account:
-    """Return what all processes take of RAM.
+    """Return the account of RAM, for all processes.
 
     Args:
-        request: what was asked.
-        placement: where the rows lie.
-        sizes: of batches and slots.
-        machine: what is free.
-        frozen: bytes of models that are offloaded.
+        request: the arguments of the plan.
+        placement: the tier of the rows, and their bytes.
+        sizes: the bytes of batches and slots.
+        machine: the free bytes.
+        frozen: bytes of offloaded models.
     """
     loader, count = sizes.loader, request.processes
     each = f" x {count} processes" if count > 1 else ""
     if placement.tier in GATHERED_ON_GPU:
         lines = [
-            Line("loader", (_NEAR_AHEAD * loader.batch_rows * 8 + loader.plan_bytes) * count, f"row numbers{each}"),
-            Line("chunks", _CHUNKS * count, f"while the rows are brought{each}"),
+            Line("loader", (_RESIDENT_AHEAD * loader.batch_rows * 8 + loader.plan_bytes) * count, f"row numbers{each}"),
+            Line("chunks", _CHUNKS * count, f"while the rows are copied to the GPU{each}"),
         ]
     else:
         lines = [Line("loader", loader.nbytes * count, f"{loader.slots} slots and the plan{each}")]
     if loader.made_bytes:
-        made = loader.made_in_all - loader.work_bytes
-        lines.append(Line("transformed batches", made * count, f"at most {loader.slots + 1}{each}"))
+        transformed = loader.made_in_all - loader.work_bytes
+        lines.append(Line("transformed batches", transformed * count, f"at most {loader.slots + 1}{each}"))
     if loader.work_bytes:
         lines.append(Line("transforms at work", loader.work_bytes * count, f"while all threads work{each}"))
     lines += _tier_lines(placement, count)
     if placement.reads_past_cache and not (placement.tier is Tier.MMAP and _only_through_cache(request)):
         lines.append(
-            Line("read buffers", _read_buffers(loader) * count, f"past the page cache, of what is not in it{each}")
+            Line("read buffers", _read_buffers(loader) * count, f"for rows that are not in the page cache{each}")
         )
     if frozen:
         lines.append(Line("offloaded models", frozen * count, f"pinned{each}"))
@@ -117,19 +117,19 @@ def _only_through_cache(request: Request) -> bool:
 
 
 def free_for_rows(sizes: Sizes, machine: Machine, processes: int) -> int:
-    """Return the bytes of RAM that are left for rows beside all processes, their loaders and what these read with."""
+    """Return the bytes of RAM that processes, loaders and their read buffers leave for rows."""
     loaders = processes * (sizes.loader.nbytes + sizes.loader.made_in_all + _read_buffers(sizes.loader))
     return max(0, machine.ram - _process_bytes(machine, processes) - loaders)
 
 
 def own_for_rows(sizes: Sizes, machine: Machine) -> MemoryLimit | None:
-    """Return the limit that each process has for itself, with what it leaves for rows beside its loader; or None."""
+    """Return the limit of a single process, with the bytes that its loader leaves for rows; None without a limit."""
     loader = sizes.loader.nbytes + sizes.loader.made_in_all + _read_buffers(sizes.loader)
     return machine.own and replace(machine.own, left=max(0, machine.own.left - loader))
 
 
 def stock_account(request: Request, placement: Placement, sizes: Sizes, machine: Machine) -> Account:
-    """Return what torch's own loader would take of RAM with the same settings."""
+    """Return the account of RAM for torch's own loader with the same settings."""
     workers, prefetch = request.loader.get("num_workers", 0), request.loader.get("prefetch_factor")
     count = request.processes
     lines = [
@@ -144,7 +144,7 @@ def stock_account(request: Request, placement: Placement, sizes: Sizes, machine:
 def gpu_account(
     request: Request, placement: Placement, sizes: Sizes, machine: Machine, training: tuple[Line, ...]
 ) -> Account:
-    """Return what is taken of one GPU; `training` are the lines of what is trained."""
+    """Return the account of one GPU; `training` has the lines of models, optimizers and activations."""
     lines = [*context_lines()]
     if placement.tier is Tier.DEVICE:
         lines.append(Line("rows on the GPU", placement.once_bytes))
@@ -153,30 +153,30 @@ def gpu_account(
 
 
 def disk_account(placement: Placement, machine: Machine) -> Account | None:
-    """Return what the rows take of the disk; None where they are there already and no disk is to be asked for."""
+    """Return the account of the disk; None if the rows are on this disk already and no other was given."""
     if placement.planned:
         return Account("disk", (Line("rows", placement.stored_bytes, "as they are stored"),), machine.disk)
     lines = [] if machine.disk_is_here or not placement.file_bytes else [Line("files", placement.file_bytes)]
     if placement.written_bytes:
-        lines.append(Line("rows", placement.written_bytes, "what the function makes, written once"))
+        lines.append(Line("rows", placement.written_bytes, "results of the function, written once"))
     return Account("disk", tuple(lines), machine.disk) if lines else None
 
 
 def sets_that_fit(placement: Placement, ram: Account, gpu: Account | None, disk: Account | None) -> dict[str, int]:
-    """Return how many such data sets fit beside all else into RAM, onto the GPU and on the disk."""
-    found = {}
+    """Return how many such datasets fit beside all other lines, by the name of the account."""
+    counts = {}
     for account, rows, size in (
         (ram, "rows in RAM", placement.held_bytes or placement.once_bytes),
         (gpu, "rows on the GPU", placement.once_bytes),
         (disk, "rows", placement.stored_bytes),
     ):
         if account is not None and account.free is not None and size:
-            found[account.place] = max(0, account.free - account.without(rows)) // size
-    return found
+            counts[account.place] = max(0, account.free - account.without(rows)) // size
+    return counts
 
 
 def _tier_lines(placement: Placement, count: int) -> list[Line]:
-    """Return what the tier takes of RAM."""
+    """Return the lines of the tier's RAM."""
     tier, lines, copies = placement.tier, [], placement.copies(count)
     if tier in IN_RAM and placement.held_bytes:
         shared = f"one copy for {count} processes, with share=True" if count > copies else ""
@@ -196,13 +196,13 @@ def _process_line(placement: Placement, machine: Machine, count: int) -> Line:
     nbytes = _process_bytes(machine, count)
     if machine.ram_is_here:
         others = f", and {count - 1} more" if count > 1 else ""
-        return Line("process", nbytes, f"what this one has now{others}")
+        return Line("process", nbytes, f"what this process has now{others}")
     arrays = f", and arrays of {format_size(placement.array_bytes)}" if placement.array_bytes else ""
     return Line("process", nbytes + placement.array_bytes, f"Python, torch and memload{arrays}")
 
 
 def _process_bytes(machine: Machine, count: int) -> int:
-    """Return what processes have before they load anything."""
+    """Return the bytes of processes before they load anything."""
     return machine.process + (count - 1) * PROCESS_BYTES
 
 
@@ -211,11 +211,12 @@ def _batch_lines(request: Request, sizes: Sizes) -> list[Line]:
     if not request.uses_gpu:
         return []
     loader = sizes.loader
-    made = [Line("transformed batches", 2 * loader.batch_bytes, "the one in use and the next")]
+    transformed = [Line("transformed batches", 2 * loader.batch_bytes, "the one in use and the next")]
+    transformed = transformed if sizes.transforms else []
     if request.tier in GATHERED_ON_GPU:
         stored = loader.row_bytes * loader.batch_rows
-        note = "the one in use, and the next, with what its cast makes"
-        return [Line("batches", 3 * loader.batch_bytes + stored, note), *(made if sizes.transforms else [])]
+        note = "the one in use, and the next, before and after its cast"
+        return [Line("batches", 3 * loader.batch_bytes + stored, note), *transformed]
     if request.device is None:
         return [Line("batches", 2 * loader.batch_bytes, "the one in use, and the next that the loop copies")]
-    return [Line("batches", loader.device_bytes, "under way, ahead and in use"), *(made if sizes.transforms else [])]
+    return [Line("batches", loader.device_bytes, "being copied, ready and in use"), *transformed]

@@ -1,10 +1,10 @@
-"""What torch code allocates, allocation by allocation: on the CPU, on a GPU, and on "meta", where nothing is.
+"""Records the allocations of torch code one by one: on the CPU, on a GPU, and on "meta".
 
-    an operation -> its tensors -> a storage that was not there before -> an allocation, until its last tensor is gone
+    an operation -> its tensors -> a new storage -> an allocation, until the last tensor over the storage is freed
 
-A dispatch mode sees every operation that torch runs, forward and backward, in the order in which it runs. What an
-operation takes for itself and gives back before it returns, such as the workspace of a convolution, it does not see.
-Which errors say that memory ran out, and what to give back then, stands here, too.
+A dispatch mode sees every operation of torch, forward and backward, in the order in which it runs. It does not see
+memory that an operation frees before it returns, such as the workspace of a convolution. This module also recognises
+errors that report exhausted memory, and frees memory after them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from memload.sizes import format_size
 
 Bytes = NDArray[np.int64]
 
-_MADE = torch.ops.aten.lift_fresh.default  # what torch.tensor() ends with: its argument was not there before either
+_LIFT_FRESH = torch.ops.aten.lift_fresh.default  # the end of torch.tensor(): its argument is new, too
 
 
 @dataclass(frozen=True)
@@ -34,10 +34,10 @@ class Timeline:
     """Allocations in the order in which they were made.
 
     Attributes:
-        operations: the operation that made each.
-        nbytes: int64 (n,), bytes of each.
-        freed: int64 (n,), how many allocations had been made when it was given back; n + 1 if it was not.
-        gradient: bool (n,), whether it holds the gradient of a parameter.
+        operations: the operation of each allocation.
+        nbytes: int64 (n,), the bytes of each.
+        freed: int64 (n,), the number of allocations before each was freed; n + 1 if it was not freed.
+        gradient: bool (n,), whether each holds the gradient of a parameter.
     """
 
     operations: tuple[str, ...]
@@ -48,14 +48,14 @@ class Timeline:
     def live(self, *, gradients: bool = True) -> Bytes:
         """Return the bytes alive after each allocation, int64 (n,), those of gradients included or not."""
         counted = self.nbytes if gradients else np.where(self.gradient, 0, self.nbytes)
-        given_back = np.zeros(len(counted) + 2, dtype=np.int64)
-        np.add.at(given_back, self.freed, counted)
-        return np.cumsum(counted) - np.cumsum(given_back)[: len(counted)]
+        freed = np.zeros(len(counted) + 2, dtype=np.int64)
+        np.add.at(freed, self.freed, counted)
+        return np.cumsum(counted) - np.cumsum(freed)[: len(counted)]
 
     def accumulating(self) -> Timeline:
-        """Return what it would have been if gradients had been there: each new one is added to the old and given back.
+        """Return the timeline of a step whose gradients exist already: each new gradient is added to the old and freed.
 
-        That is before the allocation after next, as autograd accumulates a gradient as soon as it is made.
+        It is freed before the allocation after next, since autograd accumulates a gradient as soon as it is made.
         """
         soon = np.minimum(self.freed, np.arange(len(self.nbytes)) + 2)
         return replace(self, freed=np.where(self.gradient, soon, self.freed))
@@ -75,15 +75,15 @@ class Timeline:
         if not len(self.nbytes):
             return 0, ""
         at = int(self.live().argmax())
-        there = np.where((np.arange(len(self.nbytes)) <= at) & (self.freed > at), self.nbytes, -1)
-        number = int(there.argmax())
+        alive = np.where((np.arange(len(self.nbytes)) <= at) & (self.freed > at), self.nbytes, -1)
+        number = int(alive.argmax())
         return int(self.nbytes[number]), self.operations[number]
 
 
 class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Observes what is allocated inside its ``with`` block.
+    """Records the allocations inside its ``with`` block.
 
-    What lay in memory before does not count, nor do views of it; a storage counts once however many tensors see it.
+    Earlier storages and their views do not count. A storage counts once, however many tensors use it.
 
     Args:
         limit: the most bytes that may be alive at one time; the operation that needs more raises
@@ -94,32 +94,32 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.limit = limit
         self.live = self.peak = 0
-        self.given_back = 0
-        """Bytes that were there before, were seen, and are gone."""
+        self.freed_earlier = 0
+        """Bytes of known earlier storages that were freed inside the block."""
         self._operations: list[str] = []
         self._nbytes: list[int] = []
         self._freed: list[int] = []
-        # By the id of the storage's object, which lives as long as the storage: its size, and its allocations.
+        # The size and the allocations of each storage, by the id of its Python object, which lives as long.
         self._sizes: dict[int, int] = {}
         self._numbers: dict[int, list[int]] = {}
         self._before: dict[int, int] = {}
-        self._watching: dict[int, weakref.ref[torch.UntypedStorage]] = {}
+        self._references: dict[int, weakref.ref[torch.UntypedStorage]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        for tensor in () if func is _MADE else tensors_in((args, kwargs)):
+        for tensor in () if func is _LIFT_FRESH else tensors_in((args, kwargs)):
             for storage in storages(tensor):
                 self._know(storage)
         out = func(*args, **kwargs)
         for tensor in tensors_in(out):
             for storage in storages(tensor):
-                self._see(storage, str(func))
+                self._record(storage, str(func))
         return out
 
     def know(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Count these among what was there before, whether an operation sees them or not."""
+        """Register tensors as earlier ones, whether an operation uses them or not."""
         for tensor in tensors:
-            with contextlib.suppress(NotImplementedError, RuntimeError):  # of tensors that have no memory
+            with contextlib.suppress(NotImplementedError, RuntimeError):  # tensors without memory
                 for storage in storages(tensor):
                     self._know(storage)
 
@@ -128,7 +128,7 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return any(id(storage) in self._numbers for storage in storages(tensor))
 
     def timeline(self, gradients: Iterable[torch.Tensor] = ()) -> Timeline:
-        """Return what was allocated so far; `gradients` are tensors whose allocations count as such."""
+        """Return the allocations so far; `gradients` are tensors whose allocations count as gradients."""
         is_gradient = np.zeros(len(self._nbytes), dtype=np.bool_)
         for tensor in gradients:
             for storage in storages(tensor):
@@ -139,14 +139,14 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _know(self, storage: torch.UntypedStorage) -> None:
         if id(storage) not in self._sizes:
-            self._watch(storage, storage.nbytes())
+            self._follow(storage, storage.nbytes())
             self._before[id(storage)] = storage.nbytes()
 
-    def _see(self, storage: torch.UntypedStorage, operation: str) -> None:
+    def _record(self, storage: torch.UntypedStorage, operation: str) -> None:
         key, size = id(storage), storage.nbytes()
         before = self._sizes.get(key)
         if before is None:
-            self._watch(storage, 0)
+            self._follow(storage, 0)
             before = 0
         if size <= before:
             return
@@ -163,21 +163,21 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 f"{format_size(size - before)} where {format_size(self.limit - self.live + size - before)} were left"
             )
 
-    def _watch(self, storage: torch.UntypedStorage, size: int) -> None:
+    def _follow(self, storage: torch.UntypedStorage, size: int) -> None:
         key = id(storage)
         self._sizes[key] = size
-        gone = weakref.WeakMethod(self._gone)  # or this would refer to itself as long as the storage lives
+        freed = weakref.WeakMethod(self._on_freed)  # a strong reference would keep this alive as long as the storage
 
         def forget(_: object) -> None:
-            if (method := gone()) is not None:
+            if (method := freed()) is not None:
                 method(key)
 
-        self._watching[key] = weakref.ref(storage, forget)
+        self._references[key] = weakref.ref(storage, forget)
 
-    def _gone(self, key: int) -> None:
+    def _on_freed(self, key: int) -> None:
         self._sizes.pop(key, None)
-        self._watching.pop(key, None)
-        self.given_back += self._before.pop(key, 0)
+        self._references.pop(key, None)
+        self.freed_earlier += self._before.pop(key, 0)
         for number in self._numbers.pop(key, ()):
             self._freed[number] = len(self._nbytes)
             self.live -= self._nbytes[number]
@@ -199,7 +199,7 @@ def no_collection() -> Iterator[None]:
 
 
 def storages(tensor: torch.Tensor) -> Iterator[torch.UntypedStorage]:
-    """Yield the storages that a tensor's elements lie in: one, or of a sparse or wrapped tensor those of its parts."""
+    """Yield the storages of a tensor: one, or those of the parts of a sparse or wrapped tensor."""
     if hasattr(tensor, "__tensor_flatten__"):
         for name in tensor.__tensor_flatten__()[0]:
             yield from storages(getattr(tensor, name))
@@ -221,18 +221,18 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
     return (leaf for leaf in leaves(value) if isinstance(leaf, torch.Tensor))
 
 
-# Errors that are no torch.OutOfMemoryError, of the CPU's allocator and of libraries of CUDA's that allocate themselves.
-_SAYINGS = ("can't allocate memory", "CUDA out of memory", "ALLOC_FAILED", "cudaErrorMemoryAllocation")
+# Texts of errors that are no torch.OutOfMemoryError, of the CPU's allocator and of CUDA libraries that allocate.
+_MESSAGES = ("can't allocate memory", "CUDA out of memory", "ALLOC_FAILED", "cudaErrorMemoryAllocation")
 
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether this error says that memory ran out, on the CPU or a GPU."""
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return True
-    return isinstance(error, RuntimeError) and any(saying in str(error) for saying in _SAYINGS)
+    return isinstance(error, RuntimeError) and any(message in str(error) for message in _MESSAGES)
 
 
-def give_back() -> None:
+def free_unused() -> None:
     """Free what is no longer referenced: reference cycles in Python, and blocks of a GPU that torch keeps cached."""
     gc.collect()
     if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]

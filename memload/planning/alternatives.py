@@ -1,4 +1,4 @@
-"""What fits where a plan does not: the same run with other settings, each planned as exactly as the first."""
+"""Settings that fit where a plan does not, each planned in the same way as the first."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any
 import torch
 
 from memload.engine.tiers.tier import Tier
+from memload.nested import mapped
 from memload.planning.account import Account
-from memload.planning.gpu_account import MOVING, trains_nothing
+from memload.planning.gpu_account import TEMPORARY, trains_nothing
 from memload.planning.model_bytes import modules_of
 from memload.planning.placement import IN_RAM
 from memload.planning.request import Request
@@ -18,23 +19,23 @@ from memload.planning.result import Plan
 from memload.sizes import format_size
 
 Compute = Callable[[Request], Plan]
-Way = tuple[str, Request]
+Alternative = tuple[str, Request]
 
-_CACHE_SHARE = 0.9  # of what is left, that a cache of rows is given
+_CACHE_SHARE = 0.9  # of the remaining RAM, for a cache of rows
 
 
 def ways_out(request: Request, refused: Plan, compute: Compute) -> tuple[str, ...]:
-    """Return what fits instead, in sentences with figures; empty if the plan itself fits.
+    """Return settings that fit instead, in sentences with figures; empty if the plan itself fits.
 
     Args:
-        request: what was asked.
-        refused: the plan of it.
-        compute: plans a request.
+        request: the arguments of the plan.
+        refused: the plan.
+        compute: returns the plan of a request.
     """
     if refused.fits:
         return ()
-    found = tuple(_sentence(words, plan) for words, plan in _fitting(request, refused, compute))
-    return found or (_nothing(refused),)
+    sentences = tuple(_sentence(words, plan) for words, plan in _fitting(request, refused, compute))
+    return sentences or (_nothing_fits(refused),)
 
 
 def _fitting(request: Request, refused: Plan, compute: Compute) -> Iterator[tuple[str, Plan]]:
@@ -44,13 +45,13 @@ def _fitting(request: Request, refused: Plan, compute: Compute) -> Iterator[tupl
             if plan.fits:
                 yield words, plan
     if refused.gpu is not None and refused.gpu.fits is False:
-        for words, changed in _on_the_gpu(request, worth_it=_could_fit(refused)):
+        for words, changed in _on_the_gpu(request, shrinks=_could_fit(refused)):
             yield from _first_that_fits(words, changed, compute)
     elif refused.ram.fits is False:
         yield from _first_that_fits("", request, compute)
 
 
-def _other_tiers(request: Request, refused: Plan) -> Iterator[Way]:
+def _other_tiers(request: Request, refused: Plan) -> Iterator[Alternative]:
     casts = request.ram_casts
     loader = {**request.loader, "cast": {**(request.loader.get("cast") or {}), **casts}} if casts else request.loader
     gathered = replace(request, ram_dtype=None, loader=loader)
@@ -69,11 +70,11 @@ def _other_tiers(request: Request, refused: Plan) -> Iterator[Way]:
     yield 'tier="mmap", what the page cache holds gives way', replace(gathered, tier=Tier.MMAP)
 
 
-def _on_the_gpu(request: Request, *, worth_it: bool) -> Iterator[Way]:
-    """Yield settings that take less of a GPU; `worth_it`: whether smaller batches and activations help."""
-    if worth_it:
+def _on_the_gpu(request: Request, *, shrinks: bool) -> Iterator[Alternative]:
+    """Yield settings that take less GPU memory; `shrinks`: whether smaller batches and activations help."""
+    if shrinks:
         yield "", request
-    if worth_it and request.precision == "float32" and request.model is not None:
+    if shrinks and request.precision == "float32" and request.model is not None:
         yield 'precision="bf16-mixed"', replace(request, precision="bf16-mixed")
     if not request.offload and request.model is not None and any(map(trains_nothing, modules_of(request.model))):
         yield "frozen models in pinned RAM, on the GPU layer by layer (offload=True)", replace(request, offload=True)
@@ -82,8 +83,8 @@ def _on_the_gpu(request: Request, *, worth_it: bool) -> Iterator[Way]:
 
 
 def _first_that_fits(words: str, request: Request, compute: Compute) -> Iterator[tuple[str, Plan]]:
-    """Give the first that fits of a request and of the same effective batch in smaller and smaller parts."""
-    plan, said = compute(request), [words] if words else []
+    """Yield the first that fits: the request itself, or its effective batch in smaller and smaller parts."""
+    plan, parts = compute(request), [words] if words else []
     while not plan.fits:
         size = request.batch_size // 2
         if request.batch_size % 2 or not _could_fit(plan):
@@ -91,15 +92,15 @@ def _first_that_fits(words: str, request: Request, compute: Compute) -> Iterator
         request = replace(
             request, batch_size=size, accumulate=2 * request.accumulate, sample=_first_rows(request, size)
         )
-        said = [*([words] if words else []), f"batch_size={size}, {request.accumulate} of them accumulated"]
+        parts = [*([words] if words else []), f"batch_size={size}, {request.accumulate} of them accumulated"]
         plan = compute(request)
-    yield ", ".join(said), plan
+    yield ", ".join(parts), plan
 
 
 def _could_fit(plan: Plan) -> bool:
-    """Return whether what does not depend on the batch size leaves any room."""
+    """Return whether the lines that do not depend on the batch size leave any room."""
     gpu, ram = plan.gpu, plan.ram
-    on_gpu = gpu is None or gpu.free is None or gpu.without(*MOVING, "fragmentation") < gpu.free
+    on_gpu = gpu is None or gpu.free is None or gpu.without(*TEMPORARY, "fragmentation") < gpu.free
     return on_gpu and (ram.free is None or ram.without("loader", "transformed batches") < ram.free)
 
 
@@ -107,13 +108,10 @@ def _first_rows(request: Request, size: int) -> Any:
     """Return the first rows of the sample that was given, if one was."""
 
     def cut(part: Any) -> Any:
-        if isinstance(part, torch.Tensor):
-            return part[:size] if part.ndim and len(part) == request.batch_size else part
-        if isinstance(part, dict):
-            return {name: cut(value) for name, value in part.items()}
-        return type(part)(map(cut, part)) if type(part) in (list, tuple) else part
+        is_batch = isinstance(part, torch.Tensor) and part.ndim and len(part) == request.batch_size
+        return part[:size] if is_batch else part
 
-    return cut(request.sample)
+    return mapped(request.sample, cut)
 
 
 def _sentence(words: str, plan: Plan) -> str:
@@ -121,11 +119,11 @@ def _sentence(words: str, plan: Plan) -> str:
 
 
 def _figures(account: Account) -> str:
-    of = "" if account.free is None else f" of {format_size(account.free)}"
-    return f"{account.place} {format_size(account.predicted)}{of}"
+    free = "" if account.free is None else f" of {format_size(account.free)}"
+    return f"{account.place} {format_size(account.predicted)}{free}"
 
 
-def _nothing(refused: Plan) -> str:
+def _nothing_fits(refused: Plan) -> str:
     short = [account for account in refused.accounts if account.fits is False]
     needed = " and ".join(f"{account.place} of {format_size(account.predicted)}" for account in short)
     return f"nothing that can be changed here does: this needs {needed}"

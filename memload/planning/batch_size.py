@@ -28,7 +28,7 @@ from memload.sizes import format_size, parse_size
 
 Mode = Literal["static", "measured", "trial"]
 
-_MOST = 1 << 20  # rows: where nothing else sets an end
+_MOST = 1 << 20  # rows, the bound where none is given
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ def compute_batch_size(
         accumulate=accumulate,
         loader=loader,
     )
-    return _by_trial(setting) if mode == "trial" else _foretold(setting, mode, limit)
+    return _by_trial(setting) if mode == "trial" else _predicted(setting, mode, limit)
 
 
 def setting_of(
@@ -182,15 +182,15 @@ def setting_of(
         raise ValueError(f"target_utilization is a share of the memory, above 0 and up to 1; got {target_utilization}")
     least, most = _bounds(min_batch_size, max_batch_size)
     if accumulate < 1:
-        raise ValueError(f"accumulate is how many batches make a step: at least 1, got {accumulate}")
-    here = _place_of(models)
+        raise ValueError(f"accumulate is the number of batches of a step: at least 1, got {accumulate}")
+    here = _device_of(models)
     target = torch.device(device) if device is not None else here
     own = model_bytes(models, optimizers, device_type=target.type)
-    own = replace(own, params=own.params + nbytes_of(_beside(optimizers, [*models, *teachers])))
-    watching = model_bytes(teachers).weights if teachers else 0
-    total, context = _memory_of(target, here, limit, own.weights + watching)
+    own = replace(own, params=own.params + nbytes_of(_outside(optimizers, [*models, *teachers])))
+    teaching = model_bytes(teachers).weights if teachers else 0
+    total, context = _memory_of(target, here, limit, own.weights + teaching)
     static = StaticBytes(
-        own.params, own.embeddings, own.buffers, own.gradients, own.buckets, own.optimizer, watching, context
+        own.params, own.embeddings, own.buffers, own.gradients, own.buckets, own.optimizer, teaching, context
     )
     kind = kind_of(sample)
     slots, in_slots = slots_of(loader, target, nbytes_of(tensors_of(sample)) / max(1, kind.counts[0]))
@@ -214,12 +214,12 @@ def setting_of(
     )
 
 
-def _foretold(setting: BatchSizeRequest, mode: Mode, limit: int | str | None) -> MemoryBudget:
+def _predicted(setting: BatchSizeRequest, mode: Mode, limit: int | str | None) -> MemoryBudget:
     run = without_memory if mode == "static" else measured
     found = run(setting.kind, setting.losses, setting.models, setting.teachers)
-    if setting.device.type == "cpu":  # torch's first step took memory that it keeps
+    if setting.device.type == "cpu":  # torch's first step allocated memory that it keeps
         weights = setting.own.weights + setting.static.teacher
-        now, _ = _memory_of(setting.device, _place_of(setting.models), limit, weights)
+        now, _ = _memory_of(setting.device, _device_of(setting.models), limit, weights)
         setting = replace(setting, total=min(setting.total, now))
     return budget_of(setting, found, mode)
 
@@ -239,7 +239,7 @@ def budget_of(setting: BatchSizeRequest, found: Measured, mode: str) -> MemoryBu
     size = least_of_ranks(own)
     if size < setting.least:
         raise MemoryError(_too_little(setting, peak(setting.least) + setting.slots(setting.least), elsewhere=own > 0))
-    curve = _whole(setting, found)
+    curve = _step_curve(setting, found)
     upper = curve.upper()
     room = setting.room - setting.slots(size) - (setting.own.gradients if setting.accumulate > 1 else 0)
     return MemoryBudget(
@@ -262,7 +262,7 @@ def budget_of(setting: BatchSizeRequest, found: Measured, mode: str) -> MemoryBu
 
 def peak_of(setting: BatchSizeRequest, found: Measured) -> Callable[[int], int]:
     """Return a function from the number of samples to the peak of a step, including gradients and the batch."""
-    curve = _whole(setting, found)
+    curve = _step_curve(setting, found)
     kept = setting.own.gradients if setting.accumulate > 1 else 0
     stepping = setting.own.gradients + setting.own.optimizer_temporary
     per_sample = [count / max(1, setting.kind.counts[0]) for count in setting.kind.counts]
@@ -275,7 +275,7 @@ def peak_of(setting: BatchSizeRequest, found: Measured) -> Callable[[int], int]:
     return peak
 
 
-def _whole(setting: BatchSizeRequest, found: Measured) -> Curve:
+def _step_curve(setting: BatchSizeRequest, found: Measured) -> Curve:
     curve = found.accumulating if setting.accumulate > 1 else found.step
     return curve.plus(*found.inputs.lines.max(axis=0)) if setting.counts_inputs else curve
 
@@ -324,9 +324,9 @@ def _by_trial(setting: BatchSizeRequest) -> MemoryBudget:
     if size < setting.least:
         raise MemoryError(_too_little(setting, None, elsewhere=setting.least in trials.peaks))
     fresh = setting.own.gradients + setting.own.optimizer
-    taken = {one: max(0, peak - fresh) for one, peak in trials.peaks.items()}
-    lower = max((one for one in taken if one < size), default=0)
-    grown = (trials.peaks[size] - trials.peaks[lower]) // (size - lower) if lower else trials.peaks[size] // size
+    activations = {rows: max(0, peak - fresh) for rows, peak in trials.peaks.items()}
+    lower = max((rows for rows in activations if rows < size), default=0)
+    slope = (trials.peaks[size] - trials.peaks[lower]) // (size - lower) if lower else trials.peaks[size] // size
     return MemoryBudget(
         batch_size=size,
         mode="trial",
@@ -334,8 +334,8 @@ def _by_trial(setting: BatchSizeRequest) -> MemoryBudget:
         target_utilization=setting.target_utilization,
         static=setting.static,
         available=max(0, setting.room - setting.own.gradients),
-        activation=taken[size],
-        per_sample=grown,
+        activation=activations[size],
+        per_sample=slope,
         loader=setting.slots(size),
     )
 
@@ -346,13 +346,13 @@ def _too_little(setting: BatchSizeRequest, needed: int | None, *, elsewhere: boo
         return f"another rank has no memory for a batch of {setting.least}; this one has: look at that rank's message"
     need = "" if needed is None else f" beside {format_size(needed)} for gradients and activations"
     always = replace(setting.static, gradients=0)
-    there = f"; {budget.memory().described}" if setting.is_free_here else ""
+    limits = f"; {budget.memory().described}" if setting.is_free_here else ""
     return (
         f"a batch of {setting.least} does not fit into {format_size(planned)} "
-        f"({setting.target_utilization:.0%} of {format_size(setting.total)}{there}): "
-        f"{format_size(always.total)} are taken whatever the batch size "
+        f"({setting.target_utilization:.0%} of {format_size(setting.total)}{limits}): "
+        f"{format_size(always.total)} are taken at any batch size "
         f'({always}){need}. What helps: precision="bf16", checkpointing in the model, an optimizer that keeps '
-        "less, offloading what is frozen; memload.fit says what each would bring"
+        "less, offloading frozen models; memload.fit says how much each saves"
     )
 
 
@@ -366,22 +366,22 @@ def _bounds(least: int, most: int | None) -> tuple[int, int]:
     return least, top
 
 
-def _beside(optimizers: Sequence[torch.optim.Optimizer], models: Sequence[torch.nn.Module]) -> list[torch.Tensor]:
-    """Return the parameters that optimizers train and no model has, such as those of a loss."""
+def _outside(optimizers: Sequence[torch.optim.Optimizer], models: Sequence[torch.nn.Module]) -> list[torch.Tensor]:
+    """Return the parameters that optimizers train and that belong to no model, such as those of a loss."""
     known = {id(parameter) for model in models for parameter in model.parameters()}
-    trained = (parameter for one in optimizers for group in one.param_groups for parameter in group["params"])
+    trained = (parameter for opt in optimizers for group in opt.param_groups for parameter in group["params"])
     return [parameter for parameter in trained if id(parameter) not in known]
 
 
-def _place_of(models: Sequence[torch.nn.Module]) -> torch.device:
-    places = sorted({str(p.device) for model in models for p in model.parameters()})
-    if len(places) > 1:
-        raise ValueError(f"the parameters lie on several devices, {', '.join(places)}: give models that lie on one")
-    return torch.device(places[0]) if places else torch.device("cpu")
+def _device_of(models: Sequence[torch.nn.Module]) -> torch.device:
+    devices = sorted({str(p.device) for model in models for p in model.parameters()})
+    if len(devices) > 1:
+        raise ValueError(f"the parameters lie on several devices, {', '.join(devices)}: give models that lie on one")
+    return torch.device(devices[0]) if devices else torch.device("cpu")
 
 
 def _memory_of(target: torch.device, here: torch.device, limit: int | str | None, weights: int) -> tuple[int, int]:
-    """Return the bytes to plan for, and those of them that contexts take."""
+    """Return the bytes to plan for, and the part of them that contexts take."""
     if target.type == "cuda":
         if limit is not None:
             return parse_size(limit), CONTEXT

@@ -1,4 +1,4 @@
-"""What torch.compile makes of the time of a step: measured, within a limit of time, where the model is."""
+"""Measures the time of a step of compiled models, within a time limit, on the device of the models."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ import torch
 from memload.errors import first_line
 from memload.memory.threads import started
 
-_AGAIN = 0.5  # seconds, after which a thread that is to end is told so once more
+_RETRY = 0.5  # seconds between two attempts to stop the thread
 
 
 class _TooLong(BaseException):
-    """Raised in the thread that compiles once its time is up; no Exception, which much of the compiler catches."""
+    """Raised in the compiling thread when its time is up; no Exception, since the compiler catches many of these."""
 
 
 @dataclass(frozen=True)
@@ -29,10 +29,10 @@ class CompiledStep:
     """A step of compiled models.
 
     Attributes:
-        seconds: of one step, once all is compiled; None: not measured.
-        plain: of one that is not, made in the same thread.
-        compiling: seconds that the first one took, or all that was tried.
-        why_not: why it was not measured; empty where it was.
+        seconds: the time of a step after compilation; None: not measured.
+        plain: the time of a step without compilation, in the same thread.
+        compiling: the time of the first compiled step, or of the attempt.
+        why_not: the reason why it was not measured; empty if it was.
     """
 
     seconds: float | None
@@ -44,16 +44,16 @@ class CompiledStep:
 def compiled_step(
     models: Sequence[torch.nn.Module], first: Callable[[], object], timed: Callable[[], float], limit: float
 ) -> CompiledStep:
-    """Return what a step of compiled models takes; afterwards they are as they were.
+    """Return the time of a step of compiled models; afterwards the models are as before.
 
-    What is compiled runs in a thread of its own, which is stopped when the time is up: at the next line of Python, so a
-    call of the C++ compiler that runs then ends first.
+    The compiled step runs in a thread of its own. When the time is up, the thread stops at its next line of Python, so
+    a running C++ compiler ends first.
 
     Args:
-        models: whose forward pass is compiled, and the backward pass with it.
+        models: the modules whose forward and backward passes are compiled.
         first: makes one step, which compiles.
-        timed: makes some, and returns the seconds of one.
-        limit: seconds for all of that.
+        timed: makes some steps, and returns the seconds of one.
+        limit: seconds for everything.
     """
     begin = time.perf_counter()
     plain = compiling = 0.0
@@ -94,11 +94,11 @@ def _compiled(models: Sequence[torch.nn.Module]) -> Iterator[None]:
 
 
 def _within(limit: float, call: Callable[[], Any]) -> Any:
-    """Return what a call returns, made in a thread of its own.
+    """Return the result of a call in a thread of its own.
 
     Raises:
-        _TooLong: it took longer.
-        Exception: what it raised.
+        _TooLong: the call took longer.
+        Exception: the call raised it.
     """
     done: list[Any] = []
     failed: list[BaseException] = []
@@ -112,23 +112,23 @@ def _within(limit: float, call: Callable[[], Any]) -> Any:
     (thread,) = started([threading.Thread(target=run, name="memload-compiling", daemon=True)])
     thread.join(limit)
     late = thread.is_alive()
-    with _unsaid():
+    with _without_report():
         while thread.is_alive():
             assert thread.ident is not None
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(_TooLong))
-            thread.join(_AGAIN)
+            thread.join(_RETRY)
     if late:
         raise _TooLong
     if failed:
-        raise failed.pop()  # not kept here: its traceback holds this frame
+        raise failed.pop()  # popped, since its traceback refers to this frame
     return done[0]
 
 
 @contextlib.contextmanager
-def _unsaid() -> Iterator[None]:
-    """Suppress the report of a `_TooLong` that Python ignored in a callback: it is raised again."""
+def _without_report() -> Iterator[None]:
+    """Suppress Python's report of a `_TooLong` that it ignored in a callback; the exception is raised again later."""
     before = sys.unraisablehook
-    sys.unraisablehook = lambda said: None if said.exc_type is _TooLong else before(said)
+    sys.unraisablehook = lambda report: None if report.exc_type is _TooLong else before(report)
     try:
         yield
     finally:

@@ -1,10 +1,10 @@
-"""What a step takes as a function of what is in its batch: the most over all moments of the step.
+"""The bytes of a step as a function of the counts of its batch: the maximum over all moments of the step.
 
     bytes alive after each allocation, in steps with batches of several sizes -> a polynomial for each moment
 
-The same model makes the same allocations in the same order whatever the batch size. So each moment has a line of its
-own, and the peak of any batch is the highest of them: at small sizes perhaps that of a large gradient, at larger ones
-that of the activations. Where the order differs, one line through the peaks is taken, beside all gradients.
+A model makes the same allocations in the same order at each batch size. So each moment has a line of its own, and the
+peak of a batch is the highest of them: at small sizes perhaps the line of a large gradient, at larger ones that of the
+activations. Where the order differs, the curve is one line through the peaks, plus all gradients.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 from memload.planning.allocations import Timeline
 from memload.planning.variants import Floats, Kind
 
-_LEAST_SQUARE = 0.01  # bytes: a smaller share of the square of the rows is what rounding left
+_LEAST_SQUARE = 0.01  # bytes: a smaller coefficient of the squared rows is a rounding error
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Curve:
 
     Attributes:
         lines: float64 (moments, terms), the polynomial of each moment.
-        terms: what the coefficients are multiplied with.
+        terms: returns the terms that the coefficients multiply.
         exact: whether each moment has a line of its own, rather than one for the peak.
     """
 
@@ -41,13 +41,13 @@ class Curve:
         return math.ceil(float((self.lines @ self.terms(counts)).max(initial=0.0)))
 
     def plus(self, *coefficients: float) -> Curve:
-        """Return the curve of what takes so much more at each moment: a constant, for each row, ..."""
+        """Return the curve plus a constant, bytes for each row, ... at each moment."""
         more = np.zeros(self.lines.shape[1])
         more[: len(coefficients)] = coefficients
         return Curve(self.lines + more, self.terms, self.exact)
 
     def upper(self) -> Floats:
-        """Return those lines that no other exceeds in every term."""
+        """Return the lines that no other line exceeds in every term."""
         kept: list[Floats] = []
         for line in self.lines[np.argsort(-self.lines.sum(axis=1))]:
             if not any((other >= line).all() for other in kept):
@@ -56,13 +56,13 @@ class Curve:
 
 
 def curve_of(kind: Kind, counts: Sequence[tuple[int, ...]], steps: Sequence[Timeline], *, gradients: bool) -> Curve:
-    """Return the curve through what steps with batches of these counts took.
+    """Return the curve through the bytes of steps.
 
     Args:
-        kind: of the batches.
-        counts: of each batch, as `kind.variants` gave them.
-        steps: what was allocated in each.
-        gradients: whether those of parameters count.
+        kind: the kind of the batches.
+        counts: the counts of each batch, as `kind.variants` yields them.
+        steps: the allocations of each step.
+        gradients: whether the gradients of parameters count.
     """
     aligned = all(step.operations == steps[0].operations for step in steps) and len(steps[0].operations) > 0
     if aligned:
@@ -75,14 +75,14 @@ def curve_of(kind: Kind, counts: Sequence[tuple[int, ...]], steps: Sequence[Time
 
 
 def through(kind: Kind, counts: Sequence[tuple[int, ...]], live: Floats, *, exact: bool) -> Curve:
-    """Return the curve through what was alive at each moment, float64 (batches, moments), with these counts."""
-    design = np.stack([kind.terms(one) for one in counts])
+    """Return the curve through bytes alive, float64 (batches, moments), for batches of these counts."""
+    design = np.stack([kind.terms(of_batch) for of_batch in counts])
     lines = _through_rows(design, live) if len(kind.units) == 1 else _solved(design, live)
     return Curve(np.unique(lines, axis=0), kind.terms, exact)
 
 
 def _through_rows(design: Floats, live: Floats) -> Floats:
-    """Return a parabola where four equidistant sizes lie on one; else the line through the first and the last."""
+    """Return a parabola where four equidistant sizes lie on one, else the line through the first and the last."""
     rows = design[:, 1]
     line = np.zeros((live.shape[1], 3))
     line[:, 1] = (live[-1] - live[0]) / (rows[-1] - rows[0])
@@ -93,13 +93,13 @@ def _through_rows(design: Floats, live: Floats) -> Floats:
     # No prediction falls with the size: a moment that fell at small sizes counts as its observed maximum.
     falls = fitted[:, 1] + fitted[:, 2] * rows[0] < 0
     flat = np.stack([live.max(axis=0), *np.zeros((2, live.shape[1]))], axis=1)
-    own: Floats = np.where(falls[:, None], flat, fitted)
-    return own
+    lines: Floats = np.where(falls[:, None], flat, fitted)
+    return lines
 
 
 def _solved(design: Floats, live: Floats) -> Floats:
     """Return the coefficients of each moment, (moments, terms); counts are relative to the first for precision."""
     scale = np.where(design[0] == 0, 1.0, design[0])
     solution = np.linalg.lstsq(design / scale, live, rcond=None)[0]
-    own: Floats = np.round(solution.T / scale, 6)
-    return own
+    coefficients: Floats = np.round(solution.T / scale, 6)
+    return coefficients

@@ -1,8 +1,8 @@
-"""fit: for devices of several sizes, how a model can be trained on them with a given effective batch.
+"""memload.fit: ways to train a model with a given effective batch on devices of several sizes.
 
-precision, checkpointing -> a step's curve each
-each curve, with and without offloading what is frozen, for each size of device -> the largest batch -> an option
-of the options that fit -> the one that costs least
+each precision, with and without checkpointing -> the curve of a step
+each curve, with and without offloading frozen weights, for each size of device -> the largest batch -> an option
+the options that fit -> the one with the least cost
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from memload.planning.steps import LossOf, left_as_they_were
 from memload.planning.variants import Kind, PlainBatches
 from memload.sizes import format_size, parse_size
 
-_TIMED = 3  # steps, of which the fastest counts
+_TIMED = 3  # steps; the fastest counts
 _PLAIN = ("fp32", "float32")
-_WORTH_IT = 0.95  # of the time: what a compiled step must stay below
+_WORTH_IT = 0.95  # of the time of a plain step: compilation pays below that
 
 
 @dataclass(frozen=True)
@@ -200,7 +200,7 @@ def fit(
 
 
 class _Variant:
-    """A precision with or without checkpointing: its curves, found when they are first wanted."""
+    """A precision with or without checkpointing, and its curves, which are computed at their first use."""
 
     def __init__(self, setting: BatchSizeRequest, precision: str, checkpointing: bool, mode: str) -> None:
         self.setting, self.precision, self.checkpointing, self.mode = setting, precision, checkpointing, mode
@@ -212,15 +212,15 @@ class _Variant:
 
     @functools.cached_property
     def found(self) -> Measured:
-        """What a step takes."""
-        one = self.setting
+        """The curves of a step."""
+        setting = self.setting
         with self._applied():
             run = measured if self.mode == "measured" else without_memory
-            return run(one.kind, one.losses, one.models, one.teachers)
+            return run(setting.kind, setting.losses, setting.models, setting.teachers)
 
     @functools.cached_property
     def seconds(self) -> float | None:
-        """Of one step with the sample; None where nothing is run."""
+        """The time of a step with the sample; None if steps are not run."""
         if not self.runs:
             return None
         with self._left_as_it_was():
@@ -228,7 +228,7 @@ class _Variant:
 
     @property
     def runs(self) -> bool:
-        """Whether steps are run: not where shapes are all that is wanted, or there."""
+        """Whether steps are run: not in the mode "static", and not for models on "meta"."""
         return self.mode == "measured" and not any(
             p.is_meta for model in self.setting.models for p in model.parameters()
         )
@@ -240,8 +240,8 @@ class _Variant:
 
     @contextlib.contextmanager
     def _left_as_it_was(self) -> Iterator[None]:
-        one = self.setting
-        with self._applied(), left_as_they_were([*one.models, *one.teachers]), torch.enable_grad():
+        modules = [*self.setting.models, *self.setting.teachers]
+        with self._applied(), left_as_they_were(modules), torch.enable_grad():
             yield
 
     def _timed(self) -> float:
@@ -249,26 +249,26 @@ class _Variant:
 
     def _step(self) -> float:
         """Make one step; return its seconds."""
-        one = self.setting
-        _wait(one.models)
+        setting = self.setting
+        _wait(setting.models)
         begin = time.perf_counter()
-        for loss in one.losses:
-            checked_loss(loss(one.kind.sample)).backward()  # type: ignore[no-untyped-call]
-        _wait(one.models)
+        for loss in setting.losses:
+            checked_loss(loss(setting.kind.sample)).backward()  # type: ignore[no-untyped-call]
+        _wait(setting.models)
         return time.perf_counter() - begin
 
     def option(self, memory: int, effective: int, least: int, saved: int, plain: float | None) -> FitOption:
         """Return the option with the largest batch on a device of this size, with `saved` bytes of weights in RAM."""
-        bare = replace(self.setting, total=memory + int(saved / self.setting.target_utilization))
-        whole, parts = replace(bare, accumulate=1), replace(bare, accumulate=2)
+        setting = replace(self.setting, total=memory + int(saved / self.setting.target_utilization))
+        whole, parts = replace(setting, accumulate=1), replace(setting, accumulate=2)
         size = effective if _fits(whole, self.found, effective) else 0
-        one = whole if size else parts
-        peak = peak_of(one, self.found)
+        chosen = whole if size else parts
+        peak = peak_of(chosen, self.found)
         if not size:
-            size = largest(lambda rows: peak(rows) <= one.room, least, effective)
+            size = largest(lambda rows: peak(rows) <= chosen.room, least, effective)
         count = -(-effective // size) if size else 0
         size = -(-effective // count) if count else 0
-        nbytes = one.static.total - one.own.gradients + peak(size or least) - saved
+        nbytes = chosen.static.total - chosen.own.gradients + peak(size or least) - saved
         relative = self.seconds / plain if self.seconds and plain else None
         return FitOption(memory, self.precision, self.checkpointing, saved > 0, size, count, nbytes, relative)
 
@@ -278,9 +278,9 @@ def _fits(setting: BatchSizeRequest, found: Measured, rows: int) -> bool:
 
 
 def frozen_bytes(modules: Sequence[torch.nn.Module]) -> tuple[int, int]:
-    """Return the bytes of weights that are not trained, and of the two largest layers of them in a row.
+    """Return the bytes of frozen weights, and of two layers as large as the largest one.
 
-    Streamed layer by layer, one layer computes while the next one comes.
+    With layers streamed one by one, one layer computes while the next one is copied.
     """
     counted = {id(p): p.numel() * p.element_size() for m in modules for p in m.parameters() if not p.requires_grad}
     layers = [
@@ -290,7 +290,7 @@ def frozen_bytes(modules: Sequence[torch.nn.Module]) -> tuple[int, int]:
 
 
 def _device(models: Sequence[torch.nn.Module]) -> str:
-    """Return the kind of device on which models are; that of the CPU if they have no parameters."""
+    """Return the kind of device of the models; "cpu" if they have no parameters."""
     return next((p.device.type for model in models for p in model.parameters()), "cpu")
 
 
@@ -301,7 +301,7 @@ def _wait(models: Sequence[torch.nn.Module]) -> None:
 
 
 def _compiling(kind: Kind, variant: _Variant, limit: float | None) -> tuple[bool, str, float | None]:
-    """Return whether to compile, why, and the time of a compiled step against one that is not."""
+    """Return whether to compile, the reason, and the time of a compiled step divided by that of a plain one."""
     if not isinstance(kind, PlainBatches):
         why = "no, since batches differ in shape from step to step, and each shape is compiled."
         return False, f"torch.compile: {why}", None

@@ -1,10 +1,10 @@
 """The account of a GPU: batches, models, optimizers, activations, and the overhead of CUDA and the allocator.
 
     at the start of a step   context | data | batches | weights | optimizer states
-    in the backward pass     ... and activations, which go while gradients come
+    in the backward pass     ... and activations, which are freed while gradients are made
     in the optimizer's step  ... and gradients, and temporaries of the step
 
-The last two are not at one time: the larger counts.
+The last two do not coincide, so the larger one counts.
 """
 
 from __future__ import annotations
@@ -27,49 +27,49 @@ from memload.planning.weightless import Weightless
 from memload.sizes import format_size
 
 FRAGMENTATION = 0.15
-"""The share that the caching allocator loses of what comes and goes: the mean over eight language models on an A100.
+"""The share of temporary memory that the caching allocator loses: the mean over eight language models on an A100.
 
 Source: Guo et al., "GMLake: Efficient and Transparent GPU Memory Defragmentation for Large-scale DNN Training with
 Virtual Memory Stitching", ASPLOS 2024, https://arxiv.org/abs/2401.08156, abstract: 15 % on average, up to 33 %.
 """
 
-MOVING = ("batches", "transformed batches", "activations", "optimizer's step")
-"""The lines of what comes and goes."""
+TEMPORARY = ("batches", "transformed batches", "activations", "optimizer's step")
+"""The lines of temporary memory."""
 
 _CONTAINERS = (torch.nn.Sequential, torch.nn.ModuleList, torch.nn.ModuleDict)
 
 
 @dataclass(frozen=True)
 class Counted:
-    """What training takes, in bytes.
+    """The bytes of training.
 
     Attributes:
-        kept: by models and optimizers, from step to step.
-        moving: the most that comes and goes in forward and backward pass, beside gradients.
-        no_optimizer: why what an optimizer keeps is not known; empty where it is.
-        no_moving: why what comes and goes is not known; empty where it is.
+        kept: memory of models and optimizers, which stays from step to step.
+        temporary: the most temporary bytes of the forward and backward pass, without gradients.
+        no_optimizer: the reason why an optimizer's state is not known; empty if it is.
+        no_temporary: the reason why `temporary` is not known; empty if it is.
     """
 
     kept: ModelBytes
-    moving: int
+    temporary: int
     no_optimizer: str = ""
-    no_moving: str = ""
+    no_temporary: str = ""
 
 
 @dataclass(frozen=True)
 class Training:
-    """What is trained.
+    """The models of a plan, and how they are trained.
 
     Attributes:
         models: one module, or several.
-        optimizers: for them: instances, or classes that are given the trained parameters of all models, or of each
-            its own where there are as many as models.
-        loss: the loss of a batch; None: what the one model that trains returns as its ``loss``, or the mean of what it
-            returns for a batch, if it takes the loader's.
-        sample: a batch, whose tensors need no memory; or why there is none.
+        optimizers: instances or classes. A class gets the trained parameters of all models; as many classes as models
+            get those of one model each.
+        loss: a function of a batch that returns the loss; None: the ``loss`` that the one trained model returns for a
+            batch of the loader, or the mean of its result.
+        sample: a batch, whose tensors need no memory; or the reason why there is none.
         precision: one of `memload.planning.precisions.PRECISIONS`.
         accumulate: batches whose gradients are added up before the optimizer's step.
-        offload: whether models that train nothing stay in pinned RAM, and come layer by layer.
+        offload: whether frozen models stay in pinned RAM, and are copied layer by layer.
     """
 
     models: Modules
@@ -82,7 +82,7 @@ class Training:
 
     @classmethod
     def of(cls, request: Request, sample: Any) -> Training | None:
-        """Return what a request trains; None if nothing."""
+        """Return the training of a request; None without a model."""
         if request.model is None:
             return None
         return cls(
@@ -97,20 +97,20 @@ class Training:
 
     @property
     def offloaded_bytes(self) -> int:
-        """Bytes of models that stay in pinned RAM."""
+        """Bytes of the models that stay in pinned RAM."""
         return sum(map(_weights, filter(trains_nothing, modules_of(self.models)))) if self.offload else 0
 
     def counted(self) -> Counted:
-        """Return what is kept and what comes and goes, wherever frozen models are.
+        """Return the bytes of training, with frozen models on the GPU or not.
 
         Raises:
-            ValueError: the loss cannot be run without numbers, or is none; or of an optimizer what it keeps is unknown.
+            ValueError: the loss cannot be run without numbers, or is no loss.
         """
         modules = modules_of(self.models)
         with Weightless(modules, self.precision) as light:
             kept, no_optimizer = self._kept(light, modules)
             try:
-                return Counted(kept, self._moving(light, modules, kept.gradients), no_optimizer)
+                return Counted(kept, self._temporary(light, modules, kept.gradients), no_optimizer)
             except SampleDtypeError as error:
                 return Counted(kept, 0, no_optimizer, str(error))
             except ValueError as error:
@@ -119,30 +119,30 @@ class Training:
                 return Counted(kept, 0, no_optimizer, f"give loss=: {error}")
 
     def lines(self, counted: Counted) -> tuple[Line, ...]:
-        """Return what it takes of a GPU."""
-        kept, moving = counted.kept, counted.moving
-        beyond = kept.optimizer_temporary - moving
-        of_outputs = "of the mean of what the model returns; a criterion takes more: give loss="
+        """Return the lines of the GPU's account."""
+        kept, temporary = counted.kept, counted.temporary
+        beyond = kept.optimizer_temporary - temporary
+        of_outputs = "of the mean of the model's result; a criterion takes more: give loss="
         return (
             *self._weight_lines(modules_of(self.models), kept.weights),
             Line("gradients", kept.gradients),
             Line("optimizer states", kept.optimizer, counted.no_optimizer, known=not counted.no_optimizer),
             Line(
                 "activations",
-                moving,
-                counted.no_moving or ("" if self.loss else of_outputs),
-                known=not counted.no_moving,
+                temporary,
+                counted.no_temporary or ("" if self.loss else of_outputs),
+                known=not counted.no_temporary,
             ),
-            *([Line("optimizer's step", beyond, "beyond what activations had")] if beyond > 0 else []),
+            *([Line("optimizer's step", beyond, "beyond the bytes of activations")] if beyond > 0 else []),
         )
 
     def _kept(self, light: Weightless, modules: list[torch.nn.Module]) -> tuple[ModelBytes, str]:
-        """Return what is kept, and why what an optimizer keeps is not known, if it is not."""
+        """Return the memory that stays, and the reason why an optimizer's state is not known; empty if it is."""
         kept, unknown = model_bytes(modules), ""
         state = temporary = 0
-        for given, one in zip(*self._optimizers(light, modules), strict=True):
+        for given, twin in zip(*self._optimizers(light, modules), strict=True):
             try:
-                found = optimizer_bytes(one)
+                found = optimizer_bytes(twin)
             except ValueError as error:
                 found = OptimizerBytes(kept_bytes(given) if isinstance(given, torch.optim.Optimizer) else 0)
                 unknown = "" if found.state else first_line(error)
@@ -153,15 +153,15 @@ class Training:
         frozen = list(filter(trains_nothing, modules))
         whole = sum(map(_weights, frozen))
         if not self.offload or not frozen:
-            return [Line("parameters", weights, f"{format_size(whole)} of them of frozen models" if whole else "")]
+            return [Line("parameters", weights, f"{format_size(whole)} of them in frozen models" if whole else "")]
         layers = max(2 * max(map(_weights, _layers(module))) for module in frozen)
         return [
             Line("parameters", weights - whole),
-            Line("offloaded layers", layers, "the largest of a frozen model, and the next that comes"),
+            Line("offloaded layers", layers, "the largest of a frozen model, and the next one"),
         ]
 
-    def _moving(self, light: Weightless, modules: list[torch.nn.Module], gradients: int) -> int:
-        """Return the most that comes and goes in the forward and backward pass, beside gradients.
+    def _temporary(self, light: Weightless, modules: list[torch.nn.Module], gradients: int) -> int:
+        """Return the most temporary bytes of the forward and backward pass, without gradients.
 
         Raises:
             ValueError: there is no loss, or no batch for it, or it cannot be run.
@@ -176,10 +176,10 @@ class Training:
                 found = activation_bytes(run, modules, accumulating=accumulating)
         except (RuntimeError, TypeError, NotImplementedError, AttributeError) as error:
             if self.loss is None:
-                raise ValueError(f"the model does not take the loader's batch ({_told(error)})") from error
+                raise ValueError(f"the model does not take the loader's batch ({_short(error)})") from error
             raise ValueError(
                 f"the loss cannot be run on tensors without numbers ({type(error).__name__}: {error}): leave loss= "
-                "out, and count what activations take by a step on the real batch"
+                "out, and measure activations by a step on the real batch (memload.probe)"
             ) from error
         return max(0, found.peak_with_gradients - (0 if accumulating else gradients))
 
@@ -190,32 +190,32 @@ class Training:
         trained = [module for module in modules if module not in frozen]
         if len(trained) != 1:
             what = f"{len(trained)} models train" if trained else "no model trains"
-            raise ValueError(f"{what}, so there is no telling what a step is")
+            raise ValueError(f"{what}, so a step is not defined")
         return losses_of(trained, None, frozen, None, "cpu")[0]
 
     def _optimizers(
         self, light: Weightless, modules: list[torch.nn.Module]
     ) -> tuple[list[Any], list[torch.optim.Optimizer]]:
-        """Return the optimizers as they were given, and made over parameters without memory."""
+        """Return the given optimizers, and their twins over parameters without memory."""
         given = self.optimizers
         if isinstance(given, Mapping):
             given = list(given.values())
         several = list(given) if isinstance(given, list | tuple) else [] if given is None else [given]
-        each_its_own = len(several) == len(modules)
-        made = [
+        one_each = len(several) == len(modules)
+        twins = [
             light.optimizer(one)
             if isinstance(one, torch.optim.Optimizer)
-            else _made(one, light.trained([modules[k]] if each_its_own else modules))
+            else _instance(one, light.trained([modules[k]] if one_each else modules))
             for k, one in enumerate(several)
         ]
-        return several, made
+        return several, twins
 
 
-def _made(kind: Any, parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
-    """Return an optimizer of a class, or of a function of parameters.
+def _instance(kind: Any, parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    """Return the optimizer that a class, or a function of parameters, makes.
 
     Raises:
-        TypeError: it makes none of them.
+        TypeError: it makes no optimizer of these parameters.
     """
     name = getattr(kind, "__name__", type(kind).__name__)
     if not callable(kind):
@@ -224,7 +224,7 @@ def _made(kind: Any, parameters: list[torch.nn.Parameter]) -> torch.optim.Optimi
         optimizer = kind(parameters)
     except TypeError as error:
         raise TypeError(
-            f"optimizer={name} cannot be made of parameters alone ({first_line(error)}): give one that is made, or a "
+            f"optimizer={name} cannot be made of parameters alone ({first_line(error)}): give an instance, or a "
             f"function such as lambda parameters: {name}(parameters, lr=0.1)"
         ) from error
     if not isinstance(optimizer, torch.optim.Optimizer):
@@ -232,19 +232,19 @@ def _made(kind: Any, parameters: list[torch.nn.Parameter]) -> torch.optim.Optimi
     return optimizer
 
 
-def _told(error: Exception) -> str:
+def _short(error: Exception) -> str:
     return f"{type(error).__name__}: {first_line(error)[:90]}"
 
 
 def context_lines() -> tuple[Line, ...]:
-    """Return what CUDA takes for a process."""
+    """Return the line of CUDA's context in a process."""
     return (Line("CUDA context", CONTEXT, "kernels and libraries of the process"),)
 
 
 def fragmentation_line(lines: tuple[Line, ...]) -> Line:
-    """Return what the allocator loses between what comes and goes."""
-    moving = sum(line.predicted for line in lines if line.name in MOVING)
-    return Line("fragmentation", round(moving * FRAGMENTATION), f"{FRAGMENTATION:.0%} of what comes and goes")
+    """Return the line of memory that the allocator loses between temporary blocks."""
+    temporary = sum(line.predicted for line in lines if line.name in TEMPORARY)
+    return Line("fragmentation", round(temporary * FRAGMENTATION), f"{FRAGMENTATION:.0%} of temporary memory")
 
 
 def trains_nothing(module: torch.nn.Module) -> bool:
@@ -253,7 +253,7 @@ def trains_nothing(module: torch.nn.Module) -> bool:
 
 
 def _layers(module: torch.nn.Module) -> list[torch.nn.Module]:
-    """Return the modules that come to the GPU one after the other: children, those of containers and of the whole."""
+    """Return the modules that are copied to the GPU one after the other: children, also those of containers."""
     parts = list(module.children())
     if not parts:
         return [module]

@@ -1,4 +1,4 @@
-"""What one pass of a FastLoader takes, worked out from its settings before anything is gathered."""
+"""The bytes of one pass of a FastLoader, computed from its settings before anything is gathered."""
 
 from __future__ import annotations
 
@@ -25,19 +25,20 @@ class LoaderBytes:
     """The bytes of one pass.
 
     Attributes:
-        rows: of the dataset.
-        stored_bytes: of all rows, as they are stored or would be gathered without a cast.
-        batch_rows: rows of a full batch.
-        batch_bytes: of a full batch, as the loop gets it; of rows that differ in length, the mean.
-        made_bytes: of what functions (`map`, `batch_transform`) and casts that move pixels make of a batch; 0 without.
-        work_bytes: of what they take beside that while all threads work: memory that is used again, and what the C
-            library keeps of samples.
-        slot_bytes: of one slot.
-        slots: batches ahead, and one for the loop.
-        nbytes: what `loader.nbytes` says: slots, plan and row selections.
-        plan_bytes: of the plan and the selections alone.
-        device_bytes: what `loader.device_nbytes` says; 0 for batches that stay on the CPU.
-        threads: threads that gather.
+        rows: the rows of the dataset.
+        stored_bytes: bytes of all rows, as they are stored or would be gathered without a cast.
+        batch_rows: the rows of a full batch.
+        batch_bytes: bytes of a full batch as the loop gets it; the mean if rows differ in length.
+        made_bytes: bytes of the results of functions (`map`, `batch_transform`) and of casts that move pixels, for one
+            batch; 0 without such.
+        work_bytes: further bytes while all threads run functions: reused buffers, and memory that the C library keeps
+            for samples.
+        slot_bytes: bytes of one slot.
+        slots: the number of slots: batches ahead, and one for the loop.
+        nbytes: `loader.nbytes`: slots, row order and row selections.
+        plan_bytes: the row order and the selections alone.
+        device_bytes: `loader.device_nbytes`; 0 for batches that stay on the CPU.
+        threads: the threads that gather.
     """
 
     rows: int
@@ -55,42 +56,46 @@ class LoaderBytes:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one row as it is stored; the mean, where rows differ."""
+        """Bytes of one stored row; the mean if rows differ in length."""
         return self.stored_bytes // max(1, self.rows)
 
     @property
     def made_in_all(self) -> int:
-        """Bytes of what functions made and the loop has not dropped, and work with.
+        """Bytes of all results of functions that exist at one time, and of `work_bytes`.
 
-        That is a batch for each slot, and one that a thread may begin before the loop has dropped its last.
+        There is a batch for each slot, and one that a thread may begin before the loop has dropped its last.
         """
         return (self.slots + 1) * self.made_bytes + self.work_bytes
 
     @classmethod
     def of(cls, loader: FastLoader[Any], *, to_device: bool = False) -> LoaderBytes:
-        """Work them out.
+        """Return the bytes of a pass of a loader.
 
         Args:
-            loader: one whose batches stay on the CPU.
-            to_device: whether they are to go to a GPU; none need be here.
+            loader: a loader whose batches stay on the CPU.
+            to_device: whether its batches are to go to a GPU, which need not be in this machine.
 
         Raises:
-            TypeError: the loader runs on stock machinery, of which nobody knows what it takes; or the rows lie on a
+            TypeError: the loader runs on torch's machinery, whose memory cannot be computed; or the rows are on a
                 device already.
         """
         access = loader.__memload_loader__()
-        here = access.cast_source()
-        if isinstance(here, str):
-            raise TypeError(f"only what the native engine reads can be planned. {here}")
-        there = here.as_raw() if to_device and isinstance(here, GatherSpec) and why_whole(here) is None else here
-        settings, as_said = access.settings(there), access.settings(here)
+        source = access.cast_source()
+        if isinstance(source, str):
+            raise TypeError(f"only datasets that the native engine reads can be planned. {source}")
+        gathered = source
+        if to_device and isinstance(source, GatherSpec) and why_whole(source) is None:
+            gathered = source.as_raw()
+        settings, own_settings = access.settings(gathered), access.settings(source)
         if isinstance(settings, ResidentSettings):
-            raise TypeError('these rows lie on a device already: plan those they were made of, with tier="device"')
+            raise TypeError(
+                'these rows are on a device already: plan the dataset that they were copied from, with tier="device"'
+            )
         each = list(settings.each) if isinstance(settings, GroupSettings) else [settings]
-        plan_bytes = loader.nbytes - as_said.ring_bytes
+        plan_bytes = loader.nbytes - own_settings.ring_bytes
         made = made_bytes(loader.dataset, each[0], _batch_bytes(each[0]))
         return cls(
-            rows=here.rows,
+            rows=source.rows,
             stored_bytes=sum(field.nbytes for one in each for field in one.source.fields.values()),
             batch_rows=each[0].batch_rows,
             batch_bytes=max(map(_batch_bytes, each)),
@@ -106,15 +111,15 @@ class LoaderBytes:
 
 
 def sample_batch(loader: FastLoader[Any]) -> Any:
-    """Return a batch of the form that the loader gives, on "meta".
+    """Return a batch of the loader's form, on "meta".
 
     Raises:
-        ValueError: functions make the batches, or each is several; only the user knows their form.
+        ValueError: functions make the batches, or a batch has several members, so the form is not known here.
     """
     access = loader.__memload_loader__()
     source = access.source
     if not isinstance(source, GatherSpec) or source.maps or source.collate or loader.batch_transform:
-        raise ValueError("what a batch looks like is for your functions to say: give one as sample=, on any device")
+        raise ValueError("your functions decide the form of a batch: give a batch as sample=, on any device")
     request = access.asks()
     source = source.with_casts(request.casts)
     rows = PassSettings.of(request, source).slot_rows
@@ -135,7 +140,7 @@ def _slot_bytes(settings: PassSettings) -> int:
 
 
 def _batch_bytes(settings: PassSettings) -> int:
-    """Return bytes of a full batch as the loop gets it, unless functions make it."""
+    """Return the bytes of a full batch as the loop gets it, before functions of the user."""
     source, rows = settings.source, min(settings.batch_rows, max(1, settings.source.rows))
     return sum(_field_bytes(source, key, rows) for key in source.fields)
 
@@ -148,7 +153,7 @@ def _field_bytes(source: GatherSpec, key: Key, rows: int) -> int:
 
 
 def _as_given(source: GatherSpec, key: Key) -> tuple[torch.dtype, tuple[int, ...]]:
-    """Return the dtype and shape of a row of a field, or of an item of it, in a batch of the loop."""
+    """Return the dtype and shape of a row of a field, or of an item of a ragged one, in a batch of the loop."""
     field: Field = source.fields[key]
     cast = (source.late_casts or {}).get(key) or source.casts.get(key)
     if cast is None:

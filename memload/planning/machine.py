@@ -1,4 +1,4 @@
-"""What a plan may use: what is free here, or what a machine has that is to be asked for."""
+"""The memory that a plan may use: the free bytes here, or those of a machine that is described."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from memload.sizes import parse_size
 
 PROCESS_BYTES = 155_000_000
 """Private memory of a process that has imported torch and memload and has run an operation on the CPU: measured as
-RssAnon (154.8 MB with Python 3.11 and torch 2.13 without CUDA). What CUDA takes of RAM is not in it."""
+RssAnon (154.8 MB with Python 3.11 and torch 2.13 without CUDA). CUDA's own RAM is not in it."""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Bytes that may be taken in all, by this process and those beside it.
+    """The bytes that all processes of a run may take together.
 
     Attributes:
-        ram: what control groups, a SLURM job and the host leave, with what this process and those beside it have
-            already; or as asked for.
-        gpu: of one GPU; None where there is none, or nobody knows.
-        disk: free, where the data lies; None without a place.
-        ram_is_here, disk_is_here: whether the figure is this machine's own.
-        process: what a process has of RAM before it loads anything: here, what this one has.
-        limits: those of this machine, where RAM is its own: the tightest of what is shared, and that of one process.
+        ram: the bytes that control groups, a SLURM job and the host leave, plus those that these processes have
+            already; or the given size.
+        gpu: the bytes of one GPU; None if there is none, or they are not known.
+        disk: the free bytes of the disk of the data; None without files.
+        ram_is_here, disk_is_here: whether the figure is that of this machine.
+        process: RAM of a process before it loads anything; here, that of this process.
+        limits: with `ram_is_here`, the tightest shared limit, and the limit of a single process.
     """
 
     ram: int
@@ -40,15 +40,15 @@ class Machine:
 
     @property
     def own(self) -> MemoryLimit | None:
-        """The limit that each process has for itself; None without one."""
-        return next((one for one in self.limits if one.of_one_process), None)
+        """The limit of a single process; None without one."""
+        return next((limit for limit in self.limits if limit.of_one_process), None)
 
     def ram_for(self, processes: int) -> tuple[int, str]:
-        """Return the bytes of RAM that so many like processes may take, and the limit that says so; "": the machine."""
+        """Return the RAM of so many equal processes, and the name of the limit that sets it; "": the machine's size."""
         own = self.own
         if own is not None and processes * (own.left + self.process) < self.ram:
             return processes * (own.left + self.process), own.name
-        return self.ram, next((one.name for one in self.limits if not one.of_one_process), "")
+        return self.ram, next((limit.name for limit in self.limits if not limit.of_one_process), "")
 
     @classmethod
     def of(
@@ -59,16 +59,16 @@ class Machine:
         files: Iterable[str | os.PathLike[str]],
         processes: int = 1,
     ) -> Machine:
-        """Return the machine that is described; what is not described is looked up here.
+        """Return the described machine; sizes that are not given are those of this machine.
 
         Args:
-            ram, gpu, disk: bytes, or texts such as "64GB"; None: what is free here.
-            files: of the data, or where they are to lie; the first says on which disk.
-            processes: that are planned for. Of those that run beside this one, as LOCAL_WORLD_SIZE says, each is taken
-                to have what any has that loads nothing.
+            ram, gpu, disk: bytes, or texts such as "64GB"; None: the free bytes here.
+            files: the files of the data; the first one determines the disk.
+            processes: the number of planned processes. Those that run already beside this one (LOCAL_WORLD_SIZE) are
+                assumed to have loaded nothing.
 
         Raises:
-            ValueError, TypeError: a size is none.
+            ValueError, TypeError: a size is invalid.
         """
         process = budget.process_bytes() if ram is None else PROCESS_BYTES
         here = budget.memory()
@@ -79,7 +79,7 @@ class Machine:
             ram_is_here=ram is None,
             disk_is_here=disk is None,
             process=process,
-            limits=_deciding(here) if ram is None else (),
+            limits=_tightest_limits(here) if ram is None else (),
         )
 
 
@@ -88,10 +88,10 @@ def _ram_here(here: budget.Memory, process: int, processes: int) -> int:
     return here.free_together + process + others * PROCESS_BYTES
 
 
-def _deciding(here: budget.Memory) -> tuple[MemoryLimit, ...]:
+def _tightest_limits(here: budget.Memory) -> tuple[MemoryLimit, ...]:
     shared = here.together().tightest
     shared = None if shared is None or shared.left > here.available else shared
-    return tuple(one for one in (shared, here.own) if one is not None)
+    return tuple(limit for limit in (shared, here.own) if limit is not None)
 
 
 def _gpu_here() -> int | None:
@@ -100,5 +100,5 @@ def _gpu_here() -> int | None:
 
 
 def _disk_here(files: Iterable[str | os.PathLike[str]]) -> int | None:
-    place = next(iter(files), None)
-    return None if place is None else budget.disk_free(place)
+    file = next(iter(files), None)
+    return None if file is None else budget.disk_free(file)

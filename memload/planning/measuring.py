@@ -1,4 +1,4 @@
-"""Steps with a few small batches, run for real or on tensors without memory, and the curve through what they took."""
+"""Runs steps with a few small batches, for real or on tensors without memory, and fits curves to their bytes."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from memload.planning.variants import Kind, converted, tensors_of
 
 @dataclass(frozen=True)
 class Measured:
-    """What a step takes as a function of its batch, beside weights and optimizers.
+    """The bytes of a step as functions of its batch, without weights and optimizers.
 
     Attributes:
         step: activations and gradients together, at each moment.
-        accumulating: the same where gradients are there from before, which do not count then.
-        activations: without gradients.
+        accumulating: the same for a step whose gradients exist already; these do not count.
+        activations: activations alone.
         inputs: the tensors of the batch.
-        saved: by the forward pass for the backward one.
-        held: what the loop holds beside them while optimizers make their step.
-        gradients: of parameters, once there are all.
+        saved: tensors that the forward pass saves for the backward pass.
+        held: further tensors that the loop holds while optimizers make their step.
+        gradients: the gradients of all parameters.
     """
 
     step: Curve
@@ -47,9 +47,9 @@ def measured(
     models: Sequence[torch.nn.Module],
     teachers: Sequence[torch.nn.Module] = (),
 ) -> Measured:
-    """Run steps with a few small batches where the models are, and leave all as it was."""
+    """Run steps with a few small batches on the models' device; afterwards models and generators are as before."""
     modules = [*models, *teachers]
-    weights = [*_parameters(models), *_others(models, teachers)]
+    weights = [*_parameters(models), *_other_weights(models, teachers)]
 
     def run(batch: Any) -> ActivationBytes:
         given = [*weights, *tensors_of(batch)]
@@ -65,17 +65,17 @@ def without_memory(
     models: Sequence[torch.nn.Module],
     teachers: Sequence[torch.nn.Module] = (),
 ) -> Measured:
-    """Run steps on tensors that have shapes and no memory, so that nothing is computed either.
+    """Run steps on tensors that have shapes but no memory or values, so nothing is computed.
 
     Raises:
-        ValueError: the step looks at values, or has an operation that only runs on real tensors.
+        ValueError: the step reads values, or has an operation that only runs on real tensors.
     """
     holder = _Holder([*models, *teachers])
     mode = FakeTensorMode()
     with mode:
         fakes = {
             name: _fake(mode, tensor)
-            for name, tensor in [*holder.named_parameters(), *holder.named_buffers()]  # what is shared comes once
+            for name, tensor in [*holder.named_parameters(), *holder.named_buffers()]  # each shared tensor once
         }
     own = {id(tensor): fakes[name] for name, tensor in [*holder.named_parameters(), *holder.named_buffers()]}
     parameters = [own[id(p)] for p in _parameters(models)]
@@ -98,7 +98,7 @@ def without_memory(
         raise
     except Exception as error:
         raise ValueError(
-            f"the step does not run on tensors without values ({type(error).__name__}: {error}): it looks at values, "
+            f"the step does not run on tensors without values ({type(error).__name__}: {error}): it reads values, "
             'or holds tensors that are neither parameters nor buffers. Give mode="measured", which runs it for real on '
             "a few rows"
         ) from error
@@ -113,7 +113,7 @@ def _through(kind: Kind, convert: Callable[[Any], Any], run: Callable[[Any], Act
         inputs.append(nbytes_of(tensors_of(batch)))
         steps.append(run(batch))
         if len(steps) == 2 and steps[0].timeline.operations != steps[1].timeline.operations:
-            steps[0] = run(first)  # again: a very first step may make what later ones find
+            steps[0] = run(first)  # a first step may allocate memory that later steps reuse, so it is repeated
         first = batch if first is None else first
     timelines = [step.timeline for step in steps]
     return Measured(
@@ -132,23 +132,23 @@ def _through_sizes(kind: Kind, counts: Sequence[tuple[int, ...]], nbytes: Sequen
 
 
 def _bound(losses: Sequence[LossOf], batch: Any) -> list[Loss]:
-    return [functools.partial(one, batch) for one in losses]
+    return [functools.partial(loss, batch) for loss in losses]
 
 
 class _Holder(torch.nn.Module):
-    """Modules under one roof, whose tensors `functional_call` exchanges while a function runs."""
+    """One module that contains all modules, so that `functional_call` exchanges all their tensors for a call."""
 
     def __init__(self, modules: Sequence[torch.nn.Module]) -> None:
         super().__init__()
         self.parts = torch.nn.ModuleList(modules)
 
     def forward(self, run: Callable[[], Any]) -> Any:
-        """Return what the function returns."""
+        """Return the result of the function."""
         return run()
 
 
 def _fake(mode: FakeTensorMode, tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor like this one without memory; what lies on "meta" is taken to be on the CPU."""
+    """Return a tensor like this one without memory; a tensor on "meta" is treated as one on the CPU."""
     if not tensor.is_meta:
         return mode.from_tensor(tensor)
     with mode:
@@ -162,6 +162,6 @@ def _parameters(models: Sequence[torch.nn.Module]) -> list[torch.Tensor]:
     return list({id(p): p for model in models for p in model.parameters()}.values())
 
 
-def _others(models: Sequence[torch.nn.Module], teachers: Sequence[torch.nn.Module]) -> list[torch.Tensor]:
+def _other_weights(models: Sequence[torch.nn.Module], teachers: Sequence[torch.nn.Module]) -> list[torch.Tensor]:
     buffers = [b for module in models for b in module.buffers()]
     return [*buffers, *(t for teacher in teachers for t in (*teacher.parameters(), *teacher.buffers()))]

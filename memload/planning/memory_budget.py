@@ -63,7 +63,7 @@ class MemoryBudget:
             activations by themselves.
         per_sample: the bytes of one more sample.
         saved: the part of `activation` that the forward pass keeps for the backward one, each storage once;
-            checkpointing makes it small, and takes the rest for a moment. 0 after a trial, which does not observe it.
+            checkpointing makes it small, and needs the rest temporarily. 0 after a trial, which does not observe it.
         loader: the loader's slots at this batch size.
         units: the units in which batches are counted: ("rows",), ("graphs", "nodes", "edges") or ("rows", "items").
         lines: bytes of one of each unit, at the moments of a step that may be its peak.

@@ -1,7 +1,7 @@
-"""What models take: parameters, gradients, optimizers by arithmetic; activations by running a step and watching it.
+"""The bytes of models: parameters, gradients and optimizers by arithmetic; activations by observing a step.
 
-modules, optimizers -> ModelBytes          nothing is run, nothing allocated; modules may be on "meta"
-a loss of a batch   -> ActivationBytes     forward and backward for real, on whatever device they are
+modules, optimizers -> ModelBytes          nothing is run or allocated; modules may be on "meta"
+a loss of a batch   -> ActivationBytes     forward and backward pass run for real, on the models' device
 """
 
 from __future__ import annotations
@@ -25,17 +25,16 @@ Optimizers = torch.optim.Optimizer | Iterable[torch.optim.Optimizer] | Mapping[A
 
 @dataclass(frozen=True)
 class ModelBytes:
-    """What models and their optimizers take whatever the batch size, in bytes. What is shared counts once.
+    """The bytes of models and their optimizers, which do not depend on the batch size. Shared tensors count once.
 
     Attributes:
-        params: of parameters, embeddings apart.
-        embeddings: of the weights of ``torch.nn.Embedding`` and ``EmbeddingBag``.
-        buffers: of buffers, such as running means.
-        gradients: of those parameters that are trained, once backward has reached all of them; none for embeddings
-            with ``sparse=True``.
-        buckets: of DistributedDataParallel, as large as gradients unless these are views of them.
-        optimizer: kept by the optimizers.
-        optimizer_temporary: the most that a step of one of them takes for itself.
+        params: parameters, without embeddings.
+        embeddings: weights of ``torch.nn.Embedding`` and ``EmbeddingBag``.
+        buffers: buffers, such as running means.
+        gradients: gradients of all trained parameters; none for embeddings with ``sparse=True``.
+        buckets: buckets of DistributedDataParallel, as large as gradients unless gradients are views of them.
+        optimizer: states of the optimizers.
+        optimizer_temporary: the most temporary bytes of one optimizer's step.
     """
 
     params: int = 0
@@ -48,12 +47,12 @@ class ModelBytes:
 
     @property
     def weights(self) -> int:
-        """Parameters, embeddings and buffers: what inference needs."""
+        """Parameters, embeddings and buffers, which inference needs."""
         return self.params + self.embeddings + self.buffers
 
     @property
     def total(self) -> int:
-        """All that stays in memory from step to step; what an optimizer takes for a moment comes on top."""
+        """The bytes that stay in memory from step to step, without `optimizer_temporary`."""
         return self.weights + self.gradients + self.buckets + self.optimizer
 
     def __str__(self) -> str:
@@ -66,17 +65,17 @@ class ModelBytes:
 
 
 def model_bytes(models: Modules, optimizers: Optimizers = None, *, device_type: str = "cuda") -> ModelBytes:
-    """Return what models and optimizers take, by arithmetic: nothing is run.
+    """Return the bytes of models and optimizers, by arithmetic; nothing is run.
 
     Args:
         models: one module, or several in a list or dict, on any device, "meta" included. Parameters without
             ``requires_grad`` have no gradients.
         optimizers: none, one or several, as `memload.planning.optimizer_bytes.optimizer_bytes` takes them.
-        device_type: where all will run.
+        device_type: the type of the device on which they will run.
 
     Raises:
-        TypeError: something else than modules and optimizers was given.
-        ValueError: what an optimizer keeps cannot be found beforehand.
+        TypeError: an argument is neither a module nor an optimizer, nor a list or dict of such.
+        ValueError: the state of an optimizer cannot be computed beforehand.
 
     Example:
         >>> model = torch.nn.Sequential(torch.nn.Embedding(1000, 64), torch.nn.Linear(64, 10)).to("meta")
@@ -102,16 +101,16 @@ def model_bytes(models: Modules, optimizers: Optimizers = None, *, device_type: 
 
 @dataclass(frozen=True)
 class ActivationBytes:
-    """What a forward and backward pass took, in bytes; parameters and what was there before left out.
+    """The bytes that a forward and backward pass allocated, without parameters and other earlier memory.
 
     Attributes:
-        saved: by the forward pass for the backward one: each storage once, however many views of it were saved.
-        forward_peak: the most that was alive at one time in the forward pass: what was saved, and temporaries.
-        peak: the most that was alive at one time in both, gradients of parameters apart.
-        peak_with_gradients: the most that was alive at one time, gradients included, which come into being one after
-            the other while activations go: mostly less than `peak` + `gradients`.
-        gradients: of parameters, at the end.
-        held: what the loop still holds then, such as outputs, while the optimizer makes its step.
+        saved: storages that the forward pass saved for the backward pass, each once.
+        forward_peak: the most bytes alive at one time in the forward pass, saved and temporary.
+        peak: the most bytes alive at one time in both passes, without gradients of parameters.
+        peak_with_gradients: the most bytes alive at one time, with gradients. Backward makes gradients while it frees
+            activations, so this is mostly less than `peak` + `gradients`.
+        gradients: gradients of parameters, at the end.
+        held: tensors that the loop still holds at the end, such as outputs, while the optimizer makes its step.
         timeline: all allocations in order.
     """
 
@@ -139,30 +138,30 @@ def activation_bytes(
     accumulating: bool = False,
     limit: int | None = None,
 ) -> ActivationBytes:
-    """Return what ``loss()`` and its backward pass take, by running both once where the model is.
+    """Return the bytes of ``loss()`` and its backward pass, by running both once on the model's device.
 
-    Gradients of the models are afterwards what they were. Buffers, such as running means, change as in any step.
+    The gradients of the models are afterwards as before. Buffers, such as running means, change as in any step.
 
     Args:
-        loss: runs the forward pass and returns the loss, a tensor of one number, or a tuple of it and of what the loop
-            holds during the backward pass, such as outputs. Or several such functions, as a GAN has, which run one
-            after the other, each with its backward pass.
-        models: whose parameters' gradients are told apart from activations.
-        inputs: tensors of the batch, which do not count as saved. What was there before `loss` ran never counts as
+        loss: a function that runs the forward pass and returns the loss, a tensor of one number; or a tuple of it and
+            of objects that the loop holds during the backward pass, such as outputs. Or several such functions, as for
+            a GAN, which run one after the other, each with its backward pass.
+        models: the modules whose gradients are counted apart from activations.
+        inputs: tensors of the batch, which do not count as saved. Memory from before `loss` ran never counts as
             allocated.
-        accumulating: whether gradients are there from the step before, as with all but the first batch of a step with
-            accumulation; the backward pass then needs room for a second one of each parameter at a time.
+        accumulating: whether gradients exist from the step before, as for all but the first batch of an accumulated
+            step; the backward pass then needs room for a second gradient of one parameter at a time.
         limit: bytes that may be alive at one time.
 
     Raises:
         torch.OutOfMemoryError: more than `limit` would have been alive.
-        ValueError: `loss` returned something else than one number that depends on a parameter.
+        ValueError: `loss` returned no single number that depends on a parameter.
 
     Example:
         >>> model = torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.ReLU(), torch.nn.Linear(256, 1))
         >>> x = torch.rand(1024, 256)
         >>> found = activation_bytes(lambda: model(x).mean(), model, inputs=[x])
-        >>> found.saved  # what ReLU gave: 1,024 x 256 numbers
+        >>> found.saved  # the result of ReLU: 1,024 x 256 numbers
         1048576
     """
     modules = modules_of(models)
@@ -179,14 +178,14 @@ def observed(
     accumulating: bool = False,
     limit: int | None = None,
 ) -> ActivationBytes:
-    """Return what `activation_bytes` does, of parameters and other tensors `given` that need not be a module's."""
+    """Return the result of `activation_bytes` for given tensors, which need not belong to modules."""
     outside = {id(storage): storage for tensor in given for storage in storages(tensor)}
     saved = forward_peak = 0
     with gradients_set_aside(parameters, zeros=accumulating), no_collection(), Allocations(limit) as seen:
         for loss in losses:
-            result = begin = None  # of the loss before
+            result = begin = None  # drops those of the loss before
             kept: weakref.WeakValueDictionary[int, torch.UntypedStorage] = weakref.WeakValueDictionary()
-            with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(*_noting(kept, outside)):
+            with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(*_recording_hooks(kept, outside)):
                 result = loss()
                 begin = checked_loss(result)
             forward_peak = max(forward_peak, seen.peak)
@@ -206,10 +205,10 @@ def observed(
     )
 
 
-def _noting(
+def _recording_hooks(
     kept: weakref.WeakValueDictionary[int, torch.UntypedStorage], outside: Mapping[int, torch.UntypedStorage]
 ) -> tuple[Callable[[torch.Tensor], torch.Tensor], Callable[[torch.Tensor], torch.Tensor]]:
-    """Hooks that note which storages are saved, without keeping any alive or changing what is saved."""
+    """Return hooks that record the saved storages, and neither keep them alive nor change saved tensors."""
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
         kept.update({id(storage): storage for storage in storages(tensor) if id(storage) not in outside})
@@ -219,10 +218,10 @@ def _noting(
 
 
 def checked_loss(loss: Any) -> torch.Tensor:
-    """Return the loss, the first of a tuple, if it is one number that a backward pass can begin at.
+    """Return the loss, or the first element of a tuple, after checking that a backward pass can begin there.
 
     Raises:
-        ValueError: it is not.
+        ValueError: it is no tensor of one number, or depends on no trained parameter.
     """
     if isinstance(loss, tuple) and loss:
         loss = loss[0]
@@ -238,7 +237,7 @@ def checked_loss(loss: Any) -> torch.Tensor:
 
 @contextlib.contextmanager
 def gradients_set_aside(parameters: Iterable[torch.Tensor], *, zeros: bool = False) -> Iterator[None]:
-    """Take the gradients of parameters away, or put zeros for them, and put them back at the end."""
+    """Remove the gradients of parameters, or replace them by zeros, and restore them at the end."""
     before = [(parameter, parameter.grad) for parameter in parameters]
     for parameter, _ in before:
         parameter.grad = torch.zeros_like(parameter) if zeros and parameter.requires_grad else None
@@ -250,12 +249,12 @@ def gradients_set_aside(parameters: Iterable[torch.Tensor], *, zeros: bool = Fal
 
 
 def modules_of(models: Modules) -> list[torch.nn.Module]:
-    """Return the modules of one, a list or a dict of them."""
+    """Return the modules of a module, or of a list or dict of modules."""
     return _several(models, torch.nn.Module, "model", "torch.nn.Module")
 
 
 def optimizers_of(optimizers: Optimizers) -> list[torch.optim.Optimizer]:
-    """Return the optimizers of none, one, a list or a dict of them."""
+    """Return the optimizers of an optimizer, or of a list or dict of optimizers; none for None."""
     return [] if optimizers is None else _several(optimizers, torch.optim.Optimizer, "optimizer", "torch optimizer")
 
 

@@ -1,7 +1,7 @@
-"""What an optimizer keeps, and what its step takes for itself: a twin of it steps on tensors without memory.
+"""The bytes of an optimizer's state, and those of its step: a twin of it makes a step on tensors without memory.
 
 the optimizer's class and settings, parameters and gradients on the device "meta" -> one step -> its state
-                                                                                  -> what it allocated meanwhile
+                                                                                  -> its temporary allocations
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ import torch
 from memload.nested import mapped
 from memload.planning.allocations import Allocations, nbytes_of, no_collection, storages, tensors_in
 
-_AT_ONCE = ("cuda", "xpu", "mtia")  # devices on which torch's optimizers take all parameters at once unless told not to
+_AT_ONCE = ("cuda", "xpu", "mtia")  # devices on which torch's optimizers update all parameters at once by default
 _PRIMES = (2, 3, 5, 7, 11, 13, 17, 19)
 
 
 @dataclass(frozen=True)
 class OptimizerBytes:
-    """What optimizers take, in bytes.
+    """The bytes of optimizers.
 
     Attributes:
-        state: kept from the first step on, such as Adam's two moments.
-        temporary: the most that one step takes beside it, and gives back.
+        state: memory that stays from the first step on, such as Adam's two moments.
+        temporary: the most further bytes of one step, which it frees.
     """
 
     state: int = 0
@@ -36,16 +36,16 @@ class OptimizerBytes:
 
 
 def optimizer_bytes(optimizer: torch.optim.Optimizer, *, device_type: str = "cuda") -> OptimizerBytes:
-    """Return what an optimizer takes once it has made a step, of its class and settings alone: nothing is allocated.
+    """Return the bytes of an optimizer after its first step, from its class and settings; nothing is allocated.
 
     Args:
-        optimizer: of any class whose ``step()`` needs no closure, with parameters anywhere, on "meta" too. It is not
-            changed.
-        device_type: where it will run. Unless told otherwise, torch's own take all parameters at once on "cuda", and
-            then temporaries as large as all of these, and one after the other on "cpu".
+        optimizer: an optimizer whose ``step()`` needs no closure, with parameters on any device, "meta" included. It
+            is not changed.
+        device_type: the type of the device on which it will run. By default, torch's own optimizers update all
+            parameters at once on "cuda", with temporaries as large as all of these, and one by one on "cpu".
 
     Raises:
-        ValueError: its step needs a closure or cannot run on other tensors, and it has made none yet.
+        ValueError: its step needs a closure or cannot run on other tensors, and it has not made a step yet.
 
     Example:
         >>> model = torch.nn.Linear(100, 10, device="meta")  # 1,010 parameters of 4 bytes, and two moments of each
@@ -62,16 +62,16 @@ def optimizer_bytes(optimizer: torch.optim.Optimizer, *, device_type: str = "cud
 
 
 def kept_bytes(optimizer: torch.optim.Optimizer) -> int:
-    """Return what an optimizer keeps already, in its state or beside it; parameters and gradients apart."""
-    beside = [value for name, value in vars(optimizer).items() if name != "param_groups"]
+    """Return the bytes that an optimizer has already, without parameters and gradients."""
+    attributes = [value for name, value in vars(optimizer).items() if name != "param_groups"]
     own = [p for group in optimizer.param_groups for p in group["params"]]
     given = {id(storage) for one in (*own, *(p.grad for p in own)) if one is not None for storage in storages(one)}
-    kept = [one for one in tensors_in(beside) if not any(id(storage) in given for storage in storages(one))]
+    kept = [one for one in tensors_in(attributes) if not any(id(storage) in given for storage in storages(one))]
     return nbytes_of(kept)
 
 
 def _stepped(twin: Any) -> OptimizerBytes:
-    """Return what a twin takes for two steps, of which the first makes its state."""
+    """Return the bytes of two steps of a twin, of which the first makes its state."""
     if not type(twin).__module__.startswith("torch.optim"):
         return _stepped_elsewhere(twin)
     state = temporary = 0
@@ -86,7 +86,7 @@ def _stepped(twin: Any) -> OptimizerBytes:
 
 
 def _stepped_elsewhere(twin: Any) -> OptimizerBytes:
-    """Return the same of a class that may keep things anywhere: what is there after both steps, wherever it is."""
+    """Return the bytes of two steps of a class that may keep its state anywhere: all memory alive after both steps."""
     with no_collection(), Allocations() as seen:
         for _ in range(2):
             type(twin).step(twin)
@@ -94,9 +94,9 @@ def _stepped_elsewhere(twin: Any) -> OptimizerBytes:
 
 
 def _by_primes(optimizer: torch.optim.Optimizer, device_type: str) -> OptimizerBytes:
-    """Return what an optimizer takes whose step looks at values: it steps on tiny parameters whose sides are primes.
+    """Return the bytes of an optimizer whose step reads values, by a step on tiny parameters whose sides are primes.
 
-    A side of its state that is such a prime stands for that side of the parameter.
+    A side of its state that equals such a prime stands for that side of the parameter.
     """
     twin = _twin(optimizer, device_type, _tiny)
     try:
@@ -105,8 +105,8 @@ def _by_primes(optimizer: torch.optim.Optimizer, device_type: str) -> OptimizerB
         if kept_bytes(optimizer):
             return OptimizerBytes()
         raise ValueError(
-            f"what {type(optimizer).__name__} keeps cannot be found beforehand, since its step does not run on tensors "
-            f"in place of its own ({type(error).__name__}: {error}): let it make one step, and ask again"
+            f"the state of {type(optimizer).__name__} cannot be computed beforehand, since its step does not run on "
+            f"other tensors ({type(error).__name__}: {error}): let it make one step, then call this again"
         ) from error
     parameters = [p for group in twin.param_groups for p in group["params"]]
     own = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
@@ -128,25 +128,24 @@ def _without_memory(parameter: torch.Tensor) -> torch.Tensor:
 
 
 def _twin(optimizer: torch.optim.Optimizer, device_type: str, like: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """Return an optimizer of the same kind over tensors in place of its own, each with a gradient.
+    """Return an optimizer of the same class over other tensors, each with a gradient.
 
-    Copying goes through the optimizer's own __getstate__, which leaves hooks, and what schedulers patched, behind.
+    Copying uses the optimizer's own __getstate__, which leaves out hooks and patches of schedulers.
     """
     return twin_over(optimizer, lambda one: [_twin_group(group, device_type, like) for group in one.param_groups])
 
 
 def twin_over(optimizer: torch.optim.Optimizer, groups: Callable[[torch.optim.Optimizer], list[dict[str, Any]]]) -> Any:
-    """Return an optimizer of the same kind and settings without what it keeps, over other groups of parameters.
+    """Return an optimizer of the same class and settings without state, over other groups of parameters.
 
-    What it has in dicts and lists is copied, and optimizers that it goes around have twins: no step of the twin writes
-    anything into the other's.
+    Its dicts and lists are copied, and optimizers that it wraps have twins; no step of the twin changes the original.
     """
     twin: Any = copy.copy(optimizer)
     for name, value in vars(optimizer).items():
         if isinstance(value, torch.optim.Optimizer):
             setattr(twin, name, twin_over(value, groups))
         elif name not in vars(twin) and name != "step" and next(tensors_in(value), None) is None:
-            setattr(twin, name, mapped(value, lambda leaf: leaf))  # containers anew, the same in them
+            setattr(twin, name, mapped(value, lambda leaf: leaf))  # new containers, the same leaves
     twin.state = defaultdict(dict)
     twin.param_groups = groups(optimizer)
     return twin
@@ -166,5 +165,5 @@ def _twin_group(
         chosen = group["foreach"]
         how["foreach"] = not group.get("fused") and (device_type in _AT_ONCE if chosen is None else chosen)
     if group.get("fused"):
-        how["fused"] = False  # which only runs where there is memory; it keeps the same
+        how["fused"] = False  # fused steps need real memory; the state is the same
     return {**group, **how, "params": parameters}

@@ -38,26 +38,26 @@ GATHERED_ON_GPU = (Tier.PINNED, Tier.DEVICE)
 
 @dataclass(frozen=True)
 class Placement:
-    """The rows of a data set, and the tier that holds them.
+    """The rows of a dataset, and the tier that holds them.
 
     Attributes:
-        dataset: as the loader reads it from its tier.
-        tier: which one; AUTO until `settled`.
-        stored_bytes: of all rows, as they are stored.
-        once_bytes: of these with each stored row once, whatever the number of windows or selected rows that it is in.
-        held_bytes: of the rows that a tier in RAM or on a GPU has to load; what is in memory already is not loaded.
-        cache_bytes: that the caches of the tier "hybrid" may still take in each process; 0 without one, None: what
-            suits the machine.
-        files: that are read, by name.
-        file_bytes: of these.
-        past_bytes: of those that members of a dataset read past the page cache, on tiers of their own.
-        array_bytes: of rows that are in RAM already, whatever the tier.
+        dataset: the dataset as the loader reads it from its tier.
+        tier: the tier; AUTO before `settled`.
+        stored_bytes: bytes of all rows, as they are stored.
+        once_bytes: the same, with each stored row once, however many windows or selected rows contain it.
+        held_bytes: bytes of the rows that a tier in RAM or on a GPU has to load, without rows that are in memory.
+        cache_bytes: bytes that the caches of the tier "hybrid" may still take in each process; 0 without a cache; None:
+            a size that suits the machine.
+        files: the names of the files that are read.
+        file_bytes: the bytes of these files.
+        past_bytes: bytes of the files that members of a dataset read past the page cache, on tiers of their own.
+        array_bytes: bytes of rows that are in RAM already, whatever the tier.
         planned: whether the data do not exist yet.
         casts: whether rows are cast when they are loaded.
-        results: what a function makes of all rows, where "auto" may keep it rather than the rows: of that form, zeros.
-        written_bytes: of results that are written to the disk first.
-        apart: whether each process makes results of its own, which no file has.
-        reason: why "auto" chose the tier; empty where it was given.
+        results: a dataset of zeros with the form of a function's results, which "auto" may keep instead of the rows.
+        written_bytes: bytes of results that are written to the disk first.
+        apart: whether each process makes results of its own, since no file holds them.
+        reason: the reason of "auto" for the tier; empty if the tier was given.
     """
 
     dataset: Any
@@ -82,8 +82,8 @@ class Placement:
         """Return the placement that a request describes.
 
         Raises:
-            TypeError: the data are a path, or nothing that says how large it is.
-            ValueError: tier, dtypes and cache do not go together.
+            TypeError: the data are a path, or no dataset that the native engine reads.
+            ValueError: tier, dtypes and cache contradict each other.
         """
         data, casts = request.data, request.ram_casts
         if isinstance(data, str | os.PathLike):
@@ -93,7 +93,7 @@ class Placement:
             raise ValueError(f'ram_dtype= is for rows that are loaded into RAM: tier="ram", not {str(tier)!r}')
         if request.cache_bytes is not None and tier is not Tier.HYBRID:
             raise ValueError(f'cache_bytes= is for tier="hybrid"; the tier is {str(tier)!r}')
-        TierOptions(cache_bytes=request.cache_bytes)  # which checks it
+        TierOptions(cache_bytes=request.cache_bytes)  # checks the size
         dataset = data.zeros() if isinstance(data, DatasetShape) else data
         planned = dataset is not data
         fields = _fields(dataset)
@@ -124,16 +124,16 @@ class Placement:
         )
 
     def settled(self, free_ram: int, free_disk: int, processes: int, own: MemoryLimit | None = None) -> Placement:
-        """Return the placement with what "auto", and a cache without a size, come to.
+        """Return the placement with the tier that "auto" chooses, and with the size of the cache.
 
         Args:
-            free_ram: bytes that rows may take, of all processes together.
-            free_disk: bytes free where a cache of transformed rows would go.
-            processes: on the machine.
-            own: the limit that each has for itself, with what it leaves for rows; None without one.
+            free_ram: bytes that the rows of all processes may take together.
+            free_disk: free bytes of the disk for a cache of transformed rows.
+            processes: the number of processes on the machine.
+            own: the limit of a single process, with the bytes that it leaves for rows; None without a limit.
 
         Raises:
-            ValueError: rows are to be cast ahead, and RAM does not hold them.
+            ValueError: rows are to be cast when they are loaded, and RAM does not hold them.
         """
         if self.tier is Tier.AUTO:
             choice = self.choice(free_ram, free_disk, processes, own)
@@ -153,7 +153,7 @@ class Placement:
         return self
 
     def choice(self, free_ram: int, free_disk: int, processes: int = 1, own: MemoryLimit | None = None) -> TierChoice:
-        """Return what "auto" chooses, by the matrix of docs/tiers.md."""
+        """Return the tier that "auto" chooses, by the table of docs/tiers.md."""
         rows = self.once_bytes
         if self.planned:
             needs = Needs(rows, rows, cast=self.held_bytes if self.casts else 0)
@@ -166,7 +166,7 @@ class Placement:
         return choose(needs, free_ram, free_disk, processes, own)
 
     def _of_results(self, choice: TierChoice, free_disk: int) -> Placement:
-        """Return the placement of what a function made of the rows, which is all that the loader reads."""
+        """Return the placement of a function's results, which the loader then reads instead of the rows."""
         assert self.results is not None
         made, in_ram = self.results.nbytes, choice.tier is Tier.RAM
         return replace(
@@ -182,12 +182,12 @@ class Placement:
         )
 
     def copies(self, processes: int) -> int:
-        """Return how many copies of its rows so many processes have in RAM."""
+        """Return the number of copies of the rows that these processes have in RAM."""
         return processes if self.apart or self.tier is Tier.PINNED else 1
 
     @property
     def reads_past_cache(self) -> bool:
-        """Whether rows may be read past the page cache: where the tier does so, and large rows that nobody read yet."""
+        """Whether rows may be read past the page cache: by their tier, or as large rows that were not read before."""
         if self.tier in PAST_CACHE or (self.tier is Tier.MMAP and self.past_bytes):
             return True
         large = max((field.row_bytes for field in _fields(self.dataset).values()), default=0) > SMALL_ROW
@@ -200,12 +200,12 @@ class Placement:
 
 
 def recast(dataset: Any, casts: Mapping[str, Cast]) -> Dataset:
-    """Return a dataset of the same form in which some fields have other dtypes, and read as zeros.
+    """Return a dataset of the same form in which the cast fields have other dtypes, and zeros as values.
 
     Raises:
         TypeError: it is no memload dataset.
         KeyError: there is no such field.
-        ValueError: it cannot be cast when it is loaded.
+        ValueError: a field cannot be cast when it is loaded.
     """
     if not isinstance(dataset, Dataset):
         raise TypeError(f"ram_dtype= is for the datasets of memload, not for {type(dataset).__name__}")
@@ -216,17 +216,13 @@ def recast(dataset: Any, casts: Mapping[str, Cast]) -> Dataset:
 
 
 def _results_of(data: Any) -> Dataset | None:
-    """Return a dataset of zeros with the form of a function's results; None if none are to be stored."""
+    """Return a dataset of zeros with the form of a function's results; None if results cannot be stored."""
     if not isinstance(data, MappedDataset) or not len(data):
         return None
     try:
         results = Results(data)
         sampled = results.sampled
-    except (
-        DrawingError,
-        TypeError,
-        ValueError,
-    ):  # no cache takes its samples: it runs for every batch
+    except (DrawingError, TypeError, ValueError):  # a cache refuses its samples, so it runs for every batch
         return None
     fields, lengths = {}, {}
     for name, rows in sampled.items():
@@ -237,7 +233,7 @@ def _results_of(data: Any) -> Dataset | None:
 
 
 def _form_of(rows: Any) -> tuple[tuple[Any, tuple[int | None, ...]], list[int]]:
-    """Return dtype and shape of the rows of a batch, and the lengths of rows that differ; texts count in bytes."""
+    """Return (dtype, shape) of the rows of a batch, and the lengths of ragged rows; texts count in bytes."""
     form = Form.of(rows)
     if isinstance(rows, Ragged):
         return (form.dtype, form.shape), rows.lengths.tolist()
@@ -247,36 +243,36 @@ def _form_of(rows: Any) -> tuple[tuple[Any, tuple[int | None, ...]], list[int]]:
 
 
 def _tier_of(data: Any) -> Tier:
-    """Return the tier that a dataset was opened on; files and arrays are read where they are."""
+    """Return the tier on which a dataset was opened; MMAP for files and arrays, which are read in place."""
     tier = getattr(data, "tier", None)
     return tier if isinstance(tier, Tier) and tier is not Tier.RAM else Tier.MMAP
 
 
 def _cache_of(request: Request, tier: Tier, fields: Mapping[Any, Field]) -> int | None:
-    """Return the bytes that caches of rows may still take, less those that caches of this process have already."""
+    """Return the bytes that caches of rows may take beyond those that caches of this process hold already."""
     if request.cache_bytes is not None:
         return parse_size(request.cache_bytes)
     caches = caches_of(fields.values())
     if not caches or (request.tier is not None and tier is not Tier.HYBRID):
         return None if tier is Tier.HYBRID else 0
-    there = 0 if request.ram is not None else sum(int(cache.stats()["bytes"]) for cache in caches)
-    return max(0, sum(cache.budget for cache in caches) - there)
+    held = 0 if request.ram is not None else sum(int(cache.stats()["bytes"]) for cache in caches)
+    return max(0, sum(cache.budget for cache in caches) - held)
 
 
 def _fields(dataset: Any) -> dict[Any, Field]:
-    """Return the fields of a dataset, of all members where it has several, by a key of their own.
+    """Return the fields of a dataset, or of all its members, each with a key of its own.
 
     Raises:
-        TypeError: it has none that can be read in place.
+        TypeError: the native engine does not read it.
     """
     if isinstance(dataset, Dataset):
         return dict(dataset.fields)
     if isinstance(dataset, GroupedDataset):
-        return {(member, name): one for member, ds in dataset.members.items() for name, one in ds.fields.items()}
+        return {(member, name): field for member, ds in dataset.members.items() for name, field in ds.fields.items()}
     try:
         return dict(resolve(dataset).fields)
     except NotNative as answer:
-        raise TypeError(f"only what the native engine reads can be planned. {answer}") from None
+        raise TypeError(f"only datasets that the native engine reads can be planned. {answer}") from None
 
 
 def _in_files(field: Field) -> bool:
@@ -284,9 +280,9 @@ def _in_files(field: Field) -> bool:
 
 
 def _nbytes(dataset: Any, fields: Mapping[Any, Field]) -> int:
-    return dataset.nbytes if isinstance(dataset, GroupedDataset) else sum(one.nbytes for one in fields.values())
+    return dataset.nbytes if isinstance(dataset, GroupedDataset) else sum(field.nbytes for field in fields.values())
 
 
 def _storages(fields: Iterable[Field]) -> list[Storage]:
-    """Return what fields are read from, each once."""
+    """Return the storages of fields, each once."""
     return list(dict.fromkeys(storage for field in fields for storage in field.column.storages))

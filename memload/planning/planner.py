@@ -1,8 +1,8 @@
 """memload.plan: a prediction of the RAM, GPU memory and disk space that a run takes.
 
 data + loader settings -> LoaderBytes -> RAM, and the stock loader's RAM
-models + optimizers    -> Training    -> GPU                                -> Plan: each beside what is free
-tier                   -> where the rows lie: RAM, GPU, page cache, disk
+models + optimizers    -> Training    -> GPU                                -> Plan: each beside the free bytes
+tier                   -> placement of the rows: RAM, GPU, page cache, disk
 """
 
 from __future__ import annotations
@@ -124,25 +124,25 @@ def plan(
         loader=loader,
     )
     planner = _Planner()
-    found = planner(request)
-    return replace(found, ways_out=ways_out(request, found, planner))
+    first = planner(request)
+    return replace(first, ways_out=ways_out(request, first, planner))
 
 
 class _Planner:
-    """Plans requests that differ in settings alone; what is trained with the same ones is worked out once."""
+    """Plans requests that differ only in settings; training is computed once for each batch size and precision."""
 
     def __init__(self) -> None:
         self._counted: dict[tuple[Any, ...], Counted] = {}
 
     def __call__(self, request: Request) -> Plan:
-        """Return the plan of one request, without what fits instead of it."""
+        """Return the plan of one request, without alternatives."""
         placement = Placement.of(request)
         machine = Machine.of(request.ram, request.gpu, request.disk, placement.files, request.processes)
         sizes = Sizes.of(request, placement)
         free = free_for_rows(sizes, machine, request.processes)
         own = own_for_rows(sizes, machine)
         settled = placement.settled(free, machine.disk or 0, request.processes, own)
-        if settled.dataset is not placement.dataset:  # the loader reads what a function made
+        if settled.dataset is not placement.dataset:  # the loader reads the results of a function
             sizes = Sizes.of(request, settled)
         placement = settled
         training = Training.of(request, sizes.sample)

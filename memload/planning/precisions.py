@@ -16,7 +16,7 @@ def checked_precision(precision: str) -> str:
     """Return the name of a precision.
 
     Raises:
-        ValueError: there is none of that name.
+        ValueError: there is no such precision.
     """
     if precision not in PRECISIONS:
         raise ValueError(f"precision is one of {', '.join(PRECISIONS)}; got {precision!r}")

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 
 from memload.device.memory import AllocatorBytes, GpuMemory, gpu_memory
-from memload.planning.allocations import Allocations, Timeline, give_back, is_out_of_memory, no_collection
+from memload.planning.allocations import Allocations, Timeline, free_unused, is_out_of_memory, no_collection
 from memload.sizes import format_size, parse_size
 
-_FRAGMENTED = 0.2  # of what is reserved: above this share it is worth a sentence
+_FRAGMENTED = 0.2  # of reserved memory: the advice mentions a higher share
 _ONE_LARGE = 0.3  # of the peak
 
 
@@ -98,29 +98,29 @@ def probe(step: Callable[..., Any], *batch: Any, limit: int | str | None = None)
         False
     """
     before = _gpu(reset=True)
-    said = ""
+    message = ""
     with no_collection(), Allocations(None if limit is None else parse_size(limit)) as seen:
-        there = _tensors()
-        weights = max((one.nbytes for one in there if one.is_leaf and one.requires_grad), default=0)
-        seen.know(one.grad for one in there if one.is_leaf and one.grad is not None)
-        seen.know(there)
-        before_it = EarlierResults(one for one in there if one.grad_fn is not None)
-        del there
+        tensors = _tensors()
+        weights = max((one.nbytes for one in tensors if one.is_leaf and one.requires_grad), default=0)
+        seen.know(one.grad for one in tensors if one.is_leaf and one.grad is not None)
+        seen.know(tensors)
+        earlier = EarlierResults(one for one in tensors if one.grad_fn is not None)
+        del tensors
         try:
             step(*batch)
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
-            said = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        taken = seen.timeline()  # what the step returned is gone by now
-        left = max(0, taken.kept - seen.given_back)
+            message = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        taken = seen.timeline()  # after the result of the step was dropped
+        left = max(0, taken.kept - seen.freed_earlier)
         graphs = [one for one in _tensors() if one.grad_fn is not None]
-        results = [one for one in graphs if seen.holds(one) or before_it.has_changed(one)]
+        results = [one for one in graphs if seen.holds(one) or earlier.has_changed(one)]
         del graphs
-        many, replaced, chained = len(results), before_it.gone, before_it.reached_from(results)
+        count, replaced, chained = len(results), earlier.gone, earlier.reached_from(results)
         del results
-    if said:
-        give_back()
+    if message:
+        free_unused()
     after = _gpu()
     own = after.own if after else AllocatorBytes()
     peak = own.peak_allocated - before.own.allocated if after and before else taken.peak
@@ -128,27 +128,27 @@ def probe(step: Callable[..., Any], *batch: Any, limit: int | str | None = None)
     fragmentation = own.fragmentation
     return ProbeReport(
         peak=max(0, peak),
-        kept=0 if said else left,
+        kept=0 if message else left,
         largest=largest,
         largest_from=operation,
         allocations=len(taken.operations),
-        out_of_memory=said,
+        out_of_memory=message,
         fragmentation=fragmentation,
         reserved=own.peak_reserved,
-        advice=tuple(_advice(taken, said, fragmentation, own, 0 if said else many, replaced, chained, weights)),
-        results=0 if said else many,
-        replaced=0 if said else replaced,
-        chained=0 if said else chained,
+        advice=tuple(_advice(taken, message, fragmentation, own, 0 if message else count, replaced, chained, weights)),
+        results=0 if message else count,
+        replaced=0 if message else replaced,
+        chained=0 if message else chained,
     )
 
 
 def _tensors() -> list[torch.Tensor]:
-    """Return all tensors and parameters that Python knows; of other classes of a user's, nothing is asked."""
+    """Return all tensors and parameters that Python tracks; subclasses are skipped, since their code may run."""
     return [one for one in gc.get_objects() if type(one) in (torch.Tensor, torch.nn.Parameter)]
 
 
 def _gpu(*, reset: bool = False) -> GpuMemory | None:
-    """Return what the current GPU holds, if this process has begun to use one."""
+    """Return the memory of the current GPU; None if this process has not started CUDA."""
     if not (torch.cuda.is_available() and torch.cuda.is_initialized()):  # type: ignore[no-untyped-call]
         return None
     torch.cuda.synchronize()
@@ -163,7 +163,7 @@ def _counted(results: int) -> str:
 
 def _advice(
     taken: Timeline,
-    said: str,
+    message: str,
     fragmentation: float,
     own: AllocatorBytes,
     results: int,
@@ -173,10 +173,10 @@ def _advice(
 ) -> list[str]:
     sentences = []
     largest, operation = taken.largest()
-    if said:
+    if message:
         sentences.append(
             "Memory ran out: a smaller batch with accumulation, autocast in bf16 or checkpointing would help; "
-            "memload.compute_batch_size finds the batch size, memload.fit what each brings."
+            "memload.compute_batch_size finds the batch size; memload.fit says how much each measure saves."
         )
     if chained:
         sentences.append(
@@ -195,7 +195,7 @@ def _advice(
         )
     if fragmentation > _FRAGMENTED:
         sentences.append(
-            f"{fragmentation:.0%} of what is reserved lies in blocks partly in use: batches of one shape would help, "
+            f"{fragmentation:.0%} of reserved memory lies in blocks partly in use: batches of one shape would help, "
             "or PYTORCH_ALLOC_CONF=expandable_segments:True in the environment."
         )
     if own.retries:
@@ -212,9 +212,9 @@ _MARK = "memload: before the step"
 
 
 class EarlierResults:
-    """Tensors with a graph that are there now, none of which is kept alive.
+    """The results that exist when it is made, by weak references.
 
-    The nodes that they came from are marked, in a dictionary that each node has for such purposes.
+    It marks the graph nodes of these results, in the metadata dictionary of each node.
     """
 
     def __init__(self, results: Iterable[torch.Tensor]) -> None:
@@ -229,15 +229,15 @@ class EarlierResults:
 
     @property
     def gone(self) -> int:
-        """How many of them are gone."""
+        """The number of these results that were freed."""
         return sum(ref() is None for ref in self._refs)
 
     def has_changed(self, result: torch.Tensor) -> bool:
-        """Return whether this result came from another node before, or from none: ``total += loss`` works in place."""
+        """Return whether the graph node of a result is new, as after ``total += loss``, which works in place."""
         return bool(_metadata(result.grad_fn).get(_MARK) != self._number)
 
     def reached_from(self, results: Iterable[torch.Tensor]) -> int:
-        """Return how many of these later results have a graph that goes back into one of them."""
+        """Return how many of these later results have a graph that reaches an earlier result."""
         return sum(self._reaches(one) for one in results)
 
     def _reaches(self, result: torch.Tensor) -> bool:

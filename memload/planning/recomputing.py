@@ -1,4 +1,4 @@
-"""Checkpointing put on models from outside, for as long as its effect is looked at."""
+"""Applies checkpointing to models temporarily, to observe its effect."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from torch.utils.checkpoint import checkpoint
 
 
 def blocks_of(models: Iterable[torch.nn.Module]) -> list[torch.nn.Module]:
-    """Return the blocks that checkpointing is usually put on: members of the outermost ModuleLists and Sequentials.
+    """Return the usual blocks for checkpointing: members of the outermost ModuleLists and Sequentials.
 
-    Only those that are made of further modules count: recomputing a single layer saves nothing.
+    Only blocks that contain further modules count, since recomputing a single layer saves nothing.
     """
     found: list[torch.nn.Module] = []
     for model in models:
@@ -33,9 +33,9 @@ def blocks_of(models: Iterable[torch.nn.Module]) -> list[torch.nn.Module]:
 
 @contextlib.contextmanager
 def checkpointed(models: Sequence[torch.nn.Module]) -> Iterator[int]:
-    """Keep, inside, only what goes into each block, and compute the rest again in the backward pass.
+    """Keep only the inputs of each block inside the ``with`` block, and recompute the rest in the backward pass.
 
-    Yields the number of blocks; 0: there are none, and nothing changes.
+    Yields the number of blocks; with 0 nothing changes.
     """
     blocks = [block for block in blocks_of(models) if any(p.requires_grad for p in block.parameters())]
     for block in blocks:

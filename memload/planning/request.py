@@ -63,15 +63,15 @@ class Request:
             object.__setattr__(self, name, int(value))
         checked_precision(self.precision)
         if self.model is None and (self.optimizer is not None or self.loss is not None):
-            raise ValueError("optimizer= and loss= are of a model: give model=")
+            raise ValueError("optimizer= and loss= need a model: give model=")
 
     @property
     def ram_casts(self) -> Mapping[str, Cast]:
-        """What becomes of fields that are cast when they are loaded into RAM."""
+        """The casts of fields that are cast when they are loaded into RAM."""
         return self.ram_dtype or {}
 
     @property
     def uses_gpu(self) -> bool:
-        """Whether anything is put on a GPU."""
-        asked = self.model is not None or self.device is not None or self.gpu is not None
-        return asked or self.tier in (Tier.DEVICE, Tier.PINNED)
+        """Whether the run uses a GPU."""
+        given = self.model is not None or self.device is not None or self.gpu is not None
+        return given or self.tier in (Tier.DEVICE, Tier.PINNED)

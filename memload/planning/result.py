@@ -14,7 +14,7 @@ from memload.planning.machine import Machine
 from memload.sizes import format_size
 
 MARGIN = 0.1
-"""What is asked for beyond the prediction, which tests hold to 10 %."""
+"""The share added to the prediction in `Plan.mem`; tests hold predictions to 10 %."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -31,7 +31,7 @@ class Plan:
         stock: the account of RAM for torch's DataLoader with the same settings.
         gpu: the account of one GPU; None if nothing is put there.
         disk: the account of the disk; None if the data are there already.
-        sets: how many such data sets would fit beside all other items, by "RAM", "GPU" and "disk".
+        sets: how many such datasets would fit beside all other items, by "RAM", "GPU" and "disk".
         ways_out: if something does not fit, settings that do fit, each with its figures.
     """
 

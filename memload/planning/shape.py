@@ -20,7 +20,7 @@ from memload.columns.ragged_fields import RaggedField
 from memload.dataset.dataset import Dataset
 from memload.dtypes import as_torch_dtype
 
-_NO_RESERVE = 0x4000  # Linux's MAP_NORESERVE: addresses alone, for which the kernel sets no memory aside
+_NO_RESERVE = 0x4000  # Linux's MAP_NORESERVE: the kernel reserves no memory for the addresses
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,8 @@ class DatasetShape:
         lengths: the mean and the greatest length of each field whose rows differ in length, as ``{"x": (24, 80)}``.
 
     Raises:
-        ValueError: no rows, no fields, a shape that no field can have, or lengths that are missing or contradict
-            themselves.
-        TypeError: a dtype is none, or fields are not by name.
+        ValueError: no rows, no fields, a shape that no field can have, or lengths that are missing or inconsistent.
+        TypeError: a dtype is invalid, or `fields` is no mapping.
 
     Example:
         >>> import memload
@@ -53,7 +52,7 @@ class DatasetShape:
 
     def __post_init__(self) -> None:
         if not is_whole(self.rows) or self.rows < 1:
-            raise ValueError(f"rows is how many there are: at least 1, not {self.rows!r}")
+            raise ValueError(f"rows is the number of rows, at least 1; got {self.rows!r}")
         object.__setattr__(self, "rows", int(self.rows))
         if not self.fields:
             raise ValueError('a dataset needs at least one field, such as {"stim": ("uint8", (425, 425, 3))}')
@@ -127,10 +126,10 @@ class DatasetShape:
 
 
 def zero_field(name: str, dtype: torch.dtype, shape: tuple[Any, ...], rows: int) -> Field:
-    """Return a field all of whose rows are one and the same row of zeros."""
+    """Return a field whose rows are all the same row of zeros."""
     nbytes = row_nbytes(dtype, shape)
-    one = np.zeros(max(1, nbytes), dtype=np.uint8)
-    storage = Storage.borrow(one, one.ctypes.data, one.nbytes, f"a row of zeros for {name!r}")
+    row = np.zeros(max(1, nbytes), dtype=np.uint8)
+    storage = Storage.borrow(row, row.ctypes.data, row.nbytes, f"a row of zeros for {name!r}")
     return Field(dtype, shape, Column(nbytes, [(storage, 0, rows, 0)]))
 
 

@@ -1,6 +1,6 @@
-"""The steps that are run to find out what they take, and the state that they leave as it was.
+"""The steps whose memory is measured, and the state that is restored after them.
 
-A step that fails since the sample has another dtype than the weights, such as pixels of uint8, fails with what to do.
+If a step fails because the sample has another dtype than the weights, such as uint8 pixels, the error says what to do.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _DTYPES = {
 
 
 def precision_of(precision: torch.dtype | str | None) -> torch.dtype | None:
-    """Return the dtype that autocast computes in; None where it is off.
+    """Return the dtype in which autocast computes; None if it is off.
 
     Raises:
-        ValueError: it is none that autocast knows.
+        ValueError: autocast does not support it.
     """
     dtype = _DTYPES.get(precision) if isinstance(precision, str) else precision
     if precision is not None and dtype not in (torch.float32, torch.bfloat16, torch.float16):
@@ -52,15 +52,15 @@ def losses_of(
 ) -> list[LossOf]:
     """Return the functions of a batch whose forward and backward passes make a step.
 
-    They raise SampleDtypeError where they fail since the batch is not of the weights' dtype.
+    They raise SampleDtypeError if they fail because the batch has another dtype than the weights.
 
     Raises:
-        TypeError: no loss was given, and there are several models, or a loss that cannot be called.
+        TypeError: there are several models and no loss, or a loss that cannot be called.
     """
     if loss is None:
         if len(models) != 1:
             raise TypeError(
-                f"with {len(models)} models there is no telling what a step is: give loss=, a function of a batch that "
+                f"with {len(models)} models a step is not defined: give loss=, a function of a batch that "
                 "returns the loss, or a list of such, each with a backward pass of its own"
             )
         given: list[LossOf] = [lambda batch: _usual_loss(models[0], teachers, batch)]
@@ -69,8 +69,8 @@ def losses_of(
     for one in given:
         if not callable(one):
             raise TypeError(f"loss must be a function of a batch, or a list of such, got {type(one).__name__}")
-    told = [telling_dtypes(one, models) for one in given]
-    return told if precision is None else [_autocast(one, precision, device_type) for one in told]
+    losses = [telling_dtypes(one, models) for one in given]
+    return losses if precision is None else [_autocast(one, precision, device_type) for one in losses]
 
 
 def _autocast(loss: LossOf, precision: torch.dtype, device_type: str) -> LossOf:
@@ -82,7 +82,7 @@ def _autocast(loss: LossOf, precision: torch.dtype, device_type: str) -> LossOf:
 
 
 def _usual_loss(model: torch.nn.Module, teachers: Sequence[torch.nn.Module], batch: Any) -> tuple[torch.Tensor, Any]:
-    """Return the model's own loss, or a number that depends on its whole result; and the result itself."""
+    """Return the model's own loss, or a number that depends on its whole result; and the result."""
     with torch.no_grad():
         held = [_called(teacher, batch) for teacher in teachers]
     out = _called(model, batch)
@@ -128,11 +128,11 @@ def _check_call(model: torch.nn.Module, given: str, *parts: Any, **named: Any) -
 
 
 def _named(model: torch.nn.Module, batch: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what of a batch a model takes by name; all where it takes whatever comes."""
+    """Return the fields of a batch that a model's forward names; all fields if it takes any keyword."""
     parameters = _signature(model).parameters.values()
-    if any(one.kind is one.VAR_KEYWORD for one in parameters):
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
         return batch
-    names = {one.name for one in parameters if one.kind is not one.POSITIONAL_ONLY}
+    names = {p.name for p in parameters if p.kind is not p.POSITIONAL_ONLY}
     return {name: part for name, part in batch.items() if name in names}
 
 
@@ -142,8 +142,8 @@ def left_as_they_were(
 ) -> Iterator[None]:
     """Restore buffers, gradients and random generators at the end, and with `stepping` parameters and optimizers.
 
-    Generators are torch's, numpy's and Python's global ones, and those that modules have as attributes. Copies of what
-    changes lie in RAM meanwhile: of buffers, and with `stepping` of parameters and of what optimizers keep.
+    The generators are the global ones of torch, numpy and Python, and attributes of modules. Copies of buffers, and
+    with `stepping` of parameters and optimizer states, are in RAM meanwhile.
     """
     parameters = [p for module in modules for p in module.parameters()]
     values = [*(p for p in parameters if stepping and p.requires_grad), *_buffers(modules)]
@@ -185,7 +185,7 @@ def each_rank_by_itself(modules: Sequence[torch.nn.Module]) -> Iterator[None]:
 
 
 class _OptimizerState:
-    """What an optimizer had: its state, tensor by tensor, and the settings of its groups."""
+    """A copy of an optimizer's state, tensor by tensor, and of the settings of its groups."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizer = optimizer
@@ -203,7 +203,7 @@ class _OptimizerState:
 
 
 def _copied(value: Any) -> Any:
-    """Return a tensor with a copy of what is in it; of anything else a copy."""
+    """Return a tensor with a copy of its values, or a copy of any other value."""
     return (value, value.detach().to("cpu", copy=True)) if isinstance(value, torch.Tensor) else copy.deepcopy(value)
 
 
@@ -239,9 +239,15 @@ def _buffers(modules: Iterable[torch.nn.Module]) -> list[torch.Tensor]:
     return [buffer for module in modules for buffer in module.buffers()]
 
 
-# How torch speaks of such failures.
+# Words of torch's errors about dtypes.
 _OF_DTYPES = re.compile(r"dtype|scalar type|[Ii]nput type|same type|'(Byte|Char|Short|UInt16)'")
-_UNUSUAL = (torch.uint8, torch.int8, torch.int16, torch.uint16, torch.float64)  # in a model of other floating weights
+_UNUSUAL = (
+    torch.uint8,
+    torch.int8,
+    torch.int16,
+    torch.uint16,
+    torch.float64,
+)  # for weights of another dtype
 
 
 class SampleDtypeError(ValueError):
@@ -249,9 +255,9 @@ class SampleDtypeError(ValueError):
 
 
 def telling_dtypes(loss: Callable[[Any], Any], models: Sequence[torch.nn.Module]) -> Callable[[Any], Any]:
-    """Return a function of a batch that does what this one does, and says what to do if dtypes make it fail."""
+    """Return the function, with an error that says what to do if dtypes make it fail."""
 
-    def told(batch: Any) -> Any:
+    def checked(batch: Any) -> Any:
         try:
             return loss(batch)
         except (RuntimeError, TypeError, NotImplementedError) as error:
@@ -261,13 +267,13 @@ def telling_dtypes(loss: Callable[[Any], Any], models: Sequence[torch.nn.Module]
             first = str(error).partition("\n")[0]
             raise SampleDtypeError(f"{advice} ({type(error).__name__}: {first})") from error
 
-    return told
+    return checked
 
 
 def _advice(batch: Any, models: Sequence[torch.nn.Module]) -> str:
-    """Return what is unusual in the batch, and how it is given otherwise; empty where nothing is."""
+    """Return a sentence on an unusual dtype in the batch and on what to give instead; empty without one."""
     weights = next((p.dtype for model in models for p in model.parameters() if p.is_floating_point()), None)
-    found = [(name, one.dtype) for name, one in _named_tensors(batch) if one.dtype in _UNUSUAL and one.dtype != weights]
+    found = [(name, t.dtype) for name, t in _named_tensors(batch) if t.dtype in _UNUSUAL and t.dtype != weights]
     if weights is None or not found:
         return ""
     name, dtype = found[0]
@@ -280,7 +286,7 @@ def _advice(batch: Any, models: Sequence[torch.nn.Module]) -> str:
 
 
 def _named_tensors(batch: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """Tensors, each with its name if it has one: the last key on its path that is no position."""
+    """Yield each tensor with its name: the last key on its path that is a text, or ""."""
     for path, leaf in leaves_with_paths(batch):
         if isinstance(leaf, torch.Tensor):
             yield next((key for key in reversed(path) if isinstance(key, str)), ""), leaf

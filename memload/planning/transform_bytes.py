@@ -1,7 +1,7 @@
-"""What functions of samples and batches, and casts that move pixels, take: found by calling them for two rows.
+"""The bytes of functions of samples and batches, and of casts that move pixels, measured by calling them for two rows.
 
-two rows -> transform_pipeline -> what it returns             bytes that the loop gets: so many for each slot
-               `----> memory that is lent to it   bytes beside these while it works: so many for each thread
+two rows -> transform_pipeline -> its result             bytes of the batch, for each slot
+               `----> reused buffers                     further bytes while it works, for each thread
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from memload.engine.transforms.seeding import Drawing, PassSeed
 from memload.engine.transforms.transform_pipeline import TransformPipeline
 from memload.sampling.draws import Indices
 
-_ROWS = 2  # of a batch for the trial: one row looks to many a function like no batch
+_ROWS = 2  # of the measured batch; some functions do not treat one row as a batch
 _HUGE_PAGE = 2 << 20
 
-# What the C library keeps of samples that a function makes in its memory, for each thread: measured, with glibc 2.36.
-# Torch asks it for aligned memory, and what lies between two of its blocks keeps them from becoming one again: so a
-# sample seldom lies where one died before, until some 20 have lived. Arrays of numpy are not aligned.
+# Samples whose memory the C library keeps for each thread, measured with glibc 2.36. Torch allocates aligned memory;
+# gaps between aligned blocks prevent their merging, so some 20 samples exist before memory is reused. Arrays of numpy
+# are not aligned.
 _KEPT_TENSORS, _KEPT_ARRAYS = 20, 4
-_KEPT_OF_SMALL = 2 << 20  # bytes, with those samples that are made before they are put into the batch
-_MAPPED = 32 << 20  # bytes of a sample from which on its memory goes back to the system
+_KEPT_OF_SMALL = 2 << 20  # bytes, including samples that wait to be collated
+_MAPPED = 32 << 20  # bytes: the memory of larger samples goes back to the system
 
 
 @dataclass(frozen=True)
 class MadeBytes:
-    """What a transform_pipeline takes, in bytes.
+    """The bytes of a transform pipeline.
 
     Attributes:
-        batch: of what it makes of a batch; what it hands on of the gathered memory is left out.
-        work: beside that while one thread makes a batch: memory that is lent to it, and what is kept for its samples.
+        batch: bytes of its result for a batch, without gathered memory that it returns unchanged.
+        work: further bytes while one thread makes a batch: reused buffers, and memory kept for samples.
     """
 
     batch: int = 0
@@ -52,16 +52,16 @@ class MadeBytes:
 
 
 def made_bytes(dataset: Any, settings: PassSettings, gathered_bytes: int) -> MadeBytes:
-    """Return what the transform_pipeline of a pass takes.
+    """Return the bytes of the transform pipeline of a pass.
 
     Args:
-        dataset: whose pass it is.
-        settings: of the pass.
-        gathered_bytes: of a full batch before its transform, which keeps the size where it cannot be called for two
-            rows.
+        dataset: the dataset of the pass.
+        settings: the settings of the pass.
+        gathered_bytes: bytes of a full batch before its transform; a function of batches that fails for two rows is
+            assumed to keep this size.
     """
     transform_pipeline = settings.transform_pipeline
-    if transform_pipeline is None or not settings.source.rows:  # of no row a function can be called
+    if transform_pipeline is None or not settings.source.rows:  # without a row, no function can be called
         return MadeBytes()
     with warnings.catch_warnings(), torch.random.fork_rng(devices=[]), torch.no_grad():
         warnings.simplefilter("ignore")
@@ -69,11 +69,11 @@ def made_bytes(dataset: Any, settings: PassSettings, gathered_bytes: int) -> Mad
             batch, rows = _gathered(settings)
             ragged = holds_ragged(settings.source.fields)
             times = gathered_bytes / sum(storages(batch).values()) if ragged else settings.batch_rows / len(rows)
-            return _tried(transform_pipeline, batch, rows, times)
-        except Exception:  # what the user's function raises for two rows of this data, which may be without content
+            return _measured(transform_pipeline, batch, rows, times)
+        except Exception:  # the user's function may fail for two rows, or for zeros in place of data
             if not transform_pipeline.maps:
                 return MadeBytes(gathered_bytes)
-            sample = dataset[0]  # where one is enough for it, it is raised again
+            sample = dataset[0]  # raises again if the function fails for this sample, too
             return MadeBytes(settings.batch_rows * sum(storages(sample).values()))
 
 
@@ -91,13 +91,13 @@ def _gathered(settings: PassSettings) -> tuple[Any, Indices]:
         batches.close(keep_slots=False)
 
 
-def _tried(transform_pipeline: TransformPipeline, batch: Any, rows: Indices, times: float) -> MadeBytes:
-    """Return what a transform_pipeline takes of a full batch, so many times as large as this one."""
+def _measured(transform_pipeline: TransformPipeline, batch: Any, rows: Indices, times: float) -> MadeBytes:
+    """Return the bytes of a transform pipeline for a full batch, `times` as large as this one."""
     before = storages(batch)
     first, last = replace(transform_pipeline, transform=None), replace(transform_pipeline, maps=(), casts={})
     work = kept = 0
     if first.maps or first.casts:
-        lent = _Counted()
+        lent = _CountedSlots()
         samples = _SampleMemory(before, lent)
         if first.maps:
             first = replace(first, maps=(*first.maps, Drawing(samples)))
@@ -105,43 +105,43 @@ def _tried(transform_pipeline: TransformPipeline, batch: Any, rows: Indices, tim
         kept = samples.kept
     between = new_bytes(batch, before)
     if transform_pipeline.transform is not None:
-        batch, of_batch = _run(last, batch, rows, max(1, math.floor(LEAST_REUSED / times)), _Counted())
+        batch, of_batch = _run(last, batch, rows, max(1, math.floor(LEAST_REUSED / times)), _CountedSlots())
         work = max(work, math.ceil(times * (of_batch + between)))
     return MadeBytes(math.ceil(times * new_bytes(batch, before)), work + kept)
 
 
 def _run(
-    transform_pipeline: TransformPipeline, batch: Any, rows: Indices, least: int, lent: _Counted
+    transform_pipeline: TransformPipeline, batch: Any, rows: Indices, least: int, lent: _CountedSlots
 ) -> tuple[Any, int]:
-    """Return what a transform_pipeline makes, and the most bytes that were lent to it beside what it returned."""
-    random = BufferReuse(lent, least)
-    made = transform_pipeline.apply(batch, rows, PassSeed(0), random, lent)
-    return made, lent.most - lent.bytes
+    """Return the result of a transform pipeline, and the most bytes of buffers beyond those of the result."""
+    reuse = BufferReuse(lent, least)
+    result = transform_pipeline.apply(batch, rows, PassSeed(0), reuse, lent)
+    return result, lent.most - lent.bytes
 
 
 class _SampleMemory:
-    """Looks, as the last function of samples, at what they lie on; hands them on.
+    """Measures the memory of samples, as the last function of them; returns them unchanged.
 
     Args:
-        gathered: memory that they were cut from.
-        lent: lends them ours.
+        gathered: the gathered memory, as address and bytes.
+        lent: the buffers that are lent to functions.
     """
 
-    def __init__(self, gathered: dict[int, int], lent: _Counted) -> None:
+    def __init__(self, gathered: dict[int, int], lent: _CountedSlots) -> None:
         self._gathered, self._lent = gathered, lent
         self.kept = 0
-        """Bytes that the C library keeps for samples like the largest, for each thread."""
+        """Bytes that the C library keeps for samples as large as the largest, for each thread."""
 
     def __call__(self, sample: Any) -> Any:
         """Return the sample."""
-        made = {place: nbytes for place, nbytes in storages(sample).items() if not self._is_ours(place)}
-        small = sum(nbytes for nbytes in made.values() if nbytes < _MAPPED)
+        fresh = {place: nbytes for place, nbytes in storages(sample).items() if not self._is_known(place)}
+        small = sum(nbytes for nbytes in fresh.values() if nbytes < _MAPPED)
         arrays = all(isinstance(part, np.ndarray) for part in _parts(sample))
-        kept = small * (_KEPT_ARRAYS if arrays else _KEPT_TENSORS) + 2 * (sum(made.values()) - small)
-        self.kept = max(self.kept, kept + _KEPT_OF_SMALL * bool(made))
+        kept = small * (_KEPT_ARRAYS if arrays else _KEPT_TENSORS) + 2 * (sum(fresh.values()) - small)
+        self.kept = max(self.kept, kept + _KEPT_OF_SMALL * bool(fresh))
         return sample
 
-    def _is_ours(self, place: int) -> bool:
+    def _is_known(self, place: int) -> bool:
         return place in self._lent.places or any(start <= place < start + n for start, n in self._gathered.items())
 
 
@@ -151,26 +151,26 @@ def _parts(sample: Any) -> Iterable[Any]:
     return sample if isinstance(sample, list | tuple) else [sample]
 
 
-class _Counted(FieldSlots):
-    """Lends fresh memory, and counts what is lent at one time."""
+class _CountedSlots(FieldSlots):
+    """Lends fresh memory, and counts the bytes that are lent at one time."""
 
     def __init__(self) -> None:
         super().__init__(0)
         self.bytes = self.most = 0
         self.places: set[int] = set()
-        """Where what is lent begins."""
+        """The addresses of lent memory."""
 
     def take(self, _: Hashable, nbytes: int) -> torch.Tensor:
-        """Return so many bytes."""
+        """Return a tensor of so many bytes."""
         memory = np.empty(nbytes, dtype=np.uint8)
         size = -(-nbytes // _HUGE_PAGE) * _HUGE_PAGE if nbytes >= LEAST_REUSED else nbytes
         self.bytes += size
         self.most = max(self.most, self.bytes)
         place = memory.ctypes.data
         self.places.add(place)
-        weakref.finalize(memory, self._gone, place, size)
+        weakref.finalize(memory, self._on_freed, place, size)
         return torch.from_numpy(memory)
 
-    def _gone(self, place: int, size: int) -> None:
+    def _on_freed(self, place: int, size: int) -> None:
         self.bytes -= size
         self.places.discard(place)

@@ -1,4 +1,4 @@
-"""Real steps, until memory runs out; and the size that all ranks of torch.distributed agree on."""
+"""Runs real steps until memory runs out, and finds the batch size for all ranks of torch.distributed."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from collections.abc import Callable, Sequence
 import torch
 
 from memload.device.memory import gpu_memory
-from memload.planning.allocations import Allocations, give_back, is_out_of_memory, nbytes_of
+from memload.planning.allocations import Allocations, free_unused, is_out_of_memory, nbytes_of
 from memload.planning.model_bytes import checked_loss
 from memload.planning.steps import LossOf, left_as_they_were
 from memload.planning.variants import PlainBatches
 
 
 class Trials:
-    """Runs whole steps of given sizes and tells whether they fit.
+    """Runs whole steps of given sizes and returns whether they fit.
 
     Args:
         kind: makes batches of any size.
-        losses, models, teachers, optimizers: what makes a step.
-        limit: bytes that a step of so many rows may take beside weights, with what optimizers keep.
-        optimizer_state: bytes that the optimizers keep once they have made a step.
-        accumulating: whether a step has a second backward pass, over gradients that are there.
+        losses, models, teachers, optimizers: the parts of a step.
+        limit: returns the bytes that a step of so many rows may take, with optimizer states and without weights.
+        optimizer_state: bytes of the optimizers' states after their first step.
+        accumulating: whether a step has a second backward pass, over existing gradients.
         counts_inputs: whether the batch itself counts.
 
     Attributes:
-        peaks: of each size that fitted, the most bytes alive at one time beside weights, with what optimizers keep.
+        peaks: for each size that fitted, the most bytes alive at one time, with optimizer states and without weights.
     """
 
     def __init__(
@@ -49,7 +49,11 @@ class Trials:
         self.peaks: dict[int, int] = {}
 
     def fits(self, size: int) -> bool:
-        """Run a step of so many rows, and give back all that it took."""
+        """Run a step of so many rows and return whether it fits; all its memory is freed afterwards.
+
+        Raises:
+            ValueError: a model is on "meta".
+        """
         modules = [*self._models, *self._teachers]
         if any(p.is_meta for module in modules for p in module.parameters()):
             raise ValueError('a model on "meta" has no values to run a step with: give mode="static"')
@@ -60,8 +64,8 @@ class Trials:
             if not is_out_of_memory(error):
                 raise
             peak = None
-        if peak is None:  # not in the handler, whose error holds what the step had
-            give_back()
+        if peak is None:  # after the handler, whose error keeps the tensors of the step alive
+            free_unused()
         if peak is None or peak > self._limit(size):
             return False
         self.peaks[size] = peak
@@ -72,7 +76,7 @@ class Trials:
         return self._peak_on_gpu(size, device) if device.type == "cuda" else self._peak_observed(size)
 
     def _peak_on_gpu(self, size: int, device: torch.device) -> int:
-        give_back()
+        free_unused()
         torch.cuda.reset_peak_memory_stats(device)
         kept, before = nbytes_of(self._states()), _allocated(device)
         self._differentiate(self._kind.resized(size))
@@ -83,7 +87,7 @@ class Trials:
     def _peak_observed(self, size: int) -> int:
         kept, limit = nbytes_of(self._states()), self._limit(size)
         with contextlib.ExitStack() as stack:
-            # In a first step both passes run before the optimizers make what they will keep: room is left for it.
+            # In a first step both passes run before the optimizers make their state, so room is left for it.
             seen = Allocations(max(0, limit - self._state))
             if self._counts_inputs:
                 stack.enter_context(seen)
@@ -97,7 +101,7 @@ class Trials:
         return max(passes, seen.peak + kept)
 
     def _states(self) -> list[torch.Tensor]:
-        """Return what the optimizers keep already."""
+        """Return the tensors of the optimizers' states."""
         states = (value for optimizer in self._optimizers for own in optimizer.state.values() for value in own.values())
         return [value for value in states if isinstance(value, torch.Tensor)]
 
@@ -111,7 +115,7 @@ class Trials:
 
     def _optimize(self) -> None:
         for optimizer in self._optimizers:
-            type(optimizer).step(optimizer)  # not what a scheduler laid around it
+            type(optimizer).step(optimizer)  # the class's own, without the wrapper of a scheduler
 
 
 def _allocated(device: torch.device) -> int:
@@ -131,6 +135,6 @@ def least_of_ranks(value: int) -> int:
         return value
     backend = str(distributed.get_backend())
     on_gpu = "nccl" in backend and "gloo" not in backend
-    told = torch.tensor(value, dtype=torch.int64, device=torch.cuda.current_device() if on_gpu else "cpu")
-    distributed.all_reduce(told, op=distributed.ReduceOp.MIN)
-    return int(told)
+    least = torch.tensor(value, dtype=torch.int64, device=torch.cuda.current_device() if on_gpu else "cpu")
+    distributed.all_reduce(least, op=distributed.ReduceOp.MIN)
+    return int(least)

@@ -1,8 +1,8 @@
-"""Batches of other sizes, made of one batch: what a step takes as a function of rows, items, nodes and edges.
+"""Batches of other sizes made from one batch, to find a step's bytes as a function of rows, items, nodes and edges.
 
-    a sample -> how its batches are counted -> a few batches that differ in each count -> what each took
+    a sample -> the units in which its batches are counted -> a few batches that differ in each count
 
-What a step takes at a moment is a polynomial of the counts: so many batches as it has terms tell it.
+The bytes of a step at a moment are a polynomial of the counts; as many batches as it has terms determine it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Floats = NDArray[np.float64]
 
 
 class Kind(Protocol):
-    """How batches of one kind are counted, and made larger."""
+    """A kind of batches: its units, its counts, and batches of other sizes."""
 
     @property
     def sample(self) -> Any:
@@ -32,14 +32,14 @@ class Kind(Protocol):
 
     @property
     def units(self) -> tuple[str, ...]:
-        """What is counted, such as ("rows",) or ("graphs", "nodes", "edges")."""
+        """The units, such as ("rows",) or ("graphs", "nodes", "edges")."""
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """How many of each the sample has."""
+        """The counts of the sample, one for each unit."""
 
     def variants(self) -> Iterator[tuple[tuple[int, ...], Any]]:
-        """Yield batches as (counts, batch), enough of them to tell all terms."""
+        """Yield (counts, batch), enough of them to determine all terms."""
 
     def terms(self, counts: Sequence[Any]) -> Floats:
         """Return the terms of the polynomial in these counts, the constant first."""
@@ -49,7 +49,7 @@ class Kind(Protocol):
 class PlainBatches:
     """Batches whose tensors have one row for each sample along their first axis.
 
-    Four sizes tell a parabola, and whether it is one: contrastive losses compare each row with each.
+    Four sizes determine a parabola, and whether the bytes follow one: contrastive losses compare all pairs of rows.
     """
 
     sample: Any
@@ -67,8 +67,8 @@ class PlainBatches:
         return (((size,), self.resized(size)) for size in self.sizes)
 
     def resized(self, rows: int) -> Any:
-        """Return a batch of so many rows: those of the sample, again and again."""
-        return _with_changed(self.sample, lambda tensor: _again(tensor, self.rows, rows), self.rows, rows)
+        """Return a batch of so many rows, which repeat those of the sample."""
+        return _with_changed(self.sample, lambda tensor: _repeated(tensor, self.rows, rows), self.rows, rows)
 
     def terms(self, counts: Sequence[Any]) -> Floats:
         """Return 1, rows and their square."""
@@ -78,7 +78,7 @@ class PlainBatches:
 
 @dataclass(frozen=True)
 class RaggedBatches:
-    """Batches of rows that differ in length: `memload.Ragged`, jagged tensors, and others that have a row for each."""
+    """Batches of rows that differ in length: `memload.Ragged` and jagged tensors, with plain tensors beside them."""
 
     sample: Any
     counts: tuple[int, ...]
@@ -153,7 +153,7 @@ class GraphBatches:
         return torch.cat([value, value + shift if shift else value], dim=axis)
 
     def _level(self, name: str, length: int) -> str | None:
-        """Return whether an attribute of this name and length is of graphs, nodes or edges; None: of none of them."""
+        """Return the unit of an attribute of this name and length, "graphs", "nodes" or "edges"; None: another."""
         graphs, nodes, edges = self.counts
         if along_last(name) or ("edge" in name and length == edges):
             return "edges"
@@ -161,12 +161,13 @@ class GraphBatches:
 
 
 def kind_of(sample: Any) -> Kind:
-    """Return how batches such as this one are counted.
+    """Return the kind of batches such as this one.
 
     Raises:
-        TypeError: there is no tensor in it, or their first axes differ so that no number of rows is told.
+        TypeError: it contains no tensor with an axis.
+        ValueError: it has no rows.
     """
-    if isinstance(sample, GraphBatch) or isinstance(getattr(sample, "edge_index", None), torch.Tensor):
+    if _is_graphs(sample):
         return GraphBatches(sample, _graph_counts(sample))
     ragged = [one for one in parts_of(sample) if _is_ragged(one)]
     if ragged:
@@ -184,7 +185,7 @@ def kind_of(sample: Any) -> Kind:
 
 
 def parts_of(batch: Any) -> Iterator[Any]:
-    """Yield what is in a batch: tensors, ragged rows, and whatever else there is, containers gone into."""
+    """Yield the parts of a batch: tensors, ragged rows, attributes of graphs, and other leaves of its containers."""
     for part in leaves(batch, lambda one: isinstance(one, Ragged) or _is_graphs(one)):
         yield from _attributes(part).values() if _is_graphs(part) else [part]
 
@@ -218,7 +219,7 @@ def converted(batch: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any
     """Return the batch with each of its tensors changed, those inside ragged rows and graphs included."""
     if isinstance(batch, GraphBatch):
         return GraphBatch.of({name: converted(value, change) for name, value in batch.attributes.items()})
-    if isinstance(getattr(batch, "edge_index", None), torch.Tensor):
+    if _is_graphs(batch):
         other = copy.copy(batch)
         for name, value in _attributes(batch).items():
             setattr(other, name, converted(value, change))
@@ -230,7 +231,7 @@ def _is_graphs(one: Any) -> bool:
     return isinstance(one, GraphBatch) or isinstance(getattr(one, "edge_index", None), torch.Tensor)
 
 
-def _again(tensor: torch.Tensor, rows: int, wanted: int) -> torch.Tensor:
+def _repeated(tensor: torch.Tensor, rows: int, wanted: int) -> torch.Tensor:
     if not tensor.ndim or len(tensor) != rows:
         return tensor
     return tensor.index_select(0, torch.arange(wanted, device=tensor.device) % rows)
@@ -265,12 +266,12 @@ def _like(one: Any, values: torch.Tensor, offsets: torch.Tensor) -> Any:
 
 def _ragged_twice(one: Any, rows: int) -> Any:
     if not _is_ragged(one):
-        return _again(one, rows, 2 * rows)
+        return _repeated(one, rows, 2 * rows)
     values, offsets = _values(one), _offsets(one)
     return _like(one, torch.cat([values, values], dim=_axis(one)), torch.cat([offsets, offsets[1:] + offsets[-1]]))
 
 
-def _ragged_longer(one: Any, rows: int) -> Any:  # noqa: ARG001 - as its sister
+def _ragged_longer(one: Any, rows: int) -> Any:  # noqa: ARG001 - the signature of _ragged_twice
     if not _is_ragged(one):
         return one
     return _like(one, torch.cat([_values(one)] * 2, dim=_axis(one)), _offsets(one) * 2)

@@ -1,7 +1,7 @@
-"""Models as they will be trained, without their memory: parameters of the wanted precision that hold no numbers.
+"""Models in their training precision whose parameters have no memory.
 
-What is asked of such a model is only how large its tensors are. It runs forward and backward in milliseconds whatever
-its size, on any machine. Torch's fake tensors are those that its compiler uses.
+Such a model only shows how large its tensors are. It runs forward and backward in milliseconds at any size, on any
+machine. It uses torch's fake tensors, as torch's compiler does.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from memload.planning.precisions import PRECISIONS
 
 
 class Weightless:
-    """Models whose parameters and buffers are tensors without memory, inside ``with``; afterwards all is as before.
+    """Replaces parameters and buffers by tensors without memory inside ``with``, and restores them afterwards.
 
-    Modules that train a parameter take the wanted precision; frozen ones keep what they have.
+    Modules with a trained parameter get the given precision; frozen modules keep theirs.
 
     Args:
-        modules: on any device, "meta" included.
+        modules: modules on any device, "meta" included.
         precision: one of `PRECISIONS`.
     """
 
@@ -61,7 +61,7 @@ class Weightless:
             return torch.empty(tensor.shape, dtype=dtype)
 
     def running(self, loss: Callable[[Any], torch.Tensor], sample: Any) -> Callable[[], torch.Tensor]:
-        """Return a function that runs the loss of a batch without memory, under autocast where that is wanted."""
+        """Return a function that runs the loss of a batch without memory, under autocast if the precision is mixed."""
         batch = self.batch(sample)
 
         def run() -> torch.Tensor:
@@ -71,7 +71,7 @@ class Weightless:
         return run
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
-        """Return what lets operations choose their precision, as on a GPU."""
+        """Return the autocast context of the precision; a null context without one."""
         return torch.autocast("cpu", self._autocast) if self._autocast else contextlib.nullcontext()
 
     def tensors(self) -> contextlib.AbstractContextManager[Any]:
@@ -79,7 +79,7 @@ class Weightless:
         return self._mode
 
     def optimizer(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-        """Return an optimizer of the same kind and settings, without state, over parameters without memory."""
+        """Return an optimizer of the same class and settings, without state, over parameters without memory."""
         twin: torch.optim.Optimizer = twin_over(optimizer, self._groups)
         return twin
 
@@ -90,10 +90,10 @@ class Weightless:
         ]
 
     def trained(self, modules: Iterable[torch.nn.Module]) -> list[torch.nn.Parameter]:
-        """Return parameters without memory, on "meta", for those that these modules train."""
-        mine = {id(part) for module in modules for part in module.modules()}
-        found = {id(tensor): None for part, _, tensor in self._before if id(part) in mine}
-        return [self._trained[number] for number in found if number in self._trained]
+        """Return parameters on "meta" in place of the trained parameters of these modules."""
+        parts = {id(part) for module in modules for part in module.modules()}
+        tensors = {id(tensor): None for part, _, tensor in self._before if id(part) in parts}
+        return [self._trained[key] for key in tensors if key in self._trained]
 
     def _twin(self, tensor: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
         if id(tensor) not in self._twins:

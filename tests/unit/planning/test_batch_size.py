@@ -193,7 +193,7 @@ def test_a_teacher_several_models_and_several_optimizers_are_all_counted():
     weights = 4 * (8 * 64 + 64)
     assert (found.static.teacher, found.static.optimizer) == (weights, 2 * weights + 8)
     assert found.static.params == found.static.gradients == weights + 4 * 65
-    with pytest.raises(TypeError, match="with 2 models there is no telling what a step is: give loss="):
+    with pytest.raises(TypeError, match="with 2 models a step is not defined: give loss="):
         memload.compute_batch_size([generator, critic], torch.rand(4, 8))
 
 

@@ -59,7 +59,7 @@ def test_asking_what_an_optimizer_keeps_changes_nothing_of_it():
 
 
 def test_an_optimizer_that_needs_a_closure_says_what_to_do():
-    with pytest.raises(ValueError, match="let it make one step, and ask again"):
+    with pytest.raises(ValueError, match="let it make one step, then call this again"):
         optimizer_bytes(torch.optim.LBFGS(net().parameters()))
 
 

@@ -51,7 +51,7 @@ def test_rows_that_differ_have_the_mean_and_the_greatest_length_that_were_stated
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((0, {"x": ("uint8", ())}), "rows is how many there are"),
+        ((0, {"x": ("uint8", ())}), "rows is the number of rows, at least 1"),
         ((1, {}), "at least one field"),
         ((1, {"x": "uint8"}), "field 'x': dtype and shape, such as .*; got 'uint8'"),
         ((1, {"x": ("uint8", 5.5)}), r"such as \(425, 425, 3\), .*; got 5.5"),
@@ -188,7 +188,7 @@ def test_what_each_process_has_for_itself_counts_for_each(monkeypatch):
     assert memload.plan(IMAGES, 32, ram="780MB", disk="1TB", tier="auto", threads=2) == four
     here, alone = memload.plan(IMAGES, 32), memload.plan(IMAGES, 32, processes=1)
     assert here.ram.of("process") == pytest.approx(alone.ram.of("process") + 3 * 155_000_000, abs=10_000_000)
-    assert "what this one has now, and 3 more" in repr(here)
+    assert "what this process has now, and 3 more" in repr(here)
     assert here.stock.of("process") == here.ram.of("process")
 
 
@@ -388,7 +388,7 @@ def test_what_a_step_takes_that_cannot_be_told_is_called_unknown():
     common = {"gpu": "8GB", "ram": "16GB", "disk": "1TB"}
     for model, words in [
         (nn.Linear(7, 3), "the model does not take the loader's batch (RuntimeError: "),
-        ([perceptron(), perceptron()], "2 models train, so there is no telling what a step is"),
+        ([perceptron(), perceptron()], "2 models train, so a step is not defined"),
         (perceptron().requires_grad_(False), "no model trains, so"),
     ]:
         plan = memload.plan(IMAGES, 32, model=model, **common)
@@ -459,7 +459,7 @@ def test_what_optimizers_from_elsewhere_keep_is_found_and_else_called_unknown():
     for given in (Closed, closed):
         plan = memload.plan(IMAGES, 32, model=model, optimizer=given, **common)
         assert "optimizer states" in plan.gpu.unknown
-        assert "what Closed keeps cannot be found beforehand" in repr(plan)
+        assert "the state of Closed cannot be computed beforehand" in repr(plan)
     closed.step(lambda: [setattr(p, "grad", torch.zeros_like(p)) for p in model.parameters()])
     plan = memload.plan(IMAGES, 32, model=model, optimizer=closed, **common)
     assert (plan.gpu.of("optimizer states"), plan.gpu.unknown) == (2 * weights, ())
@@ -547,9 +547,9 @@ def test_settings_that_contradict_themselves_are_refused(arguments, error, words
 def test_paths_and_what_nobody_reads_natively_are_refused_in_words():
     with pytest.raises(TypeError, match=r"give memload\.open\('x\.npy'\)"):
         memload.plan("x.npy", 4)
-    with pytest.raises(TypeError, match="only what the native engine reads can be planned"):
+    with pytest.raises(TypeError, match="only datasets that the native engine reads can be planned"):
         memload.plan([1, 2, 3], 4)
-    with pytest.raises(TypeError, match="only what the native engine reads can be planned"):
+    with pytest.raises(TypeError, match="only datasets that the native engine reads can be planned"):
         memload.plan(IMAGES, 4, ram="1GB", disk="1GB", collate_fn=lambda batch: batch[0], num_workers=2)
 
 
