@@ -1,4 +1,4 @@
-"""`memload bench`: the ceiling of this machine, and what FastLoader reaches of it.
+"""`memload bench`: the ceiling of this machine, and the share of it that FastLoader reaches.
 
 The ceiling does the same gather and cast as the loader, with the same number of threads, into four reused huge-page
 buffers, and nothing else: no queue, no Python, no tensors. It is native code of its own (`csrc/bench/ceiling.h`).
@@ -37,19 +37,19 @@ _COPY_SECONDS = 0.5
 
 
 class GatherCeiling:
-    """The fastest that these planned rows can be gathered and cast here.
+    """The highest rate at which this machine can gather and cast given rows.
 
     Args:
-        dataset: where the rows lie. Files must not be cut short meanwhile: nothing guards the reads.
-        rows: the plan, int64 of shape (N,); whole batches are taken, a remainder is left out.
+        dataset: the dataset of the rows. Files must not be truncated meanwhile, since nothing guards the reads.
+        rows: the row numbers in order, int64 (N,); an incomplete last batch is left out.
         batch_size: rows per batch.
-        threads: threads that gather, each its own part of every batch.
-        cast: what becomes of a field's elements, by field name; other fields are copied.
+        threads: threads that gather, each a fixed part of every batch.
+        cast: casts by field name; other fields are copied.
         isa: an instruction set of `_core.isas()`; empty for the best.
 
     Raises:
-        ValueError: the plan holds no whole batch, a cast is not implemented, or rows are not one run of bytes each.
-        IndexError: the plan names a row that is not there.
+        ValueError: there is no whole batch, a cast is not implemented, or rows are not one run of bytes each.
+        IndexError: a row number is out of range.
     """
 
     def __init__(
@@ -73,15 +73,15 @@ class GatherCeiling:
         return int(self._native.batch_bytes)
 
     def run(self, *, streaming: bool, batches: int = 0) -> Epoch:
-        """Gather `batches` batches (0: the plan once) with streaming or with ordinary stores."""
+        """Gather `batches` batches (0: all rows once) with streaming or with ordinary stores."""
         return _epoch(self._native.run(batches, streaming))
 
     def written(self, batch: int, field: int) -> bytes:
-        """Return what a batch of the last run wrote for one field; overwritten four batches later."""
+        """Return the bytes that the last run wrote for a field of a batch; four batches later they are overwritten."""
         return self._native.written(batch, field)
 
     def run_fresh(self) -> Epoch:
-        """Gather the first batch into huge pages that nobody has touched yet, as any loader must once."""
+        """Gather the first batch into untouched huge pages, as any loader must once."""
         return _epoch(self._native.run_fresh())
 
     def best(self, batches: int = 0) -> Epoch:
@@ -91,7 +91,7 @@ class GatherCeiling:
 
 def _plain(column: AnyColumn) -> _core.Column:
     if not isinstance(column, _core.Column):
-        raise ValueError("the ceiling is that of rows which are one run of bytes each; give it the frames or shards")
+        raise ValueError("the ceiling needs rows that are one run of bytes each: give it the frames or shards")
     return column
 
 
@@ -101,7 +101,7 @@ def _epoch(run: dict[str, Any]) -> Epoch:
 
 
 def memcpy_gb_per_second(threads: int, seconds: float = _COPY_SECONDS) -> float:
-    """10^9 bytes per second that plain memcpy copies between huge-page buffers larger than the caches."""
+    """Return the rate of plain memcpy between huge-page buffers larger than the caches, in 10^9 bytes per second."""
     run = _core.bench_memcpy(_COPY_BYTES, threads, seconds)
     return float(run["bytes"] / run["seconds"] / 1e9)
 
@@ -143,9 +143,9 @@ def images(nbytes: int) -> Dataset:
 
 @dataclass(frozen=True)
 class BenchLine:
-    """One variant: what the ceiling reached with either kind of store, and FastLoader's share of the better one.
+    """The figures of one variant: the ceiling with each kind of store, and FastLoader's share of the better one.
 
-    There is no ceiling of fields whose rows differ in length or are compressed.
+    Fields whose rows differ in length or are compressed have no ceiling.
     """
 
     variant: str
@@ -157,7 +157,7 @@ class BenchLine:
 
 
 def check_options(args: argparse.Namespace) -> None:
-    """Raise what would be found only after minutes of measuring."""
+    """Raise ValueError or FileNotFoundError for wrong options before minutes of measuring."""
     for name in ("rounds", "threads", "batch_size", "size"):
         given = getattr(args, name)
         if given is not None and given < 1:
@@ -166,7 +166,7 @@ def check_options(args: argparse.Namespace) -> None:
 
 
 def check_folder_of(file: Path | None) -> None:
-    """Raise FileNotFoundError if there is no folder in which `file` could be made."""
+    """Raise FileNotFoundError if the folder of `file` does not exist."""
     if file is not None and not file.absolute().parent.is_dir():
         raise FileNotFoundError(f"--json {file}: there is no folder {file.absolute().parent}")
 
@@ -195,8 +195,8 @@ def run(args: argparse.Namespace) -> int:
     print(f"\nPlain memcpy: {memcpy:.1f} GB/s with {threads} threads, batches of {args.batch_size} rows.")
     if args.json:
         figures = {"machine": machine(), "threads": threads, "batch_size": args.batch_size, "memcpy": memcpy}
-        told = {"lines": [asdict(line) for line in lines], "all_fields": [asdict(line) for line in whole]}
-        args.json.write_text(json.dumps({**figures, **told}, indent=1))
+        results = {"lines": [asdict(line) for line in lines], "all_fields": [asdict(line) for line in whole]}
+        args.json.write_text(json.dumps({**figures, **results}, indent=1))
     return 0
 
 
@@ -208,7 +208,7 @@ def check_rows(dataset: Dataset, bounded: Sequence[str], args: argparse.Namespac
         )
     if args.ceiling and not bounded:
         raise ValueError(
-            "the ceiling is that of rows which are one run of bytes each, and no field here has such rows: leave "
+            "the ceiling needs rows that are one run of bytes each, and no field here has such rows: leave "
             "--ceiling out to measure FastLoader alone"
         )
 
@@ -265,7 +265,7 @@ def measure(
 
 
 def table(lines: Sequence[BenchLine]) -> str:
-    """Return the lines as text: samples/s, and what FastLoader reaches of the ceiling."""
+    """Return the lines as text: samples/s, and FastLoader's share of the ceiling."""
     columns = {
         "ordinary": [_figure(line.ordinary, 12, 0) for line in lines],
         "streaming": [_figure(line.streaming, 12, 0) for line in lines],

@@ -1,4 +1,4 @@
-"""`memload cache`: what a cache of mapped datasets holds, and the end of what is no longer wanted."""
+"""`memload cache`: lists the entries of a cache of mapped datasets, or removes some."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from memload.sizes import format_size
 
 
 def run(options: argparse.Namespace) -> int:
-    """List the entries, or remove those that were named."""
+    """List the entries, or remove the named ones."""
     found = entries(options.root)
     if options.action == "list":
         _list(options.root, found)

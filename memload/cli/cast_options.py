@@ -8,14 +8,14 @@ from memload.casts.rule import Cast, as_cast
 
 
 def cast_of(text: str, option: str) -> Cast:
-    """Return the cast that a value of a command's option names.
+    """Return the cast that the value of an option describes.
 
     Args:
-        text: such as "bfloat16", or "bfloat16,norm_removed".
-        option: such as "--cast".
+        text: the value, such as "bfloat16" or "bfloat16,norm_removed".
+        option: the option, such as "--cast", for messages.
 
     Raises:
-        ValueError: it names none.
+        ValueError: it is no such value.
 
     Example:
         >>> cast_of("bf16,norm_removed", "--cast")

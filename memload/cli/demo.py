@@ -1,4 +1,4 @@
-"""`memload demo`: real photographs through the stock DataLoader and through FastLoader, batch for batch the same.
+"""`memload demo`: compares the stock DataLoader with FastLoader on real photographs, with identical batches.
 
 photographs -> crops -> shards in a temporary folder -> | stock DataLoader + compiled cast |
                                                         | FastLoader(cast=...)             | -> one table
@@ -50,15 +50,15 @@ PHOTOGRAPHS = (
 )
 
 _ROW_BYTES = SIDE * SIDE * 3 + RESPONSES * 4
-_MARGIN = 1.2  # asked for beyond the need, of disk and of memory
+_MARGIN = 1.2  # free disk and memory required, for each byte needed
 _WORKING_MEMORY = 1_500_000_000  # ring, ceiling and the stock loader's batches, bytes
-_STOCK_SECONDS = 2.0  # that a round of the stock loader may take
-_COMPARE_SECONDS = 8.0  # that comparing batches may take, where the stock loader is slow
+_STOCK_SECONDS = 2.0  # for a round of the stock loader
+_COMPARE_SECONDS = 8.0  # for comparing batches, if the stock loader is slow
 
 
 @dataclass(frozen=True)
 class Options:
-    """What the demo does: `crops` crops, batches of `batch_size`, `rounds` rounds of every contestant in turn.
+    """The settings of the demo: `crops` crops, batches of `batch_size`, `rounds` rounds of every contestant in turn.
 
     `compiled` lets torch compile the stock loop's cast, which makes it faster and takes up to half a minute.
     """
@@ -92,7 +92,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Result:
-    """What the demo found; `speedup` is FastLoader over stock, round by round."""
+    """The results of the demo; `speedup` is FastLoader's rate divided by stock's, round by round."""
 
     rows: list[Row]
     speedup: Spread
@@ -122,20 +122,20 @@ def run(args: argparse.Namespace) -> int:
 
 
 def play(path: Path, options: Options) -> Result:
-    """Write the shards at `path`, runs the contestants over them and compares."""
+    """Write the shards at `path`, run the contestants over them, and return the comparison."""
     say(f"writing {options.crops:,} crops of real photographs, {options.crops * _ROW_BYTES / 1e9:.2f} GB, as shards")
     with ThreadPoolExecutor(1) as helper:
         cast = helper.submit(stock_cast, options)
         write_crops(path, options.crops)
         if not cast.done():
             say("compiling the stock loop's cast")
-        found_cast = cast.result()
+        chosen = cast.result()
     with held_in_memory([shard_of(path)]) as pages:
-        return compare(path, options, found_cast, pages)
+        return compare(path, options, chosen, pages)
 
 
 def stock_cast(options: Options) -> tuple[stock.CastFn, str]:
-    """Return the cast of the stock loop, and which it is."""
+    """Return the cast of the stock loop, and its name."""
     if not options.compiled:
         return stock.plain_cast(torch.float32), "plain cast"
     return stock.best_cast(torch.float32, torch.zeros(options.batch_size, SIDE, SIDE, 3, dtype=torch.uint8))
@@ -152,7 +152,7 @@ def compare(path: Path, options: Options, cast: tuple[stock.CastFn, str], pages:
     say("looking for the stock loader's best setting")
     theirs = stock.find_best(shard_of(path), options.batch_size, {"stim": cast[0]}, seed=SEED)
     ours = FastLoop(path, options)
-    # Before anything else: afterwards ours has memory that it keeps.
+    # Before all other measurements, since our loop keeps its memory after its first pass.
     memory = {name: peak_of(loop) for name, loop in (("stock", theirs), ("fast", ours))}
     say("comparing batch by batch")
     compared, identical = same_batches(theirs, ours)
@@ -193,7 +193,7 @@ def check_room(folder: Path, crops: int) -> None:
 
 
 def photographs() -> list[NDArray[np.uint8]]:
-    """scikit-image's photographs that come with its wheel, each at least SIDE high and wide, as (H, W, 3).
+    """Return the photographs of scikit-image's wheel, each at least SIDE high and wide, as (H, W, 3).
 
     Raises:
         ModuleNotFoundError: the `demo` extra is not installed.
@@ -209,7 +209,7 @@ def photographs() -> list[NDArray[np.uint8]]:
 
 
 def open_image(path: Path) -> NDArray[np.uint8]:
-    """Return an image as (H, W, 3), enlarged if a side is shorter than a crop's and a little room to choose."""
+    """Return an image as (H, W, 3), enlarged so that each side exceeds a crop's by 55 pixels or more."""
     from PIL import Image
 
     with Image.open(path) as file:
@@ -221,7 +221,7 @@ def open_image(path: Path) -> NDArray[np.uint8]:
 
 
 def crops_of(images: list[NDArray[np.uint8]], count: int) -> Iterator[dict[str, NDArray[Any]]]:
-    """`count` rows: a crop cut at random, every second one mirrored, and a response vector that depends on it."""
+    """Yield `count` rows: a random crop, every second one mirrored, and a response vector that depends on it."""
     rng = np.random.default_rng(SEED)
     for i in range(count):
         image = images[i % len(images)]
@@ -232,14 +232,14 @@ def crops_of(images: list[NDArray[np.uint8]], count: int) -> Iterator[dict[str, 
 
 
 def write_crops(path: Path, count: int) -> None:
-    """Write the crops as shards, a piece at a time, so that they are never in memory all at once."""
+    """Write the crops as shards one by one, so that they are never in memory all at once."""
     with memload.ShardWriter(path, shard_bytes="4GB", rows=count) as writer:
         for row in tqdm(crops_of(photographs(), count), total=count, unit=" crops", delay=1, leave=False):
             writer.append(**row)
 
 
 class FastLoop:
-    """The same loop with FastLoader."""
+    """The loop with FastLoader, over the same rows as the stock loop."""
 
     def __init__(self, path: Path, options: Options) -> None:
         self._options = options
@@ -264,7 +264,7 @@ class FastLoop:
         return iter(self.loader)
 
     def ceiling(self) -> GatherCeiling:
-        """Return the ceiling of the same plan."""
+        """Return the ceiling for the same rows."""
         plan = shuffled(len(self._dataset), SEED)
         options = self._options
         return GatherCeiling(self._dataset, plan, options.batch_size, threads=options.threads, cast=self._casts)
@@ -350,5 +350,5 @@ _STARTED = time.perf_counter()
 
 
 def say(what: str) -> None:
-    """Return one line of progress, with the seconds since the start."""
+    """Print a line of progress, with the seconds since the start."""
     print(f"[{time.perf_counter() - _STARTED:5.1f} s] {what}", flush=True)

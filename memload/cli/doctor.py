@@ -1,4 +1,4 @@
-"""`memload doctor`: what this machine is, one fact per line, and what follows from it."""
+"""`memload doctor`: the facts of this machine that matter for loading, one per line, and what they mean."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from memload.device.torch_interface import torch_interface
 from memload.memory import budget
 
 _NAME, _VALUE = 16, 34  # characters of the columns, a space at the end included
-_SAYS = "loader.nbytes says beforehand what a loader takes of it"
+_NBYTES = "loader.nbytes says beforehand what a loader takes of it"
 
 
 @dataclass(frozen=True)
 class Fact:
-    """One line: what was looked at, what was found, and what follows from it."""
+    """One line: the name of a fact, its value, and its meaning for loading."""
 
     name: str
     value: str
@@ -58,22 +58,22 @@ def facts(folder: Path) -> Iterator[Fact]:
 
 
 def cpu_fact(cpus: budget.Cpus) -> Fact:
-    """Return how many threads gather, and who decided that."""
+    """Return the number of threads that gather, and the limits that set it."""
     quota = "no quota" if cpus.quota is None else f"a quota of {cpus.quota:g}"
     value = f"{cpus.usable} (affinity {cpus.affinity}, {quota})"
     return Fact("CPUs", value, f"a loader gathers with {cpus.usable} threads unless threads= says otherwise")
 
 
 def isa_fact(isas: list[str]) -> Fact:
-    """Return which cast kernels run."""
+    """Return the instruction set of the cast kernels."""
     return Fact("instructions", ", ".join(isas), f"casts run with {isas[-1]}; all give the same bits")
 
 
 def memcpy_fact(threads: int) -> Fact:
-    """Return how fast memory is copied here."""
+    """Return the rate of memcpy."""
     rate = memcpy_gb_per_second(threads)
     low = "; slow: a noisy neighbour or a small virtual machine" if rate < 4 else ""
-    meaning = "about what rows that are copied as they are, from memory beyond the cache, can reach"
+    meaning = "about the highest rate of uncast rows in memory beyond the cache"
     return Fact("memcpy", f"{rate:.1f} GB/s with {threads} threads", f"{meaning}{low}")
 
 
@@ -85,7 +85,7 @@ def cache_fact(nbytes: int | None) -> Fact:
 
 
 def huge_page_fact(pages: budget.HugePages) -> Fact:
-    """Return whether slots lie on huge pages."""
+    """Return whether slots are on huge pages."""
     if pages.usable:
         return Fact("huge pages", pages.mode, f"slots lie on pages of {pages.nbytes >> 20} MB")
     advice = "slots lie on small pages, which costs speed: echo madvise > /sys/kernel/mm/transparent_hugepage/enabled"
@@ -93,12 +93,12 @@ def huge_page_fact(pages: budget.HugePages) -> Fact:
 
 
 def memory_fact(memory: budget.Memory) -> Fact:
-    """Return what a loader's ring must fit into."""
+    """Return the memory for a loader's ring."""
     limit = memory.tightest
     limited = "no limit" if limit is None else f"limited to {limit.nbytes / 1e9:.1f} GB"
     by = "" if limit is None else f" by {limit.name}, which leaves {limit.left / 1e9:.1f} GB"
     value = f"{memory.free / 1e9:.1f} of {memory.total / 1e9:.1f} GB free, {limited}"
-    return Fact("memory", value, f"{by.strip()}; {_SAYS}" if by else _SAYS)
+    return Fact("memory", value, f"{by.strip()}; {_NBYTES}" if by else _NBYTES)
 
 
 def lock_fact(limit: int | None, *, root: bool) -> Fact:
@@ -113,12 +113,12 @@ def lock_fact(limit: int | None, *, root: bool) -> Fact:
 
 
 def disk_fact(folder: Path, free: int) -> Fact:
-    """Return what shards and the demo may take."""
+    """Return the free disk space for shards and the demo."""
     return Fact("disk", f"{free / 1e9:.1f} GB free", f"at {folder}; the demo writes 2 GB")
 
 
 def gpu_facts() -> Iterator[Fact]:
-    """Yield what torch sees, which driver there is, and whether the module of CUDA kernels serves both."""
+    """Yield the GPUs that torch sees, the driver, and whether the module of CUDA kernels works with both."""
     gpus = gpu_memories()
     for gpu in gpus:
         major, minor = torch.cuda.get_device_capability(gpu.index)
@@ -130,8 +130,8 @@ def gpu_facts() -> Iterator[Fact]:
 
 
 def no_gpu_fact(cuda_of_torch: str | None, driver: str | None) -> Fact:
-    """Return why torch finds no GPU, as far as that can be known."""
-    why = "batches stay on the CPU, where all are made"
+    """Return the reason why torch finds no GPU, as far as it can be known."""
+    why = "batches stay on the CPU"
     if cuda_of_torch is None and driver is not None:
         why = "there is a driver, but this torch was built without CUDA: install one that was"
     elif cuda_of_torch is not None and driver is not None:
@@ -140,22 +140,22 @@ def no_gpu_fact(cuda_of_torch: str | None, driver: str | None) -> Fact:
 
 
 def driver_fact(driver: str | None, built_with: Mapping[str, str | None]) -> Fact:
-    """Return whether the driver is new enough for what was built with these CUDA toolkits."""
+    """Return whether the driver is new enough for these modules, given the CUDA toolkit of each."""
     if driver is None:
         return Fact("driver", "no NVIDIA driver is loaded", "in a container, docker run --gpus all shows it the GPUs")
     wanted = {who: toolkit for who, toolkit in built_with.items() if toolkit}
     problems = [f"{who}: {too_old(driver, toolkit)}" for who, toolkit in wanted.items() if too_old(driver, toolkit)]
     served = ", ".join(f"{who} (CUDA {toolkit})" for who, toolkit in wanted.items())
-    return Fact("driver", driver, "; ".join(problems) or f"new enough for {served or 'what there is'}")
+    return Fact("driver", driver, "; ".join(problems) or f"new enough for {served or 'this installation'}")
 
 
 def copies_fact(rate: float | None, why_not: str) -> Fact:
-    """Return how fast the GPU copies from pinned slots, in bytes per second; None: it was not tried, for a reason."""
+    """Return the rate of copies from pinned slots, in bytes per second; None: not tried, because of `why_not`."""
     if rate is None:
         return Fact("pinned copies", "not tried", f"batches are copied whole, by torch: {why_not}")
     if not rate:
         return Fact("pinned copies", "refused", "the driver pins nothing here: copies go several times slower")
-    meaning = "huge pages registered with the driver; no loader brings more to the GPU"
+    meaning = "huge pages registered with the driver; no loader copies faster to the GPU"
     return Fact("pinned copies", f"{rate / 1e9:.1f} GB/s", meaning)
 
 
@@ -166,7 +166,7 @@ def _copies() -> Fact:
 
 
 def cuda_fact(state: CudaState) -> Fact:
-    """Return whether the module of CUDA kernels serves the GPU."""
+    """Return whether the module of CUDA kernels runs on the GPU."""
     if state.usable:
         return Fact("memload._cuda", "in use", f"machine code for sm_{', sm_'.join(map(str, state.architectures))}")
     built = "built, not in use" if state.architectures else "not built"

@@ -1,4 +1,4 @@
-"""`memload info`: what a path holds, how its rows are read, and what one costs."""
+"""`memload info`: the fields of a path, how their rows are read, and what reading a row costs."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from memload.formats.formats import Stated, names_at
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the fields, the number of files, how each field is read, and advice where rows cost much.
+    """Print the fields, the number of files, how each field is read, and advice on expensive rows.
 
-    Of a file of several arrays that are no one dataset, each is told of by itself, also those that cannot be read.
+    If the arrays of a file do not form one dataset, each is listed by itself, also those that cannot be read.
     """
     given = stated(options)
     with warnings.catch_warnings(record=True) as caught:
@@ -27,44 +27,44 @@ def run(options: argparse.Namespace) -> int:
         try:
             dataset = open(options.path, **given)
         except (FormatError, ValueError):
-            if not _told_one_by_one(options.path, given):
+            if not _list_arrays(options.path, given):
                 raise
         else:
-            _tell(dataset)
+            _print_dataset(dataset)
     for warning in caught:
         print(warning.message)
     return 0
 
 
-def _tell(dataset: Dataset) -> None:
+def _print_dataset(dataset: Dataset) -> None:
     files = {storage.name for field in dataset.fields.values() for storage in field.column.storages if storage.mapped}
     print(dataset)
     print(f"  files: {len(files)}")
     for name, field in dataset.fields.items():
-        print(f"  {name}: {_how(field)}")
+        print(f"  {name}: {_reading(field)}")
 
 
-def _how(field: Field) -> str:
+def _reading(field: Field) -> str:
     how = str(field.stored)
     return f"{'read ' if how.startswith('in place') else ''}{how}; {cost_of(field)}"
 
 
-def _told_one_by_one(paths: list[str], given: dict[str, Any]) -> bool:
+def _list_arrays(paths: list[str], given: dict[str, Any]) -> bool:
     """Print a line for each named array of a file; return False if there is none, or if `key` selects some."""
     if len(paths) != 1 or "key" in given:
         return False
     names = [name for name in names_at(Path(paths[0]), Stated(trust=given.get("trust"))) if name]
     if names:
-        several = f"{len(names)} arrays, which are no one dataset; pick those that belong together by --key"
+        several = f"{len(names)} arrays, which do not form one dataset; select those that belong together by --key"
         print(f"{paths[0]}: {several if len(names) > 1 else '1 array, which cannot be read'}")
     for name in names:
-        print(f"  {name}: {_one(paths[0], name, given)}")
+        print(f"  {name}: {_array(paths[0], name, given)}")
     return bool(names)
 
 
-def _one(path: str, name: str, given: dict[str, Any]) -> str:
+def _array(path: str, name: str, given: dict[str, Any]) -> str:
     try:
         (field,) = open(path, key=name, **given).fields.values()
     except (FormatError, ValueError) as error:
         return f"unfit: {str(error).removeprefix(f'{Path(path).absolute()}: ').removeprefix(f'{path}: ')}"
-    return f"{field.rows:,} rows of {describe(field.dtype, field.shape)}; {_how(field)}"
+    return f"{field.rows:,} rows of {describe(field.dtype, field.shape)}; {_reading(field)}"

@@ -1,7 +1,7 @@
-"""How speed is measured: epochs timed in turn, medians with their spread, memory peaks, pages held in memory.
+"""Measures speed and memory: epochs timed in turn, medians with their spread, memory peaks, pages held in memory.
 
-A machine's speed drifts by tens of percent within minutes, so nothing here compares two figures that were not taken
-side by side: `in_turn` runs the contestants alternately, and `ratio` pairs their figures up round by round.
+A machine's speed drifts by tens of percent within minutes, so only figures of the same round are compared: `in_turn`
+runs the contestants alternately, and `ratio` pairs their figures round by round.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ import torch
 from memload import _core
 from memload.memory import budget
 from memload.monitoring.own_memory import trim_heap
+from memload.monitoring.processes import family
 from memload.nested import leaves
 
 T = TypeVar("T")
 Bytes = np.memmap[Any, np.dtype[np.uint8]]
 
-WATCHER = "peak-memory"  # the name of the thread that looks at memory
-_MEASURED_EVERY = 0.005  # seconds between two looks at a process's memory
+WATCHER = "peak-memory"  # the name of the thread that samples memory
+_MEASURED_EVERY = 0.005  # seconds between two samples of a process's memory
 
 
 @dataclass(frozen=True)
@@ -61,9 +62,9 @@ class Epoch:
     """One pass over a loader, or over the ceiling.
 
     Attributes:
-        seconds: from the first request for a batch until the iterator is gone.
-        first_batch: seconds until the first batch was there.
-        cpu_seconds: computed meanwhile by this process and by the workers that it started and ended.
+        seconds: from the first request for a batch until the iterator is freed.
+        first_batch: seconds until the first batch.
+        cpu_seconds: CPU time of this process and of the workers that it started and ended.
         batches: batches delivered.
         samples: rows delivered.
         nbytes: bytes delivered, as the training loop sees them.
@@ -93,7 +94,7 @@ class Epoch:
 
 
 def run_epoch(batches: Iterable[Any], limit: int | None = None, seconds: float = math.inf) -> Epoch:
-    """Iterate once, over at most `limit` batches and about `seconds`, keeping no batch longer than a loop does."""
+    """Iterate once, over at most `limit` batches and about `seconds`; batches are kept no longer than in a loop."""
     cpu = cpu_seconds()
     begin = time.perf_counter()
     first = 0.0
@@ -112,7 +113,7 @@ def run_epoch(batches: Iterable[Any], limit: int | None = None, seconds: float =
 
 
 def in_turn(contestants: Mapping[str, Callable[[], T]], rounds: int) -> dict[str, list[T]]:
-    """Run every contestant once per round; every second round goes backwards, so that none always comes first."""
+    """Run every contestant once per round; every second round is in reverse order, so that none always comes first."""
     results: dict[str, list[T]] = {name: [] for name in contestants}
     for turn in range(rounds):
         gc.collect()
@@ -133,10 +134,9 @@ def cpu_seconds() -> float:
 
 
 def cpu_seconds_of_children() -> float:
-    """Return the CPU seconds of the processes that this one started, and theirs; of living ones to a tick."""
+    """Return the CPU seconds of all descendants of this process; those of living ones to a tick."""
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
-    children = (pid for pid in family(os.getpid()) if pid != os.getpid())
-    return ended.ru_utime + ended.ru_stime + sum(map(_cpu_seconds_of, children))
+    return ended.ru_utime + ended.ru_stime + sum(map(_cpu_seconds_of, family(os.getpid())[1:]))
 
 
 def private_bytes() -> int:
@@ -146,25 +146,25 @@ def private_bytes() -> int:
 
 @contextlib.contextmanager
 def peak_memory() -> Iterator[Callable[[], int]]:
-    """Watch this process and its children; calling the result gives the peak so far, in bytes above the start."""
+    """Sample the memory of this process and its children; yields a function that returns the peak above the start."""
     gc.collect()
     trim_heap()
     start = peak = private_bytes()
     stop = threading.Event()
 
-    def look() -> int:
+    def sample() -> int:
         nonlocal peak
         peak = max(peak, private_bytes())
         return peak - start
 
     def watch() -> None:
         while not stop.wait(_MEASURED_EVERY):
-            look()
+            sample()
 
     watcher = threading.Thread(target=watch, name=WATCHER, daemon=True)
     watcher.start()
     try:
-        yield look
+        yield sample
     finally:
         stop.set()
         watcher.join()
@@ -172,9 +172,9 @@ def peak_memory() -> Iterator[Callable[[], int]]:
 
 @contextlib.contextmanager
 def held_in_memory(paths: Iterable[str | os.PathLike[str]]) -> Iterator[str]:
-    """Keep files in the page cache while measuring; gives a sentence that says how.
+    """Keep files in the page cache while measuring; yields a sentence that says how.
 
-    Some machines drop cached pages within seconds. The files are locked in memory where this process may do so, and
+    Some machines drop cached pages within seconds. The files are locked in memory if this process may do so, and
     otherwise read beforehand. Locking counts against RLIMIT_MEMLOCK, which does not bind root.
     """
     files = [Path(path) for path in paths]
@@ -193,7 +193,7 @@ def held_in_memory(paths: Iterable[str | os.PathLike[str]]) -> Iterator[str]:
 
 
 def machine() -> dict[str, Any]:
-    """Return what a figure must be read with: the machine, the date and the versions."""
+    """Return the machine, the date and the versions, which belong to each figure."""
     memory = budget.memory()
     return {
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -222,8 +222,10 @@ def cpu_model() -> str:
 
 
 def _size_of(batch: Any) -> tuple[int, int]:
-    """Rows and bytes of a batch: of tensors, texts, rows that differ in length or graphs, in a dict or a sequence; or
-    of a list of dicts, one for each dataset."""
+    """Return the rows and bytes of a batch: tensors, texts, ragged rows or graphs, in a dict or a sequence.
+
+    A list of dicts, one for each dataset, counts as one batch.
+    """
     return _rows_of(batch), _bytes_of(batch)
 
 
@@ -241,24 +243,15 @@ def _rows_of(batch: Any) -> int:
 
 
 def _bytes_of(batch: Any) -> int:
-    def tells(one: Any) -> bool:
-        return hasattr(one, "to_dict")  # as graphs do
+    def is_graph(value: Any) -> bool:
+        return hasattr(value, "to_dict")
 
     def nbytes(leaf: Any) -> int:
         if isinstance(leaf, torch.Tensor):
             return leaf.nbytes
-        return len(leaf.encode()) if isinstance(leaf, str) else _bytes_of(leaf.to_dict()) if tells(leaf) else 0
+        return len(leaf.encode()) if isinstance(leaf, str) else _bytes_of(leaf.to_dict()) if is_graph(leaf) else 0
 
-    return sum(map(nbytes, leaves(batch, tells)))
-
-
-def family(pid: int) -> Iterator[int]:
-    """Yield a process, and all that it and its children started."""
-    yield pid
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        with contextlib.suppress(OSError):  # a thread that ended meanwhile
-            for child in task.read_text().split():
-                yield from family(int(child))
+    return sum(map(nbytes, leaves(batch, is_graph)))
 
 
 def _private_bytes(pid: int) -> int:
@@ -270,7 +263,7 @@ def _private_bytes(pid: int) -> int:
 
 
 def _cpu_seconds_of(pid: int) -> float:
-    """Return what a living process and its own ended children have computed; fields 14 to 17 of `proc_pid_stat(5)`."""
+    """Return the CPU seconds of a living process and of its ended children: fields 14 to 17 of `proc_pid_stat(5)`."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:  # a process that ended meanwhile
@@ -280,7 +273,7 @@ def _cpu_seconds_of(pid: int) -> float:
 
 
 def _lock(view: Bytes) -> str | None:
-    """Lock a mapping in memory; says why if that was refused."""
+    """Lock a mapping in memory; return the reason if that was refused."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.mlock(ctypes.c_void_p(view.ctypes.data), ctypes.c_size_t(view.nbytes)) == 0:
         return None

@@ -1,4 +1,4 @@
-"""`memload monitor`: the memory of a running process, live; and the log of a monitor as a plot."""
+"""`memload monitor`: shows the memory of a running process live, or plots the log of a monitor."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ def run(args: argparse.Namespace) -> int:
         print(plot_log(args.plot, args.out or args.plot.with_suffix(".png")))
         return 0
     if not args.interval > 0 or (args.count is not None and args.count < 1):
-        raise ValueError("--interval is a number of seconds above 0, --count a number of looks, at least 1")
+        raise ValueError("--interval is a number of seconds above 0, --count a number of samples, at least 1")
     return _watch(args.pid, args.interval, args.count)
 
 
 def _watch(pid: int, interval: float, count: int | None) -> int:
     sampler = Sampler(pid)
-    series: list[Sample] = [sampler.take()]  # raises ProcessLookupError if there is none
-    tally, looks, cpu = Tally(series[0]), 0, time.process_time()
-    shown = _Shown(f"{pid}: {command_of(pid)}")
+    series: list[Sample] = [sampler.take()]  # raises ProcessLookupError if there is no such process
+    tally, samples, cpu = Tally(series[0]), 0, time.process_time()
+    view = _View(f"{pid}: {command_of(pid)}")
     try:
         while True:
             tally.add(series[-1])
-            shown.update(series)
-            looks += 1
-            if looks == count:
+            view.update(series)
+            samples += 1
+            if samples == count:
                 break
             time.sleep(interval)
             series = [*series[-_MOST_SAMPLES:], sampler.take()]
@@ -51,7 +51,7 @@ def _watch(pid: int, interval: float, count: int | None) -> int:
     return 0
 
 
-class _Shown:
+class _View:
     """Lines that replace each other on a terminal, and follow each other elsewhere."""
 
     def __init__(self, command: str) -> None:

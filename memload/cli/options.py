@@ -1,4 +1,4 @@
-"""What each command takes. Nothing here imports torch, so that `memload --help` answers at once."""
+"""The arguments of each command. Nothing here imports torch, so `memload --help` answers at once."""
 
 from __future__ import annotations
 
@@ -97,9 +97,9 @@ def info(parser: argparse.ArgumentParser) -> None:
 
 def plan(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `memload plan`."""
-    parser.add_argument("path", nargs="*", help="what memload.open takes; several are one data set")
+    parser.add_argument("path", nargs="*", help="what memload.open takes; several are one dataset")
     _add_source(parser.add_argument_group("how to open it"))
-    shape = parser.add_argument_group("a data set that does not exist yet, instead of a path")
+    shape = parser.add_argument_group("a dataset that does not exist yet, instead of a path")
     shape.add_argument("--rows", type=int, help="how many")
     shape.add_argument("--field", action="append", metavar="NAME:DTYPE:SHAPE", help="such as stim:uint8:425,425,3")
     loader = parser.add_argument_group("how it is loaded")
@@ -119,11 +119,13 @@ def plan(parser: argparse.ArgumentParser) -> None:
         loader.add_argument(f"--{name}", type=int, help=text)
     loader.add_argument("--processes", type=int, help="on one machine, such as one for each GPU (default: 1)")
     _add_trained(parser.add_argument_group("what is trained on it"))
-    machine = parser.add_argument_group("a machine to be asked for (default: what is free here)")
+    machine = parser.add_argument_group("another machine (default: the free memory and disk here)")
     machine.add_argument("--ram", help="such as 64GB")
     machine.add_argument("--gpu", help="of one GPU, such as 80GB")
     machine.add_argument("--disk", help="such as 1.4TB")
-    parser.add_argument("--measure", type=int, metavar="N", help="load N batches here, and say what that took")
+    parser.add_argument(
+        "--measure", type=int, metavar="N", help="load N batches here, and print the memory that they took"
+    )
 
 
 def monitor(parser: argparse.ArgumentParser) -> None:
@@ -154,7 +156,6 @@ def verify(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_source(group: Any) -> None:
-    """Declare them, in a group of a parser's."""
     group.add_argument("--key", action="append", help="which array of a file that has several; may be repeated")
     group.add_argument("--dtype", help="dtype of the elements of a raw binary file")
     group.add_argument("--shape", help="shape of one row of a raw binary file, such as 425,425,3")
@@ -165,8 +166,11 @@ def _add_source(group: Any) -> None:
 
 
 def _add_trained(group: Any) -> None:
-    """Declare them, in a group of a parser's."""
-    group.add_argument("--model", metavar="MODULE:CALLABLE", help="what makes it, without arguments and memory")
+    group.add_argument(
+        "--model",
+        metavar="MODULE:CALLABLE",
+        help="a function without arguments that makes the model, on the device meta",
+    )
     group.add_argument(
         "--loss",
         metavar="MODULE:CALLABLE",
@@ -181,13 +185,14 @@ def _add_conversions(group: Any) -> None:
     group.add_argument(
         "--rows",
         metavar="A:B",
-        help="these rows only: 0:1000 or -100:, as Python slices, or a .npy file of row numbers or bools",
+        help="only these rows: 0:1000 or -100:, as Python slices, or a .npy file of row numbers or bools",
     )
     group.add_argument(
         "--mask",
         action="append",
         metavar="[NAME=]NPY",
-        help="of each row, the elements where this bool array is true: of the shape of a row, or of its first axes",
+        help="keep the elements of each row where this bool array is true; its shape is that of a row, or of its first "
+        "axes",
     )
     group.add_argument(
         "--scale",
@@ -214,8 +219,8 @@ def _add_join(group: Any) -> None:
     group.add_argument(
         "--how",
         choices=("left", "inner", "exact"),
-        help="what is no error: rows of other sources that are not looked up (left, the default), and rows of the "
-        "first without a partner (inner); or nothing (exact)",
+        help="left (default) allows rows of other sources that are not looked up; inner also allows rows of the first "
+        "without a partner; exact allows neither",
     )
 
 
@@ -259,14 +264,14 @@ def _add_target_options(group: Any) -> None:
         "ratio, decode rate and choice",
     )
     group.add_argument("--append", action="store_true", help="add shards to the set if it exists")
-    group.add_argument("--anew", action="store_true", help="do not go on where the same command was interrupted")
+    group.add_argument("--anew", action="store_true", help="do not resume the same command after an interruption")
     group.add_argument("--quiet", action="store_true", help="show no progress bar")
 
 
 def attached(arguments: Sequence[str]) -> list[str]:
-    """Return arguments of a command line with values such as -5: attached to their options, as in --rows=-5:.
+    """Return the arguments with values such as -5: attached to their options, as in --rows=-5:.
 
-    For argparse, what begins with a minus and is no number is an option.
+    argparse takes a word that begins with a minus and is no number for an option.
     """
     found: list[str] = []
     for argument in arguments:
@@ -278,7 +283,7 @@ def attached(arguments: Sequence[str]) -> list[str]:
 
 
 def stated(options: argparse.Namespace) -> dict[str, Any]:
-    """Return what the options say of how to open a source, as arguments of `memload.open`.
+    """Return the options for opening a source, as arguments of `memload.open`.
 
     Raises:
         ValueError: the shape is not one of whole numbers.

@@ -1,4 +1,4 @@
-"""`memload plan`: what loading a data set will take, here or on a machine to be asked for; and what it does take."""
+"""`memload plan`: predicts the memory of loading a dataset, here or on another machine, and measures it."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from memload.planning.shape import DatasetShape
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the plan, and what was measured if that is asked for and fits here; 1 if something does not fit."""
+    """Print the plan, and with `--measure` the measured memory; return 1 if something does not fit."""
     if options.measure is not None and options.measure < 1:
         raise ValueError(f"--measure is a number of batches, at least 1; got {options.measure}")
     if options.measure and (options.processes or 1) > 1:
-        raise ValueError("--measure loads in one process, which says nothing of several: leave --processes out")
+        raise ValueError("--measure loads in one process only: leave --processes out")
     data = _data(options)
     found = plan(
         data,
@@ -49,13 +49,13 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _check_fits_here(found: Plan) -> None:
-    """Raise MemorySpaceError if what was planned, perhaps for another machine, does not fit into this one's memory."""
-    need = found.ram.without("process")  # which is there
-    check_memory(need, "what --measure would load", "leave --measure out, or load less of it: --tier mmap, fewer rows")
+    """Raise MemorySpaceError if the plan, perhaps of another machine, does not fit into the memory here."""
+    need = found.ram.without("process")  # which exists already
+    check_memory(need, "what --measure would load", "leave --measure out, or load less: --tier mmap, fewer rows")
 
 
 def _loader(data: Any, found: Plan, options: argparse.Namespace) -> FastLoader[Any]:
-    """Return the loader that was planned, on the tier that was planned."""
+    """Return the planned loader, on the planned tier."""
     dataset = data.zeros() if isinstance(data, DatasetShape) else data
     if found.tier is Tier.RAM:
         dataset = dataset.with_tier("ram", ram_dtype=_casts(options.ram_dtype, "--ram-dtype") or None, progress=False)
@@ -67,11 +67,11 @@ def _loader(data: Any, found: Plan, options: argparse.Namespace) -> FastLoader[A
 
 def _data(options: argparse.Namespace) -> Any:
     if bool(options.path) == bool(options.field or options.rows):
-        raise ValueError("give a path, or --rows and --field of a data set that does not exist yet")
+        raise ValueError("give a path, or --rows and --field of a dataset that does not exist yet")
     if options.path:
         return open(options.path, **stated(options))
     if not (options.rows and options.field):
-        raise ValueError("a data set that does not exist yet needs both --rows and --field")
+        raise ValueError("a dataset that does not exist yet needs both --rows and --field")
     return DatasetShape(options.rows, dict(map(_field, options.field)))
 
 
@@ -93,7 +93,7 @@ def _casts(given: list[str] | None, option: str) -> dict[str, Cast]:
 
 
 def _settings(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the arguments of FastLoader that were given."""
+    """Return the given arguments of FastLoader."""
     given = {
         "shuffle": not options.no_shuffle,
         "cast": _casts(options.cast, "--cast") or None,

@@ -11,16 +11,17 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from memload.cli.measure import WATCHER, cpu_seconds_of_children, family, peak_memory, private_bytes
+from memload.cli.measure import WATCHER, cpu_seconds_of_children, peak_memory, private_bytes
+from memload.monitoring.processes import family
 from memload.planning.result import Plan
 from memload.sizes import format_size
 
 _PAUSE = 0.01  # seconds that the loop computes on a batch
-_WANTS_TO_RUN = "RD"  # runs or could, or waits for a disk; of proc_pid_stat(5)
-_LONG_EVERY = 6  # batches, one of which it keeps until all that is made ahead of it is there
-_LOOK, _LONGEST = 0.05, 60.0  # seconds between two looks at whether more is made, and in all
-_QUIET = 3  # looks in a row at which nothing more was made
-_AT_REST = 0.1  # of the time: threads that compute for less than that wait, and ask now and then
+_RUNNABLE = "RD"  # states of proc_pid_stat(5): running or ready, or waiting for a disk
+_LONG_EVERY = 6  # batches; the loop keeps one of them until all batches ahead of it are made
+_LOOK, _LONGEST = 0.05, 60.0  # seconds between two checks for further work, and in all
+_QUIET = 3  # checks in a row without further work
+_AT_REST = 0.1  # of the time: threads that compute less are only waiting
 
 
 @dataclass(frozen=True)
@@ -28,10 +29,10 @@ class Prediction:
     """One pass, in bytes.
 
     Attributes:
-        predicted: of RAM, what the process had before included.
+        predicted: RAM by the plan, with the memory of the process before.
         measured: the peak.
-        start: what the process had before.
-        batches: that were loaded.
+        start: the memory of the process before.
+        batches: the number of loaded batches.
     """
 
     predicted: int
@@ -41,12 +42,12 @@ class Prediction:
 
     @property
     def error(self) -> float:
-        """How far the prediction is off: above 0, it says too much."""
+        """The relative error of the prediction; above 0, it is too high."""
         return self.predicted / self.measured - 1
 
     @property
     def own_error(self) -> float:
-        """The same of the memory that the pass itself took, what the process had before left out."""
+        """The relative error without the memory of the process before."""
         return (self.predicted - self.start) / max(1, self.measured - self.start) - 1
 
     def __str__(self) -> str:
@@ -57,12 +58,12 @@ class Prediction:
 
 
 def measured(plan: Plan, loader: Callable[[], Iterable[Any]], batches: int | None = None) -> Prediction:
-    """Run one pass of at most so many batches, and return its peak beside what was predicted.
+    """Run one pass of at most so many batches, and return its peak beside the prediction.
 
     Args:
-        plan: of this pass, made in this process before it.
-        loader: opens the data and makes the loader; what that takes counts.
-        batches: how many; None: all.
+        plan: the plan of this pass, made before in this process.
+        loader: opens the data and makes the loader; its memory counts.
+        batches: the number of batches; None: all.
     """
     count = 0
     start = private_bytes()
@@ -71,12 +72,12 @@ def measured(plan: Plan, loader: Callable[[], Iterable[Any]], batches: int | Non
             count += 1
             time.sleep(_PAUSE)
             if count % _LONG_EVERY == 0:
-                _wait_while_more_is_made()
+                _wait_for_batches_ahead()
         return Prediction(plan.ram.predicted, start + peak(), start, count)
 
 
-def _wait_while_more_is_made() -> None:
-    """Return when all that is made ahead of the loop is there, however long a busy machine lets threads wait."""
+def _wait_for_batches_ahead() -> None:
+    """Wait until all batches ahead of the loop are made, however busy the machine is."""
     end, quiet, most = time.monotonic() + _LONGEST, 0, 0
     while quiet < _QUIET and time.monotonic() < end:
         began, before = time.monotonic(), computed_by_others()
@@ -88,17 +89,17 @@ def _wait_while_more_is_made() -> None:
 
 
 def computed_by_others() -> float:
-    """CPU seconds so far, without those of this thread and of the one that watches memory."""
+    """Return the CPU seconds so far, without this thread and the one that samples memory."""
     own = time.process_time() - time.thread_time()
     watching = (time.clock_gettime(time.pthread_getcpuclockid(one.ident)) for one in _watchers() if one.ident)
     return own - sum(watching) + cpu_seconds_of_children()
 
 
 def others_want_to_run() -> bool:
-    """Return whether any of them could run now, or waits for a disk."""
+    """Return whether any other thread or process could run now, or waits for a disk."""
     left_out = {threading.get_native_id(), *(one.native_id for one in _watchers())}
     tasks = (task for pid in family(os.getpid()) for task in _tasks(pid) if int(task.name) not in left_out)
-    return any(_state(task) in _WANTS_TO_RUN for task in tasks)
+    return any(_state(task) in _RUNNABLE for task in tasks)
 
 
 def _watchers() -> list[threading.Thread]:

@@ -1,7 +1,6 @@
-"""What memload is compared with: torch's own DataLoader over a mapped shard, in each way that makes it fast.
+"""The loops that memload is compared with: torch's own DataLoader over a mapped shard, in each fast way to use it.
 
-Nothing here uses memload's datasets or loader: it is what one writes without them, by the rules of the safetensors
-format and of torch alone.
+This module uses neither memload's datasets nor its loader, only the safetensors format and torch.
 """
 
 from __future__ import annotations
@@ -83,7 +82,7 @@ class StockLoop:
         batch_size: rows per batch; a last smaller batch is dropped.
         setting: how the loader is used.
         casts: functions applied to fields of each batch, by name.
-        seed: of the generator, set anew for every epoch.
+        seed: the seed of the generator, set anew for every epoch.
     """
 
     def __init__(
@@ -119,12 +118,12 @@ def _loader(shard: Path, batch_size: int, setting: StockSetting, generator: torc
         sampler = BatchSampler(RandomSampler(items, generator=generator), batch_size, drop_last=True)
         return DataLoader(items, batch_size=None, sampler=sampler, generator=generator, **workers)
     if setting.style == "getitems":
-        common: dict[str, Any] = {"shuffle": True, "drop_last": True, "generator": generator, "collate_fn": _as_it_is}
+        common: dict[str, Any] = {"shuffle": True, "drop_last": True, "generator": generator, "collate_fn": _unchanged}
         return DataLoader(BatchedItems(shard), batch_size, **common, **workers)
     return DataLoader(Items(shard), batch_size, shuffle=True, drop_last=True, generator=generator, **workers)
 
 
-def _as_it_is(batch: Batch) -> Batch:
+def _unchanged(batch: Batch) -> Batch:
     return batch
 
 
@@ -137,7 +136,7 @@ def find_best(
     seconds: float = 0.4,
     seed: int = 0,
 ) -> StockLoop:
-    """The fastest of the settings (default: every style with every number of workers), each tried for that long."""
+    """Return the fastest of the settings (default: all styles and numbers of workers), each tried for `seconds`."""
 
     def rate(loop: StockLoop) -> float:
         run_epoch(loop, limit=2)  # warms up: workers started, memory and pages touched
@@ -145,7 +144,7 @@ def find_best(
 
     tried = settings or [StockSetting(style, workers) for style in STYLES for workers in WORKERS]
     best, best_rate = None, -1.0
-    for setting in tried:  # one after the other: the workers of a slower one end when a faster one is found
+    for setting in tried:  # one by one, so that the workers of a slower loop end before the next
         loop = StockLoop(shard, batch_size, setting, casts, seed)
         if (found := rate(loop)) > best_rate:
             best, best_rate = loop, found
@@ -155,15 +154,15 @@ def find_best(
 
 
 def plain_cast(dtype: torch.dtype) -> CastFn:
-    """Return the cast as users write it: to `dtype`, then normalised."""
+    """Return a cast in plain torch: to `dtype`, then normalised."""
     return lambda x: (x.to(dtype) - 127) / 255.0
 
 
 def best_cast(dtype: torch.dtype, example: torch.Tensor) -> tuple[CastFn, str]:
-    """`plain_cast`, compiled for batches like `example` where torch can, else done in place; and which it is."""
+    """Return `plain_cast`, compiled for batches like `example` if torch can, else in place; and its name."""
     try:
         compiled: CastFn = torch.compile(plain_cast(dtype), dynamic=False)
         compiled(example)
-    except Exception:  # no C++ compiler, or no torch.compile for this Python: whatever it is, the loop can do without
+    except Exception:  # such as no C++ compiler, or no torch.compile for this Python
         return lambda x: x.to(dtype).sub_(127).div_(255.0), "cast in place"
     return compiled, "compiled cast"

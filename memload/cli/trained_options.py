@@ -1,4 +1,4 @@
-"""The options of commands that say what is trained: a model and an optimizer, named as Python finds them."""
+"""Finds the models, losses and optimizers that options name as MODULE:NAME."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from memload.errors import first_line
 
 
 def trained(options: argparse.Namespace) -> dict[str, Any]:
-    """Return what the options say, as arguments of `memload.plan`.
+    """Return the options for training, as arguments of `memload.plan`.
 
     Raises:
-        ValueError: nothing is found under a name, or what is found is no model or no optimizer.
+        ValueError: a name is not found, or names no model, loss or optimizer.
     """
     given: dict[str, Any] = {"precision": options.precision, "accumulate": options.accumulate}
     if options.model:
@@ -26,14 +26,14 @@ def trained(options: argparse.Namespace) -> dict[str, Any]:
     if options.loss:
         if not options.model:
             raise ValueError("--loss is called with a model and a batch: give --model as well")
-        given["loss"] = functools.partial(_found(options.loss, "--loss"), given["model"])
+        given["loss"] = functools.partial(_imported(options.loss, "--loss"), given["model"])
     if options.optimizer:
         given["optimizer"] = _optimizer(options.optimizer)
     return given
 
 
 def _model(text: str) -> torch.nn.Module:
-    make = _found(text, "--model")
+    make = _imported(text, "--model")
     try:
         with torch.device("meta"):
             model = make()
@@ -48,7 +48,7 @@ def _model(text: str) -> torch.nn.Module:
 
 
 def _optimizer(name: str) -> Any:
-    found = _found(name, "--optimizer") if ":" in name else getattr(torch.optim, name, None)
+    found = _imported(name, "--optimizer") if ":" in name else getattr(torch.optim, name, None)
     if not (isinstance(found, type) and issubclass(found, torch.optim.Optimizer)):
         raise ValueError(
             f"--optimizer: {name!r} is no class of optimizers; expected one of torch.optim, such as AdamW, or one of "
@@ -57,8 +57,8 @@ def _optimizer(name: str) -> Any:
     return found
 
 
-def _found(text: str, option: str) -> Any:
-    """Return what MODULE:NAME is, the working directory's modules included."""
+def _imported(text: str, option: str) -> Any:
+    """Return the object that MODULE:NAME names; the working directory's modules are included."""
     module, _, name = text.partition(":")
     if not (module and name):
         raise ValueError(f"{option}: expected MODULE:NAME, such as train:make_model, got {text!r}")

@@ -9,7 +9,7 @@ from memload.sizes import format_size
 
 
 def run(options: argparse.Namespace) -> int:
-    """Read the shards, and say that they are whole."""
+    """Read the shards and compare their checksums; print the bytes read."""
     nbytes = verify(options.path, progress=False if options.quiet else None)
     print(f"{options.path}: {format_size(nbytes)} read, all checksums agree")
     return 0

@@ -1,4 +1,4 @@
-"""`memload write`: files, as a set of shards; what is converted on the way is said by options."""
+"""`memload write`: converts files into a set of shards; options select and convert rows."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _write_images(options: argparse.Namespace) -> Dataset:
     given = _given(options, _OF_SOURCES)
     if len(options.paths) != 1 or given:
         surplus = given or [f"{len(options.paths)} paths"]
-        raise ValueError(f"with --images, expected the directory to make alone, got {', '.join(surplus)}")
+        raise ValueError(f"with --images, expected only the directory to make, got {', '.join(surplus)}")
     return write_images(
         options.paths[0],
         options.images,
@@ -69,12 +69,12 @@ def _given(options: argparse.Namespace, names: Sequence[str]) -> list[str]:
 def _write_sources(options: argparse.Namespace) -> Dataset:
     given = _given(options, _OF_IMAGES)
     if given:
-        raise ValueError(f"{', '.join(given)}: for images, which are given by --images DIR")
+        raise ValueError(f"{', '.join(given)}: only for images, which --images DIR gives")
     *sources, target = options.paths or [""]
     if not sources:
         raise ValueError(f"expected what to convert and the directory to make:\n       {WRITE_USAGE}")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", LayoutWarning)  # which would advise to do what is done here
+        warnings.simplefilter("ignore", LayoutWarning)  # its advice is to run this command
         dataset = _open_sources(sources, stated(options), options.on, options.how)
     return write(
         target,
@@ -112,7 +112,7 @@ def _open_sources(sources: Sequence[str], stated: dict[str, Any], on: str | None
     if on is not None:
         return _joined(parts, on.split(","), how)
     if how is not None:
-        raise ValueError("--how says how rows are found by --on, which is not given")
+        raise ValueError("--how needs --on, which is not given")
     shared = [key for key in next(iter(keys.values())) if all(key in added for added in keys.values())]
     if len(parts) > 1 and shared:
         raise ValueError(
@@ -152,7 +152,7 @@ def _named(
     read: Callable[[str], Any],
     split: Callable[[str], tuple[str, str]] = _name_and_value,
 ) -> Any:
-    """Return what an option says: of all fields, or by field."""
+    """Return the value of an option for all fields, or its values by field."""
     if given is None:
         return None
     pairs = [split(text) for text in given]

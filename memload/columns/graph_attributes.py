@@ -114,7 +114,7 @@ def check_attributes(attributes: Attributes) -> None:
             raise ValueError(f"the attribute {name!r} holds numbers of nodes: expected (n,) or (k, n), got {shape}")
     nodes = node_attribute(attributes)
     if nodes is None and any(map(along_last, attributes)):
-        raise ValueError("there is no telling how many nodes a graph has: set its num_nodes, or give it an x or a pos")
+        raise ValueError("the number of nodes of a graph is unknown: set its num_nodes, or give it an x or a pos")
     if nodes == COUNTED and attributes[COUNTED] != (torch.int64, ()):
         raise ValueError("num_nodes is one int for each graph")
 

@@ -39,11 +39,11 @@ _MOST_NODES = 2.0**60
 
 
 def graphs_joined(source: GatherSpec, *, follow_batch: Any = None, exclude_keys: Any = None) -> GatherSpec:
-    """Return the source whose batches are those that `graph_collate` makes with the same further arguments.
+    """Return the specification of batches that equal those of `graph_collate` with the same further arguments.
 
     Raises:
-        NotNative: its samples are not graphs.
-        ValueError: the graphs have attributes already that batches would add.
+        NotNative: the samples are not graphs.
+        ValueError: the graphs have attributes with names that a batch adds.
     """
     choice = GraphCollateOptions.of(follow_batch, exclude_keys)
     named = isinstance(source.layout, DictOf) and all(member == Only() for _, member in source.layout.members)
@@ -59,11 +59,11 @@ def graphs_joined(source: GatherSpec, *, follow_batch: Any = None, exclude_keys:
     choice.check(map(str, source.fields))
     counts = _counts(source.fields)
     needed = choice.gathered(map(str, source.fields), node_attribute(attributes_of(source.fields)))
-    taken = {name: source.fields[name] for name in needed}
-    parts = parts_of(taken, increased=True)
+    gathered = {name: source.fields[name] for name in needed}
+    parts = parts_of(gathered, increased=True)
     fields: dict[Key, Field] = {
-        name: _in_a_batch(field, counts if part.increased else None)
-        for part, (name, field) in zip(parts, taken.items(), strict=True)
+        name: _batch_field(field, counts if part.increased else None)
+        for part, (name, field) in zip(parts, gathered.items(), strict=True)
     }
     layout = GraphLayout(parts, MergedGraph.plain if named else batch_of, counts_place(source.fields), choice)
     return replace(source, fields=fields, layout=layout, takes_lists=False, whole=False)
@@ -115,17 +115,17 @@ def graph_collate(samples: Sequence[Any], *, follow_batch: Any = None, exclude_k
     parts = tuple(Part(name, kind.dtype, kind.shape) for name, kind in kinds.items())
     choice.check(part.name for part in parts)
     return GraphLayout(parts, MergedGraph.plain, choice=choice).build(
-        _taken(kind, [graph[name] for graph in graphs]) for name, kind in kinds.items()
+        _as_gathered(kind, [graph[name] for graph in graphs]) for name, kind in kinds.items()
     )
 
 
 def _check_plain(attributes: Attributes) -> None:
     check_attributes(attributes)
     if node_attribute(attributes) is None:
-        raise ValueError("there is no telling how many nodes a graph has: it needs an x, a pos or a num_nodes")
+        raise ValueError("the number of nodes of a graph is unknown: a graph needs an x, a pos or a num_nodes")
 
 
-def _in_a_batch(field: Field, counts: _core.Ragged | None) -> Field:
+def _batch_field(field: Field, counts: _core.Ragged | None) -> Field:
     """Return the field for batches of graphs: values and offsets, increased by the counts of earlier graphs."""
     if not isinstance(field, RaggedField):
         return field
@@ -154,7 +154,7 @@ def _counts(fields: Mapping[Any, Field]) -> _core.Ragged | None:
         )
     ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(nodes)])
     offsets = _core.Storage.borrow(ends, ends.ctypes.data, ends.nbytes, "the numbers of nodes")
-    # Only the offsets of this column are read; its items are addresses that are never touched, and take no memory.
+    # Only the offsets of this column are read; the addresses of its items are never touched and take no memory.
     items = _core.Storage.borrow(ends, ends.ctypes.data, int(ends[-1]), "nodes")
     return _core.Ragged(1, 1, [(offsets, 0, items, 0, field.rows, items.nbytes, 0)])
 
@@ -163,28 +163,28 @@ def _kinds(graph: Mapping[str, Attribute]) -> dict[str, AttributeKind]:
     return {name: AttributeKind.of(name, value) for name, value in graph.items()}
 
 
-def _taken(kind: AttributeKind, values: list[Attribute]) -> Any:
-    """Return one attribute of graphs as the gather gives it."""
+def _as_gathered(kind: AttributeKind, values: list[Attribute]) -> Any:
+    """Return one attribute of graphs in the form of a gathered field."""
     joined = joined_attribute(kind, values)
     return Ragged(joined.values, joined.offsets) if isinstance(joined, RaggedArray) else joined
 
 
 class GraphRows(GatheredRows[BatchFetcher]):
-    """The graphs of some rows: gathered as a batch for `memload.graph_collate`, an ordinary list for others."""
+    """The graphs of some rows: `memload.graph_collate` gathers them as one batch; other code sees an ordinary list."""
 
     def __init__(self, fetcher: BatchFetcher, rows: Indices, layout: GraphLayout) -> None:
         super().__init__(fetcher, rows)
         self._layout = layout
 
     def joined(self, choice: GraphCollateOptions) -> Any:
-        """Return the batch, if nobody has looked at the graphs; None otherwise."""
+        """Return the batch; None if code has read single graphs before."""
         if self._fetcher is None or not len(self):
             return None
         choice.check(part.name for part in self._layout.parts)
         return replace(self._layout, choice=choice).build(iter(self._fetcher.gather(self._rows).values()))
 
     def whole(self) -> None:
-        """There is no batch of graphs but the one that `joined` makes."""
+        """Return None: only `joined` makes a batch of graphs."""
 
     def __getitem__(self, index: Any) -> Any:
         self._become_samples()

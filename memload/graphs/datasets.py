@@ -38,7 +38,7 @@ from memload.graphs.layout import GraphLayout, Part, counts_place, parts_of
 from memload.graphs.lists import JoinedGraphs
 from memload.graphs.pyg import batch_of, data_of
 
-_CHUNK_BYTES = 2**24  # of graphs that are joined at once
+_CHUNK_BYTES = 2**24  # bytes of graphs that are joined at once
 
 
 @answers_by("_arranged")
@@ -72,12 +72,12 @@ class GraphDataset(Dataset):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.layout != "dict":
-            raise ValueError('graphs have attributes by name: give fields with the layout "dict"')
+            raise ValueError('attributes of graphs have names: give fields with the layout "dict"')
         check_attributes(attributes_of(self.fields))
         for name, field in self.fields.items():
             if isinstance(field, RaggedField) and field.form != "offsets":
                 raise ValueError(
-                    f"graphs are joined, so that {name!r} cannot be {field.form!r} in a batch; those of as_plain() can"
+                    f"graphs are joined, so {name!r} cannot be {field.form!r} in a batch; with as_plain() it can"
                 )
 
     def __getitem__(self, index: SupportsIndex) -> Any:
@@ -132,7 +132,7 @@ class GraphDataset(Dataset):
         """
         nodes = node_attribute(attributes_of(self.fields))
         if nodes is None:
-            raise ValueError("there is no telling how many nodes these graphs have: they have no num_nodes, x or pos")
+            raise ValueError("the numbers of nodes of these graphs are unknown: they have no num_nodes, x or pos")
         edges = edge_attribute(attributes_of(self.fields))
         none = torch.zeros(len(self), dtype=torch.int64, device="cpu")
         return GraphSizes(
@@ -169,35 +169,37 @@ class GraphDataset(Dataset):
             >>> memload.from_graphs([Data(x=torch.zeros(3, 2), y=1.0)]).rename({"y": "energy"})[0]
             Data(x=[3, 2], energy=1.0)
         """
-        made = super().rename(names)
+        renamed = super().rename(names)
         for old, new in names.items():
             if along_last(old) != along_last(new):
                 raise ValueError(
-                    f"rename: by their names, only one of {old!r} and {new!r} holds numbers of nodes, so that graphs "
-                    'would be joined otherwise; keep or leave out "index" in the name'
+                    f"rename: by their names, only one of {old!r} and {new!r} holds numbers of nodes, so graphs "
+                    'would be joined in another way; keep or leave out "index" in the name'
                 )
-        before, after = (node_attribute(attributes_of(fields)) for fields in (self.fields, made.fields))
+        before, after = (node_attribute(attributes_of(fields)) for fields in (self.fields, renamed.fields))
         if (before if before is None else names.get(before, before)) != after:
             raise ValueError(
-                f"rename: {before!r} says how many nodes a graph has, and {after!r} would say it by the new names; "
+                f"rename: {before!r} gives the number of nodes of a graph, and with the new names {after!r} would; "
                 "PyTorch Geometric counts by num_nodes, x, pos and names with node in them"
             )
-        return made
+        return renamed
 
     def _windowed(self, fields: Mapping[str, Field], names: Sequence[str], borders: Borders) -> GraphDataset:
-        """Windows belong to whole graphs: the axis along which graphs are joined stays the first, of length 1."""
+        """Return the dataset with windows of whole graphs; the joined axis stays the first, of length 1."""
         nodes = node_attribute(attributes_of(self.fields))
         for name in names:
             if along_last(name) or name == nodes:
-                raise ValueError(f"the attribute {name!r} makes the nodes of graphs, and no frames of windows")
-        made = {name: _with_first_axis(field) if name in names else field for name, field in fields.items()}
-        return super()._windowed(made, names, borders)
+                raise ValueError(
+                    f"the attribute {name!r} defines the nodes of graphs, so it cannot be the frames of windows"
+                )
+        shaped = {name: _with_first_axis(field) if name in names else field for name, field in fields.items()}
+        return super()._windowed(shaped, names, borders)
 
     def _with(self, fields: Mapping[str, Field], names: tuple[str, ...], borders: Borders) -> GraphDataset:
         return GraphDataset(fields, names=names, borders=borders)
 
     def __memload_source__(self) -> GatherSpec:
-        """Return how the engine reads these graphs, of which `graph_collate` makes batches."""
+        """Return the gather specification of these graphs, of which `graph_collate` makes batches."""
         return replace(super().__memload_source__(), layout=Graphs())
 
     @functools.cached_property
@@ -225,7 +227,7 @@ class GraphSizes(NamedTuple):
 
 
 def _lengths(name: str, field: Field) -> torch.Tensor:
-    """Return the items of each graph's attribute; of `num_nodes` its values."""
+    """Return the number of items of an attribute in each graph; for `num_nodes` its values."""
     if isinstance(field, RaggedField):
         return torch.from_numpy(field.column.lengths(np.arange(field.rows)))
     if name == COUNTED:
@@ -235,7 +237,7 @@ def _lengths(name: str, field: Field) -> torch.Tensor:
 
 
 def _with_first_axis(windows: Field) -> Field:
-    """Windows (window, *shape) of an attribute of a graph as (1, window, *shape), without the one that it had."""
+    """Return windows (window, *shape) of an attribute as (1, window, *shape), without a former first axis of 1."""
     window, *shape = windows.shape
     return replace(windows, shape=(1, window, *(shape[1:] if shape[:1] == [1] else shape)))
 
@@ -276,5 +278,5 @@ def from_graphs(graphs: Iterable[Any] | str | os.PathLike[str], *, trust: bool =
     joined.add_all(graphs, trust=trust)
     joined.finish()
     if not held:
-        raise ValueError("there are no graphs, which could say what attributes they have")
+        raise ValueError("there are no graphs, so their attributes are unknown")
     return GraphDataset({name: field_of(name, parts.finish()) for name, parts in held.items()})

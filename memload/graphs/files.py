@@ -1,4 +1,4 @@
-"""Graphs on disk: written as shards, and opened from shards or, in place, from a file of PyTorch Geometric's."""
+"""Graphs on disk: `write_graphs` writes shards; `open_graphs` opens shards, or a file of PyTorch Geometric in place."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from memload.graphs.lists import JoinedGraphs
 from memload.progress import byte_bar
 from memload.writing.writer import ShardWriter
 
-_CHUNK_BYTES = 2**24  # of graphs that are joined and written at once
+_CHUNK_BYTES = 2**24  # bytes of graphs that are joined and written at once
 
 
 def open_graphs(path: str | os.PathLike[str], *, trust: bool = False) -> GraphDataset:
@@ -32,7 +32,7 @@ def open_graphs(path: str | os.PathLike[str], *, trust: bool = False) -> GraphDa
 
     Raises:
         FileNotFoundError, PermissionError: the path is missing or cannot be read.
-        FormatError: it is none of these, or damaged, or what is there cannot be the attributes of graphs.
+        FormatError: it is none of these, or damaged, or its fields cannot be attributes of graphs.
         ImportError: the file holds classes of torch_geometric, which is not installed.
 
     Example:
@@ -43,12 +43,12 @@ def open_graphs(path: str | os.PathLike[str], *, trust: bool = False) -> GraphDa
         >>> memload.open_graphs(path)[1]
         Data(x=[5, 4])
     """
-    place = Path(path)
-    fields = open_dataset(place).fields if is_directory(place) else open_collated(place, trust=trust)
+    path = Path(path)
+    fields = open_dataset(path).fields if is_directory(path) else open_collated(path, trust=trust)
     try:
         return GraphDataset(fields)
     except ValueError as error:
-        raise FormatError(f"{place}: {error}") from None
+        raise FormatError(f"{path}: {error}") from None
 
 
 def write_graphs(
@@ -61,19 +61,19 @@ def write_graphs(
     codec: Codecs = None,
     progress: bool | None = None,
 ) -> GraphDataset:
-    """Write graphs as a directory of shards and return it opened; what is interrupted leaves nothing that opens.
+    """Write graphs as a directory of shards and return the dataset; an interrupted call leaves nothing that opens.
 
     Graphs are taken one by one and written about 16 MB at a time, so any number of them can be written.
 
     Args:
         path: the directory to make.
-        graphs: PyTorch Geometric's ``Data`` with the same attributes: a list, a dataset of its, or any iterable; or the
-            path of a file in which ``torch.save`` put a list of them, of which a thousand are in memory at once.
-        trust: of such a file, unpickle any class, as `open_graphs` does.
+        graphs: PyTorch Geometric's ``Data`` with the same attributes: a list, one of its datasets, or any iterable; or
+            the path of a file to which ``torch.save`` wrote a list of them; a thousand of these are in memory at once.
+        trust: for such a file, unpickle any class, as `open_graphs` does.
         shard_bytes: about how large a shard file may grow, in bytes or as "512MB".
         append: add shards to the set if it exists; the attributes must match.
         codec: how to compress, as in `memload.ShardWriter`.
-        progress: whether to show a bar once it takes longer than a second; None shows it on a terminal.
+        progress: whether to show a bar after one second; None shows it on a terminal.
 
     Raises:
         ImportError: torch_geometric is not installed.

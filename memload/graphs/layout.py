@@ -1,9 +1,9 @@
-"""How the attributes of graphs become those of a batch.
+"""Joins the attributes of graphs to those of a batch.
 
-    values, offsets of each attribute -> one graph of them all: attributes, batch, ptr
-                                         and for each attribute where the graphs' parts are, and what was added to them
+    values, offsets of each attribute -> one merged graph: attributes, batch, ptr
+                                         and for each attribute the slices of the graphs, and their increments
 
-Which attribute is joined how is told by its name: columns/graph_attributes.py has the rules.
+The name of an attribute decides how it is joined; columns/graph_attributes.py has the rules.
 """
 
 from __future__ import annotations
@@ -32,18 +32,19 @@ from memload.errors import FormatError
 from memload.memory.budget import memory
 from memload.sizes import format_size
 
-_UNREMARKABLE = 2**27  # bytes that need not be compared with what is free
+_UNCHECKED = 2**27  # bytes: smaller allocations are not compared with the free memory
 
 
 class MergedGraph(NamedTuple):
-    """Graphs as one graph.
+    """Several graphs, merged into one.
 
     Attributes:
-        attributes: by name, `batch` and `ptr` last.
-        slices: for each attribute where each graph's part of it begins and ends: int64 (graphs + 1,).
-        increments: what was added to each graph's part: int64 (graphs,), or None for texts.
-        graphs: how many there are.
-        num_nodes: the nodes of each graph, where graphs tell them themselves.
+        attributes: the attributes by name, `batch` and `ptr` last.
+        slices: for each attribute the offsets of the graphs' parts, int64 (graphs + 1,).
+        increments: for each attribute the numbers that were added to the graphs' parts, int64 (graphs,); None for
+            texts.
+        graphs: the number of graphs.
+        num_nodes: the `num_nodes` of each graph; None if graphs have no such attribute.
     """
 
     attributes: dict[str, Any]
@@ -53,24 +54,24 @@ class MergedGraph(NamedTuple):
     num_nodes: list[int] | None
 
     def plain(self) -> GraphBatch:
-        """Return it as tensors side by side."""
+        """Return the merged graph as a `memload.GraphBatch`."""
         return GraphBatch.of({name: value for name, value in self.attributes.items() if name != COUNTED})
 
 
 def counts_place(fields: Mapping[Any, Field]) -> str:
-    """Return what holds the numbers of nodes of these graphs, for messages; "" if they have no such numbers."""
+    """Return the name of the storage of `num_nodes`, for messages; "" if the graphs have no such attribute."""
     return where_stored(fields[COUNTED].column) if COUNTED in fields else ""
 
 
 @dataclass(frozen=True)
 class Part:
-    """One attribute of the graphs of a batch, as it comes from the gather.
+    """One gathered attribute of the graphs of a batch.
 
     Attributes:
-        name: of the attribute.
-        dtype: of its elements; None for text.
-        shape: of one graph's, with None where graphs differ.
-        increased: whether the gather has added the nodes of the graphs before already.
+        name: the name of the attribute.
+        dtype: the dtype of its elements; None for text.
+        shape: the shape in one graph, with None where graphs differ.
+        increased: whether the gather has already added the nodes of the graphs before.
     """
 
     name: str
@@ -80,13 +81,13 @@ class Part:
 
     @property
     def length(self) -> int:
-        """Items of one graph's, where all have one shape; a number, or a text, counts as one."""
+        """The items in one graph, if all graphs have one shape; a number or a text counts as one."""
         sides = self.shape or (1,)
         return 1 if self.dtype is None else sides[-1 if along_last(self.name) else 0] or 0
 
 
 def parts_of(fields: Mapping[Any, Field], *, increased: bool) -> tuple[Part, ...]:
-    """Return the attributes that fields are; `increased`: the gather adds the nodes of the graphs before."""
+    """Return the attributes of fields; with `increased`, the gather adds the nodes of the graphs before."""
     return tuple(
         Part(name, dtype, shape, increased and dtype is not None and None in shape and along_last(name))
         for name, (dtype, shape) in attributes_of(fields).items()
@@ -95,11 +96,11 @@ def parts_of(fields: Mapping[Any, Field], *, increased: bool) -> tuple[Part, ...
 
 @dataclass(frozen=True)
 class GraphCollateOptions:
-    """What `graph_collate` was told of attributes, as the loader of PyTorch Geometric is.
+    """The further arguments of `graph_collate`, as of PyTorch Geometric's loader.
 
     Attributes:
-        follow: attributes of which a batch has ``NAME_batch`` and ``NAME_ptr`` as well.
-        exclude: attributes that a batch does not have.
+        follow: attributes for which a batch also has ``NAME_batch`` and ``NAME_ptr``.
+        exclude: attributes that are left out of batches.
     """
 
     follow: tuple[str, ...] = ()
@@ -107,18 +108,18 @@ class GraphCollateOptions:
 
     @classmethod
     def of(cls, follow_batch: Any, exclude_keys: Any) -> GraphCollateOptions:
-        """Return the choice that these arguments of `graph_collate` are. Raises TypeError if they are no names."""
+        """Return the options for these arguments of `graph_collate`. Raises TypeError if they are no lists of names."""
         return cls(_names("follow_batch", follow_batch), _names("exclude_keys", exclude_keys))
 
     def check(self, names: Iterable[str]) -> None:
-        """Raise ValueError if an attribute of a batch would have the name of one that there is already."""
+        """Raise ValueError if a batch would add an attribute that the graphs have already."""
         known = set(names)
         for name in known.intersection(self.follow):
             if f"{name}_ptr" in known:
                 raise ValueError(f"follow_batch: the graphs have an attribute '{name}_ptr' already; rename it")
 
     def gathered(self, names: Iterable[str], nodes: str | None) -> list[str]:
-        """Return which attributes are needed for a batch: those that it has, and what tells the number of nodes."""
+        """Return the attributes that a batch needs: its own, and the one that gives the number of nodes."""
         known = list(names)
         needed = [name for name in known if name not in self.exclude or name == nodes]
         return needed if needed and tells_graphs_apart(needed) == tells_graphs_apart(known) else known
@@ -141,8 +142,8 @@ class GraphLayout(Layout):
 
     Attributes:
         parts: the attributes in order.
-        make: what becomes of the graphs that were joined.
-        choice: which of them batches follow or leave out.
+        make: makes the batch from the merged graph.
+        choice: the attributes that batches follow or leave out.
         counts_from: the file that holds the numbers of nodes, for messages; "" if there is none.
     """
 
@@ -153,7 +154,7 @@ class GraphLayout(Layout):
 
     @functools.cached_property
     def nodes(self) -> str | None:
-        """The attribute whose length, or, of `COUNTED`, whose value is the number of nodes; None: graphs have none."""
+        """The attribute whose length (of `COUNTED`, whose value) is the number of nodes; None: graphs have no nodes."""
         return node_attribute({part.name: (part.dtype, part.shape) for part in self.parts})
 
     def refuses_cast(self, key: Any) -> str:
@@ -166,41 +167,41 @@ class GraphLayout(Layout):
         )
 
     def build(self, tensors: Iterator[Any]) -> Any:
-        """Return the batch of all attributes: of those that differ in length a `memload.Ragged`, of others rows."""
+        """Return the batch of gathered attributes: `memload.Ragged` for ragged attributes, rows for others."""
         return self.make(self.joined([next(tensors) for _ in self.parts]))
 
-    def joined(self, taken: Sequence[Any]) -> MergedGraph:
-        """Return the graphs of which these are the attributes, in order, as one graph."""
-        graphs, names = row_count(taken[0]), [part.name for part in self.parts]
-        none, each = torch.zeros(graphs, dtype=torch.int64, device="cpu"), torch.arange(graphs + 1, device="cpu")
-        ptr = self._nodes(taken)
+    def joined(self, gathered: Sequence[Any]) -> MergedGraph:
+        """Return the merged graph of these gathered attributes, in the order of `parts`."""
+        graphs, names = row_count(gathered[0]), [part.name for part in self.parts]
+        none, numbers = torch.zeros(graphs, dtype=torch.int64, device="cpu"), torch.arange(graphs + 1, device="cpu")
+        ptr = self._nodes(gathered)
         attributes: dict[str, Any] = {}
         slices: dict[str, torch.Tensor] = {}
         increments: dict[str, torch.Tensor | None] = {}
-        told: list[int] | None = None
-        for part, values in zip(self.parts, taken, strict=True):
+        counts: list[int] | None = None
+        for part, values in zip(self.parts, gathered, strict=True):
             name = part.name
             if name in self.choice.exclude:
                 continue
             if name == COUNTED:
-                told = values.tolist()
-                attributes[name] = sum(told)
+                counts = values.tolist()
+                attributes[name] = sum(counts)
                 continue
             before = ptr[:-1] if ptr is not None and along_last(name) else none
             attributes[name] = _concatenated(part, values, before)
-            slices[name] = values.offsets if isinstance(values, Ragged) else each * part.length
+            slices[name] = values.offsets if isinstance(values, Ragged) else numbers * part.length
             increments[name] = None if part.dtype is None else before
             if name in self.choice.follow:
                 ends = slices[name]
-                attributes[f"{name}_batch"], attributes[f"{name}_ptr"] = _repeated(each[:-1], ends), ends.clone()
+                attributes[f"{name}_batch"], attributes[f"{name}_ptr"] = _repeated(numbers[:-1], ends), ends.clone()
         if ptr is not None and tells_graphs_apart(names):
-            attributes["batch"] = _repeated(each[:-1], ptr)
+            attributes["batch"] = _repeated(numbers[:-1], ptr)
             attributes["ptr"] = ptr.clone()
-        return MergedGraph(attributes, slices, increments, graphs, told)
+        return MergedGraph(attributes, slices, increments, graphs, counts)
 
-    def _nodes(self, taken: Sequence[Any]) -> torch.Tensor | None:
-        """Return where the nodes of each graph begin and end: int64 (graphs + 1,)."""
-        for part, values in zip(self.parts, taken, strict=True):
+    def _nodes(self, gathered: Sequence[Any]) -> torch.Tensor | None:
+        """Return the offsets of the graphs' nodes, int64 (graphs + 1,); None if graphs have no nodes."""
+        for part, values in zip(self.parts, gathered, strict=True):
             if part.name != self.nodes:
                 continue
             if isinstance(values, Ragged):
@@ -216,7 +217,7 @@ class GraphLayout(Layout):
 
 
 def _check_counts(counts: torch.Tensor, file: str) -> None:
-    """Raise FormatError, with the file's name, unless these are numbers of nodes of which a batch can be made."""
+    """Raise FormatError, with the file's name, if a number of nodes is negative or too large for a batch."""
     if not len(counts):
         return
     where = f"{file}: " if file else ""
@@ -224,11 +225,11 @@ def _check_counts(counts: torch.Tensor, file: str) -> None:
         raise FormatError(
             f"{where}graph {int(counts.argmin())} of a batch has a num_nodes of {least}; expected 0 or more"
         )
-    needed = 8 * float(counts.double().sum())  # of `batch`
-    if needed > _UNREMARKABLE and needed > (free := memory().free):
+    needed = 8 * float(counts.double().sum())  # bytes of `batch`
+    if needed > _UNCHECKED and needed > (free := memory().free):
         raise FormatError(
             f"{where}graph {int(counts.argmax())} of a batch has a num_nodes of {int(counts.max()):,}: the numbers "
-            f"that say to which graph each node belongs would take {format_size(int(needed))}, and "
+            f"of the graph of each node would take {format_size(int(needed))}, and "
             f"{format_size(free)} is free"
         )
 
@@ -236,13 +237,13 @@ def _check_counts(counts: torch.Tensor, file: str) -> None:
 def _repeated(numbers: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
     """Return each number as often as there are items between its offset and the next.
 
-    By numpy: torch wakes all of its threads for it, and these cost milliseconds where another process has the cores.
+    This uses numpy: torch would wake all its threads, which costs milliseconds if another process has the cores.
     """
     return torch.from_numpy(np.repeat(numbers.numpy(), np.diff(offsets.numpy())))
 
 
 def _concatenated(part: Part, values: Any, before: torch.Tensor) -> Any:
-    """Return one attribute of all graphs along its axis, increased by the nodes before where that was not done."""
+    """Return one attribute of all graphs along its axis, increased by the nodes before unless the gather did that."""
     if part.dtype is None:
         return values
     adds = along_last(part.name) and not part.increased

@@ -1,4 +1,4 @@
-"""Graphs one by one, as arrays of all: checked against the first, and joined attribute by attribute."""
+"""Checks graphs one by one against the first, and joins them attribute by attribute."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from memload.formats.graph_list import each_graph
 from memload.formats.ragged_arrays import ragged
 from memload.formats.torch_file import GEOMETRIC
 
-_OBJECT_BYTES = 1 << 10  # about what a tensor takes beside its values
+_OBJECT_BYTES = 1 << 10  # about the bytes of a tensor object without its values
 
 
 def joined_attribute(kind: AttributeKind, values: Sequence[Any]) -> Any:
-    """Return the attribute of all graphs, as `memload.from_arrays` and `ShardWriter.append` take it."""
+    """Return one attribute of all graphs, in the form that `memload.from_arrays` and `ShardWriter.append` take."""
     if kind.dtype is None:
         return list(values)
     return ragged(values, axis=kind.axis) if kind.shape else torch.stack(list(values))
 
 
 class GraphChecker:
-    """Takes graphs as PyTorch Geometric has them, and gives their attributes as tensors that can be stored.
+    """Checks graphs of PyTorch Geometric, and returns their attributes as tensors that can be stored.
 
     Args:
         data: the class `torch_geometric.data.Data`.
@@ -67,8 +67,8 @@ class GraphChecker:
             )
         if name := own_rule(type(graph)):
             raise TypeError(
-                f"graph {self._number} is a {type(graph).__name__}, which overrides {name}; stored are graphs "
-                "whose attributes are joined by the rules of torch_geometric.data.Data"
+                f"graph {self._number} is a {type(graph).__name__}, which overrides {name}; memload stores "
+                "graphs whose attributes are joined by the rules of torch_geometric.data.Data"
             )
 
     def _check_first(self, kinds: Mapping[str, AttributeKind]) -> None:
@@ -85,11 +85,11 @@ class JoinedGraphs:
 
     Args:
         data: the class `torch_geometric.data.Data`.
-        nbytes: of the graphs that are joined at once, with what Python keeps for each of their attributes.
-        take: gets the attributes of some graphs, as `memload.from_arrays` and `ShardWriter.extend` take them.
+        nbytes: bytes of the graphs that are joined at once, with Python's objects for their attributes.
+        take: called with the attributes of some graphs, as `memload.from_arrays` and `ShardWriter.extend` take them.
 
     Attributes:
-        count: the graphs that came.
+        count: the number of graphs so far.
     """
 
     def __init__(self, data: type, nbytes: int, take: Callable[[dict[str, Any]], None]) -> None:
@@ -116,13 +116,13 @@ class JoinedGraphs:
             self.add(graph)
 
     def finish(self) -> None:
-        """Join the graphs that came last."""
+        """Join the remaining graphs."""
         chunk, self._chunk, self._size = self._chunk, {}, 0
         if chunk:
             self._take({name: joined_attribute(self._checker.kinds[name], values) for name, values in chunk.items()})
 
 
 def _allowed_by_user() -> list[str]:
-    """Return the names of what `torch.serialization.add_safe_globals` allows."""
-    found = (one[0] if isinstance(one, tuple) else one for one in torch.serialization.get_safe_globals())
-    return [f"{one.__module__}.{one.__qualname__}" for one in found if hasattr(one, "__qualname__")]
+    """Return the names of the classes that `torch.serialization.add_safe_globals` allows."""
+    allowed = (item[0] if isinstance(item, tuple) else item for item in torch.serialization.get_safe_globals())
+    return [f"{item.__module__}.{item.__qualname__}" for item in allowed if hasattr(item, "__qualname__")]

@@ -1,7 +1,7 @@
-"""PyTorch Geometric's objects, as memload makes them.
+"""Makes PyTorch Geometric's objects.
 
-A `Batch` is made by copying an empty one, since its constructor costs as much as gathering a small batch. What PyG has
-no public name for is here: the attributes `_num_graphs`, `_slice_dict`, `_inc_dict` and `_num_nodes`, which its own
+A `Batch` is made by copying an empty one, since its constructor costs as much as gathering a small batch. All private
+names of PyG are here: the attributes `_num_graphs`, `_slice_dict`, `_inc_dict` and `_num_nodes`, which its own
 `Batch.from_data_list` sets and `to_data_list` reads, and the argument `_base_cls`. A test fails when they change.
 """
 
@@ -27,7 +27,7 @@ def data_of(attributes: Mapping[str, Any]) -> Any:
 
 
 def batch_of(graphs: MergedGraph) -> Any:
-    """Return a `Batch`, as `Batch.from_data_list` makes it of the graphs that were joined."""
+    """Return a `Batch` that equals the one of `Batch.from_data_list` for the same graphs."""
     batch = copy.copy(_empty_batch())
     store = batch.stores[0]
     for name, value in graphs.attributes.items():

@@ -14,27 +14,27 @@ from memload.images.tables import Columns, Table
 
 @dataclass(frozen=True)
 class LabelledRows:
-    """Rows of values, each with the image that it belongs to.
+    """Rows of labels, each with its image.
 
     Args:
-        stems: of each row, the image.
-        columns: of these rows.
+        stems: the stem of each row's image.
+        columns: the values of these rows.
     """
 
     stems: tuple[str, ...]
     columns: Columns
 
     def of_each(self, stems: Sequence[str]) -> LabelledRows:
-        """Return the rows of these images, each of which has one, in the order of the images."""
+        """Return the rows of these images, one for each, in the order of the images."""
         rows = {stem: row for row, stem in enumerate(self.stems)}
-        return self._taken([rows[stem] for stem in stems])
+        return self._rows([rows[stem] for stem in stems])
 
     def among(self, stems: Sequence[str]) -> LabelledRows:
         """Return the rows whose image is among these, in their own order."""
         known = set(stems)
-        return self._taken([row for row, stem in enumerate(self.stems) if stem in known])
+        return self._rows([row for row, stem in enumerate(self.stems) if stem in known])
 
-    def _taken(self, rows: Sequence[int]) -> LabelledRows:
+    def _rows(self, rows: Sequence[int]) -> LabelledRows:
         return LabelledRows(
             tuple(self.stems[row] for row in rows),
             {name: [cells[row] for row in rows] for name, cells in self.columns.items()},  # type: ignore[misc]
@@ -42,28 +42,28 @@ class LabelledRows:
 
 
 def labels_of_folders(names: Mapping[str, str]) -> LabelledRows:
-    """Return `label`, the number of the folder each image lies in, in alphabetical order; and `label_name`.
+    """Return `label_name`, the folder of each image, and `label`, its number in alphabetical order.
 
     Args:
-        names: of the images by stem, as paths below their common folder: "cats/17.jpg" lies in "cats".
+        names: the names of the images by stem, as paths below their common folder: "cats/17.jpg" is in "cats".
 
     Raises:
-        ValueError: some lie in none.
+        ValueError: some images are in no such folder.
     """
     outside = [name for name in names.values() if "/" not in name]
     if outside:
-        raise ValueError(f'labels="folders" takes the folder of each image; these lie in none: {listed(outside)}')
+        raise ValueError(f'labels="folders" takes the folder of each image; these are in none: {listed(outside)}')
     folders = [name.partition("/")[0] for name in names.values()]
     numbers = {folder: number for number, folder in enumerate(sorted(set(folders)))}
     return LabelledRows(tuple(names), {"label": [numbers[folder] for folder in folders], "label_name": folders})
 
 
 def texts_beside(images: Path, names: Mapping[str, str]) -> LabelledRows:
-    """Return `text`, what the .txt file says that lies beside each image and has its name.
+    """Return `text`, the text of the .txt file beside each image.
 
     Args:
         images: the folder of the images.
-        names: of the images by stem.
+        names: the names of the images by stem.
 
     Raises:
         ValueError: an image has no such file, or it is not in UTF-8.
@@ -78,13 +78,13 @@ def texts_beside(images: Path, names: Mapping[str, str]) -> LabelledRows:
 def joined(
     table: Table, images: Path, names: Mapping[str, str], *, several: bool, skip_unmatched: bool
 ) -> tuple[LabelledRows, list[str]]:
-    """Return the rows of a table whose image is there, and what is to be told of those left out.
+    """Return the rows of a table whose image exists, and sentences on rows and images that are left out.
 
     Args:
-        table: whose rows name images: by their path below their folder, with or without suffix, by their path from
-            the folder of the table or from the working directory, or by their absolute path.
+        table: a table whose rows name images: by their path below their folder, with or without suffix, by their path
+            from the folder of the table or from the working directory, or by their absolute path.
         images: the folder of the images.
-        names: of the images by stem.
+        names: the names of the images by stem.
         several: whether several rows may name one image.
         skip_unmatched: leave out rows that name no image, instead of refusing them, and images that no row names.
 
@@ -96,28 +96,28 @@ def joined(
     stems = [_stem(key, known, images.absolute(), folders) for key in table.keys]
     counts = Counter(stem for stem in stems if stem is not None)
     without = [name for stem, name in names.items() if stem not in counts]
-    strange = [key for key, stem in zip(table.keys, stems, strict=True) if stem is None]
-    twice = [] if several else [stem for stem, count in counts.items() if count > 1]
-    unmatched = _counted((without, "images have no row"), (strange, "rows name no image"))
-    wrong = [] if skip_unmatched else unmatched[:]
-    wrong += _counted((twice, "images have several rows"))
-    if wrong:
-        skip = "; skip_unmatched=True (--skip-unmatched) leaves them out" if len(wrong) > bool(twice) else ""
+    unknown = [key for key, stem in zip(table.keys, stems, strict=True) if stem is None]
+    duplicates = [] if several else [stem for stem, count in counts.items() if count > 1]
+    unmatched = _counted((without, "images have no row"), (unknown, "rows name no image"))
+    errors = [] if skip_unmatched else unmatched[:]
+    errors += _counted((duplicates, "images have several rows"))
+    if errors:
+        skip = "; skip_unmatched=True (--skip-unmatched) leaves them out" if len(errors) > bool(duplicates) else ""
         more = "; given as table= (--table), each row becomes a row of the set, and images are stored once"
-        raise ValueError(f"{table.name}: {'; '.join(wrong)}{skip}{more if twice else ''}")
+        raise ValueError(f"{table.name}: {'; '.join(errors)}{skip}{more if duplicates else ''}")
     if not counts:
         raise ValueError(f"{table.name}: no row of it names an image in {images}")
-    there = [row for row, stem in enumerate(stems) if stem is not None]
-    columns: Columns = {name: [cells[row] for row in there] for name, cells in table.columns.items()}  # type: ignore[misc]
+    known_rows = [row for row, stem in enumerate(stems) if stem is not None]
+    columns: Columns = {name: [cells[row] for row in known_rows] for name, cells in table.columns.items()}  # type: ignore[misc]
     return LabelledRows(tuple(stem for stem in stems if stem is not None), columns), unmatched
 
 
-def _counted(*found: tuple[Sequence[str], str]) -> list[str]:
-    return [f"{len(those):,} {what}: {listed(those)}" for those, what in found if those]
+def _counted(*lists: tuple[Sequence[str], str]) -> list[str]:
+    return [f"{len(names):,} {what}: {listed(names)}" for names, what in lists if names]
 
 
 def _stem(key: str, known: Mapping[str, str], images: Path, folders: Sequence[Path]) -> str | None:
-    """Return which image a row names; None if it is none of those known."""
+    """Return the stem of the image that a row names; None if it is unknown."""
     found = known.get(key.removeprefix("./"))
     for folder in folders if found is None else ():
         path = os.path.relpath(os.path.normpath(folder / key), images)

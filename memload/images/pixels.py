@@ -1,7 +1,7 @@
-"""From an image's file to numbers: decoded, turned as its EXIF says, brought to one mode and one size.
+"""Decodes images to arrays: rotated as EXIF says, converted to one mode and resized to one size.
 
 image   (channels, height, width)  uint8, or uint16 of 16-bit grey
-mask    (height, width)            uint8 or uint16, each number one of the file's
+mask    (height, width)            uint8 or uint16, with the numbers of the file
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from memload.images.forms import Fit, Mode
 
 @dataclass(frozen=True)
 class Pixels:
-    """What all images of a set become.
+    """The common form of all images of a set.
 
     Args:
-        mode: of the images.
-        size: height and width, of images and masks.
-        fit: of images of another shape: "stretch" takes all of it, "crop" the largest part in the middle that has
-            the shape of `size`, "pad" all of it in its own proportions, with a border around.
-        pad_value: of the border of images, for each channel.
-        mask_pad_value: of the border of masks.
+        mode: the mode of the images.
+        size: height and width of images and masks.
+        fit: for images of another shape, "stretch" takes the whole image, "crop" the largest central part with the
+            proportions of `size`, "pad" the whole image in its own proportions, with a border around it.
+        pad_value: the value of the border of images, for each channel.
+        mask_pad_value: the value of the border of masks.
     """
 
     mode: Mode
@@ -40,18 +40,18 @@ class Pixels:
     mask_pad_value: int = 0
 
     def of(self, pair: Pair) -> dict[str, NDArray[Any]]:
-        """Return the numbers of an image and of its mask. Raises FormatError, which names the file."""
-        numbers = {"image": self.image(pair.image)}
-        return numbers if pair.mask is None else numbers | {"mask": self.mask(pair.mask)}
+        """Return the arrays of an image and of its mask. Raises FormatError, which names the file."""
+        arrays = {"image": self.image(pair.image)}
+        return arrays if pair.mask is None else arrays | {"mask": self.mask(pair.mask)}
 
     def image(self, file: ImageFile) -> NDArray[Any]:
-        """Return uint8 (channels, height, width), or uint16 (1, height, width) of mode "I;16".
+        """Return uint8 (channels, height, width), or uint16 (1, height, width) for mode "I;16".
 
-        Resized by Pillow's bicubic filter, which averages where it makes smaller; 16-bit images in float32,
-        rounded to the nearest.
+        Images are resized by Pillow's bicubic filter, which averages when it reduces the size; 16-bit images are
+        resized in float32 and rounded to the nearest.
         """
         opened = _decoded(file)
-        array = _turned(np.asarray(_in_mode(opened, self.mode)), file.orientation)
+        array = _rotated(np.asarray(_in_mode(opened, self.mode)), file.orientation)
         if file.size != (size := self._inner(file.size)):
             array = self._resized(array, file.size, size)
         array = self._bordered(array, self.pad_value if array.ndim == 3 else self.pad_value[:1])
@@ -59,22 +59,22 @@ class Pixels:
         return np.ascontiguousarray(planes)
 
     def mask(self, file: ImageFile) -> NDArray[Any]:
-        """Return uint8 (height, width), or uint16 of 16-bit masks; resized by taking the nearest pixel.
+        """Return uint8 (height, width), or uint16 for 16-bit masks; resized by the nearest pixel.
 
-        Of a palette its numbers are taken, not its colours; black and white is 0 and 1. Colours count as
-        grey where their channels are equal.
+        A mask with a palette gives the palette's indices; black and white give 0 and 1. Colours count as grey if their
+        channels are equal.
         """
-        array = _turned(_one_number(file, _decoded(file)), file.orientation)
+        array = _rotated(_mask_numbers(file, _decoded(file)), file.orientation)
         if file.size != (size := self._inner(file.size)):
             rows, columns = map(_nearest, file.size, size, self._scales(file.size, size))
             array = array[rows[:, None], columns]
         return np.ascontiguousarray(self._bordered(array, (self.mask_pad_value,)))
 
     def _inner(self, size: tuple[int, int]) -> tuple[int, int]:
-        """Height and width in the row that an image of this size has without its border.
+        """Return height and width of an image of this size in the row, without its border.
 
-        With "pad" its longer side, of the two relative to the row's, fills the row, and the other one is rounded to the
-        nearest whole number, halves up.
+        With "pad", the side that is longer relative to the row's fills the row; the other is rounded to the nearest
+        whole number, halves up.
         """
         if self.fit != "pad":
             return self.size
@@ -83,22 +83,22 @@ class Pixels:
         return height, width
 
     def _bordered(self, array: NDArray[Any], values: Sequence[int]) -> NDArray[Any]:
-        """Return (height, width, ...) in the middle of an array of the row's size; of an odd border, less is before."""
+        """Return the array in the middle of one of the row's size; of an odd border, the smaller part is before it."""
         if array.shape[:2] == self.size:
             return array
         top, left = ((side - own) // 2 for side, own in zip(self.size, array.shape, strict=False))
-        made = np.empty((*self.size, *array.shape[2:]), array.dtype)
-        made[...] = values if array.ndim == 3 else values[0]
-        made[top : top + array.shape[0], left : left + array.shape[1]] = array
-        return made
+        bordered = np.empty((*self.size, *array.shape[2:]), array.dtype)
+        bordered[...] = values if array.ndim == 3 else values[0]
+        bordered[top : top + array.shape[0], left : left + array.shape[1]] = array
+        return bordered
 
     def _scales(self, size: tuple[int, int], to: tuple[int, int]) -> tuple[Fraction, Fraction]:
-        """Pixels of the image to one of the row, down and across."""
+        """Return the pixels of the image for one of the row, down and across."""
         down, across = Fraction(size[0], to[0]), Fraction(size[1], to[1])
         return (min(down, across),) * 2 if self.fit == "crop" else (down, across)
 
     def _box(self, size: tuple[int, int], to: tuple[int, int]) -> tuple[float, float, float, float]:
-        """Left, top, right, bottom of the part of an image that is taken."""
+        """Return left, top, right and bottom of the part of the image that is used."""
         height, width = (side * scale for side, scale in zip(to, self._scales(size, to), strict=True))
         box = (size[1] - width, size[0] - height, size[1] + width, size[0] + height)
         left, top, right, bottom = (float(edge / 2) for edge in box)
@@ -116,7 +116,7 @@ def _decoded(file: ImageFile) -> Any:
     try:
         with pillow().open(file.path, formats=FORMATS) as opened:
             opened.load()
-    except Exception as error:  # Pillow's, of many types
+    except Exception as error:  # Pillow raises many types
         raise FormatError(f"{file.path}: a damaged image ({reason_of(error)})") from error
     height, width = file.size if file.orientation < 5 else file.size[::-1]
     if (opened.mode, opened.size) != (file.mode, (width, height)):
@@ -125,7 +125,7 @@ def _decoded(file: ImageFile) -> Any:
 
 
 def _in_mode(opened: Any, mode: Mode) -> Any:
-    """Return the pixels in a mode; transparency is left away, but by RGBA."""
+    """Return the image in a mode; only RGBA keeps transparency."""
     if opened.mode == mode or mode == "I;16":
         return opened
     if opened.mode in ("P", "PA") or mode == "RGBA":
@@ -133,8 +133,8 @@ def _in_mode(opened: Any, mode: Mode) -> Any:
     return opened if opened.mode == mode else opened.convert(mode)
 
 
-def _one_number(file: ImageFile, opened: Any) -> NDArray[Any]:
-    """Return the mask's number of each pixel."""
+def _mask_numbers(file: ImageFile, opened: Any) -> NDArray[Any]:
+    """Return the number of each pixel of a mask."""
     if opened.mode == "1":
         return np.asarray(opened).astype(np.uint8)
     array = np.asarray(opened)
@@ -151,8 +151,8 @@ def _one_number(file: ImageFile, opened: Any) -> NDArray[Any]:
     return colours[..., 0]
 
 
-def _turned(array: NDArray[Any], orientation: int) -> NDArray[Any]:
-    """Return (height, width, ...) turned and mirrored as EXIF's orientation tag says."""
+def _rotated(array: NDArray[Any], orientation: int) -> NDArray[Any]:
+    """Return (height, width, ...) rotated and mirrored as EXIF's orientation says."""
     if orientation >= 5:
         array = array.swapaxes(0, 1)
     if orientation in (3, 4, 7, 8):
@@ -161,10 +161,10 @@ def _turned(array: NDArray[Any], orientation: int) -> NDArray[Any]:
 
 
 def _nearest(length: int, count: int, scale: Fraction) -> NDArray[np.int64]:
-    """Return which of `length` pixels lies under the middle of each of `count` new ones, which are centred over them.
+    """Return for each of `count` new pixels, centred over `length` old ones, the old pixel under its middle.
 
-    The middle of new pixel k is at (length + (2 k + 1 - count) scale) / 2, in whole numbers, so that no rounding
-    decides where it lies between two.
+    The middle of new pixel k is at (length + (2 k + 1 - count) scale) / 2. It is computed in whole numbers, so rounding
+    errors cannot decide between two pixels.
     """
     middles = length * scale.denominator + (2 * np.arange(count) + 1 - count) * scale.numerator
     return np.asarray(middles // (2 * scale.denominator), dtype=np.int64)

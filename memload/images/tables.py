@@ -1,4 +1,4 @@
-"""Tables about images: CSV, TSV, JSON, JSON lines, Parquet, or columns in memory; read whole, as columns by name."""
+"""Reads tables of labels whole, as columns by name: CSV, TSV, JSON, JSON lines, Parquet, or columns in memory."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from memload.columns.numbers import kind
 from memload.formats.packages import package
 
 Columns = dict[str, list[int] | list[float] | list[bool] | list[str]]
-"""By name, the value of each row in turn."""
+"""The values of all rows, by the name of the column."""
 
 KEYS = ("file", "file_name", "stem", "filename", "filepath", "image", "image_path", "key")
-_TAKEN = ("image", "mask", "file")
+_RESERVED = ("image", "mask", "file")
 _WHOLE = re.compile(r"[+-]?(0|[1-9][0-9]*)", re.ASCII)
 _NUMBER = re.compile(r"[+-]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?|[+-]?(nan|inf)", re.ASCII)
 _LEAST, _MOST = -(2**63), 2**63 - 1
@@ -33,10 +33,10 @@ class Table:
     """A table whose rows name images.
 
     Args:
-        name: of the file, for messages.
-        keys: which image each row names.
-        columns: all others.
-        folder: in which the file lies; None if there is none.
+        name: the name of the file, for messages.
+        keys: the cell of each row that names the image.
+        columns: all other columns.
+        folder: the folder of the file; None without a file.
     """
 
     name: str
@@ -48,24 +48,23 @@ class Table:
 def read_table(given: Any, image_column: str | None = None) -> Table:
     """Return a table; each column is int64 if all its cells are whole numbers, float64 if all are numbers, or text.
 
-    A cell without a value is NaN among numbers and empty among texts. Cells of CSV files are numbers if all cells of
-    the column look like numbers; numbers with leading zeros, such as 007, are names, and so text. So are whole numbers
-    that both would round.
+    A cell without a value is NaN among numbers and "" among texts. Cells of CSV files are numbers if all cells of the
+    column are. Numbers with leading zeros, such as 007, are text, and so are whole numbers that float64 would round.
 
     Args:
-        given: a path: of a .tsv, .json, .jsonl (.ndjson) or .parquet file, and of a CSV file otherwise, each in UTF-8;
-            or columns by name in memory, as a dict of lists, or a table of pandas, pyarrow or datasets.
-        image_column: the one that names the images; None: the first that there is of ``KEYS``.
+        given: the path of a .tsv, .json, .jsonl (.ndjson) or .parquet file, or of a CSV file with any other suffix, in
+            UTF-8; or columns in memory, as a dict of lists, or a table of pandas, pyarrow or datasets.
+        image_column: the column that names the images; None: the first existing column of ``KEYS``.
 
     Raises:
-        ValueError: it is malformed, or has no such column, or a column is neither of numbers nor of texts.
+        ValueError: it is malformed, or has no such column, or a column has neither numbers nor texts.
         TypeError: it is no table.
         ImportError: it is a Parquet file, and pyarrow is not installed.
     """
     path = Path(given) if isinstance(given, str | os.PathLike) else None
     name = "the table" if path is None else str(path)
     columns = _in_memory(given) if path is None else _in_file(path)
-    key = image_column or next((one for one in KEYS if one in columns), None)
+    key = image_column or next((column for column in KEYS if column in columns), None)
     if key is None or key not in columns:
         where = "its first line needs" if path is not None and _is_csv(path) else "it needs a column"
         wanted = repr(image_column) if image_column else f"one of {', '.join(KEYS)}"
@@ -115,14 +114,14 @@ def _csv(path: Path, separator: str = ",") -> dict[str, list[Any]]:
             columns, *rows = [row for row in csv.reader(file, strict=True, delimiter=separator) if row] or [[]]
     except (UnicodeDecodeError, csv.Error) as error:
         raise ValueError(f"{path}: not a CSV file in UTF-8 ({error})") from error
-    twice = [name for name, count in Counter(columns).items() if count > 1]
-    if twice:
-        raise ValueError(f"{path}: the columns {twice} occur twice")
+    duplicates = [name for name, count in Counter(columns).items() if count > 1]
+    if duplicates:
+        raise ValueError(f"{path}: the columns {duplicates} occur twice")
     for number, row in enumerate(rows, start=1):
         if len(row) != len(columns):
             raise ValueError(
                 f"{path}: row {number} ({', '.join(row)[:60]}) has {len(row)} cells, the first line {len(columns)}; "
-                'a text with a comma stands in quotes: "a, b"'
+                'put a text with a comma in quotes: "a, b"'
             )
     return {name: [row[at] for row in rows] for at, name in enumerate(columns)}
 
@@ -153,7 +152,7 @@ def _object(path: Path, number: int, line: str) -> Any:
 
 
 def _of_objects(path: Path, rows: Iterable[Any]) -> dict[str, list[Any]]:
-    """Return the columns of a row of objects; what one lacks and others have is None."""
+    """Return the columns of a list of objects; a missing value is None."""
     rows = list(rows)
     for number, row in enumerate(rows, start=1):
         if not isinstance(row, dict):
@@ -185,7 +184,7 @@ _READERS: Mapping[str, Callable[[Path], dict[str, list[Any]]]] = {
 
 
 def _separator(columns: Iterable[str]) -> str:
-    """Return what to say of a first line that is a single cell with another separator in it."""
+    """Return advice on a first line that is a single cell with another separator in it; else ""."""
     names = list(columns)
     other = next((mark for mark in ";\t|" if len(names) == 1 and mark in names[0]), None)
     return "" if other is None else f": cells are separated by commas, not by {other!r}"
@@ -194,11 +193,11 @@ def _separator(columns: Iterable[str]) -> str:
 def _check_columns(where: str, columns: Iterable[str], key: str) -> None:
     for name in columns:
         check_name(name)
-    taken = [name for name in columns if name in _TAKEN and name != key]
-    if taken:
+    reserved = [name for name in columns if name in _RESERVED and name != key]
+    if reserved:
         raise ValueError(
-            f"{where}: the columns {taken} are names of images, which the set has itself: rename them, or, if one of "
-            "them names the image of a row, give it as image_column= (--image-column)"
+            f"{where}: the set has fields named {reserved} already: rename these columns, or, if one of them names the "
+            "image of a row, give it as image_column= (--image-column)"
         )
 
 
@@ -212,33 +211,33 @@ def _key(where: str, column: str, number: int, cell: Any) -> str:
 
 
 def _as_given(where: str, cells: Sequence[Any]) -> Any:
-    """Return the cells of a column whose values have types, as all of one type."""
-    there = [cell for cell in cells if not _missing(cell)]
-    if all(isinstance(cell, str) for cell in there):
-        return ["" if _missing(cell) else cell for cell in cells] if there else [math.nan] * len(cells)
-    if all(isinstance(cell, bool) for cell in there) and len(there) == len(cells):
+    """Return the cells of a column of Python values, all as one type."""
+    present = [cell for cell in cells if not _missing(cell)]
+    if all(isinstance(cell, str) for cell in present):
+        return ["" if _missing(cell) else cell for cell in cells] if present else [math.nan] * len(cells)
+    if all(isinstance(cell, bool) for cell in present) and len(present) == len(cells):
         return list(cells)
     for number, cell in enumerate(cells):
         if not _missing(cell) and (isinstance(cell, bool | str) or not isinstance(cell, numbers.Real)):
             lists = isinstance(cell, list | tuple)
-            remedy = "; a row for each element, as DataFrame.explode of pandas makes them, is read" if lists else ""
+            remedy = "; make a row for each element, as pandas' DataFrame.explode does" if lists else ""
             other = next((k for k, one in enumerate(cells) if type(one) is not type(cell)), None)
             beside = (
                 "" if other is None else f", row {other} {'nothing' if _missing(cells[other]) else kind(cells[other])}"
             )
             raise ValueError(
-                f"{where} is of numbers, of texts or of bools; row {number} has {kind(cell)}{beside}{remedy}"
+                f"{where} must have only numbers, texts or bools; row {number} has {kind(cell)}{beside}{remedy}"
             )
-    if len(there) == len(cells) and all(isinstance(cell, numbers.Integral) for cell in cells):
+    if len(present) == len(cells) and all(isinstance(cell, numbers.Integral) for cell in cells):
         whole = [int(cell) for cell in cells]
         if all(_LEAST <= cell <= _MOST for cell in whole):
             return whole
         raise ValueError(f"{where} has whole numbers of more than 64 bits, such as {max(whole, key=abs)}: give texts")
-    rounded = [cell for cell in there if isinstance(cell, numbers.Integral) and int(cell) != float(cell)]
+    rounded = [cell for cell in present if isinstance(cell, numbers.Integral) and int(cell) != float(cell)]
     if rounded:
         raise ValueError(
-            f"{where} has missing or broken numbers, which make it float64, and whole ones that float64 does not hold, "
-            f"such as {rounded[0]}: give texts"
+            f"{where} has missing values or fractions, which make it float64, and whole numbers that float64 would "
+            f"round, such as {rounded[0]}: give texts"
         )
     return [math.nan if _missing(cell) else float(cell) for cell in cells]
 
@@ -252,7 +251,7 @@ def _typed(_: str, cells: Sequence[str]) -> Any:
     bare = [cell.strip() for cell in cells]
     if all(_WHOLE.fullmatch(cell) for cell in bare) and all(_LEAST <= int(cell) <= _MOST for cell in bare):
         return [int(cell) for cell in bare]
-    rounded = any(_WHOLE.fullmatch(cell) and int(cell) != float(cell) for cell in bare)  # long numbers are names
+    rounded = any(_WHOLE.fullmatch(cell) and int(cell) != float(cell) for cell in bare)  # long numbers are text
     if any(bare) and not rounded and all(not cell or _NUMBER.fullmatch(cell) for cell in bare):
         return [float(cell) if cell else math.nan for cell in bare]
     return list(cells)

@@ -122,10 +122,10 @@ def write_images(
     threads = threads or len(os.sched_getaffinity(0))
     if table is not None and append:
         raise ValueError("append= adds images to a set; rows of a table= go to a set of their own")
-    said = _Said(labels, table, image_column, skip_unmatched)
-    album = _album(Path(images), None if masks is None else Path(masks), said, threads, skip_damaged, progress)
+    options = _LabelOptions(labels, table, image_column, skip_unmatched)
+    album = _album(Path(images), None if masks is None else Path(masks), options, threads, skip_damaged, progress)
     pixels = _pixels(album, size, fit, mode, pad_value, mask_pad_value, progress)
-    plan = album.words() | {"pixels": str(pixels), "Pillow": _pillow_version()} if resume else None
+    plan = album.fingerprint() | {"pixels": str(pixels), "Pillow": _pillow_version()} if resume else None
     with ShardWriter(
         path, shard_bytes=shard_bytes, append=append, rows=len(album.pairs), resume=plan, progress=progress
     ) as writer:
@@ -134,14 +134,14 @@ def write_images(
             _write_rows(rows_being_written(Path(path)), album.rows, album.stems_but(damaged), shard_bytes)
     if damaged:
         note(f"{path}: {len(damaged)} damaged images were left out:", progress)
-        for one in damaged:
-            note(f"  {one}", progress)
+        for image in damaged:
+            note(f"  {image}", progress)
     return open_dataset(path)
 
 
 @dataclass(frozen=True)
-class _Said:
-    """What is said of the images: the arguments of `write_images` of these names."""
+class _LabelOptions:
+    """The arguments of `write_images` on labels and tables."""
 
     labels: Any
     table: Any
@@ -151,7 +151,7 @@ class _Said:
 
 @dataclass(frozen=True)
 class _Album:
-    """What is to be written: pairs in order, the labels of each, and rows that share them; and what is damaged."""
+    """The images to write: pairs in order, their labels, the rows of a table, and damaged images."""
 
     pairs: tuple[Pair, ...]
     labels: LabelledRows
@@ -160,12 +160,12 @@ class _Album:
 
     def stems_but(self, damaged: Sequence[Damaged]) -> list[str]:
         """Return the stems of the images that are written, in their order."""
-        names = {one.name for one in damaged}
+        names = {image.name for image in damaged}
         return [pair.image.stem for pair in self.pairs if pair.image.name not in names]
 
-    def words(self) -> dict[str, str]:
-        """Return what tells it from another."""
-        files = [_stamp(one) for pair in self.pairs for one in (pair.image, pair.mask) if one is not None]
+    def fingerprint(self) -> dict[str, str]:
+        """Return hashes of the files and of the labels, by which a resumed conversion recognises them."""
+        files = [_stamp(file) for pair in self.pairs for file in (pair.image, pair.mask) if file is not None]
         return {
             "images": xxhash.xxh3_64_hexdigest("\n".join(files).encode("utf-8", "surrogateescape")),
             "labels": xxhash.xxh3_64_hexdigest(repr((self.labels, self.rows)).encode("utf-8", "surrogateescape")),
@@ -177,16 +177,16 @@ def _stamp(image: ImageFile) -> str:
 
 
 def _album(
-    images: Path, masks: Path | None, said: _Said, threads: int, skip_damaged: bool, progress: bool | None
+    images: Path, masks: Path | None, options: _LabelOptions, threads: int, skip_damaged: bool, progress: bool | None
 ) -> _Album:
-    """Find what there is; no pixels are read."""
-    files = _files(images, progress, said)
+    """Find and match images, masks and labels; no pixels are read."""
+    files = _files(images, progress, options)
     mask_files = {} if masks is None else _files(masks, progress)
     names = {stem: file.relative_to(images).as_posix() for stem, file in files.items()}
-    labels, rows = _of_images(said, images, names, progress)
-    if said.skip_unmatched:
-        of_both = [set(one.stems) for one in (labels, rows) if one is not None]
-        files = {stem: file for stem, file in files.items() if all(stem in stems for stems in of_both)}
+    labels, rows = _of_images(options, images, names, progress)
+    if options.skip_unmatched:
+        labelled = [set(part.stems) for part in (labels, rows) if part is not None]
+        files = {stem: file for stem, file in files.items() if all(stem in stems for stems in labelled)}
         mask_files = {stem: file for stem, file in mask_files.items() if stem in files or stem not in names}
     if masks is not None:
         pair_up(files, mask_files)
@@ -196,7 +196,7 @@ def _album(
     if damaged and not skip_damaged:
         raise FormatError(
             f"{images}: {len(damaged)} damaged images, which skip_damaged=True (--skip-damaged) would leave out: "
-            f"{listed([str(one) for one in damaged])}"
+            f"{listed([str(image) for image in damaged])}"
         )
     stems = [stem for stem in headers if masks is None or stem in mask_headers]
     if not stems:
@@ -207,48 +207,49 @@ def _album(
     return _Album(pairs, of_pairs, None if rows is None else rows.among(stems), tuple(damaged))
 
 
-def _files(folder: Path, progress: bool | None, said: _Said | None = None) -> dict[str, Path]:
-    """Return the images of a folder; other files that nothing takes are told, and what would take a table."""
+def _files(folder: Path, progress: bool | None, options: _LabelOptions | None = None) -> dict[str, Path]:
+    """Return the images of a folder; report other files, and the option for a table among them."""
     files, others = find(folder)
-    if said is not None:
-        tables = [Path(one).absolute() for one in (said.labels, said.table) if isinstance(one, str | os.PathLike)]
+    if options is not None:
+        given = (options.labels, options.table)
+        tables = [Path(table).absolute() for table in given if isinstance(table, str | os.PathLike)]
         others = [name for name in others if (folder / name).absolute() not in tables]
-        others = [name for name in others if said.labels != "texts" or not name.endswith(".txt")]
+        others = [name for name in others if options.labels != "texts" or not name.endswith(".txt")]
     if others:
-        note(f"{folder}: {len(others)} files are neither JPEG nor PNG and stay out: {listed(others)}", progress)
+        note(f"{folder}: {len(others)} files are neither JPEG nor PNG and are left out: {listed(others)}", progress)
     for name in others:
-        if said is not None and Path(name).stem == "metadata":
+        if options is not None and Path(name).stem == "metadata":
             note(f"{folder}: {name} may be a table of the images: --table {folder / name} takes it", progress)
     return files
 
 
 def _of_images(
-    said: _Said, images: Path, names: Mapping[str, str], progress: bool | None
+    options: _LabelOptions, images: Path, names: Mapping[str, str], progress: bool | None
 ) -> tuple[LabelledRows | None, LabelledRows | None]:
-    """Return the labels of images, and the rows that share them; what stays out is told."""
+    """Return the labels of images, and the rows of a table; report rows and images that are left out."""
     labels, rows = None, None
-    if said.labels == "folders":
+    if options.labels == "folders":
         labels = labels_of_folders(names)
-    elif said.labels == "texts":
+    elif options.labels == "texts":
         labels = texts_beside(images, names)
-    elif said.labels is not None:
-        labels = _of_table(said.labels, said, images, names, progress, several=False)
-    if said.table is not None:
-        rows = _of_table(said.table, said, images, names, progress, several=True)
-    twice = labels.columns.keys() & rows.columns.keys() if labels and rows else ()
-    if twice:
-        raise ValueError(f"both labels= and table= bring the fields {sorted(twice)}; rename them in one of the two")
+    elif options.labels is not None:
+        labels = _of_table(options.labels, options, images, names, progress, several=False)
+    if options.table is not None:
+        rows = _of_table(options.table, options, images, names, progress, several=True)
+    both = labels.columns.keys() & rows.columns.keys() if labels and rows else ()
+    if both:
+        raise ValueError(f"both labels= and table= have the fields {sorted(both)}; rename them in one of the two")
     return labels, rows
 
 
 def _of_table(
-    given: Any, said: _Said, images: Path, names: Mapping[str, str], progress: bool | None, several: bool
+    given: Any, options: _LabelOptions, images: Path, names: Mapping[str, str], progress: bool | None, several: bool
 ) -> LabelledRows:
-    table = read_table(given, said.image_column)
-    found, unmatched = joined(table, images, names, several=several, skip_unmatched=said.skip_unmatched)
-    for words in unmatched:
-        note(f"{table.name}: left out: {words}", progress)
-    return found
+    table = read_table(given, options.image_column)
+    labels, unmatched = joined(table, images, names, several=several, skip_unmatched=options.skip_unmatched)
+    for text in unmatched:
+        note(f"{table.name}: left out: {text}", progress)
+    return labels
 
 
 def _pixels(
@@ -268,13 +269,13 @@ def _pixels(
     if sides is not None and (len(sides) != 2 or not all(isinstance(side, int) and side > 0 for side in sides)):
         raise ValueError(f"size is a number of pixels or (height, width), got {size!r}")
     if sides is not None and sides[0] * sides[1] > _MOST_PIXELS:
-        raise ValueError(f"size {size!r}: rows of more than {_MOST_PIXELS:,} pixels are not made")
+        raise ValueError(f"size {size!r}: rows of more than {_MOST_PIXELS:,} pixels are not supported")
     chosen = _mode([pair.image for pair in album.pairs], mode)
-    clear = [pair.image.name for pair in album.pairs if pair.image.alpha]
-    if clear and chosen != "RGBA":
+    transparent = [pair.image.name for pair in album.pairs if pair.image.alpha]
+    if transparent and chosen != "RGBA":
         note(
-            f'{len(clear)} images have transparency, which is dropped (mode="RGBA" or --mode RGBA keeps it): '
-            f"{listed(clear)}",
+            f'{len(transparent)} images have transparency, which is dropped (mode="RGBA" or --mode RGBA keeps it): '
+            f"{listed(transparent)}",
             progress,
         )
     most = 65535 if chosen == "I;16" else 255
@@ -289,19 +290,19 @@ def _pixels(
 
 
 def _border(option: str, given: int | Sequence[int] | None, channels: int, most: int) -> tuple[int, ...]:
-    """Return the number of a border for each channel."""
+    """Return the value of a border for each channel."""
     values = list(given) if isinstance(given, Sequence) else [0 if given is None else given] * channels
-    if len(values) != channels or not all(isinstance(one, Integral) and 0 <= int(one) <= most for one in values):
+    if len(values) != channels or not all(isinstance(value, Integral) and 0 <= int(value) <= most for value in values):
         each = f", or {channels} of them, one for each channel" if channels > 1 else ""
         raise ValueError(f"{option} is a whole number from 0 to {most}{each}; got {given!r}")
     return tuple(map(int, values))
 
 
-_MOST_PIXELS = 178_956_970  # as many as Pillow reads of an image
+_MOST_PIXELS = 178_956_970  # Pillow's own limit for an image
 
 
 def _mode(images: Sequence[ImageFile], wanted: Mode | None) -> Mode:
-    """Return the mode of all images. Raises ValueError if 16-bit grey cannot be kept, or there is nothing to keep."""
+    """Return the mode of all images. Raises ValueError if 16-bit grey cannot be kept, or no image has it."""
     if wanted is not None and wanted not in MODES:
         raise ValueError(f"mode is one of {', '.join(MODES)}; got {wanted!r}")
     wide = [image.name for image in images if image.mode.startswith("I")]
@@ -325,25 +326,25 @@ def _mode(images: Sequence[ImageFile], wanted: Mode | None) -> Mode:
 def _write_album(
     writer: ShardWriter, album: _Album, pixels: Pixels, threads: int, skip_damaged: bool, progress: bool | None
 ) -> tuple[Damaged, ...]:
-    """Write the rows that are not there yet, and return the damaged images that were left out."""
+    """Write the rows that are not written yet, and return the damaged images that were left out."""
     damaged = {name: Damaged(name, "found in an earlier run") for name in writer.left_out}
     numbers = {pair.image.name: number for number, pair in enumerate(album.pairs)}
     sound = [pair for pair in album.pairs if pair.image.name not in damaged]
     row_bytes = CHANNELS[pixels.mode] * pixels.size[0] * pixels.size[1]
     done = writer.rows_there
     with byte_bar("write", row_bytes * len(sound), progress, done=row_bytes * done) as bar:
-        for pair, found in in_turn(pixels.of, sound[done:], threads):
+        for pair, result in in_turn(pixels.of, sound[done:], threads):
             name = pair.image.name
-            if isinstance(found, FormatError):
+            if isinstance(result, FormatError):
                 if not skip_damaged:
                     try:
-                        raise found
+                        raise result
                     finally:
-                        del found  # its traceback holds this frame, which would hold the error
+                        del result  # its traceback refers to this frame, which would keep the error
                 writer.leave_out(name)
-                damaged[name] = Damaged(name, str(found))
+                damaged[name] = Damaged(name, str(result))
             else:
-                writer.append(**found, **_row(album.labels.columns, numbers[name]), file=name)
+                writer.append(**result, **_row(album.labels.columns, numbers[name]), file=name)
             bar.update(row_bytes)
     return tuple(damaged.values())
 
@@ -357,17 +358,17 @@ def _row(labels: Columns, number: int) -> Mapping[str, Any]:
 def _write_rows(path: Path, rows: LabelledRows, stems: Sequence[str], shard_bytes: int | str) -> None:
     """Write the rows whose image was written, each with the number of its image."""
     numbers = {stem: number for number, stem in enumerate(stems)}
-    there = rows.among(stems)
-    lookup = np.array([numbers[stem] for stem in there.stems], dtype=np.int64)
+    written = rows.among(stems)
+    lookup = np.array([numbers[stem] for stem in written.stems], dtype=np.int64)
     with ShardWriter(path, shard_bytes=shard_bytes, rows=len(lookup)) as writer:
-        for start in range(0, len(lookup), _ROWS_AT_ONCE):
-            part = slice(start, start + _ROWS_AT_ONCE)
-            texts = {name: cells[part] for name, cells in there.columns.items()}
+        for start in range(0, len(lookup), _CHUNK_ROWS):
+            part = slice(start, start + _CHUNK_ROWS)
+            texts = {name: cells[part] for name, cells in written.columns.items()}
             columns = {name: cells if isinstance(cells[0], str) else np.array(cells) for name, cells in texts.items()}
             writer.extend(**{LOOKUP: lookup[part]}, **columns)
 
 
-_ROWS_AT_ONCE = 4096
+_CHUNK_ROWS = 4096
 
 
 def _pillow_version() -> str:

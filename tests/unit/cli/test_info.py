@@ -43,10 +43,10 @@ def test_a_file_whose_only_array_cannot_be_read_says_so(tmp_path, capsys):
     assert second.startswith("stim: unfit: stim.npy is compressed as a whole")
 
 
-def test_arrays_that_are_no_one_dataset_are_told_one_by_one(tmp_path, capsys):
+def test_arrays_that_do_not_form_one_dataset_are_listed_one_by_one(tmp_path, capsys):
     np.savez(tmp_path / "x.npz", stim=np.zeros((5, 2)), mean=np.float64(1), across=np.asfortranarray(np.zeros((3, 2))))
     lines = told(capsys, tmp_path / "x.npz")
-    assert lines[0].endswith("3 arrays, which are no one dataset; pick those that belong together by --key")
+    assert lines[0].endswith("3 arrays, which do not form one dataset; select those that belong together by --key")
     assert lines[1] == "stim: 5 rows of float64 (2,); read in place; a row takes its own 16 B"
     assert lines[2].startswith("mean: unfit: 'mean' is a single number")
     assert lines[3].startswith("across: unfit: across.npy: saved in Fortran order")

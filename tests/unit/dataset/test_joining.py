@@ -393,7 +393,7 @@ def test_the_command_line_joins_by_keys_and_writes_them(files, capsys):
             "left is betas, right is shown: right: 11 keys are in",
         ),
         ([BETAS, "--on", "session"], "--on finds rows of further sources, and there is one: betas"),
-        ([BETAS, "--how", "inner"], "--how says how rows are found by --on"),
+        ([BETAS, "--how", "inner"], "--how needs --on"),
         ([BETAS, SHOWN, "--on", "trial"], "left: no field 'trial' to join on"),
     ],
 )

@@ -116,7 +116,7 @@ def test_windows_beside_graphs_are_stacked_cut_before_or_after(rings, values):
     numbers = graphs.with_lags(y=range(2))
     assert next(iter(memload.FastLoader(numbers, 4, collate_fn=memload.graph_collate))).y.shape == (4, 2)
     sized = memload.from_graphs([Data(num_nodes=3, y=1.0)] * 4)
-    with pytest.raises(ValueError, match="'num_nodes' makes the nodes of graphs"):
+    with pytest.raises(ValueError, match="'num_nodes' defines the nodes of graphs"):
         sized.with_lags(num_nodes=range(2))
 
 
@@ -196,7 +196,7 @@ def test_attributes_of_graphs_are_renamed_where_that_changes_no_rule(rings):
     renamed = graphs.rename({"y": "energy"})
     expected = [Data(x=g.x, edge_index=g.edge_index, energy=g.y) for g in rings]
     assert_batches_are(renamed, expected)
-    with pytest.raises(ValueError, match="there is no telling how many nodes a graph has"):
+    with pytest.raises(ValueError, match="the number of nodes of a graph is unknown"):
         graphs.rename({"x": "features"})
     with pytest.raises(ValueError, match="only one of 'edge_index' and 'edges' holds numbers of nodes"):
         graphs.rename({"edge_index": "edges"})

@@ -287,7 +287,7 @@ def test_numbers_of_nodes_that_cannot_be_are_said_of_their_file(tmp_path, counts
 
 def test_files_of_what_cannot_be_graphs_are_refused_and_named(tmp_path):
     memload.write(tmp_path / "set", {"edge_index": torch.zeros(3, 2, dtype=torch.int64)}, progress=False)
-    with pytest.raises(memload.FormatError, match=f"{tmp_path / 'set'}: there is no telling how many nodes"):
+    with pytest.raises(memload.FormatError, match=f"{tmp_path / 'set'}: the number of nodes of a graph is unknown"):
         memload.open_graphs(tmp_path / "set")
 
 
@@ -347,7 +347,7 @@ def test_graphs_without_a_collate_function_say_which_one_to_give():
 def test_other_attributes_without_graphs_are_no_graphs():
     plain = memload.from_arrays(edge_index=torch.zeros(3, 2, dtype=torch.int64))
     loader = memload.FastLoader(plain, 2, collate_fn=memload.graph_collate)
-    assert "no telling how many nodes a graph has" in loader.why
+    assert "number of nodes of a graph is unknown" in loader.why
     with pytest.raises(TypeError, match="or dicts of tensors; got list"):
         memload.graph_collate([[1]])
 
@@ -407,7 +407,7 @@ def test_a_file_of_graphs_that_are_joined_by_other_rules_is_refused_though_it_is
         ([HeteroData()], TypeError, "graph 0 is a HeteroData"),
         ([OwnRules(x=torch.zeros(3))], TypeError, "graph 0 is a OwnRules, which overrides __inc__"),
         ([Data()], ValueError, "graph 0 has no attributes"),
-        ([Data(edge_index=torch.zeros(2, 1).long())], ValueError, "graph 0: there is no telling how many nodes"),
+        ([Data(edge_index=torch.zeros(2, 1).long())], ValueError, "graph 0: the number of nodes of a graph is unknown"),
         ([Data(x=torch.zeros(1), adj=torch.zeros(2, 2).to_sparse())], TypeError, "adj is a Tensor that is sparse"),
         (
             [Data(x=torch.zeros(1), z=[1])],

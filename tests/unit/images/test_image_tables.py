@@ -159,7 +159,7 @@ def test_masks_and_labels_of_each_image_are_stored_once_too(photos, tmp_path):
     assert [(ds[i]["mask"].max().item(), ds[i]["split"], ds[i]["text"]) for i in range(3)] == [
         (1, "test", "x"), (0, "train", "y"), (1, "test", "z"),
     ]  # fmt: skip
-    with pytest.raises(ValueError, match=r"both labels= and table= bring the fields \['text'\]"):
+    with pytest.raises(ValueError, match=r"both labels= and table= have the fields \['text'\]"):
         written(tmp_path / "t", photos, labels={"file": NAMES, "text": NAMES}, table={"file": NAMES, "text": NAMES})
 
 
@@ -273,17 +273,21 @@ def test_texts_beside_the_images_become_a_field(photos, tmp_path, capfd):
     ("table", "error", "message"),
     [
         ({"name": ["a"]}, ValueError, r"it needs a column one of file, .* it has \['name'\]; image_column="),
-        ({"file": ["a"], "x": [[1, 2]]}, ValueError, "column 'x' is of numbers.*row 0 has a list; a row for each"),
-        ({"file": ["a", "b"], "x": [1, "y"]}, ValueError, "column 'x' is of numbers.*row 1 has a str"),
+        (
+            {"file": ["a"], "x": [[1, 2]]},
+            ValueError,
+            "column 'x' must have only numbers.*row 0 has a list; make a row for each",
+        ),
+        ({"file": ["a", "b"], "x": [1, "y"]}, ValueError, "column 'x' must have only numbers.*row 1 has a str"),
         ({"file": ["a", "b"], "x": [1]}, ValueError, "different lengths"),
         ({"file": ["a", "b"], "x": ["y", 1]}, ValueError, "row 0 has a str, row 1 an int"),
         ({"file": ["a", "b"], "x": [True, None]}, ValueError, "row 0 has a bool, row 1 nothing"),
         ({"file": ["a"], "x": [2**70]}, ValueError, "more than 64 bits"),
-        ({"file": ["a", "b"], "x": [2**53 + 1, None]}, ValueError, "float64 does not hold, such as 9007199254740993"),
+        ({"file": ["a", "b"], "x": [2**53 + 1, None]}, ValueError, "float64 would round, such as 9007199254740993"),
         ({"file": [None]}, ValueError, "names the image of each row by its file; row 0 has nothing"),
         ({"file": [{"bytes": b""}]}, ValueError, "row 0 has a dict"),
-        ({"file": ["a"], "mask": [1]}, ValueError, r"the columns \['mask'\] are names of images"),
-        ({"image": ["a"], "file": [1]}, ValueError, r"the columns \['image'\] are names of images.*image_column="),
+        ({"file": ["a"], "mask": [1]}, ValueError, r"the set has fields named \['mask'\] already"),
+        ({"image": ["a"], "file": [1]}, ValueError, r"the set has fields named \['image'\] already.*image_column="),
         (["a", "b"], TypeError, "or a dict of lists; got a list"),
         ("t.jsonl", ValueError, "line 2 is not JSON"),
         ("t.json", ValueError, "row 1 is an int; expected an object"),

@@ -360,7 +360,7 @@ def test_mixed_sizes_are_refused_with_all_of_them_and_the_choice(pairs):
         ({"mode": "L", "pad_value": (1, 2, 3), "fit": "pad"}, "pad_value is a whole number from 0 to 255; got"),
         ({"mode": "CMYK"}, "mode is one of L, RGB, RGBA, I;16; got 'CMYK'"),
         ({"mode": "I;16"}, 'mode "I;16" is for images of 16-bit grey, which these are not'),
-        ({"labels": "folders"}, r"these lie in none: a\.jpg, b\.jpg"),
+        ({"labels": "folders"}, r"these are in none: a\.jpg, b\.jpg"),
     ],
 )
 def test_options_that_do_not_fit_say_why(pairs, options, message):
@@ -389,7 +389,7 @@ def test_other_files_stay_out_and_are_named_and_hidden_ones_are_not_seen(pairs, 
         (pairs / "images" / name).parent.mkdir(exist_ok=True)
         (pairs / "images" / name).write_text("")
     assert len(memload.write_images(pairs / "s", pairs / "images", pairs / "masks")) == 4
-    assert "2 files are neither JPEG nor PNG and stay out: notes.txt, x.webp" in capfd.readouterr().err
+    assert "2 files are neither JPEG nor PNG and are left out: notes.txt, x.webp" in capfd.readouterr().err
 
 
 # Labels
@@ -449,7 +449,7 @@ def test_what_is_written_into_a_table_is_what_is_read(tmp_path_factory, cells):
         ("stem,label\na,1\nb,2\nc,3\nd,4\na.jpg,5\n", "1 images have several rows: a"),
         ("stem,label\na,1\nb,2,3\n", r"row 2 \(b, 2, 3\) has 3 cells, the first line 2"),
         ("stem,label,label\na,1,1\n", r"the columns \['label'\] occur twice"),
-        ("stem,image\na,1\n", r"the columns \['image'\] are names of images"),
+        ("stem,image\na,1\n", r"the set has fields named \['image'\] already"),
         ("stem,\na,1\n", "not a name for a field: ''"),
         (b"stem,label\n\xff,1\n", "not a CSV file in UTF-8"),
     ],
@@ -596,11 +596,11 @@ def test_the_command_line_writes_images(pairs, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--images", "images", "more", "s"], "expected the directory to make alone, got 2 paths"),
-        (["--images", "images", "s", "--cast", "bfloat16"], "expected the directory to make alone, got --cast"),
-        (["--images", "images", "s", "--codec", "zstd"], "expected the directory to make alone, got --codec"),
+        (["--images", "images", "more", "s"], "expected only the directory to make, got 2 paths"),
+        (["--images", "images", "s", "--cast", "bfloat16"], "expected only the directory to make, got --cast"),
+        (["--images", "images", "s", "--codec", "zstd"], "expected only the directory to make, got --codec"),
         (["--images", "images", "s", "--size", "1x2x3"], "--size: expected a number of pixels, or height x width"),
-        (["x.npy", "s", "--size", "3"], "--size: for images, which are given by --images DIR"),
+        (["x.npy", "s", "--size", "3"], "--size: only for images, which --images DIR gives"),
     ],
 )
 def test_the_command_line_keeps_images_and_sources_apart(pairs, monkeypatch, capsys, arguments, message):
