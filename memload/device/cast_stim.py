@@ -1,7 +1,7 @@
-"""memload.cast_stim: from uint8 pixels to the numbers a network takes, as an operation on tensors.
+"""memload.cast_stim: casts uint8 pixels to normalised floating numbers, as an operation on tensors.
 
-The rule, which every path follows to the bit (C++ on the CPU, the kernel on CUDA, fused into the gather of a loader);
-what else a `Cast` can do is in casts/rule.py:
+All paths (C++ on the CPU, the CUDA kernel, the fused gather of a loader) follow this rule to the bit; casts/rule.py has
+all other rules of a `Cast`:
 
     y = x.to(dtype)
     y = (y - 127) / 255.0      # if norm_removed and x is uint8
@@ -59,7 +59,7 @@ def cast_stim(
         tensor([[0.0000, 0.4980]])
     """
     if not isinstance(dtype, torch.dtype) or dtype not in _TARGETS or not isinstance(norm_removed, bool):
-        rule = Cast(as_cast(dtype).dtype, norm_removed)  # which says what is wrong
+        rule = Cast(as_cast(dtype).dtype, norm_removed)  # raises the error for wrong arguments
         dtype, norm_removed = rule.dtype, rule.norm_removed
     for what, given in (("", x), ("out= as ", out)):
         if not isinstance(given, torch.Tensor) and (given is not None or not what):
@@ -72,8 +72,8 @@ def cast_stim(
         return _cast_into(out, x, norm_removed, dtype)
     if x.dtype != torch.uint8:
         return x.to(dtype)
-    made: torch.Tensor = _CAST(x, norm_removed, dtype)
-    return made
+    result: torch.Tensor = _CAST(x, norm_removed, dtype)
+    return result
 
 
 def _cast_into(out: torch.Tensor, x: torch.Tensor, norm_removed: bool, dtype: torch.dtype) -> torch.Tensor:
@@ -88,7 +88,7 @@ def _cast_into(out: torch.Tensor, x: torch.Tensor, norm_removed: bool, dtype: to
     if x.dtype != torch.uint8:
         return out.copy_(x)
     if out.requires_grad:
-        return out.copy_(_CAST(x, norm_removed, dtype))  # which autograd sees, or refuses
+        return out.copy_(_CAST(x, norm_removed, dtype))  # autograd records the copy, or refuses it
     _CAST_INTO(x, norm_removed, out)
     return out
 
@@ -104,13 +104,13 @@ def _cast_out(x: torch.Tensor, norm_removed: bool, out: torch.Tensor) -> None:
         raise ValueError("out shares memory with x: give it memory of its own")
     if is_dense(out):
         _fill(out, x, norm_removed)
-        torch.autograd.graph.increment_version(out)  # nobody else tells autograd that it was written to
+        torch.autograd.graph.increment_version(out)  # native code wrote to it, which autograd cannot see
     else:
         out.copy_(_cast_anew(x, norm_removed, out.dtype))
 
 
 def _extent(x: torch.Tensor) -> range:
-    """The addresses between the first and the last byte of a tensor."""
+    """Return the addresses from the first to the last byte of a tensor."""
     last = sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
     return range(x.data_ptr(), x.data_ptr() + (last + 1) * x.itemsize if x.numel() else x.data_ptr())
 
@@ -120,9 +120,9 @@ def _overlap(a: range, b: range) -> bool:
 
 
 def _define(name: str, schema: str, run: Callable[..., Any], fake: Callable[..., Any]) -> None:
-    """Make an operator of memload's, of which torch's tracers know what it returns.
+    """Define an operator of memload, with the form of its result for torch's tracers.
 
-    By hand, since the wrappers of torch.library.custom_op take several times what all else in a call takes.
+    torch.library.custom_op is not used, since its wrapper takes several times as long as the rest of a call.
     """
     torch.library.define(name, schema, tags=torch.Tag.pt2_compliant_tag)
     torch.library.impl(name, "default", run)
@@ -145,12 +145,12 @@ _CAST, _CAST_INTO = torch.ops.memload.cast_stim.default, torch.ops.memload.cast_
 
 
 def cast_pixels(x: torch.Tensor, rule: Cast, out: torch.Tensor | None = None) -> torch.Tensor:
-    """As `cast_stim`, past torch's dispatcher, where nobody traces or maps what is called.
+    """Return the result of `cast_stim` without torch's dispatcher, for code that is neither traced nor mapped.
 
     Args:
-        x: on the CPU or a CUDA device.
-        rule: a plain one.
-        out: where to put the result: dense, of the result's shape, dtype and device.
+        x: pixels on the CPU or a CUDA device.
+        rule: a plain cast.
+        out: memory for the result: dense, with the result's shape, dtype and device.
     """
     if type(x) is not torch.Tensor or x.dtype != torch.uint8 or x.layout != torch.strided:
         return cast_stim(x, rule.norm_removed, rule.dtype, out=out)
@@ -161,15 +161,15 @@ def cast_pixels(x: torch.Tensor, rule: Cast, out: torch.Tensor | None = None) ->
 
 
 def _empty_as_converted(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Uninitialised memory, laid out as ``x.to(dtype)``; always dense."""
+    """Return uninitialised memory with the layout of ``x.to(dtype)``; always dense."""
     if is_dense(x):
         return torch.empty_like(x, dtype=dtype)
-    shadow = x.to("meta").to(dtype)  # torch's own answer, without the data
+    shadow = x.to("meta").to(dtype)  # gives the strides of torch's own result, without data
     return torch.empty_strided(shadow.shape, shadow.stride(), dtype=dtype, device=x.device)
 
 
 def _strides(x: torch.Tensor) -> list[tuple[int, int]]:
-    """(stride, size) of the dimensions along which there is something to step over."""
+    """Return (stride, size) of the dimensions with more than one element."""
     return [(stride, size) for stride, size in zip(x.stride(), x.shape, strict=True) if size != 1]
 
 

@@ -1,4 +1,4 @@
-"""A `Cast` of what already lies on a device."""
+"""Applies a `Cast` to tensors on a device."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ def cast_on_device(
 ) -> torch.Tensor:
     """Return ``rule.apply(x, seeds)`` on the device of ``x``, queued on the current stream of that device.
 
-    Bit-identical to the CPU, but for the bits of a NaN. Without a kernel for it (see `cuda_state`)
-    cast runs through torch operations.
+    The result is bit-identical to the CPU's, except for the bits of a NaN. Without a kernel for it (see `cuda_state`)
+    the cast runs through torch operations.
 
     Args:
         x: a batch on any device, contiguous.
-        rule: what becomes of it; a dtype stands for the plain cast to it.
-        out: where to put the result: of ``rule.row_shape(x.shape)``, ``rule.dtype`` and the device of ``x``, with no
+        rule: the cast; a dtype stands for the plain cast to it.
+        out: memory for the result: of ``rule.row_shape(x.shape)``, ``rule.dtype`` and the device of ``x``, with no
             memory in common; fastest with the strides that the result would have.
-        seeds: where the rule draws, one for each row: ``PassSeed.of_samples``.
+        seeds: for a random rule, one seed for each row: ``PassSeed.of_samples``.
 
     Returns:
-        The result; ``out`` if that was given.
+        The result; ``out`` if it was given.
 
     Raises:
         TypeError, ValueError: as `Cast.apply`; or ``out`` does not fit.
@@ -62,7 +62,7 @@ def _cast_on_cuda(x: torch.Tensor, rule: Cast, out: torch.Tensor | None, seeds: 
     if rule.places:
         return _placed(x, rule, out, seeds)
     rule.row_shape(x.shape)
-    stored = out if out is None or rule.layout is None else out.movedim(-3, -1)  # as the result lies in memory
+    stored = out if out is None or rule.layout is None else out.movedim(-3, -1)  # in the order of the result's memory
     made = stored if stored is not None and stored.is_contiguous() else torch.empty_like(x, dtype=rule.dtype)
     cast_rows(x, made, rule, row_shape)
     if made is stored and out is not None:
@@ -71,14 +71,14 @@ def _cast_on_cuda(x: torch.Tensor, rule: Cast, out: torch.Tensor | None, seeds: 
 
 
 def _row_shape(x: torch.Tensor, rule: Cast) -> tuple[int, ...]:
-    """The shape of what is taken for a row: without the first axis, unless the channels lie along it."""
+    """Return the shape of a row: without the first axis, unless that is the axis of the channels."""
     alone = x.ndim == 0 or (rule.channel_count > 0 and rule.channels == -x.ndim)
     return tuple(x.shape) if alone else tuple(x.shape[1:])
 
 
 def _placed(x: torch.Tensor, rule: Cast, out: torch.Tensor | None, seeds: Sequence[int] | None) -> torch.Tensor:
     if rule.augment is not None and seeds is None:
-        return rule.apply(x, seeds)  # which says what is missing
+        return rule.apply(x, seeds)  # raises an error that says what is missing
     job = ImageJob.of(rule, x.shape, x.dtype, seeds)
     if job is None:
         return rule.apply(x, seeds)

@@ -1,7 +1,7 @@
-"""The CUDA module, loaded when first wanted, and whether it serves a device; the driver, and what toolkits ask of it.
+"""Loads the CUDA module at its first use, and checks whether it runs on a device and whether the driver is new enough.
 
 Sources: "CUDA Compatibility, Minor Version Compatibility", docs.nvidia.com/deploy/cuda-compatibility, for the oldest
-driver of each toolkit; `/proc/driver/nvidia/version` for the driver that is there.
+driver of each toolkit; `/proc/driver/nvidia/version` for the loaded driver.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class CudaState:
 
 
 def cuda_state(device: int = 0) -> CudaState:
-    """Return whether the CUDA kernels serve device number ``device``, and if not, why.
+    """Return whether the CUDA kernels run on device number ``device``, and if not, the reason.
 
-    Starts CUDA on that device if torch sees one, which takes some 100 ms and some 100 MB of its memory; asking again
-    costs nothing.
+    The first call starts CUDA on that device if torch sees one, which takes some 100 ms and some 100 MB of its memory;
+    further calls cost nothing.
 
     Example:
         >>> state = cuda_state()
@@ -52,7 +52,7 @@ def cuda_state(device: int = 0) -> CudaState:
     except ImportError as error:
         return CudaState(False, f"memload._cuda cannot be imported ({error}); it is built when nvcc is found")
     architectures = tuple(int(architecture) for architecture in module.architectures.split())
-    toolkit = str(getattr(module, "toolkit", ""))  # of a module that was built before, nothing
+    toolkit = str(getattr(module, "toolkit", ""))  # older modules have none
     if not torch.cuda.is_available():
         return CudaState(False, "torch finds no CUDA device", architectures, toolkit)
     reason = _unusable_reason(device)
@@ -75,13 +75,13 @@ def _unusable_reason(device: int) -> str:
     capability = torch.cuda.get_device_capability(device)
     if capability < _OLDEST_CAPABILITY:
         return f"{torch.cuda.get_device_name(device)} has compute capability {capability[0]}.{capability[1]}, below 7.5"
-    with torch.cuda.device(device):  # so that torch, not the module, makes another device current, and takes it back
+    with torch.cuda.device(device):  # torch, not the module, switches the current device, and switches back
         return str(cuda_module().unusable_reason(device))
 
 
 @functools.cache
 def kernels_run_on(device: int) -> bool:
-    """Whether the kernels run on device number ``device``, which is there; found out once, with a warning if not."""
+    """Return whether the kernels run on an existing device; checked once, with a warning if they do not."""
     state = cuda_state(device)
     if not state.usable:
         warn_of_fallback(state.reason)
@@ -90,7 +90,7 @@ def kernels_run_on(device: int) -> bool:
 
 @functools.cache
 def warn_of_fallback(reason: str) -> None:
-    """Warn once in this process, for each reason, that torch operations stand in for the kernels."""
+    """Warn once in this process, for each reason, that torch operations replace the kernels."""
     warnings.warn(
         f"cast_stim on CUDA runs through torch operations, which give the same values several times slower: {reason}",
         RuntimeWarning,
@@ -105,7 +105,7 @@ _ROOT = Path("/")
 
 
 def driver_version(root: Path = _ROOT) -> str | None:
-    """Return the version of the NVIDIA driver that is loaded, such as "580.65.06"; None: there is none."""
+    """Return the version of the loaded NVIDIA driver, such as "580.65.06"; None without a driver."""
     try:
         return parse_version((root / "proc/driver/nvidia/version").read_text())
     except OSError:
@@ -124,7 +124,7 @@ def parse_version(text: str) -> str | None:
 
 
 def too_old(driver: str, toolkit: str) -> str:
-    """Return why a driver does not serve what a CUDA toolkit built; "" if it does.
+    """Return why a driver is too old for modules of a CUDA toolkit; "" if it is not.
 
     Example:
         >>> too_old("535.129.03", "13.0")

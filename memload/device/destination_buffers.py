@@ -1,4 +1,4 @@
-"""Gatherers whose batches do not come in slots of memload's: on the device, or in pinned memory of torch's.
+"""Gatherers whose batches are not in memload's slots, but on the device, or in pinned memory of torch.
 
 plan -> gather, native threads -> pinned slot -> copies, slice by slice -> buffer -> cast -> batch on the device
 plan -> gather, native threads -> pinned memory of torch's allocator -> batch
@@ -29,10 +29,10 @@ _PROBED_BYTES = 16 << 20
 
 
 class PinnedRing:
-    """Where the slots of a pass come from; it says so when they are not pinned.
+    """The memory of a pass's slots; it warns when they are not pinned.
 
     Args:
-        interface: the device that reads them.
+        interface: the device that reads the slots.
         slots: the native source of memory.
     """
 
@@ -62,7 +62,7 @@ class PinnedRing:
 
 
 def pinned_copy_rate(interface: Interface) -> float:
-    """Return the bytes per second of copies from pinned slots to a device, in some 10 ms; 0 if it pins nothing.
+    """Return the bytes per second of copies from pinned slots to a device; 0 if it pins nothing. Takes some 10 ms.
 
     Args:
         interface: the device, with `native`.
@@ -72,7 +72,7 @@ def pinned_copy_rate(interface: Interface) -> float:
     try:
         handle = interface.handle(interface.copies)
         seconds = _core.copy_seconds(interface.native, handle, memory.data_ptr(), memory.nbytes)
-    except RuntimeError:  # refused: the ring says so when it has to do without
+    except RuntimeError:  # pinning was refused; a pass warns of that itself
         return 0.0
     return memory.nbytes / max(seconds, 1e-9)
 
@@ -100,35 +100,35 @@ _CPU = torch.device("cpu")
 
 
 class OnDevice(NamedTuple):
-    """A batch that is on the device once the stream `work` comes to it."""
+    """A batch that is on the device for work that follows in the stream `work`."""
 
     batch: Any
 
 
 class _IntoDestination(PipelinedBatches):
-    """Such a gatherer: its pipeline asks for memory for each batch."""
+    """A gatherer whose pipeline requests memory for each batch."""
 
     def __init__(self, settings: PassSettings, pipeline: _core.Pipeline) -> None:
         super().__init__(settings, pipeline)
-        self._destinations: deque[tuple[torch.Tensor | None, ...]] = deque()  # of batches that have begun
+        self._destinations: deque[tuple[torch.Tensor | None, ...]] = deque()  # one for each batch that has begun
 
     def is_ready(self) -> bool:
-        """Whether `next` has something without waiting; its memory is the batch's own."""
-        self._land_all(self._pipeline.needed_destination())
+        """Return whether `next` has a batch without waiting."""
+        self._provide_destinations(self._pipeline.needed_destination())
         return self._pipeline.ready()
 
     def next(self, timeout: float) -> Any:
         """Return the next batch, or a `BatchResult`; None at the end."""
         while isinstance(found := self._pipeline.next(timeout), tuple):
-            self._land_all(found)
+            self._provide_destinations(found)
         return None if found is None else self._batch(self._destinations.popleft(), found)
 
     def close(self, keep_slots: bool, at_once: bool = False) -> None:
-        """Stop, and give memory and threads back, or keep the slots for a later pass."""
+        """Stop, and free memory and threads, or keep the slots for a later pass."""
         super().close(keep_slots, at_once)
         self._destinations.clear()
 
-    def _land_all(self, need: tuple[int, int] | None) -> None:
+    def _provide_destinations(self, need: tuple[int, int] | None) -> None:
         while need is not None:
             buffers = self._memory(*need)
             addresses = [0 if part is None else part.data_ptr() for part in buffers]
@@ -138,7 +138,7 @@ class _IntoDestination(PipelinedBatches):
 
     @abc.abstractmethod
     def _memory(self, first: int, second: int) -> tuple[torch.Tensor | None, ...]:
-        """Return memory for the two parts of a batch, of which a part of no bytes needs none."""
+        """Return memory for the two parts of a batch; an empty part needs none."""
 
     @abc.abstractmethod
     def _batch(self, buffers: tuple[torch.Tensor | None, ...], arrays: Sequence[Array]) -> Any:
@@ -146,17 +146,17 @@ class _IntoDestination(PipelinedBatches):
 
 
 class PinnedBatches(_IntoDestination):
-    """Batches in pinned memory of torch's allocator, which goes back to it when the last tensor dies.
+    """Batches in pinned memory of torch's allocator, which gets it back when the last tensor is freed.
 
-    Torch's allocator notes which copies are made from its memory, as long as a tensor shows that the memory is its own.
-    So batches are views of its tensors, and it decides when the memory is used again.
+    Torch's allocator records the copies from its memory if the tensor's storage is its own. So batches are views of its
+    tensors, and the allocator decides when the memory is reused.
     """
 
     def __init__(self, settings: PassSettings, host: HostMemory) -> None:
         settings.source.check_in_place()
         super().__init__(settings, settings.pipeline(None, borrowed=True))
         self._host = host
-        self._unpack = settings.source.unpacker(take=_as_it_is)
+        self._unpack = settings.source.unpacker(take=_unchanged)
 
     def _memory(self, first: int, second: int) -> tuple[torch.Tensor | None, ...]:  # noqa: ARG002 - there is one part
         return (self._host.pinned(max(1, first)),)
@@ -166,12 +166,12 @@ class PinnedBatches(_IntoDestination):
 
 
 class CopiedBatches(PinnedBatches):
-    """Such batches, copied whole to the device: where native code cannot copy while it gathers."""
+    """Pinned batches that are copied whole to the device, where native code cannot copy while it gathers."""
 
     def __init__(self, settings: PassSettings, placer: Placer) -> None:
         super().__init__(settings, placer.interface)
         self._placer = placer
-        self._unpack = settings.source.unpacker(take=_as_it_is, cast=cast_on_device)
+        self._unpack = settings.source.unpacker(take=_unchanged, cast=cast_on_device)
 
     def _batch(self, buffers: tuple[torch.Tensor | None, ...], arrays: Sequence[Array]) -> OnDevice:
         placed = self._placer.place(_views(buffers, arrays, _CPU))
@@ -181,8 +181,8 @@ class CopiedBatches(PinnedBatches):
 class TransferredBatches(_IntoDestination):
     """Batches that native threads copy to the device while they gather, through a ring of pinned slots.
 
-    The buffers have two parts: what is cast on the device, and is let go then, and what the loop gets as it is. Both
-    belong to the stream of copies.
+    The buffers of a batch have two parts: fields that are cast on the device, whose part is freed then, and fields that
+    the loop gets unchanged. Both belong to the stream of copies.
     """
 
     def __init__(self, settings: PassSettings, interface: Interface, reuse: Gatherer | None) -> None:
@@ -198,11 +198,11 @@ class TransferredBatches(_IntoDestination):
             route=(*route, self._made),
         )
         super().__init__(settings, pipeline)
-        self._unpack = settings.source.unpacker(take=_as_it_is, cast=cast_on_device)
+        self._unpack = settings.source.unpacker(take=_unchanged, cast=cast_on_device)
 
     @property
     def pinned_bytes(self) -> int:
-        """Bytes of the ring that are pinned now."""
+        """The bytes of the ring that are pinned now."""
         return self._ring.slots.pinned_bytes
 
     def _memory(self, first: int, second: int) -> tuple[torch.Tensor | None, ...]:
@@ -220,9 +220,9 @@ class TransferredBatches(_IntoDestination):
 
 
 def device_bytes(settings: PassSettings) -> int:
-    """Return the bytes of the device that a pass has at most: batches under way, and batches as the loop gets them.
+    """Return the most bytes of device memory of a pass: copies in flight, and batches as the loop gets them.
 
-    Of these there is one ahead, one in the loop's hands, and those that the device has not come to.
+    Of the latter one is ahead, one is used by the loop, and further ones wait for the device.
     """
     source = settings.source
     crossing = settings.depth * _slot_bytes(source.pipeline_fields(), settings.slot_rows) if source.raw else 0
@@ -230,7 +230,7 @@ def device_bytes(settings: PassSettings) -> int:
 
 
 def handed_bytes(settings: PassSettings) -> int:
-    """Return the bytes that a batch has at most when the loop gets it, without what ``batch_transform`` makes of it."""
+    """Return the most bytes of a batch as the loop gets it, before ``batch_transform``."""
     source, rows = settings.source, settings.slot_rows
     fields = source.pipeline_fields()
     whole = _slot_bytes(fields, rows)
@@ -248,7 +248,7 @@ def _slot_bytes(fields: list[PipelineField], rows: int) -> int:
 
 
 def why_whole(source: GatherSpec) -> str | None:
-    """Return why batches go to a device after they are whole, as a clause; None: they go as they are made."""
+    """Return why batches are copied to a device only when they are complete, as a clause; None: during the gather."""
     if source.maps:
         return "functions of samples run on the CPU"
     if source.collate is not None:
@@ -259,7 +259,7 @@ def why_whole(source: GatherSpec) -> str | None:
 
 
 def _views(buffers: Sequence[torch.Tensor | None], arrays: Sequence[Array], device: torch.device) -> list[torch.Tensor]:
-    """The arrays of a batch in its memory on a device, each a tensor of its own to autograd."""
+    """Return the arrays of a batch in its memory on a device, each a separate tensor for autograd."""
     return [_view(buffers[array[0]], array, device) for array in arrays]
 
 
@@ -271,5 +271,5 @@ def _view(part: torch.Tensor | None, array: Array, device: torch.device) -> torc
     return part[offset : offset + elements * dtype.itemsize].view(dtype).view(shape).data
 
 
-def _as_it_is(x: torch.Tensor) -> torch.Tensor:
+def _unchanged(x: torch.Tensor) -> torch.Tensor:
     return x

@@ -1,4 +1,4 @@
-"""Destinations of batches other than plain slots on the CPU: pinned memory of torch's, and a device.
+"""Destinations of batches other than plain slots on the CPU: pinned memory of torch, and a device.
 
 plan -> gather, native threads -> pinned memory of torch's allocator -> batch                 PinnedCPU
 plan -> gather, native threads -> the device -> casts and transforms there -> batch           ToDevice
@@ -33,10 +33,10 @@ from memload.nested import mapped
 
 
 def pinned(batch: Any, host: HostMemory | None = None) -> Any:
-    """Copy a batch into memory of torch's pinned allocator, since only that knows which copies are in flight.
+    """Return a batch in memory of torch's pinned allocator, which alone knows the copies in flight.
 
-    Containers are gone into; of what lies in them, everything that has a ``pin_memory`` method is pinned. Tensors that
-    lie on a device, or in the memory of `host`, already stay there.
+    Everything in nested containers that has a ``pin_memory`` method is pinned. Tensors that are on a device, or in the
+    memory of `host`, stay there.
     """
 
     def pins_itself(value: Any) -> bool:
@@ -50,17 +50,17 @@ def pinned(batch: Any, host: HostMemory | None = None) -> Any:
 
 
 def whole_power(nbytes: int) -> int:
-    """Return the bytes of pinned memory that torch's allocator takes for so many: the next power of two."""
+    """Return the bytes that torch's pinned allocator takes for `nbytes`: the next power of two."""
     return 1 << (nbytes - 1).bit_length()
 
 
 class PinnedCPU(OnCPU):
-    """Batches lie in pinned memory of torch's allocator. A `Destination`, and its `Arrival`.
+    """Batches in pinned memory of torch's allocator. A `Destination`, and its `Arrival`.
 
     Args:
-        host: by which they are pinned; None: there is no accelerator, and nothing is pinned.
-        named: the device that the loader was given for this, as ``pin_memory_device``, which is out of use.
-        warned: whether the user has been warned before, as a stock iterator warns that goes on to another pass.
+        host: pins memory; None: there is no accelerator, and nothing is pinned.
+        named: the loader's ``pin_memory_device``, which is deprecated.
+        warned: whether the user has been warned before, in an earlier pass of the same iterator.
     """
 
     def __init__(self, host: HostMemory | None, named: str, *, warned: bool) -> None:
@@ -69,11 +69,11 @@ class PinnedCPU(OnCPU):
         self.finish: Callable[[Any], Any] | None = None if host is None else functools.partial(pinned, host=host)
 
     def slot_bytes(self, nbytes: int) -> int:
-        """Return the bytes that torch's allocator takes for so many."""
+        """Return the bytes that torch's allocator takes for `nbytes`."""
         return whole_power(nbytes)
 
     def open(self) -> PinnedCPU:
-        """Return this; warns as stock iterators do."""
+        """Return this destination; warn as stock iterators do."""
         if self._named and not self._warned:
             warnings.warn(
                 "pin_memory_device is deprecated, the current accelerator will be used as the device,"
@@ -89,13 +89,13 @@ class PinnedCPU(OnCPU):
         return self
 
     def gatherer(self, settings: PassSettings, kept: Gatherer | None) -> Gatherer:
-        """Return what gathers into pinned memory, or where batches are made of what was gathered, into slots."""
+        """Return the gatherer into pinned memory; or into slots, if functions make the batches."""
         if settings.pins and self._host is not None:
             return PinnedBatches(settings, self._host)
         return WholeBatches(settings, kept)
 
     def moving(self, request: PassRequest) -> Moving:
-        """Return the function that casts and transforms batches of the stock machinery, which has pinned them."""
+        """Return the function that casts and transforms batches of torch's machinery, which has pinned them."""
         stock = OnCPU()
         stock.finish = pinned if torch.accelerator.is_available() else None
         return stock.moving(request)
@@ -115,11 +115,11 @@ class ToDevice:
 
     @property
     def device(self) -> torch.device | None:
-        """The device that was asked for; None: an interface."""
+        """The given device; None for an interface."""
         return self.target.wanted if isinstance(self.target.wanted, torch.device) else None
 
     def bound(self, source: GatherSpec, request: PassRequest) -> GatherSpec:
-        """Return a source as it is gathered for the device, or by the device itself."""
+        """Return the gather specification for the device: gathered for it, or by the device itself."""
         if why_whole(source) is not None or resident_device(source.fields) is not None:
             return source
         if (seen := seen_by_device(source, self.target)) is not None:
@@ -128,15 +128,15 @@ class ToDevice:
         return with_shared_frames(raw, sampler, BatchSizes.of(sampler, source).batch_rows)
 
     def slot_bytes(self, nbytes: int) -> int:
-        """Return the bytes of a slot of the ring: so many."""
+        """Return the bytes of a slot of the ring: `nbytes` itself."""
         return nbytes
 
     def open(self) -> _DeviceArrival:
-        """Return where the batches of a pass that begins now arrive."""
+        """Open the device for a pass that begins now, and return its arrival."""
         return _DeviceArrival(Placer(self.target.open()))
 
     def moving(self, request: PassRequest) -> Moving:
-        """Return the function that moves, casts and transforms batches of the stock machinery."""
+        """Return the function that moves, casts and transforms batches of torch's machinery."""
         placer = Placer(self.target.open())
         casts = Casts(request.casts, request.names, request.grouped, request.gives_batches)
 
@@ -147,7 +147,7 @@ class ToDevice:
 
 
 def seen_by_device(source: GatherSpec, target: Target) -> GatherSpec | None:
-    """Return a source in RAM that is pinned for a device with the fields that the device gathers; None: it does not."""
+    """Return a source with rows in pinned RAM with fields that the device gathers; None if it cannot."""
     if not source.rows or not all(isinstance(field, PinnedField) for field in source.fields.values()):
         return None
     fields = resident_fields(source.fields, target.open().device)
@@ -163,7 +163,7 @@ class _DeviceArrival:
         self._placer = placer
 
     def gatherer(self, settings: PassSettings, kept: Gatherer | None) -> Gatherer:
-        """Return what gathers to the device; where batches are made on the CPU, into slots."""
+        """Return the gatherer to the device; or into slots, if batches are made on the CPU."""
         interface = self._placer.interface
         if not settings.source.raw:
             return WholeBatches(settings, kept)
@@ -174,7 +174,7 @@ class _DeviceArrival:
         return CopiedBatches(settings, self._placer)
 
     def around(self, gatherer: Gatherer, settings: PassSettings, request: PassRequest) -> Gatherer:
-        """Return the gatherer with what hands its batches out on the device."""
+        """Return a gatherer around this one that delivers its batches on the device."""
         source = settings.source
         casts = Casts(source.late_casts or {} if source.raw else {}, list(source.fields), batched=True)
         return DeviceBatches(gatherer, self._placer, casts, request.transform)
@@ -183,7 +183,7 @@ class _DeviceArrival:
 @functools.cache
 def _warn_of_fallback(device: str, reason: str) -> None:
     warnings.warn(
-        f"batches are copied to {device} by torch once they are whole, rather than while they are gathered: {reason}",
+        f"torch copies complete batches to {device}, instead of native threads while they gather: {reason}",
         RuntimeWarning,
         stacklevel=2,
     )

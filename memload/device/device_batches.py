@@ -1,4 +1,4 @@
-"""Batches on the device, in the loop's hands: the last layer of a native pass, and of a stock one.
+"""Delivers batches on the device to the loop: the last layer of a native pass, and of a pass of torch's machinery.
 
 gatherer -> placed on the device, cast, transformed (stream `work`) -> one batch ahead -> the loop's stream
 """
@@ -30,10 +30,10 @@ Transform = Callable[..., Any]
 
 
 class _CastingThere(Casting):
-    """How the fields of a batch that is on the device are cast."""
+    """Casts the fields of a batch on the device."""
 
     def _made(self, cast: Cast, values: torch.Tensor, seeds: Sequence[int] | None, _: int, /) -> torch.Tensor:
-        return cast_on_device(values, cast, seeds=seeds)  # one kernel, where there is one
+        return cast_on_device(values, cast, seeds=seeds)  # by one kernel, if there is one
 
 
 @dataclass(frozen=True)
@@ -51,21 +51,21 @@ class Casts:
     batched: bool | None = None
 
     def apply(self, batch: Any, seed: PassSeed | None, rows: Indices | int) -> Any:
-        """Return a batch with its fields cast; what is drawn follows from its rows, or its number."""
+        """Return a batch with its fields cast; random numbers follow from its rows, or from its number."""
         return cast_batch(batch, self.casts, self.names, self.grouped, _CastingThere(seed, rows, batched=self.batched))
 
 
 class DeviceBatches(Gatherer):
-    """A `Gatherer` around a gatherer, whose batches it hands out on the device.
+    """A `Gatherer` around another one, which delivers its batches on the device.
 
-    While the loop works on a batch, the one after it is cast and transformed, if it was gathered by then. A consumer
-    that is asked for does not wait for the device: its stream does.
+    While the loop works on a batch, the next one is cast and transformed, if it is gathered by then. The consumer does
+    not wait for the device; its stream does.
 
     Args:
-        gatherer: gives batches that are `OnDevice`, or on the CPU.
-        placer: of the device.
-        casts: of batches that are `OnDevice`.
-        transform: what becomes of a batch on the device, last; None: nothing.
+        gatherer: gathers batches that are `OnDevice`, or on the CPU.
+        placer: puts batches on the device.
+        casts: the casts of batches that are `OnDevice`.
+        transform: the last function of a batch on the device; None: no function.
     """
 
     def __init__(self, gatherer: Gatherer, placer: Placer, casts: Casts, transform: Transform | None) -> None:
@@ -92,7 +92,7 @@ class DeviceBatches(Gatherer):
         self.gatherer.finish()
 
     def next(self, timeout: float) -> Any:
-        """Return the next batch as a `BatchResult`, None at the end."""
+        """Return the next batch as a `BatchResult`; None at the end."""
         with self._placer.in_words():
             return self._next(timeout)
 
@@ -108,7 +108,7 @@ class DeviceBatches(Gatherer):
         return BatchResult(handed)
 
     def cancel(self) -> _core.PlanQueue:
-        """Stop gathering, and return the plan of the batches that were not handed out, the prepared one included."""
+        """Stop gathering, and return the plan of the batches that were not delivered, with the prepared one."""
         prepared = self._prepared.popleft() if self._prepared else None
         if isinstance(prepared, _Raised):
             prepared.result()
@@ -118,22 +118,22 @@ class DeviceBatches(Gatherer):
         return plan
 
     def placed(self, batch: Any, about: Indices | int) -> Any:
-        """Return a batch that the dataset itself answered, on the device and transformed."""
+        """Return a batch that the dataset itself made, on the device and transformed."""
         with self._placer.in_words():
             self._placer.pace()
             placed = self._placer.place(batch)
-        if self._transform is not None:  # whose errors stay as they are
+        if self._transform is not None:  # errors of the user's function stay unchanged
             placed = self._placer.launch(transformed_here, self._transform, placed, self._seed, about)
         with self._placer.in_words():
             return self._placer.hand_over(placed)
 
     def stats(self) -> LoaderStats:
-        """Return the gatherer's counters, with what was copied here."""
+        """Return the gatherer's counters, with the bytes that were copied here."""
         gathered = self.gatherer.stats()
         return replace(gathered, copied_bytes=gathered.copied_bytes + self._placer.copied_bytes)
 
     def close(self, keep_slots: bool, at_once: bool = False) -> None:
-        """Stop, and give memory and threads back, or keep the slots for a later pass."""
+        """Stop, and free memory and threads, or keep the slots for a later pass."""
         self._prepared.clear()
         self.gatherer.close(keep_slots, at_once)
 
@@ -143,7 +143,7 @@ class DeviceBatches(Gatherer):
                 if prepared.error is not None:
                     without_frames(prepared.error)
                 self._prepared.append(prepared)
-        except Exception as error:  # in its turn: after the batch that is handed out now
+        except Exception as error:  # raised after the batch that is delivered now
             self._prepared.append(_Raised(error=without_frames(error), may_stop=True))
 
     def _prepare(self, timeout: float) -> BatchResult | None:
@@ -156,31 +156,31 @@ class DeviceBatches(Gatherer):
             gathered = gathered.batch
         on_device = isinstance(gathered, OnDevice)
         batch = gathered.batch if on_device else self._placer.place(gathered)
-        if on_device and self._casts.casts:  # whose randomness follows from the rows
+        if on_device and self._casts.casts:  # random numbers follow from the rows
             batch = self._placer.launch(self._casts.apply, batch, self._seed, self.gatherer.row_numbers())
         if self._transform is None:
             return BatchResult(batch)
         try:
             about = self._seed, self.gatherer.row_numbers()
             return BatchResult(self._placer.launch(transformed_here, self._transform, batch, *about))
-        except BaseException as error:  # whatever it is, the loop raises it in its turn
+        except BaseException as error:  # the loop raises it at this batch
             return BatchResult(error=error)
 
 
 class _Raised(BatchResult):
-    """What a gatherer raised while a batch was prepared ahead, which ends the pass."""
+    """An error of the gatherer while a batch was prepared ahead; it ends the pass."""
 
 
 class MovedBatches(AroundBatches):
-    """The batches of the stock machinery, moved to the device, cast and transformed there.
+    """The batches of torch's machinery, moved to the device, cast and transformed there.
 
     Args:
         batches: an iterator with a length.
-        placer: of the device.
-        casts: what is cast.
-        transform: what becomes of a batch, last; None: nothing.
-        seed: what the randomness of the pass follows from, and with it the number of the batch; None: there is none.
-        number: of the first of these batches, counted from the beginning of the pass.
+        placer: puts batches on the device.
+        casts: the casts of batches.
+        transform: the last function of a batch; None: no function.
+        seed: the seed of the pass, from which random numbers follow with the number of the batch; None: no seed.
+        number: the number of the first of these batches, counted from the beginning of the pass.
     """
 
     def __init__(
@@ -205,7 +205,7 @@ class MovedBatches(AroundBatches):
             batch = self._placer.place(batch)
             if self._casts.casts:
                 batch = self._placer.launch(self._casts.apply, batch, self._seed, number)
-        if self._transform is not None and self._seed is not None:  # whose errors stay as they are
+        if self._transform is not None and self._seed is not None:  # errors of the user's function stay unchanged
             batch = self._placer.launch(transformed_here, self._transform, batch, self._seed, number)
         with self._placer.in_words():
             return self._placer.hand_over(batch)

@@ -1,9 +1,9 @@
-"""Which device ``device=`` means, where a loader's batches go, and what goes wrong on a GPU, in words.
+"""Resolves ``device=``, and explains errors of GPUs.
 
-What can be known beforehand (no CUDA build of torch, no GPU, a driver that is too old, a device that is not there, a
-worker or a forked process) is raised by `device_of`; a loader's `Target` is checked when the loader is made, and opened
-when a pass begins. What comes out of torch or the driver while a GPU works (no memory
-left, no memory that can be pinned, an error that an earlier kernel left behind) is said by `raise_in_words`.
+`device_of` raises errors that can be known beforehand: a torch without CUDA, no GPU, a driver that is too old, a
+missing device, a worker or a forked process. A loader's `Target` is checked when the loader is made, and opened when a
+pass begins. `raise_in_words` explains errors of torch and the driver while a GPU works: exhausted memory, memory that
+cannot be pinned, an error of an earlier kernel.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ _PINNING = ("cudaHostAlloc", "cudaHostRegister", "pin_memory", "pinned memory")
 
 
 def device_of(given: Any) -> torch.device:
-    """Return the device that ``device=`` means, a CUDA device with its index; it is there, and this process may use it.
+    """Return the device of ``device=``, a CUDA device with its index, after checking that this process may use it.
 
     Args:
         given: a torch.device, its text such as "cuda", "cuda:1" or "cpu", or the number of a CUDA device.
 
     Raises:
-        TypeError, ValueError: it names no device, or a CUDA device of a number that is not there.
+        TypeError, ValueError: it names no device, or a CUDA device that does not exist.
         DeviceError: torch cannot use a GPU here, or not in this process; the message says why, and what to do.
 
     Example:
@@ -59,7 +59,7 @@ def device_of(given: Any) -> torch.device:
 
 
 def named_device(given: Any) -> torch.device:
-    """Return the CPU or CUDA device that ``device=`` names, whether it is there or not.
+    """Return the CPU or CUDA device that ``device=`` names; it need not exist.
 
     Raises:
         TypeError, ValueError: it names no such device.
@@ -105,7 +105,7 @@ def why_not(said: str) -> str:
     """Return why CUDA does not start, and what to do about it.
 
     Args:
-        said: the first line of what torch says.
+        said: the first line of torch's error.
     """
     if "forked subprocess" in said:
         return (
@@ -126,12 +126,12 @@ def why_not(said: str) -> str:
 
 
 def no_such_device(index: int, count: int, visible: str | None) -> str:
-    """Return the message for a CUDA device of a number that is not there.
+    """Return the message for a CUDA device that does not exist.
 
     Args:
-        index: the number that was asked for.
-        count: how many there are.
-        visible: what the environment's CUDA_VISIBLE_DEVICES says; None: nothing.
+        index: the requested number.
+        count: the number of devices.
+        visible: the environment's CUDA_VISIBLE_DEVICES; None if it is not set.
     """
     there = "there is only cuda:0" if count == 1 else f"there are cuda:0 to cuda:{count - 1}"
     hidden = "" if visible is None else f", since CUDA_VISIBLE_DEVICES={visible!r} shows no others to this process"
@@ -139,19 +139,19 @@ def no_such_device(index: int, count: int, visible: str | None) -> str:
 
 
 def raise_in_words(error: RuntimeError, doing: str, device: torch.device) -> NoReturn:
-    """Raise what torch or the driver reported again, with what it means where that is known.
+    """Raise an error of torch or the driver again, with its meaning if that is known.
 
     Args:
-        error: what was raised while a GPU was asked to do something.
-        doing: what that was, such as "copying a batch".
-        device: where.
+        error: the error.
+        doing: the action that failed, such as "copying a batch".
+        device: the device.
 
     Raises:
-        torch.OutOfMemoryError: the device has no memory left; it stays what torch raises, so that those who try
-            smaller batches still catch it.
+        torch.OutOfMemoryError: the device has no memory left; the type stays torch's, so that code which retries with
+            smaller batches still catches it.
         DeviceError: an earlier kernel, mostly of the user's own, broke this process's use of the GPU; or memory could
             not be pinned.
-        RuntimeError: the error itself, where nothing is known of it.
+        RuntimeError: the error itself, if it is unknown.
     """
     said = first_line(error)
     if isinstance(error, torch.OutOfMemoryError):
@@ -180,14 +180,14 @@ def raise_in_words(error: RuntimeError, doing: str, device: torch.device) -> NoR
     try:
         raise error
     finally:
-        del error  # its traceback holds this frame, which would hold the error
+        del error  # its traceback refers to this frame, which would keep the error
 
 
 def lasting(said: str) -> str:
-    """Return what an error means after which the process cannot use the GPU any more; "" if it is no such error.
+    """Return the meaning of an error after which the process cannot use the GPU any more; "" for other errors.
 
     Args:
-        said: what torch, or a kernel's launcher of memload's, says of it.
+        said: the message of torch, or of a kernel's launcher.
     """
     return next((meaning for sign, meaning in _LASTING.items() if sign.lower() in said.lower()), "")
 
@@ -197,14 +197,14 @@ class Target:
     """A device that batches go to.
 
     Attributes:
-        wanted: a CUDA device, without an index the one that is current when a pass begins; or an interface.
+        wanted: a CUDA device (without an index: the current one when a pass begins), or an interface.
     """
 
     wanted: torch.device | Interface
 
     @property
     def on_cuda(self) -> bool:
-        """Whether it is a GPU."""
+        """Whether the target is a GPU."""
         return isinstance(self.wanted, torch.device)
 
     def open(self) -> Interface:
@@ -223,7 +223,7 @@ class Target:
 
 
 def checked_target(device: Any) -> Target | None:
-    """Return where the ``device=`` of a loader is; None: batches stay on the CPU.
+    """Return the target of a loader's ``device=``; None: batches stay on the CPU.
 
     CUDA is not started, since processes may be forked before the first pass begins.
 
@@ -244,7 +244,7 @@ def checked_target(device: Any) -> Target | None:
         return None
     found = torch.cuda.device_count()
     if found == 0:
-        device_of(named)  # which says why
+        device_of(named)  # raises an error with the reason
     if named.index is not None and named.index >= found:
         raise ValueError(no_such_device(named.index, found, os.environ.get("CUDA_VISIBLE_DEVICES")))
     return Target(named)

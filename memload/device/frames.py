@@ -1,7 +1,7 @@
-"""Which stored frames the rows of a field are made of: index arithmetic apart from where the frames lie.
+"""Finds the stored frames of a field's rows, by index arithmetic that does not depend on where the frames are.
 
-A field's rows may repeat (a table of trials), be some of many (a split), or be windows that share frames (lags). The
-frames are what goes to a GPU, once each; the rows stay arithmetic.
+A field's rows may repeat (a table of trials), be some of many (a split), or be windows that share frames (lags). Each
+frame is copied to a GPU once; rows stay arithmetic.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ Numbers = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class FrameIndex:
-    """The frames of each row: the frame at which it begins, or those some steps from there.
+    """The frames of each row: the frame at which it begins, or the frames at some steps from there.
 
     Args:
-        begins: int64 (rows,): the frame at which each row begins; a range from 0 on: row k at frame k.
-        steps: a row is the frames begin + step for each step; None: the frame itself.
-        places: int64: where each frame is stored; None: frame k is stored as number k.
+        begins: int64 (rows,), the frame at which each row begins; a range from 0 on: row k begins at frame k.
+        steps: a row consists of the frames begin + step for each step; None: of the frame itself.
+        places: int64, the stored number of each frame; None: frame k is stored as number k.
 
     Example:
         >>> FrameIndex(np.array([5, 9]), steps=(0, -1)).numbers(np.array([1, 0]))
@@ -40,19 +40,19 @@ class FrameIndex:
 
     @property
     def rows(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return len(self.begins)
 
     @property
     def nbytes(self) -> int:
-        """Bytes that this takes."""
+        """The bytes of this index."""
         return sum(part.nbytes for part in (self.begins, self.places) if isinstance(part, np.ndarray))
 
     def numbers(self, rows: Numbers) -> Numbers:
         """Return the stored numbers of the frames of these rows: (rows,), or (rows, steps) for windows.
 
         Raises:
-            IndexError: a row is not there.
+            IndexError: a row number is out of range.
         """
         return self._stored(self.begin(rows))
 
@@ -68,7 +68,7 @@ class FrameIndex:
         return replace(self, begins=self._begin(rows))
 
     def joined(self, others: Iterable[FrameIndex]) -> FrameIndex:
-        """Return the index of these rows, and then of those of others in the same frames."""
+        """Return the index of these rows and then of the rows of others, in the same frames."""
         return replace(self, begins=np.concatenate([np.asarray(one.begins, np.int64) for one in (self, *others)]))
 
     def into(self, numbers: Numbers) -> FrameIndex:
@@ -85,7 +85,7 @@ class FrameIndex:
         return FrameIndex(begins, tuple(steps), None if whole else self._stored(np.asarray(self.begins)))
 
     def compact(self, frames: int) -> tuple[Numbers | range, FrameIndex]:
-        """Return which of so many frames are used at all, in rising order, and the index into these alone."""
+        """Return the frames that rows use, in rising order, and the index into these frames alone."""
         if isinstance(self.begins, range):
             return self.begins, self
         used = np.zeros(frames, dtype=np.bool_)
@@ -94,7 +94,7 @@ class FrameIndex:
             used[begins if self.places is None else self.places[begins]] = True
         if used.all():
             return range(frames), self
-        place = np.maximum(np.cumsum(used) - 1, 0)  # of those that are not used, some number that is there
+        place = np.maximum(np.cumsum(used) - 1, 0)  # unused frames get some valid number
         if self.steps is None and self.places is None:
             return np.flatnonzero(used), FrameIndex(place[self.begins])
         places = place if self.places is None else place[self.places]
@@ -109,7 +109,7 @@ class FrameIndex:
 
 
 def frames_of(field: Field) -> tuple[Field, FrameIndex]:
-    """Return the frames that a field stores, without any selection, and which of them its rows are."""
+    """Return the frames that a field stores, without any selection, and the index of its rows into them."""
     windows = windows_of(field)
     if windows is None:
         return _stored_rows(field)
@@ -120,18 +120,18 @@ def frames_of(field: Field) -> tuple[Field, FrameIndex]:
 
 
 def windows_of(field: Field) -> Windows | None:
-    """Return the rows of a field as windows of frames, also if they lie as rows that overlap; None: they are none."""
+    """Return the rows of a field as windows of frames, also if they are stored rows that overlap; None: no windows."""
     column = field.column
     if isinstance(column, Windows):
         return column
     if not isinstance(column, Column) or not field.shape or field.shape[0] < 2 or not column.row_bytes:
         return None
-    windows = _apart(column, int(field.shape[0]))
+    windows = _overlapping_windows(column, int(field.shape[0]))
     return windows if windows is None or column.selection is None else windows.select(column.selection)
 
 
 def _stored_rows(field: Field) -> tuple[Field, FrameIndex]:
-    """Each row is a frame."""
+    """Return the stored rows of a field, each as a frame, and the index of its rows."""
     column = field.column
     if not isinstance(column, Column | Tiles) or column.selection is None:
         return field, FrameIndex(range(field.rows))
@@ -139,8 +139,8 @@ def _stored_rows(field: Field) -> tuple[Field, FrameIndex]:
     return replace(field, column=whole, blocks=None), FrameIndex(column.selection)
 
 
-def _apart(column: Column, length: int) -> Windows | None:
-    """All stored rows, each one run of so many frames, as windows; None if none overlap, or not by whole frames."""
+def _overlapping_windows(column: Column, length: int) -> Windows | None:
+    """Return all stored rows, each a run of `length` frames, as windows; None unless they overlap by whole frames."""
     frame_bytes = column.row_bytes // length
     segments, runs, first = [], [], 0
     for storage, offset, rows, stride in (segment for segment in column.segments if segment[2]):

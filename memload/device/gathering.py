@@ -28,8 +28,8 @@ def gather_rows(
 ) -> torch.Tensor:
     """Return ``rule.apply(stored[numbers], seeds)`` on a device, queued on its current stream, by one kernel.
 
-    Without a kernel for it, torch operations do the same. Numbers that lie on the device are not looked at before: one
-    that is out of range ends the kernel as in torch's own indexing, with an error that CUDA reports later.
+    Without a kernel for it, torch operations do the same. Numbers on the device are not checked: a number out of range
+    ends the kernel as in torch's own indexing, with an error that CUDA reports later.
 
     Args:
         stored: (N, *shape), contiguous: on the device, or in pinned memory, which the device then reads across the bus.
@@ -62,7 +62,7 @@ def expand_windows(
 ) -> torch.Tensor:
     """Return windows of frames: ``rule.apply(frames[begins[:, None] + steps])``, by one kernel.
 
-    Frames that several windows share cross the bus once, as rows of ``frames``, and are read from there for each.
+    Frames that several windows share cross the bus once, as rows of ``frames``.
 
     Args:
         frames: (F, *shape), contiguous: on the device, or in pinned memory.
@@ -83,13 +83,13 @@ def expand_windows(
     """
     cast = None if rule is None else as_cast(rule)
     if cast is not None and cast.places:
-        raise ValueError("windows are neither cropped, flipped nor laid out anew while they are built: cast them later")
+        raise ValueError("windows are not cropped, flipped or laid out while they are built: cast them later")
     return _gathered(frames, begins, steps, cast, out, None, device)
 
 
 @functools.lru_cache(maxsize=256)
 def steps_on(steps: tuple[int, ...], device: torch.device) -> torch.Tensor:
-    """Return the steps of windows on a device, where any stream may read them: they are there when this returns."""
+    """Return the steps of windows on a device; any stream may read them after this call."""
     return torch.tensor(steps, dtype=torch.int64, device=device)
 
 
@@ -138,14 +138,14 @@ def _check_numbers(stored: torch.Tensor, numbers: torch.Tensor, steps: torch.Ten
 
 
 def _readable(*tensors: torch.Tensor | None) -> bool:
-    """Whether a kernel can read these: dense, on a device or in pinned memory."""
+    """Return whether a kernel can read these tensors: dense ones on a device or in pinned memory."""
     return all(
         one is None or (one.is_contiguous() and (one.device.type == "cuda" or one.is_pinned())) for one in tensors
     )
 
 
 def _fused(rule: Cast, stored: torch.Tensor, steps: torch.Tensor | None) -> bool:
-    """Whether one kernel gathers and casts: channels lie within a stored row, and its elements stay in their order."""
+    """Return whether one kernel gathers and casts: channels are within a stored row, and elements keep their order."""
     within = not rule.channel_count or rule.channels is None or -rule.channels < stored.ndim
     in_order = rule.layout is None and rule.augment is None and (steps is None or stored.numel() > 0)
     return within and in_order and has_kernel(rule, stored.dtype, stored.shape[1:])
@@ -168,7 +168,7 @@ def _by_torch(
     device: torch.device,
 ) -> torch.Tensor:
     rows = numbers if steps is None else (numbers[:, None] + steps.to(numbers.device)).reshape(-1)
-    bits = stored.view(torch.int16) if stored.dtype == torch.uint16 else stored  # of which torch selects none
+    bits = stored.view(torch.int16) if stored.dtype == torch.uint16 else stored  # torch cannot select uint16
     found = bits.index_select(0, rows.to(stored.device)).view(stored.dtype)
     shape = (len(numbers), *(() if steps is None else (len(steps),)), *stored.shape[1:])
     made = found.view(shape).to(device, non_blocking=True)

@@ -1,12 +1,12 @@
-"""What the GPU path asks of a device, and of memory that a device reads by itself.
+"""The interface of the GPU path to a device, and to memory that a device reads by itself.
 
     pinned() --copy--> empty()          in `copies`, the stream of all copies to this device
                record, wait             events order gather -> copy -> work -> the loop's own stream
     launch()                            casts and transforms, in `work`
-    hold()                              memory is not used again before a stream of somebody else's is done with it
+    hold()                              memory is not reused before another stream is done with it
 
-`torch_interface` serves GPUs through torch. Tests have a simulated device, whose copies are late and out of step: every
-step that is left out shows there.
+`torch_interface` implements it for GPUs through torch. Tests have a simulated device, whose copies are late and out of
+step, so that each missing step is detected there.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class HostMemory(Protocol):
     def pinned(self, nbytes: int) -> torch.Tensor:
         """Return uninitialised pinned memory, uint8 (nbytes,).
 
-        What dies is used again only when every copy that was made from it, or from a view of it, is done.
+        Freed memory is reused only after every copy from it, or from a view of it, is done.
         """
 
     def is_pinned(self, tensor: torch.Tensor) -> bool:
@@ -39,15 +39,15 @@ class Interface(HostMemory, Protocol):
 
     @property
     def device(self) -> torch.device:
-        """Where its tensors are."""
+        """The device of its tensors."""
 
     @property
     def native(self) -> _core.Device | None:
-        """What native threads copy through, while batches are gathered; None: batches are copied whole, by `copy`."""
+        """The native device through which threads copy while they gather; None: `copy` copies whole batches."""
 
     @property
     def why_not_native(self) -> str:
-        """Why `native` is None, as a sentence; else empty."""
+        """The reason why `native` is None, as a sentence; else empty."""
 
     @property
     def copies(self) -> Any:
@@ -61,15 +61,15 @@ class Interface(HostMemory, Protocol):
         """Whether a tensor is on the device."""
 
     def current(self) -> Any:
-        """Return the stream into which the calling thread puts its own work."""
+        """Return the current stream of the calling thread."""
 
     def handle(self, stream: Any) -> int:
-        """Return the number by which native code knows a stream."""
+        """Return the native handle of a stream, as an integer."""
 
     def empty(self, nbytes: int, stream: Any) -> torch.Tensor:
         """Return uninitialised memory of the device, uint8 (nbytes,), that belongs to a stream.
 
-        When it dies it is used again, by what comes later in that stream.
+        When it is freed, later work in that stream reuses it.
         """
 
     def copy(self, to: torch.Tensor, source: torch.Tensor, stream: Any) -> None:
@@ -82,19 +82,19 @@ class Interface(HostMemory, Protocol):
         """
 
     def record(self, stream: Any) -> Any:
-        """Return an event: what is in the stream by now."""
+        """Return an event that occurs after everything that is queued in the stream now."""
 
     def wait(self, stream: Any, event: Any) -> None:
         """Make everything queued in a stream from now on run after an event."""
 
     def done(self, event: Any) -> bool:
-        """Whether an event has come, without waiting."""
+        """Return whether an event has occurred, without waiting."""
 
     def synchronise(self, event: Any) -> None:
-        """Wait, without Python's lock, until an event has come."""
+        """Wait, without Python's lock, until an event has occurred."""
 
     def hold(self, tensor: torch.Tensor, stream: Any) -> None:
-        """Use the memory of a tensor of the device again only when a stream is done with what is in it when that dies.
+        """Keep the memory of a freed tensor until a stream has finished the work queued at that time.
 
-        For streams other than the one that the memory belongs to.
+        This is for streams other than the one that the memory belongs to.
         """

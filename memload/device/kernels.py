@@ -1,4 +1,4 @@
-"""The kernels of `memload._cuda` for rows and images, called with tensors: rules and constants as they take them.
+"""Calls the kernels of `memload._cuda` for rows and images with tensors, rules and constants.
 
 They have not run on a GPU yet.
 """
@@ -21,14 +21,14 @@ from memload.dtypes import code_of
 T = TypeVar("T")
 
 
-class Remembered:
-    """Results by object and key, for as long as the object lives. Any thread may call it.
+class OwnerCache:
+    """A cache of results by object and key, for as long as the object lives. Any thread may call it.
 
-    An ordinary cache hashes and compares its keys: constants for 100,000 channels would be gone through for each batch.
+    An ordinary cache hashes and compares its keys, which for 100,000 channels would cost time in each batch.
 
     Example:
         >>> class Rule: ...
-        >>> rules, rule = Remembered(), Rule()
+        >>> rules, rule = OwnerCache(), Rule()
         >>> rules.of(rule, "a", lambda: [1]) is rules.of(rule, "a", lambda: [2])
         True
         >>> rules.of(Rule(), "a", lambda: [3])
@@ -39,17 +39,17 @@ class Remembered:
         self._found: dict[int, tuple[weakref.ref[Any], dict[Hashable, Any]]] = {}
 
     def of(self, owner: Any, key: Hashable, make: Callable[[], T]) -> T:
-        """Return what `make` returned at the first call with this very object and an equal key."""
+        """Return the result of `make` at the first call with this object and an equal key."""
         ref, results = self._found.get(id(owner), (None, {}))
         if ref is None or ref() is not owner:
-            ref, results = weakref.ref(owner, self._forgetting(id(owner))), {}
+            ref, results = weakref.ref(owner, self._remover(id(owner))), {}
             self._found[id(owner)] = ref, results
         if key not in results:
             results[key] = make()
-        made: T = results[key]
-        return made
+        result: T = results[key]
+        return result
 
-    def _forgetting(self, number: int) -> Callable[[weakref.ref[Any]], None]:
+    def _remover(self, number: int) -> Callable[[weakref.ref[Any]], None]:
         found = self._found
 
         def forget(ref: weakref.ref[Any]) -> None:
@@ -61,47 +61,47 @@ class Remembered:
 
 _FROM = frozenset({torch.uint8, torch.int8, torch.int16, torch.uint16, torch.float16, torch.float32})
 _TO = frozenset({torch.bfloat16, torch.float16, torch.float32})
-_MOST_ELEMENTS = 2**31  # of a row; of one that is copied, bytes
+_MOST_ELEMENTS = 2**31  # of a row that is cast; bytes of a row that is copied
 
 KernelRule = tuple[str, str, str, float, float, int, int, int]
 """From, to, how, scale, offset, address of means and deviations, channels, and elements from one to the next."""
 
 
 def kernels_serve(device: torch.device) -> bool:
-    """Whether the kernels run on a device; warns once where torch operations stand in."""
+    """Return whether the kernels run on a device; warn once if torch operations replace them."""
     if device.type != "cuda":
         return False
     return kernels_run_on(device.index if device.index is not None else torch.cuda.current_device())
 
 
 def has_kernel(rule: Cast, dtype: torch.dtype, row_shape: Sequence[int]) -> bool:
-    """Whether a kernel casts rows of this dtype and shape by this rule, pixels that change their places apart."""
+    """Return whether a kernel casts rows of this dtype and shape by this rule, without moving pixels."""
     resized = rule.augment is not None and rule.augment.resize is not None  # torch operations do that
     known = type(rule) is Cast and dtype in _FROM and rule.dtype in _TO and not resized
     return known and math.prod(row_shape) < _MOST_ELEMENTS
 
 
 def copies_rows(stored: torch.Tensor) -> bool:
-    """Whether a kernel copies rows as long as these."""
+    """Return whether a kernel copies rows of this length."""
     return math.prod(stored.shape[1:]) * stored.element_size() < _MOST_ELEMENTS
 
 
 def kernel_rule(rule: Cast, dtype: torch.dtype, row_shape: Sequence[int], device: torch.device) -> KernelRule:
-    """Return a rule for rows of this shape as the kernels take it; its constants lie on the device from then on.
+    """Return a rule for rows of this shape in the form of the kernels; its constants stay on the device.
 
-    For one rule, which a pass has from its beginning to its end, that is worked out once.
+    The result is computed once for each rule, and a pass uses the same rules from its beginning to its end.
     """
     key = (dtype, tuple(row_shape), device)
-    return _RULES.of(rule, key, lambda: _worked_out(rule, dtype, row_shape, device))[0]
+    return _RULES.of(rule, key, lambda: _computed_rule(rule, dtype, row_shape, device))[0]
 
 
-_RULES = Remembered()
+_RULES = OwnerCache()
 
 
-def _worked_out(
+def _computed_rule(
     rule: Cast, dtype: torch.dtype, row_shape: Sequence[int], device: torch.device
 ) -> tuple[KernelRule, torch.Tensor | None]:
-    """The rule, and what lies at its address."""
+    """Return the rule, and the tensor at its address."""
     codes, how = (code_of(dtype), code_of(rule.dtype)), how_of(rule, dtype, row_shape)
     if isinstance(how, bool):
         return (*codes, "norm_removed" if how else "plain", 1.0, -0.0, 0, 1, 1), None
@@ -114,11 +114,11 @@ def _worked_out(
 
 @functools.lru_cache(maxsize=1024)
 def _constants(means: tuple[float, ...], deviations: tuple[float, ...], device: torch.device) -> torch.Tensor:
-    """Means and deviations on a device, where any stream may read them: they are there when this returns."""
-    made = torch.tensor([*means, *deviations], dtype=torch.float32).to(device)
+    """Return means and deviations on a device; any stream may read them after this call."""
+    constants = torch.tensor([*means, *deviations], dtype=torch.float32).to(device)
     if device.type == "cuda":
         torch.cuda.current_stream(device).synchronize()
-    return made
+    return constants
 
 
 def cast_rows(
@@ -136,10 +136,10 @@ def cast_rows(
         stored: (rows, ...), contiguous.
         out: (rows of the result, *row), contiguous.
         rule: the cast; None: bytes are copied.
-        row_shape: of a row of `stored` as the rule counts its channels.
-        address: where the device reads `stored`; None: where it lies.
-        choice: addresses of the rows' numbers and of the steps of windows, and how many steps; 0: there are none.
-            Without numbers all rows are cast, as they lie.
+        row_shape: the shape of a row of `stored`, by which the rule counts its channels.
+        address: the address at which the device reads `stored`; None: its own.
+        choice: the addresses of the row numbers and of the steps of windows, and the number of steps; 0: none. Without
+            row numbers all rows are cast, in their stored order.
     """
     elements = math.prod(row_shape)
     rows = out.numel() // max(1, elements)
@@ -151,13 +151,13 @@ def cast_rows(
         return
     known = kernel_rule(rule, stored.dtype, row_shape, out.device)
     if not choice[0] and out.numel() < _MOST_ELEMENTS:
-        rows, elements = 1, out.numel()  # all rows as one, whose channels repeat: short rows would leave warps idle
+        rows, elements = 1, out.numel()  # all rows as one with repeated channels: short rows leave warps idle
     stored_rows = stored.numel() // max(1, elements)
     cuda_module().cast_rows(source, stored_rows, out.data_ptr(), rows, elements, known, choice, *where)
 
 
 def augment_images(x: torch.Tensor, out: torch.Tensor, rule: Cast, job: ImageJob) -> None:
-    """Launch the kernel that cuts, flips, lays out and casts images, on the current stream of the device of `out`.
+    """Launch the kernel that crops, flips, lays out and casts images, on the current stream of the device of `out`.
 
     Args:
         x: contiguous.

@@ -1,4 +1,4 @@
-"""Layers that take turns on a device: while one computes, the next one's weights arrive where the last one's were.
+"""Copies layers to a device in turn: while one computes, the weights of the next replace those of the last.
 
 slot 0   layer 0 computes |  layer 2 arrives  | layer 2 computes | ...
 slot 1   layer 1 arrives  |  layer 1 computes | layer 3 arrives  | ...
@@ -26,10 +26,10 @@ class _Slot:
     """Memory for one layer.
 
     Attributes:
-        memory: of the device.
-        layer: whose weights are there, or on their way.
-        arrived: the event at which they are there.
-        used: the event at which the loop is done with what was there before.
+        memory: memory of the device.
+        layer: the layer whose weights are in it, or are being copied to it.
+        arrived: the event after their copy.
+        used: the event after the loop's last use of the weights before.
         busy: whether the layer computes.
     """
 
@@ -41,18 +41,18 @@ class _Slot:
 
 
 class Turns:
-    """Lets layers have their weights on the device while they are called, from ``begin`` to ``end``.
+    """Puts the weights of each layer on the device while it is called, from ``begin`` to ``end``.
 
     Args:
-        units: the weights of each layer, in the order in which they are called as far as it is known.
-        interface: of the device.
-        stream: in which weights are copied.
+        units: the weights of each layer, in the expected order of their calls.
+        interface: the device.
+        stream: the stream of the copies.
     """
 
     def __init__(self, units: Mapping[nn.Module, Unit], interface: Interface, stream: Any) -> None:
         self._units, self._interface, self._stream = units, interface, stream
         layers = list(units)
-        self._after = dict(itertools.pairwise(layers))  # corrected by what is seen
+        self._after = dict(itertools.pairwise(layers))  # corrected by the observed order
         self._first: nn.Module | None = layers[0] if layers else None
         self._last: nn.Module | None = None
         self._slots: list[_Slot] = []
@@ -60,9 +60,9 @@ class Turns:
         self.slot_bytes = max((unit.nbytes for unit in units.values()), default=0)
 
     def prepare(self, home: Any) -> None:
-        """Take memory of a stream, and let the weights of the first layers be copied to it."""
+        """Allocate memory in a stream, and start copying the weights of the first layers to it."""
         count = min(SLOTS, len(self._units))
-        taken = self._interface.record(home)  # what had the memory before is done by then
+        taken = self._interface.record(home)  # earlier work in that memory ends before this event
         self._slots = [_Slot(self._interface.empty(self.slot_bytes, home), used=taken) for _ in range(count)]
         layer = self._first
         for slot in self._slots:
@@ -71,35 +71,35 @@ class Turns:
                 layer = self._after.get(layer)
 
     def begin(self) -> None:
-        """Watch the layers being called."""
+        """Hook into the calls of the layers."""
         self._last = None
         for layer in self._units:
-            self._hooks.append(layer.register_forward_pre_hook(self._before, with_kwargs=True, prepend=True))
-            self._hooks.append(layer.register_forward_hook(self._behind, always_call=True))
+            self._hooks.append(layer.register_forward_pre_hook(self._before_call, with_kwargs=True, prepend=True))
+            self._hooks.append(layer.register_forward_hook(self._after_call, always_call=True))
 
     def end(self, stream: Any) -> list[torch.Tensor]:
-        """Stop watching, and return the memory, which nothing but work of this stream uses any more."""
+        """Remove the hooks, and return the memory, which only work in this stream uses from now on."""
         for hook in self._hooks:
             hook.remove()
         for slot in self._slots:
-            self._let_go(slot)
+            self._release(slot)
             if slot.arrived is not None:
                 self._interface.wait(stream, slot.arrived)
         memory = [slot.memory for slot in self._slots]
         self._hooks, self._slots = [], []
         return memory
 
-    def _before(self, layer: nn.Module, args: Any, kwargs: Any) -> None:
+    def _before_call(self, layer: nn.Module, args: Any, kwargs: Any) -> None:
         if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors_of((args, kwargs))):
             raise RuntimeError(
                 f"a {type(layer).__name__} is offloaded layer by layer and gets an input that requires a gradient: "
-                "backward would need the weights again, which are gone by then. Call it under torch.no_grad(), or "
+                "backward would need the weights again, which are freed by then. Call it under torch.no_grad(), or "
                 "leave layerwise= out"
             )
         self._learn(layer)
         slot = self._slot_of(layer)
         if slot.busy:
-            return  # it calls itself
+            return  # the layer calls itself
         self._interface.wait(self._interface.current(), slot.arrived)
         slot.busy = True
         self._units[layer].arrive(slot.memory)
@@ -109,12 +109,12 @@ class Turns:
             if free is not None:
                 self._fill(free, following)
 
-    def _behind(self, layer: nn.Module, *_: Any) -> None:
+    def _after_call(self, layer: nn.Module, *_: Any) -> None:
         slot = next((slot for slot in self._slots if slot.layer is layer), None)
         if slot is not None:
-            self._let_go(slot)
+            self._release(slot)
 
-    def _let_go(self, slot: _Slot) -> None:
+    def _release(self, slot: _Slot) -> None:
         if slot.busy and slot.layer is not None:
             stream = self._interface.current()
             self._units[slot.layer].leave(stream)
@@ -128,7 +128,7 @@ class Turns:
         self._last = layer
 
     def _slot_of(self, layer: nn.Module) -> _Slot:
-        """Return the slot with a layer's weights; if there is none, they are copied now."""
+        """Return the slot with a layer's weights; copy them now if no slot has them."""
         found = next((slot for slot in self._slots if slot.layer is layer), None)
         if found is not None:
             return found

@@ -1,4 +1,4 @@
-"""Fields loaded where a GPU gathers them by itself: into its memory, or into RAM that it reads.
+"""Loads fields into a GPU's memory, or into RAM from which the GPU gathers.
 
 files or arrays -> frames, each once -> chunks, by native threads -> table -> fields on that table
                    frames.py                                                  resident.py, pinned_memory.py
@@ -33,15 +33,15 @@ def loaded(fields: Mapping[str, Field], device: torch.device, tier: Tier, progre
     """Return the fields with their bytes in a device's memory (Tier.DEVICE), or pinned for it (Tier.PINNED).
 
     Args:
-        fields: by name, in files or arrays.
-        device: that gathers them.
-        tier: which of the two.
+        fields: fields by name, in files or arrays.
+        device: the device that gathers them.
+        tier: Tier.DEVICE or Tier.PINNED.
         progress: whether to show a bar; None: if standard error is a terminal.
 
     Raises:
         MemorySpaceError: the bytes do not fit; the message has the figures.
         DeviceError: they cannot be pinned.
-        ValueError: rows differ in length, or lie on a device already.
+        ValueError: rows differ in length, or are on a device already.
     """
     _check(fields)
     plans = {name: _Plan.of(field) for name, field in fields.items()}
@@ -50,11 +50,11 @@ def loaded(fields: Mapping[str, Field], device: torch.device, tier: Tier, progre
     where = str(device) if tier is Tier.DEVICE else f"pinned for {device}"
     try:
         with byte_bar(where, sum(wanted.values()), progress) as shown:
-            made = {name: plan.carried_out(device, tier, shown) for name, plan in plans.items()}
+            made = {name: plan.execute(device, tier, shown) for name, plan in plans.items()}
     except DeviceError:
         raise
     except RuntimeError as error:
-        raise_in_words(error, "bringing a dataset", device)
+        raise_in_words(error, "loading a dataset", device)
     return made
 
 
@@ -62,20 +62,20 @@ def _check(fields: Mapping[str, Field]) -> None:
     ragged = [name for name, field in fields.items() if isinstance(field, RaggedField)]
     if ragged:
         raise ValueError(
-            f"rows of {', '.join(map(repr, ragged))} differ in length, and are not gathered on a device: leave them "
+            f"rows of {', '.join(map(repr, ragged))} differ in length, and a device cannot gather them: leave them "
             "out by as_tuple(...), or keep the dataset in files and give the loader device="
         )
     if (there := resident_device(fields)) is not None:
-        raise ValueError(f"the dataset lies on {there} already; bring the one that it was made of")
+        raise ValueError(f"the dataset is on {there} already; give the dataset that it was made from")
 
 
 class _Plan:
-    """What is to be loaded of a field, before anything is.
+    """The frames of a field that are to be loaded.
 
     Attributes:
-        frames: the field of what is stored.
-        rows: which of them are wanted.
-        index: what the field's rows are of those.
+        frames: the field of all stored frames.
+        rows: the numbers of the frames to load.
+        index: the index of the field's rows into the loaded frames.
     """
 
     def __init__(self, frames: Field, rows: Numbers | range, index: FrameIndex, field: Field) -> None:
@@ -90,7 +90,7 @@ class _Plan:
     def nbytes(self) -> int:
         return len(self.rows) * self.frames.row_bytes
 
-    def carried_out(self, device: torch.device, tier: Tier, shown: Bar) -> Field:
+    def execute(self, device: torch.device, tier: Tier, shown: Bar) -> Field:
         if tier is Tier.PINNED:
             return self._pinned(device, shown)
         table = torch.empty((len(self.rows), self.frames.row_bytes), dtype=torch.uint8, device=device)
@@ -125,13 +125,13 @@ def does_not_fit(wanted: Mapping[str, int], device: str, total: int, free: int) 
     by_field = ", ".join(f"{name} {format_size(nbytes)}" for name, nbytes in wanted.items())
     return (
         f"{format_size(sum(wanted.values()))} of rows ({by_field}) do not fit on {device}: {format_size(free)} of "
-        f"{format_size(total)} are available. Bring a part (ds.select(rows), ds.as_tuple(...)), or keep the dataset "
+        f"{format_size(total)} are available. Load a part (ds.select(rows), ds.as_tuple(...)), or keep the dataset "
         "in files and give the loader device=, which streams it"
     )
 
 
 CHUNK_BYTES = 64 << 20
-"""Bytes of a chunk; three are in memory at a time, one of which is on its way."""
+"""Bytes of a chunk; three are in memory at a time, and one of these is being copied."""
 
 _AHEAD = 2  # chunks that are gathered while one is copied
 
@@ -141,13 +141,13 @@ def fill(table: torch.Tensor, field: Field, rows: Numbers | range, shown: Bar) -
 
     Args:
         table: uint8 (rows, bytes of a row), contiguous, on any device.
-        field: in files or arrays.
+        field: the field, in files or arrays.
         rows: row numbers; rising ones are read fastest.
-        shown: counts the bytes.
+        shown: the progress bar.
 
     Raises:
         ShardReadError: a file cannot be read any more.
-        RuntimeError: the device has no memory left for a chunk, or a tensor's memory was moved away.
+        RuntimeError: the device has no memory left for a chunk, or a tensor's memory was freed.
     """
     if not table.numel():
         return

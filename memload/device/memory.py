@@ -1,10 +1,10 @@
-"""What a GPU's memory holds: free, this process's, others'. The one place that asks a GPU for it.
+"""Reads the memory of GPUs: free bytes, those of this process, and those of others. No other module queries them.
 
     |<------------------------------- total ------------------------------->|
     | allocated | cached by torch | contexts, libraries, other processes | free |
     |<--------- reserved -------->|<-------------- others ------------->|
 
-It has not run on a GPU yet; what is computed from torch's answers is tested without one.
+It has not run on a GPU yet; the functions that evaluate torch's answers are tested without one.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ import torch
 from memload.sizes import format_size
 
 CONTEXT = 512 << 20
-"""Bytes that are set aside for the context and the libraries of a process where no GPU can be asked: an assumption."""
+"""The assumed bytes of the context and the libraries of a process, where no GPU can be queried."""
 
 
 @dataclass(frozen=True)
 class AllocatorBytes:
-    """What torch's caching allocator holds on one GPU for this process, in bytes.
+    """The memory of torch's caching allocator on one GPU for this process, in bytes.
 
     Attributes:
-        allocated: of live tensors.
-        reserved: taken from the driver: `allocated`, and what is kept for tensors to come.
-        split: free parts of blocks that are partly in use. Much of it: memory is fragmented, since these parts can
-            neither go back to the driver nor hold a tensor larger than the largest of them.
-        peak_allocated: the most that was allocated at one time since the peaks were reset.
-        peak_reserved: the most that was reserved.
-        retries: how often the cache had to be emptied to serve an allocation; above 0: memory is short.
-        failures: how often an allocation failed for good.
+        allocated: bytes of live tensors.
+        reserved: bytes taken from the driver: `allocated`, and cached blocks for later tensors.
+        split: free parts of blocks that are partly in use. A large figure means fragmentation: these parts can neither
+            go back to the driver nor hold a tensor larger than the largest of them.
+        peak_allocated: the most bytes allocated at one time since the peaks were reset.
+        peak_reserved: the most bytes reserved at one time.
+        retries: how often the cache was emptied to serve an allocation; above 0, memory is short.
+        failures: how often an allocation failed.
     """
 
     allocated: int = 0
@@ -46,7 +46,7 @@ class AllocatorBytes:
 
     @property
     def fragmentation(self) -> float:
-        """The share of the reserved bytes that is caught in blocks partly in use; 0: none."""
+        """The share of the reserved bytes in free parts of blocks that are partly in use."""
         return self.split / self.reserved if self.reserved else 0.0
 
 
@@ -55,11 +55,11 @@ class GpuMemory:
     """The memory of one GPU, in bytes.
 
     Attributes:
-        index: its number, as torch counts the visible ones.
-        name: of the model.
-        total: what it has.
-        free: what the driver could give now.
-        own: what torch's allocator holds for this process.
+        index: its number among the GPUs visible to torch.
+        name: the name of the model.
+        total: all bytes.
+        free: bytes that the driver could allocate now.
+        own: the memory of torch's allocator for this process.
     """
 
     index: int
@@ -70,12 +70,12 @@ class GpuMemory:
 
     @property
     def others(self) -> int:
-        """What contexts, libraries and other processes hold; far above 500 MB: somebody else is on this GPU."""
+        """The bytes of contexts, libraries and other processes; far above 500 MB, another process uses this GPU."""
         return max(0, self.total - self.free - self.own.reserved)
 
     @property
     def available(self) -> int:
-        """What this process can still allocate: what is free, and what torch keeps for tensors to come."""
+        """The bytes that this process can still allocate: free ones, and those that torch keeps cached."""
         return self.free + max(0, self.own.reserved - self.own.allocated)
 
     def __str__(self) -> str:
@@ -86,15 +86,15 @@ class GpuMemory:
 
 
 def gpu_memory(device: torch.device | str | int | None = None) -> GpuMemory | None:
-    """Return what the memory of a GPU holds now; None where torch finds none.
+    """Return the memory of a GPU now; None if torch finds none.
 
-    Starts CUDA on that device, which takes some 100 ms, and memory of it that counts among `others`.
+    This starts CUDA on that device, which takes some 100 ms, and memory that counts among `others`.
 
     Args:
-        device: such as "cuda:1" or 1; None: torch's current device.
+        device: the device, such as "cuda:1" or 1; None: torch's current device.
 
     Raises:
-        ValueError: it is no CUDA device, or there are fewer.
+        ValueError: it is no CUDA device, or does not exist.
     """
     if not torch.cuda.is_available():
         return None
@@ -105,19 +105,19 @@ def gpu_memory(device: torch.device | str | int | None = None) -> GpuMemory | No
 
 
 def gpu_memories() -> list[GpuMemory]:
-    """Return what the memory of each visible GPU holds; empty where torch finds none."""
+    """Return the memory of each visible GPU; empty if torch finds none."""
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     return [found for index in range(count) if (found := gpu_memory(index)) is not None]
 
 
 def parse_memory(index: int, name: str, info: tuple[int, int], stats: Mapping[str, Any]) -> GpuMemory:
-    """Return a GPU's memory of `torch.cuda.mem_get_info`, (free, total), and `torch.cuda.memory_stats`."""
+    """Return a GPU's memory from `torch.cuda.mem_get_info`, (free, total), and `torch.cuda.memory_stats`."""
     free, total = info
     return GpuMemory(index, name, int(total), int(free), parse_stats(stats))
 
 
 def parse_stats(stats: Mapping[str, Any]) -> AllocatorBytes:
-    """Return the bytes that `torch.cuda.memory_stats` tells; of an allocator that tells nothing, zeros."""
+    """Return the figures of `torch.cuda.memory_stats`; zeros where an allocator has none."""
     return AllocatorBytes(
         allocated=int(stats.get("allocated_bytes.all.current", 0)),
         reserved=int(stats.get("reserved_bytes.all.current", 0)),
@@ -130,10 +130,10 @@ def parse_stats(stats: Mapping[str, Any]) -> AllocatorBytes:
 
 
 def device_index(device: torch.device | str | int | None, count: int, current: int) -> int:
-    """Return the number of a CUDA device among `count`; `current` where none is named.
+    """Return the number of a CUDA device among `count`; `current` if none is named.
 
     Raises:
-        ValueError: it is no CUDA device, or there are fewer.
+        ValueError: it is no CUDA device, or does not exist.
     """
     named = torch.device("cuda", device) if isinstance(device, int) else torch.device(device or "cuda")
     if named.type != "cuda":

@@ -1,8 +1,8 @@
-"""memload.offload: a frozen module that lives in RAM, and on a device only while it is needed.
+"""memload.offload: keeps a frozen module in RAM, and on a device only while it is needed.
 
-prefetch()   memory of the loop's stream; copies begin in a stream of their own
-with         the loop's stream waits for them; the module has its weights on the device
-end          the module has its own weights again, in RAM; the memory is the loop's
+prefetch()   allocates memory in the loop's stream; copies begin in a stream of their own
+with         the loop's stream waits for the copies; the module has its weights on the device
+end          the module has its own weights in RAM again; the memory goes back to the loop's stream
 """
 
 from __future__ import annotations
@@ -30,24 +30,23 @@ def offload(
 ) -> Offloaded[M]:
     """Return a frozen module that lives in pinned RAM, and on a GPU only within ``with``.
 
-    For a teacher, a perceptual loss or an encoder whose weights are to leave the GPU to the model that is trained. What
-    it computes is what it computes there otherwise, bit for bit. Weights come in a stream of their own:
-    ``prefetch()``, called before other work is put on the GPU, lets them come during that work.
+    This is for a teacher, a perceptual loss or an encoder whose weights should leave the GPU's memory to the trained
+    model. Its results are bit-identical to those of a module that stays on the GPU. Weights are copied in a stream of
+    their own: call ``prefetch()`` before other work is queued on the GPU, and the copy runs during that work.
 
     Args:
-        module: all of its parameters are frozen (``requires_grad_(False)``). Its weights are moved to pinned RAM when
-            this is called. Tied weights stay tied; buffers that it writes to come back.
+        module: a module whose parameters are all frozen (``requires_grad_(False)``). This call moves its weights to
+            pinned RAM. Tied weights stay tied; buffers that the module writes to are copied back.
         device: the GPU; default: the current one. Without a GPU the module stays where it is, and ``with`` does
             nothing; a warning says so once.
-        layerwise: layers have their weights on the GPU one after the other, each while it computes, and the next one's
-            arrive meanwhile: for modules larger than the GPU's memory. True: the elements of ModuleList, ModuleDict and
-            Sequential, and what lies beside these; or a list of submodules. Weights of no layer, and those that
-            several share, are there all the time. Without gradients only.
+        layerwise: whether layers have their weights on the GPU one after the other, each while it computes and the next
+            one's are copied; for modules larger than the GPU's memory, and without gradients only. True: layers are the
+            elements of ModuleList, ModuleDict and Sequential, and submodules beside these; or a list of submodules.
+            Weights of no layer, and weights that several layers share, stay on the GPU within ``with``.
 
     Raises:
         ValueError: a parameter is to be trained; a layer is not in the module.
-        TypeError: it is no module, or has tensors that cannot be moved so: sparse, quantised, or of a class of their
-            own.
+        TypeError: it is no module, or has sparse or quantised tensors, or subclasses of tensors.
         DeviceError: the GPU cannot be used from this process.
 
     Example:
@@ -64,7 +63,7 @@ def offload(
     if not isinstance(module, nn.Module):
         raise TypeError(f"offload takes a torch.nn.Module, got {type(module).__name__}")
     target = _target(device)
-    interface = None if target.type == "cpu" else TorchInterface(target.index)  # whose stream of copies is its own
+    interface = None if target.type == "cpu" else TorchInterface(target.index)  # with a stream of copies of its own
     return Offloaded(module, interface, layerwise)
 
 
@@ -92,7 +91,7 @@ class Offloaded(Generic[M]):
 
     Attributes:
         module: the module. Outside of ``with`` its weights are on the CPU, and pinned.
-        device: where it computes within ``with``.
+        device: the device on which it computes within ``with``.
     """
 
     def __init__(self, module: M, interface: Interface | None, layerwise: bool | Sequence[nn.Module]) -> None:
@@ -102,7 +101,7 @@ class Offloaded(Generic[M]):
         self._resident: list[Unit] = []
         self._turns: Turns | None = None
         self._depth = 0
-        self._coming: _Coming | None = None
+        self._transfer: _Transfer | None = None
         if interface is None:
             self.device = torch.device("cpu")
             return
@@ -121,7 +120,7 @@ class Offloaded(Generic[M]):
 
     @property
     def device_nbytes(self) -> int:
-        """Bytes that they take on the device within ``with``: all, or layer by layer those of the two largest slots."""
+        """The bytes on the device within ``with``: those of all weights; layer by layer, those of two slots."""
         slots = 0 if self._turns is None else SLOTS * self._turns.slot_bytes
         return sum(unit.nbytes for unit in self._resident) + slots
 
@@ -129,29 +128,29 @@ class Offloaded(Generic[M]):
         """Start copying the weights to the device, so that they are there when ``with`` begins; returns at once.
 
         The copy runs after the work that was queued in the current stream before this call, and beside the work that is
-        queued after it. Layer by layer, only the first layers are copied. Their memory is taken from now until the next
-        ``with`` ends.
+        queued after it. Layer by layer, only the first layers are copied. The memory is in use until the next ``with``
+        ends.
         """
-        if self._interface is not None and self._coming is None:
+        if self._interface is not None and self._transfer is None:
             try:
-                self._coming = _Coming(self._interface, self._resident, self._turns)
+                self._transfer = _Transfer(self._interface, self._resident, self._turns)
             except RuntimeError as error:
-                raise_in_words(error, f"bringing {format_size(self.device_nbytes)} of weights", self.device)
+                raise_in_words(error, f"copying {format_size(self.device_nbytes)} of weights", self.device)
 
     def __enter__(self) -> M:
         if self._interface is not None and self._depth == 0:
             check_frozen(self.module)
             self.prefetch()
-            assert self._coming is not None
-            self._coming.begin()
+            assert self._transfer is not None
+            self._transfer.begin()
         self._depth += 1
         return self.module
 
     def __exit__(self, *raised: object) -> None:
         self._depth -= 1
-        if self._coming is not None and self._depth == 0:
-            coming, self._coming = self._coming, None
-            coming.end()
+        if self._transfer is not None and self._depth == 0:
+            transfer, self._transfer = self._transfer, None
+            transfer.end()
 
     def __repr__(self) -> str:
         name = type(self.module).__name__
@@ -164,17 +163,17 @@ class Offloaded(Generic[M]):
         )
 
 
-class _Coming:
-    """The weights on their way to the device, or there, from the first copy to the end of ``with``.
+class _Transfer:
+    """The weights on the device, from the first copy to the end of ``with``.
 
-    Their memory is of the stream that the loop is in: when it is given back, the next thing in that stream has it.
+    Their memory belongs to the loop's stream, so later work in that stream reuses it.
     """
 
     def __init__(self, interface: Interface, resident: Sequence[Unit], turns: Turns | None) -> None:
         self._interface, self._resident, self._turns = interface, resident, turns
         self._home, self._arrived = interface.current(), None
         self._memory = [interface.empty(unit.nbytes, self._home) for unit in resident]
-        interface.wait(interface.copies, interface.record(self._home))  # which may be at work in that memory
+        interface.wait(interface.copies, interface.record(self._home))  # earlier work there may still use that memory
         for unit, memory in zip(resident, self._memory, strict=True):
             unit.copy(memory, interface.copies)
         self._arrived = interface.record(interface.copies)
@@ -194,9 +193,9 @@ class _Coming:
         stream = self._interface.current()
         for unit in self._resident:
             unit.leave(stream)
-        self._give_back(stream)
+        self._release(stream)
 
-    def _give_back(self, stream: Any) -> None:
+    def _release(self, stream: Any) -> None:
         memory, self._memory = self._memory, []
         if self._turns is not None:
             memory += self._turns.end(stream)
@@ -205,6 +204,6 @@ class _Coming:
                 self._interface.hold(one, stream)
 
     def __del__(self) -> None:
-        if getattr(self, "_memory", None) and self._arrived is not None:  # nobody came for it
+        if getattr(self, "_memory", None) and self._arrived is not None:  # prefetched, but never used
             self._interface.wait(self._home, self._arrived)
-            self._give_back(self._home)
+            self._release(self._home)

@@ -1,4 +1,4 @@
-"""What loaders ask of devices. Of the modules for devices none is imported before a device is asked for."""
+"""The functions that loaders call for devices; they import the modules for devices only when a device is used."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def target_of(device: Any) -> Target | None:
-    """Return where batches go, as `checked_target` does."""
+    """Return the target of batches, as `checked_target` does."""
     from memload.device.devices import checked_target
 
     return checked_target(device)
@@ -37,7 +37,7 @@ def pinned(host: HostMemory | None, named: str, *, warned: bool) -> Destination:
 
 
 def host_memory() -> HostMemory | None:
-    """Return what ``pin_memory=True`` pins by; None: there is no accelerator."""
+    """Return the memory of ``pin_memory=True``; None without an accelerator."""
     if not torch.accelerator.is_available():
         return None
     from memload.device.torch_interface import TorchHostMemory
@@ -63,9 +63,9 @@ def pass_bytes(each: Sequence[PassSettings], buffers: int, count: int) -> int:
     """Return the most bytes of the device's memory that a pass takes.
 
     Args:
-        each: settings of the pipelines of the pass.
-        buffers: bytes of static buffers, as far as they were made.
-        count: how many sets of them there are.
+        each: the settings of the pass's pipelines.
+        buffers: bytes of static buffers; 0 before they are made.
+        count: the number of sets of static buffers.
     """
     from memload.device.destination_buffers import device_bytes, handed_bytes
 

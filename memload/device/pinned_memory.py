@@ -1,8 +1,8 @@
-"""Rows in RAM that a GPU reads by itself: one run of memory, known to the native threads and to the device alike.
+"""Rows in RAM that a GPU reads by itself: one run of memory that native threads and the device both read.
 
     memory (huge pages, registered with the driver)
       |- storage: native threads gather rows of it, for the ring and for loops on the CPU
-      `- seen by the device: a tensor on the GPU whose bytes lie here; its kernels read them across the bus
+      `- device tensor: a tensor of the GPU over these bytes; its kernels read them across the bus
 
 It has not run on a GPU yet.
 """
@@ -32,11 +32,11 @@ from memload.sizes import format_size
 class PinnedMemory:
     """Memory for a table of rows: uint8 (rows, row_bytes).
 
-    Processes that are forked do not have it: the kernel would copy all of it for them, since a device reads it.
+    Forked processes do not inherit it: the kernel would have to copy all of it, since a device reads it.
 
     Args:
-        rows, row_bytes: of the table.
-        device: that is to read it; a CPU reads any memory, and nothing is pinned for it.
+        rows, row_bytes: the shape of the table.
+        device: the device that reads it; for a CPU nothing is pinned.
 
     Attributes:
         table: the rows, as a CPU tensor.
@@ -49,19 +49,19 @@ class PinnedMemory:
         self.table = from_dlpack(withheld(nbytes)).view(rows, row_bytes)
         self.storage = Storage.borrow(self.table, self.table.data_ptr(), nbytes, "pinned memory")
         self._process = os.getpid()
-        self._read: dict[int, torch.cuda.Event] = {}  # the last of each stream
+        self._read: dict[int, torch.cuda.Event] = {}  # the last event of each stream
 
     def check_here(self) -> None:
         """Raise DeviceError in a process that was forked."""
         if os.getpid() != self._process:
             raise DeviceError(
-                f"rows in RAM that is pinned for {self.device} belong to the process that brought them, and this one "
+                f"rows in RAM that is pinned for {self.device} belong to the process that loaded them, and this one "
                 "was forked from it: let it read the dataset in files (memload.FastLoader needs no worker processes), "
                 "or call memload.to_device in it"
             )
 
     def pin(self) -> None:
-        """Let the device read it. Once it is filled: touching pages is what takes the driver long.
+        """Register the memory with the driver, after it is filled: pinning untouched pages takes the driver longer.
 
         Raises:
             DeviceError: the driver refuses to pin so much.
@@ -81,12 +81,12 @@ class PinnedMemory:
         weakref.finalize(self, _unpin, self.device, self.table, self._read, os.getpid()).atexit = False
 
     def _forget_error(self) -> None:
-        """Take the error of a call that failed off CUDA's record, which torch's next kernel would report as its own."""
+        """Clear CUDA's record of the failed call, which torch's next kernel would report as its own error."""
         with contextlib.suppress(RuntimeError):
             torch.zeros(1, device=self.device)
 
     def was_read(self) -> None:
-        """Keep this pinned until the device's current stream has finished what is queued in it now."""
+        """Keep the memory pinned until the device's current stream has finished the work queued now."""
         if self.device.type != "cuda":
             return
         stream = torch.cuda.current_stream(self.device)
@@ -95,33 +95,33 @@ class PinnedMemory:
         self._read[stream.cuda_stream] = event
 
     def seen(self) -> torch.Tensor | None:
-        """Return the table as a tensor of the device, which keeps this alive.
+        """Return the table as a tensor of the device, which keeps this object alive.
 
-        None where torch makes no such tensor, or the device reads the memory at another address than the CPU.
+        None if torch cannot make such a tensor, or the device reads the memory at another address than the CPU.
         """
         if self.device.type != "cuda" or not self.table.numel():
             return self.table
         address = self.table.data_ptr()
         try:
-            if _address_there(address, self.device) != address:
+            if _device_address(address, self.device) != address:
                 return None
             seen = torch.as_tensor(_AsCuda(self), device=self.device)
         except (RuntimeError, TypeError, ValueError):
             return None
-        return seen if seen.data_ptr() == address else None  # else it is a copy
+        return seen if seen.data_ptr() == address else None  # another address means a copy
 
 
-def _address_there(address: int, device: torch.device) -> int:
-    """Where a device reads memory that is registered with the driver: not on all systems where the CPU does."""
+def _device_address(address: int, device: torch.device) -> int:
+    """Return the device's address of registered memory, which on some systems differs from the CPU's."""
     try:
         module = cuda_module()
     except ImportError:
-        return address  # torch cannot tell
+        return address  # torch cannot query it
     return int(module.mapped_address(address, device.index))
 
 
 class _AsCuda:
-    """What torch makes a CUDA tensor of, at the same address; the tensor keeps it alive."""
+    """An object from which torch makes a CUDA tensor at the same address; the tensor keeps it alive."""
 
     def __init__(self, memory: PinnedMemory) -> None:
         self._memory = memory
@@ -130,10 +130,10 @@ class _AsCuda:
 
 
 def _unpin(device: torch.device, table: torch.Tensor, read: Mapping[int, torch.cuda.Event], process: int) -> None:
-    """Unpin the memory once no stream reads it any more; in a forked child it is not pinned, and nothing is done."""
+    """Unpin the memory after all streams have read it; do nothing in a forked child, which does not have it."""
     if os.getpid() != process:
         return
-    with contextlib.suppress(RuntimeError):  # a kernel of the loop's own has failed, and nothing works any more
+    with contextlib.suppress(RuntimeError):  # after a failed kernel, all calls fail
         for event in read.values():
             event.synchronize()
         with torch.cuda.device(device):
@@ -142,23 +142,23 @@ def _unpin(device: torch.device, table: torch.Tensor, read: Mapping[int, torch.c
 
 @dataclass(frozen=True, eq=False)
 class SeenColumn(ResidentColumn):
-    """Rows in such memory, as the device sees them.
+    """Rows in pinned memory, as the device reads them.
 
     Args:
-        memory: where they lie.
+        memory: the memory of the rows.
     """
 
     memory: PinnedMemory | None = None
 
     def was_read(self) -> None:
-        """Keep the memory pinned until the device's current stream has finished what is queued in it now."""
+        """Keep the memory pinned until the device's current stream has finished the work queued now."""
         if self.memory is not None:
             self.memory.was_read()
 
 
 @dataclass(frozen=True, eq=False)
 class _PinnedOwner(MemoryOwner):
-    """Such memory, which every field that reads it keeps, and finds only in its own process."""
+    """The owner of pinned memory, which each of its fields keeps alive; it exists only in its own process."""
 
     memory: PinnedMemory
 
@@ -171,10 +171,10 @@ class _PinnedOwner(MemoryOwner):
 
 @dataclass(frozen=True)
 class PinnedField(Field):
-    """A field in such memory. To the CPU it is a field in RAM; `resident_fields` gives it to the device.
+    """A field in pinned memory. For the CPU it is a field in RAM; `resident_fields` makes device fields of it.
 
     Args:
-        memory: where the rows of its column lie.
+        memory: the memory of its rows.
     """
 
     memory: PinnedMemory | None = None
@@ -189,7 +189,7 @@ class PinnedField(Field):
 
 
 def _indexed(stored: Column, index: FrameIndex) -> Column | Windows:
-    """The rows of an index into stored frames, as native threads read them."""
+    """Return the column of the rows of an index into stored frames, for native threads."""
     frames = stored if index.places is None else stored.select(index.places)
     if index.steps is None:
         return frames if isinstance(index.begins, range) else frames.select(index.begins)
@@ -200,7 +200,7 @@ def _indexed(stored: Column, index: FrameIndex) -> Column | Windows:
 
 
 def resident_fields(fields: Mapping[Any, Field], device: torch.device) -> dict[Any, Field] | None:
-    """Return fields in memory that is pinned for a device as fields that it gathers; None if not all are such."""
+    """Return fields in pinned memory as fields that the device gathers; None if not all are in such memory."""
     found: dict[Any, Field] = {}
     for key, field in fields.items():
         resident = _resident(field) if isinstance(field, PinnedField) else None
@@ -211,7 +211,7 @@ def resident_fields(fields: Mapping[Any, Field], device: torch.device) -> dict[A
 
 
 def _resident(field: PinnedField) -> ResidentField | None:
-    """The field as its device sees it; None if it does not, or some of its rows lie elsewhere."""
+    """Return the field that its device gathers; None if it cannot, or some rows are elsewhere."""
     memory = field.memory
     frames, index = frames_of(field)
     if memory is None or not isinstance(frames.column, Column) or frames.row_bytes != memory.table.shape[1]:
@@ -225,7 +225,7 @@ def _resident(field: PinnedField) -> ResidentField | None:
 
 
 def _numbers(column: Column, memory: PinnedMemory) -> Numbers | range | None:
-    """Which rows of the memory the stored rows of a column are; a range: all of them, as they lie."""
+    """Return the numbers in the memory of a column's stored rows; a range: all rows in order."""
     row_bytes, parts = column.row_bytes, []
     for storage, offset, rows, stride in column.segments:
         if storage is not memory.storage or offset % max(1, row_bytes) or (stride != row_bytes and rows > 1):

@@ -1,4 +1,4 @@
-"""From a batch on the CPU to one on the device that the loop may use: staging, casts and transforms, handing over.
+"""Moves a batch from the CPU to the device: staging, copies, casts and transforms, delivery to the loop's stream.
 
 CPU tensors -> pinned -> copies -> work (casts, transforms) -> event -> the loop's own stream
 """
@@ -19,12 +19,12 @@ from memload.errors import DeviceError
 from memload.nested import all_tensors_of, map_tensors, tensors_of
 from memload.tensors import is_dense
 
-# Tensors below this size share one copy: to ask for one costs as much as to copy so much.
+# Tensors below this size share one copy, since starting a copy costs as much as copying so many bytes.
 _SMALL = 1 << 20
 _ALIGN = 64
 
-# How many batches the loop may have been handed whose use the device has not come to. A loop that is further ahead of
-# its device gains nothing, and each such batch has memory of its own.
+# The batches that the loop may be ahead of its device. A loop that is further ahead gains nothing, and each such batch
+# has memory of its own.
 AHEAD_OF_DEVICE = 2
 
 
@@ -32,19 +32,19 @@ class Placer:
     """Puts the batches of one pass onto a device. For one thread at a time.
 
     Attributes:
-        copied_bytes: bytes that went to the device through here.
+        copied_bytes: bytes that this object copied to the device.
     """
 
     def __init__(self, interface: Interface) -> None:
         self.interface = interface
         self.copied_bytes = 0
-        self._handed: deque[Any] = deque()  # an event of the loop's stream for each batch before the last
+        self._handed: deque[Any] = deque()  # an event of the loop's stream for each earlier batch
         self._warned = self._in_loop = False
 
     def place(self, batch: Any) -> Any:
-        """Return a batch like this one whose tensors are on the device once the stream `work` comes to them.
+        """Return a batch like this one whose tensors are on the device for later work in the stream `work`.
 
-        Containers are gone into. Objects that hold tensors and have a method ``to`` are moved by it; others stay.
+        Nested containers are copied. Other objects are moved by their method ``to``, if they have one.
         """
         interface, found = self.interface, tensors_of(batch)
         plain = [_plain(tensor) and not interface.is_there(tensor) for tensor in found]
@@ -52,18 +52,18 @@ class Placer:
         if any(plain):
             interface.wait(interface.work, interface.record(interface.copies))
         self._in_loop = False
-        placed = iter([next(copied) if own else self._elsewhere(x) for x, own in zip(found, plain, strict=True)])
+        placed = iter([next(copied) if own else self._moved_in_loop(x) for x, own in zip(found, plain, strict=True)])
         made = map_tensors(batch, lambda _: next(placed), self._moved_object)
         if self._in_loop:
             interface.wait(interface.work, interface.record(interface.current()))
         return made
 
     def launch(self, fn: Callable[..., Any], *args: Any) -> Any:
-        """Return what a function makes of a batch on the device, in the stream `work`."""
+        """Return the result of a function on the device, run in the stream `work`."""
         return self.interface.launch(self.interface.work, fn, *args)
 
     def hand_over(self, batch: Any) -> Any:
-        """Return a batch of which `work` makes the last, for the stream in which the loop works now."""
+        """Make the loop's current stream wait for the stream `work`, and return the batch."""
         interface = self.interface
         loop = interface.current()
         interface.wait(loop, interface.record(interface.work))
@@ -74,7 +74,7 @@ class Placer:
 
     @contextlib.contextmanager
     def in_words(self) -> Iterator[None]:
-        """Raise errors of the device with what they mean, as `memload.device.devices.raise_in_words` does."""
+        """Raise errors of the device with their meaning, as `memload.device.devices.raise_in_words` does."""
         try:
             yield
         except DeviceError:
@@ -83,7 +83,7 @@ class Placer:
             raise_in_words(error, "handing out a batch", self.interface.device)
 
     def pace(self) -> None:
-        """Wait until the device is not far behind the loop, which is done with the last batch as far as it is told."""
+        """Wait until the device is at most `AHEAD_OF_DEVICE` batches behind the loop."""
         self._handed.append(self.interface.record(self.interface.current()))
         while len(self._handed) > AHEAD_OF_DEVICE:
             self.interface.synchronise(self._handed.popleft())
@@ -95,7 +95,7 @@ class Placer:
         return [done[n] if n in done else self._copied([tensor])[0] for n, tensor in enumerate(tensors)]
 
     def _copied(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Copies on the device, by one copy, in memory that they share."""
+        """Return copies of tensors on the device, in common memory that is copied at once."""
         interface = self.interface
         flat = [_flat(tensor) for tensor in tensors]
         places, nbytes = _places(flat)
@@ -111,8 +111,8 @@ class Placer:
         self.copied_bytes += nbytes
         return [_formed(memory[at : at + len(one)], like) for at, one, like in zip(places, flat, tensors, strict=True)]
 
-    def _elsewhere(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A tensor that is on the device, or is not bytes in CPU memory: such are moved in the loop's stream."""
+    def _moved_in_loop(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return a tensor that is on the device already, or one that is moved in the loop's stream."""
         self._in_loop = True
         if self.interface.is_there(tensor):
             self._warn()
@@ -121,7 +121,7 @@ class Placer:
         return tensor.to(self.interface.device)
 
     def _moved_object(self, value: Any) -> Any:
-        """Of what is neither tensor nor container: moved by its own method, in the loop's stream."""
+        """Return an object moved by its own method `to`, in the loop's stream; unchanged without such a method."""
         if not callable(getattr(value, "to", None)) or isinstance(value, type):
             return value
         self._in_loop = True
@@ -132,16 +132,16 @@ class Placer:
             return
         self._warned = True
         warnings.warn(
-            f"batches have tensors that are on {self.interface.device} already, and are passed on as they are: what "
-            "makes them there works between the loop's own kernels, and cannot be copied ahead or in other processes; "
-            "let the dataset return CPU tensors",
+            f"batches have tensors that are on {self.interface.device} already; they are passed on unchanged. Code "
+            "that makes them runs between the loop's own kernels, and cannot run ahead or in other processes: let the "
+            "dataset return CPU tensors",
             RuntimeWarning,
             stacklevel=2,
         )
 
 
 def _plain(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is bytes in CPU memory and nothing else."""
+    """Return whether a tensor is plain dense memory of the CPU."""
     return (
         tensor.device.type == "cpu"
         and tensor.layout == torch.strided
@@ -152,14 +152,14 @@ def _plain(tensor: torch.Tensor) -> bool:
 
 
 def _flat(tensor: torch.Tensor) -> torch.Tensor:
-    """The bytes of a tensor in the order of its memory, if it is dense, else of its elements."""
+    """Return the bytes of a tensor, in the order of its memory if it is dense, else of its elements."""
     plain = tensor.resolve_conj().resolve_neg()
     dense = plain if is_dense(plain) else plain.contiguous()
     return dense.as_strided((dense.numel(),), (1,)).view(torch.uint8)
 
 
 def _formed(flat: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """These bytes as a tensor of its own to autograd, as `Tensor.to` would form it."""
+    """Return these bytes as a separate tensor for autograd, in the form that `Tensor.to` would give it."""
     strides = like.stride() if is_dense(like) else torch.empty(like.shape, device="meta").stride()
     return flat.view(like.dtype).as_strided(like.shape, strides).data
 

@@ -1,4 +1,4 @@
-"""Fields whose bytes lie in one tensor: in a GPU's memory, or in RAM for a device that gathers by itself.
+"""Fields whose bytes are in one tensor: in a GPU's memory, or in RAM for a device that gathers by itself.
 
 row numbers -> numbers of frames, to the device -> one kernel: gather + cast, where there is one -> rows
                frames.py                           gathering.py
@@ -29,22 +29,22 @@ _WORDS = (torch.int64, torch.int32, torch.int16, torch.uint8)
 
 @dataclass(frozen=True, eq=False)
 class ResidentColumn:
-    """Rows that are gathered out of a table where it lies. Immutable; what is selected shares the table.
+    """Rows that are gathered on the device of a table. Immutable; selections share the table.
 
     Args:
         table: uint8 (frames, bytes of a frame), contiguous, on any device.
-        index: which frames each row is made of.
+        index: the frames of each row.
     """
 
     table: torch.Tensor
     index: FrameIndex
 
     storages: Sequence[Any] = ()
-    """The files and arrays that rows are read from: none."""
+    """Files and arrays that rows are read from; a resident column has none."""
 
     @property
     def rows(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return self.index.rows
 
     @property
@@ -54,7 +54,7 @@ class ResidentColumn:
 
     @property
     def selection_bytes(self) -> int:
-        """Bytes that say which rows there are, in this machine's memory."""
+        """The bytes of the row index in RAM."""
         return self.index.nbytes
 
     def select(self, rows: NDArray[np.int64]) -> ResidentColumn:
@@ -69,8 +69,8 @@ class ResidentColumn:
         """
         if self.index.steps is not None:
             raise ValueError(
-                "it is windows already, which are not cut into windows again where they lie on a device: cut them both "
-                "times in files or arrays, then bring them by memload.to_device"
+                "the rows are windows already, which cannot be cut into windows again on a device: cut both kinds of "
+                "windows in files or arrays, then call memload.to_device"
             )
         return replace(self, index=self.index.windows(begins_of(runs), steps))
 
@@ -79,13 +79,13 @@ class ResidentColumn:
         """Return all rows of the first, then of the second, and so on.
 
         Raises:
-            ValueError: they do not lie in one table.
+            ValueError: they are not in one table.
         """
         first = columns[0]
         if any(one.table is not first.table or not _alike(one.index, first.index) for one in columns):
             raise ValueError(
-                "rows that were brought to a device at different times lie in different tables there, of which no "
-                "batch is gathered: join the datasets first, then bring the whole of them by memload.to_device"
+                "rows that were loaded to a device at different times are in different tables there, and one batch "
+                "cannot be gathered from several: join the datasets first, then call memload.to_device"
             )
         return replace(first, index=first.index.joined(one.index for one in columns[1:]))
 
@@ -101,12 +101,12 @@ class ResidentColumn:
         return found.view(torch.uint8).view(len(rows), self.row_bytes)
 
     def was_read(self) -> None:
-        """Keep the table until the device's current stream has finished what is queued in it now."""
+        """Keep the table's memory until the device's current stream has finished the work queued now."""
         if self.table.device.type == "cuda":
             self.table.record_stream(torch.cuda.current_stream(self.table.device))
 
     def gather(self, rows: NDArray[np.int64], address: int, nbytes: int) -> None:
-        """Copy rows to this machine's memory, one after the other, as columns of files do."""
+        """Copy rows to RAM, one after the other, as columns of files do."""
         into = torch.frombuffer(_memory_at(address, nbytes), dtype=torch.uint8)
         into.copy_(self.gathered(rows).view(-1))
 
@@ -122,7 +122,7 @@ def _memory_at(address: int, nbytes: int) -> Any:
 
 
 def on_device(numbers: NDArray[np.int64], device: torch.device) -> torch.Tensor:
-    """Return numbers as a tensor there, without waiting for what the device does meanwhile."""
+    """Return numbers as a tensor on a device, without waiting for the device."""
     here = torch.from_numpy(np.ascontiguousarray(numbers))
     if device.type == "cpu":
         return here
@@ -131,15 +131,15 @@ def on_device(numbers: NDArray[np.int64], device: torch.device) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class ResidentField(Field):
-    """A field whose rows are gathered where they lie, and come as tensors of that device."""
+    """A field whose rows are gathered on their device, as tensors of that device."""
 
     resident = True
 
-    column: ResidentColumn  # type: ignore[assignment]  # answers like the native columns, and is read by its own code
+    column: ResidentColumn  # type: ignore[assignment]  # it has the interface of native columns, and its own code reads it
 
     @property
     def device(self) -> torch.device:
-        """Where the rows lie."""
+        """The device of the rows."""
         return self.column.table.device
 
     def gather(self, rows: NDArray[np.int64]) -> torch.Tensor:
@@ -151,7 +151,7 @@ class ResidentField(Field):
         return torch.empty((rows, *self.shape), dtype=self.dtype, device=self.device)
 
     def recipe(self) -> NoReturn:
-        """Refuse what would make this field in another process."""
+        """Raise TypeError, since the field cannot be made again in another process."""
         raise TypeError(
             f"a dataset in the memory of {self.device} cannot be sent to another process or copied: open the data and "
             "call memload.to_device there"
@@ -159,17 +159,17 @@ class ResidentField(Field):
 
 
 def resident_device(fields: Mapping[Any, Field]) -> torch.device | None:
-    """Return the device on which all of these fields lie; None if they are read from files or arrays.
+    """Return the device of all these fields; None if they are read from files or arrays.
 
     Raises:
-        ValueError: some lie there, and others elsewhere.
+        ValueError: some are on a device, and others elsewhere.
     """
     places = {key: field.device if isinstance(field, ResidentField) else None for key, field in fields.items()}
     if len(set(places.values())) > 1:
         listed = ", ".join(f"{key!r}: {place or 'files or arrays'}" for key, place in places.items())
         raise ValueError(
             f"the fields of a dataset must all lie on one device, or all in files and arrays, got {listed}. Put them "
-            "side by side first, then bring them by memload.to_device"
+            "side by side first, then call memload.to_device"
         )
     return next(iter(places.values()), None)
 
@@ -183,13 +183,13 @@ def rows_on_device(
     """Return a fresh tensor (len(rows), *shape) of these rows on their device, after the cast.
 
     Args:
-        field: where they lie.
-        rows: int64.
-        cast: what becomes of them; None: nothing.
-        seeds: where the cast draws, one for each row.
+        field: the field of the rows.
+        rows: row numbers, int64.
+        cast: the cast of the rows; None: no cast.
+        seeds: for a random cast, one seed for each row.
 
     Raises:
-        IndexError: a row is not there.
+        IndexError: a row number is out of range.
     """
     made = None
     if cast is not None and type(cast) is Cast and field.dtype in _FUSED and len(rows) and field.row_bytes:
@@ -216,7 +216,7 @@ def _by_one_kernel(field: ResidentField, rows: Numbers, cast: Cast, seeds: Seque
 def batch_maker(source: GatherSpec) -> Callable[..., Any]:
     """Return the function that makes the batch of some rows, as default_collate would shape it.
 
-    Its second argument is what the randomness of the pass follows from; without it, a number drawn from torch's default
+    Its second argument is the seed of the pass for random numbers; without it, the seed is drawn from torch's default
     generator.
     """
     late = source.late_casts or {}
@@ -231,7 +231,7 @@ def batch_maker(source: GatherSpec) -> Callable[..., Any]:
 
 
 def _made(field: Any, rows: NDArray[np.int64], casts: tuple[Cast | None, ...], casting: Casting) -> torch.Tensor:
-    """Rows of a field after its casts, the first of which is done while they are gathered."""
+    """Return rows of a field after its casts; the first cast is part of the gather."""
     wanted = [cast for cast in casts if cast is not None]
     if not wanted:
         return rows_on_device(field, rows)

@@ -1,4 +1,4 @@
-"""Batches of rows that lie on a device, gathered there: of one pass, when the loop asks; of whoever asks the dataset.
+"""Gathers batches of rows on their device: those of a pass when the loop asks for them, and those of a dataset.
 
 plan of row indices -> numbers, to the device -> gather (+ cast) there -> batch
 sampling/row_plan.py   frames.py                 resident.py                  the loop
@@ -37,24 +37,24 @@ _DEPTH = 2  # batches of row numbers that are planned ahead; nothing is gathered
 
 
 def is_resident(source: GatherSpec) -> bool:
-    """Whether a source's rows lie on a device, or in memory that a device gathers from.
+    """Return whether a source's rows are on a device, or in memory that a device gathers from.
 
     Raises:
-        ValueError: some of its fields lie there, and others elsewhere.
+        ValueError: some of its fields are there, and others elsewhere.
     """
     return resident_device(source.fields) is not None
 
 
 @dataclass(frozen=True)
 class ResidentSettings:
-    """What a pass over rows on a device is set to.
+    """The settings of a pass over rows on a device.
 
     Attributes:
-        source: the dataset as the engine reads it.
-        sizes: of its batches.
-        drop_last: whether a last batch of fewer rows is left out.
-        destination: where batches go from there.
-        transform: what becomes of a batch, last; None: nothing.
+        source: the gather specification of the dataset.
+        sizes: the sizes of its batches.
+        drop_last: whether an incomplete last batch is left out.
+        destination: the destination of batches.
+        transform: the last function of a batch; None: no function.
         depth: batches of row numbers planned ahead.
     """
 
@@ -66,26 +66,26 @@ class ResidentSettings:
     depth: int = _DEPTH
 
     layers: ClassVar[None] = None
-    """There are no layers around what gathers."""
+    """No layers are around the gatherer."""
     guards: ClassVar[Sequence[MutationGuard]] = ()
-    """Nothing writes there that could be seen."""
+    """No writes to device memory are detected."""
 
     @classmethod
     def of(cls, request: PassRequest, source: GatherSpec) -> ResidentSettings:
-        """Work the settings out.
+        """Return the settings for a request.
 
         Raises:
-            ValueError: the loader's batches are to lie elsewhere, or samples go through functions, which are called on
-                the CPU.
+            ValueError: the loader's batches are to be on another device, or the dataset maps samples by functions,
+                which run on the CPU.
         """
         _check_destination(request.destination, source)
         if source.maps:
             raise ValueError(
-                "ds.map(fn) calls a function for each sample, on the CPU, and these rows lie on "
+                "ds.map(fn) calls a function for each sample on the CPU, and these rows are on "
                 f"{resident_device(source.fields)}: give batch_transform=, whose function gets whole batches there"
             )
         drop_last = bool(getattr(request.batches, "drop_last", False))
-        destination = ON_CPU if request.destination.transforms else request.destination  # nothing need be brought there
+        destination = ON_CPU if request.destination.transforms else request.destination  # batches are there already
         return cls(source, BatchSizes.of(request.batches, source), drop_last, destination, request.transform)
 
     @property
@@ -95,7 +95,7 @@ class ResidentSettings:
 
     @property
     def ring_bytes(self) -> int:
-        """Bytes of this machine's memory that a pass takes: the numbers of the rows planned ahead."""
+        """The bytes of RAM of a pass: the row numbers planned ahead."""
         return (self.depth + 1) * self.slot_rows * 8
 
     @property
@@ -104,7 +104,7 @@ class ResidentSettings:
         return self.slot_rows * sum(_made_bytes(self.source, key) for key in self.source.fields)
 
     def gatherer(self, arrival: Arrival, kept: object) -> ResidentBatches:  # noqa: ARG002 - there are no slots
-        """Return what gathers the batches of one pass."""
+        """Return the gatherer of one pass."""
         return ResidentBatches(self)
 
 
@@ -118,16 +118,16 @@ def _check_destination(destination: Destination, source: GatherSpec) -> None:
     there, wanted = resident_device(source.fields), destination.device
     if wanted is not None and there is not None and wanted not in (there, torch.device(there.type)):
         raise ValueError(
-            f"device={str(wanted)!r}, but the rows lie on {there}: leave device= out, or bring the dataset to {wanted} "
+            f"device={str(wanted)!r}, but the rows are on {there}: leave device= out, or load the dataset to {wanted} "
             "by memload.to_device"
         )
 
 
 class ResidentBatches(Gatherer):
-    """Gathers each batch where its rows lie, when it is asked for; a `Gatherer`.
+    """Gathers each batch on the device of its rows when the loop asks for it; a `Gatherer`.
 
-    A kernel reads and writes a batch faster than any loop uses it up, and the loop's own work on the device waits for
-    nobody: it is queued behind. So nothing is gathered ahead, and a batch costs the memory of itself.
+    A kernel gathers a batch faster than any loop uses it, and the loop's own work is queued behind it on the device. So
+    nothing is gathered ahead, and only one batch takes memory.
     """
 
     def __init__(self, settings: ResidentSettings) -> None:
@@ -140,7 +140,7 @@ class ResidentBatches(Gatherer):
         self._stats = LoaderStats()
 
     def begin(self, seed: PassSeed) -> None:
-        """Receive the seed of the random numbers of this pass."""
+        """Begin the pass with the seed of its random numbers."""
         self._seed = seed
 
     def extend(self, rows: Indices) -> None:
@@ -175,7 +175,7 @@ class ResidentBatches(Gatherer):
         )
 
     def _finished(self, batch: Any, rows: Indices) -> BatchResult:
-        """What the user's own functions make of a batch."""
+        """Return the result of the user's functions for a batch."""
         begun = time.perf_counter()
         try:
             if self._collate is not None:
@@ -196,7 +196,7 @@ class ResidentBatches(Gatherer):
 
 
 class ResidentFetcher(BatchFetcher):
-    """Gathers batches of a source on its device; otherwise as `BatchFetcher`, whose arguments it takes."""
+    """A `BatchFetcher`, with the same arguments, that gathers batches on the device of the rows."""
 
     def __init__(self, source: GatherSpec, *, tensors: bool = False, tag: str | None = None) -> None:
         super().__init__(source, tensors=tensors, tag=tag)

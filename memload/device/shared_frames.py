@@ -1,4 +1,4 @@
-"""Windows of streamed batches: each frame of a batch crosses the bus once, and the device builds the windows.
+"""Sends windows of streamed batches as frames: each frame crosses the bus once, and the device builds the windows.
 
 rows of a batch -> frames of its windows, each once -> slot -> bus -> one kernel: windows (+ cast) -> batch
                    csrc/core/readers/shared_frames.h                          gathering.py
@@ -34,8 +34,8 @@ class SharedFrames(Field):
 
     Args:
         column: the windows.
-        cast: what becomes of them there; None: nothing.
-        index_bytes: bytes of row numbers that this column has beside those of the field that it was made of.
+        cast: their cast on the device; None: no cast.
+        index_bytes: bytes of row numbers of this column beyond those of the field that it was made from.
     """
 
     column: Windows
@@ -64,7 +64,7 @@ class SharedFrames(Field):
     def assembled(self, values: torch.Tensor, more: Iterator[torch.Tensor]) -> torch.Tensor:
         """Return the windows of these frames on their device, queued in its current stream."""
         places, count = next(more), self.shape[0]
-        if not len(places):  # few frames are shared: these are the windows themselves
+        if not len(places):  # few frames are shared, so these are the windows themselves
             windows = values.view(len(values) // count, *self.shape)
             return windows.clone() if self.cast is None else cast_on_device(windows, self.cast)
         if self._run:
@@ -74,14 +74,14 @@ class SharedFrames(Field):
 
 
 def with_shared_frames(source: GatherSpec, sampler: Any, batch_rows: int) -> GatherSpec:
-    """Return a source that is gathered raw with its fields of windows as `SharedFrames`, where that can pay.
+    """Return a raw source with its fields of windows as `SharedFrames`, where that may reduce the bytes.
 
-    Whether it does is decided for each batch, when it is planned: slots and memory on the device are for windows that
-    share nothing. Of rows that are drawn at random from many more frames than a batch has, none will: they stay.
+    Each batch decides for itself when it is planned, so slots and device memory are sized for windows that share
+    nothing. Fields stay unchanged if rows are drawn at random from many more frames than a batch has.
 
     Args:
-        source: with ``raw``.
-        sampler: of the pass.
+        source: a source with ``raw``.
+        sampler: the sampler of the pass.
         batch_rows: rows of a batch.
     """
     drawn = batch_rows if _draws_anywhere(sampler) else 0
@@ -93,7 +93,7 @@ def with_shared_frames(source: GatherSpec, sampler: Any, batch_rows: int) -> Gat
 
 
 def _shared(one: Field, cast: Cast | None, drawn: int) -> SharedFrames | None:
-    """The field with shared frames; None if a batch cannot gain by it, of whose rows so many are drawn at random."""
+    """Return the field with shared frames; None if a batch with `drawn` random rows cannot gain by it."""
     windows = windows_of(one)
     if windows is None or len(windows.steps) < 2 or not one.row_bytes or one.built:
         return None
@@ -105,24 +105,24 @@ def _shared(one: Field, cast: Cast | None, drawn: int) -> SharedFrames | None:
 
 
 def _expected(windows: Windows, drawn: int) -> float:
-    """Which part of the frames of so many windows drawn at random are distinct; 0 for none."""
+    """Return the expected share of distinct frames in `drawn` random windows; 0 for no windows."""
     per_frame = drawn * len(windows.steps) / max(1, min(windows.rows, windows.frames.rows))
     return -math.expm1(-per_frame) / per_frame if per_frame else 0.0
 
 
 def _draws_anywhere(sampler: Any) -> bool:
-    """Whether batches are of rows from anywhere in the data."""
+    """Return whether a batch has random rows of the whole dataset."""
     rows = getattr(sampler, "sampler", sampler)
     return type(rows) is RandomSampler or (type(rows) is DistributedSampler and rows.shuffle)
 
 
 def _run(windows: Windows) -> tuple[int, ...]:
-    """The steps counted from the lowest, if they leave no gap; else none."""
+    """Return the steps counted from the lowest one, if they have no gap; else an empty tuple."""
     steps = windows.steps
     lowest = min(steps)
     return tuple(step - lowest for step in steps) if len(set(steps)) == max(steps) - lowest + 1 else ()
 
 
 def index_bytes(source: GatherSpec) -> int:
-    """Return the bytes of row numbers that a source has for shared frames, beside those of its dataset."""
+    """Return the bytes of row numbers for shared frames, beyond those of the dataset."""
     return sum(one.index_bytes for one in source.fields.values() if isinstance(one, SharedFrames))

@@ -1,4 +1,4 @@
-"""Batches at addresses that repeat: for CUDA graphs, which read and write where they did when they were captured.
+"""Batches at fixed addresses, for CUDA graphs, which always read and write the addresses of their capture.
 
 batch -> copied, in the loop's current stream, into the next of k sets of tensors -> the loop
 """
@@ -20,12 +20,12 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
 class StaticBuffers:
-    """Sets of tensors that hold batches in turn. They stay where they are as long as this lives.
+    """Sets of tensors that hold batches in turn; their addresses stay the same as long as this object lives.
 
-    The first batch says what they are like: shape, dtype, strides and device of each tensor. Numbers and texts pass.
+    The first batch determines shape, dtype, strides and device of each tensor. Numbers and texts are passed on.
 
     Args:
-        count: how many sets; a batch is overwritten when the ``count``-th batch after it is put.
+        count: the number of sets; a batch is overwritten when the ``count``-th batch after it is put.
 
     Example:
         >>> buffers = StaticBuffers(2)
@@ -40,10 +40,10 @@ class StaticBuffers:
         self._turn = 0
 
     def put(self, batch: Any) -> Any:
-        """Return the batch in the next set of tensors, in fresh containers.
+        """Return the batch in the next set of tensors, in new containers.
 
         Raises:
-            ValueError: it is unlike the first one.
+            ValueError: it differs from the first batch in its form.
             TypeError: it has parts that are neither tensors nor plain values in dicts, lists and tuples.
         """
         if not self._sets:
@@ -87,7 +87,7 @@ class StaticBatches(AroundBatches):
 
     Args:
         batches: an iterator with a length.
-        buffers: of the loader, so that addresses are the same in every pass.
+        buffers: the buffers of the loader, whose addresses are the same in every pass.
     """
 
     def __init__(self, batches: Any, buffers: StaticBuffers) -> None:
@@ -102,13 +102,13 @@ def checked_buffers(count: Any, batches: Any, *, pinned: bool) -> StaticBuffers:
     """Return the buffers of a loader's ``static_buffers=``.
 
     Args:
-        count: how many there are to be.
+        count: the number of sets.
         batches: the loader's batch sampler.
-        pinned: whether batches are to lie in pinned memory.
+        pinned: whether batches are to be in pinned memory.
 
     Raises:
-        ValueError: it is no number of buffers, the last batch would have fewer rows than the others, or batches are to
-            be pinned.
+        ValueError: `count` is out of range, the last batch would have fewer rows than the others, or batches are to be
+            pinned.
     """
     if not isinstance(count, int) or isinstance(count, bool) or not 0 < count <= _MOST:
         raise ValueError(f"static_buffers= is a number of buffers from 1 to {_MOST}, or None; got {count!r}")
@@ -127,7 +127,7 @@ def checked_buffers(count: Any, batches: Any, *, pinned: bool) -> StaticBuffers:
 
 
 def _left_over(batches: Any) -> int:
-    """Rows of a last batch that has fewer than the others, as far as it is known beforehand."""
+    """Return the rows of an incomplete last batch; 0 if there is none, or it is not known beforehand."""
     if type(batches) is not BatchSampler or batches.drop_last:
         return 0
     try:
@@ -137,7 +137,7 @@ def _left_over(batches: Any) -> int:
 
 
 def _like(value: Any) -> Any:
-    """Tensors like those of a batch, in like containers; what is no tensor, as it is."""
+    """Return tensors like those of a batch, in like containers; other values stay unchanged."""
     if isinstance(value, torch.Tensor) and type(value) is torch.Tensor and value.layout == torch.strided:
         return torch.empty_like(value)
     if type(value) is dict:

@@ -13,7 +13,7 @@ from memload.device.cuda_module import cuda_module
 
 
 class TorchHostMemory:
-    """Pinned memory of torch's own allocator, which alone knows which copies are under way."""
+    """Pinned memory of torch's own allocator, which alone knows the copies in flight."""
 
     def pinned(self, nbytes: int) -> torch.Tensor:
         """Return uninitialised pinned memory, uint8 (nbytes,)."""
@@ -61,7 +61,7 @@ class TorchInterface(TorchHostMemory):
             return fn(*args)
 
     def record(self, stream: torch.cuda.Stream) -> torch.cuda.Event:
-        """Return an event of the stream. It blocks the thread that waits for it, rather than spin."""
+        """Return an event of the stream; a thread that waits for it sleeps instead of spinning."""
         event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
         event.record(stream)
         return event
@@ -71,7 +71,7 @@ class TorchInterface(TorchHostMemory):
         stream.wait_event(event)
 
     def done(self, event: torch.cuda.Event) -> bool:
-        """Whether an event has come."""
+        """Return whether an event has occurred."""
         return bool(event.query())  # type: ignore[no-untyped-call]
 
     def synchronise(self, event: torch.cuda.Event) -> None:
@@ -85,7 +85,7 @@ class TorchInterface(TorchHostMemory):
 
 @functools.cache
 def torch_interface(index: int) -> TorchInterface:
-    """Return the interface of a CUDA device. There is one, since torch's allocator keeps memory apart by streams."""
+    """Return the only interface of a CUDA device; torch's allocator separates memory by streams."""
     return TorchInterface(index)
 
 

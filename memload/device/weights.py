@@ -1,4 +1,4 @@
-"""The weights of a module, kept in pinned RAM and put in place on a device while they are needed there.
+"""Keeps the weights of a module in pinned RAM, and puts them on a device while they are needed there.
 
 pinned RAM     | weight 0 | weight 1 | ...     one run for each unit; the module's own tensors are views of it
                     copied as one
@@ -19,8 +19,8 @@ from torch import nn
 from memload.device.interface import Interface
 from memload.tensors import is_dense
 
-_ALIGNMENT = 256  # of each tensor: as much as any kernel asks for
-_SLICE = 2**26  # bytes in one copy, so that a loader's batches get through between two of them
+_ALIGNMENT = 256  # of each tensor, enough for any kernel
+_SLICE = 2**26  # bytes of one copy, so that batches of a loader are copied between two of them
 _MOST_UNIT_BYTES = 2**30
 _CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
 
@@ -30,10 +30,11 @@ class Held:
     """One parameter or buffer, and each place in the module that holds it.
 
     Attributes:
-        tensor: the module's own, on the CPU.
-        owners: the submodules that have it, and its name in each; several where weights are tied.
-        offset: where it begins in its unit.
-        placed: what stands in its places on the device, with its version at first; None: it is not there.
+        tensor: the module's own tensor, on the CPU.
+        owners: the submodules that have it, with its name in each; several if weights are tied.
+        offset: its offset in its unit, in bytes.
+        placed: the tensor on the device that replaces it; None: it is not on the device.
+        version: the version of `placed` at first.
     """
 
     tensor: torch.Tensor
@@ -50,11 +51,11 @@ class Held:
 
     @property
     def nbytes(self) -> int:
-        """Its bytes."""
+        """The bytes of the tensor."""
         return self.tensor.numel() * self.tensor.element_size()
 
     def within(self, memory: torch.Tensor) -> torch.Tensor:
-        """Return it as it lies in memory of the unit, uint8; no write to it counts as one to another tensor there."""
+        """Return its view of a unit's memory, uint8; the version counters of such views are separate."""
         run = memory[self.offset : self.offset + self.nbytes].view(self.tensor.dtype)
         return run.as_strided(self.shape, self.stride).data
 
@@ -65,7 +66,7 @@ class Held:
 
     @property
     def changed(self) -> bool:
-        """Whether what is on the device may have been written to; batch norm's kernels do so without telling."""
+        """Whether `placed` may have been written to; kernels of batch norm do not count their writes."""
         if self.placed is None:
             return False
         is_buffer = not isinstance(self.tensor, nn.Parameter)
@@ -73,11 +74,11 @@ class Held:
 
 
 class Unit:
-    """Tensors that come to the device and go together.
+    """Tensors that are copied to the device and freed together.
 
     Args:
-        held: the tensors; their data is moved into pinned RAM, to stay there.
-        interface: of the device.
+        held: the tensors; their data is moved into pinned RAM, and stays there.
+        interface: the device.
     """
 
     def __init__(self, held: Sequence[Held], interface: Interface) -> None:
@@ -94,13 +95,13 @@ class Unit:
                 one.tensor.data = pinned
 
     def copy(self, memory: torch.Tensor, stream: Any) -> None:
-        """Begin to copy all of it to the device."""
+        """Start copying all tensors to the device."""
         for begin in range(0, self.nbytes, _SLICE):
             part = slice(begin, min(begin + _SLICE, self.nbytes))
             self._interface.copy(memory[part], self._host[part], stream)
 
     def arrive(self, memory: torch.Tensor) -> None:
-        """Make the module use the weights that were copied to this memory."""
+        """Make the module use the weights in this memory."""
         for one in self.held:
             placed = one.within(memory)
             if isinstance(one.tensor, nn.Parameter):
@@ -112,21 +113,21 @@ class Unit:
         """Restore the module's own tensors, including what was written to them on the device.
 
         Raises:
-            RuntimeError: one was replaced meanwhile by another of other shape or dtype.
+            RuntimeError: a tensor was replaced by one of another shape or dtype.
         """
-        odd = []
+        changed = []
         for one in self.held:
             if one.placed is None:
                 continue
             now = getattr(*one.owners[0])
             if now.shape != one.tensor.shape or now.dtype != one.tensor.dtype:
-                odd.append(one.owners[0][1])
+                changed.append(one.owners[0][1])
             elif now is not one.placed or one.changed:
                 self._interface.launch(stream, _write_back, one.tensor, now.detach())
             one.put(one.tensor)
             one.placed = None
-        if odd:
-            raise RuntimeError(f"{', '.join(odd)} got another shape or dtype on the device; that cannot be kept")
+        if changed:
+            raise RuntimeError(f"{', '.join(changed)} got another shape or dtype on the device; that cannot be kept")
 
 
 def _write_back(own: torch.Tensor, now: torch.Tensor) -> None:
@@ -138,8 +139,7 @@ def held_by(module: nn.Module) -> list[Held]:
     """Return all parameters and buffers of a module, each once.
 
     Raises:
-        TypeError: one is of a kind that cannot be moved so.
-        ValueError: a parameter is to be trained.
+        TypeError: a tensor is sparse, quantised, or of a subclass.
     """
     found: dict[int, Held] = {}
     for prefix, owner in module.named_modules():
@@ -155,23 +155,23 @@ def check_frozen(module: nn.Module) -> None:
     for name, parameter in module.named_parameters():
         if parameter.requires_grad:
             raise ValueError(
-                f"{name} requires a gradient: what is offloaded is only read. Freeze the module "
+                f"{name} requires a gradient: offloaded modules are only read. Freeze the module "
                 "first: module.requires_grad_(False)"
             )
 
 
 def _check(name: str, tensor: torch.Tensor) -> None:
     if type(tensor) not in (nn.Parameter, torch.Tensor, getattr(nn, "Buffer", torch.Tensor)):
-        raise TypeError(f"{name} is a {type(tensor).__name__}; what can be offloaded are plain parameters and buffers")
+        raise TypeError(f"{name} is a {type(tensor).__name__}; only plain parameters and buffers can be offloaded")
     if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_nested or tensor.device.type == "meta":
-        raise TypeError(f"{name} is {tensor.layout} on {tensor.device}; what can be offloaded are dense tensors")
+        raise TypeError(f"{name} is {tensor.layout} on {tensor.device}; only dense tensors can be offloaded")
 
 
 def layers_of(module: nn.Module) -> list[nn.Module]:
-    """Return the submodules that are called one after the other, as far as their containers tell.
+    """Return the submodules that are probably called one after the other.
 
-    The elements of ModuleList, ModuleDict and Sequential are layers; outside of these the largest submodules without
-    such containers in them.
+    The elements of ModuleList, ModuleDict and Sequential are layers; outside of these, the largest submodules without
+    such containers.
     """
     return list(dict.fromkeys(_descend(module, inside=type(module) in _CONTAINERS)))
 
@@ -187,11 +187,11 @@ def _descend(module: nn.Module, inside: bool) -> Iterator[nn.Module]:
 
 @dataclass(frozen=True)
 class Division:
-    """The tensors of a module, by when they have to be on the device.
+    """The tensors of a module, divided by the time at which they have to be on the device.
 
     Attributes:
-        always: all the time.
-        by_layer: while a layer is called.
+        always: tensors that are there all the time.
+        by_layer: tensors that are there while a layer is called.
     """
 
     always: list[Held]
@@ -199,10 +199,10 @@ class Division:
 
     @classmethod
     def of(cls, module: nn.Module, layers: Iterable[nn.Module]) -> Division:
-        """Divide: what two layers share, or no layer has, is there all the time.
+        """Return the division by layers; tensors that two layers share, or no layer has, are there all the time.
 
         Raises:
-            ValueError: a layer is no submodule, or lies in another one.
+            ValueError: a layer is no submodule, or is inside of another layer.
         """
         layer_of: dict[nn.Module, nn.Module] = {}
         own = set(module.modules())

@@ -129,7 +129,7 @@ def test_leaves_come_from_left_to_right_with_their_paths():
     assert list(leaves(value)) == [1, 2, 3, "text", None, 4, {5}]
 
 
-def test_what_is_said_to_be_a_leaf_is_left_whole():
+def test_a_value_for_which_is_leaf_is_true_is_left_whole():
     def is_pair(value):
         return isinstance(value, Pair)
 

@@ -8,7 +8,7 @@ import torch
 import memload
 from memload.casts.native import ImageJob, how_of
 from memload.device import kernels
-from memload.device.kernels import Remembered
+from memload.device.kernels import OwnerCache
 
 
 class Mean(tuple):
@@ -73,14 +73,14 @@ def test_rows_that_are_not_chosen_are_cast_as_one_row(monkeypatch):
     assert given == [(1, 1, 210, (3, 2)), (1, 1, 270, (3, 2)), (7, 7, 30, (3, 2))]
 
 
-def test_what_was_worked_out_of_an_object_ends_with_it():
+def test_results_that_are_cached_for_an_object_end_with_it():
     class Rule:
         def __eq__(self, other):
             return True
 
         __hash__ = None
 
-    results, made = Remembered(), []
+    results, made = OwnerCache(), []
 
     def make():
         made.append(Rule())

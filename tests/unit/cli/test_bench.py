@@ -179,7 +179,7 @@ def test_the_peak_is_seen_though_it_is_over(monkeypatch):
         assert 60 << 20 < peak() < 80 << 20
 
 
-def test_files_are_held_in_memory_or_it_is_said_that_they_are_not(tmp_path):
+def test_files_are_held_in_memory_or_the_sentence_says_that_they_are_not(tmp_path):
     path = tmp_path / "x.bin"
     path.write_bytes(bytes(10_000))
     with held_in_memory([path]) as how:
@@ -307,7 +307,7 @@ def test_options_that_cannot_be_are_refused_before_anything_is_measured(given, w
     assert words in capsys.readouterr().err
 
 
-def test_the_command_line_tells_its_version(capsys):
+def test_the_command_line_prints_its_version(capsys):
     with pytest.raises(SystemExit, match="0"):
         main(["--version"])
     assert capsys.readouterr().out == f"memload {memload.__version__}\n"

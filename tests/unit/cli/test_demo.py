@@ -69,7 +69,7 @@ def test_a_difference_is_shouted():
     assert "5 MB" in text
 
 
-def test_a_disk_that_is_too_small_is_said_before_anything_is_written(tmp_path):
+def test_a_disk_that_is_too_small_is_reported_before_anything_is_written(tmp_path):
     with pytest.raises(OSError, match=r"wants .*B free .* [GT]B are free; name another folder with --folder"):
         demo.check_room(tmp_path, 10**10)
 

@@ -34,7 +34,7 @@ def column(ds, name):
     return ds.fields[name].gather(np.arange(len(ds)))
 
 
-def test_each_row_stands_beside_the_row_with_its_key(betas, shown):
+def test_each_row_is_joined_with_the_row_of_its_key(betas, shown):
     joined = memload.join(betas, shown, on=("session", "trial"))
     assert list(joined.fields) == ["betas", "session", "trial", "image_id"]
     assert len(joined) == len(betas)

@@ -23,7 +23,7 @@ def test_what_is_not_free_and_not_reserved_is_of_contexts_and_others():
     assert str(memory) == "GPU 1, H200: 12 kB of 20 kB available, 3 kB in tensors, 5 kB in contexts and of others"
 
 
-def test_an_allocator_that_tells_nothing_holds_nothing():
+def test_an_allocator_without_figures_gives_zeros():
     memory = parse_memory(0, "some", (10, 20), {})
     assert (memory.own.fragmentation, memory.available, memory.others) == (0.0, 10, 10)
 

@@ -135,7 +135,7 @@ def test_rows_in_pinned_memory_are_withheld_from_forked_processes_which_are_told
             try:
                 read()
             except memload.DeviceError as error:
-                told += "belong to the process that brought them" in str(error)
+                told += "belong to the process that loaded them" in str(error)
         del pinned, joined, memories
         gc.collect()
         os._exit(told)
@@ -385,7 +385,7 @@ def test_what_cannot_lie_there_is_refused_in_words(tmp_path):
     moved, local = resident_and_local()
     with pytest.raises(ValueError, match="'tokens' differ in length"):
         memload.to_device(memload.from_arrays(tokens=memload.ragged([torch.arange(3)])), "cpu")
-    with pytest.raises(ValueError, match="lies on cpu already"):
+    with pytest.raises(ValueError, match="is on cpu already"):
         memload.to_device(moved, "cpu")
     with pytest.raises(TypeError, match=r"got a list.*memload.from_arrays"):
         memload.to_device([1, 2], "cpu")
@@ -393,7 +393,7 @@ def test_what_cannot_lie_there_is_refused_in_words(tmp_path):
         memload.zip(stim=moved.only("stim"), robs=local.only("robs"))
     with pytest.raises(ValueError, match="join the datasets first"):
         moved.concat(memload.to_device(local, "cpu"))
-    with pytest.raises(ValueError, match=r"'stim': it is windows already.*cut them both times in files or arrays"):
+    with pytest.raises(ValueError, match=r"'stim': the rows are windows already.*cut both kinds of windows in files"):
         moved.with_lags(stim=range(2)).with_lags(stim=range(2))
     with pytest.raises(TypeError, match=r"call memload\.to_device there"):
         pickle.dumps(moved)

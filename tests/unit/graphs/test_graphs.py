@@ -272,7 +272,7 @@ def test_numbers_of_nodes_that_cannot_be_are_refused_by_an_error_of_ours(counts,
 
 @pytest.mark.parametrize("counts", [[2, -1, 3], [2, 2**55, 3], [2, 2**62, 2**62]])
 @pytest.mark.parametrize("kind", ["shards", "data.pt"])
-def test_numbers_of_nodes_that_cannot_be_are_said_of_their_file(tmp_path, counts, kind):
+def test_impossible_numbers_of_nodes_raise_an_error_that_names_the_file(tmp_path, counts, kind):
     path = tmp_path / kind
     if kind == "shards":
         memload.write(path, {"num_nodes": torch.tensor(counts), "y": torch.arange(3.0)}, progress=False)

@@ -235,7 +235,7 @@ def test_warnings_that_filters_make_errors_end_the_loop_or_the_block():
     assert threads() == []
 
 
-def test_what_on_warn_raises_is_warned_of_and_looking_goes_on():
+def test_an_error_of_on_warn_becomes_a_warning_and_sampling_goes_on():
     called = []
 
     def on_warn(finding):

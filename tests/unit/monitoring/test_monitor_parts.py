@@ -48,7 +48,7 @@ def test_a_process_that_has_just_ended_has_nothing_in_memory(text):
     assert processes.parse_smaps_rollup("") == Proportional(0, 0)
 
 
-def test_smaps_rollup_tells_what_no_file_backs():
+def test_smaps_rollup_gives_memory_that_no_file_backs():
     assert processes.parse_smaps_rollup(ROLLUP) == Proportional(269 << 10, 120 << 10, 4 << 10)
 
 
@@ -136,7 +136,7 @@ def test_the_group_that_leaves_least_is_the_tightest(tmp_path):
     assert outer.read().left == 200
 
 
-def test_without_limits_the_own_group_tells_what_is_used(tmp_path):
+def test_without_limits_the_own_group_gives_the_used_memory(tmp_path):
     inner, outer = group(tmp_path / "a", "max", 300), group(tmp_path / "b", 99_999, 1900)
     assert tightest([MemoryGroup(tmp_path / "none", 2), inner, outer], total=10_000) == inner
     assert tightest([], total=10_000) is None
@@ -175,7 +175,7 @@ def test_a_figure_with_credit_is_taken_more_often_until_that_is_spent():
     assert calls == [0, 10, 20, 120, 220]
 
 
-def test_what_is_memloads_own_is_said_where_memory_is_full():
+def test_a_finding_of_full_memory_states_memloads_own_memory():
     held = Sample(time=0, held=10 * GB, own=4 * GB, cached=3 * GB)
     for mark in (Mark.of("warn_at", "5GB"), Mark.of("warn_at", 0.5)):
         (found,) = mark.passed(replace(held, total=10 * GB, available=GB))
@@ -233,7 +233,7 @@ def test_a_sample_of_a_gpu_is_what_the_loop_saw_and_what_torch_and_the_driver_co
     assert gpu_sample(2, GpuTick(30, 20, 80), stats, (None, None), between_batches=False).at_batch is None
 
 
-def test_looking_at_gpus_starts_none():
+def test_sampling_gpus_does_not_start_cuda():
     assert ticks_now() == {}
     assert own_samples(None, {}) == []
     assert not torch.cuda.is_initialized()
@@ -448,7 +448,7 @@ def test_far_more_than_the_batches_that_are_kept_is_their_graph(each, cause):
     assert [one.cause for one in diagnose(series[:2], ended=True)] == ["batches kept"]
 
 
-def test_what_was_not_known_while_the_loop_ran_is_told_at_the_end_though_its_loader_is_gone():
+def test_a_cause_that_is_known_at_the_end_only_is_reported_though_its_loader_has_ended():
     counted = {
         "batches": [*(16 * k for k in range(10)), 0, 0],
         "fresh_batches": [*(12 * k for k in range(10)), 0, 0],
@@ -539,7 +539,7 @@ def test_a_sample_survives_json(sample):
     assert Sample.from_json(json.loads(json.dumps(sample.as_json()))) == sample
 
 
-def test_a_log_tells_its_runs_with_samples_warnings_and_summary(tmp_path):
+def test_a_log_gives_its_runs_with_samples_warnings_and_summary(tmp_path):
     finding = memload.Finding("leak", "it grows", "host")
     for _ in range(2):
         log = JsonLog(tmp_path / "mem.jsonl")

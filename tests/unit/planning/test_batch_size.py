@@ -219,7 +219,7 @@ class Uneven(nn.Module):
         return self.second(x * 1 if len(x) % 2 else x)
 
 
-def test_where_the_order_of_allocations_varies_it_is_said_and_the_peak_is_not_underrated():
+def test_a_varying_order_of_allocations_is_reported_and_the_peak_is_not_underestimated():
     model = Uneven()
     found = memload.compute_batch_size(model, torch.rand(2, 64), limit="2MB", target_utilization=1.0)
     assert not found.exact

@@ -145,7 +145,7 @@ def test_advice_that_was_not_asked_for_is_an_error():
         memload.fit(nn.Linear(4, 4), torch.rand(2, 4), effective_batch=3, min_batch_size=4)
 
 
-def test_a_probe_tells_the_peak_and_what_is_kept():
+def test_a_probe_gives_the_peak_and_the_kept_bytes():
     model, x = nn.Linear(1000, 1000), torch.rand(500, 1000)
     report = memload.probe(lambda batch: model(batch).sum().backward(), x)
     assert (report.peak, report.kept) == (1001 * 1000 * 4 + 8, 1001 * 1000 * 4)
@@ -292,7 +292,7 @@ def test_advice_for_nothing_is_refused(arguments, words):
         memload.fit(nn.Linear(4, 4), torch.rand(2, 4), effective_batch=8, **arguments)
 
 
-def test_times_of_the_cpu_are_said_to_be_that():
+def test_advice_says_that_its_times_are_those_of_the_cpu():
     sized = lambda mode: memload.fit(nn.Linear(4, 4), torch.rand(2, 4), "8GB", effective_batch=8, mode=mode)  # noqa: E731
     assert "Times are those of the CPU" in repr(sized("measured"))
     assert "Times" not in repr(sized("static"))

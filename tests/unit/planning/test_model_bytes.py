@@ -89,7 +89,7 @@ def test_something_else_than_a_module_is_named():
         model_bytes(["resnet"])
 
 
-def test_a_storage_is_counted_once_and_until_its_last_view_is_gone():
+def test_a_storage_is_counted_once_and_until_its_last_view_is_freed():
     with Allocations() as seen:
         x = torch.zeros(1000)
         view = x.view(10, 100)[3:].t()

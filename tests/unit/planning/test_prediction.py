@@ -183,6 +183,6 @@ def test_a_machine_to_be_asked_for_is_described_on_the_command_line(capsys):
         (["--rows", "3", "--field", "x:uint8:4", "--measure", "2", "--processes", "2"], "leave --processes out"),
     ],
 )
-def test_what_the_command_line_cannot_mean_is_said(capsys, arguments, words):
+def test_contradictory_options_are_refused_with_the_reason(capsys, arguments, words):
     assert main(["plan", *arguments]) == 2
     assert words in capsys.readouterr().err
