@@ -73,30 +73,4 @@ class AffineCast {
   AffineFn run_ = nullptr;
 };
 
-class PlanarCast;
-
-// What becomes of elements on their way: they are copied, cast, cast with constants, or put into planes. Borrows the
-// casts.
-class Mover {
- public:
-  Mover(CopyFn kernel) noexcept : kernel_(kernel) {}  // NOLINT(google-explicit-constructor): a kernel is a mover
-  explicit Mover(const AffineCast& affine) noexcept : affine_(&affine) {}
-  explicit Mover(const PlanarCast& planar) noexcept : planar_(&planar) {}
-
-  // Moves n elements (for a copy: bytes), of which the first is element `at` of its row. dst is the place of that
-  // element in the order in which the row is stored.
-  void operator()(const std::byte* src, std::byte* dst, std::size_t n, std::size_t at) const noexcept {
-    if (kernel_ != nullptr) return kernel_(src, dst, n);
-    if (affine_ != nullptr) return (*affine_)(src, dst, n, at);
-    put_into_planes(src, dst, n, at);
-  }
-
- private:
-  void put_into_planes(const std::byte* src, std::byte* dst, std::size_t n, std::size_t at) const noexcept;
-
-  CopyFn kernel_ = nullptr;
-  const AffineCast* affine_ = nullptr;
-  const PlanarCast* planar_ = nullptr;
-};
-
 }  // namespace memload

@@ -81,5 +81,6 @@ SplitFn avx2_split(std::size_t element_bytes, std::size_t channels) noexcept {
 }
 
 ResizeLoops avx2_resize() noexcept { return x86_resize(); }
+MirrorFn avx2_mirror(std::size_t pixel_bytes) noexcept { return choose_mirror(pixel_bytes); }
 
 }  // namespace memload

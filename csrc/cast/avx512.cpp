@@ -78,5 +78,6 @@ SplitFn avx512_split(std::size_t element_bytes, std::size_t channels) noexcept {
 }
 
 ResizeLoops avx512_resize() noexcept { return x86_resize(); }
+MirrorFn avx512_mirror(std::size_t pixel_bytes) noexcept { return choose_mirror(pixel_bytes); }
 
 }  // namespace memload

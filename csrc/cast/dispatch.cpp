@@ -117,6 +117,12 @@ ResizeLoops find_resize(Isa isa) {
   return target == nullptr ? scalar_resize() : target->resize();
 }
 
+MirrorFn find_mirror(std::size_t pixel_bytes, Isa isa) {
+  const Target* target = target_of(isa);
+  const MirrorFn vector = target == nullptr ? nullptr : target->mirror(pixel_bytes);
+  return vector == nullptr ? scalar_mirror(pixel_bytes) : vector;
+}
+
 CopyFn find_copy(Isa isa, Store store) {
   const Target* target = target_of(isa);
   return target == nullptr ? scalar_copy() : target->copy(store);

@@ -138,4 +138,6 @@ CopyFn neon_copy(Store) noexcept { return scalar_copy(); }
 
 SplitFn neon_split(std::size_t, std::size_t) noexcept { return nullptr; }  // compilers use its loads by structure
 
+MirrorFn neon_mirror(std::size_t) noexcept { return nullptr; }
+
 }  // namespace memload

@@ -19,12 +19,14 @@ std::size_t elements_per_piece(std::size_t n, std::size_t element_bytes, std::si
   return (std::max(worthwhile, share) + page - 1) / page * page;
 }
 
-void move_parallel(Mover mover, std::size_t in_size, std::size_t out_size, const std::byte* src, std::byte* dst,
+// move(src, dst, n, at) casts n elements, of which the first is number `at`.
+template <class Move>
+void move_parallel(const Move& move, std::size_t in_size, std::size_t out_size, const std::byte* src, std::byte* dst,
                    std::size_t n, std::size_t threads) {
   const std::size_t piece = elements_per_piece(n, out_size, std::max<std::size_t>(threads, 1));
-  run_pieces((n + piece - 1) / piece, [=](std::size_t number) noexcept {
+  run_pieces((n + piece - 1) / piece, [=, &move](std::size_t number) noexcept {
     const std::size_t first = number * piece;
-    mover(src + first * in_size, dst + first * out_size, std::min(piece, n - first), first);
+    move(src + first * in_size, dst + first * out_size, std::min(piece, n - first), first);
     store_fence();
   });
 }
@@ -45,13 +47,17 @@ void run_pieces(std::size_t pieces, const std::function<void(std::size_t)>& run)
 
 void cast_parallel(CastRule rule, Isa isa, Store store, const std::byte* src, std::byte* dst, std::size_t n,
                    std::size_t threads) {
-  move_parallel(find_cast(rule, isa, store), size_of(rule.from), size_of(rule.to), src, dst, n, threads);
+  const CastFn cast = find_cast(rule, isa, store);
+  const auto move = [cast](const std::byte* from, std::byte* to, std::size_t count, std::size_t) noexcept {
+    cast(from, to, count);
+  };
+  move_parallel(move, size_of(rule.from), size_of(rule.to), src, dst, n, threads);
 }
 
 void affine_parallel(DType from, DType to, const Affine& rule, Isa isa, Store store, const std::byte* src,
                      std::byte* dst, std::size_t n, std::size_t threads) {
   const AffineCast cast(from, to, rule, isa, store);
-  move_parallel(Mover(cast), size_of(from), size_of(to), src, dst, n, threads);
+  move_parallel(cast, size_of(from), size_of(to), src, dst, n, threads);
 }
 
 }  // namespace memload

@@ -11,8 +11,8 @@
 
 namespace memload {
 
-// One instruction set. cast(), affine() and split() give nullptr where the set has nothing better than the scalar
-// version.
+// One instruction set. cast(), affine(), split() and mirror() give nullptr where the set has nothing better than
+// the scalar version.
 struct Target {
   Isa isa;
   bool (*runs_here)() noexcept;
@@ -21,6 +21,7 @@ struct Target {
   AffineFn (*affine)(DType from, DType to, bool divides, Store) noexcept;
   SplitFn (*split)(std::size_t element_bytes, std::size_t channels) noexcept;
   ResizeLoops (*resize)() noexcept;
+  MirrorFn (*mirror)(std::size_t pixel_bytes) noexcept;
 };
 
 // The instruction sets of this build, the best last, without the scalar version.
@@ -31,6 +32,7 @@ struct Target {
 [[nodiscard]] CopyFn scalar_copy() noexcept;
 // Throws std::invalid_argument for elements of another size than 1, 2, 4 or 8 bytes.
 [[nodiscard]] SplitFn scalar_split(std::size_t element_bytes, std::size_t channels);
+[[nodiscard]] MirrorFn scalar_mirror(std::size_t pixel_bytes) noexcept;
 
 [[nodiscard]] ResizeLoops scalar_resize() noexcept;
 // Throws std::invalid_argument for an instruction set that is not available.
@@ -50,14 +52,17 @@ void cast_scalar(const std::byte* src, std::byte* dst, std::size_t n) noexcept;
 [[nodiscard]] AffineFn avx2_affine(DType from, DType to, bool divides, Store store) noexcept;
 [[nodiscard]] SplitFn avx2_split(std::size_t element_bytes, std::size_t channels) noexcept;
 [[nodiscard]] ResizeLoops avx2_resize() noexcept;
+[[nodiscard]] MirrorFn avx2_mirror(std::size_t pixel_bytes) noexcept;
 [[nodiscard]] CastFn avx512_cast(CastRule rule, Store store) noexcept;
 [[nodiscard]] CopyFn avx512_copy(Store store) noexcept;
 [[nodiscard]] AffineFn avx512_affine(DType from, DType to, bool divides, Store store) noexcept;
 [[nodiscard]] SplitFn avx512_split(std::size_t element_bytes, std::size_t channels) noexcept;
 [[nodiscard]] ResizeLoops avx512_resize() noexcept;
+[[nodiscard]] MirrorFn avx512_mirror(std::size_t pixel_bytes) noexcept;
 [[nodiscard]] CastFn neon_cast(CastRule rule, Store store) noexcept;
 [[nodiscard]] CopyFn neon_copy(Store store) noexcept;
 [[nodiscard]] AffineFn neon_affine(DType from, DType to, bool divides, Store store) noexcept;
 [[nodiscard]] SplitFn neon_split(std::size_t element_bytes, std::size_t channels) noexcept;
+[[nodiscard]] MirrorFn neon_mirror(std::size_t pixel_bytes) noexcept;
 
 }  // namespace memload

@@ -14,13 +14,32 @@
 
 #include "cast/affine.h"
 #include "cast/cast.h"
-#include "cast/planes.h"
+#include "cast/draws.h"
 #include "python/names.h"
 
 namespace memload::python {
 
-// (channels, pixels of an image): rows of images whose channels become planes.
-using PyPlanes = std::optional<std::tuple<std::size_t, std::size_t>>;
+// (height, width, channels, height and width of the crop, stored interleaved, result in planes)
+using PyShape = std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t, bool, bool>;
+
+// (stream, probability of a flip)
+using PyDrawRule = std::tuple<std::uint64_t, double>;
+
+// Rows of images whose pixels change places.
+using PyImages = std::optional<std::tuple<PyShape, std::optional<PyDrawRule>>>;
+
+inline ImageShape shape_of(const PyShape& shape) {
+  const auto& [height, width, channels, out_height, out_width, interleaved, planes] = shape;
+  return {height, width, channels, out_height, out_width, interleaved, planes};
+}
+
+inline DrawRule draws_of(const PyDrawRule& rule) { return {.stream = std::get<0>(rule), .flip = std::get<1>(rule)}; }
+
+inline std::optional<Images> images_of(const PyImages& given) {
+  if (!given) return std::nullopt;
+  const auto& [shape, draws] = *given;
+  return Images{shape_of(shape), draws ? std::optional(draws_of(*draws)) : std::nullopt};
+}
 
 // (elements from one channel to the next, scale, offset, means, deviations)
 using PyAffine = std::tuple<std::size_t, double, double, std::vector<double>, std::vector<double>>;

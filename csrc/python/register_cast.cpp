@@ -36,11 +36,9 @@ void cast(std::uintptr_t src, std::uintptr_t dst, std::size_t n, const std::stri
                 reinterpret_cast<std::byte*>(dst), n, threads);
 }
 
-// (height, width, channels, height and width of what is cut out, stored interleaved, result in planes)
-using PyShape = std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t, bool, bool>;
 using PyDraws = py::array_t<std::int64_t, py::array::c_style | py::array::forcecast>;
 
-std::vector<ImageDraw> draws_of(const PyDraws& given) {
+std::vector<ImageDraw> given_draws(const PyDraws& given) {
   if (given.ndim() != 2 || given.shape(1) != 3) throw py::value_error("draws are (rows, 3): top, left, flipped");
   const auto each = given.unchecked<2>();
   std::vector<ImageDraw> draws;
@@ -57,12 +55,10 @@ std::vector<ImageDraw> draws_of(const PyDraws& given) {
 void augment(std::uintptr_t src, std::uintptr_t dst, std::size_t images, std::size_t images_per_draw,
              const PyDraws& draws, const PyShape& shape, const PyCast& cast, const std::string& isa,
              std::size_t threads) {
-  const auto& [height, width, channels, out_height, out_width, interleaved, planes] = shape;
   const auto affine = affine_of(std::get<2>(cast));
-  const ImageJob job{
-      {height, width, channels, out_height, out_width, interleaved, planes}, rule_of(cast), affine.get()};
+  const ImageJob job{shape_of(shape), rule_of(cast), affine.get()};
   if (dst % size_of(job.rule.to) != 0) throw py::value_error("the destination is not aligned to its elements");
-  const std::vector<ImageDraw> drawn = draws_of(draws);
+  const std::vector<ImageDraw> drawn = given_draws(draws);
   const Isa chosen = isa_named(isa);
   const WithoutGil nogil;
   augment_images(job, chosen, reinterpret_cast<const std::byte*>(src), reinterpret_cast<std::byte*>(dst), images,
@@ -115,6 +111,19 @@ void resize(std::uintptr_t src, std::uintptr_t dst, std::size_t images, std::siz
                 images_per_draw, drawn, threads);
 }
 
+PyDraws image_draws(const std::vector<std::uint64_t>& seeds, const PyShape& shape, const PyDrawRule& rule) {
+  PyDraws draws({static_cast<py::ssize_t>(seeds.size()), py::ssize_t{3}});
+  auto each = draws.mutable_unchecked<2>();
+  for (std::size_t i = 0; i < seeds.size(); ++i) {
+    const ImageDraw draw = draw_of(draws_of(rule), shape_of(shape), seeds[i]);
+    const auto row = static_cast<py::ssize_t>(i);
+    each(row, 0) = draw.top;
+    each(row, 1) = draw.left;
+    each(row, 2) = draw.flipped ? 1 : 0;
+  }
+  return draws;
+}
+
 void copy(std::uintptr_t src, std::uintptr_t dst, std::size_t nbytes, const std::string& isa, bool streaming) {
   const CopyFn function = find_copy(isa_named(isa), store_of(streaming));
   const WithoutGil nogil;
@@ -147,6 +156,9 @@ void register_cast(py::module_& m) {
         "Resize a part of each image, flip, lay out and cast it; as augment_images, but that shape ends in (top, left, "
         "height, width) of the resized pixels in the result and (nearest, antialias, padding), and draws are (rows, 5) "
         "of top, left, flipped, height, width.");
+  m.def("image_draws", image_draws, py::arg("seeds"), py::arg("shape"), py::arg("rule"),
+        "The draws of rows with these seeds: int64 (rows, 3) of top, left, flipped; shape: as of augment_images(); "
+        "rule: (stream, probability of a flip).");
   m.def("copy", copy, py::arg("src_address"), py::arg("dst_address"), py::arg("nbytes"), py::arg("isa") = "",
         py::arg("streaming") = false, "Copy bytes from one address to another.");
   m.def("isas", isas, "The instruction sets that this build holds and this machine runs, the best last.");

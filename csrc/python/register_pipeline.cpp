@@ -34,8 +34,8 @@ std::chrono::milliseconds span_of(Seconds left) {
   return std::chrono::ceil<std::chrono::milliseconds>(std::clamp<Seconds>(left, 0ms, kPatience));
 }
 
-// (column, cast or None, DLPack code, bits, shape of a row, planes or None)
-using PyField = std::tuple<PyColumn, std::optional<PyCast>, int, int, std::vector<std::int64_t>, PyPlanes>;
+// (column, cast or None, DLPack code, bits, shape of a row, images or None)
+using PyField = std::tuple<PyColumn, std::optional<PyCast>, int, int, std::vector<std::int64_t>, PyImages>;
 
 // (device, stream of copies, stream of what follows, first field of the second part)
 using PyRoute = std::tuple<const PyDevice*, Device::Stream, Device::Stream, std::size_t>;
@@ -45,9 +45,7 @@ FieldSpec spec_of(const PyField& field) {
   if (const std::optional<PyCast>& cast = std::get<1>(field)) {
     spec.cast = rule_of(*cast);
     spec.affine = affine_of(std::get<2>(*cast));
-    if (const PyPlanes& planes = std::get<5>(field)) {
-      spec.planes = Planes{.channels = std::get<0>(*planes), .pixels = std::get<1>(*planes)};
-    }
+    spec.images = images_of(std::get<5>(field));
   }
   return spec;
 }
@@ -105,6 +103,11 @@ class PyPipeline {
   }
   PyPipeline(const PyPipeline&) = delete;
   PyPipeline& operator=(const PyPipeline&) = delete;
+
+  void begin(std::uint64_t key) {
+    const WithoutGil released;
+    pipeline_->begin(key);
+  }
 
   void extend(const Indices& rows) {
     Rows planned = of_stream(rows);
@@ -251,7 +254,7 @@ class PyPipeline {
     py::list list(batch.outputs.size());
     std::size_t position = 0;
     for (std::size_t f = 0; f < fields_.size(); ++f) {
-      const auto& [column, cast, code, bits, row_shape, planes] = fields_[f];
+      const auto& [column, cast, code, bits, row_shape, images] = fields_[f];
       const Output& elements = batch.outputs[position];
       std::vector<std::int64_t> shape{elements.rows};
       shape.insert(shape.end(), row_shape.begin(), row_shape.end());
@@ -334,6 +337,8 @@ void register_pipeline(py::module_& m) {
            "Fields are (column, None or (from, to, norm_removed), DLPack code, bits, shape of what follows the first "
            "axis). With a route (device, stream of copies, stream of what follows, first field of the second part) "
            "batches go to a device, by `slots`; borrowed: they are gathered into memory that set_destination() gives.")
+      .def("begin", &PyPipeline::begin, py::arg("key"),
+           "The key of the pass, from which the draws of each row follow; before the first rows.")
       .def("extend", &PyPipeline::extend, py::arg("rows"), "Plan rows, to be cut into batches of batch_rows.")
       .def("push", &PyPipeline::push, py::arg("rows"), "Plan one batch of exactly these rows.")
       .def("finish", &PyPipeline::finish, "No more rows will come.")

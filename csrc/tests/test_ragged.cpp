@@ -262,7 +262,7 @@ TEST(what_pads_rows_is_the_same_wherever_pieces_are_cut) {
     CHECK(same(whole.data(), want.data(), want.size()));
     std::vector<std::byte> cut(whole.size());
     const RaggedReader reader(RaggedForm(padded, std::nullopt, Isa::scalar, Store::cached));
-    const auto plan = reader.plan(rows);
+    const auto plan = reader.plan(rows, {});
     Filled found;
     for (std::size_t at = 0; at < want.size(); at += 37) {
       reader.fill(*plan, cut.data(), at, std::min(at + 37, want.size()), {}, found);

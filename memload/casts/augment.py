@@ -13,6 +13,7 @@ import torch
 import xxhash
 from numpy.typing import NDArray
 
+from memload import _core
 from memload.casts.resize import ATTEMPTS, Area, as_signed, check_dtype, inner_of, resized, whole_box
 from memload.columns.numbers import is_whole
 
@@ -155,8 +156,9 @@ class Augment:
         """Return the crop positions and flips of rows with these seeds, whose images have this size.
 
         Of the 96 bits that xxh3 makes of a row's seed, 32 choose the top edge among (height - crop height + 1), 32 the
-        left edge, and 32 the flip. Each attempt at a part of ``scale`` and ``ratio`` has a hash of its own, of which 32
-        bits choose the area and 32 the proportions; see `memload.casts.resize.Area`.
+        left edge, and 32 the flip: `csrc/cast/draws.h`, which the gather shares. Each attempt at a part of ``scale``
+        and ``ratio`` has a hash of its own, of which 32 bits choose the area and 32 the proportions; see
+        `memload.casts.resize.Area`.
 
         Args:
             seeds: one for each row, 64 bits.
@@ -169,17 +171,25 @@ class Augment:
         Raises:
             ValueError: the crop is larger than the image.
         """
+        if self.resize is None:
+            shape = (height, width, 1, *self.size(height, width), True, True)
+            cropped: Draws = _core.image_draws(list(seeds), shape, self.rule)
+            return cropped
         drawn = _drawn(b"augment", self.stream, seeds, 3)
         flipped = drawn[:, 2] < self.flip * 2**_BITS
-        if self.resize is not None and self.scale is None:
+        if self.scale is None:
             top, left, high, wide = whole_box((height, width), self.resize, self.fit)
             fixed: Draws = np.tile(np.array([top, left, 0, high, wide], dtype=np.int64), (len(seeds), 1))
             fixed[:, 2] = flipped
             return fixed
-        sides = np.array([self.size(height, width)]) if self.scale is None else self._parts(seeds, (height, width))
+        sides = self._parts(seeds, (height, width))
         places = drawn[:, :2] * (np.array([height, width]) - sides + 1) >> _BITS
-        columns = [places, flipped[:, None], *([] if self.scale is None else [sides])]
-        return np.concatenate(columns, 1, dtype=np.int64)
+        return np.concatenate([places, flipped[:, None], sides], 1, dtype=np.int64)
+
+    @property
+    def rule(self) -> tuple[int, float]:
+        """What the draws of crops and flips depend on beside seeds and sizes, as native code takes it."""
+        return self.stream, self.flip
 
     def _parts(self, seeds: Sequence[int], size: tuple[int, int]) -> NDArray[np.int64]:
         """(rows, 2): height and width of the part of each row."""

@@ -24,7 +24,29 @@ Affine = tuple[int, float, float, list[float], list[float]]
 CASTABLE = frozenset({"U8", "I8", "I16", "U16", "I32", "I64", "F16", "BF16", "F32", "F64"})
 """The codes of the dtypes that native code casts from."""
 
+ImageShape = tuple[int, int, int, int, int, bool, bool]
+"""Height, width and channels of an image as it is stored, height and width of the result, whether it is stored with the
+channels last, and whether the result has them first."""
+
 _MOST_ELEMENTS = 2**32  # of one image
+
+
+def image_sides(rule: Cast, shape: Sequence[int]) -> Sequence[int]:
+    """Return the last axes of this shape, those of an image: (H, W), (H, W, C) or (C, H, W)."""
+    return shape[-2 if rule.channels is None else -3 :]
+
+
+def fits(rule: Cast, shape: Sequence[int]) -> bool:
+    """Return whether images of this shape are small enough for native code."""
+    return math.prod(image_sides(rule, shape)) < _MOST_ELEMENTS
+
+
+def image_shape(rule: Cast, shape: Sequence[int]) -> ImageShape:
+    """Return the shape of the images of rows of this shape, and of their results, as native code takes it."""
+    height, width = (shape[axis] for axis in rule.image_axes)
+    channels = 1 if rule.channels is None else shape[rule.channels]
+    high, wide = (rule.augment or Augment()).size(height, width)
+    return height, width, channels, high, wide, rule.channels == -1, rule.channels != -1 or rule.layout == "NCHW"
 
 
 def how_of(rule: Cast, dtype: torch.dtype, row_shape: Sequence[int]) -> bool | Affine:
@@ -118,9 +140,8 @@ class ImageJob:
     Attributes:
         leading: the axes before those of an image.
         stored_shape: the axes of an image as it is stored.
-        shape: height, width and channels of an image as it is stored, height and width of the result, whether it is
-            stored with the channels last, and whether the result has them first; with ``resize`` also where the resized
-            pixels lie in the result, and (whether by "nearest", antialias, pad_value).
+        shape: see `ImageShape`; with ``resize`` also where the resized pixels lie in the result, and (whether by
+            "nearest", antialias, pad_value).
         out_shape: the shape of the result in the order of memory.
         draws: those of `Augment.draws`.
         images: the number of images.
@@ -128,13 +149,10 @@ class ImageJob:
     """
 
     def __init__(self, rule: Cast, shape: Sequence[int], draws: Draws | None) -> None:
-        axes = 2 if rule.channels is None else 3
-        self.leading, self.stored_shape = tuple(shape[: len(shape) - axes]), tuple(shape[len(shape) - axes :])
-        height, width = (shape[axis] for axis in rule.image_axes)
-        channels = 1 if rule.channels is None else shape[rule.channels]
-        high, wide = (rule.augment or Augment()).size(height, width)
-        interleaved, planes = rule.channels == -1, rule.channels != -1 or rule.layout == "NCHW"
-        self.shape: tuple[Any, ...] = (height, width, channels, high, wide, interleaved, planes)
+        self.stored_shape = tuple(image_sides(rule, shape))
+        self.leading = tuple(shape[: len(shape) - len(self.stored_shape)])
+        self.shape: tuple[Any, ...] = image_shape(rule, shape)
+        height, width, channels, high, wide, _, planes = self.shape
         if rule.augment is not None and rule.augment.resize is not None:
             self.shape += (
                 inner_of((height, width), (high, wide), rule.augment.fit),
@@ -164,6 +182,4 @@ class ImageJob:
                 raise ValueError(f"a batch of {shape[0]} rows needs as many seeds, got {len(seeds or ())}")
             rule.augment.check_dtype(dtype)
             draws = rule.augment.draws(seeds, *(shape[axis] for axis in rule.image_axes))
-        if math.prod(shape[-3:]) >= _MOST_ELEMENTS:
-            return None
-        return cls(rule, shape, draws)
+        return cls(rule, shape, draws) if fits(rule, shape) else None

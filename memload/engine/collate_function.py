@@ -18,7 +18,7 @@ from torch.utils.data import BatchSampler, DataLoader, default_collate, default_
 
 from memload.casts.rule import Cast
 from memload.columns.collate_rules import default_collate_fn_map
-from memload.engine.cast_batches import cast_batch
+from memload.engine.cast_batches import cast_batch, draws_of
 from memload.engine.gather_spec import GatherSpec, NotNative
 from memload.engine.gathered import GatheredRows
 from memload.engine.gatherer import BatchResult
@@ -161,7 +161,7 @@ class CarryingCollate:
         if self.plain is default_collate and isinstance(samples, GatheredRows):
             fetcher = samples.fetcher
             casting = fetcher.with_casts(self.casts) if fetcher is not None and not fetcher.source.casts else None
-            if casting is not None and not casting.source.late_casts:  # part of the gather
+            if casting is not None and not (casting.source.late_casts or draws_of(self.casts)):  # part of the gather
                 return default_collate(samples.through(casting))
         return cast_batch(self.plain(samples), self.casts, self._names, self._grouped)
 

@@ -12,7 +12,7 @@ import torch
 from torch.utils.dlpack import from_dlpack
 
 from memload._core import Column, Windows
-from memload.casts.native import CASTABLE, Affine, cast_tensor, how_of
+from memload.casts.native import CASTABLE, Affine, ImageShape, cast_tensor, fits, how_of, image_shape, image_sides
 from memload.casts.rule import Cast
 from memload.columns.fields import AnyColumn, Field
 from memload.columns.ragged_fields import RaggedField, forms_of_fields
@@ -30,8 +30,11 @@ Take = Callable[[Any], torch.Tensor]
 Converts = Callable[[torch.Tensor, Cast], torch.Tensor]
 """Does a cast that the gather has left over."""
 
-PipelineField = tuple[AnyColumn, tuple[str, str, bool | Affine] | None, int, int, list[int], tuple[int, int] | None]
-"""Column, cast, DLPack code, bits, shape of a row, and channels and pixels of the images that are put into planes."""
+Images = tuple[ImageShape, tuple[int, float] | None]
+"""The shapes of an image, and what the draws of a row depend on, if there are any."""
+
+PipelineField = tuple[AnyColumn, tuple[str, str, bool | Affine] | None, int, int, list[int], Images | None]
+"""Column, cast, DLPack code, bits, shape of a row, and its images, if their pixels change places."""
 
 _CAST_TARGETS = {"F16", "BF16", "F32", "F64"}
 
@@ -76,8 +79,8 @@ class GatherSpec:
         collate: that function, which is called with each gathered batch; None: none is called.
         guards: detect whether the data is changed during a pass.
         maps: functions that each sample goes through after the gather, in this order.
-        late_casts: casts of fields that are applied after the gather: to batches of mapped samples, to images that
-            are cropped or flipped, and to those that are laid out anew where the gather cannot do it.
+        late_casts: casts of fields that are applied after the gather: to batches of mapped samples, and to images whose
+            pixels change places where the gather cannot do it.
         tags: fields that are ints in a sample of the dataset.
         raw: whether batches are gathered uncast, since they are cast on a device.
     """
@@ -138,7 +141,7 @@ class GatherSpec:
             if held is not None and not (isinstance(held, ImpliedCast) and held.then is None):
                 raise ValueError(f"the field {key!r} is cast by the dataset already: leave it out of cast=")
             _check_shape(key, casts[key], self.fields[key])
-        late = {key: cast for key, cast in casts.items() if cast.places and not self._gathers_planes(key, cast)}
+        late = {key: cast for key, cast in casts.items() if cast.places and not self._gathers_images(key, cast)}
         early = {key: self._after(key, cast) for key, cast in casts.items() if key not in late}
         return replace(self, casts={**self.casts, **early}, late_casts={**(self.late_casts or {}), **late})
 
@@ -251,12 +254,13 @@ class GatherSpec:
         known = code_of(dtype) in CASTABLE and code_of(cast.dtype) in _CAST_TARGETS
         return cast if known and (not cast.computes or _is_fused(cast, self.fields[key])) else None
 
-    def _gathers_planes(self, key: Key, cast: Cast) -> bool:
-        """Whether the gather can put the channels of a field's images into planes."""
+    def _gathers_images(self, key: Key, cast: Cast) -> bool:
+        """Whether the gather can crop, mirror and lay out the images of a field."""
         field = self.fields[key]
         known = code_of(field.dtype) in CASTABLE and self.collate is None and key not in self.casts
-        alone = cast.augment is None and field.built is None and not isinstance(field, RaggedField)
-        return known and alone and _is_fused(cast, field)
+        alone = field.built is None and not isinstance(field, RaggedField)
+        alone = alone and (cast.augment is None or cast.augment.resize is None)
+        return known and alone and fits(cast, field.shape) and _is_fused(cast, field)
 
 
 def _check_shape(key: Key, cast: Cast, field: Field) -> None:
@@ -286,7 +290,7 @@ def _is_fused(cast: Cast, field: Field) -> bool:
         return False
     along = field.shape[cast.channels :] if cast.channel_count and cast.channels is not None else ()
     if cast.places:
-        along = field.shape[-3:]
+        along = tuple(image_sides(cast, field.shape))
     return bool(elements > 0 and elements % math.prod(along) == 0)
 
 
@@ -294,11 +298,18 @@ def _pipeline_field(field: Field, cast: Cast | None) -> PipelineField:
     code = code_of(field.dtype)
     fused = None if cast is None else (code, code_of(cast.dtype), how_of(cast, field.dtype, field.shape))
     dtype = field.dtype if cast is None else cast.dtype
-    shape, planes = list(field.item_shape), None
+    shape: list[int] = list(field.item_shape)
+    images: Images | None = None
     if cast is not None and cast.places:
-        channels, pixels = shape[-1], shape[-3] * shape[-2]
-        shape, planes = list(cast.row_shape(shape)), (channels, pixels) if channels > 1 else None
-    return field.pipeline_column_as(dtype), fused, _dlpack_code(dtype), dtype.itemsize * 8, shape, planes
+        images = image_shape(cast, shape), None if cast.augment is None else cast.augment.rule
+        shape = list(cast.row_shape(shape)) if cast.layout != "channels_last" else _as_in_memory(cast, shape)
+    return field.pipeline_column_as(dtype), fused, _dlpack_code(dtype), dtype.itemsize * 8, shape, images
+
+
+def _as_in_memory(cast: Cast, shape: Sequence[int]) -> list[int]:
+    """The shape of a row whose channels stay last in memory."""
+    *before, channels, height, width = cast.row_shape(shape)
+    return [*before, height, width, channels]
 
 
 def _plain_containers(layout: Layout) -> bool:

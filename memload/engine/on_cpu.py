@@ -35,7 +35,8 @@ class PipelinedBatches(Gatherer, abc.ABC):
         self._pipeline = pipeline
 
     def begin(self, seed: PassSeed) -> None:
-        """Nothing random happens here."""
+        """Give the pipeline what the draws of rows follow from."""
+        self._pipeline.begin(seed.key)
 
     def extend(self, rows: Indices) -> None:
         """Append rows to the plan; batches are cut from them in order."""

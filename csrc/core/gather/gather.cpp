@@ -41,6 +41,7 @@ Gather::Gather(const std::vector<FieldSpec>& fields, Isa isa, Store store) : sto
       throw std::invalid_argument("fields differ in length: " + std::to_string(rows()) + " and " +
                                   std::to_string(reader.rows()) + " rows");
     }
+    draws_ = draws_ || reader.draws();
     row_bytes_ += reader.row_bytes();
     const FieldReader::Files files = fields_.back().files = reader.files();
     files_.past_cache = files_.past_cache || files.past_cache;
@@ -67,11 +68,13 @@ std::size_t Gather::slot_bytes(std::size_t rows) const {
   return bytes;
 }
 
-BatchLayout Gather::layout(std::span<const std::int64_t> rows) const {
+BatchLayout Gather::layout(std::span<const std::int64_t> rows, std::uint64_t pass_key) const {
   BatchLayout layout;
+  std::vector<std::uint64_t> seeds(draws_ ? rows.size() : 0);
+  for (std::size_t i = 0; i < seeds.size(); ++i) seeds[i] = seed_of_row(pass_key, rows[i]);
   layout.shares.reserve(fields_.size());
   for (const auto& [reader, files] : fields_) {
-    layout.shares.push_back({reader->plan(rows), layout.bytes, layout.work});
+    layout.shares.push_back({reader->plan(rows, seeds), layout.bytes, layout.work});
     const FieldPlan& plan = *layout.shares.back().plan;
     layout.bytes = sum_of(layout.bytes, plan.bytes);
     layout.work = sum_of(layout.work, plan.work);

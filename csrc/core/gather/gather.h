@@ -54,8 +54,9 @@ class Gather {
 
   // The most bytes that a batch of so many rows takes. Throws std::length_error if such a batch could not be addressed.
   [[nodiscard]] std::size_t slot_bytes(std::size_t rows) const;
-  // Lays out the batch of these rows, which lie in [0, rows()) and outlive the layout. Throws as slot_bytes() does.
-  [[nodiscard]] BatchLayout layout(std::span<const std::int64_t> rows) const;
+  // Lays out the batch of these rows, which lie in [0, rows()) and outlive the layout. What is random follows from each
+  // row and the key of the pass. Throws as slot_bytes() does.
+  [[nodiscard]] BatchLayout layout(std::span<const std::int64_t> rows, std::uint64_t pass_key = 0) const;
 
   // The arrays of a batch, field by field; their offsets are those in the slot.
   [[nodiscard]] std::vector<Output> outputs(const BatchLayout& layout) const;
@@ -97,6 +98,7 @@ class Gather {
     FieldReader::Files files;
   };
   std::vector<Field> fields_;
+  bool draws_ = false;  // whether some field does
   std::size_t row_bytes_ = 0;
   FieldReader::Files files_;
   std::vector<std::shared_ptr<const Storage>> mapped_;  // each once

@@ -16,12 +16,12 @@ namespace {
 struct MakeReader {
   const std::optional<CastRule>& cast;
   const Affine* affine;
-  const std::optional<Planes>& planes;
+  const std::optional<Images>& images;
   Isa isa;
   Store store;
 
   std::unique_ptr<const FieldReader> operator()(const std::shared_ptr<const Column>& column) const {
-    return std::make_unique<PlainReader>(column, cast, isa, store, affine, planes);
+    return std::make_unique<PlainReader>(column, cast, isa, store, affine, images);
   }
   std::unique_ptr<const FieldReader> operator()(const std::shared_ptr<const Ragged>& ragged) const {
     check_plain();
@@ -34,19 +34,22 @@ struct MakeReader {
     return std::make_unique<TileReader>(tiles, cast, isa, store);
   }
   std::unique_ptr<const FieldReader> operator()(const std::shared_ptr<const Windows>& windows) const {
+    if (windows->shares() && images && images->draws) {
+      throw std::invalid_argument("windows that share frames have no draws of their own");
+    }
     return std::make_unique<WindowReader>(windows, std::visit(*this, windows->frames()));
   }
 
   void check_plain() const {
-    if (affine != nullptr || planes)
-      throw std::invalid_argument("a cast with constants or into planes is of rows that are one run of bytes each");
+    if (affine != nullptr || images)
+      throw std::invalid_argument("a cast with constants or of images is of rows that are one run of bytes each");
   }
 };
 
 }  // namespace
 
 std::unique_ptr<const FieldReader> make_reader(const FieldSpec& field, Isa isa, Store store) {
-  return std::visit(MakeReader{field.cast, field.affine.get(), field.planes, isa, store}, field.column);
+  return std::visit(MakeReader{field.cast, field.affine.get(), field.images, isa, store}, field.column);
 }
 
 }  // namespace memload

@@ -6,7 +6,7 @@
 
 #include "cast/affine.h"
 #include "cast/cast.h"
-#include "cast/planes.h"
+#include "cast/draws.h"
 #include "core/columns/any_column.h"
 #include "core/readers/field_reader.h"
 
@@ -17,11 +17,11 @@ struct FieldSpec {
   AnyColumn column;
   std::optional<CastRule> cast;
   std::shared_ptr<const Affine> affine{};  // the constants of a cast that has any
-  std::optional<Planes> planes{};          // images whose channels the cast puts into planes
+  std::optional<Images> images{};          // whose pixels change places
 };
 
 // Makes the reader of a field of any kind. Throws std::invalid_argument if the cast has no implementation, if it has
-// constants or planes while the rows are not one run of bytes each, or if a row is not a whole number of elements.
+// constants or images while the rows are not one run of bytes each, or if a row is not a whole number of elements.
 [[nodiscard]] std::unique_ptr<const FieldReader> make_reader(const FieldSpec& field, Isa isa, Store store);
 
 }  // namespace memload

@@ -27,7 +27,7 @@ void gather_items(const std::shared_ptr<const Ragged>& ragged, std::span<const s
   install_fault_handler();
   check_rows(rows, ragged->rows());
   const auto reader = make_reader({ragged, std::nullopt}, Isa::scalar, Store::cached);
-  const auto plan = reader->plan(rows);
+  const auto plan = reader->plan(rows, {});
   const std::size_t bytes = static_cast<std::size_t>(plan->outputs[0].rows) * ragged->item_bytes();
   if (bytes != out.size()) {
     throw std::invalid_argument(std::to_string(rows.size()) + " rows of " + std::to_string(bytes) +

@@ -101,7 +101,7 @@ void Pass::begin(SlotPool::Lease slot, std::vector<std::int64_t> rows, bool fres
   try {
     check(rows);
     if (residency_->look(rows)) ask_for_all(rows);  // before the batch is cut: cold ones are cut otherwise
-    BatchLayout layout = gather_->layout(rows);
+    BatchLayout layout = gather_->layout(rows, key_);
     if (layout.bytes > slot_bytes_ && !options_.borrowed) {
       slot.reset();
       slot = fresh ? pool_->fresh(layout.bytes) : pool_->try_acquire(layout.bytes);

@@ -39,6 +39,10 @@ class Pass : public std::enable_shared_from_this<Pass> {
  public:
   Pass(const std::vector<FieldSpec>& fields, const PipelineOptions& options, Pass* reuse);
 
+  void begin(std::uint64_t key) {
+    const std::lock_guard lock(mutex_);
+    key_ = key;
+  }
   void plan(Rows rows, bool whole);
   void finish();
   Step next(Batch& batch, std::chrono::milliseconds patience, bool steal);
@@ -107,6 +111,7 @@ class Pass : public std::enable_shared_from_this<Pass> {
   mutable std::mutex mutex_;
   std::condition_variable ready_;  // the front batch is complete, or all has stopped
   PlanQueue plan_;                 // guarded by mutex_, as all below
+  std::uint64_t key_ = 0;          // what is random follows from it, and from each row
   BatchesInFlight in_flight_;
   CopiesInFlight copies_in_flight_;
   std::optional<ReadAhead> read_ahead_;

@@ -28,6 +28,7 @@ Pass& Pipeline::here() const {
   return *pass_;
 }
 
+void Pipeline::begin(std::uint64_t key) { here().begin(key); }
 void Pipeline::extend(Rows rows) { here().plan(std::move(rows), /*whole=*/false); }
 void Pipeline::push(Rows rows) { here().plan(std::move(rows), /*whole=*/true); }
 void Pipeline::finish() { here().finish(); }

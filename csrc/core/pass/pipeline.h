@@ -87,6 +87,8 @@ class Pipeline {
   Pipeline(const Pipeline&) = delete;
   Pipeline& operator=(const Pipeline&) = delete;
 
+  // The key from which, with each row, all that is random follows; 0 unless it is set before the first rows.
+  void begin(std::uint64_t key);
   // Rows that follow those planned before; batches of batch_rows are cut from their stream.
   void extend(Rows rows);
   // Rows that are one batch by themselves. Do not mix with extend().

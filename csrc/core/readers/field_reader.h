@@ -93,9 +93,16 @@ class FieldReader {
   // addressed.
   [[nodiscard]] virtual std::size_t bound(std::size_t rows) const = 0;
 
+  // Whether plan() needs the seeds of the rows.
+  [[nodiscard]] virtual bool draws() const noexcept { return false; }
+
+  // The seed of each row of a batch; empty for readers that draw nothing.
+  using Seeds = std::span<const std::uint64_t>;
+
   // Plans a batch of these rows, which lie in [0, rows()) and outlive the plan. Throws std::length_error as bound()
   // does.
-  [[nodiscard]] virtual std::unique_ptr<const FieldPlan> plan(std::span<const std::int64_t> rows) const = 0;
+  [[nodiscard]] virtual std::unique_ptr<const FieldPlan> plan(std::span<const std::int64_t> rows,
+                                                              Seeds seeds) const = 0;
 
   // Does the share [begin, end) of the plan's work. The field's share of the slot begins at `out`, which is aligned to
   // kAlign. begin and end are 0, plan.work, multiples of kAlign, or results of edge(); units that cannot be cut belong

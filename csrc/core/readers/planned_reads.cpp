@@ -84,8 +84,7 @@ bool PlannedReads::copy_cached(const PlannedRun& run) {
   RowCache* const cache = run.storage->cache();
   if (cache == nullptr) return false;
   const RunKey key{run.storage->number(), static_cast<std::uint64_t>(run.src - run.storage->data())};
-  const bool held =
-      cache->find(key, bytes_of(run), [&](const std::byte* data) { mover_(data, run.out, run.elements, run.first); });
+  const bool held = cache->find(key, bytes_of(run), [&](const std::byte* data) { move(data, run); });
   if (held) found_.cached_bytes += bytes_of(run);
   return held;
 }
@@ -96,7 +95,7 @@ void PlannedReads::consume(const PlannedRun& run, const std::byte* read) {
   if (RowCache* const cache = run.storage->cache(); cache != nullptr) {
     cache->offer({run.storage->number(), static_cast<std::uint64_t>(run.src - run.storage->data())}, {read, bytes});
   }
-  mover_(read, run.out, run.elements, run.first);
+  move(read, run);
 }
 
 void PlannedReads::read_one_by_one(std::span<const PlannedRun> runs, std::vector<PlannedRun>& left) {

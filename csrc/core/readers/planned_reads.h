@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "cast/affine.h"
+#include "cast/mover.h"
 #include "core/io/direct_file.h"
 #include "core/io/row_cache.h"
 #include "core/io/storage.h"
@@ -20,10 +20,11 @@ namespace memload {
 struct PlannedRun {
   const Storage* storage;
   const std::byte* src;
-  std::byte* out;
+  std::byte* row_out;  // where the result of the row begins
   std::size_t elements;
   std::size_t first;  // of them, as its row counts
   std::size_t row;    // of the batch, for errors
+  ImageDraw draw{};   // of the row, if it has images
 };
 
 // Copies runs of storages that are read past the page cache, out of their cache or by reads of which many are under way
@@ -37,9 +38,8 @@ class PlannedReads {
   static constexpr std::size_t kMostUnderWay = 32;
   static constexpr std::size_t kBytesUnderWay = std::size_t{1} << 20;
 
-  // mover reads elements of in_size bytes.
-  PlannedReads(Mover mover, std::size_t in_size, const ColdReads& cold, Filled& found) noexcept
-      : mover_(mover), in_size_(in_size), cold_(cold), found_(found) {}
+  PlannedReads(Mover mover, const ColdReads& cold, Filled& found) noexcept
+      : mover_(mover), cold_(cold), found_(found) {}
 
   // Copies the runs. Those that it could not read go to `left`: the caller reads their mapping.
   void copy(std::span<const PlannedRun> runs, std::vector<PlannedRun>& left);
@@ -47,7 +47,10 @@ class PlannedReads {
  private:
   class UnderWay;
 
-  [[nodiscard]] std::size_t bytes_of(const PlannedRun& run) const noexcept { return run.elements * in_size_; }
+  [[nodiscard]] std::size_t bytes_of(const PlannedRun& run) const noexcept { return run.elements * mover_.in(); }
+  void move(const std::byte* data, const PlannedRun& run) const noexcept {
+    mover_(data, run.row_out, run.elements, run.first, run.draw);
+  }
   [[nodiscard]] bool copy_cached(const PlannedRun& run);
   void consume(const PlannedRun& run, const std::byte* read);
   void read_one_by_one(std::span<const PlannedRun> runs, std::vector<PlannedRun>& left);
@@ -55,7 +58,6 @@ class PlannedReads {
                      std::vector<PlannedRun>& left);
 
   Mover mover_;
-  std::size_t in_size_;
   const ColdReads& cold_;
   Filled& found_;
 };

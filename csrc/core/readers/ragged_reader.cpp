@@ -26,7 +26,7 @@ class RaggedReader::Part {
       : field_(field),
         plan_(plan),
         out_(out),
-        copier_(field.form_.kernel(), field.form_.in_size(), field.form_.out_size(), cold, found),
+        copier_(Mover(field.form_.kernel(), field.form_.in_size(), field.form_.out_size()), cold, found),
         found_(found) {}
 
   // Runs under the fault guard: owns nothing, throws nothing.
@@ -84,7 +84,7 @@ class RaggedReader::Part {
   void copy_run(std::size_t i, const std::byte* src, std::byte* out, std::size_t elements) noexcept {
     const Run& run = plan_.runs[i];
     if (plan_.increments.empty()) {
-      copier_.copy(*run.segment->values, src, out, elements, bytes_of(run));
+      copier_.copy(*run.segment->values, {src, out, elements, bytes_of(run)});
       return;
     }
     if (!run.segment->values->enter(src, elements)) found_.in_cache = false;
@@ -121,7 +121,7 @@ FieldReader::Files RaggedReader::files() const noexcept {
   return files;
 }
 
-std::unique_ptr<const FieldPlan> RaggedReader::plan(std::span<const std::int64_t> rows) const {
+std::unique_ptr<const FieldPlan> RaggedReader::plan(std::span<const std::int64_t> rows, Seeds) const {
   auto plan = std::make_unique<RaggedPlan>();
   form_.plan(rows, *plan);
   plan->values_work = plan->numbers_at;

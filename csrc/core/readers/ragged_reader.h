@@ -19,7 +19,7 @@ class RaggedReader final : public FieldReader {
   [[nodiscard]] std::size_t row_bytes() const noexcept override { return form_.ragged().row_bytes(); }
   [[nodiscard]] Files files() const noexcept override;
   [[nodiscard]] std::size_t bound(std::size_t rows) const override { return form_.bound(rows); }
-  [[nodiscard]] std::unique_ptr<const FieldPlan> plan(std::span<const std::int64_t> rows) const override;
+  [[nodiscard]] std::unique_ptr<const FieldPlan> plan(std::span<const std::int64_t> rows, Seeds seeds) const override;
   void fill(const FieldPlan& plan, std::byte* out, std::size_t begin, std::size_t end, const ColdReads& cold,
             Filled& found) const override;
   [[nodiscard]] std::size_t edge(const FieldPlan& plan, std::size_t at) const noexcept override;

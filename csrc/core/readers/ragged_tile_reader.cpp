@@ -62,7 +62,7 @@ class RaggedTileReader::Share {
       : form_(form),
         plan_(plan),
         out_(out),
-        copier_(form.kernel(), form.in_size(), form.out_size(), cold, found),
+        copier_(Mover(form.kernel(), form.in_size(), form.out_size()), cold, found),
         decoder_(cold, found),
         found_(found) {}
 
@@ -117,7 +117,7 @@ class RaggedTileReader::Share {
   void copy_run(const Storage& storage, const std::byte* items, const Piece& piece, std::byte* out) noexcept {
     const std::size_t bytes = static_cast<std::size_t>(piece.items) * form_.ragged().item_bytes();
     if (plan_.increments.empty()) {
-      copier_.copy(storage, items, out, elements(piece), bytes);
+      copier_.copy(storage, {items, out, elements(piece), bytes});
       return;
     }
     if (!storage.enter(items, bytes)) found_.in_cache = false;
@@ -162,7 +162,7 @@ RaggedTileReader::RaggedTileReader(RaggedForm form) : form_(std::move(form)) {
   }
 }
 
-std::unique_ptr<const FieldPlan> RaggedTileReader::plan(std::span<const std::int64_t> rows) const {
+std::unique_ptr<const FieldPlan> RaggedTileReader::plan(std::span<const std::int64_t> rows, Seeds) const {
   auto plan = std::make_unique<Plan>();
   form_.plan(rows, *plan);
   find_units(*plan);

@@ -29,7 +29,7 @@ class RaggedTileReader final : public FieldReader {
   [[nodiscard]] Files files() const noexcept override { return files_of_tiles(*this); }
   [[nodiscard]] std::size_t workspace_bytes() const noexcept override { return workspace_bytes_; }
   [[nodiscard]] std::size_t bound(std::size_t rows) const override { return form_.bound(rows); }
-  [[nodiscard]] std::unique_ptr<const FieldPlan> plan(std::span<const std::int64_t> rows) const override;
+  [[nodiscard]] std::unique_ptr<const FieldPlan> plan(std::span<const std::int64_t> rows, Seeds seeds) const override;
   void fill(const FieldPlan& plan, std::byte* out, std::size_t begin, std::size_t end, const ColdReads& cold,
             Filled& found) const override;
   void visit(std::span<const std::int64_t> rows, const Stored& each) const override;

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 
-#include "cast/affine.h"
+#include "cast/mover.h"
 #include "core/base/memory.h"
 #include "core/io/storage.h"
 #include "core/readers/field_reader.h"
@@ -17,29 +17,33 @@ class RunCopier {
  public:
   static constexpr std::size_t kSmallRow = 4096;  // below, the hardware's prefetcher has no time to see a row's pattern
 
-  // mover reads elements of in_size bytes and writes elements of out_size bytes.
-  RunCopier(Mover mover, std::size_t in_size, std::size_t out_size, const ColdReads& cold, Filled& found) noexcept
-      : mover_(mover), in_size_(in_size), out_size_(out_size), cold_(cold), found_(found) {}
+  // Elements of a row: n of them, from number `first` on. The size of the row decides how it is read while it is cold.
+  struct Run {
+    const std::byte* src;
+    std::byte* row_out;  // where the result of the row begins
+    std::size_t elements;
+    std::size_t row_bytes;
+    std::size_t first = 0;
+    ImageDraw draw{};
+  };
 
-  // Copies elements, from number `at` on, of a row that has row_bytes in all. The size of the row decides how it is
-  // read while it is cold.
-  void copy(const Storage& storage, const std::byte* src, std::byte* out, std::size_t elements, std::size_t row_bytes,
-            std::size_t at = 0) const noexcept {
-    if (storage.past_cache() && copy_past_cache(storage, src, out, elements, row_bytes, at)) return;
-    if (row_bytes > FieldReader::kLargeRow && !cold_.scratch.empty() && storage.mapped() && !storage.past_cache()) {
-      copy_directly(storage, src, out, elements, at);
+  RunCopier(Mover mover, const ColdReads& cold, Filled& found) noexcept : mover_(mover), cold_(cold), found_(found) {}
+
+  void copy(const Storage& storage, const Run& run) const noexcept {
+    if (storage.past_cache() && copy_past_cache(storage, run)) return;
+    if (run.row_bytes > FieldReader::kLargeRow && !cold_.scratch.empty() && storage.mapped() && !storage.past_cache()) {
+      copy_directly(storage, run);
     } else {
-      copy_mapped(storage, src, out, elements, row_bytes, at);
+      copy_mapped(storage, run);
     }
   }
 
   // Copies out of the mapping, whatever the storage is.
-  void copy_mapped(const Storage& storage, const std::byte* src, std::byte* out, std::size_t elements,
-                   std::size_t row_bytes, std::size_t at) const noexcept {
-    const std::size_t bytes = elements * in_size_;
-    if (!storage.enter(src, bytes)) found_.in_cache = false;
-    if (cold_.ask && row_bytes > kSmallRow && !storage.resident(src)) storage.advise(src, bytes);
-    mover_(src, out, elements, at);
+  void copy_mapped(const Storage& storage, const Run& run) const noexcept {
+    const std::size_t bytes = run.elements * mover_.in();
+    if (!storage.enter(run.src, bytes)) found_.in_cache = false;
+    if (cold_.ask && run.row_bytes > kSmallRow && !storage.resident(run.src)) storage.advise(run.src, bytes);
+    move(run.src, run);
   }
 
   // Prefetches a small row before its turn comes.
@@ -51,28 +55,25 @@ class RunCopier {
 
  private:
   // Copies one run, for readers that do not plan runs together. Returns false if the mapping is to be read.
-  bool copy_past_cache(const Storage& storage, const std::byte* src, std::byte* out, std::size_t elements,
-                       std::size_t row_bytes, std::size_t at) const noexcept {
-    const std::size_t bytes = elements * in_size_;
-    return with_run(storage, src, bytes, /*whole=*/bytes == row_bytes, cold_.memory, found_,
-                    [&](const std::byte* data) { mover_(data, out, elements, at); });
+  bool copy_past_cache(const Storage& storage, const Run& run) const noexcept {
+    const std::size_t bytes = run.elements * mover_.in();
+    return with_run(storage, run.src, bytes, /*whole=*/bytes == run.row_bytes, cold_.memory, found_,
+                    [&](const std::byte* data) { move(data, run); });
   }
 
   // Reads as many elements at once as the scratch can hold.
-  void copy_directly(const Storage& storage, const std::byte* src, std::byte* out, std::size_t elements,
-                     std::size_t at) const noexcept {
-    const std::size_t most = (cold_.scratch.size() - kPage) / in_size_;
-    while (elements != 0) {
-      const std::size_t n = std::min(elements, most);
-      if (const std::byte* const read = read_directly(storage, src, n * in_size_)) {
-        mover_(read, out, n, at);
+  void copy_directly(const Storage& storage, Run run) const noexcept {
+    const std::size_t most = (cold_.scratch.size() - kPage) / mover_.in();
+    for (std::size_t left = run.elements; left != 0; left -= run.elements) {
+      run.elements = std::min(left, most);
+      run.row_bytes = run.elements * mover_.in();
+      if (const std::byte* const read = read_directly(storage, run.src, run.row_bytes)) {
+        move(read, run);
       } else {
-        copy_mapped(storage, src, out, n, n * in_size_, at);
+        copy_mapped(storage, run);
       }
-      src += n * in_size_;
-      out += n * out_size_;
-      elements -= n;
-      at += n;
+      run.src += run.row_bytes;
+      run.first += run.elements;
     }
   }
 
@@ -92,9 +93,11 @@ class RunCopier {
     return read;
   }
 
+  void move(const std::byte* data, const Run& run) const noexcept {
+    mover_(data, run.row_out, run.elements, run.first, run.draw);
+  }
+
   Mover mover_;
-  std::size_t in_size_;
-  std::size_t out_size_;
   const ColdReads& cold_;
   Filled& found_;
 };

@@ -169,7 +169,7 @@ TileReader::TileReader(std::shared_ptr<const Tiles> tiles, const std::optional<C
   }
 }
 
-std::unique_ptr<const FieldPlan> TileReader::plan(std::span<const std::int64_t> rows) const {
+std::unique_ptr<const FieldPlan> TileReader::plan(std::span<const std::int64_t> rows, Seeds) const {
   auto plan = plan_tiles(*tiles_, rows);
   plan->bytes = bound(rows.size());
   plan->outputs[0] = {0, static_cast<std::int64_t>(rows.size())};

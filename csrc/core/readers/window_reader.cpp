@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "core/base/memory.h"
 #include "core/readers/shared_frames.h"
@@ -43,14 +44,16 @@ std::size_t WindowReader::bound(std::size_t rows) const {
   return frames_->bound(frames);
 }
 
-std::unique_ptr<const FieldPlan> WindowReader::plan(std::span<const std::int64_t> rows) const {
+std::unique_ptr<const FieldPlan> WindowReader::plan(std::span<const std::int64_t> rows, Seeds seeds) const {
   auto plan = std::make_unique<WindowPlan>();
   if (windows_->shares()) {
     plan->shared = share_frames(windows_->begins_of(rows), windows_->steps(), row_bytes_of(windows_->frames()));
   } else {
     plan->shared.frames = windows_->frames_of(rows);
   }
-  plan->inner = frames_->plan(plan->shared.frames);
+  std::vector<std::uint64_t> of_frames;  // all frames of a window have the draw of its row
+  for (const std::uint64_t seed : seeds) of_frames.insert(of_frames.end(), windows_->steps().size(), seed);
+  plan->inner = frames_->plan(plan->shared.frames, of_frames);
   plan->bytes = plan->inner->bytes;
   plan->work = plan->places_from = plan->inner->work;
   plan->bytes_in = plan->inner->bytes_in;

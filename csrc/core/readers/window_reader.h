@@ -22,6 +22,7 @@ class WindowReader final : public FieldReader {
 
   [[nodiscard]] std::int64_t rows() const noexcept override { return windows_->rows(); }
   [[nodiscard]] std::size_t outputs() const noexcept override { return windows_->shares() ? 2 : 1; }
+  [[nodiscard]] bool draws() const noexcept override { return frames_->draws(); }
   [[nodiscard]] std::size_t row_bytes() const noexcept override {
     return windows_->steps().size() * frames_->row_bytes();
   }
@@ -30,7 +31,7 @@ class WindowReader final : public FieldReader {
   [[nodiscard]] Files files() const noexcept override;
   // The bound of the windows themselves, shared or not, since the rows of the batch are not known.
   [[nodiscard]] std::size_t bound(std::size_t rows) const override;
-  [[nodiscard]] std::unique_ptr<const FieldPlan> plan(std::span<const std::int64_t> rows) const override;
+  [[nodiscard]] std::unique_ptr<const FieldPlan> plan(std::span<const std::int64_t> rows, Seeds seeds) const override;
   void fill(const FieldPlan& plan, std::byte* out, std::size_t begin, std::size_t end, const ColdReads& cold,
             Filled& found) const override;
   [[nodiscard]] std::size_t edge(const FieldPlan& plan, std::size_t at) const noexcept override;

@@ -37,21 +37,22 @@ class PassSeed:
 
     base: int
     epoch: int = 0
-    _key: int = field(init=False, repr=False, compare=False, default=0)
+    key: int = field(init=False, repr=False, compare=False, default=0)
+    """64 bits, from which with a row all that is random about it follows."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_key", _hashed(np.array([self.base, self.epoch], dtype=np.int64).tobytes(), 0))
+        object.__setattr__(self, "key", _hashed(np.array([self.base, self.epoch], dtype=np.int64).tobytes(), 0))
 
     def of_row(self, row: int) -> int:
         """Return the seed of a row, 64 bits: the same wherever in the pass, and in whichever batch, it comes."""
-        found: int = xxhash.xxh3_64_intdigest(row.to_bytes(8, "little", signed=True), self._key)
+        found: int = xxhash.xxh3_64_intdigest(row.to_bytes(8, "little", signed=True), self.key)
         return found
 
     def of_batch(self, rows: NDArray[np.int64] | int) -> int:
         """Return the seed of a batch, 64 bits: of the rows in it, or of its number where its rows are not known."""
         if isinstance(rows, int):
             rows = np.array([rows], dtype=np.int64)
-        return _hashed(b"batch" + rows.tobytes(), self._key)
+        return _hashed(b"batch" + rows.tobytes(), self.key)
 
     def of_samples(self, batch: NDArray[np.int64] | int, count: int) -> list[int]:
         """Return the seeds of the samples of a batch, of which its rows are given, or its number and their count."""

@@ -116,6 +116,7 @@ class Transforming(Gatherer):
             ThreadLimitError: it gives none.
         """
         self._seed = seed
+        self.gatherer.begin(seed)
         intra_op = torch.get_num_threads()
         self._share = max(1, intra_op // self._tuner.most)
         self._set_up = threading.Semaphore(0)

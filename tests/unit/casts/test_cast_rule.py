@@ -289,10 +289,11 @@ def test_windows_of_frames_are_normalised_along_any_axis(channels):
     assert same(cast, rule.apply(plain))
 
 
-def test_the_memory_of_cut_images_is_counted():
+def test_the_memory_of_images_that_are_cut_behind_the_gather_is_counted(tmp_path):
+    ds = memload.write(tmp_path / "ds", {"mask": torch.zeros(40, 120, 100, dtype=torch.uint8)}, codec="zstd")
     options = EngineOptions(threads=1, depth=3, transform_threads=1)
-    plain = memload.FastLoader(photos(), 8, batch_transform=dict, options=options)
-    cut = memload.FastLoader(photos(), 8, batch_transform=dict, options=options, cast={"mask": CASTS["mask"]})
+    plain = memload.FastLoader(ds, 8, batch_transform=dict, options=options)
+    cut = memload.FastLoader(ds, 8, batch_transform=dict, options=options, cast={"mask": CASTS["mask"]})
     assert cut.nbytes - plain.nbytes == (3 + 1 + 1) * 8 * (8 * 6 * 4)  # depth, thread and loop; rows; float32 pixels
 
 

@@ -1,0 +1,88 @@
+// XXH3 for inputs of 8 and 15 bytes, which is all that draws need: https://github.com/Cyan4973/xxHash, specification of
+// XXH3 0.8. The tests compare with the library.
+#include "cast/draws.h"
+
+#include <bit>
+#include <cstring>
+
+namespace memload {
+namespace {
+
+__extension__ using Wide = unsigned __int128;
+
+// The default secret, bytes 8 to 24 and 32 to 64, as little-endian words.
+constexpr std::uint64_t kSecret8 = 0x1CAD21F72C81017CULL;
+constexpr std::uint64_t kSecret16 = 0xDB979083E96DD4DEULL;
+constexpr std::uint64_t kSecret32 = 0x78E5C0CC4EE679CBULL;
+constexpr std::uint64_t kSecret40 = 0x2172FFCC7DD05A82ULL;
+constexpr std::uint64_t kSecret48 = 0x8E2443F7744608B8ULL;
+constexpr std::uint64_t kSecret56 = 0x4C263A81E69035E0ULL;
+
+constexpr std::uint32_t kPrime32 = 0x85EBCA77U;
+constexpr std::uint64_t kPrime64A = 0x9E3779B185EBCA87ULL;
+constexpr std::uint64_t kPrime64B = 0xC2B2AE3D27D4EB4FULL;
+
+struct Hash128 {
+  std::uint64_t low, high;
+};
+
+Hash128 product(std::uint64_t a, std::uint64_t b) noexcept {
+  const Wide both = Wide{a} * b;
+  return {static_cast<std::uint64_t>(both), static_cast<std::uint64_t>(both >> 64)};
+}
+
+std::uint64_t avalanche(std::uint64_t hash) noexcept {
+  hash ^= hash >> 37;
+  hash *= 0x165667919E3779F9ULL;
+  return hash ^ (hash >> 32);
+}
+
+// xxh3 of 8 bytes, which are those of `word`.
+std::uint64_t hash_8(std::uint64_t word, std::uint64_t seed) noexcept {
+  constexpr std::uint64_t kMix = 0x9FB21C651E98DF25ULL;
+  seed ^= std::uint64_t{__builtin_bswap32(static_cast<std::uint32_t>(seed))} << 32;
+  std::uint64_t hash = std::rotl(word, 32) ^ ((kSecret8 ^ kSecret16) - seed);
+  hash ^= std::rotl(hash, 49) ^ std::rotl(hash, 24);
+  hash *= kMix;
+  hash ^= (hash >> 35) + sizeof(word);
+  hash *= kMix;
+  return hash ^ (hash >> 28);
+}
+
+// xxh3 of so many bytes, 9 to 16, of which the first eight and the last eight are given.
+Hash128 hash_9_to_16(std::uint64_t first, std::uint64_t last, std::uint64_t length, std::uint64_t seed) noexcept {
+  Hash128 mixed = product(first ^ last ^ ((kSecret32 ^ kSecret40) - seed), kPrime64A);
+  mixed.low += (length - 1) << 54;
+  last ^= (kSecret48 ^ kSecret56) + seed;
+  mixed.high += last + (last & 0xFFFFFFFFULL) * (kPrime32 - 1);
+  mixed.low ^= __builtin_bswap64(mixed.high);
+  Hash128 hash = product(mixed.low, kPrime64B);
+  hash.high += mixed.high * kPrime64B;
+  return {avalanche(hash.low), avalanche(hash.high)};
+}
+
+// Of so many places, that which 32 random bits choose.
+std::uint32_t chosen(std::uint64_t bits, std::uint32_t places) noexcept {
+  return static_cast<std::uint32_t>((bits & 0xFFFFFFFFULL) * places >> 32);
+}
+
+}  // namespace
+
+std::uint64_t seed_of_row(std::uint64_t pass_key, std::int64_t row) noexcept {
+  return hash_8(static_cast<std::uint64_t>(row), pass_key);
+}
+
+ImageDraw draw_of(const DrawRule& rule, const ImageShape& shape, std::uint64_t seed) noexcept {
+  unsigned char what[15] = {'a', 'u', 'g', 'm', 'e', 'n', 't'};
+  for (unsigned i = 0; i < 8; ++i) what[7 + i] = static_cast<unsigned char>(rule.stream >> 8 * i);
+  std::uint64_t first = 0;
+  std::uint64_t last = 0;
+  std::memcpy(&first, what, sizeof(first));
+  std::memcpy(&last, what + sizeof(what) - sizeof(last), sizeof(last));
+  const Hash128 bits = hash_9_to_16(first, last, sizeof(what), seed);
+  return {chosen(bits.low, shape.height - shape.out_height + 1),
+          chosen(bits.low >> 32, shape.width - shape.out_width + 1),
+          static_cast<double>(bits.high & 0xFFFFFFFFULL) < rule.flip * 0x1p32};
+}
+
+}  // namespace memload

@@ -1,0 +1,234 @@
+#include "cast/image_cast.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <stdexcept>
+
+namespace memload {
+namespace {
+
+constexpr std::size_t kScratch = std::size_t{4} << 10;  // measured best of 1 to 8 KB: reads and writes take short turns
+constexpr std::size_t kWhole = 64;                      // pixels: blocks of a multiple keep to the lines of the result
+
+// Vector code writes so many elements at once. A run that is none of a multiple of it, or that begins amid a line, ends
+// in ordinary stores to lines that streaming stores write, too, which costs several times what these do.
+constexpr std::size_t kStep = 64;
+constexpr std::size_t kLine = 64;
+constexpr std::size_t kFew = 8;  // parts of a pixel, of which each keeps what is left of its run for the next block
+
+}  // namespace
+
+// One image, or one plane of it: a part of a row, with its draw.
+struct ImageCast::Image {
+  const std::byte* stored;
+  std::byte* out;
+  std::size_t number;  // of its first element in the results of the image, for the constants
+  ImageDraw draw;
+};
+
+ImageCast::ImageCast(CastRule rule, const Affine* affine, const ImageShape& shape, Isa isa, Store store)
+    : shape_(shape),
+      planes_(shape.interleaved ? 1 : shape.channels),
+      channels_(shape.interleaved ? shape.channels : 1),
+      parts_(shape.planes ? channels_ : 1),
+      pixels_(std::size_t{shape.out_height} * shape.out_width),
+      in_(size_of(rule.from)),
+      out_(size_of(rule.to)),
+      stored_(std::size_t{shape.height} * shape.width * shape.channels),
+      crop_(pixels_ * shape.channels),
+      split_(find_split(in_, channels_, isa)),
+      mirror_(find_mirror(in_ * channels_, isa)) {
+  if (stored_ == 0 || crop_ == 0 || !(shape.interleaved || shape.planes)) {
+    throw std::invalid_argument("there are no such images");
+  }
+  if (shape.out_height > shape.height || shape.out_width > shape.width) {
+    throw std::invalid_argument("a crop is larger than its image");
+  }
+  if (affine == nullptr) {
+    kernel_ = find_cast(rule, isa, store);
+    return;
+  }
+  Affine placed = *affine;
+  placed.inner = shape.planes ? pixels_ : 1;
+  affine_ = std::make_unique<AffineCast>(rule.from, rule.to, placed, isa, store);
+}
+
+std::size_t ImageCast::stored_place(const ImageDraw& draw, std::size_t at) const noexcept {
+  const std::size_t line = std::size_t{shape_.out_width} * channels_;
+  const std::size_t y = at / line % shape_.out_height;
+  const std::size_t image = at / line / shape_.out_height;
+  return ((image * shape_.height + draw.top + y) * shape_.width + draw.left) * channels_ + at % line;
+}
+
+std::size_t ImageCast::crop_place(const ImageDraw& draw, std::size_t place) const noexcept {
+  const std::size_t line = std::size_t{shape_.width} * channels_;
+  const std::size_t y = place / line % shape_.height;
+  const std::size_t image = place / line / shape_.height;
+  const std::size_t cut = std::size_t{shape_.out_width} * channels_;
+  const std::size_t from = draw.left * channels_;
+  if (y < draw.top) return image * shape_.out_height * cut;
+  if (y - draw.top >= shape_.out_height) return (image + 1) * shape_.out_height * cut;
+  const std::size_t before = place % line;
+  return (image * shape_.out_height + y - draw.top) * cut + (before < from ? 0 : std::min(before - from, cut));
+}
+
+void ImageCast::operator()(const std::byte* row, std::byte* out, const ImageDraw& draw, std::size_t first,
+                           std::size_t n) const noexcept {
+  const std::size_t stored = stored_ / planes_;
+  const std::size_t crop = crop_ / planes_;
+  for (const std::size_t end = first + n; first < end;) {
+    const std::size_t number = first / crop;
+    const std::size_t inside = first % crop;
+    const std::size_t count = std::min(crop - inside, end - first);
+    cast_elements({row + number * stored * in_, out + number * crop * out_, number % planes_ * crop, draw}, inside,
+                  count);
+    first += count;
+  }
+}
+
+// Shares of the work begin and end anywhere, also within a pixel.
+void ImageCast::cast_elements(const Image& image, std::size_t first, std::size_t n) const noexcept {
+  const std::size_t end = first + n;
+  const auto one_by_one = [&](std::size_t until) {
+    for (; first < until; ++first) {
+      const std::size_t pixel = first / channels_;
+      const std::size_t x = pixel % shape_.out_width;
+      const std::size_t to = image.draw.flipped ? pixel - x + (shape_.out_width - 1 - x) : pixel;
+      const std::size_t channel = first % channels_;
+      cast_run(image.stored + stored_place(image.draw, first) * in_, image, 1,
+               parts_ == 1 ? to * channels_ + channel : channel * pixels_ + to);
+    }
+  };
+  one_by_one(std::min(end, (first + channels_ - 1) / channels_ * channels_));
+  const std::size_t whole = (end - first) / channels_;
+  cast_pixels(image, first / channels_, whole);
+  first += whole * channels_;
+  one_by_one(end);
+}
+
+// What is a run as it is stored is one in the result, unless it is mirrored: then each line is, from its end on.
+void ImageCast::cast_pixels(const Image& image, std::size_t first, std::size_t n) const noexcept {
+  if (!image.draw.flipped) return cast_in_order(image, first, n);
+  const std::size_t width = shape_.out_width;
+  const auto part_of_line = [&](std::size_t count) {
+    const std::size_t x = first % width;
+    cast_in_order(image, first - x + (width - x - count), count);
+    first += count;
+    n -= count;
+  };
+  if (first % width != 0) part_of_line(std::min(n, width - first % width));
+  const std::size_t lines = n / width * width;
+  cast_in_order(image, first, lines);
+  first += lines;
+  n -= lines;
+  if (n != 0) part_of_line(n);
+}
+
+// Pixels as the result counts them, from here on.
+void ImageCast::cast_in_order(const Image& image, std::size_t first, std::size_t n) const noexcept {
+  if (parts_ <= kFew && (parts_ > 1 || !stays(image))) return cast_few(image, first, n);
+  for (const std::size_t end = first + n; first < end;) {
+    const Interleaved pixels = line(image, first, end - first);
+    if (parts_ > 1) {
+      cast_many(image, pixels, first);
+    } else {
+      cast_run(pixels.src, image, pixels.pixels * channels_, first * channels_);
+    }
+    first += pixels.pixels;
+  }
+}
+
+// Whether lines are cast from where they are stored: they are not mirrored, and each fills whole lines of the cache, or
+// all are one.
+bool ImageCast::stays(const Image& image) const noexcept {
+  const std::size_t bytes = std::size_t{shape_.out_width} * channels_ * out_;
+  const bool whole = bytes % kLine == 0 && reinterpret_cast<std::uintptr_t>(image.out) % kLine == 0;
+  return channels_ * in_ * kWhole > kScratch || (!image.draw.flipped && (whole || shape_.out_width == shape_.width));
+}
+
+// The stored pixels from which those of the result from this one on are made; as many as are stored one behind the
+// other, at most so many. A pixel that no block holds is mirrored by itself.
+Interleaved ImageCast::line(const Image& image, std::size_t pixel, std::size_t most) const noexcept {
+  const bool flipped = image.draw.flipped;
+  const std::size_t width = shape_.out_width;
+  const std::size_t bytes = channels_ * in_;
+  const std::size_t x = pixel % width;
+  const bool one_run = !flipped && width == shape_.width;
+  const bool alone = flipped && parts_ == 1 && bytes * kWhole > kScratch;
+  const std::size_t n = one_run ? most : alone ? 1 : std::min(most, width - x);
+  const std::size_t from = image.draw.left + (flipped ? width - x - n : x);
+  return {image.stored + ((image.draw.top + pixel / width) * shape_.width + from) * bytes, bytes, channels_, n,
+          flipped};
+}
+
+// Runs are cut for each part by itself: planes need not begin at lines of the cache.
+void ImageCast::cast_few(const Image& image, std::size_t first, std::size_t n) const noexcept {
+  constexpr std::size_t kRoom = kStep * sizeof(double);  // for what is left, before the block of each part
+  alignas(64) std::byte scratch[kScratch + kFew * kRoom];
+  const std::size_t of_pixel = channels_ / parts_;
+  const std::size_t most = kScratch / (channels_ * in_) / kWhole * kWhole;
+  const std::size_t plane = kRoom + most * of_pixel * in_;
+  std::size_t left[kFew] = {};
+  for (const std::size_t end = first + n; first < end;) {
+    const std::size_t count = std::min(most, end - first);
+    collect(image, scratch + kRoom, plane, first, count);
+    for (std::size_t part = 0; part < parts_; ++part) {
+      const std::size_t at = (part * pixels_ + first) * of_pixel - left[part];
+      const std::size_t ready = left[part] + count * of_pixel;
+      const std::size_t head = (kLine - reinterpret_cast<std::uintptr_t>(image.out + at * out_) % kLine) % kLine / out_;
+      const std::size_t rest = first + count == end || ready < head ? 0 : (ready - head) % kStep;
+      std::byte* const block = scratch + part * plane + kRoom;
+      cast_run(block - left[part] * in_, image, ready - rest, at);
+      std::memmove(block - rest * in_, block + (count * of_pixel - rest) * in_, rest * in_);
+      left[part] = rest;
+    }
+    first += count;
+  }
+}
+
+// Brings pixels of the result together, from this one on.
+void ImageCast::collect(const Image& image, std::byte* dst, std::size_t plane_bytes, std::size_t pixel,
+                        std::size_t n) const noexcept {
+  const std::size_t step = channels_ / parts_ * in_;
+  for (const std::size_t end = pixel + n; pixel < end;) {
+    const Interleaved pixels = line(image, pixel, end - pixel);
+    if (parts_ > 1) {
+      split_(pixels, dst, plane_bytes);
+    } else if (pixels.flipped) {
+      mirror_(pixels.src, dst, pixels.pixels, pixels.pixel);
+    } else {
+      std::memcpy(dst, pixels.src, pixels.pixels * pixels.pixel);
+    }
+    dst += pixels.pixels * step;
+    pixel += pixels.pixels;
+  }
+}
+
+// Pixels of a line with many channels, which become planes some at a time.
+void ImageCast::cast_many(const Image& image, const Interleaved& line, std::size_t pixel) const noexcept {
+  alignas(64) std::byte scratch[kScratch];
+  const std::size_t most = std::max(kScratch / line.pixel / kWhole * kWhole, kWhole);
+  const std::size_t together = std::min(channels_, kScratch / in_ / most);
+  for (std::size_t done = 0; done < line.pixels;) {
+    const std::size_t count = std::min(most - (pixel + done) % most, line.pixels - done);
+    const std::size_t from = line.flipped ? line.pixels - done - count : done;
+    for (std::size_t c = 0; c < channels_; c += together) {
+      const std::size_t channels = std::min(together, channels_ - c);
+      const std::size_t plane = kScratch / channels / kLine * kLine;
+      split_({line.src + from * line.pixel + c * in_, line.pixel, channels, count, line.flipped}, scratch, plane);
+      for (std::size_t k = 0; k < channels; ++k) {
+        cast_run(scratch + k * plane, image, count, (c + k) * pixels_ + pixel + done);
+      }
+    }
+    done += count;
+  }
+}
+
+// To the elements from `at` on, as the result has them.
+void ImageCast::cast_run(const std::byte* src, const Image& image, std::size_t n, std::size_t at) const noexcept {
+  std::byte* const to = image.out + at * out_;
+  affine_ ? (*affine_)(src, to, n, image.number + at) : kernel_(src, to, n);
+}
+
+}  // namespace memload
