@@ -74,17 +74,18 @@ class Compilation:
         Raises:
             RuntimeError: the sources cannot be compiled, or the compilation was closed before.
         """
-        if self._compiler is not None:
-            _, said = self._compiler.communicate()
-            if self._compiler.returncode:
+        compiler, self._compiler = self._compiler, None
+        if compiler is not None:
+            _, said = compiler.communicate()
+            if compiler.returncode:
                 called = " ".join(self._command)
                 raise RuntimeError(f"the simulated device cannot be compiled by {called}:\n{said}")
             self._made.replace(self.path)
         self.close()
 
     def close(self) -> None:
-        """End the compiler, if nobody has waited for it."""
-        if self._compiler is not None and self._compiler.poll() is None:
+        """End the compiler, if it still runs."""
+        if self._compiler is not None:
             self._compiler.kill()
             self._compiler.communicate()
         self._compiler = None
