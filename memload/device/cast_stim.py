@@ -77,20 +77,25 @@ def cast_stim(
 
 
 def _cast_into(out: torch.Tensor, x: torch.Tensor, norm_removed: bool, dtype: torch.dtype) -> torch.Tensor:
-    for what, got, expected in (
+    check_out(
         ("shape", tuple(out.shape), tuple(x.shape)),
         ("dtype", out.dtype, dtype),
         ("device", out.device, x.device),
         ("layout", out.layout, x.layout),
-    ):
-        if got != expected:
-            raise ValueError(f"out does not fit: its {what} is {got}, the result's is {expected}")
+    )
     if x.dtype != torch.uint8:
         return out.copy_(x)
     if out.requires_grad:
         return out.copy_(_CAST(x, norm_removed, dtype))  # autograd records the copy, or refuses it
     _CAST_INTO(x, norm_removed, out)
     return out
+
+
+def check_out(*parts: tuple[str, Any, Any]) -> None:
+    """Raise ValueError unless ``out`` has the form of the result; each part is (name, that of out, the result's)."""
+    for name, got, expected in parts:
+        if got != expected:
+            raise ValueError(f"out does not fit: its {name} is {got}, the result's is {expected}")
 
 
 def _cast_anew(x: torch.Tensor, norm_removed: bool, dtype: torch.dtype) -> torch.Tensor:

@@ -9,7 +9,7 @@ import torch
 
 from memload.casts.native import ImageJob, cast_tensor
 from memload.casts.rule import Cast, as_cast
-from memload.device.cast_stim import cast_pixels
+from memload.device.cast_stim import cast_pixels, check_out
 from memload.device.kernels import augment_images, cast_rows, has_kernel, kernels_serve
 from memload.dtypes import DTypeLike
 
@@ -37,21 +37,12 @@ def cast_on_device(
     """
     rule = as_cast(rule)
     if out is not None:
-        _check_out(out, x, rule)
+        shapes = tuple(out.shape), tuple(rule.row_shape(x.shape))
+        check_out(("shape", *shapes), ("dtype", out.dtype, rule.dtype), ("device", out.device, x.device))
     if type(rule) is Cast and rule.is_plain and x.dtype == torch.uint8:
         return cast_pixels(x, rule, out)
     made = _cast_on_cuda(x, rule, out, seeds) if x.device.type == "cuda" else cast_tensor(x, rule, seeds)
     return made if out is None or made is out else out.copy_(made)
-
-
-def _check_out(out: torch.Tensor, x: torch.Tensor, rule: Cast) -> None:
-    for what, got, expected in (
-        ("shape", tuple(out.shape), tuple(rule.row_shape(x.shape))),
-        ("dtype", out.dtype, rule.dtype),
-        ("device", out.device, x.device),
-    ):
-        if got != expected:
-            raise ValueError(f"out does not fit: its {what} is {got}, the result's is {expected}")
 
 
 def _cast_on_cuda(x: torch.Tensor, rule: Cast, out: torch.Tensor | None, seeds: Sequence[int] | None) -> torch.Tensor:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import torch
 
 from memload.casts.rule import Cast, as_cast
+from memload.device.cast_stim import check_out
 from memload.device.casting import cast_on_device
 from memload.device.cuda_module import cuda_module
 from memload.device.kernels import cast_rows, copies_rows, has_kernel, kernels_serve
@@ -178,12 +179,10 @@ def _by_torch(
 
 
 def _checked(out: torch.Tensor, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    for what, got, expected in (
+    check_out(
         ("shape", tuple(out.shape), tuple(shape)),
         ("dtype", out.dtype, dtype),
         ("device", out.device.type, device.type),
         ("memory", out.is_contiguous(), True),
-    ):
-        if got != expected:
-            raise ValueError(f"out does not fit: its {what} is {got}, the result's is {expected}")
+    )
     return out

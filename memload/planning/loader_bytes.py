@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from memload import _core
 from memload.columns.fields import Field
 from memload.columns.ragged_fields import RaggedField
 from memload.dataset.group_batches import GroupSettings
@@ -101,7 +100,7 @@ class LoaderBytes:
             batch_bytes=max(map(_batch_bytes, each)),
             made_bytes=made.batch,
             work_bytes=made.work * each[0].transform_threads,
-            slot_bytes=sum(map(_slot_bytes, each)),
+            slot_bytes=sum(one.slot_bytes for one in each),
             slots=settings.depth + 1,
             nbytes=settings.ring_bytes + plan_bytes,
             plan_bytes=plan_bytes,
@@ -133,10 +132,6 @@ def _sample_field(source: GatherSpec, key: Key, rows: int) -> Any:
         return torch.empty((rows, *shape), dtype=dtype, device="meta")
     values = torch.empty((_items(field, rows), *field.item_shape), dtype=dtype, device="meta")
     return field.assembled(values, iter([torch.empty(rows + 1, dtype=torch.int64, device="meta")]))
-
-
-def _slot_bytes(settings: PassSettings) -> int:
-    return _core.Pipeline.ring_bytes(settings.source.pipeline_fields(), settings.slot_rows, depth=1) // 2
 
 
 def _batch_bytes(settings: PassSettings) -> int:
