@@ -139,11 +139,11 @@ void ImageCast::cast_in_order(const Image& image, std::size_t first, std::size_t
   }
 }
 
-// Whether lines are cast from where they are stored: they are not mirrored, and each fills whole lines of the cache, or
-// all are one.
+// Whether lines are cast from where they are stored: they are not mirrored, and each is a whole number of steps, or all
+// are one.
 bool ImageCast::stays(const Image& image) const noexcept {
-  const std::size_t bytes = std::size_t{shape_.out_width} * channels_ * out_;
-  const bool whole = bytes % kLine == 0 && reinterpret_cast<std::uintptr_t>(image.out) % kLine == 0;
+  const std::size_t elements = std::size_t{shape_.out_width} * channels_;
+  const bool whole = elements % kStep == 0 && reinterpret_cast<std::uintptr_t>(image.out) % kLine == 0;
   return channels_ * in_ * kWhole > kScratch || (!image.draw.flipped && (whole || shape_.out_width == shape_.width));
 }
 
