@@ -1,4 +1,4 @@
-"""Helpers for tensors, torch's default device and its random generators."""
+"""Helpers for tensors, and for torch's default device."""
 
 from __future__ import annotations
 
@@ -23,25 +23,6 @@ def is_dense(tensor: torch.Tensor) -> bool:
     return True
 
 
-def default_generator() -> torch.Generator:
-    """Return the generator that torch's random functions use on the default device."""
-    device = torch.get_default_device()
-    generators = getattr(getattr(torch, device.type, None), "default_generators", ())
-    found: torch.Generator = generators[device.index or 0] if generators else torch.default_generator
-    return found
-
-
 def on_default(device: torch.device) -> contextlib.AbstractContextManager[object]:
     """Return a context in which `device` is the default device of this thread; for the CPU it costs nothing."""
     return contextlib.nullcontext() if device.type == "cpu" else device
-
-
-def drawn_seed(generator: torch.Generator | None) -> int:
-    """Draw a seed as torch's samplers and iterators do, which leaves the generator in the same state as theirs."""
-    return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
-
-
-def peeked_seed(generator: torch.Generator | None) -> int:
-    """Return the seed that would be drawn next, without drawing it."""
-    source = default_generator() if generator is None else generator
-    return drawn_seed(source.clone_state())

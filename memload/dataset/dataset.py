@@ -35,7 +35,7 @@ from memload.engine.batch_fetcher import BatchFetcher
 from memload.engine.gather_spec import GatherSpec, Key
 from memload.engine.layout import flat
 from memload.engine.mutation_guards import guarded_tensors
-from memload.engine.unaltered import answers_by
+from memload.engine.readers import answers_by
 from memload.sampling.row_plan import as_indices, from_end
 from memload.sizes import format_size
 from memload.stats import LoaderStats

@@ -20,8 +20,7 @@ from memload.engine.gather_spec import GatherSpec, NotNative
 from memload.engine.gathered import GatheredRows
 from memload.engine.layout import DictOf, Only
 from memload.engine.mutation_guards import PartsGuard
-from memload.engine.readers import resolve
-from memload.engine.unaltered import answers_by
+from memload.engine.readers import answers_by, resolve
 from memload.stats import LoaderStats
 
 

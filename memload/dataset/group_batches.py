@@ -20,9 +20,8 @@ from torch.utils.data import SequentialSampler
 from memload import _core
 from memload.columns.ragged_forms import is_ragged, split_by
 from memload.dataset.grouped_spec import GroupedSpec, Share
-from memload.engine.gatherer import Gatherer
+from memload.engine.gatherer import Gatherer, longest_close
 from memload.engine.mutation_guards import MutationGuard
-from memload.engine.on_cpu import longest_close
 from memload.engine.request import Arrival, Destination, PassRequest
 from memload.engine.settings import PassSettings, check_joined_room
 from memload.engine.transforms.seeding import PassSeed

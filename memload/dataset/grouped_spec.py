@@ -18,7 +18,7 @@ from memload.engine.cast_batches import check_groups
 from memload.engine.gather_spec import GatherSpec, Key, NotNative
 from memload.engine.layout import DictOf, Only
 from memload.engine.readers import check_unaltered, resolve, rows_of_subset
-from memload.sampling.row_plan import Indices
+from memload.sampling.draws import Indices
 
 if TYPE_CHECKING:
     from memload.dataset.float32_view import Float32View

@@ -22,7 +22,7 @@ from memload.dataset.dataset import Dataset
 from memload.dataset.mapped import MappedDataset
 from memload.engine.gather_spec import NotNative
 from memload.engine.gathered import GatheredRows
-from memload.engine.unaltered import answers_by
+from memload.engine.readers import answers_by
 from memload.formats.key_fields import constant
 from memload.sizes import format_size
 

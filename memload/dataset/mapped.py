@@ -15,11 +15,10 @@ from memload.columns.ragged_samples import tagged
 from memload.engine.gather_spec import GatherSpec, NotNative
 from memload.engine.layout import Graphs
 from memload.engine.mutation_guards import PartsGuard
-from memload.engine.readers import resolve
+from memload.engine.readers import answers_by, resolve
 from memload.engine.tiers.tier import Tier
 from memload.engine.transforms.captured import warn_of_seeding
 from memload.engine.transforms.seeding import Drawing
-from memload.engine.unaltered import answers_by
 from memload.kept_errors import note_row
 
 if TYPE_CHECKING:

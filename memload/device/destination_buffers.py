@@ -19,9 +19,8 @@ from memload import _core
 from memload.device.casting import cast_on_device
 from memload.device.interface import HostMemory, Interface
 from memload.device.placing import AHEAD_OF_DEVICE, Placer
-from memload.engine.gather_spec import GatherSpec, PipelineField
-from memload.engine.gatherer import Gatherer, capture
-from memload.engine.on_cpu import PipelinedBatches
+from memload.engine.gather_spec import GatherSpec, as_it_is, bytes_of_slot
+from memload.engine.gatherer import Gatherer, PipelinedBatches, capture
 from memload.engine.settings import PassSettings
 from memload.sizes import format_size
 
@@ -156,7 +155,7 @@ class PinnedBatches(_IntoDestination):
         settings.source.check_in_place()
         super().__init__(settings, settings.pipeline(None, borrowed=True))
         self._host = host
-        self._unpack = settings.source.unpacker(take=_unchanged)
+        self._unpack = settings.source.unpacker(take=as_it_is)
 
     def _memory(self, first: int, second: int) -> tuple[torch.Tensor | None, ...]:  # noqa: ARG002 - there is one part
         return (self._host.pinned(max(1, first)),)
@@ -171,7 +170,7 @@ class CopiedBatches(PinnedBatches):
     def __init__(self, settings: PassSettings, placer: Placer) -> None:
         super().__init__(settings, placer.interface)
         self._placer = placer
-        self._unpack = settings.source.unpacker(take=_unchanged, cast=cast_on_device)
+        self._unpack = settings.source.unpacker(take=as_it_is, cast=cast_on_device)
 
     def _batch(self, buffers: tuple[torch.Tensor | None, ...], arrays: Sequence[Array]) -> OnDevice:
         placed = self._placer.place(_views(buffers, arrays, _CPU))
@@ -198,7 +197,7 @@ class TransferredBatches(_IntoDestination):
             route=(*route, self._made),
         )
         super().__init__(settings, pipeline)
-        self._unpack = settings.source.unpacker(take=_unchanged, cast=cast_on_device)
+        self._unpack = settings.source.unpacker(take=as_it_is, cast=cast_on_device)
 
     @property
     def pinned_bytes(self) -> int:
@@ -225,7 +224,7 @@ def device_bytes(settings: PassSettings) -> int:
     Of the latter one is ahead, one is used by the loop, and further ones wait for the device.
     """
     source = settings.source
-    crossing = settings.depth * _slot_bytes(source.pipeline_fields(), settings.slot_rows) if source.raw else 0
+    crossing = settings.depth * bytes_of_slot(source.pipeline_fields(), settings.slot_rows) if source.raw else 0
     return crossing + (2 + AHEAD_OF_DEVICE) * handed_bytes(settings)
 
 
@@ -233,18 +232,14 @@ def handed_bytes(settings: PassSettings) -> int:
     """Return the most bytes of a batch as the loop gets it, before ``batch_transform``."""
     source, rows = settings.source, settings.slot_rows
     fields = source.pipeline_fields()
-    whole = _slot_bytes(fields, rows)
+    whole = bytes_of_slot(fields, rows)
     if not source.raw:
         return whole
     made = source.made_there()
-    passing = [_slot_bytes([field], rows) for field in fields[: len(made)]]
+    passing = [bytes_of_slot([field], rows) for field in fields[: len(made)]]
     bits = [field[3] for field in fields]
     there = sum(n * dtype.itemsize * 8 // b for n, dtype, b in zip(passing, made, bits, strict=False))
     return max(0, whole - sum(passing)) + there + rows * source.late_row_bytes
-
-
-def _slot_bytes(fields: list[PipelineField], rows: int) -> int:
-    return _core.Pipeline.ring_bytes(fields, rows, depth=1) // 2
 
 
 def why_whole(source: GatherSpec) -> str | None:
@@ -269,7 +264,3 @@ def _view(part: torch.Tensor | None, array: Array, device: torch.device) -> torc
     if part is None or not elements:
         return torch.empty(shape, dtype=dtype, device=device)
     return part[offset : offset + elements * dtype.itemsize].view(dtype).view(shape).data
-
-
-def _unchanged(x: torch.Tensor) -> torch.Tensor:
-    return x

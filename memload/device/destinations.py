@@ -24,7 +24,7 @@ from memload.device.resident import resident_device
 from memload.device.shared_frames import with_shared_frames
 from memload.engine.gather_spec import GatherSpec
 from memload.engine.gatherer import Gatherer
-from memload.engine.on_cpu import OnCPU, WholeBatches
+from memload.engine.on_cpu import OnCPU, into_slots
 from memload.engine.request import Moving, PassRequest
 from memload.engine.settings import BatchSizes, PassSettings
 from memload.engine.transforms.seeding import PassSeed
@@ -92,7 +92,7 @@ class PinnedCPU(OnCPU):
         """Return the gatherer into pinned memory; or into slots, if functions make the batches."""
         if settings.pins and self._host is not None:
             return PinnedBatches(settings, self._host)
-        return WholeBatches(settings, kept)
+        return into_slots(settings, kept)
 
     def moving(self, request: PassRequest) -> Moving:
         """Return the function that casts and transforms batches of torch's machinery, which has pinned them."""
@@ -166,7 +166,7 @@ class _DeviceArrival:
         """Return the gatherer to the device; or into slots, if batches are made on the CPU."""
         interface = self._placer.interface
         if not settings.source.raw:
-            return WholeBatches(settings, kept)
+            return into_slots(settings, kept)
         if interface.native is not None:
             return TransferredBatches(settings, interface, kept)
         if interface.why_not_native:

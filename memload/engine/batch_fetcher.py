@@ -19,7 +19,7 @@ from torch.utils.data import get_worker_info
 from memload import _core
 from memload.casts.rule import Cast
 from memload.columns.ragged_samples import Forms
-from memload.engine.gather_spec import GatherSpec
+from memload.engine.gather_spec import GatherSpec, bytes_of_slot
 from memload.engine.gathered import GatheredRows
 from memload.engine.layout import DictOf
 from memload.engine.tiers.pressure import Pressure, caches_of
@@ -152,7 +152,7 @@ class _Slots:
         """Make a pipeline for batches of up to so many rows, on the slots of the one before."""
         former, fields = self._let_go(keep_slots=True), self._source.pipeline_fields()
         self._slot_rows = slot_rows
-        self._slot_bytes = _core.Pipeline.ring_bytes(fields, slot_rows, depth=1) // 2
+        self._slot_bytes = bytes_of_slot(fields, slot_rows)
         self._pipeline = _core.Pipeline(
             fields,
             batch_rows=slot_rows,

@@ -14,10 +14,11 @@ from memload.casts.rule import Cast
 from memload.columns.graph_attributes import GraphBatch
 from memload.columns.ragged_forms import Padded, Ragged, is_ragged, with_values
 from memload.engine.iterators import AroundBatches
-from memload.engine.transforms.seeding import PassSeed, drawn_seed
+from memload.engine.transforms.seeding import PassSeed
 from memload.formats.geometric import is_data
 from memload.nested import refilled
 from memload.sampling.draws import Indices
+from memload.sampling.torch_draws import drawn_seed
 
 
 def draws_of(casts: Mapping[Any, Cast]) -> bool:

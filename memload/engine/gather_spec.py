@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.utils.dlpack import from_dlpack
 
+from memload import _core
 from memload._core import Column, Windows
 from memload.casts.native import CASTABLE, Affine, ImageShape, cast_tensor, fits, how_of, image_shape, image_sides
 from memload.casts.rule import Cast
@@ -101,6 +102,16 @@ class GatherSpec:
     def rows(self) -> int:
         """How many rows there are."""
         return next(iter(self.fields.values())).rows
+
+    @property
+    def is_ragged(self) -> bool:
+        """Whether the rows of a field differ in length."""
+        return any(isinstance(field, RaggedField) for field in self.fields.values())
+
+    @property
+    def is_cached(self) -> bool:
+        """Whether a cache of the hybrid tier is in front of a field."""
+        return any(storage.cache is not None for field in self.fields.values() for storage in field.column.storages)
 
     @property
     def selection_bytes(self) -> int:
@@ -211,7 +222,7 @@ class GatherSpec:
             return self._in_place(_assembler(fields, finish, late, take))
         if not any(finish):
             return self._in_place(lambda capsules: [take(capsule) for capsule in capsules])
-        steps = [step or _as_it_is for step in finish]
+        steps = [step or as_it_is for step in finish]
         return self._in_place(lambda capsules: [step(take(c)) for step, c in zip(steps, capsules, strict=True)])
 
     def _in_place(self, tensors: Callable[[list[Any]], list[Any]]) -> Callable[[list[Any]], list[Any]]:
@@ -261,6 +272,11 @@ class GatherSpec:
         alone = field.built is None and not isinstance(field, RaggedField)
         alone = alone and (cast.augment is None or cast.augment.resize is None)
         return known and alone and fits(cast, field.shape) and _is_fused(cast, field)
+
+
+def bytes_of_slot(fields: list[PipelineField], rows: int) -> int:
+    """Return the bytes of a slot for a batch of so many rows."""
+    return _core.Pipeline.ring_bytes(fields, rows, depth=1) // 2
 
 
 def _check_shape(key: Key, cast: Cast, field: Field) -> None:
@@ -322,7 +338,7 @@ def _assembler(
     fields: list[Field], finish: list[Callable[[torch.Tensor], torch.Tensor] | None], late: list[bool], take: Take
 ) -> Callable[[list[Any]], list[Any]]:
     """What makes the fields of a batch of capsules of which some fields have several; `late` ones are cast here."""
-    steps = [(field, step or _as_it_is, cast) for field, step, cast in zip(fields, finish, late, strict=True)]
+    steps = [(field, step or as_it_is, cast) for field, step, cast in zip(fields, finish, late, strict=True)]
 
     def assemble(capsules: list[Any]) -> list[Any]:
         outputs = map(take, capsules)
@@ -343,7 +359,8 @@ def _dlpack_code(dtype: torch.dtype) -> int:
     return 0 if dtype in (torch.int8, torch.int16, torch.int32, torch.int64) else _DLPACK_UINT
 
 
-def _as_it_is(x: torch.Tensor) -> torch.Tensor:
+def as_it_is(x: Any) -> Any:
+    """Return this."""
     return x
 
 

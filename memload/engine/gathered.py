@@ -13,15 +13,13 @@ import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Generic, Protocol, SupportsIndex, TypeVar
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from memload.columns.collate_rules import as_shipped, collate, default_collate_fn_map
 from memload.columns.ragged_forms import first_row, is_ragged, rows_of
 from memload.columns.ragged_samples import NO_FORMS, Forms, forms_of, sample_of
-
-Indices = NDArray[np.int64]
+from memload.engine.gather_spec import as_it_is
+from memload.sampling.draws import Indices
 
 # Fresh memory for a row of this size costs more than what is done with it: it is not copied out of the batch.
 _LARGE_ROW = 64 << 10  # bytes of one field
@@ -68,7 +66,7 @@ class TensorRow(torch.Tensor):
     __torch_function__: Any = torch._C._disabled_torch_function_impl
 
     def __reduce_ex__(self, proto: SupportsIndex) -> Any:
-        return _as_it_is, (_owned(_plain(self)),)
+        return as_it_is, (_owned(_plain(self)),)
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]  # torch's has no types
         return repr(_plain(self))
@@ -256,10 +254,6 @@ def _plain(row: Any) -> Any:
     if isinstance(row, TupleRow):
         return sample_of(tuple(row), row.forms)
     return row.as_subclass(torch.Tensor) if isinstance(row, TensorRow) else row
-
-
-def _as_it_is(x: torch.Tensor) -> torch.Tensor:
-    return x
 
 
 def _collate_rows(samples: Sequence[Any], *, collate_fn_map: dict[Any, Any] | None = None) -> Any:

@@ -16,7 +16,7 @@ from memload.engine.gatherer import BatchResult, Gatherer, capture
 from memload.engine.mutation_guards import MutationGuard
 from memload.engine.request import PassRequest
 from memload.engine.transforms.seeding import PassSeed
-from memload.sampling.row_plan import Indices
+from memload.sampling.draws import Indices
 from memload.stats import LoaderStats
 
 

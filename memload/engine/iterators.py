@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import abc
 import contextlib
-import sys
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,18 +17,6 @@ class BatchIterator(Iterator[Any]):
         raise NotImplementedError(
             f"{type(self).__name__} cannot be pickled or copied: pickle the loader, and begin another pass with iter()"
         )
-
-
-class ClosingIterator(BatchIterator, abc.ABC):
-    """One that the end of its life closes."""
-
-    @abc.abstractmethod
-    def close(self) -> None:
-        """End it; may be called twice."""
-
-    def __del__(self, exiting: Callable[[], bool] = sys.is_finalizing) -> None:
-        if not exiting():  # when modules have lost their names, and what an iterator owns ends by itself
-            self.close()
 
 
 class AroundBatches(BatchIterator):
@@ -54,10 +39,8 @@ class AroundBatches(BatchIterator):
         return getattr(self._batches, name)
 
 
-def profiling() -> bool:
-    """Whether torch's profiler is on. To be asked first: `waiting` costs microseconds, even where nobody profiles."""
-    on: bool = torch.autograd._profiler_enabled()  # type: ignore[attr-defined]
-    return on
+profiling: Callable[[], bool] = torch.autograd._profiler_enabled  # type: ignore[attr-defined]
+"""Returns whether torch's profiler is on. Ask it first: `waiting` costs microseconds, even where nobody profiles."""
 
 
 def waiting(iterator: object) -> contextlib.AbstractContextManager[Any]:
@@ -66,16 +49,3 @@ def waiting(iterator: object) -> contextlib.AbstractContextManager[Any]:
     The name begins as that of stock iterators does, by which programs that read profiles know it.
     """
     return torch.autograd.profiler.record_function(f"enumerate(DataLoader)#{type(iterator).__name__}.__next__")
-
-
-def seconds_of(timeout: Any) -> float:
-    """Return a loader's ``timeout``, which may be any number that can be added to a time; 0: no limit.
-
-    Raises:
-        OverflowError: nothing can wait that long.
-    """
-    seconds = float(0.0 + timeout)
-    if seconds > threading.TIMEOUT_MAX:
-        most = f"{threading.TIMEOUT_MAX:.0f}"
-        raise OverflowError(f"timeout={timeout!r}: at most {most} seconds can be waited; 0 waits for ever")
-    return seconds if seconds > 0 else 0.0

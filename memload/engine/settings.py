@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch.utils.data import BatchSampler
 
 from memload import _core
-from memload.columns.ragged_fields import holds_ragged
 from memload.engine.cold import reads_blocks, reads_directly
-from memload.engine.gather_spec import GatherSpec, PipelineField
+from memload.engine.gather_spec import GatherSpec, PipelineField, bytes_of_slot
 from memload.engine.gatherer import Gatherer
 from memload.engine.mutation_guards import MutationGuard
 from memload.engine.request import MOST, Arrival, Destination, EngineOptions, PassRequest
-from memload.engine.transforms.transform_pipeline import TransformPipeline
 from memload.memory.budget import local_threads, process_is_limited
 from memload.memory.guards import check_memory
 from memload.sampling.batch_streams import MOST_ROWS, batches_known
 from memload.sampling.draws import Indices
 from memload.sizes import format_size
+
+if TYPE_CHECKING:
+    from memload.engine.transforms.transform_pipeline import TransformPipeline
 
 # Batches gathered ahead: two measured as fast as six, one being filled while one waits. Batches of some 100 KB are
 # gathered faster than a thread wakes up, so of these there are more, up to so many bytes in all.
@@ -76,11 +77,11 @@ class PassSettings:
         """Work the settings out."""
         sizes, options, destination = BatchSizes.of(request.batches, source), request.options, request.destination
         fields = source.pipeline_fields()
-        slot = _core.Pipeline.ring_bytes(fields, sizes.slot_rows, depth=1) // 2
+        slot = bytes_of_slot(fields, sizes.slot_rows)
         transform = None if destination.transforms else request.transform
         threads, transform_pipeline = (
             _threads(request),
-            None if source.raw else TransformPipeline.of(source, transform),
+            _transforms(source, transform),
         )
         transforming = (options.transform_threads or min(threads, _MOST_TRANSFORMING)) if transform_pipeline else 0
         return cls(
@@ -112,7 +113,7 @@ class PassSettings:
     @property
     def slot_bytes(self) -> int:
         """Bytes of a slot."""
-        return _core.Pipeline.ring_bytes(self.fields, self.slot_rows, depth=1) // 2
+        return bytes_of_slot(self.fields, self.slot_rows)
 
     @property
     def guards(self) -> Sequence[MutationGuard]:
@@ -149,6 +150,15 @@ class PassSettings:
         return arrival.gatherer(self, kept)
 
 
+def _transforms(source: GatherSpec, transform: Callable[..., Any] | None) -> TransformPipeline | None:
+    """Return what threads do to gathered batches; None if the gather leaves nothing to do, or a device does it."""
+    if source.raw or not (source.maps or source.late_casts or transform is not None):
+        return None
+    from memload.engine.transforms.transform_pipeline import TransformPipeline
+
+    return TransformPipeline.of(source, transform)
+
+
 def _depth(request: PassRequest, slot_bytes: int) -> int:
     if request.options.depth is not None:
         return request.options.depth
@@ -182,12 +192,12 @@ class BatchSizes:
     @classmethod
     def of(cls, sampler: Any, source: GatherSpec) -> BatchSizes:
         """Work the sizes out for a batch sampler, or for what is taken for one."""
-        if batches_known(sampler):
-            largest = sampler.largest
-            return cls(largest, _enough_rows(sampler, source, largest), sampler.rows)
         if type(sampler) is BatchSampler:
             rows, planned = min(_batch_rows(sampler), MOST_ROWS), _length(sampler.sampler)
             return cls(rows, max(1, min(rows, planned or source.rows)), planned or _length(sampler) * rows)
+        if batches_known(sampler):
+            largest = sampler.largest
+            return cls(largest, _enough_rows(sampler, source, largest), sampler.rows)
         rows = _batch_rows(sampler)
         return cls(rows, rows, _length(sampler) * rows)
 
@@ -218,7 +228,7 @@ def _enough_rows(sampler: Any, source: GatherSpec, largest: int) -> int:
     rows, bounds = sampler.planned()
     most = sum(_bytes_of_batches(field, rows, bounds) for field in fields).max(initial=0)
     enough = 1
-    while enough < largest and _core.Pipeline.ring_bytes(fields, enough, depth=1) // 2 < most:
+    while enough < largest and bytes_of_slot(fields, enough) < most:
         enough *= 2
     return min(enough, largest)
 
@@ -246,7 +256,7 @@ def check_room(source: GatherSpec, slot_bytes: int, depth: int, batches: int) ->
         batches: of the pass; 0: not known.
     """
     slots = min(depth + 1, batches or depth + 1)
-    if not holds_ragged(source.fields):
+    if not source.is_ragged:
         _check(slots * slot_bytes, slots)
 
 
@@ -275,9 +285,9 @@ def check_joined_room(
 
 def _slot_bytes(source: GatherSpec, slot_rows: int) -> int:
     """Bytes of a slot; 0 where rows differ in length."""
-    if holds_ragged(source.fields):
+    if source.is_ragged:
         return 0
-    return _core.Pipeline.ring_bytes(source.pipeline_fields(), slot_rows, depth=1) // 2
+    return bytes_of_slot(source.pipeline_fields(), slot_rows)
 
 
 def _check(need: int, slots: int) -> None:

@@ -27,13 +27,14 @@ from memload.columns.storage_terms import where_stored
 from memload.engine.batch_fetcher import BatchFetcher
 from memload.engine.collate_function import gathered_as
 from memload.engine.gather_spec import GatherSpec, Key, NotNative
-from memload.engine.gathered import GatheredRows, Indices
+from memload.engine.gathered import GatheredRows
 from memload.engine.layout import DictOf, Graphs, Only
 from memload.errors import FormatError
 from memload.formats.geometric import is_data
 from memload.graphs.layout import GraphCollateOptions, GraphLayout, MergedGraph, Part, counts_place, parts_of
 from memload.graphs.lists import joined_attribute
 from memload.graphs.pyg import batch_of, data_of, joined
+from memload.sampling.draws import Indices
 
 _MOST_NODES = 2.0**60
 

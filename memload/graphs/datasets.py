@@ -30,7 +30,7 @@ from memload.columns.ragged_fields import RaggedField
 from memload.dataset.dataset import Dataset
 from memload.engine.gather_spec import GatherSpec
 from memload.engine.layout import Graphs
-from memload.engine.unaltered import answers_by
+from memload.engine.readers import answers_by
 from memload.formats.geometric import geometric
 from memload.formats.ragged_arrays import field_of
 from memload.graphs.collating import GraphRows, graph_collate

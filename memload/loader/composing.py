@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
+from memload.columns.collate_rules import as_shipped
 from memload.engine.collate_function import collated
 from memload.engine.gather_spec import GatherSpec, NotNative
 from memload.engine.readers import resolve
@@ -26,6 +27,8 @@ Settings: TypeAlias = "PassSettings | GroupSettings | ResidentSettings"
 
 def read(request: PassRequest) -> GatherSpec | GroupedSpec | str:
     """Return the gather specification of the dataset; or why the engine cannot read it, as a sentence."""
+    if not as_shipped():
+        return "default_collate was changed for tensors, dicts or tuples: take that out of default_collate_fn_map."
     try:
         if request.grouped and request.batched:
             from memload.dataset.grouped_spec import resolve_groups

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
 from torch.utils.data import ConcatDataset, DataLoader, StackDataset, Subset
 
-from memload.columns.collate_rules import as_shipped
 from memload.dataset.dataset import Dataset
 from memload.dataset.groups import GroupedDataset
 from memload.dataset.mapped import MappedDataset
 
 
 def asks_for_stock(loader: DataLoader[Any]) -> str | None:
-    """Return a sentence about the first argument that the native engine does not support; None if it supports all."""
+    """Return a sentence about the first argument that the native engine does not support; None if it supports all.
+
+    They all are about worker processes: without ``num_workers`` there is nothing to ask.
+    """
     if without_worker_init_fn(loader) and type(loader.dataset) is MappedDataset:
         return (
             "A worker_init_fn runs in worker processes, and the mapped function may look there for what it did: leave "
@@ -27,27 +28,7 @@ def asks_for_stock(loader: DataLoader[Any]) -> str | None:
         )
     if loader.num_workers > 0 and loader.prefetch_factor == 0:
         return "prefetch_factor=0 is refused by stock workers when the loop begins: leave it out."
-    if not as_shipped():
-        return "default_collate was changed for tensors, dicts or tuples: take that out of default_collate_fn_map."
     return None
-
-
-def checked_snapshots(steps: Any) -> int | None:
-    """Return ``snapshot_every_n_steps`` for torchdata's loader: a number of steps; 0 and None mean never.
-
-    Raises:
-        TypeError: it is not an integer.
-        ValueError: it is negative.
-    """
-    if steps is None:
-        return None
-    try:
-        number = operator.index(steps)
-    except TypeError:
-        raise TypeError(f"snapshot_every_n_steps is a number of steps or None, got {steps!r}") from None
-    if number < 0:
-        raise ValueError(f"snapshot_every_n_steps is a number of steps, 0 or more, or None; got {number}")
-    return number
 
 
 def without_worker_init_fn(loader: DataLoader[Any]) -> bool:

@@ -18,15 +18,15 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SubsetRandomSampler
 
 from memload.engine.request import PassRequest
-from memload.engine.transforms.seeding import peeked_seed
 from memload.loader.fallback_iterables import iterable_pass
 from memload.loader.fallback_worker_states import NoPosition, Torchdata, asks_workers, not_asked, pass_of_workers
 from memload.loader.state import CountedBatches, LoaderState, caught_up, get_states, given_generators, set_states
-from memload.sampling.batch_streams import RowBatches, batch_stream, batches_known, fits_a_list
+from memload.sampling.batch_streams import MOST_ROWS, RowBatches, batch_stream, batches_known
 from memload.sampling.draws import Indices, Progress, RowStream
 from memload.sampling.overtaking import Overtaking
 from memload.sampling.pulls import BatchStream, Generators
 from memload.sampling.row_plan import known, planned, stream
+from memload.sampling.torch_draws import peeked_seed
 
 
 class Making(threading.local):
@@ -229,7 +229,7 @@ def _pulls(
     batched = type(sampler) is BatchSampler
     inner = sampler.sampler if batched else sampler
     # The indices of a SubsetRandomSampler may be any keys of the dataset.
-    fits = not batched or fits_a_list(sampler)
+    fits = not batched or sampler.batch_size <= MOST_ROWS
     if planned(progress.resumed) or (fits and known(inner) and type(inner) is not SubsetRandomSampler):
         try:
             source = stream(inner, progress.resumed)

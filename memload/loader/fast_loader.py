@@ -11,11 +11,11 @@ import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from memload.casts.rule import Cast, casts_by_field
-from memload.columns.numbers import is_whole
 from memload.dataset.dataset import Dataset
 from memload.dataset.groups import GroupedDataset, group_collate
 from memload.device import on_request
@@ -28,15 +28,15 @@ from memload.engine.on_cpu import ON_CPU
 from memload.engine.readers import check_dataset
 from memload.engine.request import Destination, EngineOptions, PassRequest, chosen_options
 from memload.engine.settings import PassSettings
-from memload.engine.transforms.seeding import peeked_seed
 from memload.engine.transforms.transform_pipeline import checked_transform
 from memload.loader.composing import composed, fallback_history, how_they_go, read, settings_of
-from memload.loader.fallback_arguments import asks_for_stock, checked_snapshots, without_worker_init_fn
+from memload.loader.fallback_arguments import asks_for_stock, without_worker_init_fn
 from memload.loader.history import PassHistory
 from memload.loader.native_pass import NativePass
 from memload.loader.ragged_option import in_form
-from memload.loader.state import LoaderState, batches_of, caught_up
+from memload.loader.state import LoaderState, batches_of, caught_up, checked_snapshots
 from memload.sampling.row_plan import plan_bytes
+from memload.sampling.torch_draws import peeked_seed
 from memload.stats import LoaderStats
 
 if TYPE_CHECKING:
@@ -155,11 +155,11 @@ class FastLoader(DataLoader[T]):
         if ragged is not None:
             dataset = in_form(dataset, ragged)
         target = None if device is None else on_request.target_of(device)
-        cast = None if cast is None else casts_by_field(cast)
-        collate_fn, cast, batch_transform = unpacked(collate_fn, cast, batch_transform)
+        casts = None if cast is None else casts_by_field(cast)
+        collate_fn, casts, batch_transform = unpacked(collate_fn, casts, batch_transform)
         super().__init__(
             dataset,
-            int(batch_size) if is_whole(batch_size) else batch_size,  # numpy's integers, too
+            int(batch_size) if isinstance(batch_size, np.integer) else batch_size,
             shuffle,
             sampler,
             batch_sampler,
@@ -177,7 +177,7 @@ class FastLoader(DataLoader[T]):
             in_order=in_order,
         )
         # Not by setattr: a subclass may define these names itself, since a stock loader has none of them.
-        fixed = threads, depth, cast, options, ragged, device, static_buffers
+        fixed = threads, depth, casts, options, ragged, device, static_buffers
         extras = dict(zip(_FIXED, fixed, strict=True))
         self._extras_given = {name for name, value in extras.items() if value is not None}
         self.__dict__.update(
@@ -187,7 +187,7 @@ class FastLoader(DataLoader[T]):
         self._buffers = self._made_buffers(static_buffers)
         self.__dict__["snapshot_every_n_steps"] = checked_snapshots(snapshot_every_n_steps)
         self._engine = chosen_options(options, threads, depth)
-        self._casts = casts_by_field(cast)
+        self._casts = casts or {}
         self.batch_transform = None if batch_transform is None else checked_transform(batch_transform)
         self._state = LoaderState()
         self._start_afresh()
@@ -433,6 +433,6 @@ class FastLoader(DataLoader[T]):
             return "An IterableDataset has no rows to plan: use a map-style dataset."
         if type(self)._index_sampler is not FastLoader._index_sampler:
             return f"{type(self).__name__} overrides _index_sampler: give its batches as batch_sampler= instead."
-        if (reason := asks_for_stock(self)) is not None:
+        if self.num_workers and (reason := asks_for_stock(self)) is not None:
             return reason
         return read(self._request() if request is None else request)

@@ -6,17 +6,20 @@ sampling/row_plan.py   _core.Pipeline                             the loop
 
 from __future__ import annotations
 
+import functools
 import operator
 import os
+import sys
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from memload.engine.attendants import between_batches, handed_out
 from memload.engine.gatherer import BatchResult
-from memload.engine.iterators import ClosingIterator, profiling, seconds_of, waiting
+from memload.engine.iterators import BatchIterator, profiling, waiting
 from memload.engine.request import PassRequest
 from memload.loader.history import Layers, PassHistory
 from memload.loader.state import LoaderState, given_generators
@@ -29,7 +32,7 @@ _FORKED = (
 )
 
 
-class NativePass(ClosingIterator):
+class NativePass(BatchIterator):
     """One pass of the native engine over a loader, made by ``iter(loader)``.
 
     It makes the same draws from generators as a stock iterator, at the same times. It owns the pipeline, and stops it
@@ -53,7 +56,7 @@ class NativePass(ClosingIterator):
     ) -> None:
         self.layers = layers
         self._gatherer, self._finish = layers.outermost, layers.arrival.finish
-        self._timeout = seconds_of(request.timeout)
+        self._timeout = _seconds_of(request.timeout)
         self._asked = 0
         self._lock = threading.Lock()  # several threads may call next(), but samplers may be generators: one at a time
         # A stock iterator pulls a batch of indices for each next(); with workers, it also pulls several at its start.
@@ -62,14 +65,14 @@ class NativePass(ClosingIterator):
         self._wall = self._sampling = 0.0
         self._process = os.getpid()
         self._given, ahead = 0, request.options.depth is not None
-        self.progress, given = state.begin(request), given_generators(request)
+        self.progress = state.begin(request)
         self.progress.loader = weakref.ref(owner)
         self._feed: Feed = feed(
             request.batches,
             self._gatherer.rows,
             self._gatherer,
             self.progress,
-            given=given,
+            given=functools.partial(given_generators, request),
             ahead=ahead,
             at_once=self._lead > 0,
             as_index=not request.batched,
@@ -187,6 +190,23 @@ class NativePass(ClosingIterator):
         self._gatherer.close(keeps, self._late)
         history.kept = self.layers if keeps else None
 
+    def __del__(self, exiting: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not exiting():  # when modules have lost their names, and what an iterator owns ends by itself
+            self.close()
+
     def _shutdown_workers(self) -> None:
         # Loaders written for torch's iterators call this at their end if they find `_workers`.
         self.close()
+
+
+def _seconds_of(timeout: Any) -> float:
+    """Return a loader's ``timeout``, which may be any number that can be added to a time; 0: no limit.
+
+    Raises:
+        OverflowError: nothing can wait that long.
+    """
+    seconds = float(0.0 + timeout)
+    if seconds > threading.TIMEOUT_MAX:
+        most = f"{threading.TIMEOUT_MAX:.0f}"
+        raise OverflowError(f"timeout={timeout!r}: at most {most} seconds can be waited; 0 waits for ever")
+    return seconds if seconds > 0 else 0.0

@@ -23,6 +23,7 @@ from __future__ import annotations
 import copy
 import functools
 import itertools
+import operator
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -43,13 +44,14 @@ from memload.engine.attendants import between_batches, handed_out
 from memload.engine.gather_spec import GatherSpec
 from memload.engine.iterators import AroundBatches
 from memload.engine.request import PassRequest
-from memload.engine.transforms.seeding import PassSeed, drawn_seed
+from memload.engine.transforms.seeding import PassSeed
 from memload.kept_errors import let_go_by_torch, say_row
 from memload.sampling.budget_batches import BudgetBatchSampler
 from memload.sampling.checks import damaged, entries
 from memload.sampling.draws import HeldGroup, Progress, decode, encode
 from memload.sampling.pulls import epoch_of, epoch_owner, is_stateful, samplers_in
 from memload.sampling.samplers import MixingSampler, RankedSampler, WeightedSampler
+from memload.sampling.torch_draws import drawn_seed
 
 if TYPE_CHECKING:
     from memload.dataset.grouped_spec import GroupedSpec
@@ -269,6 +271,24 @@ class CountedBatches(AroundBatches):
             raise
         self.progress.delivered += 1
         return handed_out(batch)
+
+
+def checked_snapshots(steps: Any) -> int | None:
+    """Return ``snapshot_every_n_steps`` for torchdata's loader: a number of steps; 0 and None mean never.
+
+    Raises:
+        TypeError: it is not an integer.
+        ValueError: it is negative.
+    """
+    if steps is None:
+        return None
+    try:
+        number = operator.index(steps)
+    except TypeError:
+        raise TypeError(f"snapshot_every_n_steps is a number of steps or None, got {steps!r}") from None
+    if number < 0:
+        raise ValueError(f"snapshot_every_n_steps is a number of steps, 0 or more, or None; got {number}")
+    return number
 
 
 def batches_of(loader: DataLoader[Any]) -> Any:

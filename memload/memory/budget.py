@@ -8,10 +8,12 @@ can pass a tree of its own.
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import resource
 import shutil
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -157,9 +159,18 @@ class HugePages:
         return self.mode in ("always", "madvise")
 
 
-def cpus(root: Path = _ROOT) -> Cpus:
-    """Return the CPUs that affinity and control groups leave to this process."""
-    return Cpus(len(os.sched_getaffinity(0)), cpu_quota(root))
+def cpus() -> Cpus:
+    """Return the CPUs that affinity and control groups leave to this process.
+
+    The affinity is asked each time. The quota, whose files take half a millisecond to find and read, is read at most
+    once in a second: a change of it is known a second later.
+    """
+    return Cpus(len(os.sched_getaffinity(0)), _quota_in(int(time.monotonic())))
+
+
+@functools.lru_cache(maxsize=1)
+def _quota_in(second: int) -> float | None:  # noqa: ARG001 - the key under which the answer is remembered
+    return cpu_quota()
 
 
 def default_threads(world_size: int = 1) -> int:

@@ -19,7 +19,7 @@ import torch
 from memload.columns.ragged_fields import holds_ragged
 from memload.engine.collating import FieldSlots
 from memload.engine.gatherer import BatchResult
-from memload.engine.on_cpu import WholeBatches
+from memload.engine.on_cpu import into_slots
 from memload.engine.settings import PassSettings
 from memload.engine.transforms.buffer_reuse import LEAST_REUSED, BufferReuse
 from memload.engine.transforms.room import new_bytes, storages
@@ -81,7 +81,7 @@ def _gathered(settings: PassSettings) -> tuple[Any, Indices]:
     """Return two rows of the dataset as a batch, before any function."""
     rows = np.arange(min(_ROWS, settings.source.rows), dtype=np.int64)
     few = replace(settings, batch_rows=len(rows), slot_rows=len(rows), planned_rows=len(rows), depth=1, threads=1)
-    batches = WholeBatches(replace(few, transform_pipeline=None, drop_last=False), None)
+    batches = into_slots(replace(few, transform_pipeline=None, drop_last=False), None)
     try:
         batches.push(rows)
         batches.finish()

@@ -5,8 +5,6 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, Protocol
 
-from torch.utils.data import BatchSampler
-
 from memload.sampling.budget_batches import BudgetBatchSampler
 from memload.sampling.draws import Indices, Position, Progress
 
@@ -50,11 +48,6 @@ def batch_stream(batch_sampler: Any, position: Position | None) -> RowBatches:
     except Exception as error:
         raise ValueError(f"the state's position in the sampler is damaged: {error!r}") from error
     return found
-
-
-def fits_a_list(batch_sampler: BatchSampler) -> bool:
-    """Return whether a batch of this size can be a list. If not, torch's own code raises the error."""
-    return batch_sampler.batch_size <= MOST_ROWS
 
 
 class KnownBatches:

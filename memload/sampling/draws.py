@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import DistributedSampler
 
-from memload.sampling.permutations import permutation
+from memload.sampling.torch_draws import permutation
 
 Indices = NDArray[np.int64]
 

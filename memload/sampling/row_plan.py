@@ -24,14 +24,19 @@ from torch.utils.data import (
 )
 
 from memload.kept_errors import without_frames
-from memload.sampling.batch_streams import KnownBatches, RowBatches, batch_stream, batches_known, fits_a_list
+from memload.sampling.batch_streams import MOST_ROWS, KnownBatches, RowBatches, batch_stream, batches_known
 from memload.sampling.budget_batches import BudgetBatchSampler
-from memload.sampling.draws import LOOKAHEAD, DistributedRows, Draws, Position, Progress, RowStream, Stream
-from memload.sampling.draws import Indices as Indices
-from memload.sampling.permutations import is_native, permutation, skip_permutation
+from memload.sampling.draws import LOOKAHEAD, DistributedRows, Draws, Indices, Position, Progress, RowStream, Stream
 from memload.sampling.pulls import BatchStream, Generators
 from memload.sampling.samplers import MixingSampler, WeightedSampler
-from memload.tensors import default_generator, drawn_seed, peeked_seed
+from memload.sampling.torch_draws import (
+    default_generator,
+    drawn_seed,
+    is_native,
+    peeked_seed,
+    permutation,
+    skip_permutation,
+)
 
 SEQUENTIAL_CHUNK = LOOKAHEAD
 """Rows per array of a sequential plan. Chunks keep the plan of a long pass from lying in memory as a whole."""
@@ -374,7 +379,7 @@ def feed(
     sink: PlanSink,
     progress: Progress | None = None,
     *,
-    given: Generators | None = None,
+    given: Callable[[], Generators] = dict,
     ahead: bool = False,
     at_once: bool = False,
     as_index: bool = False,
@@ -386,25 +391,27 @@ def feed(
         rows: rows of the dataset.
         sink: receives the plan.
         progress: the progress of the pass: it gives the position to begin at and follows the feed.
-        given: the generators of the loader and its samplers, by name.
+        given: returns the generators of the loader and its samplers, by name.
         ahead: whether samplers of unknown types, too, may be pulled ahead of the loop.
         at_once: whether an error of such a sampler is raised immediately rather than after the batches before it.
         as_index: whether the dataset is indexed by each batch as a whole.
     """
     progress = progress or Progress()
-    if (known_batches := _known_batches(batch_sampler, rows, progress.resumed)) is not None:
-        return KnownBatches(known_batches, sink, progress)
     source = _known_rows(batch_sampler, rows, progress.resumed)
     if source is not None:
         return StreamFeed(source, batch_sampler.batch_size, rows, sink, progress)
-    batches = BatchStream(batch_sampler, given or {}, progress.resumed, progress.ended)
+    if (known_batches := _known_batches(batch_sampler, rows, progress.resumed)) is not None:
+        return KnownBatches(known_batches, sink, progress)
+    batches = BatchStream(batch_sampler, given(), progress.resumed, progress.ended)
     ahead = ahead or _is_container(batch_sampler)
     return BatchFeed(batches, rows, sink, progress, ahead=ahead, at_once=at_once, as_index=as_index)
 
 
 def _known_rows(batch_sampler: Any, rows: int, position: Position | None) -> RowStream | None:
     """Return the rows of a batch sampler if its type is known and all of its rows exist in the dataset; else None."""
-    if type(batch_sampler) is not BatchSampler or not known(batch_sampler.sampler) or not fits_a_list(batch_sampler):
+    if type(batch_sampler) is not BatchSampler or not known(batch_sampler.sampler):
+        return None
+    if batch_sampler.batch_size > MOST_ROWS:  # torch's own code raises the error
         return None
     try:
         source = stream(batch_sampler.sampler, position)

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from loader_cases import cases
 from same_batches import FEWEST, assert_same
 
-from memload.sampling import permutations
+from memload.sampling import torch_draws
 
 QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much, HealthCheck.large_base_example]
 
@@ -16,7 +16,7 @@ QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_to
 def permutations_as_before():
     """What the cases set is set back."""
     yield
-    permutations.FEWEST = FEWEST
+    torch_draws.FEWEST = FEWEST
 
 
 @pytest.mark.hypothesis

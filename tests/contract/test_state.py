@@ -11,14 +11,14 @@ from stopping import KNOWN, SAMPLERS, events, make, stopped_and_taken_up
 from torch.utils.data import BatchSampler, RandomSampler, TensorDataset
 
 import memload
-from memload.sampling import permutations
+from memload.sampling import torch_draws
 
 
 @pytest.fixture(autouse=True, scope="module")
 def drawn_natively():
     """Permutations, as those of large datasets are."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(permutations, "FEWEST", 2)
+        patch.setattr(torch_draws, "FEWEST", 2)
         yield
 
 

@@ -15,9 +15,9 @@ from loader_cases import CHANGING, Own
 from torch.utils.data import DataLoader
 
 import memload
-from memload.sampling import permutations
+from memload.sampling import torch_draws
 
-FEWEST = permutations.FEWEST
+FEWEST = torch_draws.FEWEST
 QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much, HealthCheck.large_base_example]
 MOST_ERRORS = 3
 MOST_BATCHES = 60
@@ -149,7 +149,7 @@ def same_error(stock, fast):
 def assert_same(case):
     """Compare the accounts; returns that of FastLoader. Every other dataset is permuted as large ones."""
     CHANGING.clear()
-    permutations.FEWEST = 2 if len(repr(case)) % 2 else FEWEST
+    torch_draws.FEWEST = 2 if len(repr(case)) % 2 else FEWEST
     stock, fast = Account(case, DataLoader).write(), Account(case, memload.FastLoader).write()
     for expected, got in zip(stock.steps, fast.steps, strict=False):
         where = f"at {expected[0]!r} on the {fast.engine} engine"

@@ -22,8 +22,7 @@ import xxhash
 from numpy.typing import NDArray
 from torch.overrides import TorchFunctionMode
 
-from memload.tensors import drawn_seed as drawn_seed
-from memload.tensors import peeked_seed as peeked_seed
+from memload.sampling.torch_draws import drawn_seed
 
 
 @dataclass(frozen=True)
@@ -37,11 +36,11 @@ class PassSeed:
 
     base: int
     epoch: int = 0
-    key: int = field(init=False, repr=False, compare=False, default=0)
-    """64 bits, from which with a row all that is random about it follows."""
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "key", _hashed(np.array([self.base, self.epoch], dtype=np.int64).tobytes(), 0))
+    @functools.cached_property
+    def key(self) -> int:
+        """64 bits, from which with a row all that is random about it follows."""
+        return _hashed(np.array([self.base, self.epoch], dtype=np.int64).tobytes(), 0)
 
     def of_row(self, row: int) -> int:
         """Return the seed of a row, 64 bits: the same wherever in the pass, and in whichever batch, it comes."""

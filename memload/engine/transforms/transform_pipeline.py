@@ -53,10 +53,8 @@ class TransformPipeline:
     forms: Forms = field(default_factory=dict)
 
     @classmethod
-    def of(cls, source: GatherSpec, transform: Callable[..., Any] | None) -> TransformPipeline | None:
-        """Return what is to be done to the batches of a source; None: nothing."""
-        if not source.maps and not source.late_casts and transform is None:
-            return None
+    def of(cls, source: GatherSpec, transform: Callable[..., Any] | None) -> TransformPipeline:
+        """Return what is to be done to the batches of a source."""
         last = None if transform is None else Drawing(transform)
         names = () if source.maps else tuple(source.fields)
         return cls(tuple(map(Drawing, source.maps)), source.late_casts or {}, last, names, source.forms)

@@ -1,4 +1,4 @@
-"""Draw permutations of rows exactly as `torch.randperm` does, with the same effect on the generator.
+"""Draw seeds and permutations of rows exactly as torch does, with the same effect on the generator.
 
 Native code draws permutations of many rows. torch's own takes several times longer, writes to pages that the system has
 to provide one by one, and leaves OpenMP threads spinning on CPUs that have batches to gather.
@@ -22,6 +22,25 @@ _MOST = (1 << 32) // 20
 
 _TRIED = 2000
 """Rows of the trial permutation that is compared with torch's before native code is used; more than one block."""
+
+
+def default_generator() -> torch.Generator:
+    """Return the generator that torch's random functions use on the default device."""
+    device = torch.get_default_device()
+    generators = getattr(getattr(torch, device.type, None), "default_generators", ())
+    found: torch.Generator = generators[device.index or 0] if generators else torch.default_generator
+    return found
+
+
+def drawn_seed(generator: torch.Generator | None) -> int:
+    """Draw a seed as torch's samplers and iterators do, which leaves the generator in the same state as theirs."""
+    return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
+
+
+def peeked_seed(generator: torch.Generator | None) -> int:
+    """Return the seed that would be drawn next, without drawing it."""
+    source = default_generator() if generator is None else generator
+    return drawn_seed(source.clone_state())
 
 
 def permutation(rows: int, generator: torch.Generator | None) -> NDArray[np.int64]:

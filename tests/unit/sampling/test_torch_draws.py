@@ -8,14 +8,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import memload
-from memload.sampling import permutations
-from memload.sampling.permutations import FEWEST, is_native, permutation, skip_permutation
+from memload.sampling import torch_draws
+from memload.sampling.torch_draws import FEWEST, is_native, permutation, skip_permutation
 
 
 @pytest.fixture
 def all_native(monkeypatch):
     """Permutations of any number of rows are drawn natively."""
-    monkeypatch.setattr(permutations, "FEWEST", 0)
+    monkeypatch.setattr(torch_draws, "FEWEST", 0)
 
 
 def generators(seed: int, drawn: int) -> tuple[torch.Generator, torch.Generator]:
