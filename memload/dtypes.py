@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -42,6 +43,7 @@ DTypeLike = torch.dtype | np.dtype[Any] | type[Any] | str
 """Any name of a dtype: a torch dtype, a numpy dtype, a numpy scalar type such as ``np.float32``, or a str."""
 
 
+@functools.cache
 def code_of(dtype: torch.dtype) -> str:
     """Return the safetensors code of `dtype`, such as "BF16".
 
@@ -53,6 +55,7 @@ def code_of(dtype: torch.dtype) -> str:
     return _CODES[dtype]
 
 
+@functools.cache
 def dtype_name(dtype: torch.dtype) -> str:
     """Return torch's name of `dtype` without the module: "float32"."""
     return str(dtype).removeprefix("torch.")

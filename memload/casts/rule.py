@@ -14,6 +14,7 @@ The steps have this order, and each is applied only where it is asked for:
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields
@@ -133,22 +134,22 @@ class Cast:
                 f"(C, H, W) with channels=-3; got channels={self.channels}"
             )
 
-    @property
+    @functools.cached_property
     def computes(self) -> bool:
         """Whether the rule has any of ``scale``, ``offset``, ``mean`` and ``std``."""
         return not (self.scale is None and self.offset is None and self.mean is None and self.std is None)
 
-    @property
+    @functools.cached_property
     def places(self) -> bool:
         """Whether pixels change their places in memory: a crop, resizing, a flip, or the layout "NCHW"."""
         return self.augment is not None or self.layout == "NCHW"
 
-    @property
+    @functools.cached_property
     def is_plain(self) -> bool:
         """Whether the rule has no options but ``dtype`` and ``norm_removed``."""
         return not self.computes and self.layout is None and self.augment is None
 
-    @property
+    @functools.cached_property
     def channel_count(self) -> int:
         """The number of channels in ``mean`` or ``std``; 0 if both are single numbers or missing."""
         return max((len(given) for given in (self.mean, self.std) if isinstance(given, tuple)), default=0)

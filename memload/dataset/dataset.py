@@ -102,7 +102,7 @@ class Dataset(Tiered, Windowed, torch.utils.data.Dataset[Any]):
         object.__setattr__(self, "fields", MappingProxyType(dict(self.fields)))
 
     def __len__(self) -> int:
-        return next(iter(self.fields.values())).rows
+        return self._rows
 
     def __getitem__(self, index: SupportsIndex) -> Any:
         row = np.array([row_number(index, len(self))], dtype=np.int64)
@@ -341,7 +341,8 @@ class Dataset(Tiered, Windowed, torch.utils.data.Dataset[Any]):
 
     def __repr__(self) -> str:
         name_width = max(map(len, self.fields))
-        where = f"{origin_words(self.fields)}{tier_words(self.fields)}{self._rows_are()}"
+        rows_are = {"dict": "", "tuple": ", rows are tuples", "only": ", rows are tensors"}[self.layout]
+        where = f"{origin_words(self.fields)}{tier_words(self.fields)}{rows_are}"
         lines = [f"memload.Dataset: {len(self):,} rows, {format_size(self.nbytes)}, {where}"]
         for name, field in self.fields.items():
             lines.append(
@@ -368,8 +369,16 @@ class Dataset(Tiered, Windowed, torch.utils.data.Dataset[Any]):
         """Return a dataset of these fields with the class and the layout of this one."""
         return Dataset(fields, names=names, borders=borders)
 
+    @functools.cached_property
+    def _rows(self) -> int:
+        return next(iter(self.fields.values())).rows
+
     def __memload_source__(self) -> GatherSpec:
         """Return the gather specification of these rows for the engine."""
+        return self._specification
+
+    @functools.cached_property
+    def _specification(self) -> GatherSpec:
         lent = [owner.tensor for field in self.fields.values() for owner in field.owners if owner.guarded]
         fields: dict[Key, Field] = dict(self.fields.items())
         tags = (TAG,) if self.names else ()
@@ -378,12 +387,11 @@ class Dataset(Tiered, Windowed, torch.utils.data.Dataset[Any]):
 
     @functools.cached_property
     def _fetcher(self) -> BatchFetcher:
-        source = GatherSpec(dict(self.fields.items()), flat(self.layout, list(self.fields)), {})
         fetcher = BatchFetcher
         if any(field.resident for field in self.fields.values()):
             from memload.device.resident_batches import ResidentFetcher as fetcher  # noqa: N813 - either is made in the same way
 
-        return fetcher(source, tensors=self.layout == "only", tag=TAG if self.names else None)
+        return fetcher(self._specification, tensors=self.layout == "only", tag=TAG if self.names else None)
 
     @functools.cached_property
     def _forms(self) -> Forms:
@@ -419,9 +427,6 @@ class Dataset(Tiered, Windowed, torch.utils.data.Dataset[Any]):
         tensors = tuple(read(field) for field in self.fields.values())
         return tensors[0] if self.layout == "only" else tensors
 
-    def _rows_are(self) -> str:
-        return {"dict": "", "tuple": ", rows are tuples", "only": ", rows are tensors"}[self.layout]
-
 
 def _dataset(member: object, position: int) -> Dataset:
     if not isinstance(member, Dataset):
@@ -438,13 +443,5 @@ def _restore(
 ) -> Dataset:
     from memload.columns.pickled_columns import unpack_columns
 
-    columns = unpack_columns(packed)
-    return Dataset(
-        {
-            name: kind_of_field(column=column, **recipe)
-            for (name, kind_of_field, recipe), column in zip(described, columns, strict=True)
-        },
-        layout,
-        names,
-        borders,
-    )
+    made = zip(described, unpack_columns(packed), strict=True)
+    return Dataset({name: of(column=column, **recipe) for (name, of, recipe), column in made}, layout, names, borders)

@@ -22,7 +22,7 @@ from memload.columns.ragged_forms import is_ragged, split_by
 from memload.dataset.grouped_spec import GroupedSpec, Share
 from memload.engine.gatherer import Gatherer, longest_close
 from memload.engine.mutation_guards import MutationGuard
-from memload.engine.request import Arrival, Destination, PassRequest
+from memload.engine.request import Destination, PassRequest
 from memload.engine.settings import PassSettings, check_joined_room
 from memload.engine.transforms.seeding import PassSeed
 from memload.kept_errors import without_frames
@@ -83,11 +83,11 @@ class GroupSettings:
         return [guard for one in self.source.sources for guard in one.guards]
 
     @property
-    def layers(self) -> PassSettings:
+    def around(self) -> PassSettings:
         """The settings of the layers around the gatherer."""
         return self.each[0]
 
-    def gatherer(self, arrival: Arrival, kept: Gatherer | None) -> Gatherer:  # noqa: ARG002 - which comes after it
+    def gatherer(self, kept: Gatherer | None) -> Gatherer:
         """Return the gatherer of one pass, which reuses the slots of an earlier gatherer if one is given."""
         return GroupedBatches(self, kept)
 
@@ -111,7 +111,7 @@ class GroupedBatches(Gatherer):
             one.pipeline(old) for one, old in zip(settings.each, kept, strict=True)
         ]
         self._unpack = [one.unpacker() for one in settings.source.sources]
-        self._plan = _core.PlanQueue(settings.layers.batch_rows, settings.layers.drop_last)
+        self._plan = _core.PlanQueue(settings.around.batch_rows, settings.around.drop_last)
         self._ahead: deque[tuple[Indices, list[Share] | Exception]] = deque()  # rows of a batch, and what they are
         self._gathered: list[Iterator[Any]] = []  # of the next batch
         self._failed = False

@@ -25,7 +25,7 @@ from memload.engine.gather_spec import GatherSpec, Key
 from memload.engine.gatherer import BatchResult, Gatherer, capture
 from memload.engine.mutation_guards import MutationGuard
 from memload.engine.on_cpu import ON_CPU
-from memload.engine.request import Arrival, Destination, PassRequest
+from memload.engine.request import Destination, PassRequest
 from memload.engine.settings import BatchSizes
 from memload.engine.transforms.seeding import PassSeed
 from memload.engine.transforms.transform_pipeline import transformed_here
@@ -65,7 +65,7 @@ class ResidentSettings:
     transform: Callable[..., Any] | None = None
     depth: int = _DEPTH
 
-    layers: ClassVar[None] = None
+    around: ClassVar[None] = None
     """No layers are around the gatherer."""
     guards: ClassVar[Sequence[MutationGuard]] = ()
     """No writes to device memory are detected."""
@@ -103,7 +103,7 @@ class ResidentSettings:
         """Bytes of the largest batch, as far as it is known beforehand, as the loop gets it."""
         return self.slot_rows * sum(_made_bytes(self.source, key) for key in self.source.fields)
 
-    def gatherer(self, arrival: Arrival, kept: object) -> ResidentBatches:  # noqa: ARG002 - there are no slots
+    def gatherer(self, kept: object) -> ResidentBatches:  # noqa: ARG002 - there are no slots
         """Return the gatherer of one pass."""
         return ResidentBatches(self)
 

@@ -84,6 +84,7 @@ class GatherSpec:
             pixels change places where the gather cannot do it.
         tags: fields that are ints in a sample of the dataset.
         raw: whether batches are gathered uncast, since they are cast on a device.
+        uncastable: fields that cannot be cast, each with the reason as the end of a sentence about it.
     """
 
     fields: Mapping[Key, Field]
@@ -97,6 +98,7 @@ class GatherSpec:
     late_casts: Mapping[Any, Cast] | None = None
     tags: tuple[Key, ...] = ()
     raw: bool = False
+    uncastable: Mapping[str, str] | None = None
 
     @property
     def rows(self) -> int:
@@ -146,7 +148,7 @@ class GatherSpec:
                 raise KeyError(f"cast= names the field {key!r}; the dataset has {', '.join(map(repr, self.fields))}")
             if self.fields[key].kind == "text":
                 raise ValueError(f"the field {key!r} is text, which cannot be cast: leave it out of cast=")
-            if refusal := self.layout.refuses_cast(key):
+            if refusal := (self.uncastable or {}).get(str(key)):
                 raise ValueError(f"the field {key!r} {refusal}")
             held = self.casts.get(key)
             if held is not None and not (isinstance(held, ImpliedCast) and held.then is None):

@@ -18,10 +18,6 @@ class Layout(abc.ABC):
     def build(self, tensors: Iterator[torch.Tensor]) -> Any:
         """Return a batch of as many tensors as there are leaves, taken from left to right."""
 
-    def refuses_cast(self, key: Any) -> str:  # noqa: ARG002 - of most layouts each field may be cast
-        """Return why the field of this key cannot be cast, as the end of a sentence about it; "" if it can be."""
-        return ""
-
 
 @dataclass(frozen=True)
 class Only(Layout):

@@ -14,9 +14,8 @@ from torch.utils.data import BatchSampler
 from memload import _core
 from memload.engine.cold import reads_blocks, reads_directly
 from memload.engine.gather_spec import GatherSpec, PipelineField, bytes_of_slot
-from memload.engine.gatherer import Gatherer
 from memload.engine.mutation_guards import MutationGuard
-from memload.engine.request import MOST, Arrival, Destination, EngineOptions, PassRequest
+from memload.engine.request import MOST, Destination, EngineOptions, PassRequest
 from memload.memory.budget import local_threads, process_is_limited
 from memload.memory.guards import check_memory
 from memload.sampling.batch_streams import MOST_ROWS, batches_known
@@ -43,6 +42,7 @@ class PassSettings:
         source: the dataset as the engine reads it.
         fields: what the pipeline gathers of it.
         batch_rows: rows of a full batch.
+        slot_bytes: bytes of a slot.
         slot_rows: rows that a slot is made for: those of the largest batch as far as it is known beforehand. A batch
             sampler of an unknown kind may give larger ones; slots then grow to the largest seen.
         planned_rows: rows of the pass, 0 if its sampler does not say.
@@ -59,6 +59,7 @@ class PassSettings:
 
     source: GatherSpec
     fields: list[PipelineField]
+    slot_bytes: int
     batch_rows: int
     slot_rows: int
     planned_rows: int
@@ -87,6 +88,7 @@ class PassSettings:
         return cls(
             source,
             fields,
+            slot,
             sizes.batch_rows,
             sizes.slot_rows,
             sizes.planned_rows,
@@ -111,19 +113,9 @@ class PassSettings:
         return slots + numbers + sum(field.index_bytes for field in self.source.fields.values())
 
     @property
-    def slot_bytes(self) -> int:
-        """Bytes of a slot."""
-        return bytes_of_slot(self.fields, self.slot_rows)
-
-    @property
     def guards(self) -> Sequence[MutationGuard]:
         """What detects changes of the data during the pass."""
         return self.source.guards
-
-    @property
-    def layers(self) -> PassSettings:
-        """The settings of the layers around what gathers: these."""
-        return self
 
     def pipeline(self, reuse: _core.Pipeline | None, **where: Any) -> _core.Pipeline:
         """Return a pipeline for one pass, on the slots of an earlier one if given; `where`: its further arguments."""
@@ -144,10 +136,6 @@ class PassSettings:
             reuse=reuse,
             **where,
         )
-
-    def gatherer(self, arrival: Arrival, kept: Gatherer | None) -> Gatherer:
-        """Return what gathers the batches of one pass, on the slots of an earlier one if given."""
-        return arrival.gatherer(self, kept)
 
 
 def _transforms(source: GatherSpec, transform: Callable[..., Any] | None) -> TransformPipeline | None:
@@ -256,8 +244,8 @@ def check_room(source: GatherSpec, slot_bytes: int, depth: int, batches: int) ->
         batches: of the pass; 0: not known.
     """
     slots = min(depth + 1, batches or depth + 1)
-    if not source.is_ragged:
-        _check(slots * slot_bytes, slots)
+    if _is_large(need := slots * slot_bytes) and not source.is_ragged:
+        _check(need, slots)
 
 
 def check_joined_room(
@@ -280,7 +268,8 @@ def check_joined_room(
         rows = max(1, sum(source.rows for source in sources))
         each = [slots * slot_rows * source.rows // rows for source in sources]
     room = (count * _slot_bytes(source, slot_rows) // slot_rows for count, source in zip(each, sources, strict=True))
-    _check(sum(room), slots)
+    if _is_large(need := sum(room)):
+        _check(need, slots)
 
 
 def _slot_bytes(source: GatherSpec, slot_rows: int) -> int:
@@ -290,9 +279,12 @@ def _slot_bytes(source: GatherSpec, slot_rows: int) -> int:
     return bytes_of_slot(source.pipeline_fields(), slot_rows)
 
 
+def _is_large(need: int) -> bool:
+    """Return whether so many bytes are worth the question of what is free, which takes longer than a small pass."""
+    return need >= _LARGE or process_is_limited()
+
+
 def _check(need: int, slots: int) -> None:
-    if need < _LARGE and not process_is_limited():
-        return
     check_memory(
         need,
         f"the loop's batch with those gathered ahead, {slots} of {format_size(need // slots)},",

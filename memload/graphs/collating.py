@@ -67,7 +67,7 @@ def graphs_joined(source: GatherSpec, *, follow_batch: Any = None, exclude_keys:
         for part, (name, field) in zip(parts, gathered.items(), strict=True)
     }
     layout = GraphLayout(parts, MergedGraph.plain if named else batch_of, counts_place(source.fields), choice)
-    return replace(source, fields=fields, layout=layout, takes_lists=False, whole=False)
+    return replace(source, fields=fields, layout=layout, takes_lists=False, whole=False, uncastable=layout.uncastable())
 
 
 @gathered_as(graphs_joined)

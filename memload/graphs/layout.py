@@ -157,14 +157,13 @@ class GraphLayout(Layout):
         """The attribute whose length (of `COUNTED`, whose value) is the number of nodes; None: graphs have no nodes."""
         return node_attribute({part.name: (part.dtype, part.shape) for part in self.parts})
 
-    def refuses_cast(self, key: Any) -> str:
-        """Refuse casts of the attributes to which the gather adds the nodes of the graphs before."""
-        if not any(part.increased and part.name == str(key) for part in self.parts):
-            return ""
-        return (
+    def uncastable(self) -> dict[str, str]:
+        """Return why the attributes to which the gather adds the nodes of the graphs before cannot be cast."""
+        why = (
             "holds numbers of nodes, to which the gather adds those of the graphs before: leave it out of cast=, and "
             "convert it in batch_transform="
         )
+        return {part.name: why for part in self.parts if part.increased}
 
     def build(self, tensors: Iterator[Any]) -> Any:
         """Return the batch of gathered attributes: `memload.Ragged` for ragged attributes, rows for others."""

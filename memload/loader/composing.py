@@ -53,19 +53,25 @@ def settings_of(request: PassRequest, source: GatherSpec | GroupedSpec) -> Setti
     return PassSettings.of(request, bound)
 
 
+def settings_around(settings: Settings) -> PassSettings | None:
+    """Return the settings of the layers around what gathers; None if nothing can stand there."""
+    return settings if isinstance(settings, PassSettings) else settings.around
+
+
 def composed(settings: Settings, request: PassRequest, history: PassHistory, kept: Layers | None) -> Layers:
     """Return the layers of one pass, which reuse the slots and memory of an earlier pass if these are given."""
-    arrival, around, transforms = settings.destination.open(), settings.layers, None
-    gathers = outermost = settings.gatherer(arrival, kept.gathers if kept else None)
+    around, before = settings_around(settings), kept.gathers if kept else None
+    arrival, transforms = settings.destination.open(), None
+    gathers = arrival.gatherer(settings, before) if isinstance(settings, PassSettings) else settings.gatherer(before)
+    outermost = gathers
     if around is None:
         return Layers(gathers, None, outermost, arrival)
     if around.transform_pipeline is not None:
         from memload.engine.transforms.threads import Transforming
 
         tuner = history.tuned(around.transform_threads, fixed=request.options.transform_threads is not None)
-        before = kept.transforms if kept else None
-        sizes = around.batch_rows, around.drop_last
-        outermost = transforms = Transforming(outermost, around.transform_pipeline, *sizes, tuner, before)
+        sizes, reused = (around.batch_rows, around.drop_last), kept.transforms if kept else None
+        outermost = transforms = Transforming(outermost, around.transform_pipeline, *sizes, tuner, reused)
     outermost = arrival.around(outermost, around, request)
     if guards := settings.guards:  # outermost, since work that a device does ahead is gathered ahead, too
         from memload.engine.guarded_batches import GuardedBatches

@@ -34,7 +34,7 @@ from memload.loader.fallback_arguments import asks_for_stock, without_worker_ini
 from memload.loader.history import PassHistory
 from memload.loader.native_pass import NativePass
 from memload.loader.ragged_option import in_form
-from memload.loader.state import LoaderState, batches_of, caught_up, checked_snapshots
+from memload.loader.state import LoaderState, caught_up, checked_snapshots
 from memload.sampling.row_plan import plan_bytes
 from memload.sampling.torch_draws import peeked_seed
 from memload.stats import LoaderStats
@@ -176,19 +176,13 @@ class FastLoader(DataLoader[T]):
             pin_memory_device=pin_memory_device,
             in_order=in_order,
         )
-        # Not by setattr: a subclass may define these names itself, since a stock loader has none of them.
-        fixed = threads, depth, casts, options, ragged, device, static_buffers
-        extras = dict(zip(_FIXED, fixed, strict=True))
-        self._extras_given = {name for name, value in extras.items() if value is not None}
-        self.__dict__.update(
-            {name: extras[name] for name in _FIXED if name in self._extras_given or name not in vars(self)}
-        )
+        self._keep(threads, depth, casts, options, ragged, device, static_buffers)
         self._target, self._to_device = target, None if target is None else on_request.destination_of(target)
         self._buffers = self._made_buffers(static_buffers)
-        self.__dict__["snapshot_every_n_steps"] = checked_snapshots(snapshot_every_n_steps)
         self._engine = chosen_options(options, threads, depth)
-        self._casts = casts or {}
+        self._casts = dict(casts or {})
         self.batch_transform = None if batch_transform is None else checked_transform(batch_transform)
+        self.__dict__["snapshot_every_n_steps"] = checked_snapshots(snapshot_every_n_steps)
         self._state = LoaderState()
         self._start_afresh()
         self._depth_given = prefetch_factor is not None
@@ -196,7 +190,14 @@ class FastLoader(DataLoader[T]):
             self.collate_fn = self._carrying()
         source = self._resolved() if self._casts else None
         if not (source is None or isinstance(source, str)):
-            source.with_casts(self._casts)  # a cast of a missing field fails here, not in the first pass
+            self._cast(source)  # a cast of a missing field fails here, not in the first pass
+
+    def _keep(self, *values: Any) -> None:
+        """Keep the values of `_FIXED`; a subclass may have such names of its own: a stock loader has none."""
+        extras = dict(zip(_FIXED, values, strict=True))
+        self._extras_given = {name for name, value in extras.items() if value is not None}
+        kept = {name: extras[name] for name in _FIXED if name in self._extras_given or name not in vars(self)}
+        self.__dict__.update(kept)  # not by setattr, which refuses them
 
     def _start_afresh(self) -> None:
         """Create the state of this process's passes, which a copy in another process does not inherit."""
@@ -211,7 +212,7 @@ class FastLoader(DataLoader[T]):
         collate = plain_collate(self)
         return PassRequest(
             dataset=self.dataset,
-            batches=batches_of(self),
+            batches=self.sampler if self.batch_sampler is None else self.batch_sampler,
             batched=self.batch_sampler is not None,
             collate=collate,
             grouped=collate is group_collate,
@@ -266,7 +267,7 @@ class FastLoader(DataLoader[T]):
         source = self._resolved(request)
         if isinstance(source, str):
             return 0
-        settings = settings_of(request, source.with_casts(self._casts))
+        settings = settings_of(request, self._cast(source))
         selections = 0 if isinstance(self.dataset, Dataset | GroupedDataset) else source.selection_bytes
         ahead = (settings.depth + 1) * settings.slot_rows
         return settings.ring_bytes + plan_bytes(getattr(request.batches, "sampler", None), ahead) + selections
@@ -286,7 +287,7 @@ class FastLoader(DataLoader[T]):
         buffers = 0 if self._buffers is None else self._buffers.nbytes
         if isinstance(source, str):
             return 0 if self._target is None else buffers
-        settings, count = settings_of(self._request(), source.with_casts(self._casts)), self.static_buffers or 0
+        settings, count = settings_of(self._request(), self._cast(source)), self.static_buffers or 0
         from memload.dataset.group_batches import GroupSettings
 
         if not isinstance(settings, PassSettings | GroupSettings):
@@ -377,15 +378,24 @@ class FastLoader(DataLoader[T]):
 
     def _native_pass(self, request: PassRequest, source: GatherSpec | GroupedSpec) -> NativePass:
         self.check_worker_number_rationality()
-        source = source.with_casts(self._casts)
-        settings = settings_of(request, source)
+        settings = settings_of(request, self._cast(source))
         if settings.destination is not request.destination:
             request = request._replace(destination=settings.destination)
         layers = composed(settings, request, self._history, self._history.take_kept())
         one = NativePass(request, layers, self._state, self._history, self)
         self._history.begun(one)
-        caught_up(one, one.progress)
+        if one.progress.behind:
+            caught_up(one, one.progress)
         return one
+
+    def _cast(self, source: GatherSpec | GroupedSpec) -> Any:
+        """Return a gather specification with the loader's casts."""
+        latest = self._history.latest_cast
+        if latest[0] is not source:
+            latest = source, source.with_casts(self._casts)
+            if isinstance(self.dataset, Dataset):  # which is immutable, so that its specification stays the same
+                self._history.latest_cast = latest
+        return latest[1]
 
     def __memload_loader__(self) -> LoaderAccess:
         """Return the private interface of this loader for other parts of memload."""

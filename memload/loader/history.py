@@ -55,6 +55,8 @@ class PassHistory:
         self.most_ahead: int | None = None
         """The number of batches gathered ahead, once memory has become short."""
         self._live: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.latest_cast: tuple[Any, Any] = (None, None)
+        """A gather specification of the dataset, and the same one with the loader's casts."""
         self.stock: list[Any] = []
         """The history of passes on torch's own machinery, once there was one; see `fallback_history`."""
 

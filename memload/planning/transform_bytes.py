@@ -18,6 +18,7 @@ import torch
 
 from memload.columns.ragged_fields import holds_ragged
 from memload.engine.collating import FieldSlots
+from memload.engine.gather_spec import bytes_of_slot
 from memload.engine.gatherer import BatchResult
 from memload.engine.on_cpu import into_slots
 from memload.engine.settings import PassSettings
@@ -80,7 +81,8 @@ def made_bytes(dataset: Any, settings: PassSettings, gathered_bytes: int) -> Mad
 def _gathered(settings: PassSettings) -> tuple[Any, Indices]:
     """Return two rows of the dataset as a batch, before any function."""
     rows = np.arange(min(_ROWS, settings.source.rows), dtype=np.int64)
-    few = replace(settings, batch_rows=len(rows), slot_rows=len(rows), planned_rows=len(rows), depth=1, threads=1)
+    count, slot = len(rows), bytes_of_slot(settings.fields, len(rows))
+    few = replace(settings, batch_rows=count, slot_rows=count, slot_bytes=slot, planned_rows=count, depth=1, threads=1)
     batches = into_slots(replace(few, transform_pipeline=None, drop_last=False), None)
     try:
         batches.push(rows)

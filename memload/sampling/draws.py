@@ -127,6 +127,7 @@ class Stream:
         self._draws = draws
         self._begin: int = position["row"]
         self._drawn: int = position["drawn"]
+        self.values, self.total, self.paced = draws.values, draws.total - self._begin, draws.shared
         self._memories = deque(map(_Memory.of, position["memories"]))
         self._generator: torch.Generator | None = None
         self._settled: torch.Generator | None = None
@@ -143,21 +144,6 @@ class Stream:
         elif self._memories:
             self._drawn = first
             self._generator = restored(self._memories[0].before)
-
-    @property
-    def values(self) -> range:
-        """The range that contains all indices."""
-        return self._draws.values
-
-    @property
-    def total(self) -> int:
-        """Rows of all draws together."""
-        return self._draws.total - self._begin
-
-    @property
-    def paced(self) -> bool:
-        """Whether the generator is shared."""
-        return self._draws.shared
 
     def next(self, seen: int) -> Indices | None:
         """Make the next draw, or the remainder of the first; None after the last."""
