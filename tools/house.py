@@ -37,11 +37,20 @@ AROUND = frozenset(
 
 @dataclass(frozen=True)
 class Wanted:
-    """The most that a figure is to be; `met` once it was reached, from when on `--check` holds it."""
+    """The most that a figure is to be; `met` once it was reached, from when on `--check` holds it.
+
+    `held` is what was reached on the way there, which `--check` holds until then.
+    """
 
     title: str
     most: float
     met: bool = False
+    held: float | None = None
+
+    @property
+    def limit(self) -> float | None:
+        """What the figure may not exceed; None: anything."""
+        return self.most if self.met else self.held
 
 
 WANTED = {
@@ -52,9 +61,9 @@ WANTED = {
     "floors": Wanted("floors in tests/project/test_structure.py", 10, met=True),
     "private_uses": Wanted("uses of loader._something outside of the loader's package", 0, met=True),
     "private_files": Wanted("files with such uses", 0, met=True),
-    "pass_files": Wanted("Python files that one pass executes", 20),
-    "pass_units": Wanted("packages and root modules of these files", 8),
-    "pass_changes": Wanted("changes of file before the second batch", 60),
+    "pass_files": Wanted("Python files that one pass executes", 20, held=25),
+    "pass_units": Wanted("packages and root modules of these files", 8, met=True),
+    "pass_changes": Wanted("changes of file before the second batch", 60, held=112),
     "import_modules": Wanted("modules of memload that `import memload` loads", 110, met=True),
     "loop_modules": Wanted("modules of memload that a loop over shards loads", 110, met=True),
     "loop_around": Wanted("those of them that stand around the loader", 0, met=True),
@@ -355,11 +364,11 @@ def figures(repeats: int) -> dict[str, float]:
 
 
 def regressed(found: dict[str, float], wanted: dict[str, Wanted]) -> list[str]:
-    """A sentence for each figure that was met and is met no longer."""
+    """A sentence for each figure that exceeds what it had reached before."""
     return [
-        f"{wanted[name].title}: at most {wanted[name].most:g} wanted, and reached before; now {now:g}"
+        f"{wanted[name].title}: at most {limit:g} wanted, and reached before; now {now:g}"
         for name, now in found.items()
-        if wanted[name].met and now > wanted[name].most
+        if (limit := wanted[name].limit) is not None and now > limit
     ]
 
 

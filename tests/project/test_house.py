@@ -133,6 +133,12 @@ def test_only_what_was_met_can_regress():
     assert house.regressed({"kept": 3, "far": 5}, WANTED) == ["kept: at most 2 wanted, and reached before; now 3"]
 
 
+def test_what_was_reached_on_the_way_is_held():
+    wanted = {"far": house.Wanted("far", 2, held=4)}
+    assert house.regressed({"far": 4}, wanted) == []
+    assert house.regressed({"far": 5}, wanted) == ["far: at most 4 wanted, and reached before; now 5"]
+
+
 def test_the_table_has_now_wanted_and_a_mark():
     lines = house.table({"kept": 2, "far": 5_000, "time": 0.25}, WANTED).splitlines()
     assert [line.split() for line in lines] == [
@@ -149,5 +155,11 @@ def test_a_check_takes_no_times_and_fails_if_a_figure_regresses(monkeypatch, cap
     assert house.main(["--check"]) == 1
     assert "kept: at most 2 wanted" in capsys.readouterr().err
     assert house.main(["--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["far"] == {"now": 1, "title": "far", "most": 2, "met": False}
+    assert json.loads(capsys.readouterr().out)["far"] == {
+        "now": 1,
+        "title": "far",
+        "most": 2,
+        "met": False,
+        "held": None,
+    }
     assert asked == [5, 0, 5]
