@@ -1,4 +1,4 @@
-"""Arrays and tensors that are in memory already: borrowed, never copied; a memmap is read as its file."""
+"""Use arrays and tensors in memory as fields, without a copy; a memmap is read as its file."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from memload.formats.memory_maps import mapped_file
 
 
 def borrow_array(name: str, array: Any) -> Field:
-    """Return a field whose rows lie in a numpy array, a memmap or a CPU tensor, which is kept alive.
+    """Return a field over a numpy array, a memmap or a CPU tensor, which the field keeps alive.
 
     Raises:
-        TypeError: it is neither, or its dtype has no equal in torch.
-        ValueError: it has no axis, a row is not one run of bytes, or there are more rows or bytes than can be counted.
+        TypeError: the value is of another type, or torch has no such dtype.
+        ValueError: there is no axis, a row is not one run of bytes, or there are too many rows or bytes.
     """
     check_name(name)
     if isinstance(array, torch.Tensor):
@@ -39,7 +39,7 @@ def borrow_array(name: str, array: Any) -> Field:
 
 
 def _instead(array: Any) -> str:
-    """What to do with another library's array."""
+    """Return what to do with another library's array, for messages."""
     library = type(array).__module__.partition(".")[0]
     if library in ("h5py", "zarr"):
         return f" of {library}; memload.open(path, key=...) reads it where it is stored"
@@ -86,20 +86,20 @@ def _borrow_tensor(name: str, tensor: torch.Tensor) -> Field:
     if not tensor[:1].is_contiguous():
         raise ValueError(_scattered(name, "tensor.contiguous(), or numpy.ascontiguousarray(array) for an array"))
     stride = tensor.stride(0) * tensor.itemsize if len(tensor) > 1 else 0
-    allocated = tensor.untyped_storage().resizable()  # torch resizes nothing but what it has allocated itself
+    allocated = tensor.untyped_storage().resizable()  # torch can resize only memory that it allocated
     borrowed = _Borrowed(_hold(tensor), tensor.data_ptr(), allocated)
     field = _borrow(name, borrowed, tensor.dtype, tuple(tensor.shape), stride)
     return _watched(name, field, tensor)
 
 
 def _watched(name: str, field: Field, tensor: torch.Tensor) -> Field:
-    """Return the field so that it notices when the tensor it borrows is moved; one that reads a file need not."""
+    """Return the field with a check that its tensor was not moved; a field over a file needs none."""
     mapped = any(storage.mapped for storage in field.column.storages)
     return replace(field, owners=(MemoryOwner(name, tensor, None if mapped else tensor.data_ptr()),))
 
 
 def _root(array: np.ndarray[Any, Any]) -> object:
-    """Return what the array's memory belongs to: an array, or the tensor whose `numpy()` it is a part of."""
+    """Return the owner of the array's memory: an array, or the tensor of a `numpy()` call."""
     root: object = array
     while isinstance(root, np.ndarray) and root.base is not None:
         root = root.base
@@ -107,7 +107,7 @@ def _root(array: np.ndarray[Any, Any]) -> object:
 
 
 def _hold(tensor: torch.Tensor) -> object:
-    """Return an owner of the tensor's memory that also makes torch refuse to resize it, which would move it."""
+    """Return an owner of the tensor's memory that makes torch refuse to resize it; a resize would move it."""
     whole = torch.empty(0, dtype=torch.uint8, device="cpu").set_(tensor.detach().untyped_storage())
     return whole.numpy()
 
@@ -118,8 +118,8 @@ def _check_memory(name: str, tensor: torch.Tensor) -> None:
     there = tensor.untyped_storage().nbytes() if tensor.data_ptr() > before * tensor.itemsize else 0
     if tensor.numel() and there < needed:
         raise ValueError(
-            f"field {name!r}: a tensor whose memory has {there:,} bytes, where its shape needs {needed:,}: it was "
-            "freed or cut, or stands for zeros; pass one that holds its values"
+            f"field {name!r}: the tensor's memory has {there:,} bytes, but its shape needs {needed:,}: it was freed or "
+            "cut, or is a placeholder of zeros; pass a tensor with its values in memory"
         )
 
 
@@ -133,7 +133,7 @@ def _scattered(name: str, remedy: str) -> str:
 
 
 class _Borrowed(NamedTuple):
-    """Memory of a user's: what keeps it, where it begins, and whether it was allocated, and so is no file's."""
+    """Memory of the user: its owner, its address, and whether it was allocated and so belongs to no file."""
 
     owner: object
     address: int
@@ -147,7 +147,7 @@ def _borrow(name: str, borrowed: _Borrowed, dtype: torch.dtype, shape: tuple[int
     except ValueError as error:
         raise ValueError(f"field {name!r}: {error}") from None
     row_bytes = math.prod(row_shape) * dtype.itemsize
-    stride = stride if row_bytes else 0  # rows without bytes have a stride all the same, of memory that nobody has
+    stride = stride if row_bytes else 0  # the stride of rows without bytes may point beyond the memory
     span = (rows - 1) * stride + row_bytes if rows else 0
     storage, offset = _storage(name, borrowed, span)
     return Field(dtype, tuple(row_shape), Column(row_bytes, [(storage, offset, rows, stride)]))

@@ -22,18 +22,18 @@ from memload.formats.memory_maps import Mapping, mapping_of
 
 
 class UnfitColumnError(ValueError):
-    """Why the rows of an Arrow column cannot be read where they lie; the message ends without a full stop."""
+    """The rows of an Arrow column cannot be read in place; the message says why, without a full stop."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """Rows of an Arrow array that follow one another in memory.
+    """Rows of an Arrow array, one after the other in memory.
 
     Attributes:
-        dtype, shape: of one row.
-        rows: how many.
-        address: of the first.
-        owner: the buffer that holds them.
+        dtype, shape: the dtype and shape of one row.
+        rows: the number of rows.
+        address: the address of the first row.
+        owner: the buffer with the rows.
     """
 
     dtype: torch.dtype
@@ -49,7 +49,7 @@ class Run:
 
 
 class Buffers:
-    """Finds the storage of buffers: memload's mapping of the file that they are mapped from, or borrowed memory."""
+    """Finds the storage of buffers: memload's mapping of the mapped file, or borrowed memory."""
 
     def __init__(self) -> None:
         self._mappings: list[Mapping] = []
@@ -78,12 +78,12 @@ class Buffers:
 
 
 def column_field(name: str, arrays: Iterable[Any], buffers: Buffers) -> Field:
-    """Return the field whose rows are those of these Arrow arrays, one after the other.
+    """Return a field with the rows of these Arrow arrays, one array after the other.
 
     Args:
-        name: of the column, for messages.
-        arrays: of one type, at least one.
-        buffers: shared by the columns of a file.
+        name: the name of the column, for messages.
+        arrays: arrays of one type, at least one.
+        buffers: the buffers, which all columns of a file share.
 
     Raises:
         UnfitColumnError: a row is not one run of bytes, or a value is missing.
@@ -91,7 +91,7 @@ def column_field(name: str, arrays: Iterable[Any], buffers: Buffers) -> Field:
     runs = [run_of(array) for array in arrays]
     filled = [run for run in runs if run.rows] or runs[:1]
     if not filled:
-        raise UnfitColumnError(f"column {name!r} has no chunk that would state its type")
+        raise UnfitColumnError(f"column {name!r} has no chunk, so its type is unknown")
     first = filled[0]
     for run in filled:
         if (run.dtype, run.shape) != (first.dtype, first.shape):
@@ -103,7 +103,7 @@ def column_field(name: str, arrays: Iterable[Any], buffers: Buffers) -> Field:
 
 
 def run_of(array: Any) -> Run:
-    """Return where the rows of an Arrow array lie.
+    """Return the place of the rows of an Arrow array.
 
     Raises:
         UnfitColumnError: a row is not one run of bytes, or a value is missing.
@@ -114,8 +114,8 @@ def run_of(array: Any) -> Run:
         return _shaped(run_of(array.storage), array.type)
     if array.null_count:
         raise UnfitColumnError(
-            f"{array.null_count:,} values are missing (null), for which a batch has no number; fill them by fill_null, "
-            "or leave their rows out"
+            f"{array.null_count:,} values are missing (null), and batches cannot have missing values; fill them with "
+            "fill_null, or leave their rows out"
         )
     if pa.types.is_fixed_size_list(array.type):
         return _inner(array.flatten(), len(array), array.type.list_size)
@@ -125,7 +125,7 @@ def run_of(array: Any) -> Run:
 
 
 def _shaped(run: Run, kind: Any) -> Run:
-    """Return the run in the shape that the type states, if it is that of Arrow's tensors, which are stored flat."""
+    """Return the run in the shape of an Arrow tensor type, which is stored flat; other types stay unchanged."""
     import pyarrow as pa
 
     if not isinstance(kind, pa.FixedShapeTensorType):
@@ -139,7 +139,7 @@ def _shaped(run: Run, kind: Any) -> Run:
 
 
 def _stated(run: Run, kind: Any) -> Run:
-    """Return a run without rows in the shape that the type states, as those of datasets do: no list tells it."""
+    """Return a run without rows in the shape that the type states, because there is no list to measure."""
     shape = tuple(getattr(kind, "shape", ()))
     return replace(run, shape=shape) if shape and not run.rows and all(type(side) is int for side in shape) else run
 
@@ -172,7 +172,7 @@ def _of_numbers(array: Any) -> Run:
     if pa.types.is_boolean(kind):
         raise UnfitColumnError("bools are stored as single bits; cast the column to uint8")
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
-        raise UnfitColumnError(f"its type {kind} is no number of fixed size, nor a list of these{_remedy(kind)}")
+        raise UnfitColumnError(f"its type {kind} is neither a number of fixed size nor a list of these{_remedy(kind)}")
     dtype = from_numpy_dtype(np.dtype(kind.to_pandas_dtype()))
     values = array.buffers()[1]
     if values is None or (array.offset + len(array)) * dtype.itemsize > values.size:
@@ -183,7 +183,7 @@ def _of_numbers(array: Any) -> Run:
 
 
 def _remedy(kind: Any) -> str:
-    """What to do with a column of such a type, for messages."""
+    """Return what to do with a column of such a type, for messages."""
     import pyarrow as pa
 
     if pa.types.is_dictionary(kind):
@@ -194,4 +194,4 @@ def _remedy(kind: Any) -> str:
 
 
 def _lengths(first: tuple[int, ...], other: tuple[int, ...]) -> str:
-    return f"rows differ in shape: {first} and {other}, so that no batch can hold both"
+    return f"rows differ in shape: {first} and {other}, and one batch cannot have both"

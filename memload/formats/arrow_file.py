@@ -1,4 +1,4 @@
-"""Arrow files, and the directories of them that Hugging Face datasets saves: columns are fields, read in place."""
+"""Read Arrow files, and directories of them that Hugging Face datasets saved: columns are fields, read in place."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from memload.formats.signatures import ARROW_MAGIC, SAVED_SPLITS, SAVED_STATE
 
 
 def open_arrow(path: Path, key: Key, field: str | None) -> dict[str, Field]:
-    """Return the columns of an Arrow file (IPC file or stream, such as Hugging Face datasets writes) as fields.
+    """Return the columns of an Arrow file as fields: an IPC file or stream, such as Hugging Face datasets writes.
 
     Raises:
-        FormatError: it is damaged or compressed, or a column's rows are not runs of bytes.
+        FormatError: the file is damaged or compressed, or a column's rows are not runs of bytes.
         KeyError, TypeError: as `choose`.
         ImportError: pyarrow is not installed.
     """
@@ -27,7 +27,7 @@ def open_arrow(path: Path, key: Key, field: str | None) -> dict[str, Field]:
 
 
 def open_saved(path: Path, key: Key, field: str | None) -> dict[str, Field]:
-    """Return the columns of a directory that `datasets.Dataset.save_to_disk` made.
+    """Return the columns of a directory that `datasets.Dataset.save_to_disk` made, as fields.
 
     Raises:
         FormatError, KeyError, TypeError, ImportError: as `open_arrow`.
@@ -36,22 +36,22 @@ def open_saved(path: Path, key: Key, field: str | None) -> dict[str, Field]:
 
 
 def _saved_files(path: Path) -> list[Path]:
-    """The files of data in a directory that datasets saved."""
+    """Return the data files in a directory that datasets saved."""
     if (path / SAVED_SPLITS).exists() and not (path / SAVED_STATE).exists():
-        splits = ", ".join(repr(str(path / one)) for one in _json(path / SAVED_SPLITS).get("splits", ()))
+        splits = ", ".join(repr(str(path / split)) for split in _json(path / SAVED_SPLITS).get("splits", ()))
         raise FormatError(f"{path}: holds several splits of a dataset; open one of them: {splits}")
     state = _json(path / SAVED_STATE)
     if state.get("_indices_data_files"):
         raise FormatError(f"{path}: was saved by an old release of datasets, with a selection; load and save it again")
     files = state.get("_data_files")
-    names = [one.get("filename") for one in files] if isinstance(files, list) else []
+    names = [file.get("filename") for file in files] if isinstance(files, list) else []
     if not names or not all(isinstance(name, str) and name == Path(name).name for name in names):
-        raise FormatError(f"{path / SAVED_STATE}: names no files of data beside it")
+        raise FormatError(f"{path / SAVED_STATE}: names no data files in its directory")
     return [path / name for name in names]
 
 
 def arrow_names(path: Path) -> list[str]:
-    """Return the columns of an Arrow file, or of a directory that datasets saved.
+    """Return the names of the columns of an Arrow file, or of a directory that datasets saved.
 
     Raises:
         FormatError, ImportError: as `open_arrow`.
@@ -62,7 +62,7 @@ def arrow_names(path: Path) -> list[str]:
 def columns_as_fields(
     path: Path | str, columns: Mapping[str, Sequence[Any]], key: Key, field: str | None
 ) -> dict[str, Field]:
-    """Return columns, as Arrow arrays by name, as fields.
+    """Return Arrow arrays by column name as fields.
 
     Raises:
         FormatError: rows of a column are not runs of bytes; the message names all such columns.
@@ -78,9 +78,9 @@ def columns_as_fields(
     if unfit:
         reasons = "; ".join(f"{name!r}: {reason}" for name, reason in unfit.items())
         remedy = f"; leave them out by key={list(fields)}" if fields and key is None else ""
-        remedy += "; or store all of them once: memload.write(DIRECTORY, rows), with a dict for each row"
+        remedy += "; or write all of them as shards: memload.write(DIRECTORY, rows), with a dict for each row"
         raise FormatError(f"{path}: columns that cannot be read in place: {reasons}{remedy}")
-    check_equal_lengths({name: one.rows for name, one in fields.items()}, f"{path}: the columns")
+    check_equal_lengths({name: field.rows for name, field in fields.items()}, f"{path}: the columns")
     return fields
 
 
@@ -108,8 +108,8 @@ def _batches(path: Path) -> tuple[list[str], list[Any]]:
                 batches.append(batch)
     except (FormatError, FileNotFoundError, PermissionError):
         raise
-    except Exception as error:  # pyarrow's own, and what its extension types raise
-        raise FormatError(f"{path}: not a sound Arrow file: {first_line(error)}") from error
+    except Exception as error:  # pyarrow's errors, and those of its extension types
+        raise FormatError(f"{path}: not a valid Arrow file: {first_line(error)}") from error
     names = list(schema.names)
     if len(set(names)) != len(names):
         raise FormatError(f"{path}: two columns have the same name: {names}")
@@ -117,7 +117,7 @@ def _batches(path: Path) -> tuple[list[str], list[Any]]:
 
 
 def _reader(source: Any) -> tuple[Any, Iterator[Any]]:
-    """The schema of an open file, and its record batches, which are views of the mapped file unless compressed."""
+    """Return the schema of an open file and its record batches, which are views of the mapped file if uncompressed."""
     import pyarrow as pa
 
     source.seek(0)
@@ -146,7 +146,7 @@ def _json(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
-        raise FormatError(f"{path}: not sound JSON: {error}") from None
+        raise FormatError(f"{path}: not valid JSON: {error}") from None
     if not isinstance(value, dict):
         raise FormatError(f"{path}: expected a JSON object, got {type(value).__name__}")
     return value

@@ -1,4 +1,4 @@
-"""What it costs to read one row: nothing beside its bytes where it lies in place, whole tiles where it lies in some."""
+"""The cost of reading one row: its own bytes if it is stored in place, or the whole tiles that contain it."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from memload.formats.members import Key
 from memload.sizes import format_size
 
 MISFIT = 8
-"""So many times its own bytes a row may cost before the layout counts as unfit for reading by rows."""
+"""The read cost of a row, in multiples of its bytes, from which on a layout is unfit for reading by rows."""
 
-_HARMLESS = 2**16  # bytes: what costs no more than about one random read of a disk is not worth a word
-_PAGE = 4096  # what a file is read by at least
-_MOST_TIMED = 2**26  # bytes that are decoded to find out how long it takes
+_HARMLESS = 2**16  # bytes that cost about as much as one random read of a disk, so that no warning is due
+_PAGE = 4096  # the least bytes that a read of a file takes
+_MOST_TIMED = 2**26  # the most bytes that are decoded to measure the time
 _TIMED_TILES = 64
 
 
 @dataclass(frozen=True)
 class RowCost:
-    """What one row of a field costs that is read by itself.
+    """The cost of reading one row of a field by itself.
 
     Attributes:
-        nbytes: of the row.
-        touched: bytes that are decoded for it: all of each tile that holds a part of it; of tiles without filters the
-            pages that hold these parts; the row's own where it lies in place.
-        tiles: how many hold a part of it; 0 where it lies in place.
+        nbytes: the bytes of the row.
+        touched: the bytes that are decoded for it: all bytes of each tile with a part of it; of tiles without filters
+            the pages with its parts; its own bytes if it is stored in place.
+        tiles: the number of tiles with a part of it; 0 if it is stored in place.
     """
 
     nbytes: int
@@ -44,12 +44,12 @@ class RowCost:
 
     @property
     def times(self) -> float:
-        """How many times its own bytes a row takes to be read."""
+        """The bytes to read, as a multiple of the row's bytes."""
         return self.touched / max(1, self.nbytes)
 
     @property
     def unfit(self) -> bool:
-        """Whether reading by rows is a bad idea."""
+        """Whether the layout is unfit for reading by rows."""
         return self.times >= MISFIT and self.touched > _HARMLESS
 
     def __str__(self) -> str:
@@ -61,7 +61,7 @@ class RowCost:
 
 
 def cost_of(field: Field) -> RowCost:
-    """Return what a row of a field costs, where it costs most."""
+    """Return the cost of a row of a field; of several parts that of the most expensive one."""
     if isinstance(field.column, Ragged) and field.column.decodes:
         return _of_items(field.column)
     costs = [_of_grid(grid) for grid in _grids(field)]
@@ -83,10 +83,10 @@ def _of_grid(grid: TileGrid) -> RowCost:
 
 
 def _of_items(column: Ragged) -> RowCost:
-    """Of a row of the mean length, where rows differ: the blocks that hold its items, where these are largest."""
+    """Return the cost of a row of average length: the blocks with its items, where blocks are largest."""
     coded = [segment[2] for segment in column.segments]
     largest = max((grids[0] for grids in coded if isinstance(grids, list)), key=lambda grid: grid.tile_bytes)
-    blocks = 1 + column.items / max(1, column.rows) / largest.tile_shape[0]  # that a row begins in, and further ones
+    blocks = 1 + column.items / max(1, column.rows) / largest.tile_shape[0]  # the first block and the following ones
     tiles = column.planes * round(blocks)
     return RowCost(column.row_bytes, tiles * largest.tile_bytes, tiles)
 
@@ -96,11 +96,11 @@ def _across(grid: TileGrid) -> int:
 
 
 def seconds_of(field: Field) -> float | None:
-    """Return about how long one thread takes for a row, where it costs most, found by decoding a few tiles.
+    """Return the approximate seconds of one thread for a row at its most expensive, by decoding a few tiles.
 
-    None if that would take long, or they cannot be decoded.
+    Returns None if that would take long, or if the tiles cannot be decoded.
     """
-    grid = max(_grids(field), key=lambda one: _of_grid(one).touched, default=None)
+    grid = max(_grids(field), key=lambda grid: _of_grid(grid).touched, default=None)
     if grid is None or grid.cut:
         return None
     written = grid.table[grid.table[:, 0] >= 0]  # a tile that was never written takes no time
@@ -122,11 +122,11 @@ def seconds_of(field: Field) -> float | None:
     )
     row = np.empty(part.row_bytes, np.uint8)
     tiles, took = Tiles([part]), []
-    for _ in range(2):  # the first may wait for the disk, and once
+    for _ in range(2):  # the first may wait for the disk
         begin = time.perf_counter()
         try:
             tiles.gather(np.zeros(1, np.int64), row.ctypes.data, row.nbytes)
-        except ShardReadError:  # which is to be told when the row is wanted
+        except ShardReadError:  # the error is raised when the row is read
             return None
         took.append(time.perf_counter() - begin)
     return min(took) * _across(grid) / count
@@ -135,28 +135,28 @@ def seconds_of(field: Field) -> float | None:
 def warn_of_unfit(
     fields: Mapping[str, Field], paths: Sequence[Path], key: Key, keyed: Sequence[str], stacklevel: int
 ) -> None:
-    """Warn of fields whose rows cost many times their bytes, and say how to convert them.
+    """Warn of fields whose rows cost many times their bytes to read, and say how to convert them.
 
     Args:
-        fields: by name.
-        paths: of their files.
-        key: what picked them there.
+        fields: the fields by name.
+        paths: the paths of their files.
+        key: the key that selected them in the files.
         keyed: the options and patterns of `memload write` that give rows their keys, if they have any.
         stacklevel: as of `warnings.warn`.
     """
     unfit = {name: cost for name, cost in ((name, cost_of(field)) for name, field in fields.items()) if cost.unfit}
     if unfit:
-        told = [_told(name, cost, seconds_of(fields[name])) for name, cost in unfit.items()]
+        costs = [_described(name, cost, seconds_of(fields[name])) for name, cost in unfit.items()]
         where = str(paths[0]) if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
         advice = f"Convert it once, block by block in bounded memory:\n    {_command(paths, key, keyed)}"
-        warnings.warn(f"{where}: {'; '.join(told)}. {advice}", LayoutWarning, stacklevel=stacklevel + 1)
+        warnings.warn(f"{where}: {'; '.join(costs)}. {advice}", LayoutWarning, stacklevel=stacklevel + 1)
 
 
-def _told(name: str, cost: RowCost, seconds: float | None) -> str:
-    lies = "in a chunk of many rows" if cost.tiles == 1 else f"across {cost.tiles:,} chunks of many rows each"
+def _described(name: str, cost: RowCost, seconds: float | None) -> str:
+    place = "in a chunk of many rows" if cost.tiles == 1 else f"across {cost.tiles:,} chunks of many rows each"
     takes = "" if seconds is None else f" and about {_duration(seconds)} of a core"
     return (
-        f"a row of field {name!r}, {format_size(cost.nbytes)}, lies {lies}, so that reading it takes "
+        f"a row of field {name!r}, {format_size(cost.nbytes)}, is stored {place}, so reading it takes "
         f"{format_size(cost.touched)}, {cost.times:,.0f} times its size{takes}"
     )
 
@@ -172,9 +172,9 @@ def _command(paths: Sequence[Path], key: Key, keyed: Sequence[str]) -> str:
     target = f"{paths[0].stem}-shards"
     sources = keyed or [*map(str, paths)]
     if len(sources) > _MOST_NAMED or isinstance(key, Mapping):
-        return f'memload.write("{target}", dataset)  # of the dataset that this opens'
+        return f'memload.write("{target}", dataset)  # with the dataset that this call opens'
     keys = [key] if isinstance(key, str) else key or []
-    return shlex.join(["memload", "write", *(part for one in keys for part in ("--key", one)), *sources, target])
+    return shlex.join(["memload", "write", *(part for name in keys for part in ("--key", name)), *sources, target])
 
 
-_MOST_NAMED = 8  # paths in a command
+_MOST_NAMED = 8  # the most paths in a command

@@ -1,4 +1,4 @@
-"""Which format a path holds, and who opens it: a table with one line for each format.
+"""Find the format of a path and its reader: a table with one line for each format.
 
 The module of a format is imported when a file of it is met.
 """
@@ -35,7 +35,7 @@ _START = 16  # bytes that tell formats apart
 
 @dataclass(frozen=True)
 class Stated:
-    """What the caller of `memload.open` states beside the path; None: nothing. `memload.open` says what each means."""
+    """The arguments of `memload.open` beside the path, where they are described; None: not given."""
 
     field: str | None = None
     key: Key = None
@@ -46,13 +46,13 @@ class Stated:
 
     @property
     def name(self) -> str:
-        """The name for a single field."""
+        """The name of a single field."""
         name = UNNAMED if self.field is None else self.field
         check_name(name)
         return name
 
     def refuse_all_but(self, path: Path, takes: Sequence[str]) -> None:
-        """Raise TypeError if something is stated that the format states itself."""
+        """Raise TypeError for an argument that the format determines itself."""
         given = [
             f"{one.name}=" for one in fields(self) if getattr(self, one.name) is not None and one.name not in takes
         ]
@@ -67,8 +67,8 @@ _Names = Callable[[Path, Stated], Sequence[str]]
 
 
 class Format(NamedTuple):
-    """A format: its name in messages, the arguments it takes, whether a path holds it, what opens it, and, of files of
-    several arrays, what lists them, as `key` names them.
+    """A format: its name in messages, the arguments it accepts, a test whether a path has it, the function that opens
+    it, and for files of several arrays the function that lists their names for `key`.
     """
 
     name: str
@@ -84,7 +84,7 @@ def open_fields(path: Path, stated: Stated) -> dict[str, Field]:
     Raises:
         FileNotFoundError, PermissionError: the path is missing or cannot be read.
         FormatError: it is empty, damaged or of no known format.
-        TypeError: something is stated that its format states itself.
+        TypeError: an argument is given that the format determines itself.
     """
     one = _format(path)
     if one is not SHARDS or (path / INDEX_NAME).exists():  # any other directory is refused for what it has
@@ -93,7 +93,7 @@ def open_fields(path: Path, stated: Stated) -> dict[str, Field]:
 
 
 def names_at(path: Path, stated: Stated) -> Sequence[str]:
-    """Return the names of the arrays at `path`, whether or not they can be fields; none if there are no names.
+    """Return the names of the arrays at `path`, whether or not they can be fields; none if they have no names.
 
     Raises:
         FileNotFoundError, PermissionError, FormatError: as `open_fields`.
@@ -103,7 +103,7 @@ def names_at(path: Path, stated: Stated) -> Sequence[str]:
 
 
 def recognised(path: Path) -> Format | None:
-    """Return the format of what is at `path`; None if it is of none that memload knows.
+    """Return the format of the file or directory at `path`; None if it is unknown.
 
     Raises:
         FileNotFoundError, PermissionError: the path is missing or cannot be read.
@@ -126,7 +126,7 @@ def _format(path: Path) -> Format:
 
 
 def _instead(path: Path) -> str:
-    """What to do with something of another format."""
+    """Return what to do with a file of an unknown format, for messages."""
     if path.name == "index.json":
         return f"to open a set of shards, give its directory, {path.parent}"
     if path.name in ZARR_NAMES:
@@ -145,10 +145,10 @@ def known() -> str:
 
 
 def is_directory(path: Path) -> bool:
-    """Whether the path is a directory.
+    """Return whether the path is a directory.
 
     Raises:
-        FileNotFoundError: there is nothing.
+        FileNotFoundError: the path does not exist.
         FormatError: it is neither a file nor a directory.
     """
     try:
@@ -185,14 +185,14 @@ def _begins_as_torch(path: Path, start: bytes) -> bool:
 
 
 def _is_hdf5(path: Path, start: bytes) -> bool:
-    """HDF5's signature may stand behind a user block of any content, or in a file of torch.save, among its numbers."""
+    """Return whether a file is HDF5. The signature may follow a user block, or be among the numbers of a torch file."""
     from memload.formats.hdf5 import is_hdf5
 
     return is_hdf5(path) and not _begins_as_torch(path, start)
 
 
 def _members(path: Path, start: bytes) -> list[str]:
-    """The names in a zip file; none if it is no sound one."""
+    """Return the names in a zip file; none if it is not a valid one."""
     if not start.startswith(b"PK"):
         return []
     try:
@@ -228,7 +228,7 @@ def _is_saved(path: Path, _: bytes) -> bool:
 
 def _refuse_parquet(path: Path, _: Stated) -> dict[str, Field]:
     raise FormatError(
-        f"{path}: a Parquet file, whose columns are encoded, so that no row can be read in place; let datasets decode "
+        f"{path}: a Parquet file, whose columns are encoded, so no row can be read in place; let datasets decode "
         f"it once into its cache, which can: memload.from_hf(datasets.Dataset.from_parquet({str(path)!r}))"
     )
 
@@ -248,7 +248,7 @@ def _open_npy(path: Path, stated: Stated) -> dict[str, Field]:
 
 
 def _late(module: str, opens: str, names: str | None = None) -> tuple[_Opens, _Names | None]:
-    """What opens a file and what names its arrays, two functions of a module that is imported when one of them runs."""
+    """Return functions that open a file and name its arrays, and that import their module when they are called."""
 
     def function(name: str) -> Any:
         return getattr(importlib.import_module(f"memload.formats.{module}"), name)

@@ -1,4 +1,4 @@
-"""PyTorch Geometric: whether an object is of its kind, and by which rules its graphs are joined.
+"""PyTorch Geometric: recognise its objects, and the rules by which a class joins graphs.
 
 The one place that imports it; what memload makes for it is in graphs/pyg.py.
 """
@@ -27,22 +27,22 @@ def geometric() -> ModuleType:
 
 
 def own_rule(kind: type) -> str | None:
-    """Return which method, by which graphs are joined, a class has of its own; None if it joins them as `Data` does."""
+    """Return the name of a method by which a class joins graphs unlike `Data`; None if it has none."""
     data = geometric().Data
     rules = ("__cat_dim__", "__inc__")
     return next((name for name in rules if getattr(kind, name, None) is not getattr(data, name)), None)
 
 
 def is_data(sample: object) -> bool:
-    """Whether this is a graph of PyG's; without importing it, if nobody else has."""
+    """Return whether a sample is a graph of PyG, without importing PyG."""
     module = sys.modules.get("torch_geometric.data")
     return module is not None and isinstance(sample, module.Data)
 
 
 def holds_graphs_of_pyg(dataset: object) -> bool:
-    """Whether this is a dataset of PyG's, or a list of graphs that are joined by the rules of `Data`.
+    """Return whether a dataset is one of PyG, or a list of graphs that join by the rules of `Data`.
 
-    No graph of a dataset is asked for: its transform may draw random numbers.
+    This takes no graph from the dataset, because its transform may draw random numbers.
     """
     module = sys.modules.get("torch_geometric.data")
     if module is None:
@@ -56,11 +56,11 @@ def attributes_in(graph: Any) -> Mapping[str, Any]:
     """Return the attributes of a `Data`, in its order.
 
     Raises:
-        TypeError: its class has rules of its own by which graphs are joined.
+        TypeError: its class joins graphs by rules of its own.
     """
     if name := own_rule(type(graph)):
         raise TypeError(
-            f"a {type(graph).__name__} overrides {name}; stored are graphs whose attributes are joined by the rules of "
-            "torch_geometric.data.Data"
+            f"a {type(graph).__name__} overrides {name}; only graphs whose attributes join by the rules of "
+            "torch_geometric.data.Data can be stored"
         )
     return dict(graph.stores[0].items())

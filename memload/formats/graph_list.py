@@ -1,4 +1,4 @@
-"""Files in which torch.save put a list of PyTorch Geometric's graphs, read some graphs at a time.
+"""Read files in which torch.save stored a list of PyTorch Geometric's graphs, a few graphs at a time.
 
 The pickle of such a file holds the graphs without the values of their tensors, which lie in records beside it. It is
 read twice: first to see which of its objects are used again, since an unpickler keeps all that it has made; then graph
@@ -23,19 +23,19 @@ import torch
 from memload.errors import FormatError, first_line
 from memload.formats.torch_records import TorchRecords
 
-_LOOK = 1 << 12  # bytes at the beginning of a pickle that tell what it is of
-_WINDOW = 1 << 20  # bytes of a pickle that are looked at together
+_LOOK = 1 << 12  # bytes at the start of a pickle that show the type of its object
+_WINDOW = 1 << 20  # bytes of a pickle that are scanned at once
 _CONTAINERS = {"builtins.set", "builtins.frozenset", "builtins.dict", "builtins.list", "__builtin__.set"}
 
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """A tensor that a pickle refers to.
+    """A tensor in a pickle, whose values are in another record.
 
     Attributes:
-        key: of its storage.
-        dtype, size, stride: of the tensor.
-        offset: of its first element in the storage, in elements.
+        key: the key of its storage.
+        dtype, size, stride: the dtype, shape and strides of the tensor.
+        offset: the place of its first element in the storage, in elements.
     """
 
     key: str
@@ -45,7 +45,7 @@ class StoredTensor:
     offset: int
 
     def read(self, records: TorchRecords) -> torch.Tensor:
-        """Return the tensor, in memory of its own."""
+        """Return the tensor, in newly allocated memory."""
         if not math.prod(self.size):
             return torch.empty(self.size, dtype=self.dtype, device="cpu")
         span = sum((side - 1) * step for side, step in zip(self.size, self.stride, strict=True)) + 1
@@ -55,9 +55,9 @@ class StoredTensor:
 
 
 def begins_with_graphs(path: Path) -> bool:
-    """Whether a file of torch.save holds a list whose first item is a graph of PyTorch Geometric.
+    """Return whether a file of torch.save has a list whose first item is a graph of PyTorch Geometric.
 
-    Its pickle is the first record of the archive.
+    Its pickle must be the first record of the archive.
     """
     with path.open("rb") as file:
         head = file.read(_LOOK)
@@ -75,23 +75,23 @@ def _starts(head: bytes) -> bool:
                 return names[:1] == ["EMPTY_LIST"] and str(argument).startswith("torch_geometric.data.")
             if op.name not in ("PROTO", "FRAME"):
                 names.append(op.name)
-    except ValueError:  # cut short here
+    except ValueError:  # the pickle continues after `head`
         pass
     return False
 
 
 def each_graph(path: Path, take: Callable[[Any], None], allowed: Iterable[str], *, trust: bool) -> int:
-    """Give the graphs of a file to a function, one by one, and return how many they were.
+    """Call a function with the graphs of a file one by one, and return the number of graphs.
 
     Args:
-        path: of the file.
-        take: gets each graph, with its tensors.
+        path: the path of the file.
+        take: is called with each graph and its tensors.
         allowed: the classes that may be unpickled, by their full names, beside those of tensors and containers.
         trust: unpickle any class.
 
     Raises:
-        FormatError: it is no file of torch.save with a list, or damaged, or has a class that is not allowed.
-        ImportError: it holds classes of torch_geometric, which is not installed.
+        FormatError: the file is no list by torch.save, or is damaged, or has a class that is not allowed.
+        ImportError: the file has classes of torch_geometric, which is not installed.
     """
     records = TorchRecords(path)
     try:
@@ -101,37 +101,37 @@ def each_graph(path: Path, take: Callable[[Any], None], allowed: Iterable[str], 
             reader = _Reader(path, file, records, uses, take, None if trust else frozenset(allowed))
             return reader.read_all()
     except _TakenError as error:
-        raise error.let_go() from None
+        raise error.release_cause() from None
     finally:
         records.close()
 
 
 def _uses(path: Path, file: BinaryIO) -> Counter[int]:
-    """How often each object of a pickle is used again, by its number."""
+    """Return how often the pickle refers to each object again, by the object's number."""
     try:
         scan = _Scan(file)
         if scan.first() != "EMPTY_LIST":
-            raise FormatError(f"{path}: holds no list of graphs; memload.open_graphs reads what InMemoryDataset saves")
+            raise FormatError(f"{path}: has no list of graphs; memload.open_graphs reads what InMemoryDataset saves")
         return scan.uses()
     except (ValueError, KeyError, IndexError, OverflowError) as error:
         if isinstance(error, FormatError):
             raise
-        raise FormatError(f"{path}: not a sound file of torch.save: {first_line(error)}") from None
+        raise FormatError(f"{path}: not a valid file of torch.save: {first_line(error)}") from None
 
 
 class _Scan:
-    """Goes through the operations of a pickle, ten times as fast as `pickletools`, which says how long they are."""
+    """Scans the operations of a pickle, ten times as fast as `pickletools`, from which it has their lengths."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file, self._data, self._at = file, file.read(_WINDOW), 0
 
     def first(self) -> str:
-        """Return the name of the first operation that makes something."""
+        """Return the name of the first operation that makes an object."""
         names = (op.name for op, _, _ in pickletools.genops(self._data[:_LOOK]))
         return next(name for name in names if name not in ("PROTO", "FRAME"))
 
     def uses(self) -> Counter[int]:
-        """Return how often each object is fetched, by its number."""
+        """Return how often the pickle fetches each object, by the object's number."""
         found: Counter[int] = Counter()
         while True:
             if self._at + _WIDEST > len(self._data):
@@ -156,7 +156,7 @@ class _Scan:
                 self._at = at + 1 + width + int.from_bytes(data[at + 1 : at + 1 + width], "little")
 
     def _lines(self, count: int) -> bytes:
-        """Go beyond so many lines; return the last."""
+        """Skip `count` lines; return the last."""
         self._at += 1
         line = b""
         for _ in range(count):
@@ -185,11 +185,11 @@ _WIDTHS = {
 }
 _PAIRS = {ord(op.code) for op in pickletools.opcodes if op.arg is pickletools.stringnl_noescape_pair}
 _BINGET, _LONG_BINGET, _GET, _STOP = (code[0] for code in (pickle.BINGET, pickle.LONG_BINGET, pickle.GET, pickle.STOP))
-_WIDEST = 9  # bytes of an operation without what it counts
+_WIDEST = 9  # bytes of the widest operation without its data
 
 
 class _Memo(dict[int, Any]):
-    """The objects that an unpickler has made and that are used again, as long as they are."""
+    """The unpickled objects that are needed again, until their last use."""
 
     def __init__(self, uses: Counter[int]) -> None:
         super().__init__()
@@ -208,19 +208,19 @@ class _Memo(dict[int, Any]):
         return value
 
     def __len__(self) -> int:
-        return self._made  # the number that the next object gets
+        return self._made  # the number of the next object
 
 
 class _Reader(pickle._Unpickler):
-    """Unpickles a list whose items are taken as they come. Python's own unpickler in C keeps them all.
+    """Unpickles a list and hands its items over one by one. Python's unpickler in C would keep them all.
 
     Args:
-        path: of the file, for messages.
-        file: open at the pickle.
-        records: hold the values of tensors.
+        path: the path of the file, for messages.
+        file: the file, at the start of the pickle.
+        records: the records with the values of tensors.
         uses: how often each object is used again.
-        take: gets the items.
-        allowed: the names of classes; None: all.
+        take: is called with each item.
+        allowed: the names of allowed classes; None: all.
     """
 
     dispatch: ClassVar[dict[int, Callable[[Any], None]]] = {**pickle._Unpickler.dispatch}
@@ -243,24 +243,24 @@ class _Reader(pickle._Unpickler):
         self._taken = 0
 
     def read_all(self) -> int:
-        """Read the file; return how many items there were."""
+        """Read the file; return the number of items."""
         try:
             self.load()
         except (FormatError, ImportError, MemoryError, _TakenError):
             raise
-        except Exception as error:  # what a damaged pickle raises depends on the damage
-            raise FormatError(f"{self._path}: not a sound file of torch.save: {first_line(error)}") from error
+        except Exception as error:  # the type of the error depends on the damage
+            raise FormatError(f"{self._path}: not a valid file of torch.save: {first_line(error)}") from error
         return self._taken
 
     def persistent_load(self, pid: Any) -> Any:
-        """Return what a tensor is rebuilt of: the dtype and the key of its storage."""
+        """Return the dtype and the key of a storage, from which a tensor is rebuilt."""
         kind, storage, key, *_ = pid
         if kind != "storage":
             raise pickle.UnpicklingError(f"a persistent object of the kind {kind!r}")
         return storage, str(key)
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return what a pickle names, if it is allowed."""
+        """Return the object with a name in the pickle, if it is allowed."""
         full = f"{module}.{name}"
         if full in _REBUILDS:
             return _REBUILDS[full]
@@ -271,7 +271,7 @@ class _Reader(pickle._Unpickler):
         if full == "collections.OrderedDict":
             return OrderedDict
         if module == "torch._utils" or full == "torch.serialization._get_layout":
-            raise FormatError(f"{self._path}: holds tensors that are not plain ones ({name}): make them dense")
+            raise FormatError(f"{self._path}: has tensors that are not dense ({name}): make them dense")
         if self._allowed is not None and full not in self._allowed | _CONTAINERS:
             raise FormatError(
                 f"{self._path}: holds {full}, whose unpickling may run any code; if you trust whoever wrote the file, "
@@ -280,7 +280,7 @@ class _Reader(pickle._Unpickler):
         try:
             return super().find_class(module, name)
         except ModuleNotFoundError as error:
-            raise ImportError(f"{self._path}: holds {full}, which is not installed ({error})") from error
+            raise ImportError(f"{self._path}: has {full}, which is not installed ({error})") from error
 
     def load_appends(self) -> None:
         if len(self.metastack) == 1 and len(self.metastack[0]) == 1:
@@ -299,7 +299,7 @@ class _Reader(pickle._Unpickler):
 
     def _hand_over(self, items: list[Any]) -> None:
         items.reverse()
-        while items:  # which must not hold the values of those that were taken
+        while items:  # popped one by one, to free the values of items that were handed over
             item = items.pop()
             for store in getattr(item, "stores", ()):
                 for name, value in list(store.items()):
@@ -313,10 +313,10 @@ class _Reader(pickle._Unpickler):
 
 
 class _TakenError(Exception):
-    """What a function raised that took a graph, and no fault of the file."""
+    """The function that takes graphs raised an error; the file has no fault."""
 
-    def let_go(self) -> BaseException:
-        """Return its cause, and hold it no longer: an error raised amid this one holds this one."""
+    def release_cause(self) -> BaseException:
+        """Return the error of the function and drop the reference to it, because it refers to this one too."""
         reason, self.__cause__, self.__context__ = self.__cause__, None, None
         assert reason is not None
         return reason

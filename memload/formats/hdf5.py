@@ -1,4 +1,4 @@
-"""HDF5 files read in place: h5py says once where the rows lie; then it is closed, and the file's bytes are mapped.
+"""Read HDF5 files in place: h5py finds the places of the rows and is closed; then the file's bytes are mapped.
 
 dataset -> layout -> rows that are runs of bytes     -> Column
                   -> rows in chunks to be decoded    -> Tiles
@@ -32,7 +32,7 @@ SIGNATURE = b"\x89HDF\r\n\x1a\n"
 
 
 def is_hdf5(path: Path) -> bool:
-    """Return whether the file has HDF5's signature, at its beginning or behind a user block."""
+    """Return whether the file has HDF5's signature, at its start or after a user block."""
     with path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         at = 0
@@ -45,7 +45,7 @@ def is_hdf5(path: Path) -> bool:
 
 
 def open_hdf5(path: Path, key: Key = None, field: str | None = None) -> dict[str, Field]:
-    """Return datasets of an HDF5 file as fields; h5py is at work only meanwhile, and reads no rows.
+    """Return datasets of an HDF5 file as fields; h5py is open only during the call, and reads no rows.
 
     Args:
         path: the file.
@@ -53,8 +53,8 @@ def open_hdf5(path: Path, key: Key = None, field: str | None = None) -> dict[str
         field: another name for a single dataset.
 
     Raises:
-        FormatError: the file is malformed; a link leads nowhere, out of the folder or in a circle; or a dataset is
-            stored in a way that memload does not read.
+        FormatError: the file is malformed; a link leads nowhere, out of the folder or in a circle; or the storage of a
+            dataset is not supported.
         KeyError, TypeError, ValueError: as `choose`; lengths differ.
         ImportError: h5py is not installed.
     """
@@ -103,7 +103,7 @@ def _as_format_errors(path: Path) -> Iterator[None]:
 
 
 def _remedy(path: Path, said: str) -> str:
-    """What to do after an error of HDF5, for messages; "" where that is not known."""
+    """Return what to do after an error of HDF5, for messages; "" if that is unknown."""
     if "truncated file" in said:
         return (
             "; it was cut short, as by a copy or a download that did not end, or is still being written: get it again"
@@ -114,7 +114,7 @@ def _remedy(path: Path, said: str) -> str:
 
 
 def _datasets(path: Path, file: Any, key: Key, files: ExitStack) -> dict[str, Any]:
-    """The datasets of which `choose` picks some, by their paths: all, or those that the keys name."""
+    """Return the datasets for `choose`, by their paths: all, or those that the keys name."""
     keys = key.values() if isinstance(key, Mapping) else [key] if isinstance(key, str) else key
     found: dict[str, Any] = {}
     for one in keys if isinstance(keys, Iterable) else ():
@@ -126,9 +126,9 @@ def _datasets(path: Path, file: Any, key: Key, files: ExitStack) -> dict[str, An
 
 
 def _below(group: Any, above: str, seen: set[Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the datasets below a group by their paths; links are not followed, and no group is visited twice.
+    """Yield the datasets below a group by their paths; this follows no links and visits no group twice.
 
-    HDF5's own walk (H5Ovisit) ends the process on some malformed files, on which the steps of this one fail.
+    HDF5's own walk (H5Ovisit) ends the process on some malformed files; the steps of this one raise an error.
     """
     import h5py
 
@@ -146,7 +146,7 @@ def _below(group: Any, above: str, seen: set[Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _named(path: Path, file: Any, name: str, files: ExitStack) -> dict[str, Any]:
-    """What a path leads to, by links too: a dataset, those of a group, or nothing, if there is no such path."""
+    """Return the dataset at a path, or the datasets of the group there, also by links; none if the path is missing."""
     import h5py
 
     member = follow(path, file, name, files)
@@ -199,7 +199,7 @@ def _column(stored: StoredDataset, storage: Storage) -> Column | Tiles:
 
 
 def _grid(stored: StoredDataset, chunks: Chunks, storage: Storage) -> TileGrid:
-    """The chunks as tiles, each behind the file's filters."""
+    """Return the chunks as tiles with the filters of the file."""
     filters, skipped = list(chunks.filters), chunks.skipped.astype(np.int64)
     if not stored.dtype.isnative:
         filters, skipped = [_byteswap(stored.dtype), *filters], skipped << 1  # it comes first, and is in every chunk
@@ -209,7 +209,7 @@ def _grid(stored: StoredDataset, chunks: Chunks, storage: Storage) -> TileGrid:
 
 
 def _swapped_rows(stored: StoredDataset, offset: int, storage: Storage) -> TileGrid:
-    """Contiguous rows in the other byte order: tiles of a row, or of some short ones."""
+    """Return contiguous rows of the other byte order as tiles of one row, or of several short rows."""
     step = max(1, _SWAPPED_BYTES // stored.row_bytes)
     starts = np.arange(0, stored.shape[0], step)
     sizes = np.minimum(step, stored.shape[0] - starts) * stored.row_bytes
@@ -247,7 +247,7 @@ def _byteswap(dtype: np.dtype[Any]) -> Filter:
 
 
 def _rows_are_runs(stored: StoredDataset, chunks: Chunks) -> bool:
-    """Whether each row is one run of bytes of one chunk, which went through no filter."""
+    """Return whether each row is one run of bytes in one chunk without filters."""
     return (
         not chunks.filters
         and chunks.shape[2:] == stored.shape[2:]
@@ -256,12 +256,12 @@ def _rows_are_runs(stored: StoredDataset, chunks: Chunks) -> bool:
 
 
 def _segments(stored: StoredDataset, chunks: Chunks, storage: Storage) -> list[tuple[Storage, int, int, int]]:
-    """Return the runs of rows of chunks that hold whole rows; chunks that follow each other make one."""
+    """Return the runs of rows in chunks of whole rows; adjacent chunks make one run."""
     stride = math.prod(chunks.shape[1:]) * stored.dtype.itemsize
     step = chunks.shape[0]
     whole = step * stride
     if (chunks.sizes[chunks.offsets != NEVER_WRITTEN] != whole).any():
-        raise FormatError(f"{stored.where}: its index tells of chunks that have not the {whole} bytes of whole ones")
+        raise FormatError(f"{stored.where}: its index lists chunks that do not have the {whole} bytes of a whole chunk")
     starts = np.flatnonzero(np.r_[True, np.diff(chunks.offsets) != np.where(chunks.offsets[:-1] < 0, 0, whole)])
     ends = np.r_[starts[1:], len(chunks.offsets)]
     filled = _filled(stored) if (chunks.offsets == NEVER_WRITTEN).any() else None
@@ -274,7 +274,7 @@ def _segments(stored: StoredDataset, chunks: Chunks, storage: Storage) -> list[t
 
 
 def _filled(stored: StoredDataset) -> Storage:
-    """One row of the fill value, which stands for all rows that were never written."""
+    """Return one row of the fill value, which stands for all rows that were never written."""
     if stored.row_bytes > _MOST_FILLED:
         raise FormatError(f"{stored.where}: rows of {stored.row_bytes:,} bytes of which none was ever written")
     row = np.frombuffer(stored.fill * (stored.row_bytes // len(stored.fill)), np.uint8).copy()
@@ -289,7 +289,7 @@ def _borrowed(stored: StoredDataset, array: NDArray[Any]) -> Storage:
 
 
 def _digest(stored: StoredDataset, storage: Storage) -> str:
-    """What tells this dataset from another of its form, wherever its file lies: where in the file its bytes are."""
+    """Return a hash of the places of the dataset's bytes in its file, whatever the path of the file."""
     data = stored.data
     if isinstance(data, Chunks):
         lie = [xxhash.xxh3_64_hexdigest(array.data) for array in (data.offsets, data.sizes, data.skipped)]

@@ -1,4 +1,4 @@
-"""HDF5's filters by their numbers, as the native decoder names them."""
+"""The names that the native decoder has for HDF5's filters, by their numbers."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Callable, Sequence
 from memload.errors import FormatError
 
 Filter = tuple[str, int, int]
-"""Name of a native filter, bytes of an element, elements of a block; 0 where these do not matter."""
+"""The name of a native filter, the bytes of an element, and the elements of a block; 0 where it has no use for them."""
 
 Pipeline = Sequence[tuple[int, tuple[int, ...], str]]
 """(number, client data, name) of each filter, in the order in which the writer applied them."""
 
 
 def native_filters(where: str, pipeline: Pipeline, item_bytes: int, otherwise: str) -> list[Filter]:
-    """Return the native filters of a pipeline; `otherwise` is what to do with others, for messages.
+    """Return the native filters of a pipeline; `otherwise` says what else to do in the message.
 
     Raises:
-        FormatError: there is one that memload does not decode; the message names it, and what to do.
+        FormatError: memload does not decode one of the filters; the message names it and says what to do.
     """
     for number, values, name in pipeline:
         if number not in _NATIVE:
@@ -57,7 +57,7 @@ _OF_BLOSC = (0, 1, 2, 4, 5)  # those that c-blosc2 has
 
 
 def _codec_of_bitshuffle(values: tuple[int, ...]) -> str | None:
-    """What to call the codec behind bitshuffle if it is not decoded, else None."""
+    """Return the name of the codec after bitshuffle if it is not decoded, else None."""
     codec = values[4] if len(values) > 4 else 0
     return None if codec in _BITSHUFFLED else f"bitshuffle with the codec {codec}"
 

@@ -1,10 +1,10 @@
-"""What HDF5 and h5py do not tell of a dataset's chunks, or tell wrongly: their places, and whether edges are filtered.
+"""Facts about a dataset's chunks that h5py leaves out or gets wrong: their places, and whether edges are filtered.
 
-The HDF5 library that h5py brings is asked itself for what h5py leaves out, so that no sample has to show it.
+Some facts come from the HDF5 library of h5py itself, so that no sample file is needed to find them out.
 
-A dataset that may grow along one axis only, written with libver="latest", keeps its chunks in an extensible array, in
-the order of that axis first. HDF5 (2.0 at least) lists them as if they lay in the order of their axes; reading looks
-them up rightly. Unless that axis is the first, most chunks are listed at a place of others, or at none.
+A dataset that can grow along one axis only and was written with libver="latest" keeps its chunks in an extensible
+array, with that axis first. HDF5 (from 2.0 on) lists them as if their axes were in their own order, but reads them
+correctly. Unless that axis is the first one, most chunks are therefore listed at the place of another chunk or at none.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ Places = NDArray[np.int64]  # (chunks, axes): the corner of each, in elements
 
 
 def true_corners(where: str, dataset: Any, listed: Places, offsets: Sequence[int], sizes: Sequence[int]) -> Places:
-    """Return where the listed chunks truly lie.
+    """Return the true places of the listed chunks.
 
-    Two orders are possible, and the file does not say which: HDF5 is asked to read chunks, until one tells them apart.
+    Two orders are possible, and the file does not say which: HDF5 reads chunks until one shows the order.
 
     Args:
-        where: names the dataset, in messages.
-        dataset: of h5py, open.
+        where: the name of the dataset, for messages.
+        dataset: an open dataset of h5py.
         listed: (chunks, axes), the corner of each chunk as HDF5 lists it, in elements.
-        offsets: where each begins in the file, in bytes; perhaps without the user block.
-        sizes: stored bytes of each.
+        offsets: the place of each chunk in the file, in bytes, possibly without the user block.
+        sizes: the stored bytes of each chunk.
 
     Raises:
-        FormatError: HDF5 reads other bytes than are where it lists chunks, in either order.
+        FormatError: HDF5 reads other bytes than those at the listed chunks, in either order.
     """
     axis = growing_axis(dataset.maxshape, dataset.chunks)
     if axis is None or not len(listed):
@@ -52,16 +52,16 @@ def true_corners(where: str, dataset: Any, listed: Places, offsets: Sequence[int
             if as_listed != as_swapped:
                 return listed if as_listed else swapped
             if not as_listed:
-                raise FormatError(f"{where}: HDF5 tells of chunks where there are none; a newer h5py may know better")
-    return listed  # where they differ, chunks have equal bytes in both orders
+                raise FormatError(f"{where}: HDF5 lists chunks where there are none; a newer h5py may know better")
+    return listed  # chunks at different places in the two orders have equal bytes
 
 
 def growing_axis(most: Sequence[int | None], chunk: Sequence[int]) -> int | None:
-    """Return the one axis along which a dataset grows, if its chunks may be listed in another order than theirs.
+    """Return the only axis along which a dataset can grow, if its chunks may be listed in a wrong order; else None.
 
     Args:
         most: the largest length of each axis; None: no limit.
-        chunk: the length of a chunk along each.
+        chunk: the length of a chunk along each axis.
     """
     growing = [axis for axis, length in enumerate(most) if length is None]
     if len(growing) != 1:
@@ -71,7 +71,7 @@ def growing_axis(most: Sequence[int | None], chunk: Sequence[int]) -> int | None
 
 
 def _by_the_growing_axis(listed: Places, most: Sequence[int | None], chunk: Sequence[int], axis: int) -> Places:
-    """The corners, if the chunks are in the order of this axis first, then of the others."""
+    """Return the corners of chunks that are ordered by this axis first, then by the others."""
     numbers = listed // np.array(chunk)
     counts = [1 if length is None else -(-length // step) for length, step in zip(most, chunk, strict=True)]
     at = numbers[:, axis]
@@ -91,7 +91,7 @@ def _bytes_at(file: Any, offset: int, nbytes: int) -> bytes:
 
 
 def _read(dataset: Any, corner: NDArray[np.int64], nbytes: int) -> bytes | None:
-    """The stored bytes of the chunk that HDF5 finds at a corner; None if there is none of so many bytes."""
+    """Return the stored bytes of the chunk that HDF5 finds at a corner; None if their number is not `nbytes`."""
     into = np.zeros(nbytes, np.uint8)
     try:
         _mask, found = dataset.id.read_direct_chunk(tuple(map(int, corner)), out=into)
@@ -104,16 +104,15 @@ _DONT_FILTER_PARTIAL_CHUNKS = 2  # H5D_CHUNK_DONT_FILTER_PARTIAL_CHUNKS of H5Dpu
 
 
 def edges_are_plain(creation: Any) -> bool | None:
-    """Return whether partial chunks, those that reach over the edge of their dataset, go through no filter.
+    """Return whether partial chunks, which reach over the edge of their dataset, are stored without filters.
 
-    A dataset is created so or not (H5Pset_chunk_opts). It shows in no chunk's filter mask, and h5py has no call that
-    tells it.
+    This is a creation property (H5Pset_chunk_opts). No chunk's filter mask shows it, and h5py has no call for it.
 
     Args:
-        creation: the creation property list of a dataset in chunks.
+        creation: the creation property list of a chunked dataset.
 
     Returns:
-        None where this HDF5 cannot be asked.
+        None if this HDF5 library has no such call.
     """
     from h5py import _objects, h5p
 
@@ -124,20 +123,20 @@ def edges_are_plain(creation: Any) -> bool | None:
     ask.argtypes = [ctypes.c_int64, ctypes.POINTER(ctypes.c_uint)]
     options = ctypes.c_uint()
     with _objects.phil:  # HDF5 is no library for several threads: h5py's own calls hold this lock
-        told = ask(creation.id, ctypes.byref(options))
-    return None if told < 0 else bool(options.value & _DONT_FILTER_PARTIAL_CHUNKS)
+        status = ask(creation.id, ctypes.byref(options))
+    return None if status < 0 else bool(options.value & _DONT_FILTER_PARTIAL_CHUNKS)
 
 
 def missing_in_offsets(file: Any) -> int:
-    """Return how many bytes to add to the offsets of chunks that this HDF5 tells: those of a user block, or none."""
+    """Return the bytes to add to the offsets of chunks that this HDF5 lists: the size of the user block, or 0."""
     return int(file.userblock_size) if file.userblock_size and _leaves_out_user_block() else 0
 
 
 @functools.cache
 def _leaves_out_user_block() -> bool:
-    """Whether this HDF5 counts offsets from behind the user block, as releases before 1.14.4 do.
+    """Return whether this HDF5 counts offsets from the end of the user block, as releases before 1.14.4 do.
 
-    A file in memory shows it, of which all is known.
+    A small file in memory with known offsets shows it.
     """
     import h5py
 

@@ -1,4 +1,4 @@
-"""What an HDF5 file says of a dataset, as plain values that outlive the file: asked once, through h5py, and checked.
+"""The layout of an HDF5 dataset as plain values, read through h5py once and checked; they outlive the open file.
 
 h5py is asked where bytes lie, and reads none of the rows. Nothing of it is kept: no handle, no lock.
 """
@@ -27,7 +27,7 @@ NEVER_WRITTEN = -1
 class Chunks:
     """The chunks of a dataset: one entry for each place of the grid, in C order.
 
-    `offsets` are bytes in the file, or NEVER_WRITTEN; bit k of `skipped` says that filter k was left out.
+    `offsets` are bytes in the file, or NEVER_WRITTEN; bit k of `skipped` is set if filter k was not applied.
     """
 
     shape: tuple[int, ...]
@@ -39,16 +39,16 @@ class Chunks:
 
 @dataclass(frozen=True)
 class StoredDataset:
-    """A dataset as its file has it.
+    """The layout of a dataset in its file.
 
     Attributes:
-        path: of the file that holds it, behind all links; absolute.
-        key: its name there.
-        shape: with the rows first.
-        dtype: of numpy, in the file's byte order.
-        fill: the element that stands where nothing was written, in this machine's byte order.
-        data: the offset of contiguous bytes; chunks; the bytes themselves, of a dataset so small that they lie in
-            the file's metadata; or None: nothing was ever written.
+        path: the absolute path of its file, after all links.
+        key: its name in that file.
+        shape: its shape, rows first.
+        dtype: its numpy dtype, in the file's byte order.
+        fill: the fill value of elements that were never written, in this machine's byte order.
+        data: the offset of contiguous bytes; or chunks; or the bytes themselves, if the dataset is so small that the
+            file's metadata has them; or None: no row was ever written.
     """
 
     path: Path
@@ -60,12 +60,12 @@ class StoredDataset:
 
     @property
     def where(self) -> str:
-        """File and name, for messages."""
+        """The file and name, for messages."""
         return f"{self.path}, {self.key!r}"
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one row."""
+        """The bytes of one row."""
         return math.prod(self.shape[1:]) * self.dtype.itemsize
 
 
@@ -73,7 +73,7 @@ def read_layout(dataset: Any) -> StoredDataset:
     """Return the layout of an open h5py dataset.
 
     Raises:
-        FormatError: its type, its layout or a filter is none that memload reads; the message says which.
+        FormatError: its type, its layout or a filter is not supported; the message says which.
     """
     path = Path(os.fsdecode(dataset.file.filename)).absolute()
     where = f"{path}, {dataset.name!r}"
@@ -111,7 +111,7 @@ def _checked_dtype(where: str, dataset: Any) -> np.dtype[Any]:
             f"{where}: numbers that are not stored as {dtype} has them (unusual precision, padding or exponent); write "
             f'the dataset again as one of a common type, file["new"] = file[{dataset.name!r}][:], or {by_h5py(dataset)}'
         )
-    return np.dtype(dtype.str) if dtype.kind != "b" else np.dtype(bool)  # without what an enum says of its values
+    return np.dtype(dtype.str) if dtype.kind != "b" else np.dtype(bool)  # drops the names of an enum's values
 
 
 _KINDS = {
@@ -167,14 +167,14 @@ def _data(where: str, dataset: Any, shape: tuple[int, ...], dtype: np.dtype[Any]
 
 
 def by_h5py(dataset: Any) -> str:
-    """Return how h5py, which can read what memload does not, makes shards of a dataset, for messages."""
+    """Return how to convert a dataset through h5py if memload does not read it, for messages."""
     name = dataset.name.strip("/")
     read = f"h5py.File({os.fsdecode(dataset.file.filename)!r})[{name!r}]"
     return f"let h5py read it once: memload.write(DIRECTORY, {{{name.rpartition('/')[2]!r}: {read}}})"
 
 
 def _virtual(made: Any) -> str:
-    """What a virtual dataset is made of, and how to open that."""
+    """Return the sources of a virtual dataset and how to open them, for messages."""
     sources = sorted(
         {(made.get_virtual_filename(k), made.get_virtual_dsetname(k)) for k in range(made.get_virtual_count())}
     )
@@ -197,7 +197,7 @@ _MOST_NAMED = 4
 
 
 def _external(made: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> str:
-    """Where the bytes of a dataset lie that are in another file, and how to open that one if it holds all of them."""
+    """Return the files with the bytes of an external dataset, and how to open a single one, for messages."""
     name, begin, _ = made.get_external(0)
     said = f"its bytes are in another file, {os.fsdecode(name)!r}; "
     if made.get_external_count() > 1:
@@ -231,13 +231,13 @@ def _chunks(where: str, dataset: Any, shape: tuple[int, ...], dtype: np.dtype[An
     return chunks
 
 
-# A malformed or nearly empty file must not make us fill memory with entries for chunks that are not there.
+# Without a limit, a malformed or nearly empty file could fill the memory with entries for missing chunks.
 _FEW_CHUNKS = 2**22
 _MOST_EMPTY = 256  # places of the grid for each chunk that was written
 
 
 class _Listed:
-    """The written chunks, in the order in which HDF5 lists them; numbers lie side by side, not as Python objects."""
+    """Return the written chunks in the order of HDF5's list, as arrays; Python objects would take more memory."""
 
     def __init__(self) -> None:
         self.corners, self.offsets, self.sizes, self.skipped = array("q"), array("q"), array("q"), array("q")
@@ -270,7 +270,7 @@ def _in_order(
     corners = np.array(listed.corners, np.int64).reshape(-1, len(grid))
     numbers = corners // np.array(chunk)
     if (corners % np.array(chunk)).any() or (numbers < 0).any() or (numbers >= np.array(grid)).any():
-        raise FormatError(f"{where}: its index tells of chunks that are not on the grid; the file is damaged")
+        raise FormatError(f"{where}: its index lists chunks that are not on the grid; the file is damaged")
     count = math.prod(grid)
     at = np.ravel_multi_index(tuple(numbers.T), grid)
     offsets, sizes = np.full(count, NEVER_WRITTEN, np.int64), np.zeros(count, np.int64)
@@ -280,7 +280,7 @@ def _in_order(
 
 
 def by_place(dataset: Any, grid: tuple[int, ...], chunk: tuple[int, ...]) -> Iterator[Any]:
-    """Yield what HDF5 knows of each written chunk, looked up one by one."""
+    """Yield HDF5's information on each written chunk, looked up one by one."""
     for place in np.ndindex(grid):
         info = dataset.id.get_chunk_info_by_coord(tuple(k * side for k, side in zip(place, chunk, strict=True)))
         if info.byte_offset is not None:
@@ -291,11 +291,11 @@ def _mark_plain_edges(where: str, dataset: Any, chunks: Chunks, grid: tuple[int,
     """Mark the partial chunks as stored without filters if their dataset was created so.
 
     Args:
-        where: names the dataset, for messages.
-        dataset: of h5py.
-        chunks: whose masks are changed.
-        grid: the chunks along each axis.
-        whole: bytes of a chunk that went through no filter.
+        where: the name of the dataset, for messages.
+        dataset: an open dataset of h5py.
+        chunks: the chunks, whose masks are changed in place.
+        grid: the number of chunks along each axis.
+        whole: the bytes of a chunk without filters.
     """
     partial = _partial(dataset.shape, chunks.shape, grid) & (chunks.offsets != NEVER_WRITTEN)
     if not chunks.filters or not partial.any():
@@ -303,7 +303,7 @@ def _mark_plain_edges(where: str, dataset: Any, chunks: Chunks, grid: tuple[int,
     plain = edges_are_plain(dataset.id.get_create_plist())
     if plain is None and (chunks.sizes[partial] == whole).all():
         raise FormatError(
-            f"{where}: this HDF5 does not tell whether its partial chunks went through the filters; {by_h5py(dataset)}"
+            f"{where}: this HDF5 does not say whether its partial chunks went through the filters; {by_h5py(dataset)}"
         )
     if plain:
         chunks.skipped[partial] = 2 ** len(chunks.filters) - 1

@@ -18,12 +18,12 @@ _MOST_SHOWN = 8
 
 
 def follow(path: Path, file: Any, name: str, files: ExitStack) -> Any | None:
-    """Return the dataset or the group that a path of a file leads to; None if there is no such path.
+    """Return the dataset or group at a path in a file, also by links; None if there is none.
 
     Args:
-        path: of the file.
-        file: the file, open.
-        name: of a dataset or group.
+        path: the path of the file.
+        file: the open file.
+        name: the path of the dataset or group in it.
         files: closes the files that links led to.
 
     Raises:
@@ -80,9 +80,9 @@ def _said(path: Path, group: Any, name: str, link: Any) -> str:
 
 
 def _target(path: Path, holder: Path, filename: str) -> tuple[Path, bool]:
-    """The file that a link in `holder` means, and whether it lies in the folder of `path`.
+    """Return the target file of a link in `holder`, and whether it is in the folder of `path`.
 
-    By the text alone: what a link says may not lead out of the folder; symlinks in it are its owner's.
+    Only the text of the link decides: it may not lead out of the folder. Symlinks in the folder are trusted.
     """
     target = _plain(holder.parent / filename)
     return target, target.is_relative_to(_plain(path).parent)
@@ -93,7 +93,7 @@ def _plain(path: Path) -> Path:
 
 
 def _other_file(path: Path, holder: Any, link: Any, said: str, files: ExitStack) -> Any:
-    """Open the file of an external link: beside the file that has the link, in the folder of `path` or below."""
+    """Open the file of an external link, whose path is relative to the file with the link."""
     import h5py
 
     where = Path(os.fsdecode(holder.filename))
@@ -108,8 +108,8 @@ def _other_file(path: Path, holder: Any, link: Any, said: str, files: ExitStack)
         )
     if not target.is_file():
         raise FormatError(
-            f"{path}: {said}, which is not there; such paths count from the folder of {Path(holder.filename).name}: "
-            "put that file there, or open it itself"
+            f"{path}: {said}, which does not exist; such paths are relative to the folder of "
+            f"{Path(holder.filename).name}: put that file there, or open it itself"
         )
     try:
         return files.enter_context(h5py.File(target, "r", locking="best-effort"))

@@ -19,21 +19,21 @@ from memload.formats.members import Key
 
 
 def is_hugging_face(dataset: object) -> bool:
-    """Whether this is a `datasets.Dataset` itself, not of a subclass, which may answer differently."""
+    """Return whether this is a `datasets.Dataset`; subclasses do not count, because they may answer differently."""
     module = sys.modules.get("datasets")  # of somebody who has not imported it, there is none
     return type(dataset) is getattr(module, "Dataset", ())
 
 
 def fields_of(dataset: Any, key: Key = None) -> dict[str, Field]:
-    """Return the columns of a `datasets.Dataset` as fields, with the dtypes that are stored.
+    """Return the columns of a `datasets.Dataset` as fields, with their stored dtypes.
 
     Args:
-        dataset: whose Arrow buffers are read in place; its selection of rows is kept, its format is not applied.
-        key: the columns wanted; all if not given.
+        dataset: the dataset. Its Arrow buffers are read in place, with its selection of rows and without its format.
+        key: the columns to return; all if not given.
 
     Raises:
         FormatError: the rows of a column are not runs of bytes; the message names all such columns.
-        KeyError: `key` names a column that is not there.
+        KeyError: `key` names a column that does not exist.
     """
     from memload.formats.arrow_file import columns_as_fields
 
@@ -48,18 +48,18 @@ def fields_of(dataset: Any, key: Key = None) -> dict[str, Field]:
 
 @dataclass(frozen=True)
 class TorchFormat:
-    """What `with_format("torch", ...)` makes of a column.
+    """The effect of `with_format("torch", ...)` on columns.
 
     Attributes:
-        columns: those that are formatted; batches have no others.
-        dtype: of all of them, if the format states one.
+        columns: the formatted columns; batches have no others.
+        dtype: the dtype of all of them, if the format states one.
     """
 
     columns: tuple[str, ...]
     dtype: torch.dtype | None
 
     def dtype_of(self, stored: torch.dtype) -> torch.dtype | None:
-        """Return what elements of a stored dtype become; None if torch would not take them."""
+        """Return the dtype of elements in batches, by their stored dtype; None if torch does not accept them."""
         if stored == torch.uint64 or stored.is_complex:
             return None
         if self.dtype is not None:
@@ -71,7 +71,7 @@ def torch_format(dataset: Any) -> TorchFormat:
     """Return the torch format of a dataset.
 
     Raises:
-        FormatError: it has another format, or one whose batches memload does not make; the message says what to do.
+        FormatError: it has another format, or memload does not support its batches; the message says what to do.
     """
     stated = dataset.format
     options = dict(stated["format_kwargs"])
@@ -92,7 +92,7 @@ def torch_format(dataset: Any) -> TorchFormat:
 
 
 def parts_of(dataset: Any) -> list[Any]:
-    """Return the objects that decide what a dataset answers: others take their place once it is changed."""
+    """Return the objects that decide the samples of a dataset; a change of the dataset replaces them."""
     return [dataset.data, dataset._indices, dataset._format_type, dataset._format_columns, dataset._format_kwargs]
 
 

@@ -1,4 +1,4 @@
-"""Fields that say where rows come from: what their file's name says, its path, and their number in it."""
+"""Fields with the origin of rows: keys from their file's name, its path, and the number of the row in it."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from memload.formats.paths import PathLike, entries_of
 def with_keys(
     parts: Sequence[Mapping[str, Field]], places: Sequence[KeyedPath], row_field: str | None, file_field: str | None
 ) -> list[dict[str, Field]]:
-    """Return the fields of files with those behind them that say of which file each row is, and which of its rows.
+    """Return the fields of files, followed by fields that identify the file and the number in it of each row.
 
     Args:
         parts: the fields of each file, at least one, of one length.
-        places: where each lies, and what its name says.
+        places: the path of each file with the keys in its name.
         row_field: a name for the numbers of the rows in their file, from 0.
         file_field: a name for the paths.
 
     Raises:
-        ValueError: a field of a file has a name of these, or two of these are the same.
+        ValueError: a field of a file has one of these names, or two of the names are equal.
     """
     lengths = [next((field.rows for field in part.values()), 0) for part in parts]
     numbers = _numbers(max(lengths, default=0)) if row_field is not None else None
@@ -44,7 +44,7 @@ def with_keys(
 
 
 def key_options(paths: PathLike | Iterable[PathLike], row_field: str | None, file_field: str | None) -> list[str]:
-    """Return what `memload write` takes to give rows the same keys, its sources last; nothing if rows get none."""
+    """Return the arguments by which `memload write` gives rows the same keys, sources last; [] if rows have no keys."""
     options = [("--row-field", row_field), ("--file-field", file_field)]
     given = [part for option, name in options if name is not None for part in (option, name)]
     sources = [os.fspath(path) for path in entries_of(paths)]
@@ -62,7 +62,7 @@ def _add(fields: dict[str, Field], place: KeyedPath, name: str, field: Field) ->
 
 
 def constant(name: str, value: Value, rows: int) -> Field:
-    """Return a field that is this number, or this text, in every row; it is stored once."""
+    """Return a field with this number or text in every row; it is stored once."""
     if isinstance(value, str):
         from memload.formats.ragged_arrays import text_field
 
@@ -73,6 +73,6 @@ def constant(name: str, value: Value, rows: int) -> Field:
 
 
 def _numbers(count: int) -> Storage:
-    """The numbers from 0 on, which the rows of all files share."""
+    """Return the numbers from 0 on, which the rows of all files share."""
     numbers = np.arange(count, dtype=np.int64)
     return Storage.borrow(numbers, numbers.ctypes.data, numbers.nbytes, "the numbers of rows")

@@ -15,7 +15,7 @@ from typing import Any
 from memload.formats.paths import PathLike, entries_of, instead_of, matching, natural, paths_of
 
 Value = int | str
-"""What a name says: a whole number, or a text."""
+"""The value of a key: a whole number or a text."""
 
 _PLACEHOLDER = re.compile(r"\{([^{}/]*)\}")
 _KEY = re.compile(r"([^\W\d]\w*)(:d)?")
@@ -25,11 +25,11 @@ _MOST_DIGITS = 18
 
 @dataclass(frozen=True)
 class KeyedPath:
-    """A path, and the keys that its name has.
+    """A path, and the keys in its name.
 
     Attributes:
-        path: as it was given, or found.
-        keys: by name, in the order of the pattern.
+        path: the path, as given or found.
+        keys: the values by name, in the order of the pattern.
     """
 
     path: Path
@@ -37,27 +37,27 @@ class KeyedPath:
 
 
 def places_of(path: PathLike | Iterable[PathLike]) -> list[KeyedPath]:
-    """Return the paths that are meant, as `paths_of` does, and of patterns with {name} or {name:d} the keys.
+    """Return the paths as `paths_of` does, and for patterns with {name} or {name:d} the keys too.
 
-    {name} stands for a text of one character or more without a slash, {name:d} for all digits that stand together.
-    What is itself there is no pattern. Besides, *, ? and [ mean what they mean without keys.
+    {name} stands for a text of one character or more without a slash, {name:d} for a maximal run of digits. An existing
+    path is never a pattern. *, ? and [ have the same meaning as without keys.
 
     Raises:
         FileNotFoundError: nothing matches a pattern.
-        ValueError: a pair of braces has no name in it, or what matches can be read in two ways.
-        TypeError: it is no path.
+        ValueError: a pair of braces has no name in it, or a path can match in two ways.
+        TypeError: the value is not a path.
     """
-    return [place for one in entries_of(path) for place in _places(one)]
+    return [place for entry in entries_of(path) for place in _places(entry)]
 
 
 def keys_of(path: PathLike) -> list[str]:
-    """Return the names of the keys of a pattern; none where it is a path."""
+    """Return the names of the keys of a pattern; none for a path."""
     return list(_names(os.fspath(path))) if _is_keyed(path) else []
 
 
 def _places(path: Any) -> list[KeyedPath]:
     if not _is_keyed(path):
-        return [KeyedPath(one) for one in paths_of([path])]
+        return [KeyedPath(found) for found in paths_of([path])]
     pattern = re.sub("//+", "/", str(os.fspath(path)))
     names = _names(pattern)
     longest, shortest = (_expression(pattern, names, lazy=lazy) for lazy in (False, True))
@@ -65,11 +65,11 @@ def _places(path: Any) -> list[KeyedPath]:
     for name in matching(_PLACEHOLDER.sub("*", pattern)):
         match = longest.fullmatch(name)
         if match is None:
-            continue  # "session_test", say, where digits are wanted
+            continue  # for example "session_test" where digits are required
         other = shortest.fullmatch(name)
         if other is None or match.groupdict() != other.groupdict():
             raise ValueError(
-                f"{name}: can be read by {pattern!r} in two ways, as {match.groupdict()} and as "
+                f"{name}: matches {pattern!r} in two ways, as {match.groupdict()} and as "
                 f"{other and other.groupdict()}; put what separates the keys into the pattern, or make them {{name:d}}"
             )
         found.append(KeyedPath(Path(name), {key: _value(name, key, match[key], names[key]) for key in names}))
@@ -87,7 +87,7 @@ def _is_keyed(path: Any) -> bool:
 
 
 def _names(pattern: str) -> dict[str, bool]:
-    """The names in braces, and whether each stands for a number."""
+    """Return the names in braces, and whether each stands for a number."""
     names: dict[str, bool] = {}
     for inner in _PLACEHOLDER.findall(pattern):
         key = _KEY.fullmatch(inner)
@@ -102,7 +102,7 @@ def _names(pattern: str) -> dict[str, bool]:
 
 
 def _expression(pattern: str, names: Mapping[str, bool], *, lazy: bool) -> re.Pattern[str]:
-    """What matches a name, each part as long as it can be, or as short."""
+    """Return the expression of a name in which each part is as long, or as short, as possible."""
     more, seen, parts = "?" if lazy else "", set[str](), []
     for literal, inner in zip(*[iter([*_PLACEHOLDER.split(pattern), ""])] * 2, strict=True):
         parts.append(_of_glob(literal, more))
@@ -116,7 +116,7 @@ def _expression(pattern: str, names: Mapping[str, bool], *, lazy: bool) -> re.Pa
 
 
 def _of_glob(literal: str, more: str) -> str:
-    """The expression of what lies between keys, which may have *, ? and [ in it."""
+    """Return the expression of the text between keys, which may have *, ? and [ in it."""
     found = []
     for part in re.findall(r"\*\*/?|\*|\?|\[!?\]?[^\]]*\]|[^*?\[]+|\[", literal):
         if part.startswith("**"):

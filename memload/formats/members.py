@@ -19,20 +19,20 @@ _MOST_SHOWN = 20
 
 
 def choose(path: Path, members: Mapping[str, T], key: Key, field: str | None) -> dict[str, T]:
-    """Return the members that `key` picks, by the names of their fields.
+    """Return the members that `key` selects, by the names of their fields.
 
     Args:
-        path: of the file, for messages.
-        members: everything in it that can be a field.
-        key: a member, or a group, whose members then have names relative to it; several of these; members by names of
-            fields; None for all.
+        path: the path of the file, for messages.
+        members: all members of the file that can be fields.
+        key: a member, or a group, whose members get names relative to it; or several of these; or members by field
+            name; None for all.
         field: another name for a single one.
 
     Raises:
         FormatError: there are no members.
-        KeyError: `key` names nothing that is there.
-        TypeError: `field` is given for several members, or `key` is no name.
-        ValueError: two members would have one name, or one that no field can have.
+        KeyError: `key` names a member that does not exist.
+        TypeError: `field` is given for several members, or `key` is not a name.
+        ValueError: two members would have the same name, or one has an invalid name.
     """
     if not members:
         raise FormatError(f"{path}: holds no arrays")
@@ -50,7 +50,7 @@ def choose(path: Path, members: Mapping[str, T], key: Key, field: str | None) ->
 
 
 def check_lengths(path: Path, rows: Mapping[str, int | None], picked: Key) -> None:
-    """Raise unless all fields have one number of rows; None stands for a single number, which has no rows.
+    """Check that all fields have the same number of rows; None stands for a single number, which has no rows.
 
     Raises:
         FormatError: a field is a single number.
@@ -69,7 +69,7 @@ def check_lengths(path: Path, rows: Mapping[str, int | None], picked: Key) -> No
 def _picked(path: Path, members: Mapping[str, T], key: str | Sequence[str] | Mapping[str, str]) -> dict[str, T]:
     chosen: dict[str, T] = {}
     if isinstance(key, Mapping) and key:
-        return {name: next(iter(choose(path, members, [one], name).values())) for name, one in key.items()}
+        return {name: next(iter(choose(path, members, [member], name).values())) for name, member in key.items()}
     if not isinstance(key, Iterable):
         raise TypeError(f"{path}: key= takes a name, a list of names, or a mapping to names, got {key!r}")
     for one in [key] if isinstance(key, str) else key:
@@ -91,7 +91,7 @@ def _found(members: Mapping[str, T], key: str) -> dict[str, T]:
     name = key.strip("/")
     if key in members or name in members:
         return {name: members[key if key in members else name]}
-    return {path.removeprefix(f"{name}/"): one for path, one in members.items() if path.startswith(f"{name}/")}
+    return {path.removeprefix(f"{name}/"): member for path, member in members.items() if path.startswith(f"{name}/")}
 
 
 def _listed(members: Mapping[str, object]) -> str:

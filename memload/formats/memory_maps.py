@@ -1,4 +1,4 @@
-"""Which file a run of memory is mapped from, so that a memmap is read as the file that it is.
+"""Find the file from which memory is mapped, so that a memmap is read as its file.
 
 Read as a file, it travels to worker processes as a path, is asked for ahead of being read, and names itself in errors.
 """
@@ -22,14 +22,14 @@ _LINE = re.compile(r"([0-9a-f]+)-([0-9a-f]+) (\S{4}) ([0-9a-f]+) ([0-9a-f]+):([0
 
 @dataclass(frozen=True)
 class Mapping:
-    """One line of /proc/self/maps that names a file.
+    """One line of /proc/self/maps with a file.
 
     Attributes:
-        begin, end: its addresses.
-        offset: of the byte of the file that lies at `begin`.
-        shows_file: whether its bytes are the file's if it was never writable: it is shared, or nobody can write to it.
-        shared: whether its bytes are the file's in any case: those of a private one may be changed ones.
-        path, device, inode: of the file, as it was mapped.
+        begin, end: the first address and the one after the last.
+        offset: the offset in the file of the byte at `begin`.
+        shows_file: whether its bytes are the file's as long as it was never writable: it is shared or read-only.
+        shared: whether its bytes always are the file's; those of a private mapping may have been changed.
+        path, device, inode: the file at the time of the mapping.
     """
 
     begin: int
@@ -42,7 +42,7 @@ class Mapping:
     inode: int
 
     def shows(self, path: Path) -> bool:
-        """Whether `path` leads to the file that is mapped: it is there, and was not replaced."""
+        """Whether `path` still leads to the mapped file: it exists and was not replaced."""
         try:
             found = path.stat()
         except OSError:
@@ -59,7 +59,7 @@ _LONGEST = 4096
 
 
 def mapping_of(address: int) -> Mapping | None:
-    """Return the mapping of a file that holds this address; None if there is none."""
+    """Return the mapping of a file at this address; None if there is none."""
     try:
         return asked(address)
     except OSError:  # a kernel before 6.11, which only has the list of all mappings
@@ -67,7 +67,7 @@ def mapping_of(address: int) -> Mapping | None:
 
 
 def asked(address: int) -> Mapping | None:
-    """Ask the kernel for the mapping of one address; OSError where it does not answer such questions."""
+    """Ask the kernel for the mapping at an address. Raises OSError if the kernel does not support the question."""
     name = ctypes.create_string_buffer(_LONGEST)
     query = bytearray(_QUERY.pack(_QUERY.size, 0, address, *[0] * 8, _LONGEST, 0, ctypes.addressof(name), 0))
     with Path("/proc/self/maps").open("rb") as maps:
@@ -100,9 +100,9 @@ def listed(address: int) -> Mapping | None:
 
 
 def written_bytes(mapping: Mapping) -> int | None:
-    """Return how many bytes lie in pages of a private mapping that were written to, and so are not the file's.
+    """Return the bytes in written pages of a private mapping, which therefore may differ from the file's.
 
-    None if the kernel does not tell.
+    Returns None if the kernel does not say.
     """
     head = f"{mapping.begin:08x}-{mapping.end:08x} ".encode()
     try:
@@ -116,10 +116,10 @@ def written_bytes(mapping: Mapping) -> int | None:
 
 
 def mapped_file(address: int, nbytes: int) -> tuple[str, int] | None:
-    """Return the path of the file whose bytes these are, and the offset of the first; None if there is none for sure.
+    """Return the path of the file with these bytes, and the offset of the first; None unless this is certain.
 
-    Private mappings do not count if they are writable or were written to, since their bytes may differ from the file's;
-    nor do files that have been removed or replaced, or lie in /dev/shm, where they come and go with their users.
+    A private mapping does not count if it is writable or was written to, because its bytes may differ from the file's.
+    Neither does a file that was removed or replaced, or one in /dev/shm, where files are short-lived.
     """
     mapping = mapping_of(address)
     if mapping is None or address + nbytes > mapping.end or not mapping.shows_file:

@@ -1,4 +1,4 @@
-"""A .npy file as one field: the header is read, the rows are mapped."""
+"""Read a .npy file as one field: the header is parsed, and the rows are mapped."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from memload.errors import FormatError
 
 @dataclass(frozen=True)
 class NpyArray:
-    """An array in .npy format somewhere in a file; `rows` is None for a single number."""
+    """An array in .npy format inside a file; `rows` is None for a single number."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -30,18 +30,18 @@ class NpyArray:
         return self.shape[0] if self.shape else None
 
     def field(self, storage: Storage) -> Field:
-        """Return the field whose rows lie in the mapped file; there is a first axis."""
+        """Return the field over the mapped file; the array must have a first axis."""
         rows, *row_shape = self.shape
         row_bytes = math.prod(row_shape) * self.dtype.itemsize
         return Field(self.dtype, tuple(row_shape), Column(row_bytes, [(storage, self.offset, rows, row_bytes)]))
 
 
 def open_npy(path: Path, name: str) -> dict[str, Field]:
-    """Return the array in `path` as the one field `name`; its first axis counts the rows.
+    """Return the array in `path` as one field `name`; its first axis counts the rows.
 
     Raises:
-        FormatError: the header is malformed, the array is in Fortran order or without an axis, its dtype has no equal
-            in torch, or the file's length does not fit.
+        FormatError: the header is malformed, the array is in Fortran order or has no axis, torch has no such dtype, or
+            the length of the file does not fit.
     """
     with path.open("rb") as file:
         array = read_npy(str(path), file, path.stat().st_size)
@@ -51,11 +51,11 @@ def open_npy(path: Path, name: str) -> dict[str, Field]:
 
 
 def read_npy(what: str, file: BinaryIO, end: int) -> NpyArray:
-    """Return the array whose header `file` stands at, and whose bytes reach up to `end`.
+    """Return the array whose header starts at the position of `file`, and whose bytes end at `end`.
 
     Raises:
-        FormatError: the header is malformed, the array is in Fortran order, its dtype has no equal in torch, or its
-            bytes do not fit; the message begins with `what`.
+        FormatError: the header is malformed, the array is in Fortran order, torch has no such dtype, or its bytes do
+            not fit; the message begins with `what`.
     """
     begin = file.tell()
     shape, fortran, dtype = _read_header(what, file)
@@ -94,7 +94,7 @@ def _read_header(what: str, file: BinaryIO) -> tuple[tuple[int, ...], bool, np.d
     except FormatError:
         raise
     except Exception as error:  # numpy evaluates the header as Python text: what that raises depends on the garbage
-        raise FormatError(f"{what}: not a .npy file with a sound header ({error})") from error
+        raise FormatError(f"{what}: not a .npy file with a valid header ({error})") from error
     if not all(type(side) is int and 0 <= side < 2**63 for side in shape):
         raise FormatError(f"{what}: the header states the shape {shape}")
     return shape, fortran, dtype

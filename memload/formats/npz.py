@@ -1,4 +1,4 @@
-"""A .npz file: its stored members are .npy files inside a zip file, and are read in place there."""
+"""Read a .npz file: its uncompressed members are .npy files inside a zip file, and are read in place."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def open_npz(path: Path, key: Key, field: str | None) -> dict[str, Field]:
     """Return the arrays of a .npz file as fields; their first axes count the rows.
 
     Raises:
-        FormatError: it is damaged; or an array is compressed, in Fortran order, without an axis or of a dtype that has
-            no equal in torch.
+        FormatError: the file is damaged; or an array is compressed, in Fortran order, without an axis, or of a dtype
+            that torch does not have.
         KeyError, TypeError, ValueError: as `choose` and `check_lengths`.
     """
     with path.open("rb") as file:
@@ -39,13 +39,13 @@ def npz_members(path: Path) -> dict[str, zipfile.ZipInfo]:
     """Return the arrays of a .npz file by name.
 
     Raises:
-        FormatError: its central directory is damaged, or it holds no array.
+        FormatError: the central directory is damaged, or the file has no array.
     """
     try:
         with zipfile.ZipFile(path) as archive:
             infos = archive.infolist()
     except (zipfile.BadZipFile, EOFError, NotImplementedError, ValueError) as error:
-        raise FormatError(f"{path}: not a sound .npz file: {error}{cut_short(path)}") from None
+        raise FormatError(f"{path}: not a valid .npz file: {error}{cut_short(path)}") from None
     members = {info.filename.removesuffix(".npy"): info for info in infos if info.filename.endswith(".npy")}
     if not members:
         raise FormatError(f"{path}: a zip file without a .npy member; expected what numpy.savez writes")
@@ -83,7 +83,7 @@ def _stored(path: Path, file: BinaryIO, info: zipfile.ZipInfo) -> NpyArray:
 
 
 def data_offset(path: Path, file: BinaryIO, info: zipfile.ZipInfo) -> int:
-    """Return where the bytes of a member begin: its local header may have other lengths than the directory says."""
+    """Return the place of a member's bytes; its local header may have other lengths than the directory says."""
     inside = 0 <= info.header_offset <= path.stat().st_size
     file.seek(info.header_offset if inside else 0)
     header = file.read(_LOCAL_HEADER.size if inside else 0)

@@ -1,4 +1,4 @@
-"""How many files a dataset may have open at once: `memload.open`'s max_open_files."""
+"""Limit the number of files that a dataset has open at once: `max_open_files` of `memload.open`."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from memload.columns.numbers import kind
 
 
 def bounded(fields: Mapping[str, Field], max_open_files: int) -> dict[str, Field]:
-    """Return the fields on files of which at most so many are open at once; those of the other fields do not count.
+    """Return the fields on files of which at most so many are open at once; other fields have their own limit.
 
-    A mapped file has no descriptor: only reads past the page cache need one.
+    A mapped file has no descriptor; only reads past the page cache need one.
 
     Raises:
-        TypeError: it is no integer.
-        ValueError: it is less than 1.
+        TypeError: the limit is not an integer.
+        ValueError: the limit is less than 1.
     """
     try:
         limit = operator.index(max_open_files)

@@ -1,4 +1,4 @@
-"""The formats' own libraries, which are extras of memload and imported when a file needs them."""
+"""Import the libraries of formats, which are extras of memload, when a file needs them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ def package(name: str, extra: str, what: str) -> Any:
     """Return the package `name`.
 
     Args:
-        name: of the package, as it is imported.
-        extra: of memload that installs it.
-        what: needs it, for the message.
+        name: the name of the package, as it is imported.
+        extra: the extra of memload that installs it.
+        what: the purpose, for the message.
 
     Raises:
-        ImportError: it is not installed; the message says how to install it.
+        ImportError: the package is not installed; the message says how to install it.
     """
     try:
         return importlib.import_module(name)

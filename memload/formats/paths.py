@@ -1,4 +1,4 @@
-"""Paths as users give them: lists, patterns such as "betas_session*.hdf5", and what to say where nothing is there."""
+"""Resolve paths as users give them: lists, patterns such as "betas_session*.hdf5", and hints for missing paths."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 PathLike = str | os.PathLike[str]
 
 IMAGES = (".jpg", ".jpeg", ".png")
-"""What the names of images end with that can be made into a set of shards."""
+"""The suffixes of images that can be made into a set of shards."""
 
 _MOST_LOOKED_AT = 1000  # names of a folder
 _ARRAYS = (".npy", ".npz", ".safetensors", ".pt", ".h5", ".hdf5", ".arrow")
@@ -25,24 +25,24 @@ _URL = re.compile("[A-Za-z][A-Za-z0-9+.-]+:/")  # one slash is what Path leaves 
 
 
 def paths_of(path: PathLike | Iterable[PathLike]) -> list[Path]:
-    """Return the paths that are meant: each as it is, and one with *, ? or [ as all that match, sorted by name.
+    """Return each path unchanged, and for a pattern with *, ? or [ all matching paths, sorted by name.
 
-    Numbers in names count as numbers, so that session2 comes before session10. What is itself there is no pattern.
+    Numbers in names are sorted as numbers, so session2 comes before session10. An existing path is never a pattern.
 
     Raises:
-        FileNotFoundError: nothing matches a pattern, or it is a URL.
+        FileNotFoundError: nothing matches a pattern, or the path is a URL.
         ValueError: a list, or a path, is empty; or a name is not UTF-8.
-        TypeError: it is no path.
+        TypeError: the value is not a path.
     """
-    return [found for one in entries_of(path) for found in _matching(one)]
+    return [found for entry in entries_of(path) for found in _matching(entry)]
 
 
 def entries_of(path: PathLike | Iterable[PathLike]) -> list[Any]:
-    """Return the paths of a list, or the one that is given, as they are.
+    """Return the paths of a list, or a list of the single path, unchanged.
 
     Raises:
         ValueError: a list is empty.
-        TypeError: it is neither a path nor a list.
+        TypeError: the value is neither a path nor a list.
     """
     if isinstance(path, str | os.PathLike):
         return [path]
@@ -58,13 +58,13 @@ def _matching(path: PathLike) -> list[Path]:
         raise TypeError(f"expected a path, got {_described(path)}")
     text = os.fspath(path)
     if not text:
-        raise ValueError("an empty path; the folder that you are in is '.'")
+        raise ValueError("the path is empty; the current folder is '.'")
     check_utf8(text)
     if Path(text).exists():
         return [Path(text)]
     if _URL.match(text):
         raise FileNotFoundError(
-            f"{text}: a URL, and memload opens what is in the file system: download it, or mount what it is on"
+            f"{text}: a URL, but memload opens files in the file system: download it, or mount its storage"
         )
     if not glob.has_magic(text):
         return [Path(text)]
@@ -75,12 +75,12 @@ def _matching(path: PathLike) -> list[Path]:
 
 
 def matching(pattern: str) -> list[str]:
-    """Return the paths that match a pattern with *, ? or [, in no order."""
+    """Return the paths that match a pattern with *, ? or [, in no particular order."""
     return glob.glob(pattern, recursive=True)  # noqa: PTH207 - which takes absolute patterns
 
 
 def check_utf8(path: str) -> None:
-    """Raise ValueError for a path that has bytes which are no UTF-8: what maps files knows no other."""
+    """Raise ValueError for a path with bytes that are not UTF-8; native code maps files by UTF-8 names only."""
     try:
         path.encode()
     except UnicodeEncodeError:
@@ -88,7 +88,7 @@ def check_utf8(path: str) -> None:
 
 
 def _described(given: Any) -> str:
-    """What was given in place of a path, and what takes that."""
+    """Describe a value that was given in place of a path, and the call that accepts it."""
     if _open(given):
         name = getattr(given, "filename", getattr(given, "name", None))
         return f"an open file ({type(given).__name__}); give its path" + (
@@ -104,7 +104,7 @@ def _described(given: Any) -> str:
 
 
 def _open(given: Any) -> bool:
-    """Whether this is an open file, which would be taken for a list of its lines."""
+    """Return whether this is an open file; iteration would give its lines."""
     return hasattr(given, "fileno") or (_library(given) == "h5py" and hasattr(given, "filename"))
 
 
@@ -113,7 +113,7 @@ def _library(given: Any) -> str:
 
 
 def nothing_at(path: Path) -> str:
-    """Return what to say of a path that is not there: where it was looked for, and what there is instead."""
+    """Describe a missing path: the place of the search, and what exists instead."""
     if path.is_symlink():
         return f"a link to {path.readlink()}, and there is nothing"
     said = "there is nothing at this path"
@@ -130,7 +130,7 @@ def nothing_at(path: Path) -> str:
 
 
 def instead_of(pattern: Path) -> str:
-    """What to say of a pattern that nothing matches: what there is in the folder before its first *, ? or [."""
+    """Describe the folder before the first *, ? or [ of a pattern without matches."""
     parts = [*itertools.takewhile(lambda part: not glob.has_magic(part), pattern.parts)]
     folder = Path(*parts)
     if not folder.exists():
@@ -141,7 +141,7 @@ def instead_of(pattern: Path) -> str:
 
 
 def _there(name: str, folder: Path) -> str:
-    """What a folder has in place of a name: similar ones, or some of those that there are."""
+    """Return similar names in a folder, or some of its names, for messages."""
     names = sorted(_names_in(folder), key=lambda one: natural(Path(one)))
     alike = difflib.get_close_matches(name, names)
     if alike:
@@ -153,7 +153,7 @@ def _there(name: str, folder: Path) -> str:
 
 
 def what_a_folder_has(folder: Path, index: str) -> str:
-    """Return what to do with a folder that is no set of shards, by what is in it; a set has a file named `index`."""
+    """Return what to do with a folder that is no set of shards, by its content; a set has a file named `index`."""
     names = sorted(_names_in(folder), key=lambda name: natural(Path(name)))
     sets = [name for name in names if (folder / name / index).is_file()]
     if sets:
@@ -169,7 +169,7 @@ def what_a_folder_has(folder: Path, index: str) -> str:
 
 
 def cut_short(path: Path) -> str:
-    """What to say of a zip file that begins as one but is none: its directory, which comes last, is not there."""
+    """Describe a file that starts like a zip file but has no directory at its end."""
     with path.open("rb") as file:
         begins = file.read(4) == b"PK\x03\x04"
     return (
@@ -180,13 +180,13 @@ def cut_short(path: Path) -> str:
 
 
 def _names_in(folder: Path) -> list[str]:
-    """Names in a folder, not of all where it has very many; none if it cannot be read."""
+    """Return names in a folder, at most _MOST_LOOKED_AT of them; none if it cannot be read."""
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         return [entry.name for entry in islice(entries, _MOST_LOOKED_AT)]
     return []
 
 
 def natural(path: Path) -> list[tuple[int, str]]:
-    """Return what sorts paths as people count: digits by their value, everything else by its letters."""
+    """Return a sort key for paths with digits as numbers and all else by its letters."""
     parts = re.split(r"([0-9]+)", str(path))
     return [(int(part), part) if k % 2 else (0, part) for k, part in enumerate(parts)]

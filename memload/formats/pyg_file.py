@@ -27,19 +27,19 @@ from memload.formats.torch_file import TorchFile, load_mapped, refuse_graph_list
 
 
 def open_collated(path: Path, *, trust: bool) -> dict[str, Field]:
-    """Return the attributes of the graphs as fields, read from the file where they lie.
+    """Return the attributes of the graphs as fields, read in place from the file.
 
     Raises:
-        FormatError: it is no such file, or damaged, or an attribute is of a kind that is not read.
-        ImportError: it holds classes of torch_geometric, which is not installed.
+        FormatError: the file is no InMemoryDataset, or damaged, or has an attribute of an unsupported kind.
+        ImportError: it has classes of torch_geometric, which is not installed.
     """
     return collated_fields(load_mapped(path, trust=trust))
 
 
 def holds_collated(file: TorchFile) -> bool:
-    """Whether a file says that it is one in which an InMemoryDataset is saved.
+    """Return whether a loaded file is a saved InMemoryDataset.
 
-    Its class says so, or a `Data` that holds the attributes. A pair of plain dicts does not, whatever its numbers are:
+    The class in it must say so, or a `Data` with the attributes. A pair of plain dicts does not count, whatever it has:
     ({"y": ...}, {"y": ...}) may as well be labels for training and for testing.
     """
     value = file.value
@@ -52,7 +52,7 @@ def holds_collated(file: TorchFile) -> bool:
 
 
 def collated_fields(file: TorchFile) -> dict[str, Field]:
-    """Return the fields of a file that was loaded; see `open_collated`."""
+    """Return the fields of a loaded file; see `open_collated`."""
     path, (data, slices) = file.path, _parts(file)
     fields: dict[str, Field] = {}
     for name, ends in slices.items():
@@ -80,7 +80,7 @@ def _parts(file: TorchFile) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         raise FormatError(f"{file.path}: {_EXPECTED}, found a tuple of {_kind(data)} and {_kind(slices)}; {_OTHERWISE}")
     if slices is None:
         raise FormatError(
-            f"{file.path}: holds a single graph, whose attributes are not joined with others: give it to "
+            f"{file.path}: has a single graph, whose attributes are not joined with others: give it to "
             "memload.from_graphs([...])"
         )
     if not isinstance(slices, Mapping) or any(isinstance(ends, Mapping) for ends in slices.values()):
@@ -90,17 +90,17 @@ def _parts(file: TorchFile) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
 
 
 def _check_rules(path: Path, value: tuple[Any, ...]) -> None:
-    """Raise FormatError if the class that the file states, or that of the data, joins graphs in its own way."""
+    """Raise FormatError if the class in the file, or that of the data, joins graphs by rules of its own."""
     kind = value[2] if len(value) > 2 else type(value[0])
     if isinstance(kind, type) and hasattr(kind, "__inc__") and (name := own_rule(kind)):
         raise FormatError(
-            f"{path}: its graphs are of the class {kind.__name__}, which overrides {name}; read are graphs whose "
-            "attributes are joined by the rules of torch_geometric.data.Data: leave these to its own loader"
+            f"{path}: its graphs are of the class {kind.__name__}, which overrides {name}; only graphs whose "
+            "attributes join by the rules of torch_geometric.data.Data can be read: use the loader of PyG for these"
         )
 
 
 def _attributes(data: Any) -> Mapping[str, Any] | None:
-    """The attributes of all graphs, of which older files keep a `Data`; None if these are none."""
+    """Return the attributes of all graphs, also from the `Data` of older files; None if there are none."""
     found = data.to_dict() if hasattr(data, "to_dict") and not isinstance(data, torch.Tensor) else data
     return found if isinstance(found, Mapping) else None
 
@@ -116,7 +116,7 @@ def _field(file: TorchFile, name: str, values: Any, ends: Any) -> Field:
         raise FormatError(f"{file.path}: the slices of {name!r} are {_kind(ends)}; expected int64 (graphs + 1,)")
     if not (type(values) is torch.Tensor and values.layout == torch.strided and values.ndim and values.is_contiguous()):
         raise FormatError(
-            f"{file.path}: the attribute {name!r} is {_kind(values)}; read are plain tensors, numbers and texts. Leave "
+            f"{file.path}: the attribute {name!r} is {_kind(values)}, not a plain tensor, number or text. Leave "
             "it out, or convert it, and save the graphs again"
         )
     try:
@@ -155,7 +155,7 @@ def _number_field(file: TorchFile, numbers: Any) -> Field:
 
 
 def _place(file: TorchFile, name: str, tensor: torch.Tensor) -> tuple[_core.Storage, int]:
-    """Where the tensor lies: in the file, or, if torch has read it, in memory."""
+    """Return the storage and the place of a tensor: in the file, or in memory if torch has read it."""
     offset = file.offset(tensor)
     if offset is not None:
         return file.storage, offset

@@ -1,4 +1,4 @@
-"""Rows of different length that are in memory already: values and offsets, borrowed; lists of rows; lists of texts."""
+"""Use ragged rows in memory as fields: values and offsets without a copy, lists of rows, and lists of texts."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def ragged(values: Any, offsets: Any = None, *, axis: int = 0) -> RaggedArray:
     Args:
         values: with `offsets`, the items of all rows, (items, *item), an array or a CPU tensor that is read in place;
             without, a list of such rows (length, *item) of one dtype, which are copied.
-        offsets: int64 (rows + 1,), not falling, from 0 or more to at most the number of items: row i is
+        offsets: int64 (rows + 1,), never decreasing, from 0 or more to at most the number of items: row i is
             ``values[offsets[i]:offsets[i + 1]]``. Other integers are copied.
         axis: along which rows differ in length and are joined: 0, or 1 for rows such as the (2, edges) of a graph.
 
     Raises:
         ValueError: rows differ in more than their length, or `axis` is another. Offsets are checked by
             `memload.from_arrays`.
-        TypeError: the rows are no arrays, or differ in dtype.
+        TypeError: the rows are not arrays, or differ in dtype.
 
     Example:
         >>> import memload, torch
@@ -60,10 +60,10 @@ def ragged(values: Any, offsets: Any = None, *, axis: int = 0) -> RaggedArray:
 
 
 def field_of(name: str, data: Any) -> Field:
-    """Return the field of an array, of rows of different length, or of a list of texts.
+    """Return the field of an array, of ragged rows, or of a list of texts.
 
     Raises:
-        TypeError, ValueError: it is none of these, or not as it should be; the message names the field.
+        TypeError, ValueError: the value is invalid; the message names the field.
     """
     check_name(name)
     if isinstance(data, RaggedArray):
@@ -78,7 +78,7 @@ def field_of(name: str, data: Any) -> Field:
 
 
 def is_texts(data: Any) -> bool:
-    """Whether this is a list of texts, of which there is at least one."""
+    """Return whether this is a list of at least one text, and of nothing else."""
     return isinstance(data, list | tuple) and len(data) > 0 and all(isinstance(text, str) for text in data)
 
 
@@ -86,7 +86,7 @@ def text_field(name: str, texts: Iterable[str]) -> RaggedField:
     """Return a field of texts.
 
     Raises:
-        ValueError: one of them cannot be written as UTF-8.
+        ValueError: a text cannot be encoded as UTF-8.
     """
     encoded = [encode(name, text) for text in texts]
     values = np.frombuffer(b"".join(encoded), dtype=np.uint8)
@@ -95,7 +95,7 @@ def text_field(name: str, texts: Iterable[str]) -> RaggedField:
 
 
 def encode(name: str, text: str) -> bytes:
-    """Return a text in UTF-8. Raises ValueError, naming the field, if it has characters that UTF-8 has not."""
+    """Return a text in UTF-8. Raises ValueError, naming the field, if that is impossible."""
     try:
         return text.encode()
     except UnicodeEncodeError as error:
@@ -103,7 +103,7 @@ def encode(name: str, text: str) -> bytes:
 
 
 def _listed(data: Sequence[Any]) -> str:
-    """What is wrong with a list that is no field, and what to give instead."""
+    """Describe a list that cannot be a field, and what to give instead."""
     kind = type(data).__name__
     if not data:
         return f"an empty {kind}, which has no dtype"
@@ -125,7 +125,7 @@ def _tensor(position: int, row: Any) -> torch.Tensor:
 
 
 def _without(row: torch.Tensor, axis: int, position: int) -> tuple[int, ...]:
-    """The shape of a row without the axis along which rows differ."""
+    """Return the shape of a row without the axis along which rows differ."""
     if row.ndim <= axis:
         raise ValueError(f"row {position} has the shape {tuple(row.shape)}, and so no axis {axis} that could differ")
     return (*row.shape[:axis], *row.shape[axis + 1 :])
@@ -135,7 +135,7 @@ def _borrow(name: str, data: RaggedArray) -> RaggedField:
     values, offsets = borrow_array(name, _array(data.values)), borrow_array(name, _int64(name, data.offsets))
     if offsets.shape or not offsets.rows:
         raise ValueError(
-            f"field {name!r}: offsets must be int64 (rows + 1,), so one at least; got {data.offsets!r:.80}"
+            f"field {name!r}: offsets must be int64 (rows + 1,), with at least one entry; got {data.offsets!r:.80}"
         )
     if data.axis and (not values.shape or not values.rows):
         raise ValueError(
@@ -169,7 +169,7 @@ def _array(values: Any) -> Any:
 
 
 def _int64(name: str, offsets: Any) -> Any:
-    """The offsets, as they are if they are int64 without gaps."""
+    """Return the offsets as int64 without gaps, as a copy only if necessary."""
     if isinstance(offsets, torch.Tensor):
         if offsets.dtype.is_floating_point or offsets.dtype.is_complex or offsets.dtype == torch.bool:
             raise TypeError(f"field {name!r}: offsets must be integers, got {offsets.dtype}")

@@ -1,4 +1,4 @@
-"""A file of bare rows, one after the other, whose dtype and shape the caller states."""
+"""Read a file of bare rows, one after the other; the caller states their dtype and shape."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from memload.errors import FormatError
 
 
 def open_raw(path: Path, name: str, dtype: torch.dtype, shape: tuple[int, ...], offset: int) -> dict[str, Field]:
-    """Return the rows that follow the first `offset` bytes of `path` as the one field `name`.
+    """Return the rows after the first `offset` bytes of `path` as one field `name`.
 
     Raises:
-        FormatError: what follows `offset` is not a whole number of rows.
-        ValueError: a row has no bytes, so that they cannot be counted, or 2^63 or more.
+        FormatError: the bytes after `offset` are not a whole number of rows.
+        ValueError: a row has no bytes, or 2^63 or more.
     """
     check_size(dtype, shape)
     row_bytes = row_nbytes(dtype, shape)

@@ -1,4 +1,4 @@
-"""A .safetensors file: each tensor is a field, and its first axis counts the rows."""
+"""Read a .safetensors file: each tensor is a field, and its first axis counts the rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def open_safetensors(path: Path, key: Key = None, field: str | None = None) -> d
     """Return tensors of `path` as fields, in the order of its header.
 
     Raises:
-        FormatError: the header is malformed (ShardFormatError), there is no tensor, or one of a single number.
+        FormatError: the header is malformed (ShardFormatError), there is no tensor, or one is a single number.
         KeyError, TypeError: as `choose`.
         ValueError: as `choose`; or the first axes differ.
     """

@@ -1,4 +1,4 @@
-"""What tells formats apart: the first bytes of files, and names in directories."""
+"""The first bytes of files, and the names in directories, that identify formats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows that lie across tiles, read many at once: each tile is decoded once, by several threads, in bounded memory."""
+"""Read many rows that cross tiles at once: each tile is decoded once, by several threads, in bounded memory."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class TileBlocks:
 
     Args:
         grid: the array; its tiles are stored whole, in C order.
-        dtype: of its elements, in this machine's byte order; only its size counts.
+        dtype: the dtype of its elements, in this machine's byte order; only its size counts.
     """
 
     grid: TileGrid
@@ -37,7 +37,7 @@ class TileBlocks:
 
     @property
     def rows(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return self.grid.rows
 
     def bands(self) -> list[range]:
@@ -50,11 +50,11 @@ class TileBlocks:
 
         Args:
             band: one of `bands`.
-            wanted: bool, of the shape of a row: where it is false, values are of no meaning. None: all elements.
-            nbytes: about so much memory may be in use; that for one tile is in any case.
+            wanted: bool, with the shape of a row; values are undefined where it is false. None: all elements.
+            nbytes: the approximate memory to use; at least the memory of one tile is used.
 
         Raises:
-            ShardReadError: stored bytes cannot be read, or not decoded.
+            ShardReadError: stored bytes cannot be read or decoded.
         """
         threads = default_threads()
         table = self._table(band)
@@ -75,7 +75,7 @@ class TileBlocks:
                     future.cancel()
 
     def _table(self, band: range) -> NDArray[np.int64]:
-        """The band's part of the table, by place of the grid across a row."""
+        """Return the band's part of the table, by place of the grid across a row."""
         across = [-(-side // step) for side, step in zip(self.grid.row_shape, self.grid.tile_shape[1:], strict=True)]
         first = band.start // self.grid.tile_shape[0] * math.prod(across)
         whole: NDArray[np.int64] = self.grid.table
@@ -84,7 +84,7 @@ class TileBlocks:
     def _boxes(
         self, table: NDArray[np.int64], wanted: NDArray[np.bool_] | None, cells: int
     ) -> Iterator[tuple[Box, NDArray[np.int64]]]:
-        """Yield boxes of at most so many tiles, each with its tiles' entries."""
+        """Yield boxes of at most `cells` tiles, each with its tiles' entries."""
         grid, steps = table.shape[:-1], _steps(table.shape[:-1], cells)
         sides = self.grid.tile_shape[1:]
         for begins in itertools.product(*(range(0, count, step) for count, step in zip(grid, steps, strict=True))):
@@ -102,7 +102,7 @@ class TileBlocks:
             yield box, tiles
 
     def _block(self, band: range, box: Box, tiles: NDArray[np.int64]) -> Block:
-        """Decode tiles one after the other, each as if it were a row, and turn them into rows of the box."""
+        """Decode tiles one after the other, each as one row, and arrange them as rows of the box."""
         grid, cells = self.grid, tiles.shape[:-1]
         shape, count = grid.tile_shape, math.prod(tiles.shape[:-1])
         table = tiles.reshape(count, tiles.shape[-1])
@@ -118,7 +118,7 @@ class TileBlocks:
 
 
 def blocks_of(column: Column | Tiles, item_bytes: int) -> TileBlocks | None:
-    """Return the blocks of a column of one array in tiles; None where reading rows in order serves as well."""
+    """Return the blocks of a column of one array in tiles; None if reading its rows in order is as fast."""
     if not isinstance(column, Tiles) or len(column.parts) != 1 or not isinstance(column.parts[0], TileGrid):
         return None
     grid = column.parts[0]
@@ -129,7 +129,7 @@ def blocks_of(column: Column | Tiles, item_bytes: int) -> TileBlocks | None:
 
 
 def _steps(grid: Sequence[int], cells: int) -> list[int]:
-    """Return the sides of boxes of at most so many cells, longest along the last axes."""
+    """Return the sides of boxes of at most `cells` cells, longest along the last axes."""
     steps = []
     for count in reversed(grid):
         steps.append(max(1, min(count, cells)))

@@ -1,4 +1,4 @@
-"""Files of torch.save: tensors are found by torch itself, then read in place from a mapping of the file."""
+"""Read files of torch.save: torch finds the tensors, which are then read in place from a mapping of the file."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ GEOMETRIC = {
 
 @dataclass(frozen=True)
 class TorchFile:
-    """What torch.load made of a file, and how to read its tensors from memload's own mapping of that file.
+    """An object that torch.load returned, and memload's own mapping of its file, from which its tensors are read.
 
     Attributes:
-        path: the file.
-        value: the object; its tensors lie in torch's mapping of the file as long as they live.
+        path: the path of the file.
+        value: the object; its tensors are in torch's mapping of the file as long as they live.
         storage: memload's mapping.
-        begin, end: the addresses of torch's mapping; both 0 if no tensor lies in it.
+        begin, end: the addresses of torch's mapping; both 0 if no tensor is in it.
     """
 
     path: Path
@@ -72,16 +72,16 @@ class TorchFile:
     end: int
 
     def offset(self, tensor: torch.Tensor) -> int | None:
-        """Return where in the file the first element of the tensor lies; None if it does not lie there."""
+        """Return the place of the tensor's first element in the file; None if it is not in the file."""
         address = tensor.data_ptr()
         inside = self.begin <= address and address + _span(tensor) <= self.end
         return address - self.begin if inside else None
 
     def field(self, name: str, tensor: torch.Tensor | np.ndarray[Any, Any]) -> Field:
-        """Return the field whose rows are those of the tensor, read from the file if it lies there.
+        """Return the field with the rows of the tensor, read from the file if the tensor is in it.
 
         Raises:
-            FormatError: its rows are not runs of bytes, or it has none; dtypes and layouts as `borrow_array` says.
+            FormatError: a row is not one run of bytes, or there are none; dtypes and layouts as in `borrow_array`.
         """
         plain = tensor.detach() if isinstance(tensor, torch.Tensor) else tensor
         try:
@@ -97,17 +97,17 @@ class TorchFile:
 
 
 def load_mapped(path: Path, *, trust: bool = False) -> TorchFile:
-    """Return what torch.save wrote to `path`, with its tensors mapped, not read.
+    """Return the object that torch.save wrote to `path`, with its tensors mapped, not read.
 
     Args:
-        path: of the file.
-        trust: unpickle any class, which runs whatever code the file names; else tensors, Python's containers, PyTorch
-            Geometric's own classes, and what `torch.serialization.add_safe_globals` allows.
+        path: the path of the file.
+        trust: unpickle any class, which runs any code that the file names; otherwise tensors, Python's containers,
+            PyTorch Geometric's own classes, and what `torch.serialization.add_safe_globals` allows.
 
     Raises:
-        FormatError: it is no such file, is damaged, has the old format or another byte order, or holds a class that is
-            not allowed, which the message names.
-        ImportError: it holds classes of torch_geometric, which is not installed.
+        FormatError: the file is not one of torch.save, is damaged, has the old format or another byte order, or has a
+            class that is not allowed; the message names the class.
+        ImportError: the file has classes of torch_geometric, which is not installed.
     """
     path = path.absolute()
     _refuse_list_that_begins_with_graphs(path)
@@ -123,7 +123,7 @@ def load_mapped(path: Path, *, trust: bool = False) -> TorchFile:
 
 
 def _mapping(path: Path, value: Any) -> Mapped | None:
-    """Return torch's mapping of the file, which any tensor may lie in; None if there is no such tensor."""
+    """Return torch's mapping of the file; None if no tensor can be in one."""
     looked_at: set[int] = set()
     for tensor in all_tensors_of(value):
         if tensor.layout != torch.strided or tensor.device.type != "cpu":
@@ -144,7 +144,7 @@ def _refuse_list_that_begins_with_graphs(path: Path) -> None:
 
 
 def refuse_graph_list(path: Path, value: Any) -> None:
-    """Raise FormatError, which says what to do, for a list of PyTorch Geometric's graphs."""
+    """Return the FormatError, with a remedy, for a list of PyTorch Geometric's graphs."""
     if isinstance(value, list) and any(map(_is_graph, value)):
         raise _graph_list(path)
 
@@ -162,7 +162,7 @@ def _is_graph(value: Any) -> bool:
 
 
 def _refuse_samples(path: Path, value: Any) -> None:
-    """Raise FormatError, which says what to do, for a list that is too long to be one of fields."""
+    """Raise FormatError, with a remedy, for a list that is too long to be one of fields."""
     if not isinstance(value, list | tuple) or len(value) <= _MOST_IN_A_LIST:
         return
     if not all(isinstance(one, torch.Tensor | Mapping | list | tuple) for one in value):
@@ -180,10 +180,10 @@ def _refuse_samples(path: Path, value: Any) -> None:
 
 
 def fields_of(file: TorchFile, key: Key, field: str | None) -> dict[str, Field]:
-    """Return the tensors of a file as fields: of a single tensor, or of dicts, lists and tuples of these.
+    """Return the tensors of a file as fields: a single tensor, or those in dicts, lists and tuples.
 
     Raises:
-        FormatError: there are no tensors, or one whose rows are not runs of bytes; or a list is of samples.
+        FormatError: there are no tensors, or the rows of one are not runs of bytes; or a list is one of samples.
         KeyError, TypeError, ValueError: as `choose` and `check_lengths`.
     """
     path = file.path
@@ -194,17 +194,17 @@ def fields_of(file: TorchFile, key: Key, field: str | None) -> dict[str, Field]:
         if key is None:
             _refuse_samples(path, file.value)
         members = choose(path, named_tensors(path, file.value), key, field)
-    check_lengths(path, {name: len(one) if one.ndim else None for name, one in members.items()}, key)
+    check_lengths(path, {name: len(tensor) if tensor.ndim else None for name, tensor in members.items()}, key)
     return {name: file.field(name, tensor) for name, tensor in members.items()}
 
 
 def named_tensors(path: Path, value: Any) -> dict[str, Any]:
     """Return the tensors and arrays in nested dicts, lists and tuples by their paths, such as "train/x" or "0".
 
-    What is no tensor, such as a number or a text, is left out.
+    Other values, such as numbers and texts, are left out.
 
     Raises:
-        FormatError: containers hold themselves, or two tensors have one path.
+        FormatError: a container contains itself, or two tensors have the same path.
     """
     try:
         found = list(_walk(value, ()))
@@ -219,7 +219,7 @@ def named_tensors(path: Path, value: Any) -> dict[str, Any]:
 def check_archive(path: Path) -> None:
     """Raise FormatError unless this is a file of torch.save whose records can be read in place.
 
-    Torch stores every record as it is; one that claims to be compressed, or larger than the file, is damaged.
+    Torch stores every record uncompressed; a compressed record, or one larger than the file, shows damage.
     """
     with path.open("rb") as file:
         if file.read(len(TORCH_LEGACY_MAGIC)) == TORCH_LEGACY_MAGIC:
@@ -239,16 +239,16 @@ def check_archive(path: Path) -> None:
         if isinstance(error, FormatError | FileNotFoundError | PermissionError):
             raise
         cut = cut_short(path) if isinstance(error, zipfile.BadZipFile) else ""
-        raise FormatError(f"{path}: not a sound file of torch.save: {error}{cut}") from None
+        raise FormatError(f"{path}: not a valid file of torch.save: {error}{cut}") from None
     if stated != sys.byteorder:
         raise FormatError(
-            f"{path}: its numbers are {stated}-endian, those of this machine {sys.byteorder}-endian; "
+            f"{path}: its numbers are {stated}-endian, but this machine is {sys.byteorder}-endian; "
             "save it again: torch.save(torch.load(path), path)"
         )
 
 
 def _allowed(path: Path, trust: bool) -> torch.serialization.safe_globals:
-    """The context in which torch loads the file; torch_geometric allows most of its own classes when it is imported."""
+    """Return the context in which torch loads the file; importing torch_geometric allows most of its own classes."""
     if trust:
         return torch.serialization.safe_globals([])
     refused = _refused(path)
@@ -265,7 +265,7 @@ def _refused(path: Path) -> set[str]:
     try:
         return set(torch.serialization.get_unsafe_globals_in_checkpoint(path))
     except Exception as error:  # what a damaged pickle raises depends on the damage
-        raise FormatError(f"{path}: not a sound file of torch.save: {first_line(error)}") from None
+        raise FormatError(f"{path}: not a valid file of torch.save: {first_line(error)}") from None
 
 
 def _resolved(path: Path, name: str) -> Any:
@@ -284,7 +284,7 @@ def _load(path: Path, trust: bool) -> Any:
     except pickle.UnpicklingError as error:
         raise FormatError(f"{path}: {first_line(error)}") from None
     except Exception as error:  # what a damaged pickle raises depends on the damage
-        raise FormatError(f"{path}: not a sound file of torch.save: {first_line(error)}") from error
+        raise FormatError(f"{path}: not a valid file of torch.save: {first_line(error)}") from error
 
 
 def _walk(value: Any, names: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:

@@ -1,4 +1,4 @@
-"""The records of a file of torch.save, found one by one: an archive whose members are stored as they are.
+"""Find the records of a file of torch.save one by one: it is an archive whose members are stored uncompressed.
 
 NAME/data.pkl    the object, in which tensors refer to records        NAME/data/0, 1, ...    the bytes of their storages
 
@@ -31,16 +31,16 @@ class _Member(NamedTuple):
 
 
 class TorchRecords:
-    """The records of a file that is open.
+    """The records of an open file.
 
     Args:
-        path: the file.
+        path: the path of the file.
 
     Raises:
-        FormatError: it is no such file, or one that was cut short, compressed, or has another byte order.
+        FormatError: the file is not one of torch.save, or was cut short, is compressed, or has another byte order.
 
     Attributes:
-        pickle_begin: where the pickle begins.
+        pickle_begin: the place of the pickle.
     """
 
     def __init__(self, path: Path) -> None:
@@ -57,10 +57,10 @@ class TorchRecords:
             raise
 
     def read(self, key: str, offset: int, nbytes: int) -> bytearray:
-        """Return some bytes of the record of a storage.
+        """Return bytes from the record of a storage.
 
         Raises:
-            FormatError: there is no such record, or it has fewer bytes.
+            FormatError: there is no such record, or it has too few bytes.
         """
         number = int(key) if key.isdecimal() else -1
         if not 0 <= number < len(self._headers) or self._headers[number] < 0:
@@ -73,7 +73,7 @@ class TorchRecords:
         return found
 
     def opened(self) -> BinaryIO:
-        """Return the file, open at the beginning of the pickle."""
+        """Return the file, open at the start of the pickle."""
         file = self._path.open("rb")
         file.seek(self.pickle_begin)
         return file
@@ -83,7 +83,7 @@ class TorchRecords:
         self._file.close()
 
     def _read_directory(self) -> int:
-        """Note where storages are; return where the header of the pickle is."""
+        """Record the places of storages; return the place of the pickle's header."""
         at = -1
         for member in self._members():
             _, _, name = member.name.partition("/")
@@ -109,7 +109,7 @@ class TorchRecords:
         stated = self._bytes(self._begin_of(member.header), min(member.nbytes, 16)).decode()
         if stated != sys.byteorder:
             raise FormatError(
-                f"{self._path}: its numbers are {stated}-endian, those of this machine {sys.byteorder}-endian; save it "
+                f"{self._path}: its numbers are {stated}-endian, but this machine is {sys.byteorder}-endian; save it "
                 "again: torch.save(torch.load(path), path)"
             )
 
@@ -131,7 +131,7 @@ class TorchRecords:
                 yield _Member(name, header, nbytes)
 
     def _directory(self) -> tuple[int, int]:
-        """Where the directory of members begins, and how many there are."""
+        """Return the place of the directory of members, and their number."""
         size = os.fstat(self._file.fileno()).st_size
         begin = max(0, size - _TAIL - 22)
         tail = self._bytes(begin, size - begin)
@@ -167,11 +167,11 @@ class TorchRecords:
             into, at = into[count:], at + count
 
     def _damaged(self, what: str) -> FormatError:
-        return FormatError(f"{self._path}: not a sound file of torch.save: {what}")
+        return FormatError(f"{self._path}: not a valid file of torch.save: {what}")
 
 
 def _wide(extra: bytes, numbers: list[int]) -> list[int]:
-    """The numbers of a member, of which those that need 64 bits are in an extra field."""
+    """Return numbers of a member; those that need 64 bits are in an extra field."""
     while extra:
         kind, size = struct.unpack_from("<HH", extra)
         if kind == 1:

@@ -1,4 +1,4 @@
-"""How a Zarr array is stored, version 2 or 3: from what the zarr package says of it to chunks, filters and keys."""
+"""The layout of a Zarr array, version 2 or 3: its chunks, filters and keys, from the metadata of the zarr package."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from memload.errors import FormatError
 
 Filter = tuple[str, int, int]  # name, bytes of an element, elements in a block
 ABSENT = 2**64 - 1
-"""What a shard's index states for a chunk that was never written."""
+"""The entry in a shard's index for a chunk that was never written."""
 
 
 @dataclass(frozen=True)
 class ZarrShardIndex:
-    """The table at one end of a shard: offset and bytes of each of its chunks.
+    """The table at one end of a shard with the offset and bytes of each of its chunks.
 
     Attributes:
-        chunks: how many.
-        at_end: at which end it is.
-        little: its byte order.
+        chunks: the number of chunks.
+        at_end: whether it is at the end of the shard, rather than at the start.
+        little: whether its byte order is little-endian.
         checked: whether a checksum (CRC-32C) follows it.
     """
 
@@ -36,14 +36,14 @@ class ZarrShardIndex:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the table and its checksum."""
+        """The bytes of the table and its checksum."""
         return 16 * self.chunks + 4 * self.checked
 
     def parse(self, stored: bytes) -> NDArray[np.uint64]:
-        """Return the table (chunks, 2): offset and bytes, both ABSENT for a chunk that is not there.
+        """Return the table (chunks, 2): offset and bytes, both ABSENT for a missing chunk.
 
         Raises:
-            FormatError: it is cut short, or its checksum differs.
+            FormatError: the table is cut short, or its checksum differs.
         """
         if len(stored) != self.nbytes:
             raise FormatError(f"the index of its chunks has {self.nbytes} bytes, but {len(stored)} are there")
@@ -57,18 +57,18 @@ class ZarrShardIndex:
 
 @dataclass(frozen=True)
 class ZarrLayout:
-    """How an array is stored.
+    """The layout of an array.
 
     Attributes:
-        dtype: of the elements, in this machine's byte order.
-        shape: of the array.
-        file_shape: of what lies under one key: a chunk, or a shard of several.
-        tile_shape: of a chunk.
-        filters: what a chunk went through, in the order in which the writer applied it.
-        order: axes of a chunk from the slowest to the fastest; empty if as they come.
+        dtype: the dtype of the elements, in this machine's byte order.
+        shape: the shape of the array.
+        file_shape: the shape of the data under one key: a chunk, or a shard of several chunks.
+        tile_shape: the shape of a chunk.
+        filters: the filters of a chunk, in the order in which the writer applied them.
+        order: the axes of a chunk from the slowest to the fastest; empty for the usual order.
         fill: the bytes of one element of chunks that were never written.
-        separator: between coordinates in a key; `prefix`: what precedes them.
-        shard: where the chunks of a shard lie; None if keys hold chunks.
+        separator: the text between coordinates in a key; `prefix`: the text before them.
+        shard: the table of a shard's chunks; None if keys have chunks.
     """
 
     dtype: np.dtype[Any]
@@ -84,16 +84,16 @@ class ZarrLayout:
 
     @functools.cached_property
     def files(self) -> tuple[int, ...]:
-        """How many chunks or shards there are along each axis."""
+        """The number of chunks or shards along each axis."""
         return _grid(self.shape, self.file_shape)
 
     @property
     def tiles(self) -> tuple[int, ...]:
-        """How many chunks there are along each axis."""
+        """The number of chunks along each axis."""
         return _grid(self.shape, self.tile_shape)
 
     def coordinates(self, key: str) -> tuple[int, ...] | None:
-        """Return the coordinates of a key; None if it is none of this array's."""
+        """Return the coordinates of a key; None if it is not a key of this array."""
         numbers = key.removeprefix(self.prefix).split(self.separator)
         if len(numbers) != len(self.shape) or not all(n.isascii() and n.isdigit() and len(n) < 19 for n in numbers):
             return None
@@ -103,10 +103,10 @@ class ZarrLayout:
 
 
 def read_layout(array: Any) -> ZarrLayout:
-    """Return how a `zarr.Array` is stored; it has an axis.
+    """Return the layout of a `zarr.Array`, which must have an axis.
 
     Raises:
-        FormatError: its codecs, or its dtype, are none that memload reads; the message names them.
+        FormatError: a codec, or the dtype, is not supported; the message names it.
     """
     metadata = array.metadata
     dtype = np.dtype(array.dtype)
@@ -153,7 +153,7 @@ def _shard(
 
 
 def _chain(native: np.dtype[Any], codecs: Sequence[Mapping[str, Any]]) -> tuple[tuple[Filter, ...], tuple[int, ...]]:
-    """The filters of a chunk, and the order of its axes."""
+    """Return the filters of a chunk, and the order of its axes."""
     rest, order = list(codecs), ()
     if rest and rest[0]["name"] == "transpose":
         order = tuple(rest.pop(0)["configuration"]["order"])

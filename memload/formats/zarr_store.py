@@ -27,15 +27,15 @@ from memload.formats.tile_blocks import blocks_of
 from memload.formats.zarr_layout import ABSENT, ZarrLayout, read_layout
 
 MOST_MAPPED = 1024
-"""Files of an array: more are opened, read and closed chunk by chunk, since a process can map some ten thousand."""
+"""The most mapped files of an array; the files of larger arrays are opened, read and closed chunk by chunk."""
 
 MOST_TILES = 2**23
-"""Chunks of an array: each takes 32 bytes of memory."""
+"""The most chunks of an array; each takes 32 bytes of memory."""
 
 
 @dataclass(frozen=True)
 class ChunkLocation:
-    """Where a chunk or a shard lies: a part of a file."""
+    """The place of a chunk or shard: a part of a file."""
 
     path: str
     offset: int
@@ -46,12 +46,12 @@ def open_zarr(path: Path, key: Key, name: str | None) -> dict[str, Field]:
     """Return a Zarr array, or the arrays of a group, as fields.
 
     Args:
-        path: a directory, or a zip file whose members are stored.
-        key: of a group: as `choose`.
-        name: of the field of an array; "data" if not given. Or another name for the one that `key` picks.
+        path: a directory, or a zip file with uncompressed members.
+        key: for a group, as in `choose`.
+        name: the name of an array's field, by default "data"; or another name for the array that `key` selects.
 
     Raises:
-        FormatError: it is damaged; or has a codec, a dtype or so many chunks as memload does not read.
+        FormatError: it is damaged; or its codec, its dtype or its number of chunks is not supported.
         KeyError, TypeError, ValueError: as `choose` and `check_lengths`.
         ImportError: zarr is not installed.
     """
@@ -60,9 +60,9 @@ def open_zarr(path: Path, key: Key, name: str | None) -> dict[str, Field]:
     if set(arrays) == {""}:
         arrays = {name or "data": arrays[""]}
     chosen = choose(path, arrays, key, name)
-    check_lengths(path, {one: array.shape[0] if array.shape else None for one, array in chosen.items()}, key)
+    check_lengths(path, {name: array.shape[0] if array.shape else None for name, array in chosen.items()}, key)
     listed = _listed(path)
-    return {one: _field(path, one, array, listed) for one, array in chosen.items()}
+    return {name: _field(path, name, array, listed) for name, array in chosen.items()}
 
 
 def zarr_names(path: Path) -> list[str]:
@@ -81,7 +81,7 @@ def _arrays(path: Path) -> dict[str, Any]:
         with store:
             found = zarr.open(store, mode="r")
             members = {"": found} if isinstance(found, zarr.Array) else dict(found.members(max_depth=None))
-        return {name: one for name, one in members.items() if isinstance(one, zarr.Array)}
+        return {name: member for name, member in members.items() if isinstance(member, zarr.Array)}
     except Exception as error:  # what zarr raises depends on what is wrong with the metadata
         raise FormatError(f"{path}: zarr cannot read it: {first_line(error)}") from error
 
@@ -102,7 +102,7 @@ def _field(path: Path, name: str, array: Any, listed: _Listing) -> Field:
 
 
 def _found(layout: ZarrLayout, keys: Mapping[str, ChunkLocation]) -> dict[tuple[int, ...], ChunkLocation]:
-    """The chunks or shards that were written, by their coordinates."""
+    """Return the places of the written chunks or shards, by their coordinates."""
     found = {layout.coordinates(key): place for key, place in keys.items()}
     return {at: place for at, place in found.items() if at is not None}
 
@@ -176,18 +176,18 @@ def _enter_shard(
 
 @dataclass(frozen=True)
 class _Listing:
-    """What lies in a store: a directory, or a zip file."""
+    """The members of a store: a directory, or a zip file."""
 
     path: Path
     members: Mapping[str, ChunkLocation] | None = field(repr=False)  # of a zip file
 
     def below(self, folder: str, depth: int) -> dict[str, ChunkLocation]:
-        """Return the places of all keys at most so many folders below a folder, by keys relative to it."""
+        """Return the places of all keys at most `depth` folders below a folder, by keys relative to it."""
         if self.members is None:
             base = str(self.path / folder)
             return {place.path[len(base) + 1 :]: place for place in _walk(base, depth)}
         prefix = f"{folder}/" if folder else ""
-        return {name.removeprefix(prefix): one for name, one in self.members.items() if name.startswith(prefix)}
+        return {name.removeprefix(prefix): place for name, place in self.members.items() if name.startswith(prefix)}
 
 
 def _listed(path: Path) -> _Listing:
@@ -203,7 +203,7 @@ def _listed(path: Path) -> _Listing:
 
 
 def _walk(folder: str, depth: int) -> Iterator[ChunkLocation]:
-    """The files at most so many folders below: links may lead in circles."""
+    """Yield the files at most `depth` folders below a folder; the limit ends circles of links."""
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_dir():

@@ -181,7 +181,7 @@ STOCK = {
     "meta": (lambda: TensorDataset(numbers(3).to("meta")), "is a meta tensor"),
     "conjugated": (lambda: TensorDataset(numbers(3, dtype=torch.complex64).conj()), "lazily conjugated"),
     "negative bit": (lambda: TensorDataset(numbers(3, dtype=torch.complex64).conj().imag), "lazily conjugated|run of"),
-    "stands for zeros": (lambda: TensorDataset(torch._efficientzerotensor(N, 2)), "or stands for zeros"),
+    "stands for zeros": (lambda: TensorDataset(torch._efficientzerotensor(N, 2)), "or is a placeholder of zeros"),
     "tensor subclass": (lambda: TensorDataset(numbers(3).as_subclass(Tagged)), "is of the type Tagged"),
     "scattered rows": (lambda: TensorDataset(numbers(4)[:, ::2]), "one contiguous run of bytes"),
     "wider complex": (lambda: TensorDataset(numbers(3, dtype=torch.complex128)), "cannot be read in place"),

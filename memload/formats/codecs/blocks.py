@@ -1,4 +1,4 @@
-"""The blocks of a compressed field while a shard is written: rows come in any number, bytes leave block by block."""
+"""Write the blocks of a compressed field of a shard: rows come in any number, and bytes leave block by block."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class CodedRun:
     """The encoded blocks of one field while a shard is written.
 
     Args:
-        spool: takes them.
-        codec: with all choices made.
-        element: bytes of an element.
-        row_bytes: of a row.
-        block_rows: rows under one checksum, whole blocks.
+        spool: stores the encoded bytes.
+        codec: the codec with all defaults resolved.
+        element: the bytes of an element.
+        row_bytes: the bytes of a row.
+        block_rows: the rows under one checksum; whole blocks.
     """
 
     def __init__(self, spool: Spool, codec: Codec, element: int, row_bytes: int, block_rows: int) -> None:
@@ -39,7 +39,7 @@ class CodedRun:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all blocks so far, encoded."""
+        """The encoded bytes of all blocks so far."""
         return self._spool.nbytes
 
     def write(self, data: NDArray[np.uint8]) -> None:
@@ -59,13 +59,13 @@ class CodedRun:
         self._keep(data[whole:])
 
     def finish(self) -> tuple[str, ...]:
-        """Encode what waits, and return the checksums."""
+        """Encode the pending rows, and return the checksums."""
         if self._waiting:
             self._encode([self._take()])
         return self._sums.finish()
 
     def pieces(self) -> Iterator[bytes]:
-        """Yield the bytes of all blocks in order, once they are finished."""
+        """Yield the bytes of all blocks in order, after `finish`."""
         return self._spool.pieces()
 
     def close(self) -> None:
@@ -98,13 +98,13 @@ class CodedRun:
 
 
 def starts_of(runs: Sequence[CodedRun]) -> NDArray[np.uint8]:
-    """Return where the blocks of these runs begin in one tensor, and where the last one ends: int64 as bytes."""
+    """Return the offsets of the blocks of these runs in one tensor, and the end of the last: int64 as bytes."""
     sizes = [size for run in runs for size in run.sizes]
     return np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]).astype("<i8").view(np.uint8)
 
 
 class BlockSums:
-    """XXH3-64 over each `count` blocks: the length of each, as 8 bytes little-endian, and then its bytes."""
+    """XXH3-64 over groups of `count` blocks: the length of each as 8 bytes little-endian, then its bytes."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -113,7 +113,7 @@ class BlockSums:
         self._blocks = 0  # under the current sum
 
     def add(self, block: bytes) -> None:
-        """Take the next block."""
+        """Add the next block."""
         self._current.update(len(block).to_bytes(8, "little"))
         self._current.update(block)
         self._blocks += 1
@@ -121,7 +121,7 @@ class BlockSums:
             self._next()
 
     def finish(self) -> tuple[str, ...]:
-        """Return the sums, 16 digits each."""
+        """Return the checksums, 16 digits each."""
         if self._blocks:
             self._next()
         return tuple(self._sums)

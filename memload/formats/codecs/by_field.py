@@ -1,4 +1,4 @@
-"""Which codec each field of a set gets, of what a caller asks for."""
+"""Choose the codec of each field of a set from the user's `codec=`."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from memload.formats.shards.ragged_spec import RaggedSpec
 SMALLEST_ROW = 256  # bytes of the rows that a codec for all fields compresses
 
 Codecs = Codec | str | Mapping[str, Codec | str] | None
-"""One for all fields whose rows have at least 256 bytes, or differ in length; or by field; None: none is compressed."""
+"""One codec for all fields whose rows have at least 256 bytes or differ in length; or codecs by field; None: none."""
 
 
 def parse_codecs(codecs: Codecs) -> Codec | dict[str, Codec] | None:
-    """Return what is asked for with each text as the codec that it states.
+    """Return the user's value with each text parsed to its codec.
 
     Raises:
-        ValueError: a text states none.
-        TypeError: it is neither a codec, a text nor a dict of these.
+        ValueError: a text is no valid codec.
+        TypeError: the value is neither a codec, a text nor a dict of these.
     """
     if isinstance(codecs, Mapping):
         return {name: _parse(codec) for name, codec in codecs.items()}
@@ -36,18 +36,18 @@ def _parse(codec: object) -> Codec:
 
 
 def words_of(codecs: Codecs) -> str:
-    """Return what is asked for as one text; equal texts mean the same."""
+    """Return the user's value as one text; equal texts mean equal codecs."""
     if isinstance(codecs, Mapping):
         return " ".join(f"{name}={codec}" for name, codec in sorted(codecs.items()))
     return str(codecs or "")
 
 
 def coded_specs(fields: Mapping[str, AnySpec], codecs: Codec | Mapping[str, Codec] | None) -> dict[str, AnySpec]:
-    """Return what the index says of these fields, compressed as is asked for.
+    """Return the fields as the index describes them, with their codecs.
 
     Raises:
-        ValueError: a codec names a field that is not there, or has blocks that are too large, or a field has the name
-            that another one's offsets need.
+        ValueError: `codec=` names a field that does not exist, or its blocks are too large, or a field has the name
+            that the offsets of another one need.
     """
     check_known(codecs, fields)
     coded: dict[str, AnySpec] = {name: field.coded(_codec_of(name, field, codecs)) for name, field in fields.items()}
@@ -56,7 +56,7 @@ def coded_specs(fields: Mapping[str, AnySpec], codecs: Codec | Mapping[str, Code
 
 
 def check_known(codecs: Codecs, names: Iterable[str]) -> None:
-    """Raise ValueError if a codec is meant for a field that is not among `names`."""
+    """Raise ValueError if `codec=` names a field that is not among `names`."""
     known = list(names)
     unknown = sorted(codecs.keys() - set(known)) if isinstance(codecs, Mapping) else []
     if unknown:
@@ -64,7 +64,7 @@ def check_known(codecs: Codecs, names: Iterable[str]) -> None:
 
 
 def check_same(fields: Mapping[str, AnySpec], codecs: Codec | Mapping[str, Codec] | None) -> None:
-    """Raise ValueError if codecs are asked for that a set does not have; None asks for those that it has."""
+    """Raise ValueError if `codec=` differs from the codecs of a set; None means those of the set."""
     if codecs is None:
         return
     asked = coded_specs(fields, codecs)

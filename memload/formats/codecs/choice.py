@@ -1,8 +1,7 @@
-"""Which codec suits given data: a sample is compressed in several ways and decoded, and the way is taken by which rows
-arrive soonest.
+"""Choose the codec that suits given data: a sample is compressed in several ways, and the fastest way to read it wins.
 
-Rows that lie on a disk arrive at its rate, times the ratio; decoding goes on meanwhile, at its rate on each core. So a
-byte of a row takes 1 / disk_rate as it is, and max(1 / (ratio * disk_rate), 1 / (threads * decode_rate)) compressed.
+Rows on a disk arrive at the rate of the disk times the ratio, while the cores decode at their own rate. So a byte of a
+row takes 1 / disk_rate plainly, and max(1 / (ratio * disk_rate), 1 / (threads * decode_rate)) compressed.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ _DECODE_SECONDS = 0.05
 
 @dataclass(frozen=True)
 class Trial:
-    """What one codec makes of the sample: `ratio` of plain to stored bytes, `decode_rate` in plain bytes per second and
-    core, and how many times as soon rows arrive as without it.
+    """The result of one codec on the sample: `ratio` of plain to stored bytes, `decode_rate` in plain bytes per second
+    and core, and the gain in rows per second over no codec.
     """
 
     codec: Codec
@@ -45,7 +44,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class CodecChoice:
-    """The codec that suits a field, None for none, and the trials that say so, the best ratio first."""
+    """The codec that suits a field, None for none, and the trials that show it, the best ratio first."""
 
     codec: Codec | None
     trials: tuple[Trial, ...]
@@ -54,7 +53,7 @@ class CodecChoice:
     threads: int
 
     def without_rows(self) -> CodecChoice:
-        """Return the same choice, of which it is left open how many rows make a block."""
+        """Return the same choice without a number of rows per block."""
         trials = tuple(replace(trial, codec=replace(trial.codec, rows=None)) for trial in self.trials)
         return replace(self, codec=self.codec and replace(self.codec, rows=None), trials=trials)
 
@@ -81,9 +80,9 @@ def choose_codec(
     help, and decoded, which takes a second or two for each field. Data that stays in memory is best left as it is.
 
     Args:
-        fields: such as `dataset.fields`.
-        disk_rate: of the disk or the network that rows will be read from, in bytes per second, or as "200MB".
-        threads: that will decode; None: one for each core that this process may use.
+        fields: the fields by name, such as `dataset.fields`.
+        disk_rate: the rate of the disk or network from which rows will be read, in bytes per second, or as "200MB".
+        threads: the number of threads that will decode; None: one for each core that this process may use.
 
     Raises:
         ShardReadError: a file cannot be read.
@@ -123,7 +122,7 @@ def _candidates(field: Field) -> Iterator[Codec]:
 
 
 def _sample(field: Field, block_rows: int) -> list[bytes]:
-    """Return blocks of rows, next to one another in sixteen places."""
+    """Return blocks of adjacent rows from sixteen places."""
     blocks = -(-field.rows // block_rows)
     wanted = max(1, min(blocks, _SAMPLE_BYTES // (block_rows * field.row_bytes)))
     runs = min(_RUNS, wanted)

@@ -1,4 +1,4 @@
-"""How the rows of a field are compressed in shards: by what, how hard, and how many of them at once."""
+"""The codec of a field in shards: the compressor, its level, and the number of rows that it compresses at once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LARGEST_BLOCK = 2**30  # bytes that are decoded at once
 _SHUFFLES = ("none", "byte", "bit")
 _LEVELS = {"lz4": range(1, 13), "zstd": range(-7, 23), "blosc2": range(10)}
 _USUAL_LEVELS = {"lz4": 1, "zstd": 3, "blosc2": 5}
-_LARGE_ROW = 4096  # bytes from which on a row is a block of its own, unless told otherwise
+_LARGE_ROW = 4096  # bytes from which on a row is a block of its own by default
 _USUAL_BLOCK = 2**14  # bytes of a block of smaller rows
 
 
@@ -34,12 +34,12 @@ class Codec:
         shuffle: "byte" brings the first bytes of all elements together, then the second ones; "bit" does so with bits.
             Both help for numbers whose upper bytes or bits vary little. "none": neither. If not given: "byte" where an
             element has several bytes.
-        rows: rows that are compressed as one block; of a field whose rows differ in length, items, whatever row they
-            are of. If not given: 1 for those of 4096 bytes or more, and as many as fit into 16 KiB for smaller ones. In
-            a codec for all fields it is for those whose rows have one length.
+        rows: rows that are compressed as one block; in ragged fields items, across rows. If not given: 1 for those of
+            4096 bytes or more, and as many as fit into 16 KiB for smaller ones. In a codec for all fields it does not
+            apply to ragged ones.
 
     Raises:
-        ValueError: a name, level or shuffle that there is not, or less than one row.
+        ValueError: the name, level or shuffle is invalid, or `rows` is less than one.
 
     Example:
         >>> import memload, tempfile, torch
@@ -70,10 +70,10 @@ class Codec:
 
     @staticmethod
     def parse(text: str) -> Codec:
-        """Return the codec that a text such as "zstd", "lz4:9" or "zstd:level=9,shuffle=bit,rows=8" states.
+        """Return the codec of a text such as "zstd", "lz4:9" or "zstd:level=9,shuffle=bit,rows=8".
 
         Raises:
-            ValueError: it states none; the message says what there is.
+            ValueError: the text is no valid codec; the message lists the valid ones.
 
         Example:
             >>> import memload
@@ -95,16 +95,16 @@ class Codec:
             raise ValueError(f"codec {text!r}: {error}") from None
 
     def __str__(self) -> str:
-        """Return the text that `parse` takes."""
+        """Return the text from which `parse` makes this codec."""
         options = [f"level={self.level}"]
         options += [f"{key}={value}" for key, value in (("shuffle", self.shuffle), ("rows", self.rows)) if value]
         return f"{self.name}:{','.join(options)}"
 
     def of(self, dtype: torch.dtype, shape: Iterable[int]) -> Codec:
-        """Return this codec with all choices made for rows of such a form.
+        """Return this codec with all defaults resolved for such rows.
 
         Raises:
-            ValueError: a block of so many rows has more than 1 GiB.
+            ValueError: a block would have more than 1 GiB.
         """
         row_bytes = max(1, dtype.itemsize * math.prod(shape))
         rows = self.rows or (1 if row_bytes >= _LARGE_ROW else _USUAL_BLOCK // row_bytes)
@@ -113,25 +113,25 @@ class Codec:
         return replace(self, rows=rows, shuffle=self.shuffle or ("byte" if dtype.itemsize > 1 else "none"))
 
     def chain(self, element: int) -> Chain:
-        """Return the filters that blocks of elements of so many bytes go through."""
+        """Return the chain of filters for blocks of elements of `element` bytes."""
         if self.name == "blosc2":
             return Chain([("blosc", element, 0)])
         shuffles = {"byte": [("shuffle", element, 0)], "bit": [("bitshuffle", element, 0)]}
         return Chain([*shuffles.get(self.shuffle or "none", []), (self.name, 0, 0)])
 
     def encode(self, chain: Chain, block: bytes | memoryview) -> bytes:
-        """Return a block encoded by the chain that `chain` gave. It runs without the GIL."""
+        """Return a block encoded with a chain that `chain` returned. It runs without the GIL."""
         return chain.encode(block, self.level or 0, "zstd", self.shuffle or "none")
 
 
 def parse_codec_entry(where: str, entry: object, unit_bytes: int, block_rows: int) -> Codec:
-    """Return the codec that an index states. Raises ShardFormatError, naming `where`.
+    """Return the codec in an index. Raises ShardFormatError, naming `where`.
 
     Args:
-        where: which field it is of.
+        where: the field, for messages.
         entry: the value of "codec".
-        unit_bytes: of what its `rows` counts: rows, or items of rows that differ in length.
-        block_rows: how many of these share a checksum.
+        unit_bytes: the bytes of one row, or of one item of a ragged field.
+        block_rows: the rows or items under one checksum.
     """
     if not isinstance(entry, dict) or set(entry) != {"name", "level", "shuffle", "rows"} or None in entry.values():
         raise ShardFormatError(
@@ -144,7 +144,6 @@ def parse_codec_entry(where: str, entry: object, unit_bytes: int, block_rows: in
     rows = codec.rows or 1
     if unit_bytes == 0 or rows * unit_bytes > LARGEST_BLOCK or block_rows % rows:
         raise ShardFormatError(
-            f"{where}: codec: blocks of {rows} rows of {unit_bytes} bytes cannot be, with checksums of {block_rows} "
-            "rows"
+            f"{where}: codec: blocks of {rows} rows of {unit_bytes} bytes do not fit checksums of {block_rows} rows"
         )
     return codec

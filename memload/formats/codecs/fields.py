@@ -23,15 +23,15 @@ from memload.formats.shards.safetensors_header import TensorEntry
 
 
 def starts_name(name: str, field: AnySpec) -> str:
-    """Return the name of the tensor that says where the blocks of a compressed field begin."""
+    """Return the name of the tensor with the offsets of a compressed field's blocks."""
     return blocks_name(name) if isinstance(field, RaggedSpec) else offsets_name(name)
 
 
 def read_starts(path: Path, name: str, field: AnySpec, tensors: Mapping[str, TensorEntry]) -> NDArray[np.int64]:
-    """Return where the blocks of a compressed field begin, and where the last one ends, in its tensor.
+    """Return the offsets of the blocks of a compressed field in its tensor, and the end of the last block.
 
     Raises:
-        ShardFormatError: they do not ascend from 0 to its end.
+        ShardFormatError: the offsets do not ascend from 0 to the end of the tensor.
     """
     entry, data = tensors[starts_name(name, field)], tensors[name]
     with path.open("rb") as file:
@@ -54,18 +54,18 @@ def read_starts(path: Path, name: str, field: AnySpec, tensors: Mapping[str, Ten
 def grids_of(
     storage: Storage, path: Path, name: str, field: AnySpec, count: int, tensors: Mapping[str, TensorEntry]
 ) -> list[TileGrid]:
-    """Return the rows of a compressed field in one shard, or the items of each run where rows differ in length.
+    """Return the rows of a compressed field in one shard, or the items of each run of a ragged field.
 
     Args:
         storage: the shard.
-        path: of it.
-        name: of the field.
-        field: what it is.
-        count: rows, or items of a run.
-        tensors: of the shard.
+        path: the path of the shard.
+        name: the name of the field.
+        field: the field in the index.
+        count: the number of rows, or of items of a run.
+        tensors: the tensors of the shard.
 
     Raises:
-        ShardFormatError: its blocks do not lie where they should.
+        ShardFormatError: the offsets of its blocks are invalid.
     """
     starts = read_starts(path, name, field, tensors)
     planes, shape = (field.planes, field.item_shape) if isinstance(field, RaggedSpec) else (1, field.shape)

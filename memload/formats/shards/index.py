@@ -1,4 +1,4 @@
-"""index.json: what a directory of shards holds. docs/format.md describes every byte."""
+"""index.json lists the fields and shards of a set. docs/format.md describes every byte."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ _MOST_BYTES = 2**30  # of an index: the checksums of 256 TiB
 
 @dataclass(frozen=True)
 class FieldSpec:
-    """What the index says of a field: the dtype and shape of one row, how many rows share a checksum, and the codec.
+    """A field in the index: the dtype and shape of one row, the rows under one checksum, and the codec.
 
-    A codec is one with all choices made; it stands for its blocks, of which a checksum covers whole ones.
+    The codec has all defaults resolved. A checksum covers whole blocks of it.
     """
 
     dtype: torch.dtype
@@ -48,7 +48,7 @@ class FieldSpec:
 
     @classmethod
     def of_rows(cls, dtype: torch.dtype, shape: tuple[int, ...], codec: Codec | None = None) -> FieldSpec:
-        """Return the field with as many rows to a checksum as fit into 4 MiB, at least one, or one block of the codec.
+        """Return the field with as many rows under a checksum as fit into 4 MiB, but at least one row or block.
 
         Rows without bytes are not compressed.
         """
@@ -58,52 +58,52 @@ class FieldSpec:
         return cls(dtype, shape, max(1, CHECK_BLOCK // max(1, row_bytes) // unit) * unit, codec)
 
     def coded(self, codec: Codec | None) -> FieldSpec:
-        """Return the same field, compressed so, or not."""
+        """Return the same field with this codec, or without one."""
         return self.of_rows(self.dtype, self.shape, codec)
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one row."""
+        """The bytes of one row."""
         return row_nbytes(self.dtype, self.shape)
 
     @property
     def signature(self) -> tuple[Any, ...]:
-        """What rows of the field have in common."""
+        """The properties that all rows of the field share, for comparison."""
         return self.dtype, self.shape
 
     def tensors(self, name: str, rows: int, _items: int = 0) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
-        """Return dtype and shape of each tensor that a shard of so many rows has of this field.
+        """Return the dtype and shape of each tensor of this field in a shard with so many rows.
 
-        That of encoded blocks, of which nobody knows the size, is left out.
+        The tensor of encoded blocks is left out, because its size is unknown.
         """
         if self.codec is not None:
             return {offsets_name(name): (torch.int64, (-(-rows // (self.codec.rows or 1)) + 1,))}
         return {name: (self.dtype, (rows, *self.shape))}
 
     def blocks(self, name: str, rows: int, _items: int = 0) -> dict[str, int]:
-        """Return how many checksums each tensor has."""
+        """Return the number of checksums of each tensor."""
         return {name: -(-rows // self.block_rows)}
 
     def entry(self) -> dict[str, Any]:
-        """Return what the index states."""
+        """Return the entry of the field in index.json."""
         entry = {"dtype": code_of(self.dtype), "shape": list(self.shape), "block_rows": self.block_rows}
         return entry if self.codec is None else {**entry, "codec": asdict(self.codec)}
 
 
 AnySpec = FieldSpec | RaggedSpec
-"""A field whose rows are alike, or one whose rows differ in length."""
+"""A field with rows of one shape, or a ragged field."""
 
 
 @dataclass(frozen=True)
 class ShardRecord:
-    """What the index says of one shard.
+    """A shard in the index.
 
     Attributes:
-        file: its name.
-        rows: in it.
-        nbytes: its size.
+        file: the name of its file.
+        rows: the number of rows.
+        nbytes: the bytes of the file.
         checksums: XXH3-64 of each block of each tensor.
-        items: of all rows, for each field whose rows differ in length.
+        items: the number of items in all rows, for each ragged field.
     """
 
     file: str
@@ -115,23 +115,23 @@ class ShardRecord:
 
 @dataclass(frozen=True)
 class ShardIndex:
-    """A checked index.json."""
+    """The content of a checked index.json."""
 
     fields: Mapping[str, AnySpec]
     shards: tuple[ShardRecord, ...]
 
     @property
     def rows(self) -> int:
-        """Rows of all shards."""
+        """The rows of all shards."""
         return sum(shard.rows for shard in self.shards)
 
 
 def tensors_of(
     fields: Mapping[str, AnySpec], rows: int, items: Mapping[str, int]
 ) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
-    """Return dtype and whole shape of each tensor whose size is known of a shard with so many rows and items.
+    """Return the dtype and whole shape of each tensor of known size in a shard with so many rows and items.
 
-    They are in the order in which they lie there, by descending size of their elements, which keeps each aligned.
+    The order is that of the file: by descending size of their elements, which keeps each tensor aligned.
     """
     forms = {
         tensor: form
@@ -142,7 +142,7 @@ def tensors_of(
 
 
 def check_names(fields: Mapping[str, AnySpec]) -> None:
-    """Raise ValueError if a field has a name that another one's further tensors need."""
+    """Raise ValueError if a field has a name that another one needs for its further tensors."""
     owners = {tensor: name for name, spec in fields.items() for tensor in spec.tensors(name, 0, 0) if tensor != name}
     for name in fields:
         if name in owners:
@@ -156,7 +156,7 @@ def dump_index(index: ShardIndex) -> bytes:
     ragged = any(isinstance(spec, RaggedSpec) for spec in index.fields.values())
     content = {
         "format": FORMAT_NAME,
-        "version": FORMAT_VERSION if compressed or ragged else 1,  # what older memloads read as well, they shall
+        "version": FORMAT_VERSION if compressed or ragged else 1,  # older versions of memload can read version 1
         "rows": index.rows,
         "fields": {name: spec.entry() for name, spec in index.fields.items()},
         "shards": [
@@ -177,7 +177,7 @@ def read_index(directory: Path) -> ShardIndex:
     """Return the index of a directory of shards.
 
     Raises:
-        ShardFormatError: there is none, or it is malformed or from a newer version.
+        ShardFormatError: the index is missing, malformed, or from a newer version.
     """
     path = directory / INDEX_NAME
     if not path.exists():
@@ -197,7 +197,7 @@ def _why_no_index(directory: Path) -> str:
 
 
 def _bounded(path: Path) -> bytes:
-    """Return the bytes of an index; a pipe, which would be waited for, and what memory may not hold are refused."""
+    """Return the bytes of an index. A pipe, which could block for ever, and a file beyond memory are refused."""
     if not path.is_file():
         raise ShardFormatError("not a file; restore it, or write the shards again")
     found = path.stat().st_size
@@ -207,7 +207,7 @@ def _bounded(path: Path) -> bytes:
 
 
 def parse_index(raw: bytes) -> ShardIndex:
-    """Return the index that the bytes of an index.json state. Raises ShardFormatError, and nothing else."""
+    """Return the content of an index.json from its bytes. Raises ShardFormatError, and nothing else."""
     try:
         content = json.loads(raw.decode(), object_pairs_hook=unique_keys)
     except ShardFormatError:
@@ -237,7 +237,7 @@ def _check_version(content: object) -> None:
         raise ShardFormatError(f"version: expected a number from 1 to {FORMAT_VERSION}, got {version!r}")
     if version > FORMAT_VERSION:
         raise ShardFormatError(
-            f"written in format version {version}, and this memload reads up to {FORMAT_VERSION}: install a newer one"
+            f"written in format version {version}, but this memload reads up to {FORMAT_VERSION}: install a newer one"
         )
 
 

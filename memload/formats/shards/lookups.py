@@ -1,4 +1,4 @@
-"""Sets whose rows are looked up: what many rows share is stored once, in the outer set; the rows are a set inside it.
+"""Sets with shared rows: the outer set stores once what many rows share, and an inner set has the rows themselves.
 
 NAME/index.json, NAME/shard-*.safetensors     the shared values, one row for each, such as images
 NAME/rows/index.json, ...                     the rows of the dataset; their field `lookup.row` names a shared row
@@ -19,16 +19,16 @@ from memload.formats.shards.index import INDEX_NAME, ROWS_FOLDER
 from memload.formats.shards.reading import open_shards
 
 LOOKUP = "lookup.row"
-"""The field of the inner set, int64: of each row, the row of the outer set that it shares."""
+"""The int64 field of the inner set with the row of the outer set for each of its rows."""
 
 
 def is_looked_up(directory: Path) -> bool:
-    """Whether a set has rows of its own that share those of the outer one."""
+    """Return whether a set has an inner set, whose rows share those of the outer set."""
     return (directory / ROWS_FOLDER / INDEX_NAME).exists()
 
 
 def rows_being_written(target: Path) -> Path:
-    """Return where the inner set of a set that is being written belongs; what an earlier writer left there is gone."""
+    """Return the directory of the inner set of a set that is being written, without files of an earlier writer."""
     from memload.formats.shards.staging import being_written
 
     folder = being_written(target) / ROWS_FOLDER
@@ -37,10 +37,10 @@ def rows_being_written(target: Path) -> Path:
 
 
 def open_set(directory: Path) -> dict[str, Field]:
-    """Return the fields of a directory of shards, with those that its rows look up.
+    """Return the fields of a directory of shards, with the fields of the outer set selected by row.
 
     Raises:
-        ShardFormatError: the index, a shard's name, length or header is wrong, or a row looks up what is not there.
+        ShardFormatError: the index, a shard's name, length or header is wrong, or a row of the outer set is missing.
     """
     shared = open_shards(directory)
     if not is_looked_up(directory):

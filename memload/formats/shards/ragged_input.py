@@ -1,4 +1,4 @@
-"""Rows of different length on their way to a file: whatever the caller has, as bytes and lengths."""
+"""Convert ragged rows of any form to bytes and lengths, for a file."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _MOST_ROWS = 2**20  # in a block
 
 @dataclass(frozen=True)
 class RaggedRows:
-    """Some rows of one field.
+    """Some rows of one ragged field.
 
     Attributes:
-        dtype: of the elements.
-        shape: of a row, with None where rows differ.
-        planes: of each run of items that a row has, those of all rows one after the other, as bytes.
-        lengths: int64 (rows,), the items of each row.
-        text: whether they are texts in UTF-8.
+        dtype: the dtype of the elements.
+        shape: the shape of a row, with None where rows differ.
+        planes: the items as bytes; one array for each run of items that a row has, with the runs of all rows.
+        lengths: int64 (rows,), the number of items of each row.
+        text: whether the rows are texts in UTF-8.
     """
 
     dtype: torch.dtype
@@ -43,21 +43,21 @@ class RaggedRows:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the items."""
+        """The bytes of the items."""
         return sum(plane.nbytes for plane in self.planes)
 
     @property
     def spec(self) -> RaggedSpec:
-        """What an index says of a field of such rows."""
+        """The entry of a field with such rows in an index."""
         return RaggedSpec.of_rows(self.dtype, self.shape, self.text)
 
     @property
     def signature(self) -> tuple[Any, ...]:
-        """What rows of one field have in common."""
+        """The properties that all rows of the field share, for comparison."""
         return self.dtype, self.shape, self.text
 
     def cut(self, start: int, stop: int) -> RaggedRows:
-        """Return some of the rows, without copying them."""
+        """Return some of the rows as views."""
         item = self.spec.item_bytes
         first, last = (int(self.lengths[:at].sum()) * item for at in (start, stop))
         planes = tuple(plane[first:last] for plane in self.planes)
@@ -68,7 +68,7 @@ AnyRows = Rows | RaggedRows
 
 
 def differing_rows(rows: Rows, axis: int) -> RaggedRows:
-    """Return rows of one shape as rows that may differ in length along an axis."""
+    """Return rows of one shape as ragged rows along an axis."""
     shape = (*rows.shape[:axis], None, *rows.shape[axis + 1 :])
     count = rows.shape[0] if axis else 1
     runs = rows.data.reshape(len(rows), count, rows.data.shape[1] // max(1, count))
@@ -77,7 +77,7 @@ def differing_rows(rows: Rows, axis: int) -> RaggedRows:
 
 
 def joined_rows(parts: Sequence[RaggedRows]) -> RaggedRows:
-    """Return the rows of all parts, of which there is one at least, as one."""
+    """Return the rows of all parts, at least one, as one object."""
     planes = tuple(np.concatenate(planes) for planes in zip(*(part.planes for part in parts), strict=True))
     return replace(parts[0], planes=planes, lengths=np.concatenate([part.lengths for part in parts]))
 
@@ -86,12 +86,12 @@ def encoded_row(name: str, value: Any, axis: int | None = None) -> AnyRows:
     """Return one row as bytes.
 
     Args:
-        name: of the field.
-        value: a text; or a tensor, an array or a number.
-        axis: along which rows of the field may differ in length; None: along none.
+        name: the name of the field.
+        value: a text, a tensor, an array or a number.
+        axis: the axis along which rows of the field may differ in length; None for fields of one shape.
 
     Raises:
-        TypeError, ValueError: it cannot be stored; the message names the field.
+        TypeError, ValueError: the row cannot be stored; the message names the field.
     """
     if isinstance(value, str):
         data = np.frombuffer(encode(name, value), dtype=np.uint8)
@@ -100,9 +100,7 @@ def encoded_row(name: str, value: Any, axis: int | None = None) -> AnyRows:
         return as_row(name, value)
     row = as_row(name, value)
     if len(row.shape) <= axis:
-        raise ValueError(
-            f"field {name!r}: a row of the shape {row.shape} has no axis {axis} along which it could differ"
-        )
+        raise ValueError(f"field {name!r}: a row of shape {row.shape} has no axis {axis} along which rows could differ")
     shape = (*row.shape[:axis], None, *row.shape[axis + 1 :])
     data = row.data.reshape(-1)
     count = row.shape[0] if axis else 1
@@ -111,10 +109,10 @@ def encoded_row(name: str, value: Any, axis: int | None = None) -> AnyRows:
 
 
 def encoded_rows(name: str, values: Any, axis: int | None = None) -> AnyRows:
-    """Return rows as bytes: of an array, of `memload.ragged`, of a list of texts, or where `axis` says so of rows.
+    """Return rows as bytes: an array, a `memload.ragged`, a list of texts, or a list of rows if `axis` is given.
 
     Raises:
-        TypeError, ValueError: they cannot be stored; the message names the field.
+        TypeError, ValueError: the rows cannot be stored; the message names the field.
     """
     texts = is_texts(values)
     if axis is not None and not isinstance(values, RaggedArray | Ragged) and not texts:
@@ -129,12 +127,12 @@ def encoded_rows(name: str, values: Any, axis: int | None = None) -> AnyRows:
 
 
 def is_ragged_data(data: Any) -> bool:
-    """Whether these are rows that differ in length, or texts."""
+    """Return whether a value has ragged rows or texts."""
     return isinstance(data, RaggedArray | Ragged) or is_texts(data)
 
 
 def blocks_of(fields: Mapping[str, Field], nbytes: int, start: int = 0) -> Iterator[dict[str, AnyRows]]:
-    """Yield the rows of some fields from `start` on in blocks of about so many bytes; one field at least is ragged."""
+    """Yield the rows of fields from `start` on in blocks of about `nbytes` bytes; at least one field is ragged."""
     rows = next(iter(fields.values())).rows
     mean = max(1, sum(field.nbytes for field in fields.values()) // max(1, rows))
     step = max(1, min(rows, 2 * nbytes // mean, _MOST_ROWS))
@@ -155,7 +153,7 @@ def _row_sizes(field: Field, numbers: NDArray[np.int64]) -> Any:
 
 
 def rows_of_field(field: Field, numbers: NDArray[np.int64]) -> AnyRows:
-    """Return these rows of a field as bytes, in memory of their own."""
+    """Return rows of a field as bytes, in newly allocated memory."""
     if not isinstance(field, RaggedField):
         values = field.gather(numbers)
         return Rows(field.dtype, field.shape, values.reshape(-1).view(torch.uint8).numpy().reshape(len(numbers), -1))

@@ -1,4 +1,4 @@
-"""One shard with rows that differ in length, while it is written.
+"""Write one shard with ragged fields.
 
 How long its tensors become is known in the end. So each goes into a nameless file of its own beside the shard, and
 `finish` puts them behind the header, encoded ones last. Of rows that are joined along their second axis the planes
@@ -27,12 +27,12 @@ from memload.formats.shards.spool import Spool, spools
 
 
 class RaggedShardFile:
-    """A new shard file, open for writing; `finish` completes it, `close` only gives descriptors back.
+    """A new shard file, open for writing; `finish` completes it, and `close` only closes its descriptors.
 
     Args:
-        path: the file to make.
-        fields: what a row has; `write` brings exactly these.
-        nbytes: about how large the file may grow, before compression; one row it has at least.
+        path: the path of the file.
+        fields: the fields of a row; `write` must get exactly these.
+        nbytes: the approximate limit of the file before compression; it has at least one row.
     """
 
     def __init__(self, path: Path, fields: Mapping[str, AnySpec], nbytes: int) -> None:
@@ -49,12 +49,12 @@ class RaggedShardFile:
                 self._add_offsets(name, np.zeros(1, dtype=np.int64))
 
     def takes(self, rows: Mapping[str, AnyRows], at: int) -> int:
-        """Return how many of these rows, from row `at` on, are to be written; an empty shard takes one at least."""
+        """Return how many of these rows, from row `at` on, still fit; an empty shard takes at least one row."""
         fit = int(np.searchsorted(np.cumsum(self._sizes(rows, at)), self._limit - self._taken, side="right"))
         return max(fit, 0 if self.rows else 1)
 
     def write(self, rows: Mapping[str, AnyRows]) -> None:
-        """Append rows, as many of each field."""
+        """Append rows, equally many of each field."""
         self._taken += int(self._sizes(rows).sum())
         for name, part in rows.items():
             if isinstance(part, RaggedRows):
@@ -67,7 +67,7 @@ class RaggedShardFile:
         self.rows += len(next(iter(rows.values())))
 
     def finish(self) -> ShardRecord:
-        """Complete the file, wait until it is on the disk, and return what the index has to say of it."""
+        """Complete the file, wait until it is on the disk, and return its entry in the index."""
         sums = {
             name: tuple(digits for stream in streams for digits in stream.finish())
             for name, streams in self._streams.items()
@@ -90,7 +90,7 @@ class RaggedShardFile:
             stream.close()
 
     def _sizes(self, rows: Mapping[str, AnyRows], at: int = 0) -> NDArray[np.int64]:
-        """Bytes of each row from `at` on, before compression."""
+        """Return the bytes of each row from `at` on, before compression."""
         sizes = np.zeros(len(next(iter(rows.values()))) - at, dtype=np.int64)
         for name, field in self._fields.items():
             part = rows[name]
@@ -103,7 +103,7 @@ class RaggedShardFile:
         return sum(stream.nbytes for stream in self._streams[name])
 
     def _pieces(self, tensor: str) -> Iterator[bytes | memoryview]:
-        """The bytes of a tensor: those that were kept, or where the blocks of a compressed field begin."""
+        """Yield the bytes of a tensor: stored bytes, or the offsets of the blocks of a compressed field."""
         if tensor in self._streams:
             for stream in self._streams[tensor]:
                 yield from stream.pieces()
@@ -119,8 +119,8 @@ class _Stream:
     """The bytes of a tensor, or of one plane of it, and their checksums.
 
     Args:
-        spool: takes them.
-        block_rows: items under one checksum.
+        spool: stores the bytes.
+        block_rows: the items under one checksum.
     """
 
     def __init__(self, spool: Spool, block_rows: int) -> None:
@@ -146,7 +146,7 @@ class _Stream:
 
 
 def _streams(directory: Path, field: AnySpec) -> list[_Stream | CodedRun]:
-    """The planes of a field, in one new file."""
+    """Return the streams of the planes of a field, in one new file."""
     planes, item = (field.planes, field.item_bytes) if isinstance(field, RaggedSpec) else (1, field.row_bytes)
     runs = spools(directory, planes)
     if field.codec is None:

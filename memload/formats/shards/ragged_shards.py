@@ -1,4 +1,4 @@
-"""Fields whose rows differ in length, in a directory of shards: opened as a column, and verified."""
+"""Open and verify ragged fields in a directory of shards."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ MappedShard = tuple[_core.Storage, ShardLayout, ShardRecord]
 
 
 def open_ragged(name: str, field: RaggedSpec, shards: Sequence[MappedShard]) -> RaggedField:
-    """Return the field; the offsets are read and checked.
+    """Return the field; its offsets are read and checked.
 
     Raises:
-        ShardFormatError: offsets fall, or lie outside the items.
+        ShardFormatError: offsets decrease, or are outside of the items.
         ShardReadError: a shard cannot be read.
     """
     offsets = offsets_name(name)
@@ -47,7 +47,7 @@ def open_ragged(name: str, field: RaggedSpec, shards: Sequence[MappedShard]) -> 
 
 
 def checked_blocks(name: str, field: RaggedSpec, shard: ShardRecord) -> dict[str, list[int]]:
-    """Return each tensor of a field that has checksums, with the bytes of its blocks before compression."""
+    """Yield each tensor of a field that has checksums, with the bytes of its blocks before compression."""
     items = shard.items[name]
     return {
         name: _sizes(items, field.block_rows, field.item_bytes) * field.planes,
@@ -58,7 +58,7 @@ def checked_blocks(name: str, field: RaggedSpec, shard: ShardRecord) -> dict[str
 def rows_of_blocks(
     file: io.FileIO, tensor: str, field: RaggedSpec, shard: ShardRecord, layout: ShardLayout, bad: Sequence[int]
 ) -> range:
-    """Return the rows of a shard that blocks of a tensor touch, from the first to the last of them."""
+    """Return the first and last row of a shard that a run of blocks of a tensor touches."""
     if tensor not in shard.items:
         return range(bad[0] * OFFSETS_BLOCK, min((bad[-1] + 1) * OFFSETS_BLOCK, shard.rows))
     per_plane = -(-shard.items[tensor] // field.block_rows)

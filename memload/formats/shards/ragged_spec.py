@@ -1,4 +1,4 @@
-"""What an index says of a field whose rows differ in length: which tensors of a shard it is made of.
+"""The entry of a ragged field in an index, and the tensors of a shard that make it up.
 
 NAME           the items of all rows of the shard: (items, *item), or (n, items, *item) where they are joined along
                their second axis; compressed, its encoded blocks: uint8 (bytes,)
@@ -30,11 +30,11 @@ class RaggedSpec:
     """A field whose rows differ in length.
 
     Attributes:
-        dtype: of the elements.
-        shape: of a row, with None where rows differ.
-        block_rows: how many items share a checksum.
+        dtype: the dtype of the elements.
+        shape: the shape of a row, with None where rows differ.
+        block_rows: the number of items under one checksum, which covers whole blocks of the codec.
         text: whether rows are texts in UTF-8.
-        codec: with all choices made, its rows being items; None: items lie as they are. A checksum covers whole blocks.
+        codec: the codec with all defaults resolved, whose rows are items; None: items are stored plainly.
     """
 
     dtype: torch.dtype
@@ -47,7 +47,7 @@ class RaggedSpec:
     def of_rows(
         cls, dtype: torch.dtype, shape: tuple[Any, ...], text: bool = False, codec: Codec | None = None
     ) -> RaggedSpec:
-        """Return the field with as many items to a checksum as fit into 4 MiB, at least one, or one block of the codec.
+        """Return the field with as many items under a checksum as fit into 4 MiB, but at least one item or block.
 
         Items without bytes are not compressed.
         """
@@ -58,17 +58,17 @@ class RaggedSpec:
         return cls(dtype, shape, max(1, CHECK_BLOCK // max(1, item) // unit) * unit, text, codec)
 
     def coded(self, codec: Codec | None) -> RaggedSpec:
-        """Return the same field, compressed so, or not."""
+        """Return the same field with this codec, or without one."""
         return self.of_rows(self.dtype, self.shape, self.text, codec)
 
     @property
     def axis(self) -> int:
-        """The axis along which rows differ, and are joined."""
+        """The axis along which rows differ and are joined."""
         return self.shape.index(None)
 
     @property
     def planes(self) -> int:
-        """Runs of items that a row has, one behind the other."""
+        """The number of runs of items that a row has."""
         return math.prod(self.shape[: self.axis])
 
     @property
@@ -78,7 +78,7 @@ class RaggedSpec:
 
     @property
     def item_bytes(self) -> int:
-        """Bytes of one item."""
+        """The bytes of one item."""
         return row_nbytes(self.dtype, self.item_shape)
 
     @property
@@ -88,13 +88,13 @@ class RaggedSpec:
 
     @property
     def signature(self) -> tuple[Any, ...]:
-        """What rows of the field have in common."""
+        """The properties that all rows of the field share, for comparison."""
         return self.dtype, self.shape, self.text
 
     def tensors(self, name: str, rows: int, items: int) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
-        """Return dtype and shape of each tensor that a shard of so many rows and items has of this field.
+        """Return the dtype and shape of each tensor of this field in a shard with so many rows and items.
 
-        That of encoded blocks, of which nobody knows the size, is left out.
+        The tensor of encoded blocks is left out, because its size is unknown.
         """
         offsets = {offsets_name(name): (torch.int64, (rows + 1,))}
         if self.codec is not None:
@@ -103,14 +103,14 @@ class RaggedSpec:
         return {name: (self.dtype, (*self.shape[: self.axis], items, *self.item_shape)), **offsets}
 
     def blocks(self, name: str, rows: int, items: int) -> dict[str, int]:
-        """Return how many checksums each tensor has; those of the items begin anew with each plane."""
+        """Return the number of checksums of each tensor; each plane begins a new one."""
         return {
             name: self.planes * -(-items // self.block_rows),
             offsets_name(name): -(-(rows + 1) // OFFSETS_BLOCK),
         }
 
     def entry(self) -> dict[str, Any]:
-        """Return what the index states."""
+        """Return the entry of the field in index.json."""
         stated = {"dtype": code_of(self.dtype), "shape": list(self.shape), "block_rows": self.block_rows}
         stated |= {"text": True} if self.text else {}
         return stated if self.codec is None else {**stated, "codec": asdict(self.codec)}
@@ -122,17 +122,17 @@ def offsets_name(name: str) -> str:
 
 
 def blocks_name(name: str) -> str:
-    """Return the name of the tensor that says where the encoded blocks of a field of such rows begin."""
+    """Return the name of the tensor with the offsets of the encoded blocks of a ragged field."""
     return f"{name}.blocks"
 
 
 def is_ragged_shape(shape: object) -> bool:
-    """Whether the shape that an index states is that of rows which differ in length."""
+    """Return whether the shape in an index is that of a ragged field."""
     return isinstance(shape, list) and None in shape
 
 
 def parse_ragged(entry: Mapping[str, Any], block_rows: int, where: str) -> RaggedSpec:
-    """Return the field that an entry of an index states. Raises ShardFormatError, naming `where`."""
+    """Return the field of an entry in an index. Raises ShardFormatError, naming `where`."""
     dtype, shape, text = parse_dtype(entry.get("dtype"), where), entry["shape"], entry.get("text", False)
     sides = [side for side in shape if side is not None]
     if len(sides) != len(shape) - 1 or shape.index(None) > 1 or not all(map(is_count, sides)):
@@ -142,7 +142,7 @@ def parse_ragged(entry: Mapping[str, Any], block_rows: int, where: str) -> Ragge
         raise ShardFormatError(f"{where}: rows of the shape {shape!r:.80} have no items")
     if not isinstance(text, bool) or (text and (dtype != torch.uint8 or shape != [None])):
         raise ShardFormatError(
-            f"{where}: text must be true or false, and is uint8 [null]; got {text!r:.80}, {shape!r:.80}"
+            f"{where}: text must be true or false, and needs uint8 [null]; got {text!r:.80}, {shape!r:.80}"
         )
     spec = RaggedSpec(dtype, tuple(shape), block_rows, text)
     if "codec" in entry:
@@ -151,7 +151,7 @@ def parse_ragged(entry: Mapping[str, Any], block_rows: int, where: str) -> Ragge
 
 
 def parse_items(stated: object, names: list[str], where: str) -> dict[str, int]:
-    """Return how many items a shard has of each of these fields. Raises ShardFormatError, naming `where`."""
+    """Return the number of items of each of these fields in a shard. Raises ShardFormatError, naming `where`."""
     items = stated if isinstance(stated, dict) else {}
     if set(items) != set(names) or not all(map(is_count, items.values())):
         raise ShardFormatError(f"{where}: items must be an object with a count for each of {names}, got {stated!r:.80}")

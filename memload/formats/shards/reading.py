@@ -1,4 +1,4 @@
-"""A directory of shards: opened as columns, and verified against its checksums."""
+"""Open a directory of shards as columns, and verify it against its checksums."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _READ_BYTES = 2**22
 
 
 def open_shards(directory: Path) -> dict[str, Field]:
-    """Return the fields of a directory of shards, mapped, each shard checked for its length and header.
+    """Return the fields of a directory of shards, mapped; the length and header of each shard are checked.
 
     Raises:
         ShardFormatError: the index, a shard's name, length or header is wrong.
@@ -45,7 +45,7 @@ def open_shards(directory: Path) -> dict[str, Field]:
 
 
 def opened_shards(directory: Path, index: ShardIndex) -> dict[str, Field]:
-    """Return the fields of the shards that an index names; otherwise as `open_shards`."""
+    """Return the fields of the shards in an index; otherwise as `open_shards`."""
     mapped: list[MappedShard] = []
     for shard in index.shards:
         layout = check_shard(directory, shard, index.fields)
@@ -77,10 +77,10 @@ def _open_field(name: str, field: AnySpec, shards: Sequence[MappedShard]) -> Fie
 
 
 def check_shard(directory: Path, shard: ShardRecord, fields: Mapping[str, AnySpec]) -> ShardLayout:
-    """Return the layout of a shard that is where and what the index says; its data is not read.
+    """Return the layout of a shard after comparing it with the index; its data is not read.
 
     Raises:
-        ShardFormatError: it is missing, lies outside the directory, or its length or header differ from the index.
+        ShardFormatError: the shard is missing or outside the directory, or its length or header differ from the index.
     """
     path = directory / shard.file
     if not path.is_file():
@@ -91,7 +91,7 @@ def check_shard(directory: Path, shard: ShardRecord, fields: Mapping[str, AnySpe
     found = path.stat().st_size
     if found != shard.nbytes:
         raise ShardFormatError(
-            f"{path}: the index tells of {shard.nbytes} bytes, but the file has {found}; it was cut short, lengthened "
+            f"{path}: the index says {shard.nbytes} bytes, but the file has {found}; it was cut short, lengthened "
             "or replaced: restore it, or write the set again"
         )
     layout = read_layout(path)
@@ -104,7 +104,7 @@ def _check_tensors(path: Path, layout: ShardLayout, shard: ShardRecord, fields: 
     expected = tensors_of(fields, shard.rows, shard.items)
     if set(layout.tensors) != {*expected, *coded}:
         raise ShardFormatError(
-            f"{path}: the index tells of {sorted({*expected, *coded})}, the header of {sorted(layout.tensors)}"
+            f"{path}: the index has the tensors {sorted({*expected, *coded})}, the header {sorted(layout.tensors)}"
         )
     for name, entry in layout.tensors.items():
         dtype, shape = expected.get(name, (torch.uint8, entry.shape[:1]))  # blocks have as many bytes as they have
@@ -151,12 +151,12 @@ def verify(path: str | Path, *, progress: bool | None = None) -> int:
 
 
 def damages_of(directory: Path, index: ShardIndex, bar: Bar) -> list[Damage]:
-    """Return each place where shards are not what `index` says of them; every byte is read."""
+    """Return each place where shards differ from `index`; every byte is read."""
     return _Verification(directory, index, bar).run().damages
 
 
 class _Verification:
-    """Walks through the shards, collecting damages and counting bytes."""
+    """Reads the shards, collects damages and counts bytes."""
 
     def __init__(self, directory: Path, index: ShardIndex, bar: Bar) -> None:
         self.damages: list[Damage] = []
@@ -214,7 +214,7 @@ class _Verification:
     def _coded_sums(
         self, file: io.FileIO, name: str, field: AnySpec, planes: int, shard: ShardRecord, layout: ShardLayout
     ) -> Iterator[str]:
-        """The checksums of encoded blocks, which begin anew with each plane."""
+        """Yield the checksums of encoded blocks; each plane begins a new one."""
         from memload.formats.codecs.blocks import BlockSums
 
         assert field.codec is not None

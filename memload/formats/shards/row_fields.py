@@ -1,4 +1,4 @@
-"""What the rows of a set have in common while it is written: names, dtypes, shapes and codecs, fixed by the first."""
+"""The names, dtypes, shapes and codecs of the fields of a set while it is written; the first row determines them."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class RowFields:
     """The fields of a set that is being written.
 
     Args:
-        ragged: names of the fields whose rows may differ in length, or by name the axis along which they do.
-        codec: how to compress them, as for `memload.ShardWriter`.
+        ragged: the names of the ragged fields, or a dict from names to the axis along which rows differ.
+        codec: the codecs, as for `memload.ShardWriter`.
 
     Attributes:
-        specs: what the index says of them; empty until they are known.
+        specs: the fields in the index; empty until they are known.
     """
 
     def __init__(self, ragged: Iterable[str] | Mapping[str, int], codec: Codecs) -> None:
@@ -30,32 +30,32 @@ class RowFields:
 
     @property
     def codec_words(self) -> str:
-        """How they are compressed, in words; equal words mean the same."""
+        """The codecs as one text; equal texts mean equal codecs."""
         return words_of(self._codecs)
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one row, without those of fields whose rows differ in length."""
+        """The bytes of one row, without those of ragged fields."""
         return sum(field.row_bytes for field in self.specs.values())
 
     @property
     def plain_row_bytes(self) -> int:
-        """The same of the fields that are not compressed: nobody knows beforehand what the others will need."""
+        """The bytes of one row in fields without a codec; the size of the others is not known beforehand."""
         return sum(field.row_bytes for field in self.specs.values() if field.codec is None)
 
     def compress(self, codec: Codecs) -> None:
-        """Compress as `codec` says, instead of what was said before; while the fields are not known."""
+        """Replace the codecs; only possible before the fields are known."""
         if self.specs:
             raise ValueError("the fields of this set have their codecs; they are chosen before the first row")
         self._codecs = parse_codecs(codec)
 
     def take_over(self, specs: Mapping[str, AnySpec]) -> None:
-        """Have the fields of the set that is extended; ValueError if other codecs are asked for."""
+        """Adopt the fields of the set that is extended. Raises ValueError if `codec=` differs from its codecs."""
         check_same(specs, self._codecs)
         self.specs = dict(specs)
 
     def differing(self, axes: Mapping[str, int]) -> dict[str, AnySpec]:
-        """Return the fields as they are if rows of these may differ in length along these axes."""
+        """Return the fields with those in `axes` ragged along these axes."""
         specs = dict(self.specs)
         for name, axis in axes.items():
             shape = (*specs[name].shape[:axis], None, *specs[name].shape[axis + 1 :])
@@ -63,17 +63,17 @@ class RowFields:
         return coded_specs(specs, self._codecs)
 
     def encoded_row(self, row: Mapping[str, Any]) -> dict[str, AnyRows]:
-        """Return one row as bytes, as a batch of one."""
+        """Return one row as bytes, as a batch of one row."""
         return {name: encoded_row(name, value, self._axis(name)) for name, value in row.items()}
 
     def encoded_rows(self, batch: Mapping[str, Any]) -> dict[str, AnyRows]:
-        """Return rows, each field's in one value, as bytes; ValueError if the fields differ in length."""
+        """Return a batch of rows, one value for each field, as bytes. Raises ValueError if the lengths differ."""
         rows = {name: encoded_rows(name, value, self._axis(name)) for name, value in batch.items()}
         check_equal_lengths({name: len(value) for name, value in rows.items()}, "the fields of a batch")
         return rows
 
     def check(self, rows: Mapping[str, AnyRows], number: int) -> None:
-        """Raise ValueError if these rows, the first of which is `number`, do not fit; the first rows fix what does."""
+        """Raise ValueError if these rows, the first of which is `number`, do not fit; the first rows set the fields."""
         if not rows:
             raise ValueError("a row needs at least one field")
         if not self.specs:
@@ -90,7 +90,7 @@ class RowFields:
                 )
 
     def _axis(self, name: str) -> int | None:
-        """Along which axis rows of a field differ in length; None: along none."""
+        """Return the axis along which rows of a field differ in length; None if it has one shape."""
         field = self.specs.get(name)
         return field.axis if isinstance(field, RaggedSpec) else self._axes.get(name)
 

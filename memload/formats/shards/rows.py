@@ -1,4 +1,4 @@
-"""Rows on their way to a file: whatever the caller has, as bytes with a dtype and the shape of one row."""
+"""Convert rows of any form to bytes with a dtype and the shape of one row, for a file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from memload.dtypes import code_of, from_numpy_dtype, refuse_masked
 
 @dataclass(frozen=True)
 class Rows:
-    """Some rows of one field: `data` is uint8 (rows, row_bytes), contiguous, and may be the caller's own memory."""
+    """Some rows of one field: `data` is uint8 (rows, row_bytes), contiguous, and may be the caller's memory."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -26,29 +26,29 @@ class Rows:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all rows."""
+        """The bytes of all rows."""
         return self.data.nbytes
 
     @property
     def signature(self) -> tuple[Any, ...]:
-        """What rows of one field have in common."""
+        """The properties that all rows of the field share, for comparison."""
         return self.dtype, self.shape
 
     def cut(self, start: int, stop: int) -> Rows:
-        """Return some of the rows, without copying them."""
+        """Return some of the rows as views."""
         return Rows(self.dtype, self.shape, self.data[start:stop])
 
 
 def as_rows(name: str, batch: Any) -> Rows:
-    """Return a batch as rows of bytes, copying only what is not contiguous, in this machine's byte order, on the CPU.
+    """Return a batch as rows of bytes on the CPU, in this machine's byte order; contiguous data is not copied.
 
     Args:
-        name: of the field, for messages.
-        batch: (rows, *shape): a tensor on any device, a numpy array, or what torch.as_tensor takes.
+        name: the name of the field, for messages.
+        batch: (rows, *shape): a tensor on any device, a numpy array, or a value that torch.as_tensor accepts.
 
     Raises:
         TypeError: the dtype cannot be stored.
-        ValueError: the name cannot be stored, the batch has no axis, or its size cannot be counted.
+        ValueError: the name cannot be stored, the batch has no axis, or its size is too large.
     """
     check_name(name)
     try:
@@ -70,7 +70,7 @@ def as_rows(name: str, batch: Any) -> Rows:
 
 
 def as_row(name: str, row: Any) -> Rows:
-    """Return one row, of any shape, as a batch of one; otherwise as `as_rows`."""
+    """Return one row of any shape as a batch of one row; otherwise as `as_rows`."""
     try:
         values = _numbers(row)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -111,8 +111,8 @@ def no_array(name: str, rows: Any, reason: Exception) -> Exception:
     if odd is None:
         return TypeError(f"field {name!r}: a {type(rows).__name__} that makes no array of numbers ({reason})")
     return ValueError(
-        f"field {name!r}: row {odd} has {_told(rows[odd])}, row 0 {_told(rows[0])}. Rows that differ in length are a "
-        f"ragged field: give {name}=memload.ragged(rows), or to a ShardWriter ragged=[{name!r}]"
+        f"field {name!r}: row {odd} has {_described(rows[odd])}, row 0 {_described(rows[0])}. Rows of different length "
+        f"are a ragged field: give {name}=memload.ragged(rows), or to a ShardWriter ragged=[{name!r}]"
     )
 
 
@@ -122,13 +122,13 @@ def no_row(name: str, row: Any, reason: Exception) -> Exception:
     if odd is None:
         return no_array(name, row, reason)
     return ValueError(
-        f"field {name!r}: a row is one array, but part {odd} of this one has {_told(row[odd])}, part 0 "
-        f"{_told(row[0])}. If the parts are rows, add each by itself, to a ShardWriter with ragged=[{name!r}]"
+        f"field {name!r}: a row is one array, but part {odd} of this one has {_described(row[odd])}, part 0 "
+        f"{_described(row[0])}. If the parts are rows, add each by itself, to a ShardWriter with ragged=[{name!r}]"
     )
 
 
 def _first_other(rows: Any) -> int | None:
-    """Return the first of some lists or arrays whose shape differs from number 0's; None if there is none."""
+    """Return the index of the first list or array whose shape differs from that of number 0; None if there is none."""
     if not isinstance(rows, list | tuple) or not rows:
         return None
     shapes = [_shape(row) for row in rows]
@@ -143,6 +143,6 @@ def _shape(row: Any) -> tuple[int, ...] | None:
     return (len(row),) if isinstance(row, list | tuple) else None
 
 
-def _told(row: Any) -> str:
+def _described(row: Any) -> str:
     shape = _shape(row) or ()
     return f"length {shape[0]}" if len(shape) == 1 else f"shape {shape}"

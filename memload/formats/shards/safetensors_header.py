@@ -1,4 +1,4 @@
-"""The header of a safetensors file: bytes to a checked layout, and a layout to bytes.
+"""The header of a safetensors file: parse bytes to a checked layout, and format a layout to bytes.
 
     | 8 bytes: n, little-endian | n bytes: JSON, padded with spaces | data ... to the end of the file |
 
@@ -29,7 +29,7 @@ MAX_HEADER = 100_000_000  # the limit of the safetensors library
 
 @dataclass(frozen=True)
 class TensorEntry:
-    """One tensor of a file: its dtype and whole shape, and the bytes [begin, end) of the file that it fills."""
+    """A tensor in a file: its dtype, its whole shape, and its bytes [begin, end) of the file."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -39,7 +39,7 @@ class TensorEntry:
 
 @dataclass(frozen=True)
 class ShardLayout:
-    """What a header says, checked: each tensor by name, in the header's order, and the size of the file."""
+    """A checked header: each tensor by name, in the header's order, and the size of the file."""
 
     tensors: Mapping[str, TensorEntry]
     file_size: int
@@ -62,13 +62,13 @@ def read_layout(path: Path) -> ShardLayout:
 
 
 def header_length(start: bytes, file_size: int) -> int:
-    """Return the length of the JSON that the first 8 bytes state; ShardFormatError if the file cannot hold it."""
+    """Return the length of the JSON in the first 8 bytes. Raises ShardFormatError if the file is too short for it."""
     if file_size < 8 or len(start) < 8:
         raise ShardFormatError(f"a safetensors file has at least 8 bytes, this one has {file_size}")
     length = int.from_bytes(start[:8], "little")
     if length > file_size - 8:
         raise ShardFormatError(
-            f"the header is said to have {length} bytes, but only {file_size - 8} follow: cut short, or not safetensors"
+            f"the header states {length} bytes, but only {file_size - 8} follow: cut short, or not safetensors"
         )
     if length > MAX_HEADER:
         raise ShardFormatError(f"the header is said to have {length} bytes; the format allows {MAX_HEADER}")
@@ -76,14 +76,14 @@ def header_length(start: bytes, file_size: int) -> int:
 
 
 def parse_header(start: bytes, file_size: int) -> ShardLayout:
-    """Return the layout that the beginning of a file states.
+    """Return the layout from the first bytes of a file.
 
     Args:
-        start: the file's first bytes, to the end of its header at least.
-        file_size: bytes of the whole file.
+        start: the file's first bytes, at least to the end of its header.
+        file_size: the bytes of the whole file.
 
     Raises:
-        ShardFormatError: whatever is wrong with the bytes; nothing else is raised.
+        ShardFormatError: anything is wrong with the bytes; no other error is raised.
     """
     length = header_length(start, file_size)
     data_start = 8 + length
@@ -95,11 +95,11 @@ def parse_header(start: bytes, file_size: int) -> ShardLayout:
 
 
 def build_header(tensors: Mapping[str, tuple[torch.dtype, tuple[int, ...]]], data_start: int | None = None) -> bytes:
-    """Return the beginning of a file whose tensors follow one another in the order given.
+    """Return the header of a file whose tensors follow one another in this order.
 
     Args:
-        tensors: dtype and whole shape of each, by name.
-        data_start: where the data is to begin; the first multiple of 4096 that is possible if not given.
+        tensors: the dtype and whole shape of each tensor, by name.
+        data_start: the place of the first tensor; by default the first possible multiple of 4096.
     """
     header: dict[str, Any] = {}
     end = 0
@@ -123,7 +123,7 @@ def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def is_count(value: object) -> TypeGuard[int]:
-    """Return whether a JSON value is an integer in [0, 2^63); true and false are none."""
+    """Return whether a JSON value is an integer in [0, 2^63); true and false are not."""
     return type(value) is int and 0 <= value < 2**63
 
 
@@ -146,7 +146,7 @@ def _check_metadata(metadata: object) -> None:
 
 
 def check_name_read(name: str) -> None:
-    """Raise ShardFormatError unless a name that was read is one that a field may have."""
+    """Raise ShardFormatError unless a name in the file is a valid name of a field."""
     try:
         check_name(name)
     except ValueError as error:
@@ -188,7 +188,7 @@ def parse_shape(shape: object, where: str) -> tuple[int, ...]:
 
 
 def check_counts(dtype: torch.dtype, shape: tuple[int, ...], rows: int, where: str) -> None:
-    """Raise ShardFormatError if there are more rows, or bytes in them, than can be counted."""
+    """Raise ShardFormatError if there are too many rows, or bytes in them."""
     try:
         check_size(dtype, shape, rows)
     except ValueError as error:
@@ -206,4 +206,4 @@ def _check_gapless(tensors: Mapping[str, TensorEntry], data_start: int, file_siz
         at = entry.end
     if at != file_size:
         kind = "cut short" if file_size < at else "lengthened"
-        raise ShardFormatError(f"the file is {kind}: the header tells of {at} bytes, but the file has {file_size}")
+        raise ShardFormatError(f"the file is {kind}: the header says {at} bytes, but the file has {file_size}")

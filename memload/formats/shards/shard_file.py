@@ -1,4 +1,4 @@
-"""One shard while it is written: rows of all fields arrive together, and each field has its own run of the file.
+"""Write one shard: rows of all fields arrive together, and each field has its own run of the file.
 
     | header, to a multiple of 4096 | field A: rows | field B: rows | ...
 
@@ -32,12 +32,12 @@ _MOST_ENCODED = 2**50  # bytes of a compressed field; stands for what is not kno
 
 
 class ShardFile:
-    """A new shard file, open for writing; `finish` completes it, `close` only gives its descriptor back.
+    """A new shard file, open for writing; `finish` completes it, and `close` only closes its descriptor.
 
     Args:
-        path: the file to make.
-        fields: what a row has; `write` brings exactly these.
-        capacity: the most rows that will come.
+        path: the path of the file.
+        fields: the fields of a row; `write` must get exactly these.
+        capacity: the most rows of the shard.
     """
 
     def __init__(self, path: Path, fields: Mapping[str, FieldSpec], capacity: int) -> None:
@@ -52,11 +52,11 @@ class ShardFile:
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
 
     def takes(self, rows: Mapping[str, Rows], at: int) -> int:
-        """Return how many of these rows, from row `at` on, are to be written before the shard is finished."""
+        """Return how many of these rows, from row `at` on, still fit into the shard."""
         return min(len(next(iter(rows.values()))) - at, self.capacity - self.rows)
 
     def write(self, rows: Mapping[str, Rows]) -> None:
-        """Append rows, as many of each field; together with those before not more than `capacity`."""
+        """Append rows, equally many of each field; at most `capacity` rows fit in total."""
         begins = self._begins(self.capacity)
         for name, hasher in self._hashers.items():
             data = rows[name].data
@@ -67,7 +67,7 @@ class ShardFile:
         self.rows += len(next(iter(rows.values())))
 
     def finish(self) -> ShardRecord:
-        """Complete the file, wait until it is on the disk, and return what the index has to say of it."""
+        """Complete the file, wait until it is on the disk, and return its entry in the index."""
         checksums = {name: hasher.finish() for name, hasher in self._hashers.items()}
         checksums |= {name: run.finish() for name, run in self._runs.items()}
         if self.rows < self.capacity:
@@ -93,7 +93,7 @@ class ShardFile:
         return build_header({**tensors_of(self._fields, rows, {}), **blocks}, data_start)
 
     def _begins(self, rows: int) -> dict[str, int]:
-        """Where the tensors of fixed size begin, and, by the name "", where they end."""
+        """Return the places of the tensors of fixed size, and, by the name "", the end of the last one."""
         begins, at = {}, self._data_start
         for name, (dtype, shape) in tensors_of(self._fields, rows, {}).items():
             begins[name] = at
@@ -107,7 +107,7 @@ class ShardFile:
                 _move_down(self._file, old[name], new[name], self.rows * self._fields[name].row_bytes)
 
     def _append_runs(self) -> int:
-        """Write the offsets and the blocks of compressed fields; return where the last one ends."""
+        """Write the offsets and the blocks of compressed fields; return the end of the last one."""
         begins = self._begins(self.rows)
         at = begins[""]
         for name, run in self._runs.items():
@@ -119,7 +119,7 @@ class ShardFile:
 
 
 class BlockHasher:
-    """XXH3-64 of each block of so many rows of one field, over pieces of any length."""
+    """XXH3-64 of each block of rows of one field; rows are added in pieces of any length."""
 
     def __init__(self, block_rows: int) -> None:
         self._block_rows = block_rows

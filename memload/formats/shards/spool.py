@@ -1,4 +1,4 @@
-"""Bytes of a shard that wait until it is known where they go, in a file without a name on the same disk."""
+"""Store bytes of a shard whose final place is not known yet, in a file without a name on the same disk."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _COPY_BYTES = 2**24
 
 
 class Spool:
-    """A run of bytes in a file that others may share: there may be more of them than a process may open files.
+    """A run of bytes in a file that several runs share, because a process can open only so many files.
 
     Args:
-        file: takes the bytes; nothing is written any more once one of its runs is read.
+        file: stores the bytes. No run may be appended to after one of them is read.
     """
 
     def __init__(self, file: IO[bytes]) -> None:
@@ -34,7 +34,7 @@ class Spool:
         self.nbytes += memoryview(data).nbytes
 
     def pieces(self) -> Iterator[bytes]:
-        """Yield all bytes in order, some megabytes at once."""
+        """Yield all bytes in order, some megabytes at a time."""
         for begin, end in self._extents:
             self._file.seek(begin)
             while begin < end and (piece := self._file.read(min(_COPY_BYTES, end - begin))):
@@ -47,6 +47,6 @@ class Spool:
 
 
 def spools(directory: Path, count: int = 1) -> list[Spool]:
-    """Return so many runs in one new file, which has no name, in the directory."""
+    """Return `count` runs in one new file without a name in the directory."""
     file: IO[bytes] = tempfile.TemporaryFile(dir=directory, buffering=0)  # noqa: SIM115 - closed by Spool.close()
     return [Spool(file) for _ in range(count)]

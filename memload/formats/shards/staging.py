@@ -1,4 +1,4 @@
-"""Where a set of shards is written before it exists: a hidden directory, locked by its one writer.
+"""The hidden directory in which one writer, who holds its lock, writes a set of shards before it exists.
 
     new set     parent/.NAME.memload/lock               one writer at a time
                 parent/.NAME.memload/set/               what is being written; renamed to parent/NAME when complete
@@ -32,14 +32,14 @@ class Staging:
     """The hidden directory of one writer, from its construction to `publish` or `discard`.
 
     Args:
-        target: the directory of shards that is to be made or extended.
-        append: whether it exists and is to be extended.
-        keep: leave what a writer before has left; otherwise it is removed.
+        target: the directory of shards to make or extend.
+        append: whether it exists and is extended.
+        keep: keep the files of an interrupted writer; otherwise they are removed.
 
     Raises:
         WriterBusyError: another writer holds the lock.
 
-    It belongs to the process that made it: a forked child can only give its copy of the lock's descriptor back.
+    It belongs to the process that made it: a forked child can only close its copy of the lock's descriptor.
     """
 
     def __init__(self, target: Path, append: bool, keep: bool = False) -> None:
@@ -63,17 +63,17 @@ class Staging:
             raise
 
     def clear(self) -> None:
-        """Remove what there is, but not the lock; `directory` is there again afterwards."""
+        """Remove everything but the lock; `directory` is empty afterwards."""
         _empty(self._home)
         self.directory.mkdir()
 
     @property
     def mine(self) -> bool:
-        """Whether this process made it."""
+        """Whether this process made the directory."""
         return os.getpid() == self._process
 
     def check_process(self) -> None:
-        """Raise RuntimeError in any process but the one that made this."""
+        """Raise RuntimeError in a process other than the one that made this."""
         if not self.mine:
             raise RuntimeError(
                 f"{self._target}: this writer belongs to process {self._process}, and this is process {os.getpid()}, "
@@ -101,7 +101,7 @@ class Staging:
         self.discard()
 
     def discard(self) -> None:
-        """Remove what is left of the hidden directory and give the lock back. May be called again.
+        """Remove the rest of the hidden directory and release the lock. May be called again.
 
         In a forked child nothing is removed, and the parent keeps the lock.
         """
@@ -117,17 +117,17 @@ class Staging:
 
 
 def being_written(target: Path) -> Path:
-    """Return the directory in which a new set is written before it becomes `target`, for what is to lie in it too."""
+    """Return the directory in which a new set is written before it becomes `target`."""
     return _beside(target.absolute()) / "set"
 
 
 def unfinished_of(target: Path) -> Path:
-    """Return the file that says what of a new set is complete while it is written."""
+    """Return the file that lists the complete shards of a new set while it is written."""
     return _beside(target.absolute()) / _UNFINISHED
 
 
 def wait_for_writer(target: Path) -> None:
-    """Wait until nobody writes a new set to `target`: it is complete then, or its writer gave up."""
+    """Wait until no process writes a new set to `target`: it is then complete, or its writer stopped."""
     with contextlib.suppress(FileNotFoundError):
         lock = os.open(_beside(target.absolute()) / "lock", os.O_RDWR | os.O_CLOEXEC)
         try:
@@ -141,7 +141,7 @@ def _beside(target: Path) -> Path:
 
 
 def _clear_leftover(home: Path, target: Path) -> None:
-    """Remove the hidden directory of a writer that was killed after its set had got its name."""
+    """Remove the hidden directory of a writer that was killed after it had published its set."""
     if home.exists():
         lock = _take_lock(home, target)
         _remove(home)
@@ -149,7 +149,7 @@ def _clear_leftover(home: Path, target: Path) -> None:
 
 
 def _remove(home: Path) -> None:
-    """Remove a hidden directory whose lock is held. The lock goes last: then the directory may be another writer's."""
+    """Remove a hidden directory whose lock is held. The lock goes last, because another writer may then take over."""
     _empty(home)
     with contextlib.suppress(OSError):
         (home / "lock").unlink()
@@ -157,7 +157,7 @@ def _remove(home: Path) -> None:
 
 
 def _empty(home: Path) -> None:
-    """Remove everything but the lock; first what says that the rest is complete."""
+    """Remove everything but the lock; first the list of complete shards."""
     for path in home.glob("unfinished.json*"):
         path.unlink(missing_ok=True)
     for name in ("set", "scratch"):
@@ -170,7 +170,7 @@ def _take_lock(home: Path, target: Path) -> int:
             home.mkdir()
         try:
             lock = os.open(home / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        except FileNotFoundError:  # its last owner has just removed the directory
+        except FileNotFoundError:  # the last writer has just removed the directory
             if home.is_symlink():
                 raise FileExistsError(errno.EEXIST, "a link to nothing is in the way; remove it", str(home)) from None
             continue
@@ -186,7 +186,7 @@ def _take_lock(home: Path, target: Path) -> int:
             raise
         if _is_at(lock, home / "lock"):
             return lock
-        os.close(lock)  # the lock of an owner who removed it between our open and our flock
+        os.close(lock)  # a writer removed the file between our open and our flock
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
@@ -213,11 +213,11 @@ def fsync_directory(path: Path) -> None:
 
 
 def target_of(path: Any) -> Path:
-    """Return the absolute path of a directory that is to be made.
+    """Return the absolute path of a directory to create.
 
     Raises:
-        TypeError: it is no path; the data, if the arguments are the wrong way round.
-        ValueError: it is empty, or not UTF-8.
+        TypeError: the value is not a path; it is the data if the arguments are in the wrong order.
+        ValueError: the path is empty, or not UTF-8.
     """
     if not isinstance(path, str | os.PathLike):
         raise TypeError(
@@ -225,14 +225,14 @@ def target_of(path: Any) -> Path:
         )
     text = os.fspath(path)
     if not text:
-        raise ValueError("an empty path; give the directory to make a name")
+        raise ValueError("the path is empty; name the directory to make")
     check_utf8(text)
     return Path(text).absolute()
 
 
 @contextlib.contextmanager
 def makes(target: Path) -> Iterator[None]:
-    """Within this context, errors of creating a directory say which directory, what is in its way, and what to do."""
+    """Add the directory, the obstacle and a remedy to errors of creating a directory in this context."""
     try:
         yield
     except MemloadError:
@@ -251,4 +251,4 @@ def _in_the_way(target: Path, error: OSError) -> str:
         return f"{there} is no folder"
     if error.errno in (errno.EACCES, errno.EPERM):
         return f"this process (user {os.geteuid()}) may not write to {there}"
-    return f"{there} takes no new folder ({error.strerror})"
+    return f"{there} accepts no new folder ({error.strerror})"

@@ -61,7 +61,7 @@ def test_a_sound_header_gives_the_tensors_and_where_they_lie():
 
 @pytest.mark.parametrize("length", [2**63, 2**64 - 1, 2**63 - 1, 1000])
 def test_a_header_longer_than_the_file_is_refused_without_reading_it(length):
-    refused(header_of({}, length=length), f"said to have {length} bytes, but only 2 follow")
+    refused(header_of({}, length=length), f"states {length} bytes, but only 2 follow")
 
 
 def test_a_header_beyond_the_limit_of_the_format_is_refused():
@@ -132,7 +132,7 @@ def test_a_tensor_that_is_malformed_is_named(tensor, message):
         ((0, 2), (0, 2), "'b' overlaps"),
         ((0, 2), (3, 5), "'b' leaves a gap"),
         ((1, 3), (3, 5), "'a' leaves a gap"),
-        ((0, 2), (2, 4), "lengthened: the header tells of"),
+        ((0, 2), (2, 4), "lengthened: the header says"),
         ((0, 2), (4, 6), "'b' leaves a gap"),
     ],
 )
@@ -141,7 +141,7 @@ def test_offsets_that_overlap_or_leave_gaps_are_refused(first, second, message):
 
 
 def test_offsets_beyond_the_file_are_refused():
-    refused(header_of({"a": entry("F64", (4,), (0, 32))}, bytes(31)), "cut short: the header tells of .* the file has")
+    refused(header_of({"a": entry("F64", (4,), (0, 32))}, bytes(31)), "cut short: the header says .* the file has")
 
 
 @given(st.binary(max_size=300))
@@ -197,7 +197,7 @@ def edit(shards, change):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda c: c.update(version=3), "format version 3, and this memload reads up to 2: install a newer one"),
+        (lambda c: c.update(version=3), "format version 3, but this memload reads up to 2: install a newer one"),
         (lambda c: c.update(version=0), "version: expected a number"),
         (lambda c: c.update(version="1"), "version: expected a number"),
         (lambda c: c.update(format="other"), "not an index of memload"),
@@ -223,7 +223,7 @@ def edit(shards, change):
             lambda c: c.update(fields={"a": {"dtype": "F64", "shape": [2**62], "block_rows": 1}}, shards=[], rows=0),
             r"field 'a': 1 times float64 .* multiplies to 2\^63 bytes or more",
         ),
-        (lambda c: c["shards"][0].update(bytes=5000), "tells of 5000 bytes, but the file has 4376"),
+        (lambda c: c["shards"][0].update(bytes=5000), "says 5000 bytes, but the file has 4376"),
         (lambda c: c["fields"]["stim"].update(shape=[1, 3]), r"should be uint8 \(40, 1, 3\) by the index, but is"),
     ],
 )
@@ -319,7 +319,7 @@ def test_a_shard_of_another_length_names_file_and_lengths(shards, change):
     path = shards / "shard-00001.safetensors"
     os.truncate(path, 4376 + change)
     with pytest.raises(
-        memload.ShardFormatError, match=rf"shard-00001.*tells of 4376 bytes, but the file has {4376 + change}"
+        memload.ShardFormatError, match=rf"shard-00001.*says 4376 bytes, but the file has {4376 + change}"
     ):
         memload.open(shards)
 
@@ -334,7 +334,7 @@ def test_a_shard_of_the_right_length_with_another_header_is_refused(shards):
     path = shards / "shard-00001.safetensors"
     raw = path.read_bytes()
     path.write_bytes(raw.replace(b'"stim"', b'"stem"'))
-    with pytest.raises(memload.ShardFormatError, match=r"the index tells of \['robs', 'stim'\], the header of"):
+    with pytest.raises(memload.ShardFormatError, match=r"the index has the tensors \['robs', 'stim'\], the header "):
         memload.open(shards)
     path.write_bytes(raw.replace(b'"stim":{', b'"stim":['))
     with pytest.raises(memload.ShardFormatError, match=r"shard-00001.safetensors: the header is not JSON"):

@@ -419,7 +419,7 @@ def _flags():
         (lambda: memload.ragged([torch.zeros(2)], axis=2), ValueError, "axis 0 or 1"),
         (lambda: _from(torch.zeros(4), torch.tensor([0.0, 4.0])), TypeError, "offsets must be integers"),
         (lambda: _from(torch.zeros(4), torch.tensor([[0, 4]])), ValueError, "offsets must be int64 (rows + 1,)"),
-        (lambda: _from(torch.zeros(4), torch.zeros(0, dtype=torch.int64)), ValueError, "so one at least"),
+        (lambda: _from(torch.zeros(4), torch.zeros(0, dtype=torch.int64)), ValueError, "with at least one entry"),
         (lambda: _from(torch.zeros(8)[::2], torch.tensor([0, 4])), ValueError, "gaps between their items"),
         (lambda: _from(torch.zeros(4), torch.tensor([0, 4]), axis=1), ValueError, "a second axis"),
         (lambda: _from(torch.zeros(4, 0), torch.tensor([0, 4])), ValueError, "items that have bytes"),

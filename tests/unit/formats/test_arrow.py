@@ -86,9 +86,9 @@ def test_tensors_of_arrow_have_the_shape_that_arrow_gives_them(tmp_path):
     ("column", "message"),
     [
         (tensors([2, 3], [1, 0]), r"axes in another order, \[1, 0\]"),
-        (pa.array(["a", "b"]), "its type string is no number of fixed size"),
+        (pa.array(["a", "b"]), "its type string is neither a number of fixed size"),
         (pa.array([True, False]), "bools are stored as single bits; cast the column to uint8"),
-        (pa.array([1, None]), r"1 values are missing \(null\).*fill them by fill_null"),
+        (pa.array([1, None]), r"1 values are missing \(null\).*fill them with fill_null"),
         (
             pa.array(["x", "y"]).dictionary_encode(),
             r"its type dictionary.*; the numbers of a dictionary are array\.indices",
@@ -97,12 +97,12 @@ def test_tensors_of_arrow_have_the_shape_that_arrow_gives_them(tmp_path):
         (pa.array([1, 2], pa.decimal128(9, 2)), "its type decimal128.*; cast the column to float64"),
         (pa.array([[1, None], [2, 3]]), r"1 values are missing \(null\)"),
         (pa.array([[1], [2, 3]]), r"rows differ in shape: \(1,\) and \(2,\)"),
-        (pa.array([{"a": 1}, {"a": 2}]), "no number of fixed size"),
+        (pa.array([{"a": 1}, {"a": 2}]), "neither a number of fixed size"),
     ],
 )
 def test_columns_that_cannot_be_read_in_place_are_named_with_the_reason(tmp_path, column, message):
     write_arrow(tmp_path / "x.arrow", pa.table({"good": [1, 2], "bad": column}), 10)
-    with pytest.raises(memload.FormatError, match=rf"'bad': .*{message}.*key=\['good'\]; or store all"):
+    with pytest.raises(memload.FormatError, match=rf"'bad': .*{message}.*key=\['good'\]; or write all"):
         memload.open(tmp_path / "x.arrow")
     assert memload.open(tmp_path / "x.arrow", key="good")[1]["good"] == 2
 
@@ -186,9 +186,9 @@ def test_a_directory_of_several_splits_names_them(tmp_path):
     ("state", "message"),
     [
         ("[]", "expected a JSON object, got list"),
-        ("{", "not sound JSON"),
-        ("{}", "names no files"),
-        (json.dumps({"_data_files": [{"filename": "../x.arrow"}]}), "names no files of data beside it"),
+        ("{", "not valid JSON"),
+        ("{}", "names no data files"),
+        (json.dumps({"_data_files": [{"filename": "../x.arrow"}]}), "names no data files in its directory"),
         (json.dumps({"_data_files": [{"filename": "x.arrow"}], "_indices_data_files": [1]}), "old release"),
     ],
 )

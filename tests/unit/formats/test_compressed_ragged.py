@@ -165,7 +165,7 @@ def test_a_damaged_block_names_its_rows_and_spares_the_others(sound, tmp_path):
 
 @pytest.mark.parametrize(
     ("change", "says"),
-    [({"rows": 7}, "cannot be, with checksums of"), ({"rows": 2**40}, "cannot be"), ({"name": "gzip"}, "no codec")],
+    [({"rows": 7}, "do not fit checksums of"), ({"rows": 2**40}, "do not fit"), ({"name": "gzip"}, "no codec")],
 )
 def test_an_index_with_a_codec_that_cannot_be_is_refused(sound, tmp_path, change, says):
     path = tmp_path / "s"

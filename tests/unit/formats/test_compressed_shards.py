@@ -167,8 +167,8 @@ def test_a_damaged_index_is_told(sound, data):
     ("change", "says"),
     [
         ({"rows": 0}, "rows, of a block, must be at least 1"),
-        ({"rows": 4}, "cannot be, with checksums of"),
-        ({"rows": 2**40}, "cannot be, with checksums"),
+        ({"rows": 4}, "do not fit checksums of"),
+        ({"rows": 2**40}, "do not fit checksums"),
         ({"name": "gzip"}, "no codec is called 'gzip'"),
         ({"shuffle": None}, "an object of name, level, shuffle and rows"),
         ({"more": 1}, "an object of name, level, shuffle and rows"),

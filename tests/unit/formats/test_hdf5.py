@@ -233,8 +233,8 @@ def test_links_in_a_circle_and_to_what_is_no_hdf5_file_are_told(tmp_path, monkey
         "self": "in a circle: 'self' is a link to '/self/x'",
         "round": r"in a circle: .*'back' of 'b\.h5' is a link to '/round' in 'a\.h5'",
         "text": r"'text' is a link to '/x' in 'text\.h5', which HDF5 cannot read",
-        "pipe": r"'pipe' is a link to '/x' in 'pipe\.h5', which is not there",
-        "elsewhere": r"'elsewhere' is a link to '/x' in 'here\.h5', which is not there",
+        "pipe": r"'pipe' is a link to '/x' in 'pipe\.h5', which does not exist",
+        "elsewhere": r"'elsewhere' is a link to '/x' in 'here\.h5', which does not exist",
     }.items():
         (tmp_path / "cwd").mkdir(exist_ok=True)
         monkeypatch.chdir(tmp_path / "cwd")  # where HDF5 would look, too

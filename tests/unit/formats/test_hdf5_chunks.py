@@ -229,7 +229,9 @@ def test_a_layout_that_fights_row_access_says_what_a_row_costs_and_what_to_do(tm
     with pytest.warns(memload.LayoutWarning) as caught:
         memload.open(path, key="betas")
     text = str(caught[0].message)
-    assert "betas_session01.hdf5: a row of field 'betas', 1.92 kB, lies across 960 chunks of many rows each" in text
+    assert (
+        "betas_session01.hdf5: a row of field 'betas', 1.92 kB, is stored across 960 chunks of many rows each" in text
+    )
     assert "takes 76.8 kB, 40 times its size and about" in text
     assert text.splitlines()[1] == f"    memload write --key betas {path} betas_session01-shards"
     assert caught[0].filename == __file__

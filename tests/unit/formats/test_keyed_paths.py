@@ -124,7 +124,7 @@ def test_what_is_no_number_does_not_match_a_number(folder):
 @pytest.mark.parametrize(
     ("pattern", "options", "error", "message"),
     [
-        ("{a}_{b}_mean.npy", {}, ValueError, r"can be read by '\{a\}_\{b\}_mean\.npy' in two ways, as .* and as"),
+        ("{a}_{b}_mean.npy", {}, ValueError, r"matches '\{a\}_\{b\}_mean\.npy' in two ways, as .* and as"),
         ("betas_session{1,2,10}.npy", {}, ValueError, r"expected the name of a key in braces, .*got \{1,2,10\}"),
         ("betas_session{session:int}.npy", {}, ValueError, r"\{session:d\} for a number, got \{session:int\}"),
         ("{session}_session{session:d}.npy", {}, ValueError, "'session' is both a text and a number"),

@@ -57,7 +57,7 @@ def test_a_zip_file_that_was_cut_short_says_so(tmp_path, suffix):
     with path.open("wb") as file:
         np.savez(file, x=np.zeros(1000)) if suffix == "npz" else torch.save(torch.zeros(1000), file)
     os.truncate(path, path.stat().st_size // 2)
-    with pytest.raises(memload.FormatError, match=r"not a sound .*; it begins as one: it was cut short.*get it again"):
+    with pytest.raises(memload.FormatError, match=r"not a valid .*; it begins as one: it was cut short.*get it again"):
         memload.open(path)
 
 

@@ -63,7 +63,7 @@ def appended(path, value, **options):
         (
             written,
             [[1, 2], [3]],
-            "field 'x': row 1 has length 1, row 0 length 2. Rows that differ in length are a ragged ",
+            "field 'x': row 1 has length 1, row 0 length 2. Rows of different length are a ragged ",
         ),
         (written, [np.zeros((2, 3)), np.zeros((2, 4))], r"field 'x': row 1 has shape \(2, 4\), row 0 shape \(2, 3\)"),
         (extended, [torch.zeros(2), torch.zeros(2), torch.zeros(1)], "row 2 .*give x=memload.ragged.rows., or to a Sh"),
@@ -116,7 +116,7 @@ def test_sets_without_ragged_fields_stay_readable_by_older_versions(tmp_path):
 def test_an_older_version_would_refuse_the_set_by_its_version(tmp_path, monkeypatch):
     memload.write(tmp_path / "s", {"x": ["a"]})
     monkeypatch.setattr(shard_index, "FORMAT_VERSION", 1)
-    with pytest.raises(memload.ShardFormatError, match="written in format version 2, and this memload reads up to 1"):
+    with pytest.raises(memload.ShardFormatError, match="written in format version 2, but this memload reads up to 1"):
         memload.open(tmp_path / "s")
 
 

@@ -296,8 +296,8 @@ def test_a_writer_that_is_forgotten_leaves_nothing(tmp_path):
     [
         ("file/s", FileExistsError, r"/file/s: cannot be made: .*/file is no folder; write to another path"),
         ("file/in/s", NotADirectoryError, r"/file/in/s: cannot be made: .*/file is no folder"),
-        ("/proc/s", OSError, r"/proc/s: cannot be made: (/proc takes no new folder \(|this process .* to /proc)"),
-        ("", ValueError, "an empty path"),
+        ("/proc/s", OSError, r"/proc/s: cannot be made: (/proc accepts no new folder \(|this process .* to /proc)"),
+        ("", ValueError, "the path is empty"),
         ({"x": torch.zeros(3)}, TypeError, r"the directory to make comes first, .* got a dict"),
     ],
 )

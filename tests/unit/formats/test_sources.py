@@ -303,7 +303,7 @@ def test_a_loader_on_a_path_that_is_not_there_says_so_too(tmp_path):
 @pytest.mark.parametrize(
     ("path", "message"),
     [
-        ("https://example.com/betas.h5", "^https://example.com/betas.h5: a URL, and .*: download it"),
+        ("https://example.com/betas.h5", "^https://example.com/betas.h5: a URL, but .*: download it"),
         (Path("s3://bucket/betas.zarr"), "^s3:/bucket/betas.zarr: a URL"),
         ("~/betas.h5", r"~ is for the shell; give Path\(\.\.\.\)\.expanduser"),
         ("betas.npy", "^betas.npy: a link to session9.npy, and there is nothing"),
@@ -548,9 +548,9 @@ def freed(tensor, left=0):
         (torch.tensor(1.0), ValueError, "first axis"),
         (torch.zeros(3, dtype=torch.complex128), TypeError, "cannot be stored"),
         (torch.zeros(3, dtype=torch.complex64).conj(), ValueError, "resolve_conj"),
-        (torch._efficientzerotensor(3)[1:], ValueError, "has 0 bytes, where its shape needs 12: .* stands for zeros"),
-        (freed(torch.zeros(3)), ValueError, "has 0 bytes, where its shape needs 12: it was freed"),
-        (freed(torch.zeros(3, 2)[1:], 20), ValueError, "has 20 bytes, where its shape needs 24"),
+        (torch._efficientzerotensor(3)[1:], ValueError, "has 0 bytes, but its shape needs 12: .* placeholder of zeros"),
+        (freed(torch.zeros(3)), ValueError, "has 0 bytes, but its shape needs 12: it was freed"),
+        (freed(torch.zeros(3, 2)[1:], 20), ValueError, "has 20 bytes, but its shape needs 24"),
         (torch.zeros(3).to_sparse(), TypeError, "dense tensor on the CPU"),
         (torch.zeros(3, device="meta"), TypeError, "dense tensor on the CPU"),
         (jagged([torch.zeros(2), torch.zeros(3)]), TypeError, r"memload\.ragged\(tensor\.values"),
@@ -666,7 +666,7 @@ def test_borrowed_rows_have_the_bytes_of_the_arrays(arrays):
         (None, TypeError, "a path, a pattern, or a list of these, got None"),
         (b"x.npy", TypeError, "a path, a pattern, or a list of these, got b'x.npy'"),
         ([3], TypeError, "expected a path, got 3"),
-        ("", ValueError, "an empty path"),
+        ("", ValueError, "the path is empty"),
     ],
 )
 def test_what_is_no_path_is_refused_in_words(path, error, words):

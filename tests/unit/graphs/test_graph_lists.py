@@ -83,9 +83,9 @@ class Harm:
     [
         ([*rings([2]), Harm()], "holds (builtins|__builtin__).print, whose unpickling may run any code; .* trust=True"),
         ([Own(x=torch.zeros(2, 1))], "holds .*test_graph_lists.Own, whose unpickling may run"),
-        ((*rings([2]),), "holds no list of graphs"),
-        ({"x": torch.zeros(3)}, "holds no list of graphs"),
-        ([Data(x=torch.zeros(2), a=torch.eye(2).to_sparse())], "holds tensors that are not plain ones"),
+        ((*rings([2]),), "has no list of graphs"),
+        ({"x": torch.zeros(3)}, "has no list of graphs"),
+        ([Data(x=torch.zeros(2), a=torch.eye(2).to_sparse())], "has tensors that are not dense"),
     ],
 )
 def test_what_is_no_list_of_plain_graphs_is_refused_and_nothing_of_it_is_run(tmp_path, capsys, value, message):
