@@ -66,6 +66,40 @@ struct Avx2 {
   }
 };
 
+// The operations of x86_resize.h. Those that make one register of two keep to each half of 128 bits.
+struct Pixels256 {
+  using Ints = __m256i;
+  static constexpr std::size_t kLanes = 8;
+
+  static Ints load(const void* from) { return _mm256_loadu_si256(static_cast<const Ints*>(from)); }
+  static void store(void* to, Ints x) { _mm256_storeu_si256(static_cast<Ints*>(to), x); }
+  static Ints zero() { return _mm256_setzero_si256(); }
+  static Ints all_16(short x) { return _mm256_set1_epi16(x); }
+  static Ints all_32(int x) { return _mm256_set1_epi32(x); }
+  static Ints add_32(Ints x, Ints y) { return _mm256_add_epi32(x, y); }
+  static Ints pairs(Ints x, Ints y) { return _mm256_madd_epi16(x, y); }
+  static Ints bit_and(Ints x, Ints y) { return _mm256_and_si256(x, y); }
+  static Ints shift_right_8(Ints x) { return _mm256_srli_epi16(x, 8); }
+  static Ints shift_right(Ints x, __m128i bits) { return _mm256_sra_epi32(x, bits); }
+  static Ints shuffle_8(Ints x, Ints at) { return _mm256_shuffle_epi8(x, at); }
+  static Ints low_8(Ints x, Ints y) { return _mm256_unpacklo_epi8(x, y); }
+  static Ints high_8(Ints x, Ints y) { return _mm256_unpackhi_epi8(x, y); }
+  static Ints narrow_32(Ints x, Ints y) { return _mm256_packs_epi32(x, y); }
+  static Ints narrow_16(Ints x, Ints y) { return _mm256_packus_epi16(x, y); }
+  static Ints gather(const std::uint8_t* line, Ints at) {
+    return _mm256_i32gather_epi32(reinterpret_cast<const int*>(line), at, 1);
+  }
+  // 16 bytes from each of two places.
+  static Ints blocks(const std::uint8_t* line, const std::int32_t* at) {
+    const auto block = [=](int k) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(line + at[k])); };
+    return _mm256_inserti128_si256(_mm256_castsi128_si256(block(0)), block(1), 1);
+  }
+  static void store_pixels(const Ints (&made)[4], std::uint8_t* out) {
+    const Ints bytes = narrow_16(narrow_32(made[0], made[1]), narrow_32(made[2], made[3]));
+    store(out, _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7)));
+  }
+};
+
 }  // namespace
 
 CastFn avx2_cast(CastRule rule, Store store) noexcept { return choose_cast<Avx2>(rule, store); }
@@ -80,7 +114,8 @@ SplitFn avx2_split(std::size_t element_bytes, std::size_t channels) noexcept {
   return choose_split(element_bytes, channels);
 }
 
-ResizeLoops avx2_resize() noexcept { return x86_resize(); }
+ResizeLoops avx2_resize() noexcept { return x86_resize<Pixels256>(); }
+
 MirrorFn avx2_mirror(std::size_t pixel_bytes) noexcept { return choose_mirror(pixel_bytes); }
 
 }  // namespace memload

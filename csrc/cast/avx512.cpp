@@ -63,6 +63,40 @@ struct Avx512 {
   }
 };
 
+// The operations of x86_resize.h. Those that make one register of two keep to each quarter of 128 bits.
+struct Pixels512 {
+  using Ints = __m512i;
+  static constexpr std::size_t kLanes = 16;
+
+  static Ints load(const void* from) { return _mm512_loadu_si512(from); }
+  static void store(void* to, Ints x) { _mm512_storeu_si512(to, x); }
+  static Ints zero() { return _mm512_setzero_si512(); }
+  static Ints all_16(short x) { return _mm512_set1_epi16(x); }
+  static Ints all_32(int x) { return _mm512_set1_epi32(x); }
+  static Ints add_32(Ints x, Ints y) { return _mm512_add_epi32(x, y); }
+  static Ints pairs(Ints x, Ints y) { return _mm512_madd_epi16(x, y); }
+  static Ints bit_and(Ints x, Ints y) { return _mm512_and_si512(x, y); }
+  static Ints shift_right_8(Ints x) { return _mm512_srli_epi16(x, 8); }
+  static Ints shift_right(Ints x, __m128i bits) { return _mm512_sra_epi32(x, bits); }
+  static Ints shuffle_8(Ints x, Ints at) { return _mm512_shuffle_epi8(x, at); }
+  static Ints low_8(Ints x, Ints y) { return _mm512_unpacklo_epi8(x, y); }
+  static Ints high_8(Ints x, Ints y) { return _mm512_unpackhi_epi8(x, y); }
+  static Ints narrow_32(Ints x, Ints y) { return _mm512_packs_epi32(x, y); }
+  static Ints narrow_16(Ints x, Ints y) { return _mm512_packus_epi16(x, y); }
+  static Ints gather(const std::uint8_t* line, Ints at) { return _mm512_i32gather_epi32(at, line, 1); }
+  // 16 bytes from each of four places.
+  static Ints blocks(const std::uint8_t* line, const std::int32_t* at) {
+    const auto block = [=](int k) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(line + at[k])); };
+    const __m256i low = _mm256_inserti128_si256(_mm256_castsi128_si256(block(0)), block(1), 1);
+    const __m256i high = _mm256_inserti128_si256(_mm256_castsi128_si256(block(2)), block(3), 1);
+    return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
+  }
+  static void store_pixels(const Ints (&made)[2], std::uint8_t* out) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(out), _mm512_cvtusepi32_epi8(made[0]));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(out + 16), _mm512_cvtusepi32_epi8(made[1]));
+  }
+};
+
 }  // namespace
 
 CastFn avx512_cast(CastRule rule, Store store) noexcept { return choose_cast<Avx512>(rule, store); }
@@ -77,7 +111,8 @@ SplitFn avx512_split(std::size_t element_bytes, std::size_t channels) noexcept {
   return choose_split(element_bytes, channels);
 }
 
-ResizeLoops avx512_resize() noexcept { return x86_resize(); }
+ResizeLoops avx512_resize() noexcept { return x86_resize<Pixels512>(); }
+
 MirrorFn avx512_mirror(std::size_t pixel_bytes) noexcept { return choose_mirror(pixel_bytes); }
 
 }  // namespace memload

@@ -184,7 +184,7 @@ ResizeScratch::ResizeScratch(const Resizer& resizer)
     down_integers_.resize(down_.most_taps());
     down_floats_.resize(down_.most_taps());
     lines_.resize(down_.most_taps());
-    ring_.resize(down_.most_taps() * channels * wide * resizer.work_);
+    ring_.resize((down_.most_taps() * channels * wide + ResizeLoops::kDown) * resizer.work_);
     if (resizer.floats()) {
       across_floats_.resize(wide * across_.most_taps());
       widened_.resize(channels * resizer.line_ * sizeof(float));
@@ -193,7 +193,7 @@ ResizeScratch::ResizeScratch(const Resizer& resizer)
     columns_.resize(shape.inner_width);
   }
   stored_.resize(channels * std::max(resizer.line_, wide) * resizer.in_);
-  made_.resize(channels * wide * resizer.work_);
+  made_.resize(up_to(channels * wide, ResizeLoops::kDown) * resizer.work_);
   row_.resize(channels * shape.out_width * resizer.work_);
   joined_.resize(channels * shape.out_width * resizer.work_);
 }
@@ -309,7 +309,7 @@ void Resizer::go_down(std::uint32_t y, ResizeScratch& s) const noexcept {
   }
   if (floats()) return down_floats(s.lines_, s.down_floats_.data(), taps, s.made_.data(), pixels);
   loops_.down(reinterpret_cast<const std::uint8_t* const*>(s.lines_.data()), s.down_integers_.data(), taps,
-              s.down_.bits(), reinterpret_cast<std::uint8_t*>(s.made_.data()), pixels);
+              s.down_.bits(), reinterpret_cast<std::uint8_t*>(s.made_.data()), up_to(pixels, ResizeLoops::kDown));
 }
 
 void Resizer::make_bilinear(const std::byte* src, std::byte* dst, const ResizeDraw& draw,

@@ -63,8 +63,10 @@ struct ResizeLine {
   bool near;           // offset is below 16 everywhere
 };
 
-// The two loops over uint8 pixels. `down` weighs n pixels, a multiple of kWide, of so many lines.
+// The two loops over uint8 pixels. `down` weighs n pixels, a multiple of kDown, of so many lines.
 struct ResizeLoops {
+  static constexpr std::size_t kDown = 64;
+
   void (*across)(const std::uint8_t* line, const ResizeLine& work, std::uint8_t* out) noexcept;
   void (*down)(const std::uint8_t* const* lines, const std::int16_t* weights, std::size_t taps, int bits,
                std::uint8_t* out, std::size_t n) noexcept;

@@ -38,14 +38,18 @@ void ResizeWeights::compute(std::uint32_t from) noexcept {
 // Writes the weights of one new pixel and returns how many there are.
 std::uint32_t ResizeWeights::weigh(std::uint32_t i, std::uint32_t from, double scale, double radius) noexcept {
   const double centre = (static_cast<double>(i) + 0.5) * scale;
-  const auto first = static_cast<std::uint32_t>(std::max(centre - radius + 0.5, 0.0));
-  const auto last = static_cast<std::uint32_t>(std::min(centre + radius + 0.5, static_cast<double>(from)));
+  const auto weight = [&](std::uint32_t pixel) {
+    return std::max(0.0, 1.0 - std::abs(static_cast<double>(pixel) + 0.5 - centre) / radius);
+  };
+  auto first = static_cast<std::uint32_t>(std::max(centre - radius + 0.5, 0.0));
+  auto last = static_cast<std::uint32_t>(std::min(centre + radius + 0.5, static_cast<double>(from)));
+  if (weight(first) == 0) ++first;  // rounding leaves a pixel without weight at either end
+  if (weight(last - 1) == 0) --last;
   double* const weights = weights_.data() + std::size_t{i} * most_taps_;
   const std::uint32_t count = std::min(last - first, most_taps_);
   double total = 0;
   for (std::uint32_t k = 0; k < count; ++k) {
-    const double distance = std::abs(static_cast<double>(first + k) + 0.5 - centre) / radius;
-    weights[k] = std::max(0.0, 1.0 - distance);
+    weights[k] = weight(first + k);
     total += weights[k];
   }
   for (std::uint32_t k = 0; k < count; ++k) weights[k] /= total;

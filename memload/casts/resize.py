@@ -130,16 +130,19 @@ def weights_of(size: int, to: int, antialias: bool) -> Weights:
     scale = size / to
     radius = max(scale, 1.0) if antialias else 1.0
     centre = (np.arange(to) + 0.5) * scale
+
+    def weight(pixels: NDArray[np.int64]) -> NDArray[np.float64]:
+        return np.maximum(0.0, 1.0 - np.abs(pixels + 0.5 - centre) / radius)
+
     first = np.maximum(centre - radius + 0.5, 0.0).astype(np.int64)
-    count = np.minimum(centre + radius + 0.5, float(size)).astype(np.int64) - first
-    count = np.minimum(count, 2 * math.ceil(radius) + 1)
-    taps = int(count.max())
-    weights, total = np.zeros((to, taps)), np.zeros(to)
-    for k in range(taps):
-        weight = np.maximum(0.0, 1.0 - np.abs((first + k) + 0.5 - centre) / radius)
-        weights[:, k] = np.where(k < count, weight, 0.0)
+    last = np.minimum(centre + radius + 0.5, float(size)).astype(np.int64)
+    first, last = first + (weight(first) == 0), last - (weight(last - 1) == 0)
+    counts = last - first
+    weights, total = np.zeros((to, int(counts.max()))), np.zeros(to)
+    for k in range(weights.shape[1]):
+        weights[:, k] = np.where(k < counts, weight(first + k), 0.0)
         total = total + weights[:, k]
-    return Weights(first, count, weights / total[:, None])
+    return Weights(first, counts, weights / total[:, None])
 
 
 def as_signed(x: torch.Tensor) -> torch.Tensor:

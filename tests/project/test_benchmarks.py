@@ -32,6 +32,7 @@ QUICK = {
     "overlap.py": ["--workloads", "W2", "--variants", "f32"],
     "prediction.py": [],
     "ragged.py": [],
+    "resize.py": [],
     "resume.py": [],
     "streaming.py": [],
     "tiers.py": ["--workloads", "C4"],
