@@ -134,6 +134,10 @@ class Cast:
                 f"(C, H, W) with channels=-3; got channels={self.channels}"
             )
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what makes the rule, without what was computed from it."""
+        return {one.name: getattr(self, one.name) for one in fields(self)}
+
     @functools.cached_property
     def computes(self) -> bool:
         """Whether the rule has any of ``scale``, ``offset``, ``mean`` and ``std``."""

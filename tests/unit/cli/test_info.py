@@ -60,7 +60,7 @@ def test_columns_that_are_unfit_are_told_with_the_reason(tmp_path, capsys):
     lines = told(capsys, tmp_path / "x.arrow")
     assert lines[1] == "x: 3 rows of int64 (); read in place; a row takes its own 8 B"
     assert lines[2].startswith(
-        "name: unfit: columns that cannot be read in place: 'name': its type string is no number"
+        "name: unfit: columns that cannot be read in place: 'name': its type string is neither a number of fixed size"
     )
 
 
