@@ -153,7 +153,7 @@ class GatherSpec:
             held = self.casts.get(key)
             if held is not None and not (isinstance(held, ImpliedCast) and held.then is None):
                 raise ValueError(f"the field {key!r} is cast by the dataset already: leave it out of cast=")
-            _check_shape(key, casts[key], self.fields[key])
+            _check_shape(key, casts[key], self.fields[key], held)
         late = {key: cast for key, cast in casts.items() if cast.places and not self._gathers_images(key, cast)}
         early = {key: self._after(key, cast) for key, cast in casts.items() if key not in late}
         return replace(self, casts={**self.casts, **early}, late_casts={**(self.late_casts or {}), **late})
@@ -281,7 +281,7 @@ def bytes_of_slot(fields: list[PipelineField], rows: int) -> int:
     return _core.Pipeline.ring_bytes(fields, rows, depth=1) // 2
 
 
-def _check_shape(key: Key, cast: Cast, field: Field) -> None:
+def _check_shape(key: Key, cast: Cast, field: Field, held: Cast | None) -> None:
     if isinstance(field, RaggedField) and (cast.layout is not None or cast.augment is not None):
         raise ValueError(
             f"the rows of the field {key!r} differ in length and are no images: leave out layout= and augment="
@@ -289,7 +289,7 @@ def _check_shape(key: Key, cast: Cast, field: Field) -> None:
     try:
         cast.row_shape(field.item_shape)
         if cast.augment is not None:
-            cast.augment.check_dtype(field.dtype)
+            cast.augment.check_dtype(field.dtype if held is None else held.dtype)
     except (TypeError, ValueError) as error:
         raise type(error)(f"the field {key!r}: {error}") from None
 

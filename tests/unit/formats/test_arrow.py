@@ -233,6 +233,18 @@ def test_fastloader_gives_the_batches_that_the_stock_loader_gives(saved, dtype, 
     equal_batches(fast, DataLoader(hf, generator=torch.Generator().manual_seed(5), **seeded))
 
 
+def test_images_are_resized_in_the_dtype_that_the_format_makes_of_them():
+    columns = {name: datasets.Array2D((6, 7), name) for name in ("float64", "uint8")}
+    images = {name: np.random.default_rng(0).integers(0, 200, (8, 6, 7)).astype(name) for name in columns}
+    hf = datasets.Dataset.from_dict(images, features=datasets.Features(columns)).with_format("torch")
+    rule = memload.Cast(torch.float32, augment=memload.Augment(resize=4))
+    fast = memload.FastLoader(hf, 8, cast={"float64": rule})
+    assert fast.engine == "native", fast.why
+    assert torch.equal(next(iter(fast))["float64"], rule.apply(hf[:]["float64"], range(8)))
+    with pytest.raises(TypeError, match=r"'uint8': resize= by bilinear weights.*got int64"):
+        memload.FastLoader(hf, 8, cast={"uint8": rule})
+
+
 def test_an_empty_selection_keeps_the_shapes_of_its_columns():
     hf = hugging_face()
     fields = memload.from_hf(hf.select([]), key=["image", "vector"]).fields
