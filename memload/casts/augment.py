@@ -97,6 +97,10 @@ class Augment:
         object.__setattr__(self, "stream", int(self.stream))
         if not 0 <= self.stream < 2**63:
             raise ValueError(f"stream is an int from 0 to 2^63 - 1; got {self.stream}")
+        object.__setattr__(self, "pad_value", _number("pad_value", self.pad_value))
+        for name in ("scale", "ratio"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, _range(name, getattr(self, name)))
         self._check_resize()
         self._check_part()
 
@@ -115,14 +119,10 @@ class Augment:
         if not isinstance(self.antialias, bool | np.bool_):
             raise TypeError(f"antialias is True or False; got {self.antialias!r}")
         object.__setattr__(self, "antialias", bool(self.antialias))
-        object.__setattr__(self, "pad_value", _number("pad_value", self.pad_value))
         if self.pad_value and self.fit != "pad":
             raise ValueError(f'pad_value={self.pad_value} is of the border that fit="pad" makes; got fit={self.fit!r}')
 
     def _check_part(self) -> None:
-        for name in ("scale", "ratio"):
-            if getattr(self, name) is not None:
-                object.__setattr__(self, name, _range(name, getattr(self, name)))
         if self.scale is None and self.ratio is not None:
             raise ValueError("ratio= is of the random part that scale= asks for: give scale= too, such as (0.08, 1)")
         if self.scale is not None and self.scale[1] > 1:
@@ -134,9 +134,11 @@ class Augment:
         """Return the height and width of images of this size after the crop or resizing.
 
         Raises:
-            ValueError: the crop is larger than the image.
+            ValueError: the crop is larger than the image, or an image without pixels is to be resized.
         """
         if self.resize is not None:
+            if min(height, width) < 1:
+                raise ValueError(f"images of {height} x {width} pixels have none to resize")
             return self.resize
         if self.crop is None:
             return height, width
@@ -169,10 +171,11 @@ class Augment:
             width of the part that is resized.
 
         Raises:
-            ValueError: the crop is larger than the image.
+            ValueError: as for `size`.
         """
+        made = self.size(height, width)
         if self.resize is None:
-            shape = (height, width, 1, *self.size(height, width), True, True)
+            shape = (height, width, 1, *made, True, True)
             cropped: Draws = _core.image_draws(list(seeds), shape, self.rule)
             return cropped
         drawn = _drawn(b"augment", self.stream, seeds, 3)

@@ -163,7 +163,11 @@ def check_dtype(dtype: torch.dtype, interpolation: str, pad_value: float) -> Non
             f"resize= by bilinear weights takes images of {known}; got {str(dtype).removeprefix('torch.')}: "
             'store one of these, or resize by interpolation="nearest"'
         )
-    if pad_value and not dtype.is_floating_point:
+    if dtype.is_floating_point:
+        most = torch.finfo(dtype if interpolation == "nearest" else torch.float32).max
+        if abs(pad_value) > most:
+            raise ValueError(f"pad_value is a pixel of the images, which are {dtype}: up to {most}; got {pad_value}")
+    elif pad_value:
         limits = torch.iinfo(dtype) if dtype != torch.bool else None
         low, high = (limits.min, limits.max) if limits else (0, 1)
         if pad_value != int(pad_value) or not low <= pad_value <= high:

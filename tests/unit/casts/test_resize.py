@@ -326,6 +326,7 @@ def test_the_plan_counts_what_is_made():
         ({"scale": (0.08, 1)}, ValueError, "scale= is of images that are resized"),
         ({"antialias": False}, ValueError, "antialias= is of images that are resized"),
         ({"resize": 8, "scale": 0.5}, TypeError, "scale is .least, greatest."),
+        ({"resize": 8, "scale": np.array([0.08, 1])}, TypeError, "scale is .least, greatest."),
         ({"resize": 8, "scale": (0, 1)}, ValueError, "both above 0"),
         ({"resize": 8, "scale": (0.5, 1.5)}, ValueError, "fractions of the image"),
         ({"resize": 8, "scale": (0.5, float("nan"))}, ValueError, "finite"),
@@ -337,6 +338,7 @@ def test_the_plan_counts_what_is_made():
         ({"resize": 8, "antialias": 1}, TypeError, "antialias is True or False"),
         ({"resize": 8, "pad_value": 3}, ValueError, 'border that fit="pad"'),
         ({"resize": 8, "fit": "pad", "pad_value": "black"}, TypeError, "pad_value is a number"),
+        ({"resize": 8, "fit": "pad", "pad_value": np.zeros(3)}, TypeError, "pad_value is a number"),
     ],
 )
 def test_what_cannot_be_is_refused_at_once(arguments, error, message):
@@ -352,6 +354,25 @@ def test_dtypes_and_borders_that_cannot_be_are_refused_when_the_loader_is_made()
         memload.FastLoader(ds, 2, cast={"y": Cast(torch.float32, augment=Augment(resize=4, fit="pad", pad_value=256))})
     with pytest.raises(TypeError, match="bilinear weights"):
         cast_tensor(torch.zeros(1, 8, 8, dtype=torch.float64), Cast(torch.float32, augment=Augment(resize=4)), [0])
+
+
+@pytest.mark.parametrize("interpolation", ["bilinear", "nearest"])
+def test_a_border_that_no_pixel_holds_is_refused(interpolation):
+    padded = Augment(resize=(4, 8), fit="pad", pad_value=1e39, interpolation=interpolation)
+    for dtype in (torch.float16, torch.float32):
+        ds = memload.from_arrays(x=torch.zeros(4, 8, 8, dtype=dtype))
+        with pytest.raises(ValueError, match=r"'x': pad_value is a pixel of the images.*got 1e\+39"):
+            memload.FastLoader(ds, 2, cast={"x": Cast(torch.float64, augment=padded)})
+
+
+@pytest.mark.parametrize("fit", ["stretch", "crop", "pad"])
+@pytest.mark.parametrize("shape", [(0, 4), (4, 0)])
+def test_images_without_pixels_are_refused_when_the_loader_is_made(shape, fit):
+    ds = memload.from_arrays(x=torch.zeros(4, *shape, dtype=torch.uint8))
+    with pytest.raises(ValueError, match=r"'x': images of . x . pixels have none to resize"):
+        memload.FastLoader(ds, 2, cast={"x": Cast(torch.float32, augment=Augment(resize=4, fit=fit))})
+    with pytest.raises(ValueError, match="have none to resize"):
+        Augment(resize=4, scale=(0.1, 1)).draws([1], *shape)
 
 
 def test_it_shows_what_is_asked_for_and_travels():
