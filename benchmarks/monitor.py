@@ -62,13 +62,13 @@ def share_of_a_core(seconds: float, folder: Path) -> float:
     return monitor.summary.overhead
 
 
-def look_seconds(closely: bool, looks: int) -> list[float]:
+def look_seconds(at_once: bool, looks: int) -> list[float]:
     sampler = Sampler(folder=Path.cwd())
-    sampler.take(closely=True)
+    sampler.take(at_once=True)
     taken = []
     for _ in range(looks):
         begun = time.thread_time()
-        sampler.take(closely=closely)
+        sampler.take(at_once=at_once)
         taken.append(time.thread_time() - begun)
     return taken
 
