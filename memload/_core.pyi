@@ -605,7 +605,7 @@ class Ceiling:
     """
     Planned rows gathered and cast into four reused huge-page buffers.
     """
-    def __init__(self, fields: collections.abc.Sequence[tuple[Column, tuple[str, str, bool] | None]], rows: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], batch_size: typing.SupportsInt | typing.SupportsIndex, threads: typing.SupportsInt | typing.SupportsIndex, isa: str = '') -> None:
+    def __init__(self, fields: collections.abc.Sequence[tuple[Column, tuple[str, str, bool] | None, tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.Annotated[numpy.typing.ArrayLike, numpy.int64]] | None]], rows: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], batch_size: typing.SupportsInt | typing.SupportsIndex, threads: typing.SupportsInt | typing.SupportsIndex, isa: str = '') -> None:
         ...
     def run(self, batches: typing.SupportsInt | typing.SupportsIndex = 0, streaming: bool = False) -> dict[str, typing.Any]:
         """

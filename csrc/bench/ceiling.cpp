@@ -20,6 +20,10 @@ void check_field(const CeilingField& field, std::size_t planned) {
   if (field.cast && field.row_bytes % size_of(field.cast->from) != 0) {
     throw std::invalid_argument("a row is not a whole number of elements of the dtype that it is cast from");
   }
+  const std::size_t run = field.run_bytes == 0 ? field.row_bytes : field.run_bytes;
+  if (field.row_bytes % run != 0 || (field.cast && run % size_of(field.cast->from) != 0)) {
+    throw std::invalid_argument("a row is not a whole number of runs, or a run no whole number of elements");
+  }
 }
 
 // Huge-page memory that is touched beforehand, so that no page fault is timed.
@@ -54,6 +58,8 @@ Ceiling::Ceiling(std::vector<CeilingField> fields, std::size_t batch_rows, std::
       lane.out_size = size_of(field.cast->to);
       lane.units = field.row_bytes / lane.in_size;
     }
+    lane.run = field.run_bytes == 0 ? lane.units : field.run_bytes / lane.in_size;
+    lane.stride = field.run_stride;
     for (const Store store : {Store::cached, Store::streaming}) {
       lane.move[static_cast<std::size_t>(store)] =
           field.cast ? find_cast(*field.cast, isa, store) : find_copy(isa, store);
@@ -79,11 +85,16 @@ void Ceiling::gather_share(std::span<std::byte* const> slots, std::size_t thread
       std::size_t row = first + at / lane.units;
       std::size_t within = at % lane.units;
       while (at < end) {
-        const std::size_t n = std::min(lane.units - within, end - at);
-        move(lane.rows[row] + within * lane.in_size, slot + lane.offset + at * lane.out_size, n);
+        const std::size_t in_run = within % lane.run;
+        const std::size_t n = std::min(lane.run - in_run, end - at);
+        move(lane.rows[row] + within / lane.run * lane.stride + in_run * lane.in_size,
+             slot + lane.offset + at * lane.out_size, n);
         at += n;
-        ++row;
-        within = 0;
+        within += n;
+        if (within == lane.units) {
+          ++row;
+          within = 0;
+        }
       }
     }
   }

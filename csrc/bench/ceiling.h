@@ -20,10 +20,15 @@
 namespace memload::bench {
 
 // One field of the plan. Whoever makes it keeps the rows mapped for the Ceiling's life.
+//
+//   stored row   | ...... | run 0 | ... | run 1 | ... | run 2 | ...    as the lines of an image that is cropped
+//                 rows[i] ^         ^ the stride after it
 struct CeilingField {
-  std::vector<const std::byte*> rows;  // where each planned row lies, in the plan's order
-  std::size_t row_bytes = 0;
-  std::optional<CastRule> cast;  // none: the bytes are copied
+  std::vector<const std::byte*> rows;  // where the first byte of each planned row lies, in the plan's order
+  std::size_t row_bytes = 0;           // of a row that are read
+  std::optional<CastRule> cast;        // none: the bytes are copied
+  std::size_t run_bytes = 0;           // of a run, of which a row is a whole number; 0: the row is one run
+  std::size_t run_stride = 0;          // bytes from one run to the next
 };
 
 struct CeilingRun {
@@ -56,6 +61,8 @@ class Ceiling {
   struct Lane {
     std::span<const std::byte* const> rows;
     std::size_t units = 0;     // elements in a row, or bytes where they are copied
+    std::size_t run = 0;       // units in a run
+    std::size_t stride = 0;    // bytes from one run to the next
     std::size_t in_size = 1;   // bytes of a unit as it is read
     std::size_t out_size = 1;  // bytes of a unit as it is written
     std::size_t offset = 0;    // of the field in a slot

@@ -28,10 +28,34 @@ Store store_of(bool streaming) { return streaming ? Store::streaming : Store::ca
 
 // (column, cast or None as (from, to, norm_removed))
 using PyCast = std::optional<std::tuple<std::string, std::string, bool>>;
-using PyField = std::tuple<std::shared_ptr<Column>, PyCast>;
+// Of rows that are cropped: (bytes of a run, bytes from one run to the next, runs, where each planned row begins).
+using PyCrop = std::optional<std::tuple<std::size_t, std::size_t, std::size_t, Indices>>;
+using PyField = std::tuple<std::shared_ptr<Column>, PyCast, PyCrop>;
+
+// Narrows rows to their crops, all of which must lie within a stored row.
+void crop(bench::CeilingField& field, const PyCrop& wanted) {
+  if (!wanted) return;
+  const auto& [run_bytes, stride, runs, begins] = *wanted;
+  const std::span<const std::int64_t> first = view(begins);
+  if (runs == 0 || run_bytes == 0 || first.size() != field.rows.size()) {
+    throw std::invalid_argument("a crop has runs, each of at least a byte, and a place for each planned row");
+  }
+  const bool fits = stride <= field.row_bytes / runs && run_bytes <= field.row_bytes;
+  const std::size_t reach = fits ? (runs - 1) * stride + run_bytes : field.row_bytes + 1;
+  for (std::size_t i = 0; i < first.size(); ++i) {
+    const auto begin = static_cast<std::size_t>(first[i]);
+    if (first[i] < 0 || begin > field.row_bytes || reach > field.row_bytes - begin) {
+      throw std::out_of_range("a crop at byte " + std::to_string(first[i]) + " is not within its row");
+    }
+    field.rows[i] += begin;
+  }
+  field.row_bytes = runs * run_bytes;
+  field.run_bytes = run_bytes;
+  field.run_stride = stride;
+}
 
 bench::CeilingField plan_field(const PyField& field, std::span<const std::int64_t> plan) {
-  const auto& [column, cast] = field;
+  const auto& [column, cast, cropped] = field;
   bench::CeilingField planned;
   planned.row_bytes = column->row_bytes();
   if (cast) {
@@ -46,6 +70,7 @@ bench::CeilingField plan_field(const PyField& field, std::span<const std::int64_
     }
     planned.rows.push_back(column->address(row));
   }
+  crop(planned, cropped);
   return planned;
 }
 

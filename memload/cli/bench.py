@@ -29,6 +29,10 @@ from memload.memory.budget import default_threads
 
 Casts = Mapping[str, Cast]
 
+Crop = tuple[int, int, int, NDArray[np.int64]]
+"""What is read of rows, such as the lines of images that are cropped: the bytes of a run, the bytes from one run to the
+next, the number of runs, and where the first begins in each planned row, in bytes."""
+
 VARIANTS: dict[str, torch.dtype | None] = {"raw": None, "f32": torch.float32, "bf16": torch.bfloat16}
 
 _IMAGE = (425, 425, 3)
@@ -46,10 +50,11 @@ class GatherCeiling:
         threads: threads that gather, each a fixed part of every batch.
         cast: casts by field name; other fields are copied.
         isa: an instruction set of `_core.isas()`; empty for the best.
+        crops: what is read of the rows of a field, by field name; of other fields all is read.
 
     Raises:
         ValueError: there is no whole batch, a cast is not implemented, or rows are not one run of bytes each.
-        IndexError: a row number is out of range.
+        IndexError: a row number is out of range, or a crop is not within its row.
     """
 
     def __init__(
@@ -61,9 +66,14 @@ class GatherCeiling:
         threads: int | None = None,
         cast: Casts | None = None,
         isa: str = "",
+        crops: Mapping[str, Crop] | None = None,
     ) -> None:
         specs = resolve(dataset).with_casts(cast or {}).pipeline_fields()
-        fields = [(_plain(column), _without_constants(rule)) for column, rule, *_ in specs]
+        cut = [(crops or {}).get(name) for name in dataset.fields]
+        fields = [
+            (_plain(column), _without_constants(rule), crop)
+            for (column, rule, *_), crop in zip(specs, cut, strict=True)
+        ]
         self.threads = threads or default_threads()
         self._native = _core.Ceiling(fields, rows, batch_size, self.threads, isa)
 

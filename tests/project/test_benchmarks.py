@@ -27,6 +27,7 @@ QUICK = {
     "first_batch.py": ["--workloads", "W4"],
     "graphs.py": [],
     "hdf5.py": ["--layouts", "contiguous", "gzip-4"],
+    "images.py": [],
     "many.py": ["--workloads", "W2", "--variants", "f32"],
     "monitor.py": [],
     "overlap.py": ["--workloads", "W2", "--variants", "f32"],

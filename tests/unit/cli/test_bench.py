@@ -46,6 +46,42 @@ def test_the_ceiling_writes_what_a_loader_would(dataset, threads, streaming, isa
             assert measured.written(k, field) == tensor.contiguous().view(torch.uint8).numpy().tobytes()
 
 
+@pytest.mark.parametrize("threads", [1, 3, 16])
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16])
+def test_the_ceiling_reads_only_the_lines_of_crops(dataset, threads, dtype):
+    rows, tops, lefts = bench.shuffled(50, seed=4), np.arange(50) % 3, np.arange(50) % 7
+    crops = {"stim": (5 * 3, 11 * 3, 5, (tops * 11 + lefts) * 3)}
+    casts = bench.casts_of(dataset, dtype)
+    measured = bench.GatherCeiling(dataset, rows, 25, threads=threads, cast=casts, crops=crops)
+    measured.run(streaming=False)
+    stim = dataset.fields["stim"].gather(rows)
+    cut = [image[top : top + 5, left : left + 5] for image, top, left in zip(stim, tops, lefts, strict=True)]
+    expected = torch.stack([torch.as_tensor(one) for one in cut])
+    expected = expected if dtype is None else casts["stim"].apply(expected)
+    for batch in range(2):
+        wanted = expected[25 * batch : 25 * batch + 25].contiguous().view(torch.uint8).numpy().tobytes()
+        assert measured.written(batch, 0) == wanted
+        assert measured.written(batch, 1) == dataset.fields["robs"].gather(rows[25 * batch :][:25]).numpy().tobytes()
+
+
+@pytest.mark.parametrize(
+    ("crop", "error"),
+    [
+        ((15, 33, 7, 19), IndexError),  # the last line ends behind the row
+        ((15, 33, 7, -1), IndexError),
+        ((1, 2**62, 3, 0), IndexError),
+        ((2**63, 0, 1, 0), IndexError),
+        ((15, 33, 0, 0), ValueError),
+        ((0, 33, 7, 0), ValueError),
+    ],
+)
+def test_a_crop_that_is_not_within_its_row_is_refused(dataset, crop, error):
+    *runs, begin = crop
+    crops = {"stim": (*runs, np.array([0, begin]))}
+    with pytest.raises(error, match="crop"):
+        bench.GatherCeiling(dataset, np.arange(2), 2, crops=crops)
+
+
 def test_the_ceiling_goes_over_its_plan_again(dataset):
     measured = ceiling(dataset, np.arange(20), 5, 2, {})
     epoch = measured.run(streaming=False, batches=9)
