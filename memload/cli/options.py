@@ -121,7 +121,7 @@ def plan(parser: argparse.ArgumentParser) -> None:
     _add_trained(parser.add_argument_group("what is trained on it"))
     machine = parser.add_argument_group("another machine (default: the free memory and disk here)")
     machine.add_argument("--ram", help="such as 64GB")
-    machine.add_argument("--gpu", help="of one GPU, such as 80GB")
+    machine.add_argument("--gpu", help="of one GPU, such as 80GB; or its name, such as H100 or A100-40GB")
     machine.add_argument("--disk", help="such as 1.4TB")
     parser.add_argument(
         "--measure", type=int, metavar="N", help="load N batches here, and print the memory that they took"

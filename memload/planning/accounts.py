@@ -149,7 +149,7 @@ def gpu_account(
     if placement.tier is Tier.DEVICE:
         lines.append(Line("rows on the GPU", placement.once_bytes))
     lines += [*_batch_lines(request, sizes), *training]
-    return Account("GPU", (*lines, fragmentation_line(tuple(lines))), machine.gpu)
+    return Account("GPU", (*lines, fragmentation_line(tuple(lines))), machine.gpu, machine.gpu_name)
 
 
 def disk_account(placement: Placement, machine: Machine) -> Account | None:

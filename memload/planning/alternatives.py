@@ -12,6 +12,7 @@ from memload.engine.tiers.tier import Tier
 from memload.nested import mapped
 from memload.planning.account import Account
 from memload.planning.gpu_account import TEMPORARY, trains_nothing
+from memload.planning.machine import Machine
 from memload.planning.model_bytes import modules_of
 from memload.planning.placement import IN_RAM
 from memload.planning.request import Request
@@ -45,7 +46,7 @@ def _fitting(request: Request, refused: Plan, compute: Compute) -> Iterator[tupl
             if plan.fits:
                 yield words, plan
     if refused.gpu is not None and refused.gpu.fits is False:
-        for words, changed in _on_the_gpu(request, shrinks=_could_fit(refused)):
+        for words, changed in _on_the_gpu(request, refused.machine, shrinks=_could_fit(refused)):
             yield from _first_that_fits(words, changed, compute)
     elif refused.ram.fits is False:
         yield from _first_that_fits("", request, compute)
@@ -70,12 +71,14 @@ def _other_tiers(request: Request, refused: Plan) -> Iterator[Alternative]:
     yield 'tier="mmap", what the page cache holds gives way', replace(gathered, tier=Tier.MMAP)
 
 
-def _on_the_gpu(request: Request, *, shrinks: bool) -> Iterator[Alternative]:
+def _on_the_gpu(request: Request, machine: Machine, *, shrinks: bool) -> Iterator[Alternative]:
     """Yield settings that take less GPU memory; `shrinks`: whether smaller batches and activations help."""
     if shrinks:
         yield "", request
     if shrinks and request.precision == "float32" and request.model is not None:
-        yield 'precision="bf16-mixed"', replace(request, precision="bf16-mixed")
+        half = "bf16-mixed" if machine.has_bf16 else "fp16-mixed"
+        scaled = "" if machine.has_bf16 else " with torch.amp.GradScaler"
+        yield f'precision="{half}"{scaled}', replace(request, precision=half)
     if not request.offload and request.model is not None and any(map(trains_nothing, modules_of(request.model))):
         yield "frozen models in pinned RAM, on the GPU layer by layer (offload=True)", replace(request, offload=True)
     if request.tier is Tier.DEVICE:

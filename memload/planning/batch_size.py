@@ -17,6 +17,7 @@ from memload.device.memory import CONTEXT, gpu_memory
 from memload.memory import budget
 from memload.planning.allocations import nbytes_of
 from memload.planning.curves import Curve
+from memload.planning.gpus import gpu_here_has_bf16, parse_gpu
 from memload.planning.loader_slots import slots_of
 from memload.planning.measuring import Measured, measured, without_memory
 from memload.planning.memory_budget import MemoryBudget, StaticBytes
@@ -42,6 +43,7 @@ class BatchSizeRequest:
         device: the device whose memory is planned.
         total: the bytes of its memory.
         is_free_here: whether `total` is the free RAM of this machine, rather than a given limit or a GPU's size.
+        half: the precision of 16 bits that the device computes in.
         own: weights, gradients and optimizers of the models.
         static: all bytes that do not depend on the batch size.
         target_utilization: the share of `total` to be used.
@@ -67,6 +69,7 @@ class BatchSizeRequest:
     least: int
     most: int
     is_free_here: bool = False
+    half: str = "bf16"
 
     @property
     def room(self) -> int:
@@ -116,8 +119,9 @@ def compute_batch_size(
         optimizer: one or several; their class and settings determine the bytes of their states. Parameters that belong
             to no model, such as those of a loss, count too.
         teacher: a module, or several, that are only run forward; their weights count.
-        limit: bytes to plan for, such as "24GB"; default: the memory of the device; on a CPU: the bytes that this
-            process may still take, divided among the processes of the machine (LOCAL_WORLD_SIZE).
+        limit: bytes to plan for, such as "24GB"; for "cuda" also the name of a GPU, such as "T4". Default: the memory
+            of the device; on a CPU: the bytes that this process may still take, divided among the processes of the
+            machine (LOCAL_WORLD_SIZE).
         target_utilization: the share of `limit` that may be used, above 0 and up to 1. The rest is for workspaces of
             libraries and fragmentation, which cannot be observed.
         min_batch_size, max_batch_size: bounds of the answer; without the latter, it is at most 1,048,576 rows.
@@ -211,6 +215,7 @@ def setting_of(
         least=least,
         most=most,
         is_free_here=target.type == "cpu" and limit is None,
+        half=_half_of(target, limit),
     )
 
 
@@ -351,8 +356,8 @@ def _too_little(setting: BatchSizeRequest, needed: int | None, *, elsewhere: boo
         f"a batch of {setting.least} does not fit into {format_size(planned)} "
         f"({setting.target_utilization:.0%} of {format_size(setting.total)}{limits}): "
         f"{format_size(always.total)} are taken at any batch size "
-        f'({always}){need}. What helps: precision="bf16", checkpointing in the model, an optimizer that keeps '
-        "less, offloading frozen models; memload.fit says how much each saves"
+        f'({always}){need}. What helps: precision="{setting.half}", checkpointing in the model, an optimizer that '
+        "keeps less, offloading frozen models; memload.fit says how much each saves"
     )
 
 
@@ -380,11 +385,19 @@ def _device_of(models: Sequence[torch.nn.Module]) -> torch.device:
     return torch.device(devices[0]) if devices else torch.device("cpu")
 
 
+def _half_of(target: torch.device, limit: int | str | None) -> str:
+    if target.type != "cuda":
+        return "bf16"
+    gpu = None if limit is None else parse_gpu(limit)[1]
+    has_bf16 = gpu.has_bf16 if gpu else limit is not None or gpu_here_has_bf16(target)
+    return "bf16" if has_bf16 else "fp16"
+
+
 def _memory_of(target: torch.device, here: torch.device, limit: int | str | None, weights: int) -> tuple[int, int]:
     """Return the bytes to plan for, and the part of them that contexts take."""
     if target.type == "cuda":
         if limit is not None:
-            return parse_size(limit), CONTEXT
+            return parse_gpu(limit)[0], CONTEXT
         gpu = gpu_memory(target)
         if gpu is None:
             raise ValueError('there is no GPU here to ask for its memory: give limit=, such as "24GB"')

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -18,12 +19,13 @@ import torch
 
 from memload.planning.batch_size import BatchSizeRequest, largest, peak_of, setting_of
 from memload.planning.compiling import CompiledStep, compiled_step
+from memload.planning.gpus import GpuModel, parse_gpu
 from memload.planning.measuring import Measured, measured, without_memory
 from memload.planning.model_bytes import Modules, Optimizers, checked_loss
 from memload.planning.recomputing import blocks_of, checkpointed
 from memload.planning.steps import LossOf, left_as_they_were
 from memload.planning.variants import Kind, PlainBatches
-from memload.sizes import format_size, parse_size
+from memload.sizes import format_size
 
 _TIMED = 3  # steps; the fastest counts
 _PLAIN = ("fp32", "float32")
@@ -44,6 +46,7 @@ class FitOption:
         nbytes: bytes in use at the peak of a step; if nothing fits, the bytes that one row would take.
         relative_time: the time of a step with the sample on the model's device, divided by that of "fp32" without
             checkpointing; None if not measured. Times on a CPU say little about a GPU.
+        gpu: the name of the GPU, if the size was given by its name; otherwise empty.
     """
 
     memory: int
@@ -54,22 +57,26 @@ class FitOption:
     accumulation: int
     nbytes: int
     relative_time: float | None = None
+    gpu: str = ""
 
     @property
     def fits(self) -> bool:
         """Whether at least one row fits."""
         return self.batch_size > 0
 
+    @property
+    def device(self) -> str:
+        """The device as it was given: the name of a GPU, or its size."""
+        return self.gpu or format_size(self.memory)
+
     def __str__(self) -> str:
         measures = [name for name, on in (("checkpointing", self.checkpointing), ("offloading", self.offload)) if on]
-        how = ", ".join([self.precision, *measures])
+        scaled = "fp16 with torch.amp.GradScaler" if self.precision == "fp16" else self.precision
+        how = ", ".join([scaled, *measures])
         if not self.fits:
-            return f"{format_size(self.memory):>7}  does not fit: {format_size(self.nbytes)} even with {how}"
+            return f"{self.device:>9}  does not fit: {format_size(self.nbytes)} even with {how}"
         took = "" if self.relative_time is None else f", {self.relative_time:.2f} of the time of fp32"
-        return (
-            f"{format_size(self.memory):>7}  {self.batch_size:,} x {self.accumulation} in {how}: "
-            f"{format_size(self.nbytes)}{took}"
-        )
+        return f"{self.device:>9}  {self.batch_size:,} x {self.accumulation} in {how}: {format_size(self.nbytes)}{took}"
 
 
 @dataclass(frozen=True, repr=False)
@@ -96,20 +103,21 @@ class FitAdvice:
     @property
     def best(self) -> tuple[FitOption, ...]:
         """For each device the first option that fits; if none does, the option that lacks the fewest bytes."""
-        sizes = dict.fromkeys(option.memory for option in self.options)
-        return tuple(self.for_memory(size) for size in sizes)
+        devices = dict.fromkeys(option.gpu or option.memory for option in self.options)
+        return tuple(self.for_memory(device) for device in devices)
 
     def for_memory(self, memory: int | str) -> FitOption:
-        """Return the best option for a device of this size, which must be among the sizes given to `memload.fit`.
+        """Return the best option for a device of this size or name, which must be among those given to `memload.fit`.
 
         Raises:
-            KeyError: the size is not among them.
+            KeyError: it is not among them.
         """
-        wanted = parse_size(memory)
-        own = [option for option in self.options if option.memory == wanted]
+        nbytes, model = parse_gpu(memory)
+        wanted = (nbytes, model.name if model else "")
+        own = [option for option in self.options if (option.memory, option.gpu) == wanted]
         if not own:
-            asked = ", ".join(format_size(size) for size in dict.fromkeys(option.memory for option in self.options))
-            raise KeyError(f"{format_size(wanted)} was not asked for; there is advice for {asked}")
+            asked = ", ".join(dict.fromkeys(option.device for option in self.options))
+            raise KeyError(f"{wanted[1] or format_size(nbytes)} was not asked for; there is advice for {asked}")
         return next((option for option in own if option.fits), min(own, key=lambda option: option.nbytes))
 
     def __repr__(self) -> str:
@@ -143,9 +151,11 @@ def fit(
 
     Args:
         model, sample, loss, optimizer, teacher, target_utilization: as in ``memload.compute_batch_size``.
-        memory: sizes of one or several devices, in bytes or as texts such as "24GB".
+        memory: sizes of one or several devices, in bytes or as texts such as "24GB", or names of GPUs such as "T4",
+            "A100-40GB" or "RTX 4090".
         effective_batch: the number of rows in one step of the optimizer.
-        precisions: the precisions to try, the preferred first; "bf16" and "fp16" run under autocast.
+        precisions: the precisions to try, the preferred first; "bf16" and "fp16" run under autocast. For a GPU that is
+            given by name and has no bf16 (compute capability below 8), "fp16" is tried instead of it.
         min_batch_size: the smallest physical batch that is worth a step.
         device: the kind of the devices; on "cuda" 512 MiB are set aside for the context.
         mode: "measured" runs steps with 2 to 5 rows where the model is, and times them; "static" runs shapes only.
@@ -153,7 +163,7 @@ def fit(
             from ten seconds to some minutes. None: do not compile.
 
     Raises:
-        ValueError: an argument is out of range, or the step cannot be run.
+        ValueError: an argument is out of range, a GPU unknown, or the step cannot be run.
         TypeError: the sample is not a batch, or there are several models and no loss.
 
     Example:
@@ -167,8 +177,8 @@ def fit(
         raise ValueError(f'mode must be "measured" or "static", got {mode!r}')
     if effective_batch < min_batch_size or min_batch_size < 1:
         raise ValueError(f"effective_batch is {effective_batch}: at least min_batch_size, {min_batch_size}, from 1 on")
-    sizes = [memory] if isinstance(memory, (int, str)) else list(memory)
-    if not sizes:
+    devices = [parse_gpu(size) for size in ([memory] if isinstance(memory, (int, str)) else memory)]
+    if not devices:
         raise ValueError('memory is the size of a device, such as "24GB", or of several in a list; got none')
     precisions = [precisions] if isinstance(precisions, str) else list(precisions)
     if not precisions:
@@ -179,24 +189,41 @@ def fit(
         "teacher": teacher,
         "target_utilization": target_utilization,
     }
+    tried = [_precisions_of(gpu, precisions) for _, gpu in devices]
     settings = {
-        precision: setting_of(model, sample, device, precision=precision, limit=1, **common) for precision in precisions
+        precision: setting_of(model, sample, device, precision=precision, limit=1, **common)
+        for precision in dict.fromkeys(itertools.chain(precisions, *tried))
     }
     first = settings[precisions[0]]
-    variants = [_Variant(settings[p], p, checkpointing, mode) for checkpointing in (False, True) for p in precisions]
-    if not blocks_of(first.models):
-        variants = [variant for variant in variants if not variant.checkpointing]
-    plain = next((variant for variant in variants if variant.precision in _PLAIN and not variant.checkpointing), None)
+    ways = (False, True) if blocks_of(first.models) else (False,)
+    variants = {(way, p): _Variant(settings[p], p, way, mode) for way in ways for p in settings}
+    plain = next((variants[False, p] for p in settings if p in _PLAIN), None)
     plain = plain or _Variant(setting_of(model, sample, device, limit=1, **common), "fp32", False, mode)
     frozen, window = frozen_bytes([*first.models, *first.teachers])
     options = [
-        variant.option(parse_size(size), effective_batch, min_batch_size, saved, plain.seconds)
-        for size in sizes
+        replace(
+            variants[way, p].option(nbytes, effective_batch, min_batch_size, saved, plain.seconds),
+            gpu=gpu.name if gpu else "",
+        )
+        for (nbytes, gpu), own in zip(devices, tried, strict=True)
         for saved in ([0, frozen - window] if frozen > window else [0])
-        for variant in variants
+        for way in ways
+        for p in own
     ]
     timed_on = _device(first.models) if plain.runs else ""
-    return FitAdvice(effective_batch, tuple(options), *_compiling(first.kind, variants[0], compile_within), timed_on)
+    return FitAdvice(
+        effective_batch,
+        tuple(options),
+        *_compiling(first.kind, variants[False, precisions[0]], compile_within),
+        timed_on,
+    )
+
+
+def _precisions_of(gpu: GpuModel | None, precisions: Sequence[str]) -> list[str]:
+    """Return the precisions to try on a GPU: "fp16" instead of "bf16" where bf16 is emulated."""
+    if gpu is None or gpu.has_bf16:
+        return list(precisions)
+    return list(dict.fromkeys("fp16" if precision in ("bf16", "bfloat16") else precision for precision in precisions))
 
 
 class _Variant:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from memload.device.memory import gpu_memory
 from memload.memory import budget
 from memload.memory.limits import MemoryLimit
+from memload.planning.gpus import GpuModel, gpu_here_has_bf16, parse_gpu
 from memload.sizes import parse_size
 
 PROCESS_BYTES = 155_000_000
@@ -27,6 +28,8 @@ class Machine:
         disk: the free bytes of the disk of the data; None without files.
         ram_is_here, disk_is_here: whether the figure is that of this machine.
         process: RAM of a process before it loads anything; here, that of this process.
+        gpu_model: the GPU that was given by name; None if it was not.
+        has_bf16: whether the GPU computes in bfloat16; True if it is not known.
         limits: with `ram_is_here`, the tightest shared limit, and the limit of a single process.
     """
 
@@ -36,12 +39,19 @@ class Machine:
     ram_is_here: bool
     disk_is_here: bool
     process: int = PROCESS_BYTES
+    gpu_model: GpuModel | None = None
+    has_bf16: bool = True
     limits: tuple[MemoryLimit, ...] = ()
 
     @property
     def own(self) -> MemoryLimit | None:
         """The limit of a single process; None without one."""
         return next((limit for limit in self.limits if limit.of_one_process), None)
+
+    @property
+    def gpu_name(self) -> str:
+        """The name of the GPU, such as "the T4"; empty if it was not given by name."""
+        return f"the {self.gpu_model.name}" if self.gpu_model else ""
 
     def ram_for(self, processes: int) -> tuple[int, str]:
         """Return the RAM of so many equal processes, and the name of the limit that sets it; "": the machine's size."""
@@ -62,23 +72,26 @@ class Machine:
         """Return the described machine; sizes that are not given are those of this machine.
 
         Args:
-            ram, gpu, disk: bytes, or texts such as "64GB"; None: the free bytes here.
+            ram, gpu, disk: bytes, or texts such as "64GB"; None: the free bytes here. `gpu` may be a name such as "T4".
             files: the files of the data; the first one determines the disk.
             processes: the number of planned processes. Those that run already beside this one (LOCAL_WORLD_SIZE) are
                 assumed to have loaded nothing.
 
         Raises:
-            ValueError, TypeError: a size is invalid.
+            ValueError, TypeError: a size is invalid, or a GPU unknown.
         """
         process = budget.process_bytes() if ram is None else PROCESS_BYTES
         here = budget.memory()
+        gpu_bytes, model = (_gpu_here(), None) if gpu is None else parse_gpu(gpu)
         return cls(
             ram=_ram_here(here, process, processes) if ram is None else parse_size(ram),
-            gpu=_gpu_here() if gpu is None else parse_size(gpu),
+            gpu=gpu_bytes,
             disk=_disk_here(files) if disk is None else parse_size(disk),
             ram_is_here=ram is None,
             disk_is_here=disk is None,
             process=process,
+            gpu_model=model,
+            has_bf16=model.has_bf16 if model else gpu is not None or gpu_here_has_bf16(),
             limits=_tightest_limits(here) if ram is None else (),
         )
 

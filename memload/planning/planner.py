@@ -87,9 +87,9 @@ def plan(
         processes: the number of processes on this machine, one for each GPU. With ``share=True``, they share one copy
             of the rows of the tier "ram"; all other memory is separate. Default: LOCAL_WORLD_SIZE, as under torchrun;
             else 1.
-        ram, gpu, disk: the sizes of another machine, in bytes or as texts such as "64GB"; ``gpu`` is that of one GPU.
-            Default: the bytes free on this machine, within the limits of control groups, SLURM and this process
-            (``ulimit -v``, ``ulimit -d``).
+        ram, gpu, disk: the sizes of another machine, in bytes or as texts such as "64GB"; ``gpu`` is that of one GPU,
+            or its name, such as "T4", "A100-40GB" or "RTX 4090". Default: the bytes free on this machine, within the
+            limits of control groups, SLURM and this process (``ulimit -v``, ``ulimit -d``).
         **loader: further arguments of `FastLoader`, such as ``cast``, ``depth``, ``shuffle`` or ``num_workers``.
 
     Raises:
@@ -160,6 +160,7 @@ class _Planner:
             gpu=gpu if request.uses_gpu else None,
             disk=disk,
             sets=sets_that_fit(placement, ram, gpu if request.uses_gpu else None, disk),
+            notes=_notes(request, machine),
         )
 
     def _lines(self, training: Training | None, batch_size: int) -> tuple[Line, ...]:
@@ -169,3 +170,11 @@ class _Planner:
         if key not in self._counted:
             self._counted[key] = training.counted()
         return training.lines(self._counted[key])
+
+
+def _notes(request: Request, machine: Machine) -> tuple[str, ...]:
+    if machine.has_bf16 or not request.precision.startswith("bf16"):
+        return ()
+    other = request.precision.replace("bf16", "fp16")
+    gpu = machine.gpu_name or "this GPU"
+    return (f'{gpu} emulates bfloat16, slowly: precision="{other}" with torch.amp.GradScaler takes the same memory.',)

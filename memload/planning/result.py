@@ -32,6 +32,7 @@ class Plan:
         gpu: the account of one GPU; None if nothing is put there.
         disk: the account of the disk; None if the data are there already.
         sets: how many such datasets would fit beside all other items, by "RAM", "GPU" and "disk".
+        notes: what else to know about these settings, in sentences.
         ways_out: if something does not fit, settings that do fit, each with its figures.
     """
 
@@ -46,6 +47,7 @@ class Plan:
     disk: Account | None
     sets: Mapping[str, int]
     ways_out: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def accounts(self) -> tuple[Account, ...]:
@@ -82,6 +84,8 @@ class Plan:
         if self.sets:
             yield f"Such data sets that fit: {', '.join(f'{place} {count:,}' for place, count in self.sets.items())}."
         yield f"Ask for {self.mem}{self._more_for_the_cache()}."
+        for note in self.notes:
+            yield f"{note[0].upper()}{note[1:]}"
         if self.ways_out:
             yield "Refused. What fits:"
             yield from (f"  - {way}" for way in self.ways_out)
