@@ -11,6 +11,7 @@
 #include <fstream>
 #include <memory>
 #include <mutex>
+#include <numeric>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -446,9 +447,9 @@ TEST(a_pool_whose_thread_does_not_come_back_is_abandoned_and_ends_when_it_does) 
   const auto until = std::make_shared<std::atomic<bool>>(false);
   const auto group = std::make_shared<TaskGroup>(1);
   std::shared_ptr<Workers> pool = Workers::shared(2);
-  pool->submit(std::make_shared<Blocked>(group, until));
+  pool->submit({std::make_shared<Blocked>(group, until)});
   while (pool->drain(*group, 0ms))
-    pool->submit(std::make_shared<Blocked>(group, until));  // until a thread has taken one
+    pool->submit({std::make_shared<Blocked>(group, until)});  // until a thread has taken one
   CHECK(!pool->drain(*group, 10ms));
   pool->abandon(*group);
   CHECK(Workers::shared(1) != pool);
@@ -471,7 +472,7 @@ TEST(holders_of_an_abandoned_pool_go_on_with_new_threads_in_it) {
   const std::vector<ColumnPtr> columns = {numbered(100, 512)};
   const Indices plan = shuffled(100, 15);
   Pipeline live({{columns[0], {}}}, options(10, 2, 1));
-  for (int i = 0; i < 2; ++i) pool->submit(std::make_shared<Blocked>(stuck, until));
+  for (int i = 0; i < 2; ++i) pool->submit({std::make_shared<Blocked>(stuck, until)});
   while (Blocked::begun < begun + 2) std::this_thread::sleep_for(1ms);
   live.extend(rows_of(plan));
   live.finish();
@@ -516,12 +517,12 @@ TEST(a_task_that_may_wake_one_thread_wakes_one_until_all_are_called) {
   const auto group = std::make_shared<TaskGroup>(3);
   const std::shared_ptr<Workers> pool = Workers::shared(3);
   const auto first = std::make_shared<Meeting>(group, 3);
-  pool->submit(first);  // wakes three
+  pool->submit({first});  // wakes three
   for (int i = 0; i < kPatience / 1ms && first->met < 3; ++i) std::this_thread::sleep_for(1ms);
   CHECK_EQ(first->met.load(), 3);
   CHECK(come_to_sleep(3));
   const auto task = std::make_shared<Meeting>(group, 3);
-  pool->submit(task, /*urgent=*/false, /*most_woken=*/1);
+  pool->submit({task}, /*urgent=*/false, /*most_woken=*/1);
   for (int i = 0; i < kPatience / 1ms && task->begun < 1; ++i) std::this_thread::sleep_for(1ms);
   std::this_thread::sleep_for(50ms);  // in which another would begin
   CHECK_EQ(task->begun.load(), 1);
@@ -531,6 +532,31 @@ TEST(a_task_that_may_wake_one_thread_wakes_one_until_all_are_called) {
   pool->wake(*group);
   for (int i = 0; i < kPatience / 1ms && task->met < 3; ++i) std::this_thread::sleep_for(1ms);
   CHECK_EQ(task->met.load(), 3);
+}
+
+TEST(small_batches_are_begun_again_once_half_of_those_ahead_were_taken) {
+  constexpr std::size_t kRow = 8;
+  const auto bytes = std::make_shared<std::vector<std::byte>>(pattern_bytes(20 * kRow));
+  const ColumnPtr column = dense(Storage::borrow(bytes->data(), bytes->size(), "memory", bytes), kRow);
+  Indices plan(20);
+  std::iota(plan.begin(), plan.end(), 0);
+  const auto pipeline = planned({column}, plan, options(1, /*depth=*/8));
+  for (int i = 0; i < kPatience / 1ms && pipeline->stats().ring_full_seconds == 0; ++i)
+    std::this_thread::sleep_for(1ms);
+  Batch batch;
+  for (std::size_t first = 0; first < 3; ++first) {
+    CHECK(pipeline->next(batch, kPatience) == Step::batch);
+    CHECK(holds(batch, {column}, plan, first));
+    batch = {};
+  }
+  std::this_thread::sleep_for(20ms);  // in which the next would be gathered
+  for (std::size_t row = 8; row < 11; ++row) bytes->at(row * kRow) ^= std::byte{0xff};
+  for (std::size_t first = 3; first < plan.size(); ++first) {
+    CHECK(pipeline->next(batch, kPatience) == Step::batch);
+    CHECK(holds(batch, {column}, plan, first));
+    batch = {};
+  }
+  CHECK(pipeline->next(batch, kPatience) == Step::end);
 }
 
 TEST(options_that_make_no_ring_are_refused) {
@@ -719,7 +745,7 @@ TEST(a_task_group_may_be_given_more_threads_and_then_fewer) {
   for (const int threads : {2, 5, 1, 3}) {
     pool->set_limit(*group, threads);
     const auto task = std::make_shared<Together>(group, 12, threads);
-    pool->submit(task);
+    pool->submit({task});
     CHECK_EQ(task->most_at_once(), threads);
   }
   CHECK_EQ(pool->threads(), 5);

@@ -30,6 +30,7 @@ QUICK = {
     "images.py": [],
     "many.py": ["--workloads", "W2", "--variants", "f32"],
     "monitor.py": [],
+    "next_cost.py": [],
     "overlap.py": ["--workloads", "W2", "--variants", "f32"],
     "prediction.py": [],
     "ragged.py": [],

@@ -11,6 +11,8 @@
 namespace memload {
 namespace {
 
+constexpr std::size_t kSmallBatch = std::size_t{1} << 20;  // bytes
+
 double seconds(std::chrono::steady_clock::duration d) { return std::chrono::duration<double>(d).count(); }
 
 Store choose_store(const PipelineOptions& options, std::size_t ring_bytes) {
@@ -63,12 +65,35 @@ void Pass::finish() {
 
 void Pass::pump() {
   if (options_.route) copies_in_flight_.reclaim(*options_.route->device);
-  while (!closed_ && !broken_ && plan_.ready() && in_flight_.size() < static_cast<std::size_t>(options_.depth)) {
+  const std::size_t most = may_wait() ? 0 : static_cast<std::size_t>(options_.depth);
+  while (!closed_ && !broken_ && plan_.ready() && in_flight_.size() < most) {
     SlotPool::Lease slot = options_.borrowed ? nullptr : pool_->try_acquire(slot_bytes_);
     if (!slot && !options_.borrowed) break;
     start(std::move(slot), plan_.take(), /*fresh=*/false);
   }
+  submit_begun();
   note_ring();
+}
+
+// To wake a thread takes as long as to gather a small batch. So small ones are begun several at a time, once half of
+// those ahead were taken.
+bool Pass::may_wait() const {
+  const bool ahead =
+      !options_.route && unready_ == 0 && 2 * in_flight_.size() > static_cast<std::size_t>(options_.depth);
+  return ahead && quiet() && slot_bytes_ <= kSmallBatch;
+}
+
+// What is not queued ends the pass, as in start().
+void Pass::submit_begun() noexcept {
+  if (begun_.empty()) return;
+  // Where all others were ready, the loop is the slower side: one thread is enough, and leaves it the CPUs.
+  const bool calm = begun_.size() == unready_ && in_flight_.size() > unready_ && quiet();
+  calm_ = calm_ || calm;
+  try {
+    workers_->submit(std::exchange(begun_, {}), /*urgent=*/false, calm ? 1 : SIZE_MAX);
+  } catch (...) {
+    stop_by_itself();
+  }
 }
 
 void Pass::check(const std::vector<std::int64_t>& rows) const {
@@ -113,14 +138,10 @@ void Pass::begin(SlotPool::Lease slot, std::vector<std::int64_t> rows, bool fres
   }
   task->rows = std::move(rows);
   task->fresh = fresh;
-  // Where all other batches are ready, the loop is the slower side: one thread is enough, and leaves it the CPUs.
-  const bool quiet = !residency_->cold() && !residency_->reads_planned() && !options_.borrowed;
-  const bool calm = unready_ == 0 && !in_flight_.empty() && quiet;
-  calm_ = calm_ || calm;
   in_flight_.push(task);
   ++unready_;
   if (residency_->cold()) ask_for(read_ahead_->due(plan_));
-  if (!options_.borrowed) workers_->submit(std::move(task), /*urgent=*/false, calm ? 1 : SIZE_MAX);
+  if (!options_.borrowed) begun_.push_back(std::move(task));
 }
 
 std::shared_ptr<BatchTask> Pass::cut(SlotPool::Lease slot, BatchLayout layout) {
@@ -170,9 +191,9 @@ void Pass::ask_for(std::vector<std::int64_t> rows) {
   auto sampled = [pass = shared_from_this()](std::optional<bool> resident, std::uint64_t read) {
     pass->advised(resident, read);
   };
-  workers_->submit(std::make_shared<AdviceTask>(group_, std::move(rows), gather_, residency_, options_.read_blocks,
-                                                std::move(sampled)),
-                   /*urgent=*/true);
+  auto advice = std::make_shared<AdviceTask>(group_, std::move(rows), gather_, residency_, options_.read_blocks,
+                                             std::move(sampled));
+  workers_->submit({std::move(advice)}, /*urgent=*/true);
 }
 
 // More threads may work for the pass while they wait for reads.
@@ -241,7 +262,7 @@ void Pass::set_destination(const DestinationBuffer& memory, std::shared_ptr<void
     if (options_.borrowed) {
       task->slot = SlotPool::Lease(std::move(owner), memory.passing);
       try {
-        if (!closed_) workers_->submit(task);
+        if (!closed_) workers_->submit({task});
       } catch (...) {
         stop_by_itself();
       }
@@ -302,6 +323,7 @@ bool Pass::advance(std::unique_lock<std::mutex>& lock, Clock::time_point deadlin
   if (copies_in_flight_.empty()) {  // every slot is leased: this batch gets memory of its own
     SlotPool::Lease slot = pool_->fresh(slot_bytes_);
     start(std::move(slot), plan_.take(), /*fresh=*/true);
+    submit_begun();
   } else {
     wait_for_slot(lock);
   }
@@ -312,9 +334,10 @@ bool Pass::steal_or_wait(std::unique_lock<std::mutex>& lock, Clock::time_point d
   const std::shared_ptr<Workers> workers = workers_;
   const bool was_calm = std::exchange(calm_, false);
   lock.unlock();
-  if (was_calm) workers->wake(*group_);
   // Not where reads wait for a disk: the timeout, and Ctrl-C, would wait for it, too.
-  const bool stole = steal && !residency_->cold() && !residency_->past_cache() && workers->steal(*group_);
+  const bool may_steal = steal && !residency_->cold() && !residency_->past_cache();
+  if (was_calm && !may_steal) workers->wake(*group_);
+  const bool stole = may_steal && workers->steal(*group_, was_calm);
   lock.lock();
   if (!stole) return ready_.wait_until(lock, deadline, [this] { return complete(); });
   ++stats_.stolen_pieces;

@@ -62,6 +62,10 @@ class Pass : public std::enable_shared_from_this<Pass> {
 
   // These begin batches, and stop doing so, with mutex_ held.
   void pump();
+  [[nodiscard]] bool may_wait() const;
+  // Whether no read waits for a disk, and no destination has to be given.
+  [[nodiscard]] bool quiet() const { return !residency_->cold() && !residency_->reads_planned() && !options_.borrowed; }
+  void submit_begun() noexcept;
   void check(const std::vector<std::int64_t>& rows) const;
   void start(SlotPool::Lease slot, std::vector<std::int64_t> rows, bool fresh) noexcept;
   void begin(SlotPool::Lease slot, std::vector<std::int64_t> rows, bool fresh);
@@ -115,9 +119,10 @@ class Pass : public std::enable_shared_from_this<Pass> {
   BatchesInFlight in_flight_;
   CopiesInFlight copies_in_flight_;
   std::optional<ReadAhead> read_ahead_;
-  std::size_t unready_ = 0;    // of those in flight, still being gathered
-  int group_threads_ = 0;      // what the group's limit was last set to
-  bool calm_ = false;          // threads may sleep though there is work
+  std::size_t unready_ = 0;                   // of those in flight, still being gathered
+  int group_threads_ = 0;                     // what the group's limit was last set to
+  bool calm_ = false;                         // threads may sleep though there is work
+  std::vector<std::shared_ptr<Task>> begun_;  // and not yet given to the workers
   std::exception_ptr broken_;  // what no batch can tell: rows were taken from the plan, and nobody gathers them
   bool closed_ = false;
   bool ended_ = false;  // the loop was told of the end, or of an error

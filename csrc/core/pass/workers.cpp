@@ -139,7 +139,7 @@ void Workers::perform(Piece piece) {
   const std::shared_ptr<TaskGroup> group = piece.task->group();
   piece.task.reset();
   const std::lock_guard lock(mutex_);
-  if (group->running-- == group->limit) queued_.notify_one();
+  if (group->running-- == group->limit && !queue_.empty()) queued_.notify_one();
   if (group->running == 0) idle_.notify_all();
 }
 
@@ -154,38 +154,56 @@ void Workers::work(const std::stop_token& stop) {
   }
 }
 
-void Workers::submit(std::shared_ptr<Task> task, bool urgent, std::size_t most_woken) {
-  if (task->pieces() == 0) return;
-  std::size_t wanted = std::min(task->pieces(), most_woken);
+void Workers::submit(std::vector<std::shared_ptr<Task>> tasks, bool urgent, std::size_t most_woken) {
+  std::erase_if(tasks, [](const std::shared_ptr<Task>& task) { return task->pieces() == 0; });
+  if (tasks.empty()) return;
+  std::size_t wanted = 0;
   {
     const std::lock_guard lock(mutex_);
-    wanted = std::min(wanted, static_cast<std::size_t>(task->group()->limit));
+    const std::shared_ptr<TaskGroup> group = tasks.front()->group();
     auto place = queue_.end();
     if (urgent) place = std::find_if(queue_.begin(), queue_.end(), [](const QueuedTask& e) { return !e.urgent; });
-    queue_.insert(place, {std::move(task), urgent});
+    for (std::shared_ptr<Task>& task : tasks) place = std::next(queue_.insert(place, {std::move(task), urgent}));
+    wanted = std::min(missing_threads(*group), most_woken);
   }
-  // Not all: another group may have brought more threads into the pool than this one may use.
-  for (std::size_t i = 0; i < wanted; ++i) queued_.notify_one();
+  notify(wanted);
 }
 
 void Workers::wake(const TaskGroup& group) {
+  std::size_t wanted = 0;
   {
     const std::lock_guard lock(mutex_);
-    const auto ours = [&group](const QueuedTask& e) { return e.task->group().get() == &group; };
-    if (std::none_of(queue_.begin(), queue_.end(), ours)) return;
+    wanted = missing_threads(group);
   }
-  queued_.notify_all();
+  notify(wanted);
 }
 
-bool Workers::steal(const TaskGroup& group) {
+bool Workers::steal(const TaskGroup& group, bool wake_others) {
   Piece piece;
+  std::size_t wanted = 0;
   {
     const std::lock_guard lock(mutex_);
     piece = take([&group](const TaskGroup& owner) { return &owner == &group; });
+    if (wake_others) wanted = missing_threads(group);
   }
+  notify(wanted);
   if (!piece.task) return false;
   perform(std::move(piece));
   return true;
+}
+
+std::size_t Workers::missing_threads(const TaskGroup& group) const {
+  if (!below_limit(group)) return 0;  // whoever ends a piece of it takes the next
+  std::size_t pieces = 0;
+  for (const QueuedTask& queued : queue_) {
+    if (queued.task->group().get() == &group) pieces += queued.task->pieces() - queued.next;
+  }
+  return std::min(pieces, static_cast<std::size_t>(group.limit - group.running));
+}
+
+// Not all threads: another group may have brought more of them into the pool than this one may use.
+void Workers::notify(std::size_t threads) noexcept {
+  for (std::size_t i = 0; i < threads; ++i) queued_.notify_one();
 }
 
 void Workers::set_limit(TaskGroup& group, int threads) noexcept {

@@ -50,13 +50,14 @@ class Workers {
   Workers(const Workers&) = delete;
   Workers& operator=(const Workers&) = delete;
 
-  // Queues a task; an urgent one goes before all that are not. Wakes a thread for each piece, but at most `most_woken`.
-  void submit(std::shared_ptr<Task> task, bool urgent = false, std::size_t most_woken = SIZE_MAX);
-  // Wakes all threads, if any piece of this group is queued.
+  // Queues tasks of one group; urgent ones go before all that are not. Wakes a thread for each piece that the group may
+  // run now, but at most `most_woken`.
+  void submit(std::vector<std::shared_ptr<Task>> tasks, bool urgent = false, std::size_t most_woken = SIZE_MAX);
+  // Wakes a thread for each queued piece that the group may run now.
   void wake(const TaskGroup& group);
   // Takes one queued piece of this group away from the threads and runs it on the calling thread, whatever the limit
-  // is. Returns false if there is none.
-  bool steal(const TaskGroup& group);
+  // is; with `wake_others` threads are woken first for the pieces that are left. Returns false if there is none.
+  bool steal(const TaskGroup& group, bool wake_others);
   // Lets so many threads work for the group from now on. The pool grows to as many, or as the system grants.
   void set_limit(TaskGroup& group, int threads) noexcept;
   // Drops the group's queued pieces and waits for those that run. Returns whether they have ended within `patience`.
@@ -89,6 +90,9 @@ class Workers {
   Piece take(const Predicate& may);
   // Runs the piece, lets go of the task, and only then counts the group as having one thread less at work.
   void perform(Piece piece);
+  // Number of threads that the group may still have for its queued pieces. mutex_ is held.
+  [[nodiscard]] std::size_t missing_threads(const TaskGroup& group) const;
+  void notify(std::size_t threads) noexcept;
   static bool below_limit(const TaskGroup& group) noexcept { return group.running < group.limit; }
 
   mutable std::mutex mutex_;
