@@ -76,6 +76,18 @@ def _elsewhere(tmp_path_factory, request):
             yield
 
 
+@pytest.fixture(autouse=True)
+def _no_process_stays():
+    """Fails a test that leaves worker processes behind: whichever test collects what holds them waits 5 s for each.
+
+    An error that is kept holds the frames that it went through, and these hold the iterator that owns the workers.
+    """
+    before = multiprocessing.active_children()
+    yield
+    left = [process for process in multiprocessing.active_children() if process not in before]
+    assert left == [], "processes that outlive the test; where an error keeps them, keep its text alone"
+
+
 def programs_ahead(items: list[pytest.Item]) -> list[Ahead]:
     """Return what the modules of these tests have to be begun ahead, in the order of the tests."""
     modules = dict.fromkeys(item.module for item in items if isinstance(item, pytest.Function))

@@ -23,6 +23,7 @@ from memload.columns.borders import NONE, Borders
 from memload.columns.ragged_samples import Forms
 from memload.dataset.dataset import Dataset, Layout
 from memload.dataset.mapped import MappedDataset
+from memload.engine.iterators import one_pass
 from memload.engine.transforms.seeding import Drawing, Randomness
 from memload.errors import MemloadError, first_line
 from memload.kept_errors import place_of
@@ -139,8 +140,8 @@ class Results:
         generators, first = _states(), start
         workers = local_threads() if self._processes else 0
         own = torch.Generator()  # so that filling a cache draws no numbers from torch's own generator
-        batches = iter(FastLoader(self._from(start), step, num_workers=workers, generator=own))
-        with bar("cache", self.rows, progress, start, unit=" rows") as shown:
+        loader = FastLoader(self._from(start), step, num_workers=workers, generator=own)
+        with one_pass(loader) as batches, bar("cache", self.rows, progress, start, unit=" rows") as shown:
             while start < self.rows:
                 with self._errors_with_rows(start, min(start + step, self.rows), first):
                     rows = next(batches)

@@ -6,7 +6,7 @@ dataset -> FastLoader (chunk rows) -> device -> fn, in eval mode without gradien
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from memload.casts.rule import casts_by_field
 from memload.columns.numbers import is_whole
 from memload.dataset.dataset import Dataset
 from memload.dataset.opening import open as open_dataset
+from memload.engine.iterators import one_pass
 from memload.engine.transforms.captured import modules_used
 from memload.errors import MemloadError, first_line
 from memload.loader.fast_loader import FastLoader
@@ -195,13 +196,14 @@ class _Chunks:
 
     def results(self, start: int, shown: Bar) -> Iterator[dict[str, Any]]:
         """Yield the results for the rows from `start` on, by field, on the CPU."""
-        for number, batch in enumerate(self._batches(start)):
-            first = start + number * self._chunk
-            stop = min(first + self._chunk, len(self))
-            yield self._result(batch, first, stop)
-            shown.update(stop - first)
+        with one_pass(self._loader(start)) as batches:
+            for number, batch in enumerate(batches):
+                first = start + number * self._chunk
+                stop = min(first + self._chunk, len(self))
+                yield self._result(batch, first, stop)
+                shown.update(stop - first)
 
-    def _batches(self, start: int) -> Iterable[Any]:
+    def _loader(self, start: int) -> FastLoader[Any]:
         rows = range(start, len(self))
         rest = self._ds
         if start:

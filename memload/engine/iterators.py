@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -37,6 +37,19 @@ class AroundBatches(BatchIterator):
         if name == "_batches":
             raise AttributeError(name)  # not yet made
         return getattr(self._batches, name)
+
+
+@contextlib.contextmanager
+def one_pass(loader: Iterable[Any]) -> Iterator[Iterator[Any]]:
+    """Begin a pass whose threads and worker processes end with this context, even if an error holds the iterator.
+
+    The traceback of an error holds the frames through which it went, and these hold the iterator.
+    """
+    batches = iter(loader)
+    try:
+        yield batches
+    finally:
+        getattr(batches, "_shutdown_workers", lambda: None)()  # a stock iterator without workers has nothing to end
 
 
 profiling: Callable[[], bool] = torch.autograd._profiler_enabled  # type: ignore[attr-defined]

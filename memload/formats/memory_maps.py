@@ -99,20 +99,47 @@ def listed(address: int) -> Mapping | None:
     return Mapping(begin, end, offset, shared or match[3][1] == "-", shared, match[8], device, int(match[7]))
 
 
-def written_bytes(mapping: Mapping) -> int | None:
-    """Return the bytes in written pages of a private mapping, which therefore may differ from the file's.
+# struct pm_scan_arg of linux/fs.h: size, flags; begin, end and end of the walk; an array for what is found, its length,
+# the most pages to find; categories that a page must not be in, those that it must or must not, those of which it must
+# be in one, those to return
+_SCAN = struct.Struct("=12Q")
+_PAGEMAP_SCAN = 3 << 30 | _SCAN.size << 16 | ord("f") << 8 | 16  # _IOWR('f', 16, struct pm_scan_arg)
+_PAGE_OF_FILE, _PAGE_PRESENT, _PAGE_SWAPPED = 4, 8, 16
 
-    Returns None if the kernel does not say.
+
+def was_written(mapping: Mapping) -> bool:
+    """Whether pages of a private mapping were written to, or the kernel does not say: its bytes may not be the file's.
+
+    A page that was written to is a copy, which is not the file's.
     """
+    try:
+        return found_written(mapping)
+    except OSError:  # a kernel before 6.7, which only has the list of all mappings
+        return listed_written(mapping)
+
+
+def found_written(mapping: Mapping) -> bool:
+    """Let the kernel look for a page that was written to. Raises OSError if it does not support the search."""
+    found = ctypes.create_string_buffer(24)  # struct page_region: begin, end, categories
+    pages = mapping.begin, mapping.end, 0, ctypes.addressof(found), 1, 1
+    one_of = _PAGE_PRESENT | _PAGE_SWAPPED
+    query = bytearray(_SCAN.pack(_SCAN.size, 0, *pages, _PAGE_OF_FILE, _PAGE_OF_FILE, one_of, one_of))
+    with Path("/proc/self/pagemap").open("rb") as pagemap:
+        count: int = fcntl.ioctl(pagemap, _PAGEMAP_SCAN, query)
+    return count > 0
+
+
+def listed_written(mapping: Mapping) -> bool:
+    """Find the mapping in the list of all mappings with their pages, which takes tens of milliseconds."""
     head = f"{mapping.begin:08x}-{mapping.end:08x} ".encode()
     try:
         with Path("/proc/self/smaps").open("rb") as lines:
             own = itertools.dropwhile(lambda line: not line.startswith(head), lines)
             sizes = itertools.takewhile(lambda line: not line.startswith(b"VmFlags:"), own)
             found = {line.split()[0]: int(line.split()[1]) for line in itertools.islice(sizes, 1, None)}
-        return 1024 * (found[b"Anonymous:"] + found[b"Swap:"])
+        return found[b"Anonymous:"] + found[b"Swap:"] > 0
     except (OSError, KeyError, ValueError):
-        return None
+        return True
 
 
 def mapped_file(address: int, nbytes: int) -> tuple[str, int] | None:
@@ -124,7 +151,7 @@ def mapped_file(address: int, nbytes: int) -> tuple[str, int] | None:
     mapping = mapping_of(address)
     if mapping is None or address + nbytes > mapping.end or not mapping.shows_file:
         return None
-    if not mapping.shared and written_bytes(mapping) != 0:
+    if not mapping.shared and was_written(mapping):
         return None
     if mapping.path.startswith("/dev/shm/") or not mapping.shows(Path(mapping.path)):
         return None

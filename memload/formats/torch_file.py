@@ -21,7 +21,7 @@ from memload.formats.arrays import borrow_array
 from memload.formats.graph_list import begins_with_graphs
 from memload.formats.members import Key, check_lengths, choose
 from memload.formats.memory_maps import Mapping as Mapped
-from memload.formats.memory_maps import mapping_of, written_bytes
+from memload.formats.memory_maps import mapping_of, was_written
 from memload.formats.paths import cut_short
 from memload.formats.signatures import TORCH_LEGACY_MAGIC
 from memload.nested import all_tensors_of, leaves_with_paths
@@ -116,7 +116,7 @@ def load_mapped(path: Path, *, trust: bool = False) -> TorchFile:
         value = _load(path, trust)
     storage = Storage.map_file(str(path))
     mapping = _mapping(path, value)
-    if mapping and (trust or torch.serialization.get_safe_globals()) and written_bytes(mapping) != 0:
+    if mapping and (trust or torch.serialization.get_safe_globals()) and was_written(mapping):
         mapping = None  # a class of the file's may have changed numbers while it was loaded
     begin = mapping.begin - mapping.offset if mapping else 0
     return TorchFile(path, value, storage, begin, begin + storage.nbytes if mapping else 0)

@@ -156,6 +156,7 @@ def elsewhere():
     """A process whose memory is what is in use."""
     context = multiprocessing.get_context("forkserver")
     with ProcessPoolExecutor(1, mp_context=context, initializer=lifetimes.hold_what_is_in_use) as pool:
+        assert pool.submit(abs, -1).result() == 1  # it has begun: it is not a test's to end
         yield pool
 
 

@@ -1,5 +1,6 @@
 """ds.map(fn).cache(...): computed once, known by rows and code, taken up, listed and removed."""
 
+import multiprocessing
 import os
 import pickle
 import random
@@ -412,7 +413,7 @@ def lacks_at_130(sample):
 
 
 def error_of(loader):
-    """Return its text alone: an error holds frames, and these the workers, which torch ends in 10 s if collected."""
+    """Return the text alone: an error holds frames, and these the workers, which torch ends in 10 s if collected."""
     try:
         list(loader)
     except KeyError as error:
@@ -429,6 +430,22 @@ def test_an_error_in_a_worker_process_is_told_as_the_functions_own(ds, tmp_path)
     assert first == "row 130: lacks_at_130 raised KeyError: 'missing'"
     assert "without in_processes=True, or give num_workers=0" in second
     assert any("in lacks_at_130" in line for line in rest)
+
+
+def is_text_at_130(sample):
+    return "text" if sample["label"] == 130 else 1
+
+
+@pytest.mark.parametrize("call", ["stored", "in RAM", "scored"])
+@pytest.mark.parametrize("fn", [lacks_at_130, is_text_at_130])
+def test_worker_processes_end_with_the_call_though_its_error_is_kept(tmp_path, fn, call):
+    many = memload.from_arrays(x=torch.zeros(2000, 3), label=torch.arange(2000) // 10).map(fn, in_processes=True)
+    with pytest.raises((RuntimeError, ValueError, KeyError, AttributeError)) as caught:
+        if call == "scored":
+            memload.score(lambda batch: batch.float(), many, 10, num_workers=2)
+        else:
+            many.cache(tmp_path if call == "stored" else "ram")
+    assert multiprocessing.active_children() == [], caught
 
 
 def test_functions_for_worker_processes_run_in_these(ds, tmp_path):

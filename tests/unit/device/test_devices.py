@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import IterableDataset
 
 import memload
 from memload.device.devices import device_of, lasting, no_such_device, raise_in_words, why_not
@@ -43,7 +43,7 @@ class InAWorker(IterableDataset):
 
 def test_a_worker_process_is_told_to_leave_the_device_to_the_main_process():
     with pytest.raises(memload.DeviceError, match=r"in a worker process.*move batches in the main process"):
-        next(iter(DataLoader(InAWorker(), num_workers=1, batch_size=None)))
+        next(iter(memload.FastLoader(InAWorker(), num_workers=1, batch_size=None)))
 
 
 def test_each_reason_why_cuda_does_not_start_says_what_to_do():

@@ -491,6 +491,19 @@ def test_the_kernel_answers_for_one_address_what_stands_in_its_list(tmp_path, mo
     assert [memory_maps.mapping_of(address) for address in addresses] == listed
 
 
+@pytest.mark.parametrize("way", ["not at all", "read", "written"])
+def test_the_kernel_finds_a_written_page_of_a_private_mapping_as_its_list_tells_it(tmp_path, way):
+    path = tmp_path / "x.bin"
+    path.write_bytes(bytes(300 * mmap.PAGESIZE))
+    array = np.memmap(path, mode="c")
+    if way != "not at all":
+        assert not array.any()
+    if way == "written":
+        array[mmap.PAGESIZE * 250] = 0  # the same number, but the page is a copy now
+    mapping = memory_maps.mapping_of(array.ctypes.data)
+    assert memory_maps.was_written(mapping) == memory_maps.listed_written(mapping) == (way == "written")
+
+
 def test_a_private_mapping_that_was_written_to_is_borrowed_though_nobody_can_write_to_it_now(tmp_path):
     path = tmp_path / "x.bin"
     path.write_bytes(bytes(mmap.PAGESIZE))
