@@ -2,8 +2,11 @@
 // XXH3 0.8. The tests compare with the library.
 #include "cast/draws.h"
 
+#include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
+#include <utility>
 
 namespace memload {
 namespace {
@@ -66,23 +69,77 @@ std::uint32_t chosen(std::uint64_t bits, std::uint32_t places) noexcept {
   return static_cast<std::uint32_t>((bits & 0xFFFFFFFFULL) * places >> 32);
 }
 
+// The hash of seven bytes and the stream.
+Hash128 drawn(const char (&key)[8], std::uint64_t stream, std::uint64_t seed) noexcept {
+  unsigned char what[15] = {};
+  std::memcpy(what, key, 7);
+  for (unsigned i = 0; i < 8; ++i) what[7 + i] = static_cast<unsigned char>(stream >> 8 * i);
+  std::uint64_t first = 0;
+  std::uint64_t last = 0;
+  std::memcpy(&first, what, sizeof(first));
+  std::memcpy(&last, what + sizeof(what) - sizeof(last), sizeof(last));
+  return hash_9_to_16(first, last, sizeof(what), seed);
+}
+
+// least (most / least)^(bits / 2^32), by square roots: unlike powers they are rounded alike everywhere.
+double ratio_of(const AreaRule& rule, std::uint32_t bits) noexcept {
+  double ratio = rule.least_ratio;
+  double root = rule.most_ratio / rule.least_ratio;
+  for (int k = 31; k >= 0; --k) {
+    root = std::sqrt(root);
+    if ((bits >> k & 1) != 0) ratio *= root;
+  }
+  return ratio;
+}
+
+// A side that is this fraction of an image's, rounded to whole pixels, halves up.
+std::uint32_t side_of(double fraction, std::uint32_t pixels) noexcept {
+  const double side = std::floor(fraction * static_cast<double>(pixels) + 0.5);
+  return static_cast<std::uint32_t>(std::clamp(side, 1.0, static_cast<double>(pixels)));
+}
+
+constexpr int kAttempts = 10;  // as in torchvision
+
+// The sides of a part that fits, or those of the rule's own.
+ImagePart part_of(const DrawRule& rule, const ImageShape& shape, std::uint64_t seed) noexcept {
+  const ImagePart otherwise = rule.part->part;
+  if (!rule.part->area) return otherwise;
+  const AreaRule& area = *rule.part->area;
+  const double wide = static_cast<double>(shape.width) / static_cast<double>(shape.height);
+  for (char attempt = 0; attempt < kAttempts; ++attempt) {
+    const Hash128 bits = drawn({'r', 'e', 's', 'i', 'z', 'e', attempt, 0}, rule.stream, seed);
+    const double fraction = static_cast<double>(bits.low & 0xFFFFFFFFULL) / 0x1p32;
+    const double share = area.least_area + (area.most_area - area.least_area) * fraction;
+    const double ratio = ratio_of(area, static_cast<std::uint32_t>(bits.low >> 32));
+    const double high_part = std::sqrt(share * wide / ratio);
+    const double wide_part = std::sqrt(share * ratio / wide);
+    if (high_part <= 1 && wide_part <= 1) {
+      return {otherwise.top, otherwise.left, side_of(high_part, shape.height), side_of(wide_part, shape.width)};
+    }
+  }
+  return otherwise;
+}
+
 }  // namespace
 
 std::uint64_t seed_of_row(std::uint64_t pass_key, std::int64_t row) noexcept {
   return hash_8(static_cast<std::uint64_t>(row), pass_key);
 }
 
-ImageDraw draw_of(const DrawRule& rule, const ImageShape& shape, std::uint64_t seed) noexcept {
-  unsigned char what[15] = {'a', 'u', 'g', 'm', 'e', 'n', 't'};
-  for (unsigned i = 0; i < 8; ++i) what[7 + i] = static_cast<unsigned char>(rule.stream >> 8 * i);
-  std::uint64_t first = 0;
-  std::uint64_t last = 0;
-  std::memcpy(&first, what, sizeof(first));
-  std::memcpy(&last, what + sizeof(what) - sizeof(last), sizeof(last));
-  const Hash128 bits = hash_9_to_16(first, last, sizeof(what), seed);
-  return {chosen(bits.low, shape.height - shape.out_height + 1),
-          chosen(bits.low >> 32, shape.width - shape.out_width + 1),
-          static_cast<double>(bits.high & 0xFFFFFFFFULL) < rule.flip * 0x1p32};
+ResizeDraw draw_of(const DrawRule& rule, const ImageShape& shape, std::uint64_t seed) noexcept {
+  const Hash128 bits = drawn("augment", rule.stream, seed);
+  const bool flipped = static_cast<double>(bits.high & 0xFFFFFFFFULL) < rule.flip * 0x1p32;
+  const auto place = [&bits](std::uint32_t rows, std::uint32_t columns) {
+    return std::pair(chosen(bits.low, rows + 1), chosen(bits.low >> 32, columns + 1));
+  };
+  if (!rule.part) {
+    const auto [top, left] = place(shape.height - shape.out_height, shape.width - shape.out_width);
+    return {{top, left, flipped}};
+  }
+  const ImagePart part = part_of(rule, shape, seed);
+  const auto [top, left] =
+      rule.part->area ? place(shape.height - part.height, shape.width - part.width) : std::pair(part.top, part.left);
+  return {{top, left, flipped}, part.height, part.width};
 }
 
 }  // namespace memload

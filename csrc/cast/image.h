@@ -21,6 +21,11 @@ struct ImageDraw {
   bool flipped;  // left to right
 };
 
+// The draw of an image of which a part is resized: within the image, its sides at least 1. Of a crop they are 0.
+struct ResizeDraw : ImageDraw {
+  std::uint32_t height = 0, width = 0;
+};
+
 // An element of the result, and the one that follows it in memory.
 class ImageCursor {
  public:

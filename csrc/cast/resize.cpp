@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <string>
 #include <type_traits>
+#include <vector>
 
 #include "cast/element_of.h"
 #include "cast/parallel.h"
@@ -47,11 +48,11 @@ void fill(std::byte* dst, std::size_t n, const std::byte* element, std::size_t b
 }
 
 template <std::size_t Bytes>
-void collect_pixels(const std::byte* src, const std::vector<std::uint32_t>& columns, std::byte* dst) {
+void collect_pixels(const std::byte* src, std::span<const std::uint32_t> columns, std::byte* dst) {
   for (std::size_t x = 0; x < columns.size(); ++x) std::memcpy(dst + x * Bytes, src + columns[x] * Bytes, Bytes);
 }
 
-void collect(std::size_t bytes, const std::byte* src, const std::vector<std::uint32_t>& columns, std::byte* dst) {
+void collect(std::size_t bytes, const std::byte* src, std::span<const std::uint32_t> columns, std::byte* dst) {
   switch (bytes) {
     case 1:
       return collect_pixels<1>(src, columns, dst);
@@ -119,7 +120,7 @@ void down_scalar(const std::uint8_t* const* lines, const std::int16_t* weights, 
 }
 
 // Where vector code finds the taps of four new pixels; false if one is further than a vector reaches.
-bool place_taps(std::vector<std::int32_t>& first, std::vector<std::int32_t>& base, std::vector<std::uint8_t>& offset,
+bool place_taps(std::span<std::int32_t> first, std::span<std::int32_t> base, std::span<std::uint8_t> offset,
                 std::size_t pixels) {
   std::fill(first.begin() + static_cast<std::ptrdiff_t>(pixels), first.end(), first[pixels - 1]);
   bool near = true;
@@ -146,7 +147,7 @@ void across_floats(const float* line, const std::int32_t* first, const float* we
   }
 }
 
-void down_floats(const std::vector<const std::byte*>& lines, const float* weights, std::size_t taps, std::byte* to,
+void down_floats(std::span<const std::byte* const> lines, const float* weights, std::size_t taps, std::byte* to,
                  std::size_t n) {
   const auto line = [&](std::size_t t) { return reinterpret_cast<const float*>(lines[t]); };
   float* const out = reinterpret_cast<float*>(to);
@@ -170,35 +171,53 @@ DType worked_in(const ResizeJob& job) {
 
 ResizeLoops scalar_resize() noexcept { return {across_scalar, down_scalar}; }
 
-ResizeScratch::ResizeScratch(const Resizer& resizer)
-    : across_(resizer.shape_.width, resizer.shape_.inner_width, resizer.antialias_),
-      down_(resizer.shape_.height, resizer.shape_.inner_height, resizer.antialias_) {
+ResizeJob resize_job(const ImageShape& shape, const ResizeMethod& method, const CastRule& rule, const Affine* affine) {
+  const ImagePart& inner = method.inner;
+  return {{shape.height, shape.width, shape.channels, shape.out_height, shape.out_width, inner.top, inner.left,
+           inner.height, inner.width, shape.interleaved, shape.planes},
+          method.filter,
+          method.antialias,
+          method.pad,
+          rule,
+          affine};
+}
+
+ResizeScratch::ResizeScratch(const Resizer& resizer, std::byte* memory) : ResizeScratch(resizer, Carver(memory)) {
+  // What lies behind the pixels of a line is weighed, too, and may not be what slows sums of floats down.
+  std::fill(ring_.begin(), ring_.end(), std::byte{0});
+  std::fill(pairs_.begin(), pairs_.end(), std::int16_t{0});
+}
+
+ResizeScratch::ResizeScratch(const Resizer& resizer, Carver memory)
+    : across_(resizer.shape_.width, resizer.shape_.inner_width, resizer.antialias_, memory),
+      down_(resizer.shape_.height, resizer.shape_.inner_height, resizer.antialias_, memory) {
   const ResizeShape& shape = resizer.shape_;
   const std::size_t channels = shape.channels, wide = resizer.wide();
   const std::size_t blocks = up_to(across_.most_taps(), kBlock) / kBlock;
   if (resizer.bilinear_) {
-    first_.resize(wide);
-    base_.resize(wide / 4);
-    offset_.resize(wide * 4);
-    pairs_.resize(wide * blocks * kBlock);
-    down_integers_.resize(down_.most_taps());
-    down_floats_.resize(down_.most_taps());
-    lines_.resize(down_.most_taps());
-    ring_.resize((down_.most_taps() * channels * wide + ResizeLoops::kDown) * resizer.work_);
+    first_ = memory.array<std::int32_t>(wide);
+    base_ = memory.array<std::int32_t>(wide / 4);
+    offset_ = memory.array<std::uint8_t>(wide * 4);
+    pairs_ = memory.array<std::int16_t>(wide * blocks * kBlock);
+    down_integers_ = memory.array<std::int16_t>(down_.most_taps());
+    down_floats_ = memory.array<float>(down_.most_taps());
+    lines_ = memory.array<const std::byte*>(down_.most_taps());
+    ring_ = memory.array<std::byte>((down_.most_taps() * channels * wide + ResizeLoops::kDown) * resizer.work_);
     if (resizer.floats()) {
-      across_floats_.resize(wide * across_.most_taps());
-      widened_.resize(channels * resizer.line_ * sizeof(float));
+      across_floats_ = memory.array<float>(wide * across_.most_taps());
+      widened_ = memory.array<std::byte>(channels * resizer.line_ * sizeof(float));
     }
   } else {
-    columns_.resize(shape.inner_width);
+    columns_ = memory.array<std::uint32_t>(shape.inner_width);
   }
-  stored_.resize(channels * std::max(resizer.line_, wide) * resizer.in_);
-  made_.resize(up_to(channels * wide, ResizeLoops::kDown) * resizer.work_);
-  row_.resize(channels * shape.out_width * resizer.work_);
-  joined_.resize(channels * shape.out_width * resizer.work_);
+  stored_ = memory.array<std::byte>(channels * std::max(resizer.line_, wide) * resizer.in_);
+  made_ = memory.array<std::byte>(up_to(channels * wide, ResizeLoops::kDown) * resizer.work_);
+  row_ = memory.array<std::byte>(channels * shape.out_width * resizer.work_);
+  joined_ = memory.array<std::byte>(channels * shape.out_width * resizer.work_);
+  bytes_ = memory.bytes();
 }
 
-Resizer::Resizer(const ResizeJob& job, Isa isa)
+Resizer::Resizer(const ResizeJob& job, Isa isa, Store store)
     : shape_(job.shape),
       bilinear_(job.filter == ResizeFilter::bilinear),
       antialias_(job.antialias),
@@ -212,16 +231,27 @@ Resizer::Resizer(const ResizeJob& job, Isa isa)
   check_shape(shape_);
   const DType work = worked_in(job);
   if (bilinear_ && work != DType::u8) widen_ = find_cast({job.rule.from, DType::f32}, isa, Store::cached);
-  const ResizeWeights most(shape_.width, shape_.inner_width, antialias_);
-  line_ = shape_.width + up_to(most.most_taps(), kBlock) + kReadBehind;
+  const std::size_t most_taps = ResizeWeights::most_taps(shape_.width, shape_.inner_width, antialias_);
+  line_ = shape_.width + up_to(most_taps, kBlock) + kReadBehind;
   split_ = find_split(in_, shape_.interleaved ? shape_.channels : 1, isa);
   if (job.affine != nullptr) {
     Affine affine = *job.affine;
     affine.inner = shape_.planes ? std::size_t{shape_.out_height} * shape_.out_width : 1;
-    affine_ = std::make_unique<AffineCast>(work, job.rule.to, affine, isa, Store::cached);
+    affine_ = std::make_unique<AffineCast>(work, job.rule.to, affine, isa, store);
   } else {
-    kernel_ = find_cast({work, job.rule.to, job.rule.norm_removed}, isa, Store::cached);
+    kernel_ = find_cast({work, job.rule.to, job.rule.norm_removed}, isa, store);
   }
+  scratch_bytes_ = ResizeScratch(*this, Carver()).bytes_;
+}
+
+Resizer::Read Resizer::read(const ResizeDraw& draw) const noexcept {
+  const std::size_t of_pixel = shape_.interleaved ? shape_.channels : 1;
+  const std::size_t last_plane = shape_.interleaved ? 0 : shape_.channels - 1;
+  const auto place = [&](std::size_t plane, std::size_t y, std::size_t x) {
+    return ((plane * shape_.height + y) * shape_.width + x) * of_pixel;
+  };
+  const std::size_t first = place(0, draw.top, draw.left);
+  return {first, place(last_plane, draw.top + draw.height - 1, draw.left + draw.width) - first};
 }
 
 std::size_t Resizer::wide() const { return up_to(shape_.inner_width, ResizeLine::kWide); }
@@ -388,7 +418,7 @@ void Resizer::cast_run(const std::byte* from, std::byte* dst, std::size_t at, st
 
 void resize_images(const ResizeJob& job, Isa isa, const std::byte* src, std::byte* dst, std::size_t images,
                    std::size_t images_per_draw, std::span<const ResizeDraw> draws, std::size_t threads) {
-  const Resizer resizer(job, isa);
+  const Resizer resizer(job, isa, Store::cached);
   if (images_per_draw == 0 || draws.size() < (images + images_per_draw - 1) / images_per_draw) {
     throw std::invalid_argument("there are fewer draws than rows");
   }
@@ -397,8 +427,9 @@ void resize_images(const ResizeJob& job, Isa isa, const std::byte* src, std::byt
   const std::size_t share = (images + std::max<std::size_t>(threads, 1) - 1) / std::max<std::size_t>(threads, 1);
   const std::size_t piece = std::max(worthwhile, share);
   const std::size_t pieces = (images + piece - 1) / piece;
+  std::vector<std::byte> memory(pieces * resizer.scratch_bytes());
   std::vector<ResizeScratch> scratch;
-  for (std::size_t k = 0; k < pieces; ++k) scratch.emplace_back(resizer);
+  for (std::size_t k = 0; k < pieces; ++k) scratch.emplace_back(resizer, &memory[k * resizer.scratch_bytes()]);
   run_pieces(pieces, [&](std::size_t number) noexcept {
     for (std::size_t i = number * piece; i < std::min(images, (number + 1) * piece); ++i) {
       resizer(src + i * resizer.in_bytes(), dst + i * resizer.out_bytes(), draws[i / images_per_draw], scratch[number]);

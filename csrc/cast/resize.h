@@ -12,9 +12,11 @@
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <vector>
 
 #include "cast/affine.h"
+#include "cast/carver.h"
+#include "cast/draws.h"
+#include "cast/image.h"
 #include "cast/planes.h"
 #include "cast/resize_weights.h"
 
@@ -32,20 +34,25 @@ struct ResizeShape {
   bool planes;       // the result is (C, H, W)
 };
 
-// The part of the stored image that is resized: within the image, its sides at least 1.
-struct ResizeDraw {
-  std::uint32_t top, left, height, width;
-  bool flipped;  // the result, with its padding, left to right
+// How pixels are resized, and where they lie in the result.
+struct ResizeMethod {
+  ImagePart inner;  // of the result
+  ResizeFilter filter = ResizeFilter::bilinear;
+  bool antialias = true;
+  double pad = 0;  // the value of padding, before the cast
 };
 
 struct ResizeJob {
   ResizeShape shape;
   ResizeFilter filter = ResizeFilter::bilinear;
   bool antialias = true;
-  double pad = 0;  // the value of padding, before the cast
+  double pad = 0;  // as above
   CastRule rule;
   const Affine* affine = nullptr;  // a cast's constants if it has any; `inner` follows from the shape
 };
+
+[[nodiscard]] ResizeJob resize_job(const ImageShape& shape, const ResizeMethod& method, const CastRule& rule,
+                                   const Affine* affine);
 
 // New pixels of a line, made of uint8 pixels. Weights are in pairs, which one instruction multiplies and adds: pair
 // (2 b + h) * width + x has those of the taps 4 b + h and 4 b + h + 2 of new pixel x. The result is written in runs of
@@ -74,26 +81,30 @@ struct ResizeLoops {
 
 class Resizer;
 
-// Memory that one thread needs to resize images of one job.
+// What one thread needs to resize images of one job, in memory of the caller.
 class ResizeScratch {
  public:
-  explicit ResizeScratch(const Resizer& resizer);
+  // memory: at least resizer.scratch_bytes(), aligned to 16; it need not be set to anything.
+  ResizeScratch(const Resizer& resizer, std::byte* memory);
 
  private:
   friend class Resizer;
 
+  ResizeScratch(const Resizer& resizer, Carver memory);
+
   ResizeWeights across_, down_;
-  std::vector<std::int32_t> first_, base_;
-  std::vector<std::uint8_t> offset_;
-  std::vector<std::int16_t> pairs_;
+  std::span<std::int32_t> first_, base_;
+  std::span<std::uint8_t> offset_;
+  std::span<std::int16_t> pairs_;
   ResizeLine work_{};
-  std::vector<std::int16_t> down_integers_;
-  std::vector<float> across_floats_, down_floats_;
-  std::vector<std::uint32_t> columns_;          // nearest: the stored pixel of each new one
-  std::vector<const std::byte*> lines_;         // the taps of one new line
-  std::vector<std::byte> stored_, widened_;     // a stored line: in planes, and as float32
-  std::vector<std::byte> ring_;                 // lines with their new width
-  std::vector<std::byte> made_, row_, joined_;  // a new line: without padding, with it, interleaved
+  std::span<std::int16_t> down_integers_;
+  std::span<float> across_floats_, down_floats_;
+  std::span<std::uint32_t> columns_;          // nearest: the stored pixel of each new one
+  std::span<const std::byte*> lines_;         // the taps of one new line
+  std::span<std::byte> stored_, widened_;     // a stored line: in planes, and as float32
+  std::span<std::byte> ring_;                 // lines with their new width
+  std::span<std::byte> made_, row_, joined_;  // a new line: without padding, with it, interleaved
+  std::size_t bytes_ = 0;
 };
 
 // Immutable; any thread may call it with a scratch of its own.
@@ -101,18 +112,32 @@ class Resizer {
  public:
   // Throws std::invalid_argument for a shape that cannot be, bilinear weights of a dtype that float32 does not hold, a
   // cast without an implementation, or an instruction set that is not available.
-  Resizer(const ResizeJob& job, Isa isa);
+  Resizer(const ResizeJob& job, Isa isa, Store store);
 
   Resizer(const Resizer&) = delete;
   Resizer& operator=(const Resizer&) = delete;
 
-  [[nodiscard]] std::size_t in_bytes() const { return in_ * shape_.height * shape_.width * shape_.channels; }
-  [[nodiscard]] std::size_t out_bytes() const { return out_ * shape_.out_height * shape_.out_width * shape_.channels; }
+  // Of an image as it is stored, and of its result.
+  [[nodiscard]] std::size_t stored_elements() const {
+    return std::size_t{shape_.height} * shape_.width * shape_.channels;
+  }
+  [[nodiscard]] std::size_t out_elements() const {
+    return std::size_t{shape_.out_height} * shape_.out_width * shape_.channels;
+  }
+  [[nodiscard]] std::size_t in_bytes() const { return in_ * stored_elements(); }
+  [[nodiscard]] std::size_t out_bytes() const { return out_ * out_elements(); }
+  [[nodiscard]] std::size_t scratch_bytes() const { return scratch_bytes_; }
+
+  // The elements of an image from the first that is read to the last.
+  struct Read {
+    std::size_t first, elements;
+  };
+  [[nodiscard]] Read read(const ResizeDraw& draw) const noexcept;
 
   // Throws std::invalid_argument for a draw that leaves the image.
   void check(const ResizeDraw& draw) const;
 
-  // Makes one image. The draw has been checked.
+  // Makes one image, of which nothing but the part of the draw is read. The draw has been checked. It owns nothing.
   void operator()(const std::byte* src, std::byte* dst, const ResizeDraw& draw, ResizeScratch& scratch) const noexcept;
 
  private:
@@ -150,6 +175,7 @@ class Resizer {
   CastFn widen_ = nullptr;  // of stored elements to float32
   std::unique_ptr<const AffineCast> affine_;
   CastFn kernel_ = nullptr;
+  std::size_t scratch_bytes_ = 0;
 };
 
 // Makes the adjacent images at src, with up to `threads` threads. Image i has the draw draws[i / images_per_draw].

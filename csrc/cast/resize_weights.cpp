@@ -12,13 +12,17 @@ double radius_of(double scale, bool antialias) { return antialias ? std::max(sca
 
 }  // namespace
 
-ResizeWeights::ResizeWeights(std::uint32_t from, std::uint32_t to, bool antialias)
+std::uint32_t ResizeWeights::most_taps(std::uint32_t from, std::uint32_t to, bool antialias) {
+  return 2 * static_cast<std::uint32_t>(std::ceil(radius_of(scale_of(from, to), antialias))) + 1;
+}
+
+ResizeWeights::ResizeWeights(std::uint32_t from, std::uint32_t to, bool antialias, Carver& memory)
     : to_(to),
       antialias_(antialias),
-      most_taps_(2 * static_cast<std::uint32_t>(std::ceil(radius_of(scale_of(from, to), antialias))) + 1),
-      first_(to),
-      count_(to),
-      weights_(std::size_t{to} * most_taps_) {}
+      most_taps_(most_taps(from, to, antialias)),
+      first_(memory.array<std::uint32_t>(to)),
+      count_(memory.array<std::uint32_t>(to)),
+      weights_(memory.array<double>(std::size_t{to} * most_taps_)) {}
 
 void ResizeWeights::compute(std::uint32_t from) noexcept {
   const double scale = scale_of(from, to_);

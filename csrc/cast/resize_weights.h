@@ -10,21 +10,24 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <vector>
+#include <span>
+
+#include "cast/carver.h"
 
 namespace memload {
 
-// The weights of all new pixels of one axis. Memory is taken once, for the largest axis, and used again.
+// The weights of all new pixels of one axis, in memory of the caller.
 class ResizeWeights {
  public:
   // For axes of at most `from` stored pixels.
-  ResizeWeights(std::uint32_t from, std::uint32_t to, bool antialias);
+  ResizeWeights(std::uint32_t from, std::uint32_t to, bool antialias, Carver& memory);
 
   // Computes the weights of `from` stored pixels, which are at most those of the constructor.
   void compute(std::uint32_t from) noexcept;
 
   [[nodiscard]] std::uint32_t to() const { return to_; }
   // The most stored pixels of one new pixel that compute() can find, and that it found.
+  [[nodiscard]] static std::uint32_t most_taps(std::uint32_t from, std::uint32_t to, bool antialias);
   [[nodiscard]] std::uint32_t most_taps() const { return most_taps_; }
   [[nodiscard]] std::uint32_t taps() const { return taps_; }
 
@@ -47,8 +50,8 @@ class ResizeWeights {
   std::uint32_t most_taps_;
   std::uint32_t taps_ = 0;
   int bits_ = 0;
-  std::vector<std::uint32_t> first_, count_;
-  std::vector<double> weights_;
+  std::span<std::uint32_t> first_, count_;
+  std::span<double> weights_;
 };
 
 // The stored pixel of new pixel i by the nearest rule.

@@ -1,6 +1,7 @@
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
+#include <array>
 #include <string>
 #include <utility>
 #include <vector>
@@ -65,13 +66,6 @@ void augment(std::uintptr_t src, std::uintptr_t dst, std::size_t images, std::si
                  images_per_draw, drawn, threads);
 }
 
-// That of crops, then (top, left, height, width) of the resized pixels in the result, and (nearest, antialias,
-// padding).
-using PyInner = std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t>;
-using PyMethod = std::tuple<bool, bool, double>;
-using PyResize = std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t, bool, bool,
-                            PyInner, PyMethod>;
-
 std::vector<ResizeDraw> resizes_of(const PyDraws& given) {
   if (given.ndim() != 2 || given.shape(1) != 5) {
     throw py::value_error("draws are (rows, 5): top, left, flipped, height, width");
@@ -84,25 +78,16 @@ std::vector<ResizeDraw> resizes_of(const PyDraws& given) {
       if (std::in_range<std::uint32_t>(each(i, k))) return static_cast<std::uint32_t>(each(i, k));
       throw py::value_error("the draw of row " + std::to_string(i) + " is of no image");
     };
-    draws.push_back({side(0), side(1), side(3), side(4), each(i, 2) != 0});
+    draws.push_back({{side(0), side(1), each(i, 2) != 0}, side(3), side(4)});
   }
   return draws;
 }
 
 void resize(std::uintptr_t src, std::uintptr_t dst, std::size_t images, std::size_t images_per_draw,
-            const PyDraws& draws, const PyResize& shape, const PyCast& cast, const std::string& isa,
-            std::size_t threads) {
-  const auto& [height, width, channels, out_height, out_width, interleaved, planes, inner, method] = shape;
-  const auto& [top, left, inner_height, inner_width] = inner;
-  const auto& [nearest, antialias, pad] = method;
+            const PyDraws& draws, const PyShape& shape, const PyMethod& method, const PyCast& cast,
+            const std::string& isa, std::size_t threads) {
   const auto affine = affine_of(std::get<2>(cast));
-  const ResizeJob job{
-      {height, width, channels, out_height, out_width, top, left, inner_height, inner_width, interleaved, planes},
-      nearest ? ResizeFilter::nearest : ResizeFilter::bilinear,
-      antialias,
-      pad,
-      rule_of(cast),
-      affine.get()};
+  const ResizeJob job = resize_job(shape_of(shape), method_of(method), rule_of(cast), affine.get());
   if (dst % size_of(job.rule.to) != 0) throw py::value_error("the destination is not aligned to its elements");
   const std::vector<ResizeDraw> drawn = resizes_of(draws);
   const Isa chosen = isa_named(isa);
@@ -111,15 +96,16 @@ void resize(std::uintptr_t src, std::uintptr_t dst, std::size_t images, std::siz
                 images_per_draw, drawn, threads);
 }
 
-PyDraws image_draws(const std::vector<std::uint64_t>& seeds, const PyShape& shape, const PyDrawRule& rule) {
-  PyDraws draws({static_cast<py::ssize_t>(seeds.size()), py::ssize_t{3}});
+PyDraws image_draws(const std::vector<std::uint64_t>& seeds, const PyShape& given, const PyDrawRule& given_rule) {
+  const DrawRule rule = draws_of(given_rule);
+  const ImageShape shape = shape_of(given);
+  const py::ssize_t columns = rule.part ? 5 : 3;
+  PyDraws draws({static_cast<py::ssize_t>(seeds.size()), columns});
   auto each = draws.mutable_unchecked<2>();
   for (std::size_t i = 0; i < seeds.size(); ++i) {
-    const ImageDraw draw = draw_of(draws_of(rule), shape_of(shape), seeds[i]);
-    const auto row = static_cast<py::ssize_t>(i);
-    each(row, 0) = draw.top;
-    each(row, 1) = draw.left;
-    each(row, 2) = draw.flipped ? 1 : 0;
+    const ResizeDraw draw = draw_of(rule, shape, seeds[i]);
+    const std::array<std::int64_t, 5> row{draw.top, draw.left, draw.flipped ? 1 : 0, draw.height, draw.width};
+    for (py::ssize_t k = 0; k < columns; ++k) each(static_cast<py::ssize_t>(i), k) = row[static_cast<std::size_t>(k)];
   }
   return draws;
 }
@@ -150,15 +136,19 @@ void register_cast(py::module_& m) {
         py::arg("threads") = 1,
         "Cut, flip, lay out and cast images; shape: (height, width, channels, height and width of the result, stored "
         "interleaved, result in planes); cast: (from, to, how); draws: (rows, 3) of top, left, flipped.");
-  m.def("resize_images", resize, py::arg("src_address"), py::arg("dst_address"), py::arg("images"),
-        py::arg("images_per_draw"), py::arg("draws"), py::arg("shape"), py::arg("cast"), py::arg("isa") = "",
-        py::arg("threads") = 1,
-        "Resize a part of each image, flip, lay out and cast it; as augment_images, but that shape ends in (top, left, "
-        "height, width) of the resized pixels in the result and (nearest, antialias, padding), and draws are (rows, 5) "
-        "of top, left, flipped, height, width.");
-  m.def("image_draws", image_draws, py::arg("seeds"), py::arg("shape"), py::arg("rule"),
-        "The draws of rows with these seeds: int64 (rows, 3) of top, left, flipped; shape: as of augment_images(); "
-        "rule: (stream, probability of a flip).");
+  m.def(
+      "resize_images", resize, py::arg("src_address"), py::arg("dst_address"), py::arg("images"),
+      py::arg("images_per_draw"), py::arg("draws"), py::arg("shape"), py::arg("method"), py::arg("cast"),
+      py::arg("isa") = "", py::arg("threads") = 1,
+      "Resize a part of each image, flip, lay out and cast it, as augment_images; method: ((top, left, height, width) "
+      "of the resized pixels in the result, nearest, antialias, padding); draws: (rows, 5) of top, left, flipped, "
+      "height, width.");
+  m.def(
+      "image_draws", image_draws, py::arg("seeds"), py::arg("shape"), py::arg("rule"),
+      "The draws of rows with these seeds: int64 (rows, 3) of top, left, flipped, and of images that are resized "
+      "(rows, 5), height and width of the part behind them; shape: as of augment_images(); rule: (stream, probability "
+      "of a flip, None or ((top, left, height, width), None or (least and greatest area, least and greatest width / "
+      "height))): the part where nothing is drawn, or none that is drawn fits.");
   m.def("copy", copy, py::arg("src_address"), py::arg("dst_address"), py::arg("nbytes"), py::arg("isa") = "",
         py::arg("streaming") = false, "Copy bytes from one address to another.");
   m.def("isas", isas, "The instruction sets that this build holds and this machine runs, the best last.");

@@ -362,7 +362,7 @@ void register_pipeline(py::module_& m) {
       .def("stats", &PyPipeline::stats, "Counters of this pass.")
       .def_static("ring_bytes", &ring_bytes, py::arg("fields"), py::arg("slot_rows"), py::arg("depth"),
                   py::arg("threads") = 0,
-                  "Bytes that the slots of such a pipeline take, and what so many threads decode in.");
+                  "Bytes that the slots of such a pipeline take, and what so many threads decode and resize in.");
 }
 
 }  // namespace memload::python

@@ -60,6 +60,8 @@ double interpolated(const std::uint8_t* image, std::size_t width, const ResizeDr
   return sum;
 }
 
+constexpr std::size_t kWeights = std::size_t{1} << 20;  // bytes: more than weights of these tests need
+
 TEST(uint8_pixels_are_at_most_one_from_what_double_gives) {
   const std::array<std::array<std::uint32_t, 2>, 5> sizes{{{7, 9}, {31, 33}, {64, 64}, {40, 5}, {3, 200}}};
   const Bytes source = noise(90 * 110);
@@ -67,8 +69,10 @@ TEST(uint8_pixels_are_at_most_one_from_what_double_gives) {
     for (const bool antialias : {true, false}) {
       const ResizeJob job{
           whole(90, 110, 1, high, wide, false, true), ResizeFilter::bilinear, antialias, 0, {DType::u8, DType::f32}};
-      const ResizeDraw draw{5, 11, 80, 97, false};
-      ResizeWeights down(90, high, antialias), across(110, wide, antialias);
+      const ResizeDraw draw{{5, 11, false}, 80, 97};
+      Bytes memory(kWeights);
+      Carver carver(memory.data());
+      ResizeWeights down(90, high, antialias, carver), across(110, wide, antialias, carver);
       down.compute(draw.height);
       across.compute(draw.width);
       const std::vector<float> got = floats(resized(job, best_isa(), source, {draw}));
@@ -88,7 +92,9 @@ TEST(uint8_pixels_are_at_most_one_from_what_double_gives) {
 TEST(weights_add_up_to_one_and_follow_the_pixels) {
   for (const std::uint32_t from : {1U, 2U, 13U, 224U, 1000U}) {
     for (const std::uint32_t to : {1U, 3U, 13U, 224U}) {
-      ResizeWeights weights(1000, to, true);
+      Bytes memory(kWeights);
+      Carver carver(memory.data());
+      ResizeWeights weights(1000, to, true, carver);
       weights.compute(from);
       for (std::uint32_t i = 0; i < to; ++i) {
         double sum = 0;
@@ -107,13 +113,13 @@ TEST(an_image_of_its_own_size_stays_as_it_is) {
     const ResizeJob job{
         whole(37, 41, channels, 37, 41, true, false), ResizeFilter::bilinear, true, 0, {DType::u8, DType::f32}};
     const Bytes source = noise(std::size_t{37} * 41 * channels);
-    const std::vector<float> got = floats(resized(job, best_isa(), source, {{0, 0, 37, 41, false}}));
+    const std::vector<float> got = floats(resized(job, best_isa(), source, {{{0, 0, false}, 37, 41}}));
     for (std::size_t i = 0; i < source.size(); ++i) CHECK(got[i] == static_cast<float>(source[i]));
   }
 }
 
-const std::vector<ResizeDraw> kDraws{{0, 0, 120, 140, false}, {3, 5, 60, 70, true},  {119, 139, 1, 1, true},
-                                     {0, 7, 120, 2, false},   {50, 0, 3, 140, true}, {1, 1, 33, 31, false}};
+const std::vector<ResizeDraw> kDraws{{{0, 0, false}, 120, 140}, {{3, 5, true}, 60, 70},  {{119, 139, true}, 1, 1},
+                                     {{0, 7, false}, 120, 2},   {{50, 0, true}, 3, 140}, {{1, 1, false}, 33, 31}};
 
 TEST(every_instruction_set_and_number_of_threads_has_the_bits_of_the_scalar_version) {
   const std::array<ResizeShape, 6> shapes{whole(120, 140, 3, 64, 50, true, true),
@@ -142,7 +148,7 @@ TEST(every_instruction_set_and_number_of_threads_has_the_bits_of_the_scalar_vers
 TEST(a_large_reduction_has_the_bits_of_the_scalar_version) {
   const ResizeJob job{whole(500, 900, 3, 5, 40, true, true), ResizeFilter::bilinear, true, 0, {DType::u8, DType::f32}};
   const Bytes source = noise(std::size_t{500} * 900 * 3);
-  const std::vector<ResizeDraw> draws{{0, 0, 500, 900, true}};
+  const std::vector<ResizeDraw> draws{{{0, 0, true}, 500, 900}};
   for (const Isa isa : available_isas())
     CHECK(resized(job, isa, source, draws) == resized(job, Isa::scalar, source, draws));
 }
@@ -151,8 +157,8 @@ TEST(a_flip_mirrors_the_result_with_its_padding) {
   for (const ResizeFilter filter : {ResizeFilter::bilinear, ResizeFilter::nearest}) {
     const ResizeJob job{{50, 60, 1, 20, 33, 2, 4, 15, 22, true, true}, filter, true, 77, {DType::u8, DType::f32}};
     const Bytes source = noise(std::size_t{50} * 60);
-    const std::vector<float> plain = floats(resized(job, best_isa(), source, {{1, 2, 40, 50, false}}));
-    const std::vector<float> flipped = floats(resized(job, best_isa(), source, {{1, 2, 40, 50, true}}));
+    const std::vector<float> plain = floats(resized(job, best_isa(), source, {{{1, 2, false}, 40, 50}}));
+    const std::vector<float> flipped = floats(resized(job, best_isa(), source, {{{1, 2, true}, 40, 50}}));
     CHECK(plain[0] == 77 && plain[2 * 33 + 3] == 77 && plain[19 * 33 + 32] == 77);
     for (std::size_t y = 0; y < 20; ++y) {
       for (std::size_t x = 0; x < 33; ++x) CHECK(plain[y * 33 + x] == flipped[y * 33 + 32 - x]);
@@ -166,7 +172,7 @@ TEST(channels_do_not_depend_on_the_layout) {
   for (std::size_t c = 0; c < 3; ++c) {
     for (std::size_t i = 0; i < 2000; ++i) pixels[3 * i + c] = planes[2000 * c + i];
   }
-  const std::vector<ResizeDraw> draws{{2, 3, 30, 44, true}};
+  const std::vector<ResizeDraw> draws{{{2, 3, true}, 30, 44}};
   const CastRule rule{DType::u8, DType::f32};
   const Affine colours{.mean = {1, 2, 3}, .deviation = {4, 5, 6}};
   const auto made = [&](const Bytes& source, bool interleaved, bool to_planes) {
@@ -184,7 +190,7 @@ TEST(channels_do_not_depend_on_the_layout) {
 
 TEST(what_cannot_be_done_is_refused) {
   const auto make = [](const ResizeShape& shape, DType from, ResizeFilter filter) {
-    Resizer({shape, filter, true, 0, {from, DType::f32}}, best_isa());
+    Resizer({shape, filter, true, 0, {from, DType::f32}}, best_isa(), Store::cached);
   };
   const ResizeShape fine = whole(4, 4, 1, 2, 2, true, true);
   make(fine, DType::f64, ResizeFilter::nearest);
@@ -193,7 +199,7 @@ TEST(what_cannot_be_done_is_refused) {
   CHECK_THROWS(std::invalid_argument, make({4, 4, 1, 2, 2, 1, 0, 2, 2, true, true}, DType::u8, ResizeFilter::nearest));
   const ResizeJob job{fine, ResizeFilter::bilinear, true, 0, {DType::u8, DType::f32}};
   const Bytes source(16);
-  for (const ResizeDraw& outside : {ResizeDraw{3, 0, 2, 1, false}, {0, 0, 0, 1, false}, {0, 4, 1, 1, false}}) {
+  for (const ResizeDraw& outside : {ResizeDraw{{3, 0, false}, 2, 1}, {{0, 0, false}, 0, 1}, {{0, 4, false}, 1, 1}}) {
     CHECK_THROWS(std::invalid_argument, resized(job, best_isa(), source, {outside}));
   }
   CHECK_THROWS(std::invalid_argument, resize_images(job, best_isa(), source.data(), nullptr, 1, 1, {}, 1));

@@ -10,18 +10,23 @@ from typing import Any
 
 import numpy as np
 import torch
-import xxhash
 from numpy.typing import NDArray
 
 from memload import _core
-from memload.casts.resize import ATTEMPTS, Area, as_signed, check_dtype, inner_of, resized, whole_box
+from memload.casts.resize import as_signed, check_dtype, inner_of, part_of_nothing_drawn, resized, whole_box
 from memload.columns.numbers import is_whole
 
 Draws = NDArray[np.int64]
 """(rows, 3): the top and left edge of each row's crop, and 1 if the row is flipped; with ``resize`` (rows, 5), with the
 height and width of the part that is resized behind them."""
 
-_BITS = 32  # of each drawn number
+Part = tuple[int, int, int, int]
+"""Top, left, height and width of a part of an image."""
+
+DrawRule = tuple[int, float, tuple[Part, tuple[float, float, float, float] | None] | None]
+"""``stream`` and ``flip``; for images that are resized also the part where nothing is drawn, or none that is drawn
+fits, and ``scale`` and ``ratio``, if an area is drawn. Native code takes it so."""
+
 _RATIO = (3 / 4, 4 / 3)  # as in torchvision
 _FITS = ("stretch", "crop", "pad")
 _INTERPOLATIONS = ("bilinear", "nearest")
@@ -158,9 +163,8 @@ class Augment:
         """Return the crop positions and flips of rows with these seeds, whose images have this size.
 
         Of the 96 bits that xxh3 makes of a row's seed, 32 choose the top edge among (height - crop height + 1), 32 the
-        left edge, and 32 the flip: `csrc/cast/draws.h`, which the gather shares. Each attempt at a part of ``scale``
-        and ``ratio`` has a hash of its own, of which 32 bits choose the area and 32 the proportions; see
-        `memload.casts.resize.Area`.
+        left edge, and 32 the flip. Each attempt at a part of ``scale`` and ``ratio`` has a hash of its own, of which 32
+        bits choose the area and 32 the proportions. `csrc/cast/draws.h` is the definition, which the gather shares.
 
         Args:
             seeds: one for each row, 64 bits.
@@ -173,41 +177,8 @@ class Augment:
         Raises:
             ValueError: as for `size`.
         """
-        made = self.size(height, width)
-        if self.resize is None:
-            shape = (height, width, 1, *made, True, True)
-            cropped: Draws = _core.image_draws(list(seeds), shape, self.rule)
-            return cropped
-        drawn = _drawn(b"augment", self.stream, seeds, 3)
-        flipped = drawn[:, 2] < self.flip * 2**_BITS
-        if self.scale is None:
-            top, left, high, wide = whole_box((height, width), self.resize, self.fit)
-            fixed: Draws = np.tile(np.array([top, left, 0, high, wide], dtype=np.int64), (len(seeds), 1))
-            fixed[:, 2] = flipped
-            return fixed
-        sides = self._parts(seeds, (height, width))
-        places = drawn[:, :2] * (np.array([height, width]) - sides + 1) >> _BITS
-        return np.concatenate([places, flipped[:, None], sides], 1, dtype=np.int64)
-
-    @property
-    def rule(self) -> tuple[int, float]:
-        """What the draws of crops and flips depend on beside seeds and sizes, as native code takes it."""
-        return self.stream, self.flip
-
-    def _parts(self, seeds: Sequence[int], size: tuple[int, int]) -> NDArray[np.int64]:
-        """(rows, 2): height and width of the part of each row."""
-        area = Area(self.scale or (1.0, 1.0), self.ratio or _RATIO)
-        parts = np.tile(np.array(area.otherwise(size)), (len(seeds), 1))
-        left = np.arange(len(seeds))  # rows of which no part has fitted yet
-        for attempt in range(ATTEMPTS):
-            if not len(left):
-                break
-            bits = _drawn(b"resize" + bytes([attempt]), self.stream, [seeds[int(row)] for row in left], 2)
-            sides, fits = area.sides(bits, size)
-            pixels = np.floor(sides[fits] * np.array(size) + 0.5).astype(np.int64)
-            parts[left[fits]] = np.clip(pixels, 1, size)
-            left = left[~fits]
-        return parts
+        shape = (height, width, 1, *self.size(height, width), True, True)
+        return _core.image_draws(list(seeds), shape, draw_rule(self, height, width))
 
     def __repr__(self) -> str:
         given = [one for one in fields(self) if one.name in _ALWAYS or getattr(self, one.name) != one.default]
@@ -215,15 +186,17 @@ class Augment:
 
 
 _ALWAYS = ("crop", "flip", "stream")
-_MASK = 2**_BITS - 1
 
 
-def _drawn(key: bytes, stream: int, seeds: Sequence[int], count: int) -> NDArray[np.int64]:
-    """(rows, count): numbers of 32 random bits."""
-    key += stream.to_bytes(8, "little")
-    drawn = [xxhash.xxh3_128_intdigest(key, seed=seed) for seed in seeds]
-    split = [[d >> k * _BITS & _MASK for k in range(count)] for d in drawn]
-    return np.array(split, dtype=np.int64).reshape(-1, count)
+def draw_rule(augment: Augment, height: int, width: int) -> DrawRule:
+    """Return what the draws for images of this size depend on beside seeds."""
+    if augment.resize is None:
+        return augment.stream, augment.flip, None
+    if augment.scale is None:
+        return augment.stream, augment.flip, (whole_box((height, width), augment.resize, augment.fit), None)
+    ratio = augment.ratio or _RATIO
+    sides = part_of_nothing_drawn((height, width), ratio)
+    return augment.stream, augment.flip, ((0, 0, *sides), (*augment.scale, *ratio))
 
 
 def _pair(name: str, given: Any) -> tuple[int, int]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import torch
 
 from memload import _core
-from memload.casts.augment import Augment, Draws
+from memload.casts.augment import Augment, Draws, Part
 from memload.casts.resize import inner_of
 from memload.casts.rule import Cast, Constants
 from memload.dtypes import code_of
@@ -27,6 +26,9 @@ CASTABLE = frozenset({"U8", "I8", "I16", "U16", "I32", "I64", "F16", "BF16", "F3
 ImageShape = tuple[int, int, int, int, int, bool, bool]
 """Height, width and channels of an image as it is stored, height and width of the result, whether it is stored with the
 channels last, and whether the result has them first."""
+
+ResizeMethod = tuple[Part, bool, bool, float]
+"""Where the resized pixels lie in the result, whether by "nearest", antialias, and the value of padding."""
 
 _MOST_ELEMENTS = 2**32  # of one image
 
@@ -47,6 +49,17 @@ def image_shape(rule: Cast, shape: Sequence[int]) -> ImageShape:
     channels = 1 if rule.channels is None else shape[rule.channels]
     high, wide = (rule.augment or Augment()).size(height, width)
     return height, width, channels, high, wide, rule.channels == -1, rule.channels != -1 or rule.layout == "NCHW"
+
+
+def resize_method(rule: Cast, shape: Sequence[int]) -> ResizeMethod | None:
+    """Return how the images of rows of this shape are resized, as native code takes it; None if they are not."""
+    augment = rule.augment
+    if augment is None or augment.resize is None:
+        return None
+    height, width = (shape[axis] for axis in rule.image_axes)
+    inner = inner_of((height, width), augment.resize, augment.fit)
+    place = inner.top, inner.left, inner.height, inner.width
+    return place, augment.interpolation == "nearest", augment.antialias, augment.pad_value
 
 
 def how_of(rule: Cast, dtype: torch.dtype, row_shape: Sequence[int]) -> bool | Affine:
@@ -118,18 +131,18 @@ def _placed(x: torch.Tensor, rule: Cast, seeds: Sequence[int] | None, memory: Me
     job = ImageJob.of(rule, x.shape, x.dtype, seeds)
     if job is None:
         return rule.apply(x, seeds)
-    resize = rule.augment is not None and rule.augment.resize is not None
     elements = job.images * math.prod(job.out_shape)
     if memory is None or not elements:
         out = torch.empty(elements, dtype=rule.dtype, device="cpu")
     else:
         out = memory(elements * rule.dtype.itemsize).view(rule.dtype)
     cast = (code_of(x.dtype), code_of(rule.dtype), how_of(rule, x.dtype, x.shape))
-    launch = _core.resize_images if resize else _core.augment_images
-    launch(
-        *(x.data_ptr(), out.data_ptr(), job.images, job.images_per_draw, job.draws, job.shape, cast, isa),
-        torch.get_num_threads(),
-    )
+    given = x.data_ptr(), out.data_ptr(), job.images, job.images_per_draw, job.draws, job.shape
+    method = resize_method(rule, x.shape)
+    if method is None:
+        _core.augment_images(*given, cast, isa, torch.get_num_threads())
+    else:
+        _core.resize_images(*given, method, cast, isa, torch.get_num_threads())
     made = out.view(*job.leading, *job.out_shape)
     return made.movedim(-1, -3) if rule.layout == "channels_last" else made
 
@@ -140,8 +153,7 @@ class ImageJob:
     Attributes:
         leading: the axes before those of an image.
         stored_shape: the axes of an image as it is stored.
-        shape: see `ImageShape`; with ``resize`` also where the resized pixels lie in the result, and (whether by
-            "nearest", antialias, pad_value).
+        shape: see `ImageShape`.
         out_shape: the shape of the result in the order of memory.
         draws: those of `Augment.draws`.
         images: the number of images.
@@ -151,13 +163,8 @@ class ImageJob:
     def __init__(self, rule: Cast, shape: Sequence[int], draws: Draws | None) -> None:
         self.stored_shape = tuple(image_sides(rule, shape))
         self.leading = tuple(shape[: len(shape) - len(self.stored_shape)])
-        self.shape: tuple[Any, ...] = image_shape(rule, shape)
-        height, width, channels, high, wide, _, planes = self.shape
-        if rule.augment is not None and rule.augment.resize is not None:
-            self.shape += (
-                inner_of((height, width), (high, wide), rule.augment.fit),
-                (rule.augment.interpolation == "nearest", rule.augment.antialias, rule.augment.pad_value),
-            )
+        self.shape = image_shape(rule, shape)
+        _, _, channels, high, wide, _, planes = self.shape
         self.out_shape = (
             (high, wide) if rule.channels is None else (channels, high, wide) if planes else (high, wide, channels)
         )

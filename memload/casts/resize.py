@@ -11,18 +11,12 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-
-Boxes = NDArray[np.int64]
-"""(rows, 4): top, left, height and width of the part of each image that is resized."""
-
-ATTEMPTS = 10  # at a part of the drawn area and proportions that fits into the image, as in torchvision
 
 _AS_SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
 _EXACT_IN_FLOAT32 = (torch.int8, torch.int16, torch.uint16, torch.float16, torch.bfloat16, torch.float32)
@@ -60,49 +54,15 @@ def whole_box(size: tuple[int, int], to: tuple[int, int], fit: str) -> tuple[int
     return 0, 0, height, width
 
 
-@dataclass(frozen=True)
-class Area:
-    """Draws the size of a part of an image: its area and proportions, as torchvision's RandomResizedCrop does.
-
-    The area is uniform between two fractions of the image's. The logarithm of width / height is uniform between those
-    of ``ratio``. A part that is wider or higher than the image is drawn anew, up to ten times; then the largest part in
-    the middle is taken whose proportions are the nearest in ``ratio``. Whether a part fits depends on the proportions
-    of the image alone, so an image and a mask of half its size are cut at the same place. All operations are rounded as
-    IEEE 754 says, so every processor gives the same parts.
-    """
-
-    scale: tuple[float, float]
-    ratio: tuple[float, float]
-
-    def sides(self, numbers: NDArray[np.int64], size: tuple[int, int]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """Return (rows, 2), height and width as fractions of the image's, and whether they fit.
-
-        Args:
-            numbers: (rows, 2), for area and proportions, of 32 random bits each.
-            size: height and width of the image in pixels.
-        """
-        area = self.scale[0] + (self.scale[1] - self.scale[0]) * (numbers[:, 0] / 2.0**32)
-        wide, ratio = size[1] / size[0], self._ratio(numbers[:, 1])
-        sides = np.sqrt(np.stack([area * wide / ratio, area * ratio / wide], -1))
-        return sides, (sides[:, 0] <= 1) & (sides[:, 1] <= 1)
-
-    def _ratio(self, bits: NDArray[np.int64]) -> NDArray[np.float64]:
-        """low * (high / low) ** (bits / 2^32), by square roots: unlike powers they are rounded alike everywhere."""
-        ratio, root = np.full(len(bits), self.ratio[0]), np.float64(self.ratio[1] / self.ratio[0])
-        for k in range(31, -1, -1):
-            root = np.sqrt(root)
-            ratio = np.where(bits >> k & 1, ratio * root, ratio)
-        return ratio
-
-    def otherwise(self, size: tuple[int, int]) -> tuple[int, int]:
-        """Return height and width of the part where nothing drawn fits."""
-        height, width = size
-        proportions = width / height
-        if proportions < self.ratio[0]:
-            return min(height, max(1, math.floor(width / self.ratio[0] + 0.5))), width
-        if proportions > self.ratio[1]:
-            return height, min(width, max(1, math.floor(height * self.ratio[1] + 0.5)))
-        return height, width
+def part_of_nothing_drawn(size: tuple[int, int], ratio: tuple[float, float]) -> tuple[int, int]:
+    """Return height and width of the largest part whose width / height is the nearest in ``ratio`` to the image's."""
+    height, width = size
+    proportions = width / height
+    if proportions < ratio[0]:
+        return min(height, max(1, math.floor(width / ratio[0] + 0.5))), width
+    if proportions > ratio[1]:
+        return height, min(width, max(1, math.floor(height * ratio[1] + 0.5)))
+    return height, width
 
 
 class Weights(NamedTuple):

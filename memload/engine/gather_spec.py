@@ -13,7 +13,19 @@ from torch.utils.dlpack import from_dlpack
 
 from memload import _core
 from memload._core import Column, Windows
-from memload.casts.native import CASTABLE, Affine, ImageShape, cast_tensor, fits, how_of, image_shape, image_sides
+from memload.casts.augment import DrawRule, draw_rule
+from memload.casts.native import (
+    CASTABLE,
+    Affine,
+    ImageShape,
+    ResizeMethod,
+    cast_tensor,
+    fits,
+    how_of,
+    image_shape,
+    image_sides,
+    resize_method,
+)  # fmt: skip
 from memload.casts.rule import Cast
 from memload.columns.fields import AnyColumn, Field
 from memload.columns.ragged_fields import RaggedField, forms_of_fields
@@ -31,8 +43,8 @@ Take = Callable[[Any], torch.Tensor]
 Converts = Callable[[torch.Tensor, Cast], torch.Tensor]
 """Does a cast that the gather has left over."""
 
-Images = tuple[ImageShape, tuple[int, float] | None]
-"""The shapes of an image, and what the draws of a row depend on, if there are any."""
+Images = tuple[ImageShape, DrawRule | None, ResizeMethod | None]
+"""The shapes of an image, what the draws of a row depend on, if there are any, and how images are resized, if so."""
 
 PipelineField = tuple[AnyColumn, tuple[str, str, bool | Affine] | None, int, int, list[int], Images | None]
 """Column, cast, DLPack code, bits, shape of a row, and its images, if their pixels change places."""
@@ -268,11 +280,10 @@ class GatherSpec:
         return cast if known and (not cast.computes or _is_fused(cast, self.fields[key])) else None
 
     def _gathers_images(self, key: Key, cast: Cast) -> bool:
-        """Whether the gather can crop, mirror and lay out the images of a field."""
+        """Whether the gather can crop, resize, mirror and lay out the images of a field."""
         field = self.fields[key]
         known = code_of(field.dtype) in CASTABLE and self.collate is None and key not in self.casts
         alone = field.built is None and not isinstance(field, RaggedField)
-        alone = alone and (cast.augment is None or cast.augment.resize is None)
         return known and alone and fits(cast, field.shape) and _is_fused(cast, field)
 
 
@@ -319,9 +330,14 @@ def _pipeline_field(field: Field, cast: Cast | None) -> PipelineField:
     shape: list[int] = list(field.item_shape)
     images: Images | None = None
     if cast is not None and cast.places:
-        images = image_shape(cast, shape), None if cast.augment is None else cast.augment.rule
+        images = image_shape(cast, shape), _draw_rule(cast, shape), resize_method(cast, shape)
         shape = list(cast.row_shape(shape)) if cast.layout != "channels_last" else _as_in_memory(cast, shape)
     return field.pipeline_column_as(dtype), fused, _dlpack_code(dtype), dtype.itemsize * 8, shape, images
+
+
+def _draw_rule(cast: Cast, shape: Sequence[int]) -> DrawRule | None:
+    high, wide = cast.image_axes
+    return None if cast.augment is None else draw_rule(cast.augment, shape[high], shape[wide])
 
 
 def _as_in_memory(cast: Cast, shape: Sequence[int]) -> list[int]:

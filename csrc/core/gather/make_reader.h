@@ -6,7 +6,7 @@
 
 #include "cast/affine.h"
 #include "cast/cast.h"
-#include "cast/draws.h"
+#include "cast/mover.h"
 #include "core/columns/any_column.h"
 #include "core/readers/field_reader.h"
 

@@ -38,7 +38,7 @@ class BatchReader {
   const bool ask_;
   const std::shared_ptr<SlotPool> scratch_;     // what direct reads are read into, one for each thread
   RingPool rings_;                              // with which many are under way, for storages past the page cache
-  const std::shared_ptr<SlotPool> workspaces_;  // what tiles are decoded in, one for each thread and the consumer
+  const std::shared_ptr<SlotPool> workspaces_;  // what readers work in, one for each thread and the consumer
   std::atomic<std::size_t> checked_{0};         // files looked at, in turn; relaxed: it orders nothing
 };
 

@@ -6,7 +6,6 @@
 
 #include "cast/affine.h"
 #include "cast/cast.h"
-#include "cast/draws.h"
 #include "cast/mover.h"
 #include "core/columns/column.h"
 #include "core/readers/field_reader.h"
@@ -26,6 +25,7 @@ class PlainReader final : public FieldReader {
   [[nodiscard]] std::size_t row_bytes() const noexcept override { return column_->row_bytes(); }
   [[nodiscard]] std::size_t out_row_bytes() const noexcept { return out_row_bytes_; }
   [[nodiscard]] Files files() const noexcept override;
+  [[nodiscard]] std::size_t workspace_bytes() const noexcept override;
   [[nodiscard]] std::size_t bound(std::size_t rows) const override { return batch_bytes(rows, out_row_bytes_); }
   [[nodiscard]] std::unique_ptr<const FieldPlan> plan(std::span<const std::int64_t> rows, Seeds seeds) const override;
   void fill(const FieldPlan& plan, std::byte* out, std::size_t begin, std::size_t end, const ColdReads& cold,
@@ -37,20 +37,27 @@ class PlainReader final : public FieldReader {
  private:
   class Part;
 
-  void fill_past_cache(const FieldPlan& plan, std::byte* out, std::size_t begin, std::size_t end, const ColdReads& cold,
-                       Filled& found) const;
+  void fill_by(const Mover& mover, const FieldPlan& plan, std::byte* out, std::size_t begin, std::size_t end,
+               const ColdReads& cold, Filled& found) const;
+  void fill_staged(const FieldPlan& plan, std::byte* out, std::size_t begin, std::size_t end, const ColdReads& cold,
+                   Filled& found) const;
   // The stored elements of a row that these of its result are made of, and what lies between them.
   struct StoredPart {
     std::size_t first;
     std::size_t elements;
   };
-  [[nodiscard]] StoredPart stored(const ImageDraw& draw, std::size_t first, std::size_t elements) const noexcept;
+  [[nodiscard]] StoredPart stored(const ResizeDraw& draw, std::size_t first, std::size_t elements) const noexcept;
+  [[nodiscard]] std::size_t bytes_in(std::span<const ResizeDraw> draws) const noexcept;
   [[nodiscard]] bool large() const noexcept { return column_->row_bytes() > kLargeRow; }
+  // Whether images are resized whose rows are read past the page cache, and are too large for one read: the reads come
+  // together in the workspace.
+  [[nodiscard]] bool staged() const noexcept;
 
   std::shared_ptr<const Column> column_;
   std::optional<DrawRule> draws_;
   ImageShape shape_{};                        // of images, if there are any
   std::unique_ptr<const ImageCast> images_;   // before what borrows it
+  std::unique_ptr<const Resizer> resizer_;    // likewise; of images that are resized
   std::unique_ptr<const AffineCast> affine_;  // likewise
   std::size_t in_size_;
   std::size_t out_size_;  // bytes per element; 1 and 1 for a copy

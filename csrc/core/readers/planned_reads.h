@@ -24,7 +24,7 @@ struct PlannedRun {
   std::size_t elements;
   std::size_t first;  // of them, as its row counts
   std::size_t row;    // of the batch, for errors
-  ImageDraw draw{};   // of the row, if it has images
+  ResizeDraw draw{};  // of the row, if it has images
 };
 
 // Copies runs of storages that are read past the page cache, out of their cache or by reads of which many are under way

@@ -24,14 +24,15 @@ class RunCopier {
     std::size_t elements;
     std::size_t row_bytes;
     std::size_t first = 0;
-    ImageDraw draw{};
+    ResizeDraw draw{};
   };
 
   RunCopier(Mover mover, const ColdReads& cold, Filled& found) noexcept : mover_(mover), cold_(cold), found_(found) {}
 
   void copy(const Storage& storage, const Run& run) const noexcept {
     if (storage.past_cache() && copy_past_cache(storage, run)) return;
-    if (run.row_bytes > FieldReader::kLargeRow && !cold_.scratch.empty() && storage.mapped() && !storage.past_cache()) {
+    const bool direct = run.row_bytes > FieldReader::kLargeRow && !cold_.scratch.empty() && storage.mapped();
+    if (direct && !storage.past_cache() && !exceeds_scratch(run)) {
       copy_directly(storage, run);
     } else {
       copy_mapped(storage, run);
@@ -59,6 +60,11 @@ class RunCopier {
     const std::size_t bytes = run.elements * mover_.in();
     return with_run(storage, run.src, bytes, /*whole=*/bytes == run.row_bytes, cold_.memory, found_,
                     [&](const std::byte* data) { move(data, run); });
+  }
+
+  // Whether the run is too large for the scratch, and may not be cut.
+  [[nodiscard]] bool exceeds_scratch(const Run& run) const noexcept {
+    return mover_.whole_rows() && run.elements * mover_.in() + kPage > cold_.scratch.size();
   }
 
   // Reads as many elements at once as the scratch can hold.

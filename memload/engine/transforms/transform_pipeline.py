@@ -39,8 +39,8 @@ class TransformPipeline:
 
     Attributes:
         maps: functions of one sample, applied one after the other; none: the batch stays whole.
-        casts: casts of a batch made of mapped samples, and of images that are cropped or flipped, or that the gather
-            does not lay out; others are done while gathering.
+        casts: casts of a batch made of mapped samples, and of images whose pixels the gather does not move; others are
+            done while gathering.
         transform: a function of the batch that comes last.
         names: of the fields of a batch that was gathered, in order.
         forms: of those of its fields, by key, whose rows differ in length.

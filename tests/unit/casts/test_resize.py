@@ -8,6 +8,7 @@ import pickle
 import numpy as np
 import pytest
 import torch
+import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulated import SimulatedInterface
@@ -17,6 +18,7 @@ from memload import Augment, Cast, _core
 from memload.casts.native import cast_tensor
 from memload.casts.resize import weights_of
 from memload.device.casting import cast_on_device
+from memload.engine.readers import resolve
 from memload.engine.request import EngineOptions
 
 PART = {"scale": (0.08, 1), "flip": 0.5}
@@ -191,6 +193,65 @@ def test_the_draws_of_a_row_are_these_and_stay_so():
 
 
 DRAWS = [[128, 100, 1, 298, 344], [11, 126, 1, 185, 155], [21, 29, 0, 414, 458]]
+
+
+def drawn_in_python(augment, seeds, height, width):
+    """The draws as memload has made them from the first version on, by xxhash and numpy."""
+
+    def bits(key, seed):
+        drawn = xxhash.xxh3_128_intdigest(key + augment.stream.to_bytes(8, "little"), seed=seed)
+        return [drawn >> 32 * k & 2**32 - 1 for k in range(3)]
+
+    def ratio_of(number):
+        ratio, root = np.float64(low), np.float64(high / low)
+        for k in range(31, -1, -1):
+            root = np.sqrt(root)
+            ratio = ratio * root if number >> k & 1 else ratio
+        return ratio
+
+    def sides_of(seed):
+        wide = width / height
+        for attempt in range(10):
+            first, second, _ = bits(b"resize" + bytes([attempt]), seed)
+            area = least + (most - least) * (first / 2.0**32)
+            ratio = ratio_of(second)
+            sides = np.sqrt(np.array([area * wide / ratio, area * ratio / wide]))
+            if (sides <= 1).all():
+                return np.clip(np.floor(sides * (height, width) + 0.5).astype(int), 1, (height, width)).tolist()
+        if wide < low:
+            return [min(height, max(1, math.floor(width / low + 0.5))), width]
+        return [height, min(width, max(1, math.floor(height * high + 0.5))) if wide > high else width]
+
+    (least, most), (low, high) = augment.scale, augment.ratio or (3 / 4, 4 / 3)
+    draws = []
+    for seed in seeds:
+        top, left, flip = bits(b"augment", seed)
+        sides = sides_of(seed)
+        places = [
+            number * (side - part + 1) >> 32
+            for number, side, part in zip((top, left), (height, width), sides, strict=True)
+        ]
+        draws.append([*places, int(flip < augment.flip * 2**32), *sides])
+    return draws
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_native_draws_are_those_of_python(data):
+    height, width = (data.draw(st.integers(1, 5000)) for _ in range(2))
+    scale, ratio = (
+        tuple(sorted(data.draw(st.floats(*limits)) for _ in range(2))) for limits in ((0.01, 1), (0.02, 50))
+    )
+    augment = Augment(
+        flip=data.draw(st.floats(0, 1)), stream=data.draw(st.integers(0, 2**63 - 1)), resize=8, scale=scale, ratio=ratio
+    )
+    seeds = data.draw(st.lists(st.integers(0, 2**64 - 1), max_size=5))
+    assert augment.draws(seeds, height, width).tolist() == drawn_in_python(augment, seeds, height, width)
+
+
+def test_many_native_draws_are_those_of_python():
+    augment, seeds = Augment(resize=8, **PART), np.random.default_rng(0).integers(0, 2**63, 3000).tolist()
+    assert augment.draws(seeds, 480, 640).tolist() == drawn_in_python(augment, seeds, 480, 640)
 
 
 def test_parts_have_uniform_area_and_logarithm_of_proportions_and_lie_in_the_image():
@@ -391,6 +452,20 @@ def test_it_shows_what_is_asked_for_and_travels():
     ],
 )  # fmt: skip
 def test_native_code_refuses_parts_that_leave_their_image(draws, message):
-    shape = (4, 4, 1, 2, 2, True, True, (0, 0, 2, 2), (False, True, 0.0))
+    shape, method = (4, 4, 1, 2, 2, True, True), ((0, 0, 2, 2), False, True, 0.0)
     with pytest.raises(ValueError, match=message):
-        _core.resize_images(0, 0, 1, 1, np.array(draws), shape, ("U8", "F32", False))
+        _core.resize_images(0, 0, 1, 1, np.array(draws), shape, method, ("U8", "F32", False))
+
+
+@pytest.mark.parametrize(
+    ("draws", "message"),
+    [
+        (None, "need draws of their parts"), ((0, 0.5, None), "need draws of their parts"),
+        ((0, 0.5, ((0, 1, 4, 4), None)), "is no part of an image"),
+    ],
+)  # fmt: skip
+def test_the_gather_refuses_images_whose_parts_are_not_known(draws, message):
+    field = resolve(memload.from_arrays(x=torch.zeros(2, 4, 4, dtype=torch.uint8))).fields["x"].column
+    images = (4, 4, 1, 2, 2, False, True), draws, ((0, 0, 2, 2), False, True, 0.0)
+    with pytest.raises(ValueError, match=message):
+        _core.Pipeline.ring_bytes([(field, ("U8", "F32", False), 2, 32, [2, 2], images)], 1, depth=1)
