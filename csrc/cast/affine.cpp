@@ -2,6 +2,11 @@
 #include "cast/affine.h"
 
 #include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <optional>
 #include <stdexcept>
 #include <string>
 
@@ -70,6 +75,66 @@ AffineFn scalar_affine(DType from, DType to) {
   return with_element(from, [to]<DType From>() { return scalar_to<From>(to); });
 }
 
+constexpr std::size_t kChannels = 64;  // with more of them, to try constants costs more than it saves
+
+// The constants of one channel, if one operation is enough.
+struct Fused {
+  float factor, shift;
+};
+
+// A loop whose elements all belong to one channel, and what the definition makes of each byte there.
+class Channel {
+ public:
+  Channel(const AffineLoop& loop, double mean, double deviation, std::size_t out_size)
+      : loop_(loop), bytes_(256 * out_size) {
+    for (std::size_t i = 0; i < every_.size(); ++i) every_[i] = static_cast<std::byte>(i);
+    mean_.fill(static_cast<float>(mean));
+    deviation_.fill(static_cast<float>(deviation));
+    loop_.mean = mean_.data();
+    loop_.deviation = deviation_.data();
+    loop_.factor = factor_.data();
+    loop_.shift = shift_.data();
+    loop_.period = AffineLoop::kLanes;
+    loop_.scalar(loop_, every_.data(), expected_.data(), every_.size(), 0);
+  }
+  Channel(const Channel&) = delete;
+  Channel& operator=(const Channel&) = delete;
+
+  [[nodiscard]] bool agrees(AffineFn fast, Fused by) {
+    factor_.fill(by.factor);
+    shift_.fill(by.shift);
+    fast(loop_, every_.data(), got_.data(), every_.size(), 0);
+    return std::memcmp(got_.data(), expected_.data(), bytes_) == 0;
+  }
+
+ private:
+  AffineLoop loop_;
+  std::size_t bytes_;
+  std::array<std::byte, 256> every_{};
+  alignas(64) std::array<std::byte, 256 * sizeof(float)> expected_{};
+  alignas(64) std::array<std::byte, 256 * sizeof(float)> got_{};
+  std::array<float, 2 * AffineLoop::kLanes> mean_{}, deviation_{}, factor_{}, shift_{};
+};
+
+float moved(float value, int places) {
+  const float limit = std::copysign(std::numeric_limits<float>::infinity(), static_cast<float>(places));
+  for (; places != 0; places -= places > 0 ? 1 : -1) value = std::nextafter(value, limit);
+  return value;
+}
+
+// The nearest constants first, then those some places away: the definition rounds several times, and a result that is
+// near a tie may need a line that passes on the other side of it.
+std::optional<Fused> proven(AffineFn fast, Channel& channel, double factor, double shift) {
+  constexpr std::array kPlaces{0, 1, -1, 2, -2, 4, -4, 8, -8};
+  for (const int of_factor : {0, 1, -1, 2, -2}) {
+    for (const int of_shift : kPlaces) {
+      const Fused by{moved(static_cast<float>(factor), of_factor), moved(static_cast<float>(shift), of_shift)};
+      if (channel.agrees(fast, by)) return by;
+    }
+  }
+  return std::nullopt;
+}
+
 // The period repeated until a vector fits in, and the beginning once more behind the end.
 template <class Wide>
 std::vector<Wide> repeated(const std::vector<double>& by_channel, std::size_t inner, std::size_t period) {
@@ -92,9 +157,32 @@ AffineCast::AffineCast(DType from, DType to, const Affine& rule, Isa isa, Store 
   }
   const bool wide = from == DType::f64 || to == DType::f64;
   const bool divides = std::any_of(rule.deviation.begin(), rule.deviation.end(), [](double d) { return d != 1; });
-  const AffineFn vector = wide ? nullptr : find_affine(from, to, divides, isa, store);
+  const Arithmetic how = divides ? Arithmetic::defined : Arithmetic::without_division;
+  const AffineFn vector = wide ? nullptr : find_affine(from, to, how, isa, store);
   run_ = vector != nullptr ? vector : loop_.scalar;
   tabulate(rule);
+  if (in_size_ == 1 && out_size_ == 2) fuse(rule, from, to, isa, store);
+  point_at_tables();
+}
+
+// Elements of one byte have 256 values, so that constants can be tried with all of them. The 16 bits of the results
+// leave room for the difference between one rounding and several.
+void AffineCast::fuse(const Affine& rule, DType from, DType to, Isa isa, Store store) {
+  const AffineFn fast = find_affine(from, to, Arithmetic::fused, isa, Store::cached);
+  if (fast == nullptr || channels_ > kChannels) return;
+  std::vector<double> factors, shifts;
+  for (std::size_t c = 0; c < channels_; ++c) {
+    Channel channel(loop_, rule.mean[c], rule.deviation[c], out_size_);
+    const double shift = (rule.offset - rule.mean[c]) / rule.deviation[c];
+    const auto by = proven(fast, channel, rule.scale / rule.deviation[c], shift);
+    if (!by) return;
+    factors.push_back(by->factor);
+    shifts.push_back(by->shift);
+  }
+  const std::size_t length = mean_.size() - AffineLoop::kLanes;
+  factor_ = repeated<float>(factors, block_, length);
+  shift_ = repeated<float>(shifts, block_, length);
+  run_ = find_affine(from, to, Arithmetic::fused, isa, store);
 }
 
 void AffineCast::tabulate(const Affine& rule) {
@@ -103,34 +191,40 @@ void AffineCast::tabulate(const Affine& rule) {
   const bool by_run = inner_ >= kShortRun;
   const std::size_t whole = by_run ? AffineLoop::kLanes : channels_ * inner_;
   loop_.period = (AffineLoop::kLanes + whole - 1) / whole * whole;
-  const std::size_t inner = by_run ? 2 * AffineLoop::kLanes : inner_;  // by run: a block of its own for each channel
-  const std::size_t length = by_run ? (channels_ - 1) * inner + loop_.period : loop_.period;
-  mean_ = repeated<float>(rule.mean, inner, length);
-  deviation_ = repeated<float>(rule.deviation, inner, length);
+  block_ = by_run ? 2 * AffineLoop::kLanes : inner_;
+  const std::size_t length = by_run ? (channels_ - 1) * block_ + loop_.period : loop_.period;
+  mean_ = repeated<float>(rule.mean, block_, length);
+  deviation_ = repeated<float>(rule.deviation, block_, length);
   if (wide) {
-    mean64_ = repeated<double>(rule.mean, inner, length);
-    deviation64_ = repeated<double>(rule.deviation, inner, length);
+    mean64_ = repeated<double>(rule.mean, block_, length);
+    deviation64_ = repeated<double>(rule.deviation, block_, length);
   }
   if (!by_run) inner_ = 0;
-  loop_.mean = mean_.data();
-  loop_.deviation = deviation_.data();
-  loop_.mean64 = wide ? mean64_.data() : nullptr;
-  loop_.deviation64 = wide ? deviation64_.data() : nullptr;
+}
+
+void AffineCast::point_at_tables() {
+  const auto from = [](const auto& table, std::size_t at) { return table.empty() ? nullptr : table.data() + at; };
+  const auto loop_from = [&](std::size_t at) {
+    AffineLoop loop = loop_;
+    loop.mean = mean_.data() + at;
+    loop.deviation = deviation_.data() + at;
+    loop.mean64 = from(mean64_, at);
+    loop.deviation64 = from(deviation64_, at);
+    loop.factor = from(factor_, at);
+    loop.shift = from(shift_, at);
+    return loop;
+  };
+  loop_ = loop_from(0);
+  for (std::size_t c = 0; inner_ != 0 && c < channels_; ++c) runs_.push_back(loop_from(c * block_));
 }
 
 void AffineCast::operator()(const std::byte* src, std::byte* dst, std::size_t n, std::size_t at) const noexcept {
   if (inner_ == 0) return run_(loop_, src, dst, n, at % loop_.period);
-  AffineLoop loop = loop_;
   std::size_t channel = at / inner_ % channels_;
   std::size_t left = inner_ - at % inner_;
   while (n != 0) {
-    const std::size_t block = channel * 2 * AffineLoop::kLanes;
-    loop.mean = loop_.mean + block;
-    loop.deviation = loop_.deviation + block;
-    loop.mean64 = loop_.mean64 == nullptr ? nullptr : loop_.mean64 + block;
-    loop.deviation64 = loop_.deviation64 == nullptr ? nullptr : loop_.deviation64 + block;
     const std::size_t run = std::min(left, n);
-    run_(loop, src, dst, run, 0);
+    run_(runs_[channel], src, dst, run, 0);
     src += run * in_size_;
     dst += run * out_size_;
     n -= run;

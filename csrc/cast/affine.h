@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "cast/cast.h"
@@ -26,10 +27,18 @@ struct Affine {
   std::vector<double> deviation{1};  // as many as means
 };
 
+// How vector code computes: as the definition does, without its division where each deviation is 1, or by one
+// operation, which is chosen only where it gives every element that there is the bits of the definition.
+enum class Arithmetic : std::uint8_t {
+  without_division,
+  defined,
+  fused  // one fused multiplication and addition; to bf16, ties are rounded up
+};
+
 // The arguments of a loop over elements. The constants of element `at` are at mean[at % period]. kLanes more follow the
 // last, so that a vector may be loaded from any place in the period. Unused tables are nullptr.
 struct AffineLoop {
-  static constexpr std::size_t kLanes = 16;
+  static constexpr std::size_t kLanes = 32;
 
   double scale;
   double offset;
@@ -37,6 +46,8 @@ struct AffineLoop {
   const float* deviation;
   const double* mean64;
   const double* deviation64;
+  const float* factor;  // of the fused operation
+  const float* shift;
   std::size_t period;  // at least kLanes
   // The scalar version, for runs shorter than a vector.
   void (*scalar)(const AffineLoop& loop, const std::byte* src, std::byte* dst, std::size_t n, std::size_t at) noexcept;
@@ -62,14 +73,18 @@ class AffineCast {
 
  private:
   void tabulate(const Affine& rule);
+  void fuse(const Affine& rule, DType from, DType to, Isa isa, Store store);
+  void point_at_tables();
 
   std::size_t in_size_;
   std::size_t out_size_;
-  std::size_t inner_;     // of a run of one channel; 0 if the table holds a whole period
-  std::size_t channels_;  // with runs
-  std::vector<float> mean_, deviation_;
+  std::size_t inner_;      // of a run of one channel; 0 if the table holds a whole period
+  std::size_t block_ = 0;  // elements of a channel in the tables: with runs, each has a block of its own
+  std::size_t channels_;   // with runs
+  std::vector<float> mean_, deviation_, factor_, shift_;
   std::vector<double> mean64_, deviation64_;
   AffineLoop loop_{};
+  std::vector<AffineLoop> runs_;  // with runs: the loop of each channel
   AffineFn run_ = nullptr;
 };
 

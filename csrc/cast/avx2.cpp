@@ -20,11 +20,6 @@ struct Avx2 {
     auto* const at = reinterpret_cast<__m256i*>(dst);
     store == Store::streaming ? _mm256_stream_si256(at, value) : _mm256_storeu_si256(at, value);
   }
-  template <Store store>
-  static void put_half(std::byte* dst, HalfInts value) {
-    auto* const at = reinterpret_cast<__m128i*>(dst);
-    store == Store::streaming ? _mm_stream_si128(at, value) : _mm_storeu_si128(at, value);
-  }
   static Ints join(HalfInts low, HalfInts high) { return _mm256_set_m128i(high, low); }
 
   static __m128i load_quarter(const std::byte* src) { return _mm_loadl_epi64(reinterpret_cast<const __m128i*>(src)); }
@@ -38,11 +33,11 @@ struct Avx2 {
   static Ints as_ints(Floats x) { return _mm256_castps_si256(x); }
   static Floats from_f16(HalfInts x) { return _mm256_cvtph_ps(x); }
   static HalfInts to_f16(Floats x) { return _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
-  // The low halves of 32-bit lanes, whose high halves are zero.
-  static Ints pack(Ints low, Ints high) {
-    return _mm256_permute4x64_epi64(_mm256_packus_epi32(low, high), 0b11'01'10'00);
+  // Those of 32-bit lanes, of `low` and then of `high`.
+  static Ints upper_halves(Ints low, Ints high) {
+    const Ints both = _mm256_packus_epi32(shift_right_16(low), shift_right_16(high));
+    return _mm256_permute4x64_epi64(both, 0b11'01'10'00);
   }
-  static HalfInts narrow(Ints x) { return _mm256_castsi256_si128(pack(x, x)); }
 
   static Floats all(float value) { return _mm256_set1_ps(value); }
   static Ints all_32(int value) { return _mm256_set1_epi32(value); }
@@ -104,8 +99,8 @@ struct Pixels256 {
 
 CastFn avx2_cast(CastRule rule, Store store) noexcept { return choose_cast<Avx2>(rule, store); }
 
-AffineFn avx2_affine(DType from, DType to, bool divides, Store store) noexcept {
-  return choose_affine<Lanes<Avx2>>(from, to, divides, store);
+AffineFn avx2_affine(DType from, DType to, Arithmetic how, Store store) noexcept {
+  return choose_affine<Lanes<Avx2>>(from, to, how, store);
 }
 
 CopyFn avx2_copy(Store store) noexcept { return choose_copy<Avx2>(store); }

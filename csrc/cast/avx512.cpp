@@ -20,11 +20,6 @@ struct Avx512 {
     auto* const at = reinterpret_cast<__m512i*>(dst);
     store == Store::streaming ? _mm512_stream_si512(at, value) : _mm512_storeu_si512(at, value);
   }
-  template <Store store>
-  static void put_half(std::byte* dst, HalfInts value) {
-    auto* const at = reinterpret_cast<__m256i*>(dst);
-    store == Store::streaming ? _mm256_stream_si256(at, value) : _mm256_storeu_si256(at, value);
-  }
   static Ints join(HalfInts low, HalfInts high) { return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1); }
 
   static __m128i load_quarter(const std::byte* src) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(src)); }
@@ -38,9 +33,12 @@ struct Avx512 {
   static Ints as_ints(Floats x) { return _mm512_castps_si512(x); }
   static Floats from_f16(HalfInts x) { return _mm512_cvtph_ps(x); }
   static HalfInts to_f16(Floats x) { return _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
-  // The low halves of 32-bit lanes.
-  static Ints pack(Ints low, Ints high) { return join(narrow(low), narrow(high)); }
-  static HalfInts narrow(Ints x) { return _mm512_cvtepi32_epi16(x); }
+  // Those of 32-bit lanes, of `low` and then of `high`.
+  static Ints upper_halves(Ints low, Ints high) {
+    const Ints odd = _mm512_set_epi16(63, 61, 59, 57, 55, 53, 51, 49, 47, 45, 43, 41, 39, 37, 35, 33,  //
+                                      31, 29, 27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1);
+    return _mm512_permutex2var_epi16(low, odd, high);
+  }
 
   static Floats all(float value) { return _mm512_set1_ps(value); }
   static Ints all_32(int value) { return _mm512_set1_epi32(value); }
@@ -101,8 +99,8 @@ struct Pixels512 {
 
 CastFn avx512_cast(CastRule rule, Store store) noexcept { return choose_cast<Avx512>(rule, store); }
 
-AffineFn avx512_affine(DType from, DType to, bool divides, Store store) noexcept {
-  return choose_affine<Lanes<Avx512>>(from, to, divides, store);
+AffineFn avx512_affine(DType from, DType to, Arithmetic how, Store store) noexcept {
+  return choose_affine<Lanes<Avx512>>(from, to, how, store);
 }
 
 CopyFn avx512_copy(Store store) noexcept { return choose_copy<Avx512>(store); }

@@ -100,9 +100,9 @@ CastFn find_cast(CastRule rule, Isa isa, Store store) {
   return vector == nullptr ? scalar : vector;
 }
 
-AffineFn find_affine(DType from, DType to, bool divides, Isa isa, Store store) {
+AffineFn find_affine(DType from, DType to, Arithmetic how, Isa isa, Store store) {
   const Target* target = target_of(isa);
-  return target == nullptr ? nullptr : target->affine(from, to, divides, store);
+  return target == nullptr ? nullptr : target->affine(from, to, how, store);
 }
 
 SplitFn find_split(std::size_t element_bytes, std::size_t channels, Isa isa) {

@@ -132,7 +132,7 @@ CastFn neon_cast(CastRule rule, Store store) noexcept {
 }
 
 // Left to the compiler's own vectors.
-AffineFn neon_affine(DType, DType, bool, Store) noexcept { return nullptr; }
+AffineFn neon_affine(DType, DType, Arithmetic, Store) noexcept { return nullptr; }
 
 CopyFn neon_copy(Store) noexcept { return scalar_copy(); }
 

@@ -18,7 +18,7 @@ struct Target {
   bool (*runs_here)() noexcept;
   CastFn (*cast)(CastRule, Store) noexcept;
   CopyFn (*copy)(Store) noexcept;
-  AffineFn (*affine)(DType from, DType to, bool divides, Store) noexcept;
+  AffineFn (*affine)(DType from, DType to, Arithmetic how, Store) noexcept;
   SplitFn (*split)(std::size_t element_bytes, std::size_t channels) noexcept;
   ResizeLoops (*resize)() noexcept;
   MirrorFn (*mirror)(std::size_t pixel_bytes) noexcept;
@@ -38,9 +38,9 @@ struct Target {
 // Throws std::invalid_argument for an instruction set that is not available.
 [[nodiscard]] ResizeLoops find_resize(Isa isa);
 
-// Returns the loop of an instruction set for a cast with constants in f32, nullptr if it has none. `divides` says that
-// a deviation is not 1. Throws std::invalid_argument for an instruction set that is not available.
-[[nodiscard]] AffineFn find_affine(DType from, DType to, bool divides, Isa isa, Store store);
+// Returns the loop of an instruction set for a cast with constants in f32, nullptr if it has none. Throws
+// std::invalid_argument for an instruction set that is not available.
+[[nodiscard]] AffineFn find_affine(DType from, DType to, Arithmetic how, Isa isa, Store store);
 
 // The same, by name: vector code calls it for runs shorter than a vector. scalar.cpp defines it for the rules that an
 // instruction set implements.
@@ -49,19 +49,19 @@ void cast_scalar(const std::byte* src, std::byte* dst, std::size_t n) noexcept;
 
 [[nodiscard]] CastFn avx2_cast(CastRule rule, Store store) noexcept;
 [[nodiscard]] CopyFn avx2_copy(Store store) noexcept;
-[[nodiscard]] AffineFn avx2_affine(DType from, DType to, bool divides, Store store) noexcept;
+[[nodiscard]] AffineFn avx2_affine(DType from, DType to, Arithmetic how, Store store) noexcept;
 [[nodiscard]] SplitFn avx2_split(std::size_t element_bytes, std::size_t channels) noexcept;
 [[nodiscard]] ResizeLoops avx2_resize() noexcept;
 [[nodiscard]] MirrorFn avx2_mirror(std::size_t pixel_bytes) noexcept;
 [[nodiscard]] CastFn avx512_cast(CastRule rule, Store store) noexcept;
 [[nodiscard]] CopyFn avx512_copy(Store store) noexcept;
-[[nodiscard]] AffineFn avx512_affine(DType from, DType to, bool divides, Store store) noexcept;
+[[nodiscard]] AffineFn avx512_affine(DType from, DType to, Arithmetic how, Store store) noexcept;
 [[nodiscard]] SplitFn avx512_split(std::size_t element_bytes, std::size_t channels) noexcept;
 [[nodiscard]] ResizeLoops avx512_resize() noexcept;
 [[nodiscard]] MirrorFn avx512_mirror(std::size_t pixel_bytes) noexcept;
 [[nodiscard]] CastFn neon_cast(CastRule rule, Store store) noexcept;
 [[nodiscard]] CopyFn neon_copy(Store store) noexcept;
-[[nodiscard]] AffineFn neon_affine(DType from, DType to, bool divides, Store store) noexcept;
+[[nodiscard]] AffineFn neon_affine(DType from, DType to, Arithmetic how, Store store) noexcept;
 [[nodiscard]] SplitFn neon_split(std::size_t element_bytes, std::size_t channels) noexcept;
 [[nodiscard]] MirrorFn neon_mirror(std::size_t pixel_bytes) noexcept;
 

@@ -56,14 +56,13 @@ void vector_loop(const std::byte* src, std::byte* dst, std::size_t n) noexcept {
   if (i != n) Kernel::template run<Store::cached>(src + (n - kStep) * kIn, dst + (n - kStep) * kOut);
 }
 
-// Casts with constants, `step` elements at a time: Lanes has load<from>(address), constants(address),
-// compute<divides>(x, scale, offset, mean, deviation) and save<to, store>(address, x). A streaming store begins at a
-// line.
-template <class Lanes, DType from, DType to, bool divides, Store store>
+// Casts with constants, as many elements at a time as fill a register with results: Lanes has step<to>, all(value) and
+// run<from, to, how, store>(loop, scale, offset, src, dst, at). A streaming store begins at a line.
+template <class Lanes, DType from, DType to, Arithmetic how, Store store>
 void affine_loop(const AffineLoop& loop, const std::byte* src, std::byte* dst, std::size_t n, std::size_t at) noexcept {
   constexpr std::size_t kIn = bytes_of(from);
   constexpr std::size_t kOut = bytes_of(to);
-  constexpr std::size_t kStep = Lanes::step;
+  constexpr std::size_t kStep = Lanes::template step<to>;
   static_assert(kStep <= AffineLoop::kLanes);
   std::size_t i = 0;
   if constexpr (store == Store::streaming) {
@@ -76,42 +75,45 @@ void affine_loop(const AffineLoop& loop, const std::byte* src, std::byte* dst, s
   const auto offset = Lanes::all(static_cast<float>(loop.offset));
   for (; kStep <= n - i; i += kStep) {
     if constexpr (store == Store::streaming) prefetch_ahead<kStep * kIn>(src + i * kIn);
-    const auto x = Lanes::template load<from>(src + i * kIn);
-    const auto y =
-        Lanes::template compute<divides>(x, scale, offset, Lanes::constants(loop.mean + at), loop.deviation + at);
-    Lanes::template save<to, store>(dst + i * kOut, y);
+    Lanes::template run<from, to, how, store>(loop, scale, offset, src + i * kIn, dst + i * kOut, at);
     at += kStep;
     if (loop.period <= at) at -= loop.period;
   }
   loop.scalar(loop, src + i * kIn, dst + i * kOut, n - i, at);
 }
 
+template <class Lanes, DType from, DType to, Arithmetic how>
+AffineFn affine_stored(Store store) {
+  return store == Store::streaming ? affine_loop<Lanes, from, to, how, Store::streaming>
+                                   : affine_loop<Lanes, from, to, how, Store::cached>;
+}
+
 template <class Lanes, DType from, DType to>
-AffineFn affine_from_to(bool divides, Store store) {
-  if (store == Store::streaming) {
-    return divides ? affine_loop<Lanes, from, to, true, Store::streaming>
-                   : affine_loop<Lanes, from, to, false, Store::streaming>;
+AffineFn affine_from_to(Arithmetic how, Store store) {
+  if constexpr (bytes_of(from) == 1 && bytes_of(to) == 2) {
+    if (how == Arithmetic::fused) return affine_stored<Lanes, from, to, Arithmetic::fused>(store);
   }
-  return divides ? affine_loop<Lanes, from, to, true, Store::cached>
-                 : affine_loop<Lanes, from, to, false, Store::cached>;
+  if (how == Arithmetic::defined) return affine_stored<Lanes, from, to, Arithmetic::defined>(store);
+  return how == Arithmetic::without_division ? affine_stored<Lanes, from, to, Arithmetic::without_division>(store)
+                                             : nullptr;
 }
 
 template <class Lanes, DType from>
-AffineFn affine_from(DType to, bool divides, Store store) {
-  if (to == DType::bf16) return affine_from_to<Lanes, from, DType::bf16>(divides, store);
-  if (to == DType::f16) return affine_from_to<Lanes, from, DType::f16>(divides, store);
-  return to == DType::f32 ? affine_from_to<Lanes, from, DType::f32>(divides, store) : nullptr;
+AffineFn affine_from(DType to, Arithmetic how, Store store) {
+  if (to == DType::bf16) return affine_from_to<Lanes, from, DType::bf16>(how, store);
+  if (to == DType::f16) return affine_from_to<Lanes, from, DType::f16>(how, store);
+  return to == DType::f32 ? affine_from_to<Lanes, from, DType::f32>(how, store) : nullptr;
 }
 
 // Returns the loop of casts with constants; nullptr for dtypes that are left to the scalar version.
 template <class Lanes>
-AffineFn choose_affine(DType from, DType to, bool divides, Store store) {
-  if (from == DType::u8) return affine_from<Lanes, DType::u8>(to, divides, store);
-  if (from == DType::i8) return affine_from<Lanes, DType::i8>(to, divides, store);
-  if (from == DType::i16) return affine_from<Lanes, DType::i16>(to, divides, store);
-  if (from == DType::u16) return affine_from<Lanes, DType::u16>(to, divides, store);
-  if (from == DType::f16) return affine_from<Lanes, DType::f16>(to, divides, store);
-  return from == DType::f32 ? affine_from<Lanes, DType::f32>(to, divides, store) : nullptr;
+AffineFn choose_affine(DType from, DType to, Arithmetic how, Store store) {
+  if (from == DType::u8) return affine_from<Lanes, DType::u8>(to, how, store);
+  if (from == DType::i8) return affine_from<Lanes, DType::i8>(to, how, store);
+  if (from == DType::i16) return affine_from<Lanes, DType::i16>(to, how, store);
+  if (from == DType::u16) return affine_from<Lanes, DType::u16>(to, how, store);
+  if (from == DType::f16) return affine_from<Lanes, DType::f16>(to, how, store);
+  return from == DType::f32 ? affine_from<Lanes, DType::f32>(to, how, store) : nullptr;
 }
 
 // Copies n elements of Bytes bytes: a cast from a dtype to itself.

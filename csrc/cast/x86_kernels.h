@@ -2,8 +2,8 @@
 //
 //     Ints, Floats, HalfInts                 // a whole register of integers or floats, and half of one of integers
 //     std::size_t lanes                      // floats of a register, or integers of 32 bits
-//     load, load_half, put, put_half, join   // memory and registers
-//     widen_*, to_*, from_*, pack, narrow    // conversions
+//     load, load_half, put, join             // memory and registers
+//     widen_*, to_*, from_*, upper_halves    // conversions
 //     add, subtract, ...                     // arithmetic, lane by lane
 //
 // A streaming store begins at a multiple of its size. All of the code is in an unnamed namespace, for the reason that
@@ -35,13 +35,13 @@ typename V::Floats pixels(const std::byte* src) {
   return NormRemoved ? V::subtract(x, V::all(127.0F)) : x;
 }
 
-// The bf16 bits of floats, in the low half of each 32-bit lane.
+// The bf16 bits of floats, in the upper half of each 32-bit lane.
 template <class V>
 typename V::Ints to_bf16(typename V::Floats x) {
   const typename V::Ints bits = V::as_ints(x);
   const typename V::Ints odd = V::bit_and(V::shift_right_16(bits), V::all_32(1));
   const typename V::Ints rounded = V::add_32(V::add_32(bits, V::all_32(0x7FFF)), odd);
-  return V::shift_right_16(V::where_nan(x, V::all_32(0x7FC00000), rounded));
+  return V::where_nan(x, V::all_32(0x7FC00000), rounded);
 }
 
 template <class V, bool NormRemoved>
@@ -119,7 +119,7 @@ struct F32ToBf16 {
     for (std::size_t i = 0; i < step; i += 2 * V::lanes) {
       const std::byte* const at = src + 4 * i;
       const typename V::Ints both =
-          V::pack(to_bf16<V>(load_floats<V>(at)), to_bf16<V>(load_floats<V>(at + kRegister<V>)));
+          V::upper_halves(to_bf16<V>(load_floats<V>(at)), to_bf16<V>(load_floats<V>(at + kRegister<V>)));
       V::template put<store>(dst + 2 * i, both);
     }
   }
@@ -157,10 +157,11 @@ struct F16ToF32 {
 template <class V>
 struct Lanes {
   using Floats = typename V::Floats;
-  static constexpr std::size_t step = V::lanes;
+
+  template <DType to>
+  static constexpr std::size_t step = 4 * V::lanes / bytes_of(to);
 
   static Floats all(float value) { return V::all(value); }
-  static Floats constants(const float* from) { return V::load_constants(from); }
 
   template <DType from>
   static Floats load(const std::byte* src) {
@@ -179,18 +180,34 @@ struct Lanes {
     }
   }
 
-  template <bool divides>
-  static Floats compute(Floats x, Floats scale, Floats offset, Floats mean, const float* deviation) {
-    const Floats y = V::subtract(V::add(V::multiply(x, scale), offset), mean);
-    return divides ? V::divide(y, constants(deviation)) : y;
+  template <DType from, Arithmetic how>
+  static Floats compute(const AffineLoop& loop, Floats scale, Floats offset, const std::byte* src, std::size_t at) {
+    const auto constants = [at](const float* table) { return V::load_constants(table + at); };
+    const Floats x = load<from>(src);
+    if constexpr (how == Arithmetic::fused) {
+      return V::multiply_add(x, constants(loop.factor), constants(loop.shift));
+    } else {
+      const Floats y = V::subtract(V::add(V::multiply(x, scale), offset), constants(loop.mean));
+      return how == Arithmetic::defined ? V::divide(y, constants(loop.deviation)) : y;
+    }
   }
 
-  template <DType to, Store store>
-  static void save(std::byte* dst, Floats x) {
+  // The bf16 bits, in the upper half of each 32-bit lane.
+  template <Arithmetic how>
+  static typename V::Ints round_to_bf16(Floats x) {
+    return how == Arithmetic::fused ? V::add_32(V::as_ints(x), V::all_32(0x8000)) : to_bf16<V>(x);
+  }
+
+  template <DType from, DType to, Arithmetic how, Store store>
+  static void run(const AffineLoop& loop, Floats scale, Floats offset, const std::byte* src, std::byte* dst,
+                  std::size_t at) {
+    const Floats x = compute<from, how>(loop, scale, offset, src, at);
     if constexpr (to == DType::f32) {
       V::template put<store>(dst, V::as_ints(x));
     } else {
-      V::template put_half<store>(dst, to == DType::bf16 ? V::narrow(to_bf16<V>(x)) : V::to_f16(x));
+      const Floats y = compute<from, how>(loop, scale, offset, src + V::lanes * bytes_of(from), at + V::lanes);
+      V::template put<store>(dst, to == DType::bf16 ? V::upper_halves(round_to_bf16<how>(x), round_to_bf16<how>(y))
+                                                    : V::join(V::to_f16(x), V::to_f16(y)));
     }
   }
 };

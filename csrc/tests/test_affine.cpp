@@ -21,10 +21,16 @@ constexpr std::array kFroms{DType::u8,  DType::i8,  DType::i16,  DType::u16, DTy
 constexpr std::array kTos{DType::bf16, DType::f16, DType::f32, DType::f64};
 constexpr std::byte kUntouched{0xA5};
 
-const std::array<Affine, 4> kRules{{{.scale = 1.0 / 300, .offset = 0.25},
-                                    {.inner = 1, .scale = 0.1, .mean = {1, 2, 3}, .deviation = {3, 0.7, 1}},
-                                    {.inner = 70, .mean = {1, 2, 3, 4, 5}, .deviation = {1, 1, 1, 1, 1}},
-                                    {.inner = 7, .mean = {1, -2}, .deviation = {0.3, 5}}}};
+// The last three: those of photographs, which one operation computes; halves, whose ties it does not round as the
+// definition does; results of all sizes, with both signs.
+const std::array<Affine, 7> kRules{
+    {{.scale = 1.0 / 300, .offset = 0.25},
+     {.inner = 1, .scale = 0.1, .mean = {1, 2, 3}, .deviation = {3, 0.7, 1}},
+     {.inner = 70, .mean = {1, 2, 3, 4, 5}, .deviation = {1, 1, 1, 1, 1}},
+     {.inner = 7, .mean = {1, -2}, .deviation = {0.3, 5}},
+     {.inner = 300, .scale = 1.0 / 255, .mean = {0.485, 0.456, 0.406}, .deviation = {0.229, 0.224, 0.225}},
+     {.inner = 1, .mean = {0.5, 127, -0.25}, .deviation = {1, 2, 64}},
+     {.inner = 90, .mean = {127, 3, 0}, .deviation = {-1e-3, 1e30, 1e-38}}}};
 
 Bytes patterns(std::size_t nbytes) {
   Bytes bytes(nbytes);

@@ -112,6 +112,27 @@ def test_all_values_of_the_narrow_types_have_the_bits_of_the_definition(isa, dty
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
+def test_all_bytes_have_the_bits_of_the_definition_with_any_constants_of_three_channels(data):
+    halves = st.integers(-600, 600).map(lambda k: k / 2)  # whose results are often ties
+    number = halves | st.floats(-300, 300, width=32)
+    mean, std = (data.draw(st.tuples(number, number, number)) for _ in range(2))
+    rule = Cast(
+        data.draw(st.sampled_from(TARGETS[:3])),
+        scale=data.draw(st.sampled_from([None, 1 / 255, 2.0, -0.3])),
+        mean=mean,
+        std=tuple(deviation if abs(deviation) > 1e-6 else 1.0 for deviation in std),
+        channels=data.draw(st.sampled_from([-1, -2])),
+    )
+    every = (
+        torch.arange(256, dtype=torch.int16).to(torch.uint8).view(data.draw(st.sampled_from([torch.uint8, torch.int8])))
+    )
+    x = every.repeat(3, 1) if rule.channels == -2 else every.repeat_interleave(3).view(-1, 3)
+    for isa in _core.isas():
+        assert same(cast_tensor(x, rule, isa=isa), rule.apply(x)), isa
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
 def test_any_shape_channel_and_constants_have_the_bits_of_the_definition(data):
     shape = data.draw(st.lists(st.integers(1, 40), min_size=1, max_size=4))
     channels = data.draw(st.integers(-len(shape), -1))
