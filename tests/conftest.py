@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import random
 import sys
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,18 @@ def programs_ahead(items: list[pytest.Item]) -> list[Ahead]:
 
 def pytest_collection_finish() -> None:
     """Keeps the garbage collector from what has been imported, which it would go through whenever a test collects."""
+    leave_alone_what_is_there()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None]:
+    """Does so after each module, too: thousands of tests leave reports and imports, and hundreds of them collect."""
+    yield
+    if nextitem is not None and nextitem.path != item.path:
+        leave_alone_what_is_there()
+
+
+def leave_alone_what_is_there() -> None:
     gc.collect()
     gc.freeze()
 

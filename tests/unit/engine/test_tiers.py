@@ -655,16 +655,24 @@ def test_who_loads_beside_others_leaves_them_what_their_threads_have_begun(ended
     assert "what others may have begun and what is left to be loaded by it takes 2" in said
 
 
-@pytest.mark.parametrize("tier", [tier for tier in TIERS if tier != "auto"])
-def test_images_become_planes_wherever_their_rows_lie(tmp_path, tier):
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    """Sets of images, the cast that makes planes of them, and what it makes of them, by field."""
+    folder = tmp_path_factory.mktemp("images")
     rng = np.random.default_rng(0)  # rows below a page, above 64 KB, and above what one read gives
-    images = {f"x{side}": rng.integers(0, 256, (12, side, side + 1, 3), np.uint8) for side in (30, 170, 650)}
-    arrays = memload.from_arrays({**images, "row": np.arange(12)})
-    memload.write(tmp_path / "plain", arrays, progress=False)
-    memload.write(tmp_path / "coded", arrays, codec="lz4", progress=False)
+    stored = {f"x{side}": rng.integers(0, 256, (12, side, side + 1, 3), np.uint8) for side in (30, 170, 650)}
+    arrays = memload.from_arrays({**stored, "row": np.arange(12)})
+    memload.write(folder / "plain", arrays, progress=False)
+    memload.write(folder / "coded", arrays, codec="lz4", progress=False)
     rule = memload.Cast(torch.bfloat16, channels=-1, layout="NCHW", mean=(1.0, 2.0, 3.0), std=(3.0, 5.0, 7.0))
+    return folder, rule, {name: rule.apply(torch.from_numpy(one)) for name, one in stored.items()}
+
+
+@pytest.mark.parametrize("tier", [tier for tier in TIERS if tier != "auto"])
+def test_images_become_planes_wherever_their_rows_lie(images, tier):
+    folder, rule, planes = images
     for name in ("plain", "coded"):
-        loader = memload.FastLoader(on(tmp_path, name, tier), 5, shuffle=True, cast=dict.fromkeys(images, rule))
+        loader = memload.FastLoader(on(folder, name, tier), 5, shuffle=True, cast=dict.fromkeys(planes, rule))
         for batch in (*loader, *loader):  # the second pass of a hybrid tier finds some rows in its cache
-            for image, stored in images.items():
-                assert torch.equal(batch[image], rule.apply(torch.from_numpy(stored)[batch["row"]]))
+            for image, expected in planes.items():
+                assert torch.equal(batch[image], expected[batch["row"]])
