@@ -110,9 +110,9 @@ def _epoch(run: dict[str, Any]) -> Epoch:
     return Epoch(run["seconds"], first, run["cpu_seconds"], run["batches"], run["rows"], run["bytes_out"])
 
 
-def memcpy_gb_per_second(threads: int, seconds: float = _COPY_SECONDS) -> float:
+def memcpy_gb_per_second(threads: int) -> float:
     """Return the rate of plain memcpy between huge-page buffers larger than the caches, in 10^9 bytes per second."""
-    run = _core.bench_memcpy(_COPY_BYTES, threads, seconds)
+    run = _core.bench_memcpy(_COPY_BYTES, threads, _COPY_SECONDS)
     return float(run["bytes"] / run["seconds"] / 1e9)
 
 

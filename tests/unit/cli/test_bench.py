@@ -251,8 +251,13 @@ def test_a_style_that_does_not_exist_is_refused():
         stock_loops.StockSetting("magic", 0)
 
 
-def test_the_bench_command_prints_shares_and_keeps_figures(tmp_path, capsys, dataset, monkeypatch):
+@pytest.fixture(autouse=True)
+def _little_is_copied(monkeypatch):
     monkeypatch.setattr(bench, "_COPY_BYTES", 1 << 20)
+    monkeypatch.setattr(bench, "_COPY_SECONDS", 0.01)
+
+
+def test_the_bench_command_prints_shares_and_keeps_figures(tmp_path, capsys, dataset):
     memload.write(tmp_path / "set", dataset, progress=False)
     parser = cli.parser()
     kept = tmp_path / "figures.json"
@@ -287,9 +292,7 @@ def kinds_of_sets():
 
 
 @pytest.mark.parametrize("kind", kinds_of_sets())
-def test_every_command_takes_every_kind_of_set(kind, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(bench, "_COPY_BYTES", 1 << 20)
-    monkeypatch.setattr(bench, "_COPY_SECONDS", 0.01)
+def test_every_command_takes_every_kind_of_set(kind, tmp_path, capsys):
     data, options, bounded = kinds_of_sets()[kind]
     memload.write(tmp_path / "set", data, progress=False, **options)
     kept = tmp_path / "figures.json"

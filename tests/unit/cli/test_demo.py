@@ -23,10 +23,15 @@ def arguments(*words):
     return cli.parser().parse_args(["demo", *words])
 
 
+@pytest.fixture(autouse=True)
+def _little_is_copied(monkeypatch):
+    monkeypatch.setattr(bench, "_COPY_BYTES", 1 << 20)
+    monkeypatch.setattr(bench, "_COPY_SECONDS", 0.01)
+
+
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # the stock loader's workers, from Python 3.12 on
 def test_the_demo_finds_identical_batches_and_keeps_its_figures(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(stock_loops, "WORKERS", (0, 1))  # of which the best is looked for
-    monkeypatch.setattr(bench, "_COPY_BYTES", 1 << 20)
     kept = tmp_path / "demo.json"
     words = ("--crops", "68", "--rounds", "1", "--no-compile", "--folder", str(tmp_path), "--json", str(kept))
     assert demo.run(arguments(*words)) == 0
