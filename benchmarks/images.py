@@ -4,7 +4,8 @@ Stored uint8 images (H, W, C), to float32 and bfloat16: as they are stored (NHWC
 normalised by `norm_removed` and by scale, mean and std by channel; of W1 crops of 224 x 224, half of them mirrored. The
 ceiling reads as many pixels, line by line of the crop, and writes as many bytes in the stored order, normalised by
 `norm_removed`: it neither moves pixels nor has constants by channel. Both layouts and the ceiling run in turn, and
-`nchw_time` is the time of NCHW over that of NHWC in the same round.
+`nchw_time` is the time of NCHW over that of NHWC in the same round. `cpu_share` is the processor time that the ceiling
+takes over that of the loader, which other work on the machine changes less.
 """
 
 from __future__ import annotations
@@ -75,12 +76,14 @@ def measure(bench: Bench, case: Case, normalised: str) -> None:
     shares = {name: share(epochs[name], epochs["ceiling"]) for name in layouts}
     nchw_time = ratio(rates(epochs["NHWC"]), rates(epochs["NCHW"]))
     every = {name: Spread.of(rates(runs)) for name, runs in epochs.items()}
-    cpu = {name: Spread.of(epoch.cpu_per_gb for epoch in runs) for name, runs in epochs.items()}
+    cpu = {name: [epoch.cpu_per_gb for epoch in runs] for name, runs in epochs.items()}
+    cpu_share = {name: ratio(cpu["ceiling"], cpu[name]) for name in layouts}
     text = ", ".join(f"{name} {one.median:.2f} ({one.low:.2f} to {one.high:.2f})" for name, one in shares.items())
     text += f" of {every['ceiling'].median:,.0f} samples/s; NCHW takes {nchw_time.median:.2f} "
     text += f"({nchw_time.low:.2f} to {nchw_time.high:.2f}) times as long as NHWC"
+    text += "; in processor time " + ", ".join(f"{name} {one.median:.2f}" for name, one in cpu_share.items())
     name = f"{case.name}{', crop and flip' if augment else ''}, {normalised}"
-    bench.add(f"{name:36}", text, share=shares, nchw_time=nchw_time, rate=every, cpu_per_gb=cpu)
+    bench.add(f"{name:36}", text, share=shares, nchw_time=nchw_time, rate=every, cpu_share=cpu_share)
 
 
 def main() -> None:

@@ -124,6 +124,96 @@ struct F16ToF32 {
   }
 };
 
+// Elements by their size: what loads of two, three and four planes there are, and how a register is reversed.
+template <std::size_t Bytes>
+struct Elements;
+
+template <>
+struct Elements<1> {
+  template <std::size_t Channels>
+  static auto load(const std::byte* src) {
+    if constexpr (Channels == 2) return vld2q_u8(bytes(src));
+    if constexpr (Channels == 3) return vld3q_u8(bytes(src));
+    if constexpr (Channels == 4) return vld4q_u8(bytes(src));
+  }
+  static uint8x16_t plain(uint8x16_t x) { return x; }
+  static uint8x16_t halves_reversed(uint8x16_t x) { return vrev64q_u8(x); }
+};
+
+template <>
+struct Elements<2> {
+  template <std::size_t Channels>
+  static auto load(const std::byte* src) {
+    const auto* const from = reinterpret_cast<const std::uint16_t*>(src);
+    if constexpr (Channels == 2) return vld2q_u16(from);
+    if constexpr (Channels == 3) return vld3q_u16(from);
+    if constexpr (Channels == 4) return vld4q_u16(from);
+  }
+  static uint8x16_t plain(uint16x8_t x) { return vreinterpretq_u8_u16(x); }
+  static uint8x16_t halves_reversed(uint16x8_t x) { return plain(vrev64q_u16(x)); }
+};
+
+template <>
+struct Elements<4> {
+  template <std::size_t Channels>
+  static auto load(const std::byte* src) {
+    const auto* const from = reinterpret_cast<const std::uint32_t*>(src);
+    if constexpr (Channels == 2) return vld2q_u32(from);
+    if constexpr (Channels == 3) return vld3q_u32(from);
+    if constexpr (Channels == 4) return vld4q_u32(from);
+  }
+  static uint8x16_t plain(uint32x4_t x) { return vreinterpretq_u8_u32(x); }
+  static uint8x16_t halves_reversed(uint32x4_t x) { return plain(vrev64q_u32(x)); }
+};
+
+// A register of each plane at a time. The last step is a whole one, too, which writes some of what the step before it
+// has written once more.
+template <std::size_t Bytes, std::size_t Channels>
+void split_by_loads(const Interleaved& from, std::byte* dst, std::size_t plane_bytes) noexcept {
+  using Of = Elements<Bytes>;
+  constexpr std::size_t kStep = 16 / Bytes;  // pixels
+  if (from.pixels < kStep) return scalar_split(Bytes, Channels)(from, dst, plane_bytes);
+  const auto step = [&](std::size_t p) {
+    const auto planes = Of::template load<Channels>(from.src + p * Bytes * Channels);
+    const std::size_t place = from.flipped ? from.pixels - p - kStep : p;
+    for (std::size_t c = 0; c < Channels; ++c) {
+      const uint8x16_t reversed = Of::halves_reversed(planes.val[c]);
+      put(dst + c * plane_bytes + place * Bytes,
+          from.flipped ? vextq_u8(reversed, reversed, 8) : Of::plain(planes.val[c]));
+    }
+  };
+  std::size_t p = 0;
+  for (; kStep <= from.pixels - p; p += kStep) step(p);
+  if (p != from.pixels) step(from.pixels - kStep);
+}
+
+template <std::size_t Bytes>
+SplitFn split_of_size(std::size_t channels) {
+  if (channels == 2) return split_by_loads<Bytes, 2>;
+  if (channels == 3) return split_by_loads<Bytes, 3>;
+  return channels == 4 ? split_by_loads<Bytes, 4> : nullptr;
+}
+
+// Pixels of three or four bytes, 16 at a time: the planes are reversed and stored by structure.
+template <std::size_t Channels>
+void mirror_by_planes(const std::byte* src, std::byte* dst, std::size_t n, std::size_t) noexcept {
+  constexpr std::size_t kStep = 16;  // pixels
+  if (n < kStep) return scalar_mirror(Channels)(src, dst, n, Channels);
+  const auto step = [&](std::size_t p) {
+    auto planes = Elements<1>::load<Channels>(src + p * Channels);
+    for (auto& plane : planes.val) {
+      const uint8x16_t reversed = vrev64q_u8(plane);
+      plane = vextq_u8(reversed, reversed, 8);
+    }
+    auto* const to = reinterpret_cast<std::uint8_t*>(dst + (n - p - kStep) * Channels);
+    if constexpr (Channels == 3) vst3q_u8(to, planes);
+    if constexpr (Channels == 4) vst4q_u8(to, planes);
+  };
+  std::size_t p = 0;
+  for (; kStep <= n - p; p += kStep) step(p);
+  if (p != n) step(n - kStep);
+}
+
 }  // namespace
 
 CastFn neon_cast(CastRule rule, Store store) noexcept {
@@ -136,8 +226,16 @@ AffineFn neon_affine(DType, DType, Arithmetic, Store) noexcept { return nullptr;
 
 CopyFn neon_copy(Store) noexcept { return scalar_copy(); }
 
-SplitFn neon_split(std::size_t, std::size_t) noexcept { return nullptr; }  // compilers use its loads by structure
+SplitFn neon_split(std::size_t element_bytes, std::size_t channels) noexcept {
+  if (element_bytes == 1) return split_of_size<1>(channels);
+  if (element_bytes == 2) return split_of_size<2>(channels);
+  return element_bytes == 4 ? split_of_size<4>(channels) : nullptr;
+}
 
-MirrorFn neon_mirror(std::size_t) noexcept { return nullptr; }
+// Pixels of other sizes are left to the compiler's own vectors.
+MirrorFn neon_mirror(std::size_t pixel_bytes) noexcept {
+  if (pixel_bytes == 3) return mirror_by_planes<3>;
+  return pixel_bytes == 4 ? mirror_by_planes<4> : nullptr;
+}
 
 }  // namespace memload
