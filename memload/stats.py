@@ -50,6 +50,8 @@ class LoaderStats:
         copy_wait_seconds: time that the loop waited inside ``next()`` for a slot that was still being copied; near
             ``consumer_wait_seconds``: the bus is the limit.
         streaming: whether batches were written past the cache.
+        advice: the cast that would replace a function of the user, once two batches have shown that it gives the same;
+            "" if no cast is known to.
     """
 
     batches: int = 0
@@ -76,10 +78,12 @@ class LoaderStats:
     copies: int = 0
     copy_wait_seconds: float = 0.0
     streaming: bool = False
+    advice: str = ""
 
     def __add__(self, other: LoaderStats) -> LoaderStats:
         summed: dict[str, Any] = {f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)}
-        return LoaderStats(**{**summed, "streaming": self.streaming or other.streaming})
+        said = {"streaming": self.streaming or other.streaming, "advice": self.advice or other.advice}
+        return LoaderStats(**{**summed, **said})
 
     @property
     def limit(self) -> str:
@@ -164,5 +168,5 @@ class LoaderStats:
         wall = max(self.wall_seconds, 1e-9)
         return (
             f"{self.batches} batches, {self.rows} rows, {format_size(self.bytes_out)} in {self.wall_seconds:.2f} s "
-            f"({format_size(self.bytes_out / wall)}/s). {self.limit}"
+            f"({format_size(self.bytes_out / wall)}/s). {self.limit} {self.advice}".rstrip()
         )

@@ -71,7 +71,8 @@ def composed(settings: Settings, request: PassRequest, history: PassHistory, kep
 
         tuner = history.tuned(around.transform_threads, fixed=request.options.transform_threads is not None)
         sizes, reused = (around.batch_rows, around.drop_last), kept.transforms if kept else None
-        outermost = transforms = Transforming(outermost, around.transform_pipeline, *sizes, tuner, reused)
+        pipeline = history.advised(around.transform_pipeline, around.source, request.casts)
+        outermost = transforms = Transforming(outermost, pipeline, *sizes, tuner, reused)
     outermost = arrival.around(outermost, around, request)
     if guards := settings.guards:  # outermost, since work that a device does ahead is gathered ahead, too
         from memload.engine.guarded_batches import GuardedBatches

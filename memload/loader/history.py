@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from memload.engine.gatherer import Gatherer
@@ -11,8 +12,12 @@ from memload.engine.request import Arrival
 from memload.stats import LoaderStats
 
 if TYPE_CHECKING:
+    from memload.casts.rule import Cast
+    from memload.engine.gather_spec import GatherSpec
+    from memload.engine.transforms.cast_advice import CastAdvice
     from memload.engine.transforms.concurrency import ConcurrencyTuner
     from memload.engine.transforms.threads import Transforming
+    from memload.engine.transforms.transform_pipeline import TransformPipeline
 
 
 @dataclass(frozen=True)
@@ -52,6 +57,8 @@ class PassHistory:
         """The counters of the passes that have ended."""
         self.tuner: ConcurrencyTuner | None = None
         """The number of threads that transformed at once in the latest pass."""
+        self.advice: CastAdvice | None = None
+        """What is known of casts that would replace the functions of the user."""
         self.most_ahead: int | None = None
         """The number of batches gathered ahead, once memory has become short."""
         self._live: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -85,9 +92,23 @@ class PassHistory:
         self.tuner = tuned(self.tuner, threads, fixed=fixed)
         return self.tuner
 
+    def advised(
+        self, pipeline: TransformPipeline, source: GatherSpec, casts: Mapping[Any, Cast] | None
+    ) -> TransformPipeline:
+        """Return a pipeline whose functions are compared with casts, until it is known whether a cast replaces them."""
+        if bool(pipeline.maps) == (pipeline.transform is not None):  # a cast stands between functions of both kinds
+            return pipeline
+        from memload.engine.transforms.cast_advice import CastAdvice
+
+        fns = pipeline.maps if pipeline.transform is None else (pipeline.transform,)
+        if self.advice is None or not self.advice.is_of(fns):
+            self.advice = CastAdvice(source, casts or {}, fns, whole=not pipeline.maps)
+        return pipeline if self.advice.over else replace(pipeline, advice=self.advice)
+
     def stats(self) -> LoaderStats:
-        """Return the counters of all passes so far."""
-        return sum((one.stats() for one in self.live), self.finished)
+        """Return the counters of all passes so far, and the advice that they gave."""
+        counted = sum((one.stats() for one in self.live), self.finished)
+        return counted if self.advice is None else replace(counted, advice=self.advice.text)
 
     def shrink(self) -> None:
         """Gather one batch ahead from the next pass on, and free memory of transforms that is not in use."""

@@ -84,6 +84,8 @@ class Randomness(TorchFunctionMode):
         self._philox_state: Any = self._philox.state
         self._philox_key: Any = self._philox_state["state"]["key"]
         self._rng_seeded = False
+        self.drew = False
+        """Whether a generator was asked for since somebody set this to False."""
         # A compiled function must not trace into it; to load the compiler takes seconds. The function is not bound: an
         # object that holds its own method is a reference cycle.
         self._generator_of = _untraced() if "torch._dynamo" in sys.modules else Randomness.generator
@@ -122,7 +124,7 @@ class Randomness(TorchFunctionMode):
 
     def generator(self, device: torch.device | None = None) -> torch.Generator:
         """Return the torch generator of this row or batch on a device, the CPU if not given."""
-        device = device or _CPU
+        device, self.drew = device or _CPU, True
         found = self._generators.get(device)
         if found is None:
             found = self._generators[device] = torch.Generator(device)
@@ -137,6 +139,7 @@ class Randomness(TorchFunctionMode):
 
     def rng(self) -> np.random.Generator:
         """Return the numpy generator of this row or batch."""
+        self.drew = True
         if not self._rng_seeded:
             self._rng_seeded = True
             self.rng_seeded(self._seed(*self._of))

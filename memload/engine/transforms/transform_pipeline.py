@@ -7,7 +7,7 @@ import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -21,6 +21,10 @@ from memload.engine.iterators import AroundBatches
 from memload.engine.transforms.captured import warn_of_seeding
 from memload.engine.transforms.seeding import Drawing, PassSeed, Randomness
 from memload.sampling.draws import Indices
+
+if TYPE_CHECKING:
+    from memload.engine.transforms.cast_advice import CastAdvice
+    from memload.engine.transforms.observed import Observation
 
 
 def checked_transform(transform: Any) -> Callable[..., Any] | None:
@@ -44,6 +48,7 @@ class TransformPipeline:
         transform: a function of the batch that comes last.
         names: of the fields of a batch that was gathered, in order.
         forms: of those of its fields, by key, whose rows differ in length.
+        advice: finds out whether a cast does what the functions do; None: it knows, or does not ask.
     """
 
     maps: tuple[Drawing, ...]
@@ -51,6 +56,7 @@ class TransformPipeline:
     transform: Drawing | None
     names: tuple[Any, ...] = ()
     forms: Forms = field(default_factory=dict)
+    advice: CastAdvice | None = None
 
     @classmethod
     def of(cls, source: GatherSpec, transform: Callable[..., Any] | None) -> TransformPipeline:
@@ -78,10 +84,29 @@ class TransformPipeline:
             slots: lend memory for what is collated.
             unwanted: asked before each sample whether nobody wants the batch any more; then `UnwantedError` is raised.
         """
+        observing = None if self.advice is None else self.advice.observing(random)
+        if observing is None:
+            return self._applied(batch, rows, seed, random, slots, unwanted)
+        with observing as seen:
+            return self._applied(batch, rows, seed, random, slots, unwanted, seen)
+
+    def _applied(
+        self,
+        batch: Any,
+        rows: Indices,
+        seed: PassSeed,
+        random: Randomness,
+        slots: FieldSlots,
+        unwanted: Callable[[], bool],
+        seen: Observation | None = None,
+    ) -> Any:
         if self.maps:
             cut = CutBatch(batch, self.forms)
             cut.samples = _while_wanted(cut.samples, unwanted)
-            batch = collate_as_made(self._maker(cut, rows, seed, random), len(rows), slots, cut)
+            if seen is not None:
+                cut.samples = seen.samples(cut.samples, len(rows))
+            make = self._maker(cut, rows, seed, random)
+            batch = collate_as_made(make if seen is None else seen.maker(make), len(rows), slots, cut)
         if self.casts:
             # Fields of mapped samples have the numbers from 0 on.
             memory = lambda number, nbytes: slots.take(-1 - number, nbytes)  # noqa: E731
@@ -90,8 +115,13 @@ class TransformPipeline:
         if self.transform is None:
             return batch
         random.begin(seed.of_batch, rows)
+        if seen is not None:
+            seen.before(batch)
         with random:
-            return self.transform(batch)
+            result = self.transform(batch)
+        if seen is not None:
+            seen.after(result)
+        return result
 
     def _maker(self, cut: CutBatch, rows: Indices, seed: PassSeed, random: Randomness) -> Callable[[int], list[Any]]:
         """Return the function that makes the next so many samples."""
