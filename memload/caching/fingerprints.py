@@ -1,9 +1,9 @@
 """Hash a function or value to a short text, which is equal in other processes for the same code and contents.
 
-The hash of a function covers its bytecode, constants, captured values and defaults, and the global values and functions
-that it names. The hash of tensors and arrays covers their bytes. The hash of another object covers its class and what
-pickle would store. Code of Python and of installed packages counts by its name and version. A module of the user that a
-function names or imports is refused, because the function may use any part of it.
+The hash of a function covers its bytecode, constants, captured values, defaults and attributes, and the global values
+and functions that it names. The hash of tensors and arrays covers their bytes. The hash of another object covers its
+class and what pickle would store. Code of Python and of installed packages counts by its name and version. A module of
+the user that a function names or imports is refused, because the function may use any part of it.
 
 The hash does not cover files that a function opens, names that it looks up at run time, and code in other languages.
 """
@@ -117,7 +117,8 @@ class _Walk:
 
     def function(self, fn: FunctionType) -> bytes:
         """Return the digest of a Python function."""
-        held = self.named("captured", captured_values(fn))
+        attributes = {f"attribute {name!r}": value for name, value in vars(fn).items() if name != "__wrapped__"}
+        held = self.named("captured", {**captured_values(fn), **attributes})
         home = fn.__globals__.get("__name__", "")
         version = _version_of(home)
         if version is not None:

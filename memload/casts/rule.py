@@ -201,7 +201,7 @@ class Cast:
 
         Raises:
             TypeError: ``x`` is complex, or seeds are missing.
-            ValueError: the rule is not for a tensor of this shape.
+            ValueError: the rule is not for a tensor of this shape, or there are more or fewer seeds than rows.
         """
         if x.is_complex():
             raise TypeError(f"no cast from {x.dtype} to {self.dtype}: take x.real, x.imag or x.abs() first")
@@ -248,6 +248,8 @@ class Cast:
     def _augmented(self, x: torch.Tensor, augment: Augment, seeds: Sequence[int] | None) -> torch.Tensor:
         if seeds is None:
             raise TypeError("a cast with augment= draws for each row: give apply() a batch, and the seeds of its rows")
+        if len(seeds) != len(x):
+            raise ValueError(f"a cast with augment= draws for each row: got {len(seeds)} seeds for {len(x)} rows")
         self.row_shape(x.shape[1:])
         high, wide = self.image_axes
         return placed(x, augment.draws(seeds, x.shape[high], x.shape[wide]), self.image_axes, augment)

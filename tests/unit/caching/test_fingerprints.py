@@ -230,6 +230,17 @@ def test_fingerprints_are_the_same_in_every_process(capsys):
     assert len(other.out[0].split()) == 2
 
 
+def test_attributes_of_a_function_count():
+    def scaled(x):
+        return x * scaled.factor
+
+    def with_factor(factor):
+        scaled.factor = factor
+        return fingerprint(scaled)
+
+    assert with_factor(2) == with_factor(2) != with_factor(3)
+
+
 def test_functions_of_a_package_are_told_from_each_other():
     assert fingerprint(torch.nn.ReLU.forward) != fingerprint(torch.nn.GELU.forward)
 

@@ -549,3 +549,11 @@ def test_each_field_of_a_cast_has_its_place_in_native_code():
     computed = {"scale", "offset", "mean", "std", "channels"}  # by `how_of`
     places = {"layout", "augment"}  # of pixels
     assert fields == converted | computed | places
+
+
+@pytest.mark.parametrize("seeds", [[], [1], [1, 2, 3, 4]], ids=len)
+def test_other_numbers_of_seeds_than_of_rows_are_refused(seeds):
+    x = torch.zeros(3, 8, 8, dtype=torch.uint8)
+    rule = Cast(torch.float32, augment=Augment(flip=0.5))
+    with pytest.raises(ValueError, match=f"got {len(seeds)} seeds for 3 rows"):
+        rule.apply(x, seeds)
