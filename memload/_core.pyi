@@ -589,6 +589,11 @@ class Pipeline:
         """
         Counters of this pass.
         """
+    @property
+    def rows(self) -> int:
+        """
+        The number of rows of the data set.
+        """
 class Slots:
     """
     Memory that tensors lease, and that is used again when the last of them is gone.

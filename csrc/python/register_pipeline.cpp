@@ -160,6 +160,8 @@ class PyPipeline {
     return *asked_;
   }
 
+  [[nodiscard]] std::int64_t rows() const { return pipeline_->rows(); }
+
   bool ready() {
     const WithoutGil released;
     return pipeline_->ready();
@@ -337,6 +339,7 @@ void register_pipeline(py::module_& m) {
            "Fields are (column, None or (from, to, norm_removed), DLPack code, bits, shape of what follows the first "
            "axis). With a route (device, stream of copies, stream of what follows, first field of the second part) "
            "batches go to a device, by `slots`; borrowed: they are gathered into memory that set_destination() gives.")
+      .def_property_readonly("rows", &PyPipeline::rows, "The number of rows of the data set.")
       .def("begin", &PyPipeline::begin, py::arg("key"),
            "The key of the pass, from which the draws of each row follow; before the first rows.")
       .def("extend", &PyPipeline::extend, py::arg("rows"), "Plan rows, to be cut into batches of batch_rows.")

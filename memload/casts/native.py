@@ -11,14 +11,11 @@ import torch
 from memload import _core
 from memload.casts.augment import Augment, Draws, Part
 from memload.casts.resize import inner_of
-from memload.casts.rule import Cast, Constants
+from memload.casts.rule import Cast, native_arithmetic
 from memload.dtypes import code_of
 
 Memory = Callable[[int], torch.Tensor]
 """A function that lends memory of a given size: a uint8 tensor with one axis, aligned to 64 bytes."""
-
-Affine = tuple[int, float, float, list[float], list[float]]
-"""Elements from one channel to the next, scale, offset, means and deviations by channel, as native code takes them."""
 
 CASTABLE = frozenset({"U8", "I8", "I16", "U16", "I32", "I64", "F16", "BF16", "F32", "F64"})
 """The codes of the dtypes that native code casts from."""
@@ -62,28 +59,6 @@ def resize_method(rule: Cast, shape: Sequence[int]) -> ResizeMethod | None:
     return place, augment.interpolation == "nearest", augment.antialias, augment.pad_value
 
 
-def how_of(rule: Cast, dtype: torch.dtype, row_shape: Sequence[int]) -> bool | Affine:
-    """Return how native code converts elements of this dtype, in stored rows of this shape.
-
-    Returns:
-        Whether to normalise, or the constants.
-    """
-    if not rule.computes:
-        return rule.norm_removed and dtype == torch.uint8
-    channels = rule.channel_count
-    inner = math.prod(row_shape[rule.channels :][1:]) if channels and rule.channels is not None else 1
-    scale = 1.0 if rule.scale is None else rule.scale
-    offset = -0.0 if rule.offset is None else rule.offset  # changes nothing, but 0.0 would change -0.0
-    count = channels or 1
-    return max(1, inner), scale, offset, _each(rule.mean, 0.0, count), _each(rule.std, 1.0, count)
-
-
-def _each(given: Constants | None, otherwise: float, count: int) -> list[float]:
-    if isinstance(given, tuple):
-        return list(given)
-    return [otherwise if given is None else given] * count
-
-
 def cast_tensor(
     x: torch.Tensor,
     rule: Cast,
@@ -110,7 +85,7 @@ def cast_tensor(
     rule.row_shape(x.shape)
     out = torch.empty(x.shape, dtype=rule.dtype, device="cpu")
     codes = code_of(x.dtype), code_of(rule.dtype)
-    how = how_of(rule, x.dtype, x.shape)
+    how = native_arithmetic(rule, x.dtype, x.shape)
     _core.cast(x.data_ptr(), out.data_ptr(), x.numel(), *codes, how, isa, False, torch.get_num_threads())
     return out if rule.layout is None else out.movedim(-1, -3)
 
@@ -136,7 +111,7 @@ def _placed(x: torch.Tensor, rule: Cast, seeds: Sequence[int] | None, memory: Me
         out = torch.empty(elements, dtype=rule.dtype, device="cpu")
     else:
         out = memory(elements * rule.dtype.itemsize).view(rule.dtype)
-    cast = (code_of(x.dtype), code_of(rule.dtype), how_of(rule, x.dtype, x.shape))
+    cast = (code_of(x.dtype), code_of(rule.dtype), native_arithmetic(rule, x.dtype, x.shape))
     given = x.data_ptr(), out.data_ptr(), job.images, job.images_per_draw, job.draws, job.shape
     method = resize_method(rule, x.shape)
     if method is None:

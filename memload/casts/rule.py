@@ -32,6 +32,9 @@ _LAYOUTS = ("NCHW", "channels_last")
 
 Constants = float | tuple[float, ...]
 
+Affine = tuple[int, float, float, list[float], list[float]]
+"""Elements from one channel to the next, scale, offset, means and deviations by channel, as native code takes them."""
+
 
 @dataclass(frozen=True, repr=False)
 class Cast:
@@ -97,7 +100,7 @@ class Cast:
         self._check_images()
 
     def _check_constants(self) -> None:
-        if self.norm_removed and self.computes:
+        if self.computes and self.norm_removed:
             raise ValueError(
                 "norm_removed=True is (x - 127) / 255 and excludes scale=, offset=, mean= and std=; of uint8 elements "
                 "mean=127, std=255 makes the same"
@@ -257,6 +260,28 @@ class Cast:
     def __repr__(self) -> str:
         given = [one for one in fields(self) if one.name == "norm_removed" or getattr(self, one.name) != one.default]
         return f"{type(self).__name__}({', '.join(f'{one.name}={getattr(self, one.name)!r}' for one in given)})"
+
+
+def native_arithmetic(rule: Cast, dtype: torch.dtype, row_shape: Sequence[int]) -> bool | Affine:
+    """Return how native code converts elements of this dtype, in stored rows of this shape.
+
+    Returns:
+        Whether to normalise, or the constants.
+    """
+    if not rule.computes:
+        return rule.norm_removed and dtype == torch.uint8
+    channels = rule.channel_count
+    inner = math.prod(row_shape[rule.channels :][1:]) if channels and rule.channels is not None else 1
+    scale = 1.0 if rule.scale is None else rule.scale
+    offset = -0.0 if rule.offset is None else rule.offset  # changes nothing, but 0.0 would change -0.0
+    count = channels or 1
+    return max(1, inner), scale, offset, _each(rule.mean, 0.0, count), _each(rule.std, 1.0, count)
+
+
+def _each(given: Constants | None, otherwise: float, count: int) -> list[float]:
+    if isinstance(given, tuple):
+        return list(given)
+    return [otherwise if given is None else given] * count
 
 
 def as_cast(given: Cast | DTypeLike) -> Cast:

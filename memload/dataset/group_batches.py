@@ -100,8 +100,6 @@ class GroupedBatches(Gatherer):
     """
 
     def __init__(self, settings: GroupSettings, reuse: Gatherer | None) -> None:
-        for one in settings.source.sources:
-            one.check_in_place()
         self._source = settings.source
         self.rows, self.depth = settings.source.rows, settings.depth
         kept = reuse._pipelines if isinstance(reuse, GroupedBatches) else [None] * len(settings.each)

@@ -20,7 +20,8 @@ from memload.device.casting import cast_on_device
 from memload.device.interface import HostMemory, Interface
 from memload.device.placing import AHEAD_OF_DEVICE, Placer
 from memload.engine.gather_spec import GatherSpec, as_it_is, bytes_of_slot
-from memload.engine.gatherer import Gatherer, PipelinedBatches, capture
+from memload.engine.gatherer import Gatherer, capture
+from memload.engine.on_cpu import PipelinedBatches
 from memload.engine.settings import PassSettings
 from memload.sizes import format_size
 
@@ -152,7 +153,6 @@ class PinnedBatches(_IntoDestination):
     """
 
     def __init__(self, settings: PassSettings, host: HostMemory) -> None:
-        settings.source.check_in_place()
         super().__init__(settings, settings.pipeline(None, borrowed=True))
         self._host = host
         self._unpack = settings.source.unpacker(take=as_it_is)
@@ -185,7 +185,6 @@ class TransferredBatches(_IntoDestination):
     """
 
     def __init__(self, settings: PassSettings, interface: Interface, reuse: Gatherer | None) -> None:
-        settings.source.check_in_place()
         kept = reuse if isinstance(reuse, TransferredBatches) and reuse._interface is interface else None
         self._interface: Interface = interface
         self._made = len(settings.source.made_there())

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 import torch
 
-from memload.casts.native import ImageJob, how_of
-from memload.casts.rule import Cast
+from memload.casts.native import ImageJob
+from memload.casts.rule import Cast, native_arithmetic
 from memload.device.cuda_module import cuda_module, kernels_run_on
 from memload.dtypes import code_of
 
@@ -102,7 +102,7 @@ def _computed_rule(
     rule: Cast, dtype: torch.dtype, row_shape: Sequence[int], device: torch.device
 ) -> tuple[KernelRule, torch.Tensor | None]:
     """Return the rule, and the tensor at its address."""
-    codes, how = (code_of(dtype), code_of(rule.dtype)), how_of(rule, dtype, row_shape)
+    codes, how = (code_of(dtype), code_of(rule.dtype)), native_arithmetic(rule, dtype, row_shape)
     if isinstance(how, bool):
         return (*codes, "norm_removed" if how else "plain", 1.0, -0.0, 0, 1, 1), None
     inner, scale, offset, means, deviations = how

@@ -19,9 +19,9 @@ from memload.device.frames import FrameIndex, Numbers, frames_of
 from memload.device.memory import gpu_memory
 from memload.device.pinned_memory import PinnedField, PinnedMemory
 from memload.device.resident import ResidentColumn, ResidentField, resident_device
-from memload.engine.cold import reads_blocks, reads_directly
 from memload.engine.gather_spec import GatherSpec
 from memload.engine.layout import Only
+from memload.engine.settings import reads_blocks, reads_directly
 from memload.engine.tiers.tier import Tier
 from memload.errors import DeviceError, MemorySpaceError
 from memload.memory import budget

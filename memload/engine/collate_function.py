@@ -157,6 +157,12 @@ class CarryingCollate:
         batch = self._cast(samples) if self.casts else self.plain(samples)
         return batch if self.transform is None else self.transform(batch)
 
+    def taken_apart(self, cast: Any, transform: Any) -> tuple[Any, Any, Any]:
+        """Return the arguments of a loader that is made with this collate function, and with the others or without."""
+        if cast not in (None, self.casts) or transform not in (None, self.transform):
+            return self, cast, transform  # another cast behind it
+        return self.plain, self.casts or None, self.transform
+
     def _cast(self, samples: list[Any]) -> Any:
         if self.plain is default_collate and isinstance(samples, GatheredRows):
             fetcher = samples.fetcher
@@ -166,26 +172,13 @@ class CarryingCollate:
         return cast_batch(self.plain(samples), self.casts, self._names, self._grouped)
 
 
-def plain_collate(loader: DataLoader[Any]) -> Any:
-    """Return the collate function of a loader without what it may carry."""
-    return loader.collate_fn.plain if isinstance(loader.collate_fn, CarryingCollate) else loader.collate_fn
-
-
 @contextlib.contextmanager
 def plainly(loader: DataLoader[Any]) -> Iterator[None]:
     """Within this context, torch's iterators of a loader only collate: the loader itself casts and transforms."""
     shown = loader.collate_fn
-    loader.collate_fn = plain_collate(loader)
+    if isinstance(shown, CarryingCollate):
+        loader.collate_fn = shown.plain
     try:
         yield
     finally:
         loader.collate_fn = shown
-
-
-def unpacked(collate_fn: Any, cast: Any, transform: Any) -> tuple[Any, Any, Any]:
-    """Return the arguments of a loader that is made with the `collate_fn` of another, and with its others or not."""
-    if not isinstance(collate_fn, CarryingCollate):
-        return collate_fn, cast, transform
-    if cast not in (None, collate_fn.casts) or transform not in (None, collate_fn.transform):
-        return collate_fn, cast, transform  # another cast behind it
-    return collate_fn.plain, collate_fn.casts or None, collate_fn.transform

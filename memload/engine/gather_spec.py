@@ -16,17 +16,15 @@ from memload._core import Column, Windows
 from memload.casts.augment import DrawRule, draw_rule
 from memload.casts.native import (
     CASTABLE,
-    Affine,
     ImageShape,
     ResizeMethod,
     cast_tensor,
     fits,
-    how_of,
     image_shape,
     image_sides,
     resize_method,
 )  # fmt: skip
-from memload.casts.rule import Cast
+from memload.casts.rule import Affine, Cast, native_arithmetic
 from memload.columns.fields import AnyColumn, Field
 from memload.columns.ragged_fields import RaggedField, forms_of_fields
 from memload.columns.ragged_samples import Forms
@@ -155,20 +153,37 @@ class GatherSpec:
         """
         if self.maps:  # which fields there are is for the functions to say
             return replace(self, late_casts=dict(casts))
-        for key in casts:
-            if key not in self.fields:
-                raise KeyError(f"cast= names the field {key!r}; the dataset has {', '.join(map(repr, self.fields))}")
-            if self.fields[key].kind == "text":
-                raise ValueError(f"the field {key!r} is text, which cannot be cast: leave it out of cast=")
-            if refusal := (self.uncastable or {}).get(str(key)):
-                raise ValueError(f"the field {key!r} {refusal}")
+        early, late = dict(self.casts), dict(self.late_casts or {})
+        for key, cast in casts.items():
+            self._check_cast(key, cast)
             held = self.casts.get(key)
-            if held is not None and not (isinstance(held, ImpliedCast) and held.then is None):
-                raise ValueError(f"the field {key!r} is cast by the dataset already: leave it out of cast=")
-            _check_shape(key, casts[key], self.fields[key], held)
-        late = {key: cast for key, cast in casts.items() if cast.places and not self._gathers_images(key, cast)}
-        early = {key: self._after(key, cast) for key, cast in casts.items() if key not in late}
-        return replace(self, casts={**self.casts, **early}, late_casts={**(self.late_casts or {}), **late})
+            if cast.places and not self._gathers_images(key, cast):
+                late[key] = cast
+            else:
+                early[key] = replace(held, then=cast) if isinstance(held, ImpliedCast) else cast
+        return replace(self, casts=early, late_casts=late)
+
+    def _check_cast(self, key: Any, cast: Cast) -> None:
+        if key not in self.fields:
+            raise KeyError(f"cast= names the field {key!r}; the dataset has {', '.join(map(repr, self.fields))}")
+        field, held = self.fields[key], self.casts.get(key)
+        kind, item_shape = field.kind, field.item_shape
+        if kind == "text":
+            raise ValueError(f"the field {key!r} is text, which cannot be cast: leave it out of cast=")
+        if refusal := (self.uncastable or {}).get(str(key)):
+            raise ValueError(f"the field {key!r} {refusal}")
+        if held is not None and not (isinstance(held, ImpliedCast) and held.then is None):
+            raise ValueError(f"the field {key!r} is cast by the dataset already: leave it out of cast=")
+        if isinstance(field, RaggedField) and (cast.layout is not None or cast.augment is not None):
+            raise ValueError(
+                f"the rows of the field {key!r} differ in length and are no images: leave out layout= and augment="
+            )
+        try:
+            cast.row_shape(item_shape)
+            if cast.augment is not None:
+                cast.augment.check_dtype(field.dtype if held is None else held.dtype)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"the field {key!r}: {error}") from None
 
     def as_raw(self) -> GatherSpec:
         """Return this source for batches that are gathered as they are stored; images are laid out anew behind that."""
@@ -261,11 +276,6 @@ class GatherSpec:
         cast, field = self.casts.get(key), self.fields[key]
         return field.built is not None or (cast is not None and not (cast.is_plain and cast.dtype == field.dtype))
 
-    def _after(self, key: Key, cast: Cast) -> Cast:
-        """The cast of a field after what its dataset makes of it."""
-        held = self.casts.get(key)
-        return replace(held, then=cast) if isinstance(held, ImpliedCast) else cast
-
     def _fused(self, key: Key) -> Cast | None:
         """The cast of a field if the gather can do it."""
         cast = self.casts.get(key)
@@ -292,19 +302,6 @@ def bytes_of_slot(fields: list[PipelineField], rows: int) -> int:
     return _core.Pipeline.ring_bytes(fields, rows, depth=1) // 2
 
 
-def _check_shape(key: Key, cast: Cast, field: Field, held: Cast | None) -> None:
-    if isinstance(field, RaggedField) and (cast.layout is not None or cast.augment is not None):
-        raise ValueError(
-            f"the rows of the field {key!r} differ in length and are no images: leave out layout= and augment="
-        )
-    try:
-        cast.row_shape(field.item_shape)
-        if cast.augment is not None:
-            cast.augment.check_dtype(field.dtype if held is None else held.dtype)
-    except (TypeError, ValueError) as error:
-        raise type(error)(f"the field {key!r}: {error}") from None
-
-
 def _is_fused(cast: Cast, field: Field) -> bool:
     """Whether the gather knows of which channel the elements are: in rows that are one run of bytes, or such frames.
 
@@ -325,14 +322,16 @@ def _is_fused(cast: Cast, field: Field) -> bool:
 
 def _pipeline_field(field: Field, cast: Cast | None) -> PipelineField:
     code = code_of(field.dtype)
-    fused = None if cast is None else (code, code_of(cast.dtype), how_of(cast, field.dtype, field.shape))
     dtype = field.dtype if cast is None else cast.dtype
+    dlpack, fused = _dlpack_code(dtype), None
+    if cast is not None:
+        fused = code, code_of(dtype), native_arithmetic(cast, field.dtype, field.shape)
     shape: list[int] = list(field.item_shape)
     images: Images | None = None
     if cast is not None and cast.places:
         images = image_shape(cast, shape), _draw_rule(cast, shape), resize_method(cast, shape)
         shape = list(cast.row_shape(shape)) if cast.layout != "channels_last" else _as_in_memory(cast, shape)
-    return field.pipeline_column_as(dtype), fused, _dlpack_code(dtype), dtype.itemsize * 8, shape, images
+    return field.pipeline_column_as(dtype), fused, dlpack, dtype.itemsize * 8, shape, images
 
 
 def _draw_rule(cast: Cast, shape: Sequence[int]) -> DrawRule | None:

@@ -1,19 +1,16 @@
-"""What makes the batches of a pass: the protocol through which its layers ask each other, and one native pipeline."""
+"""What makes the batches of a pass: the protocol through which its layers ask each other."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from memload import _core
 from memload.engine.transforms.seeding import PassSeed
 from memload.sampling.draws import Indices
 from memload.sampling.row_plan import PlanSink
 from memload.stats import LoaderStats
-
-if TYPE_CHECKING:
-    from memload.engine.settings import PassSettings
 
 
 class Gatherer(PlanSink, Protocol):
@@ -121,64 +118,3 @@ def capture(fn: Callable[..., Any], *arguments: object) -> Any:
 def longest_close(at_once: bool) -> float:
     """Return for how many seconds the end of a pass waits for reads: after a timeout, they were waited for before."""
     return 0.1 if at_once else 2.0
-
-
-class PipelinedBatches(Gatherer):
-    """A `Gatherer` of batches as they are planned, by one pipeline."""
-
-    def __init__(self, settings: PassSettings, pipeline: _core.Pipeline) -> None:
-        self.rows, self.depth = settings.source.rows, settings.depth
-        self._pipeline = pipeline
-
-    def begin(self, seed: PassSeed) -> None:
-        """Give the pipeline what the draws of rows follow from."""
-        self._pipeline.begin(seed.key)
-
-    def extend(self, rows: Indices) -> None:
-        """Append rows to the plan; batches are cut from them in order."""
-        self._pipeline.extend(rows)
-
-    def push(self, rows: Indices) -> None:
-        """Append the rows of one batch to the plan."""
-        self._pipeline.push(rows)
-
-    def finish(self) -> None:
-        """Mark the end of the plan."""
-        self._pipeline.finish()
-
-    def row_numbers(self) -> Indices:
-        """Return the rows of the batch that `next` returned last."""
-        return self._pipeline.row_numbers()
-
-    def cancel(self) -> _core.PlanQueue:
-        """Stop gathering, and return the plan of the batches that `next` has not returned."""
-        return self._pipeline.cancel()
-
-    def stats(self) -> LoaderStats:
-        """Return the counters of this pass."""
-        counted = LoaderStats(**self._pipeline.stats())
-        # What is read past the page cache comes from the disk, though for tiers of such reads no faults are watched.
-        return replace(counted, disk_bytes=max(counted.disk_bytes, counted.direct_bytes))
-
-    def close(self, keep_slots: bool, at_once: bool = False) -> None:
-        """Stop, and give memory and threads back, or keep the slots for a later pass."""
-        self._pipeline.close(keep_slots, longest_close(at_once))
-
-
-class WholeBatches(PipelinedBatches):
-    """Gathers each batch as it is planned, into a slot."""
-
-    def __init__(self, settings: PassSettings, kept: Gatherer | None) -> None:
-        settings.source.check_in_place()
-        super().__init__(settings, settings.pipeline(kept._pipeline if isinstance(kept, WholeBatches) else None))
-        self._unpack = settings.source.unpacker()
-
-    def next(self, timeout: float) -> Any:
-        """Return the next batch, or a `BatchResult`; None at the end."""
-        capsules = self._pipeline.next(timeout)
-        if capsules is None:
-            return None
-        try:
-            return self._unpack(capsules)
-        except Exception as error:  # of a collate function of the user's, as a rule: it ends no pass
-            return BatchResult(error=error, may_stop=True)

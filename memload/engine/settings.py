@@ -1,4 +1,7 @@
-"""What the native engine sets a pass to: sizes of batches, threads, depth, and whether memory holds the slots."""
+"""What the native engine sets a pass to: sizes of batches, threads, depth, and whether memory holds the slots.
+
+What is not in the page cache is read by rows through it, by whole blocks, or past it.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,12 @@ import numpy as np
 from torch.utils.data import BatchSampler
 
 from memload import _core
-from memload.engine.cold import reads_blocks, reads_directly
+from memload._core import Column, Storage, Windows
+from memload.columns.fields import AnyColumn
 from memload.engine.gather_spec import GatherSpec, PipelineField, bytes_of_slot
 from memload.engine.mutation_guards import MutationGuard
 from memload.engine.request import MOST, Destination, EngineOptions, PassRequest
-from memload.memory.budget import local_threads, process_is_limited
+from memload.memory.budget import local_threads, memory, process_is_limited
 from memload.memory.guards import check_memory
 from memload.sampling.batch_streams import MOST_ROWS, batches_known
 from memload.sampling.draws import Indices
@@ -31,6 +35,9 @@ _LEAST_DEPTH, _MOST_DEPTH, _AHEAD_BYTES = 2, 8, 2 << 20
 _MOST_TRANSFORMING = 8  # threads, where the user does not say: each holds a batch, and all share Python's lock
 _STOCK_PREFETCH_FACTOR = 2  # what torch sets where the user gives none
 _BLOCK = 1 << 16  # rows whose lengths are looked up at once
+SMALL_ROW = 64 << 10  # bytes; Gather::kLargeRow: rows above it can be read past the page cache
+_MOST_OF_A_FILE = 0.1
+_SURELY = 16 << 20  # bytes that any page cache can hold: to ask what is free takes longer than to begin a small pass
 _LARGE = 1 << 30  # bytes of slots from which on it is asked what is free, unless this process is limited
 
 
@@ -53,6 +60,8 @@ class PassSettings:
         transform_threads: threads that apply them, 0 if there are none.
         options: further settings of the engine.
         destination: where batches go.
+        guards: detect changes of the data during the pass.
+        cached: whether a cache of the hybrid tier is in front of a field.
         pins: whether batches are gathered into pinned memory of torch's allocator.
         joined: whether it is that of one source of several, whose room is judged together.
     """
@@ -70,20 +79,21 @@ class PassSettings:
     transform_threads: int
     options: EngineOptions
     destination: Destination
+    guards: Sequence[MutationGuard] = ()
+    cached: bool = False
     pins: bool = False
     joined: bool = False
 
     @classmethod
     def of(cls, request: PassRequest, source: GatherSpec) -> PassSettings:
         """Work the settings out."""
-        sizes, options, destination = BatchSizes.of(request.batches, source), request.options, request.destination
+        options, destination = request.options, request.destination
+        transform_pipeline = _transforms(source, None if destination.transforms else request.transform)
+        sizes, cached = BatchSizes.of(request.batches, source), source.is_cached
         fields = source.pipeline_fields()
         slot = bytes_of_slot(fields, sizes.slot_rows)
-        transform = None if destination.transforms else request.transform
-        threads, transform_pipeline = (
-            _threads(request),
-            _transforms(source, transform),
-        )
+        depth = min(_depth(request, slot), request.most_ahead or MOST)
+        threads = _threads(request)
         transforming = (options.transform_threads or min(threads, _MOST_TRANSFORMING)) if transform_pipeline else 0
         return cls(
             source,
@@ -93,12 +103,14 @@ class PassSettings:
             sizes.slot_rows,
             sizes.planned_rows,
             bool(getattr(request.batches, "drop_last", False)),
-            min(_depth(request, slot), request.most_ahead or MOST) + transforming,
+            depth + transforming,
             threads,
             transform_pipeline,
             transforming,
             options,
             destination,
+            source.guards,
+            cached,
             pins=transform_pipeline is None and destination.pins,
         )
 
@@ -112,16 +124,19 @@ class PassSettings:
         numbers = (self.depth + 1) * self.slot_rows * (8 + late)
         return slots + numbers + sum(field.index_bytes for field in self.source.fields.values())
 
-    @property
-    def guards(self) -> Sequence[MutationGuard]:
-        """What detects changes of the data during the pass."""
-        return self.source.guards
-
     def pipeline(self, reuse: _core.Pipeline | None, **where: Any) -> _core.Pipeline:
-        """Return a pipeline for one pass, on the slots of an earlier one if given; `where`: its further arguments."""
-        options = self.options
+        """Return a pipeline for one pass, on the slots of an earlier one if given; `where`: its further arguments.
+
+        Raises:
+            RuntimeError: the memory of a tensor was moved since its field was made.
+            MemorySpaceError: this process cannot take the slots.
+        """
+        blocks = reads_blocks(self.source, self.planned_rows)
+        direct = reads_directly(self.source, self.planned_rows, self.options.direct)
         if reuse is None and not self.pins and not self.joined:
             check_room(self.source, self.slot_bytes, self.depth, -(-self.planned_rows // self.batch_rows))
+        for field in self.source.fields.values():
+            field.check_in_place()
         return _core.Pipeline(
             self.fields,
             batch_rows=self.batch_rows,
@@ -129,10 +144,10 @@ class PassSettings:
             drop_last=self.drop_last,
             depth=self.depth,
             threads=self.threads,
-            read_blocks=reads_blocks(self.source, self.planned_rows),
-            direct=reads_directly(self.source, self.planned_rows, options.direct),
-            isa=options.isa or "",
-            streaming=options.streaming,
+            read_blocks=blocks,
+            direct=direct,
+            isa=self.options.isa or "",
+            streaming=self.options.streaming,
             reuse=reuse,
             **where,
         )
@@ -290,3 +305,70 @@ def _check(need: int, slots: int) -> None:
         f"the loop's batch with those gathered ahead, {slots} of {format_size(need // slots)},",
         "give a smaller batch_size=, or depth=1 for fewer batches ahead; memload.plan says beforehand what fits",
     )
+
+
+def reads_blocks(source: GatherSpec, planned_rows: int) -> bool:
+    """Whether rows that are not in the page cache are best read with the whole 2 MB block around them.
+
+    A disk gives small random reads at about a tenth of its rate for large ones. So where a pass reads a tenth of its
+    files or more in small rows, and the page cache can keep them, reading blocks soon has all of them.
+    """
+    mapped = _mapped(source)
+    if not mapped or max(map(_run_bytes, mapped)) > SMALL_ROW:
+        return False
+    total = _total(_files(mapped))
+    wanted = planned_rows * sum(column.row_bytes for column in mapped)
+    return wanted >= total * _MOST_OF_A_FILE and _fits(total)
+
+
+def reads_directly(source: GatherSpec, planned_rows: int, wish: bool | None) -> bool:
+    """Whether large rows that are not in the page cache are best read past it.
+
+    That is up to twice as fast, but leaves nothing behind for whoever reads them next. So the cache gets what is wanted
+    a second time, if the files fit there: by a pass of which half was read directly before, or which itself reads more
+    than one and a half times the bytes that the files have.
+
+    Args:
+        source: what is read.
+        planned_rows: rows of the pass, 0 if that is not known.
+        wish: the user's word, which decides; None leaves the choice to this function.
+    """
+    if wish is not None:
+        return wish
+    large = [column for column in _mapped(source) if isinstance(column, Column) and column.row_bytes > SMALL_ROW]
+    files = _files(large)
+    if not files or not all(file.knows_residency for file in files):
+        return False
+    total = _total(files)
+    wanted = planned_rows * sum(column.row_bytes for column in large) or total
+    repeats = wanted > 1.5 * total or 2 * sum(file.direct_bytes for file in files) >= min(wanted, total)
+    return not (repeats and _fits(total))
+
+
+def _mapped(source: GatherSpec) -> list[AnyColumn]:
+    columns = [field.column for field in source.fields.values()]
+    return [column for column in columns if any(_is_cached(storage) for storage in column.storages)]
+
+
+def _is_cached(storage: Storage) -> bool:
+    """Whether it is a file that may be read through the page cache."""
+    return storage.mapped and not storage.past_cache
+
+
+def _run_bytes(column: AnyColumn) -> int:
+    """Bytes that are read in one run."""
+    return _run_bytes(column.frames) if isinstance(column, Windows) else column.row_bytes
+
+
+def _files(columns: Sequence[AnyColumn]) -> list[Storage]:
+    """The files of these columns, each once for every time it was opened."""
+    return list({storage: None for column in columns for storage in column.storages if _is_cached(storage)})
+
+
+def _total(files: list[Storage]) -> int:
+    return sum({file.name: file.nbytes for file in files}.values())
+
+
+def _fits(nbytes: int) -> bool:
+    """Whether the page cache can hold so many bytes, and leave as much to everybody else."""
+    return nbytes <= _SURELY or nbytes <= memory().free_together // 2

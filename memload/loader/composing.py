@@ -8,12 +8,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeAlias
 
 from memload.columns.collate_rules import as_shipped
+from memload.device import on_request
 from memload.engine.collate_function import collated
 from memload.engine.gather_spec import GatherSpec, NotNative
 from memload.engine.readers import resolve
 from memload.engine.request import PassRequest
 from memload.engine.settings import PassSettings
 from memload.loader.history import Layers, PassHistory
+from memload.sampling.row_plan import plan_bytes
 
 if TYPE_CHECKING:
     from memload.dataset.group_batches import GroupSettings
@@ -46,10 +48,11 @@ def settings_of(request: PassRequest, source: GatherSpec | GroupedSpec) -> Setti
 
         return GroupSettings.of(request, source)
     bound = request.destination.bound(source, request)
-    if any(field.resident for field in bound.fields.values()):
-        from memload.device.resident_batches import ResidentSettings
+    for field in bound.fields.values():
+        if field.resident:
+            from memload.device.resident_batches import ResidentSettings
 
-        return ResidentSettings.of(request, bound)
+            return ResidentSettings.of(request, bound)
     return PassSettings.of(request, bound)
 
 
@@ -58,8 +61,20 @@ def settings_around(settings: Settings) -> PassSettings | None:
     return settings if isinstance(settings, PassSettings) else settings.around
 
 
-def composed(settings: Settings, request: PassRequest, history: PassHistory, kept: Layers | None) -> Layers:
-    """Return the layers of one pass, which reuse the slots and memory of an earlier pass if these are given."""
+def composed(
+    request: PassRequest, source: GatherSpec | GroupedSpec, history: PassHistory
+) -> tuple[PassRequest, Layers]:
+    """Return the layers of one pass over a source, which reuse what the latest pass kept.
+
+    The request comes back with the destination of the settings, which may be another for rows on a device.
+    """
+    settings = settings_of(request, source)
+    if settings.destination is not request.destination:
+        request = request._replace(destination=settings.destination)
+    return request, _layers(settings, request, history, history.take_kept())
+
+
+def _layers(settings: Settings, request: PassRequest, history: PassHistory, kept: Layers | None) -> Layers:
     around, before = settings_around(settings), kept.gathers if kept else None
     arrival, transforms = settings.destination.open(), None
     gathers = arrival.gatherer(settings, before) if isinstance(settings, PassSettings) else settings.gatherer(before)
@@ -79,6 +94,34 @@ def composed(settings: Settings, request: PassRequest, history: PassHistory, kep
 
         outermost = GuardedBatches(outermost, guards, request)
     return Layers(gathers, transforms, outermost, arrival)
+
+
+def slots_and_plan(request: PassRequest, source: GatherSpec | GroupedSpec) -> int:
+    """Return the bytes of the slots of a pass over a source, and of its row order."""
+    settings = settings_of(request, source)
+    ahead = (settings.depth + 1) * settings.slot_rows
+    return settings.ring_bytes + plan_bytes(getattr(request.batches, "sampler", None), ahead)
+
+
+def device_bytes(
+    request: PassRequest, source: GatherSpec | GroupedSpec, target: Target | None, buffers: int, count: int
+) -> int:
+    """Return the most bytes of the device's memory that a pass takes for batches, and for buffers of the loader.
+
+    Args:
+        request: of the pass.
+        source: what it gathers.
+        target: where batches go; None: to the CPU.
+        buffers: bytes of static buffers, as far as they are known.
+        count: how many sets of them there are.
+    """
+    from memload.dataset.group_batches import GroupSettings
+
+    settings = settings_of(request, source)
+    if not isinstance(settings, PassSettings | GroupSettings):
+        return buffers or count * settings.batch_bytes
+    each = settings.each if isinstance(settings, GroupSettings) else [settings]
+    return 0 if target is None else on_request.pass_bytes(each, buffers, count)
 
 
 def fallback_history(history: PassHistory) -> FallbackHistory:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -20,27 +21,26 @@ from memload.dataset.dataset import Dataset
 from memload.dataset.groups import GroupedDataset, group_collate
 from memload.device import on_request
 from memload.dtypes import DTypeLike
-from memload.engine.attendants import pass_begins
 from memload.engine.cast_batches import draws_of
-from memload.engine.collate_function import NO_BATCH, CarryingCollate, plain_collate, plainly, unpacked
+from memload.engine.collate_function import NO_BATCH, CarryingCollate, plainly
 from memload.engine.gather_spec import GatherSpec
+from memload.engine.observers import OBSERVERS, PASSES
 from memload.engine.on_cpu import ON_CPU
 from memload.engine.readers import check_dataset
 from memload.engine.request import Destination, EngineOptions, PassRequest, chosen_options
-from memload.engine.settings import PassSettings
 from memload.engine.transforms.transform_pipeline import checked_transform
-from memload.loader.composing import composed, fallback_history, how_they_go, read, settings_of
+from memload.loader import composing
 from memload.loader.fallback_arguments import asks_for_stock, without_worker_init_fn
 from memload.loader.history import PassHistory
 from memload.loader.native_pass import NativePass
 from memload.loader.ragged_option import in_form
 from memload.loader.state import LoaderState, caught_up, checked_snapshots
-from memload.sampling.row_plan import plan_bytes
 from memload.sampling.torch_draws import peeked_seed
 from memload.stats import LoaderStats
 
 if TYPE_CHECKING:
     from memload.dataset.grouped_spec import GroupedSpec
+    from memload.device.devices import Target
     from memload.device.interface import HostMemory, Interface
     from memload.device.static_buffers import StaticBuffers
     from memload.loader.access import LoaderAccess
@@ -120,6 +120,16 @@ class FastLoader(DataLoader[T]):
     ragged: str | tuple[str, Any] | Mapping[str, Any] | None
     device: str | int | torch.device | Interface | None
     static_buffers: int | None
+    batch_transform: Callable[..., Any] | None
+    _extras_given: set[str]
+    _target: Target | None
+    _to_device: Destination | None
+    _buffers: StaticBuffers | None
+    _engine: EngineOptions
+    _casts: dict[Any, Cast]
+    _state: LoaderState
+    _history: PassHistory
+    _depth_given: bool
 
     def __init__(
         self: FastLoader[Any],  # lets a type checker infer Any for batches
@@ -151,12 +161,14 @@ class FastLoader(DataLoader[T]):
         static_buffers: int | None = None,
         options: EngineOptions | None = None,
     ) -> None:
-        check_dataset(dataset, by_number=sampler is None and batch_sampler is None)
+        if isinstance(dataset, str | os.PathLike | dict):
+            check_dataset(dataset, by_number=sampler is None and batch_sampler is None)
         if ragged is not None:
             dataset = in_form(dataset, ragged)
         target = None if device is None else on_request.target_of(device)
         casts = None if cast is None else casts_by_field(cast)
-        collate_fn, casts, batch_transform = unpacked(collate_fn, casts, batch_transform)
+        if isinstance(collate_fn, CarryingCollate):
+            collate_fn, casts, batch_transform = collate_fn.taken_apart(casts, batch_transform)
         super().__init__(
             dataset,
             int(batch_size) if isinstance(batch_size, np.integer) else batch_size,
@@ -177,39 +189,44 @@ class FastLoader(DataLoader[T]):
             in_order=in_order,
         )
         self._keep(threads, depth, casts, options, ragged, device, static_buffers)
-        self._target, self._to_device = target, None if target is None else on_request.destination_of(target)
-        self._buffers = self._made_buffers(static_buffers)
-        self._engine = chosen_options(options, threads, depth)
-        self._casts = dict(casts or {})
-        self.batch_transform = None if batch_transform is None else checked_transform(batch_transform)
-        self.__dict__["snapshot_every_n_steps"] = checked_snapshots(snapshot_every_n_steps)
-        self._state = LoaderState()
-        self._start_afresh()
-        self._depth_given = prefetch_factor is not None
-        if self._casts or self.batch_transform:
-            self.collate_fn = self._carrying()
-        source = self._resolved() if self._casts else None
-        if not (source is None or isinstance(source, str)):
-            self._cast(source)  # a cast of a missing field fails here, not in the first pass
+        self.__dict__.update(  # not by setattr, which asks of each whether it may be set
+            _target=target,
+            _to_device=None if target is None else on_request.destination_of(target),
+            _buffers=self._made_buffers(static_buffers, target),
+            _engine=chosen_options(options, threads, depth),
+            _casts=dict(casts or {}),
+            batch_transform=None if batch_transform is None else checked_transform(batch_transform),
+            snapshot_every_n_steps=checked_snapshots(snapshot_every_n_steps),
+            _state=LoaderState(),
+            _history=PassHistory(),
+            _depth_given=prefetch_factor is not None,
+        )
+        if casts or self.batch_transform:
+            self._show_casts()
 
     def _keep(self, *values: Any) -> None:
         """Keep the values of `_FIXED`; a subclass may have such names of its own: a stock loader has none."""
         extras = dict(zip(_FIXED, values, strict=True))
-        self._extras_given = {name for name, value in extras.items() if value is not None}
-        kept = {name: extras[name] for name in _FIXED if name in self._extras_given or name not in vars(self)}
-        self.__dict__.update(kept)  # not by setattr, which refuses them
+        given = {name for name, value in extras.items() if value is not None}
+        kept = {name: value for name, value in extras.items() if name in given or name not in vars(self)}
+        self.__dict__.update(kept, _extras_given=given)  # not by setattr, which refuses them
 
-    def _start_afresh(self) -> None:
-        """Create the state of this process's passes, which a copy in another process does not inherit."""
-        self._history = PassHistory()
+    def _show_casts(self) -> None:
+        """Show others a collate function that casts and transforms; refuse a cast of a field that is not there."""
+        plain, transform = self.collate_fn, self.batch_transform
+        names, grouped = self._field_names(), plain is group_collate
+        self.collate_fn = CarryingCollate(plain, self._casts, names, grouped=grouped, transform=transform)
+        source = self._resolved() if self._casts else ""
+        if not isinstance(source, str):
+            self._cast(source)
 
-    def _made_buffers(self, count: Any) -> StaticBuffers | None:
-        pinned = self.pin_memory and self._target is None
+    def _made_buffers(self, count: Any, target: Target | None) -> StaticBuffers | None:
+        pinned = self.pin_memory and target is None
         return None if count is None else on_request.buffers_of(count, self.batch_sampler, pinned=pinned)
 
     def _request(self) -> PassRequest:
         """Return the request of a pass that begins now."""
-        collate = plain_collate(self)
+        collate = self.collate_fn.plain if isinstance(self.collate_fn, CarryingCollate) else self.collate_fn
         return PassRequest(
             dataset=self.dataset,
             batches=self.sampler if self.batch_sampler is None else self.batch_sampler,
@@ -232,10 +249,8 @@ class FastLoader(DataLoader[T]):
 
     def _destination(self) -> Destination:
         """Return the destination of batches for a pass that begins now."""
-        if self._to_device is not None:
-            return self._to_device
-        if not self.pin_memory:
-            return ON_CPU
+        if self._to_device is not None or not self.pin_memory:
+            return self._to_device or ON_CPU
         warned = self.persistent_workers and self._state.base_seed is not None
         return on_request.pinned(self._host_memory(), self.pin_memory_device, warned=warned)
 
@@ -253,7 +268,7 @@ class FastLoader(DataLoader[T]):
         reads = f"The native engine reads {type(self.dataset).__name__}"
         if without_worker_init_fn(self):
             reads += ", without worker processes to call worker_init_fn in"
-        return f"{reads}." if self._target is None else f"{reads}; {how_they_go(resolved, self._target)}."
+        return f"{reads}." if self._target is None else f"{reads}; {composing.how_they_go(resolved, self._target)}."
 
     @property
     def nbytes(self) -> int:
@@ -267,10 +282,8 @@ class FastLoader(DataLoader[T]):
         source = self._resolved(request)
         if isinstance(source, str):
             return 0
-        settings = settings_of(request, self._cast(source))
         selections = 0 if isinstance(self.dataset, Dataset | GroupedDataset) else source.selection_bytes
-        ahead = (settings.depth + 1) * settings.slot_rows
-        return settings.ring_bytes + plan_bytes(getattr(request.batches, "sampler", None), ahead) + selections
+        return composing.slots_and_plan(request, self._cast(source)) + selections
 
     @property
     def device_nbytes(self) -> int:
@@ -287,13 +300,8 @@ class FastLoader(DataLoader[T]):
         buffers = 0 if self._buffers is None else self._buffers.nbytes
         if isinstance(source, str):
             return 0 if self._target is None else buffers
-        settings, count = settings_of(self._request(), self._cast(source)), self.static_buffers or 0
-        from memload.dataset.group_batches import GroupSettings
-
-        if not isinstance(settings, PassSettings | GroupSettings):
-            return buffers or count * settings.batch_bytes
-        each = settings.each if isinstance(settings, GroupSettings) else [settings]
-        return 0 if self._target is None else on_request.pass_bytes(each, buffers, count)
+        count = self.static_buffers or 0
+        return composing.device_bytes(self._request(), self._cast(source), self._target, buffers, count)
 
     def stats(self) -> LoaderStats:
         """Return counters of the native passes so far; ``print`` shows where time went and what the bottleneck is."""
@@ -338,7 +346,9 @@ class FastLoader(DataLoader[T]):
         self._state.load(self._request(), self._resolved, state_dict)
 
     def __iter__(self) -> Any:
-        pass_begins(self)
+        PASSES[self] = number = PASSES.get(self, 0) + 1
+        for observer in OBSERVERS.now:
+            observer.pass_begins(self, number)
         batches = self._batches()
         return batches if self._buffers is None else on_request.in_buffers(batches, self._buffers)
 
@@ -358,7 +368,7 @@ class FastLoader(DataLoader[T]):
         draws = request.transform is not None or draws_of(request.casts)
         peeked = peeked_seed(self.generator) if draws else None
         moved = request.destination.moving(request)
-        kept = fallback_history(self._history)
+        kept = composing.fallback_history(self._history)
         kept.torchdata.length = self._IterableDataset_len_called
         stock = FallbackPass(self, request, self._state, kept, lambda: self._index_sampler)
         batches = stock.begin(kept.making.around(make))
@@ -371,17 +381,14 @@ class FastLoader(DataLoader[T]):
         source = self._resolved(request)
         if not isinstance(source, str):
             return self._native_pass(request, source)
-        if not fallback_history(self._history).making.now:
+        if not composing.fallback_history(self._history).making.now:
             return self._fallback_batches(request, source, functools.partial(FastLoader._get_iterator, self))
         with plainly(self):
             return super()._get_iterator()
 
     def _native_pass(self, request: PassRequest, source: GatherSpec | GroupedSpec) -> NativePass:
         self.check_worker_number_rationality()
-        settings = settings_of(request, self._cast(source))
-        if settings.destination is not request.destination:
-            request = request._replace(destination=settings.destination)
-        layers = composed(settings, request, self._history, self._history.take_kept())
+        request, layers = composing.composed(request, self._cast(source), self._history)
         one = NativePass(request, layers, self._state, self._history, self)
         self._history.begun(one)
         if one.progress.behind:
@@ -404,14 +411,13 @@ class FastLoader(DataLoader[T]):
         return LoaderAccess(self._request, self._resolved, self._state, self._history)
 
     def _host_memory(self) -> HostMemory | None:
-        """Return the host memory that ``pin_memory=True`` pins; None if there is no accelerator."""
         return on_request.host_memory()
 
     @property
     def _index_sampler(self) -> Any:
         # Stock iterators iterate over this: it is torch's own hook, and the only place to resume a stopped pass.
-        own = super()._index_sampler
-        return own if isinstance(self.dataset, IterableDataset) else fallback_history(self._history).indices(own)
+        own, iterable = super()._index_sampler, isinstance(self.dataset, IterableDataset)
+        return own if iterable else composing.fallback_history(self._history).indices(own)
 
     def __setattr__(self, name: str, value: Any) -> None:
         # As torch does for batch_size and others: values derived from these at construction would not follow.
@@ -425,14 +431,8 @@ class FastLoader(DataLoader[T]):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._start_afresh()
-        self._buffers = self._made_buffers(self.static_buffers)
-
-    def _carrying(self) -> CarryingCollate:
-        grouped = self.collate_fn is group_collate
-        return CarryingCollate(
-            self.collate_fn, self._casts, self._field_names(), grouped=grouped, transform=self.batch_transform
-        )
+        self._history = PassHistory()  # of this process
+        self._buffers = self._made_buffers(self.static_buffers, self._target)
 
     def _field_names(self) -> list[str]:
         return list(self.dataset.fields) if isinstance(self.dataset, Dataset) else []
@@ -445,4 +445,4 @@ class FastLoader(DataLoader[T]):
             return f"{type(self).__name__} overrides _index_sampler: give its batches as batch_sampler= instead."
         if self.num_workers and (reason := asks_for_stock(self)) is not None:
             return reason
-        return read(self._request() if request is None else request)
+        return composing.read(self._request() if request is None else request)

@@ -6,6 +6,7 @@ sampling/row_plan.py   _core.Pipeline                             the loop
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import operator
 import os
@@ -17,13 +18,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from memload.engine.attendants import between_batches, handed_out
 from memload.engine.gatherer import BatchResult
 from memload.engine.iterators import BatchIterator, profiling, waiting
+from memload.engine.observers import OBSERVERS, observed
 from memload.engine.request import PassRequest
 from memload.loader.history import Layers, PassHistory
 from memload.loader.state import LoaderState, given_generators
-from memload.sampling.row_plan import Feed, feed
+from memload.sampling.row_plan import BatchFeed, Feed, Unplanned, feed
 from memload.stats import LoaderStats
 
 _FORKED = (
@@ -79,8 +80,8 @@ class NativePass(BatchIterator):
         )
         self._batch_sampler: Any = request.batches
         self._history, self._owner, self._request = history, owner, request
-        drawn = state.draw_base_seed(request, self.progress)
-        self._seed = state.seed(request, self.progress)
+        drawn = self.progress.base_seed is None
+        self._seed = state.drawn_seed(request, self.progress)
         self._gatherer.begin(self._seed)
         if self._lead:
             self._start(state, drawn)
@@ -104,11 +105,10 @@ class NativePass(BatchIterator):
         return self
 
     def __next__(self) -> Any:
-        between_batches()
-        if not profiling():
-            return handed_out(self._in_turn())
-        with waiting(self):
-            return handed_out(self._in_turn())
+        if OBSERVERS.now or profiling():
+            with waiting(self) if profiling() else contextlib.nullcontext():
+                return observed(self._in_turn)
+        return self._in_turn()
 
     def _wait_for_turn(self) -> None:
         if self._process != os.getpid():
@@ -128,26 +128,27 @@ class NativePass(BatchIterator):
         return batch if self._finish is None else self._finish(batch)
 
     def _next(self, request: PassRequest) -> Any:
-        if not self._lead:
-            self._ask()
-        unplanned = self._feed.unplanned(self._given)
-        batch = self._gathered() if unplanned is None else None
+        batch = self._taken()
         number, self._given = self.progress.delivered, self._given + 1
         self.progress.delivered += 1
         if self._lead:
             self._ask()
         # An error of the dataset itself does not end the pass, nor a stock iterator: the next batch follows.
         try:
-            if unplanned is not None:
+            if isinstance(batch, Unplanned):
                 from memload.engine.by_the_dataset import answer
 
-                answered = answer(request, unplanned, self._seed, number)
-                return self._gatherer.placed(answered, number)
+                return self._gatherer.placed(answer(request, batch, self._seed, number), number)
             return batch.result() if isinstance(batch, BatchResult) else batch
         finally:
-            del unplanned, batch  # the traceback of an error refers to this frame, which would keep it alive
+            del batch  # the traceback of an error refers to this frame, which would keep it alive
 
-    def _gathered(self) -> Any:
+    def _taken(self) -> Any:
+        """Return the next batch as the layers give it, or as one that the engine does not gather."""
+        if not self._lead:
+            self._ask()
+        if isinstance(self._feed, BatchFeed) and (unplanned := self._feed.unplanned(self._given)) is not None:
+            return unplanned
         try:
             batch = self._gatherer.next(self._timeout)
             self._wall = time.perf_counter() - self._started
@@ -166,6 +167,8 @@ class NativePass(BatchIterator):
 
     def _ask(self) -> None:
         self._asked += 1
+        if self._feed.ended:
+            return
         began = time.perf_counter()
         self._feed.pull(self._lead + self._asked, self._gatherer.depth)
         self._sampling += time.perf_counter() - began

@@ -40,9 +40,9 @@ from torch.utils.data import (
 )
 
 from memload.dtypes import dtype_name
-from memload.engine.attendants import between_batches, handed_out
 from memload.engine.gather_spec import GatherSpec
 from memload.engine.iterators import AroundBatches
+from memload.engine.observers import observed
 from memload.engine.request import PassRequest
 from memload.engine.transforms.seeding import PassSeed
 from memload.kept_errors import let_go_by_torch, say_row
@@ -196,23 +196,25 @@ class LoaderState:
         """Record that the pass begun last has been set up completely."""
         self._loaded = None
 
-    def draw_base_seed(self, request: PassRequest, progress: Progress) -> bool:
-        """Draw the seed of a stock iterator's workers; return False if persistent workers have their seed already."""
-        if progress.base_seed is not None:
-            return False
-        progress.base_seed = self.base_seed = drawn_seed(request.generator)
-        return True
+    def drawn_seed(self, request: PassRequest, progress: Progress) -> PassSeed:
+        """Return the seed of all random numbers of a pass; draw it, unless persistent workers have theirs already.
 
-    def seed(self, request: PassRequest, progress: Progress, otherwise: int | None = None) -> PassSeed:
+        It is drawn as a stock iterator draws the seed of its workers.
+        """
+        if progress.base_seed is None:
+            progress.base_seed = self.base_seed = drawn_seed(request.generator)
+        return PassSeed(progress.base_seed, progress.number if request.persistent_workers else 0)
+
+    def seed(self, request: PassRequest, progress: Progress, drawn: int | None = None) -> PassSeed:
         """Return the seed from which all random numbers of a pass follow.
 
         Args:
             request: the request of the pass.
             progress: the progress of the pass.
-            otherwise: the base seed if none was drawn, as over an iterable dataset on torch's own machinery.
+            drawn: the base seed, where the progress has none.
         """
         if progress.base_seed is None:
-            progress.base_seed = self.base_seed = otherwise
+            progress.base_seed = self.base_seed = drawn
         return PassSeed(progress.base_seed or 0, progress.number if request.persistent_workers else 0)
 
     def tells_of(self, progress: Progress) -> bool:
@@ -258,7 +260,9 @@ class CountedBatches(AroundBatches):
         self.progress = progress
 
     def __next__(self) -> Any:
-        between_batches()
+        return observed(self._counted)
+
+    def _counted(self) -> Any:
         try:
             batch = next(self._batches)
         except StopIteration:
@@ -270,7 +274,7 @@ class CountedBatches(AroundBatches):
             say_row(error)
             raise
         self.progress.delivered += 1
-        return handed_out(batch)
+        return batch
 
 
 def checked_snapshots(steps: Any) -> int | None:

@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from memload.engine import attendants
+from memload.engine.observers import OBSERVERS, known_passes
 from memload.errors import MemoryStopError, MemoryWarning, ThreadLimitError
 from memload.memory.threads import started
 from memload.monitoring.diagnosis import Finding, diagnose
@@ -80,7 +80,7 @@ class MonitorRun:
         self._pid = os.getpid()
         self._sampler = Sampler(folder=(settings.log or Path("log").absolute()).parent)
         self._log = None if settings.log is None else JsonLog(settings.log)
-        self._passes_before = weakref.WeakKeyDictionary(attendants.known_passes())
+        self._passes_before = weakref.WeakKeyDictionary(known_passes())
         self._loaders: collections.Counter[int] = collections.Counter()  # loaders that began a pass, counted by dataset
         self._ticks = self._step = 0
         self._reports_position = False  # whether the loop calls `mark`
@@ -107,7 +107,7 @@ class MonitorRun:
         except ThreadLimitError:
             self._close()
             raise
-        attendants.attend(self)
+        OBSERVERS.add(self)
 
     @property
     def running(self) -> bool:
@@ -127,7 +127,7 @@ class MonitorRun:
         if threading.current_thread() is self._thread:
             raise RuntimeError("on_warn cannot stop the monitor in whose thread it runs: let the loop do it")
         self._ended.set()
-        attendants.leave(self)
+        OBSERVERS.remove(self)
         self._thread.join(_PATIENCE)
         if self._thread.is_alive():
             self._emit(MemoryWarning("the monitor's thread does not answer, perhaps since a file system does not"))
@@ -264,7 +264,7 @@ class MonitorRun:
             self._try("on_warn", lambda: on_warn(finding))
         if self._settings.shrinks:
             self._empties_cache = finding.place != "host"
-            self._try("giving memory back", lambda: shrink(attendants.known_passes(), self._sampler.caches.all()))
+            self._try("giving memory back", lambda: shrink(known_passes(), self._sampler.caches.all()))
         if finding.cause != "stop":
             self._emit(MemoryWarning(f"{finding.place}: {finding.text}"))
 

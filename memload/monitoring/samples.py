@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from memload.engine import attendants
+from memload.engine.observers import known_passes
 from memload.memory.budget import MemoryGroup, disk_free, memory_groups, parse_meminfo
 from memload.monitoring.gpu_samples import GpuSample, GpuTick, Nvml, Split, counted_by_driver, own_samples
 from memload.monitoring.own_memory import OwnMemory
@@ -176,7 +176,7 @@ class Sampler:
         self._by_driver = Paced(self._count_by_driver, _NVML_SHARE)
         self._own = OwnMemory()
         self.caches = self._own.caches
-        before = {loader: _stats(loader) for loader in attendants.known_passes()} if self._inside else {}
+        before = {loader: _stats(loader) for loader in known_passes()} if self._inside else {}
         for loader in before:
             self.caches.know(loader)
         self._before = weakref.WeakKeyDictionary(before)
@@ -277,9 +277,7 @@ class Sampler:
 
     def _loaders(self) -> LoaderStats:
         """Return the counters of all loaders since the sampler was made."""
-        counters = (
-            _since(self._before.get(loader, LoaderStats()), _stats(loader)) for loader in attendants.known_passes()
-        )
+        counters = (_since(self._before.get(loader, LoaderStats()), _stats(loader)) for loader in known_passes())
         return sum(counters, LoaderStats())
 
 

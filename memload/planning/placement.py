@@ -18,9 +18,9 @@ from memload.columns.ragged_forms import Ragged
 from memload.dataset.dataset import Dataset
 from memload.dataset.groups import GroupedDataset
 from memload.dataset.mapped import MappedDataset
-from memload.engine.cold import SMALL_ROW
 from memload.engine.gather_spec import NotNative
 from memload.engine.readers import resolve
+from memload.engine.settings import SMALL_ROW
 from memload.engine.tiers.choosing import RAM_SHARE, Needs, TierChoice, choose, fits_on_disk
 from memload.engine.tiers.loading import bytes_once
 from memload.engine.tiers.placing import TierOptions, needs_of

@@ -57,21 +57,19 @@ class KnownBatches:
         progress.follow(source)
         self._source, self._sink, self._progress = source, sink, progress
         self._fed = 0
-        self._finished = False
+        self.ended = False
+        """Whether the plan is complete, so that `pull` does nothing."""
 
     def start_again(self) -> None:
         """Do nothing, because nothing is drawn before the first batch of a stream."""
 
     def pull(self, batches: int, ahead: int) -> None:
         """Feed `batches` batches in total, and `ahead` more."""
-        while not self._finished and self._fed < batches + ahead:
+        while not self.ended and self._fed < batches + ahead:
             rows = self._source.next(self._progress.seen)
             if rows is None:
-                self._finished = True
+                self.ended = True
                 self._sink.finish()
                 return
             self._fed += 1
             self._sink.push(rows)
-
-    def unplanned(self, position: int) -> None:
-        """Do nothing, because all batches are planned; samplers whose rows may be missing are iterated instead."""

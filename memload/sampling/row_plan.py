@@ -31,9 +31,9 @@ from memload.sampling.pulls import BatchStream, Generators
 from memload.sampling.samplers import MixingSampler, WeightedSampler
 from memload.sampling.torch_draws import (
     default_generator,
-    drawn_seed,
+    drawn_generator,
+    foreseen_generator,
     is_native,
-    peeked_seed,
     permutation,
     skip_permutation,
 )
@@ -142,8 +142,8 @@ def _random(sampler: RandomSampler) -> Draws:
         step,
         count,
         make,
-        lambda: torch.Generator().manual_seed(drawn_seed(None)),
-        foreseen=lambda: torch.Generator().manual_seed(peeked_seed(None)),
+        drawn_generator,
+        foreseen=foreseen_generator,
     )
 
 
@@ -239,10 +239,13 @@ class Unplanned:
 class StreamFeed:
     """Feeds the arrays of a known sampler; the sink cuts them into batches."""
 
+    ended = False
+    """Whether the plan is complete and nobody observes further draws, so that `pull` does nothing."""
+
     def __init__(self, source: RowStream, batch_size: int, rows: int, sink: PlanSink, progress: Progress) -> None:
-        progress.follow(source, batch_size)
         self._progress = progress
         self._source = source
+        self._from_end = bool(source.values) and source.values.start < 0  # rows that count from the end
         self._batch_size = batch_size
         self._rows = rows
         self._sink = sink
@@ -254,33 +257,25 @@ class StreamFeed:
 
     def pull(self, batches: int, ahead: int) -> None:
         """Feed the rows that a stock loader would have drawn by now, and more rows if nobody can observe the draws."""
-        wanted = batches * self._batch_size
-        if self._finished and not self._source.paced:
-            return
-        if not self._source.paced:
-            wanted = min(wanted + max(ahead * self._batch_size, self._source.lookahead), self._source.total)
+        source, wanted = self._source, batches * self._batch_size
+        if not source.paced:
+            wanted = min(wanted + max(ahead * self._batch_size, source.lookahead), source.total)
         while self._fed < wanted and (rows := self._draw()) is not None:
             self._fed += len(rows)
             if len(rows):
-                self._sink.extend(from_end(rows, self._rows))
-        if self._fed == self._source.total:
-            self._finish()
-
-    def unplanned(self, position: int) -> Unplanned | None:  # noqa: ARG002 - the signature of every feed
-        """Return None, because all rows are planned; a sampler with rows out of range is iterated instead."""
-        return None
+                self._sink.extend(from_end(rows, self._rows) if self._from_end else rows)
+        if self._fed == source.total and not self._finished:
+            self._finished, self.ended = True, not source.paced
+            self._sink.finish()
 
     def _draw(self) -> Indices | None:
         try:
             return self._source.next(self._progress.seen)
         except Exception:
-            self._finish()  # like a generator that raised, the source has no more rows
+            if not self._finished:  # like a generator that raised, the source has no more rows
+                self._finished, self.ended = True, not self._source.paced
+                self._sink.finish()
             raise
-
-    def _finish(self) -> None:
-        if not self._finished:
-            self._finished = True
-            self._sink.finish()
 
 
 class BatchFeed:
@@ -317,7 +312,8 @@ class BatchFeed:
         self._ahead = ahead
         self._at_once = at_once
         self._pulled = 0
-        self._finished = False
+        self.ended = False
+        """Whether the plan is complete, so that `pull` does nothing."""
         self._unplanned: dict[int, Unplanned] = {}
 
     def start_again(self) -> None:
@@ -327,11 +323,11 @@ class BatchFeed:
     def pull(self, batches: int, ahead: int) -> None:
         """Pull `batches` batches in total, and `ahead` more if nobody can observe it."""
         wanted = batches + ahead if self._ahead else batches
-        while not self._finished and self._pulled < wanted:
+        while not self.ended and self._pulled < wanted:
             try:
                 indices = self._batches.next(self._progress.seen)
             except StopIteration:
-                self._finished = True
+                self.ended = True
                 self._sink.finish()
                 return
             except Exception as error:
@@ -345,9 +341,9 @@ class BatchFeed:
 
     def unplanned(self, position: int) -> Unplanned | None:
         """Return the batch at this position, from 0, if the engine does not gather it. Call once for each position."""
-        if self._at_once and position >= self._pulled and not self._finished:
+        if self._at_once and position >= self._pulled and not self.ended:
             # After an error of the sampler, a stock iterator ends once it has received every batch it requested.
-            self._finished = True
+            self.ended = True
             self._sink.finish()
         return self._unplanned.pop(position, None)
 
@@ -399,6 +395,7 @@ def feed(
     progress = progress or Progress()
     source = _known_rows(batch_sampler, rows, progress.resumed)
     if source is not None:
+        progress.follow(source, batch_sampler.batch_size)
         return StreamFeed(source, batch_sampler.batch_size, rows, sink, progress)
     if (known_batches := _known_batches(batch_sampler, rows, progress.resumed)) is not None:
         return KnownBatches(known_batches, sink, progress)

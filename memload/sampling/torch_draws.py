@@ -43,6 +43,16 @@ def peeked_seed(generator: torch.Generator | None) -> int:
     return drawn_seed(source.clone_state())
 
 
+def drawn_generator() -> torch.Generator:
+    """Return a generator with a seed drawn from torch's own, as ``RandomSampler`` makes one for a pass."""
+    return torch.Generator().manual_seed(drawn_seed(None))
+
+
+def foreseen_generator() -> torch.Generator:
+    """Return what `drawn_generator` would return next, without drawing anything."""
+    return torch.Generator().manual_seed(peeked_seed(None))
+
+
 def permutation(rows: int, generator: torch.Generator | None) -> NDArray[np.int64]:
     """Return the permutation that ``torch.randperm(rows, generator=generator)`` draws, on the generator's device."""
     if generator is None or not is_native(rows, generator):

@@ -53,6 +53,7 @@ class Pass : public std::enable_shared_from_this<Pass> {
   bool close(bool keep_slots, std::chrono::milliseconds patience);
   void abandon(bool keep_slots);
   [[nodiscard]] PipelineStats stats() const;
+  [[nodiscard]] std::int64_t rows() const { return gather_->rows(); }
   [[nodiscard]] std::size_t outputs(std::size_t field) const { return gather_->outputs(field); }
   [[nodiscard]] bool in_child() const { return born_ != fork_generation(); }
 

@@ -43,6 +43,7 @@ void Pipeline::set_destination(const DestinationBuffer& memory, std::shared_ptr<
 PlanQueue Pipeline::cancel() { return here().cancel(); }
 bool Pipeline::close(bool keep_slots, std::chrono::milliseconds patience) { return here().close(keep_slots, patience); }
 void Pipeline::abandon(bool keep_slots) { here().abandon(keep_slots); }
+std::int64_t Pipeline::rows() const { return pass_->rows(); }
 std::size_t Pipeline::outputs(std::size_t field) const { return pass_->outputs(field); }
 PipelineStats Pipeline::stats() const { return here().stats(); }
 

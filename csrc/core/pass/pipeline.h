@@ -87,6 +87,8 @@ class Pipeline {
   Pipeline(const Pipeline&) = delete;
   Pipeline& operator=(const Pipeline&) = delete;
 
+  // Number of rows of the data set.
+  [[nodiscard]] std::int64_t rows() const;
   // The key from which, with each row, all that is random follows; 0 unless it is set before the first rows.
   void begin(std::uint64_t key);
   // Rows that follow those planned before; batches of batch_rows are cut from their stream.

@@ -8,12 +8,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from memload._core import RowCache
 from memload.columns.fields import Field
-from memload.engine.gatherer import Gatherer, WholeBatches
-from memload.engine.settings import PassSettings
 from memload.engine.tiers.tier import LEAST_CACHE_BYTES
 from memload.memory.budget import Memory, local_processes, memory
 
@@ -72,17 +69,3 @@ def caches_of(fields: Iterable[Field]) -> list[RowCache]:
     """Return the caches of the hybrid tier that are in front of these fields."""
     storages = (storage for one in fields for storage in one.column.storages)
     return list({s.cache: None for s in storages if s.cache is not None})
-
-
-class ShrinkingBatches(WholeBatches):
-    """Gathers as `WholeBatches` does, from files behind caches that give memory back when it is short."""
-
-    def __init__(self, settings: PassSettings, kept: Gatherer | None) -> None:
-        super().__init__(settings, kept)
-        self._pressure = Pressure.on(caches_of(settings.source.fields.values()))
-
-    def next(self, timeout: float) -> Any:
-        """Return the next batch, or a `BatchResult`; None at the end."""
-        if self._pressure:
-            self._pressure.look()
-        return super().next(timeout)

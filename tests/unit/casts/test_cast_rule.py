@@ -546,7 +546,7 @@ def test_each_field_of_a_cast_has_its_place_in_native_code():
     """A new field would be left out by native code without an error: docs/design/adding.md names the places."""
     fields = {field.name for field in dataclasses.fields(memload.Cast)}
     converted = {"dtype", "norm_removed"}
-    computed = {"scale", "offset", "mean", "std", "channels"}  # by `how_of`
+    computed = {"scale", "offset", "mean", "std", "channels"}  # by `native_arithmetic`
     places = {"layout", "augment"}  # of pixels
     assert fields == converted | computed | places
 

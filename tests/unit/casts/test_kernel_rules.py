@@ -6,7 +6,8 @@ from types import SimpleNamespace
 import torch
 
 import memload
-from memload.casts.native import ImageJob, how_of
+from memload.casts.native import ImageJob
+from memload.casts.rule import native_arithmetic
 from memload.device import kernels
 from memload.device.kernels import OwnerCache
 
@@ -56,7 +57,7 @@ def test_images_have_one_rule_however_many_a_batch_has(monkeypatch):
             kernels.augment_images(x, torch.empty(count, *job.out_shape), rule, job)
         assert given[1] is given[0]
         assert given[2] is given[0]
-        assert how_of(rule, torch.uint8, image) == how_of(rule, torch.uint8, (7, *image))
+        assert native_arithmetic(rule, torch.uint8, image) == native_arithmetic(rule, torch.uint8, (7, *image))
 
 
 def test_rows_that_are_not_chosen_are_cast_as_one_row(monkeypatch):

@@ -11,9 +11,9 @@ import torch
 from disks import can_be_read_directly, descriptors_of, evict
 
 import memload
-from memload.engine.cold import reads_directly
 from memload.engine.readers import resolve
 from memload.engine.request import EngineOptions
+from memload.engine.settings import reads_directly
 from memload.stats import LoaderStats
 
 ROWS, ROW = 96, 100_001  # large, and no multiple of anything

@@ -20,7 +20,7 @@ from waiting import until
 import memload
 from memload.cli import main as cli
 from memload.cli.measure import private_bytes
-from memload.engine import attendants
+from memload.engine.observers import OBSERVERS
 from memload.monitoring.log import read_log
 
 ROW = 64 * 1024
@@ -520,7 +520,7 @@ def test_the_command_says_what_it_cannot_show(capsys, tmp_path):
 
 
 def test_loops_pay_for_nothing_while_no_monitor_runs():
-    assert attendants._attendants == ()
+    assert OBSERVERS.now == ()
 
 
 WAITING = """
