@@ -28,7 +28,7 @@ from memload.monitoring.samples import Sample
 from memload.sizes import format_size
 
 _MB = 1 << 20
-_LEAST_EPOCHS, _MOST_EPOCHS = 4, 6  # parts that must rise, one for each epoch
+_LEAST_EPOCHS, _MOST_EPOCHS = 4, 6  # parts that must rise, one for each epoch: the more for a rise that may be chance
 _PARTS, _LEAST_IN_PART = 6, 4  # of the second half of the series: parts that must rise, and samples in each
 _SETTLED = 30  # steps until the C library's heap has its size: of the half on the host, and before an epoch counts
 _STEADY = 1 / 3  # of the mean rise: the least that each part must rise
@@ -174,7 +174,8 @@ def leak(series: Sequence[Sample]) -> Finding | None:
         begun.setdefault(one.epoch, (one, steps))
     settled = [one for one, steps in begun.values() if one.epoch > 1 and steps >= _SETTLED]
     points = [(one.epoch, one.at_epoch) for one in settled if one.at_epoch is not None]
-    rising = rise(points[-_MOST_EPOCHS:], _HOST_RISE // 4, _LEAST_EPOCHS)
+    latest = points[-_MOST_EPOCHS:]
+    rising = rise(latest, _HOST_RISE // 2, _LEAST_EPOCHS) or rise(latest, _HOST_RISE // 4, _MOST_EPOCHS)
     last = series[-1]
     left = max(0.0, (1 - last.share) * last.limit)
     if rising is None:
