@@ -148,7 +148,10 @@ class NativePass(BatchIterator):
         if not self._lead:
             self._ask()
         if isinstance(self._feed, BatchFeed) and (unplanned := self._feed.unplanned(self._given)) is not None:
-            return unplanned
+            try:
+                return unplanned
+            finally:
+                del unplanned  # the traceback of its error leads back to this frame, which would keep it alive
         try:
             batch = self._gatherer.next(self._timeout)
             self._wall = time.perf_counter() - self._started
