@@ -82,7 +82,7 @@ closing, released = threading.Event(), threading.Event()
 def longest(at_once):
     closing.set()
     return 0.0 if at_once else 1000.0  # rather than the two seconds in which a busy machine may not come to release it
-memload.engine.gatherer.longest_close = longest
+memload.engine.on_cpu.longest_close = longest
 def release_soon():
     closing.wait()
     time.sleep(0.1)  # close() is amid its waiting, as a rule
