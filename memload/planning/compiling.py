@@ -126,9 +126,13 @@ def _within(limit: float, call: Callable[[], Any]) -> Any:
 
 @contextlib.contextmanager
 def _without_report() -> Iterator[None]:
-    """Suppress Python's report of a `_TooLong` that it ignored in a callback; the exception is raised again later."""
+    """Suppress Python's reports of what `_TooLong` leaves: itself, ignored in a callback, and files that stay unclosed.
+
+    It is raised again in callbacks. A file of a module that was just imported is closed when its object dies.
+    """
     before = sys.unraisablehook
-    sys.unraisablehook = lambda report: None if report.exc_type is _TooLong else before(report)
+    ignored = (_TooLong, ResourceWarning)
+    sys.unraisablehook = lambda report: None if report.exc_type in ignored else before(report)
     try:
         yield
     finally:
