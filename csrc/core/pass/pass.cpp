@@ -66,10 +66,15 @@ void Pass::finish() {
 void Pass::pump() {
   if (options_.route) copies_in_flight_.reclaim(*options_.route->device);
   const std::size_t most = may_wait() ? 0 : static_cast<std::size_t>(options_.depth);
-  while (!closed_ && !broken_ && plan_.ready() && in_flight_.size() < most) {
-    SlotPool::Lease slot = options_.borrowed ? nullptr : pool_->try_acquire(slot_bytes_);
-    if (!slot && !options_.borrowed) break;
-    start(std::move(slot), plan_.take(), /*fresh=*/false);
+  try {
+    while (!closed_ && !broken_ && plan_.ready() && in_flight_.size() < most) {
+      SlotPool::Lease slot = options_.borrowed ? nullptr : pool_->try_acquire(slot_bytes_);
+      if (!slot && !options_.borrowed) break;
+      start(std::move(slot), plan_.take(), /*fresh=*/false);
+    }
+  } catch (...) {  // there is no memory for a further batch
+    submit_begun();
+    throw;
   }
   submit_begun();
   note_ring();
@@ -401,15 +406,18 @@ void Pass::abandon(bool keep_slots) {
 }
 
 void Pass::give_back(bool keep_slots) {
-  Dropped dropped;  // their leases end without the mutex
+  std::vector<std::shared_ptr<Task>> begun;  // their leases, and those of `dropped`, end without the mutex
+  Dropped dropped;
   CopiesInFlight copies;
   {
     const std::lock_guard lock(mutex_);
+    std::swap(begun, begun_);
     in_flight_.leave_to(dropped);
     std::swap(copies, copies_in_flight_);
   }
   if (options_.route && pool_) wait_for_copies();
   dropped.clear();
+  begun.clear();
   copies = {};
   reader_->close();
   if (keep_slots) return;

@@ -94,7 +94,11 @@ class CastAdvice:
                 return None
             self._observed += 1
             self._tries += 1
-        return Observing(self, Observation(self._keys), random)
+        try:
+            return Observing(self, Observation(self._keys), random)
+        except Exception:  # of the user's generator
+            self.end()
+            return None
 
     def take(self, seen: Observation | None) -> None:
         """Draw the conclusions from a batch that was observed; None: it told nothing."""
@@ -199,10 +203,10 @@ class Observing:
     ) -> None:
         if self._random.drew or self.seen.failed:
             self._advice.end()
-        told = kind is None and not self.seen.is_random
         try:
+            told = kind is None and not self.seen.is_random
             self._advice.take(self.seen if told else None)
-        except Exception:  # tensors may be of kinds that nobody thought of: the loop gets its batch all the same
+        except Exception:  # tensors and generators may be of kinds that nobody thought of: the loop gets its batch
             self._advice.end()
 
 

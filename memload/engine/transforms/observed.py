@@ -6,6 +6,7 @@ Only plain tensors on the CPU are looked at. The copies are small; an observatio
 from __future__ import annotations
 
 import itertools
+import pickle
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -215,6 +216,10 @@ def _is_alike(one: Part, other: Part) -> bool:
 
 
 def _process_generators() -> tuple[Any, ...]:
-    """Return the states of the generators of the process that code for samples draws from."""
+    """Return the states of the generators of the process that code for samples draws from.
+
+    Raises:
+        Exception: the user gave numpy a generator whose state cannot be copied.
+    """
     of_numpy = np.random.get_state(legacy=False)  # noqa: NPY002 - the generator that users may draw from
-    return random.getstate(), repr(of_numpy["state"]["pos"]), of_numpy["state"]["key"].tobytes()
+    return random.getstate(), pickle.dumps(of_numpy)

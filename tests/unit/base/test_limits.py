@@ -46,6 +46,19 @@ data = rows(600)
 limit(KIND, 50_000_000)
 tell(lambda: next(iter(memload.FastLoader(data, batch_size=500))))
 """,
+    "left": """
+def held():
+    lines = open("/proc/self/status").read().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmData:"))
+loader = memload.FastLoader(rows(4000), batch_size=1000, depth=8)
+next(iter(loader))
+before = held()
+iterator = iter(loader)
+limit(KIND, 100_000_000)
+tell(lambda: next(iterator))
+del iterator
+print(json.dumps(held() - before))
+""",
     "kept": """
 data = rows(3000)
 limit(KIND, 100_000_000)
@@ -156,6 +169,13 @@ def test_a_limit_of_the_process_refuses_with_its_name_and_figures(told, scene, k
     assert SAID[kind] in text
     assert need > 1_000_000
     assert "this process can still take" in text or "this process may take" in text
+
+
+@pytest.mark.parametrize("kind", ["AS", "DATA"])
+def test_a_pass_that_is_refused_memory_leaves_none_behind(told, kind):
+    (bases, _, _), more = told[f"left {kind}"]
+    assert bases[0] == "MemorySpaceError"
+    assert more < 32_000_000  # a slot has 65 MB
 
 
 def test_shared_rows_and_mapped_files_count_among_addresses_only(told):

@@ -359,6 +359,19 @@ def test_an_error_while_batches_are_compared_ends_the_advice_alone(stored, monke
     assert (advice, len(batches)) == ("", 4)
 
 
+def test_generators_of_any_kind_are_looked_at(stored):
+    before = np.random.mtrand._rand._bit_generator
+    np.random.set_bit_generator(np.random.PCG64(1))
+    try:
+        advice, batches = advice_of(stored, on("image", EXACT["divided"]))
+        assert "does to" in advice
+        drawing, _ = advice_of(stored, lambda batch: {"image": batch["image"] / 255 + np.random.rand()})  # noqa: NPY002
+        assert drawing == ""
+    finally:
+        np.random.set_bit_generator(before)
+    assert len(batches) == 4
+
+
 def test_nothing_of_a_batch_and_no_function_is_kept(stored):
     made = []
 
