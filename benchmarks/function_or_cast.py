@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 from harness import Bench, Case, arguments, compete, rates, share
-from transforms import SEED, Transform, best_stock, epoch_of
+from loops import fast_loader
+from transforms import Transform, best_stock, epoch_of
 
-from memload import Cast, FastLoader
+from memload import Cast
 from memload.cli.measure import Spread
-from memload.memory.budget import default_threads
 
 Batch = dict[str, Any]
 CAST = Cast(torch.float32, mean=127, std=255)
@@ -27,27 +27,14 @@ def normalise(batch: Batch) -> Batch:
     return {**batch, "stim": (batch["stim"].float() - 127) / 255}
 
 
-def fast_loader(case: Case, **converts: Any) -> FastLoader[Any]:
-    """FastLoader with a function or a cast; slots and threads are kept between epochs, as stock's workers are."""
-    return FastLoader(
-        case.workload.open(case.folder),
-        case.workload.batch_size,
-        shuffle=True,
-        drop_last=True,
-        num_workers=default_threads(),
-        persistent_workers=True,
-        generator=torch.Generator().manual_seed(SEED),
-        **converts,
-    )
-
-
 def same(one: Batch, other: Batch) -> bool:
     return all(torch.equal(one[name], other[name]) for name in one)
 
 
 def measure(bench: Bench, case: Case, seconds: float) -> None:
     setting, slow = best_stock(case, Transform(normalise, whole=True), seconds / 3, bench.args.quick)
-    function, cast = fast_loader(case, batch_transform=normalise), fast_loader(case, cast={"stim": CAST})
+    function = fast_loader(case, persistent=True, batch_transform=normalise)
+    cast = fast_loader(case, persistent=True, cast={"stim": CAST})
     if not same(next(iter(function)), next(iter(cast))):
         raise SystemExit("the function and the cast make different batches")
     loaders = {"function": function, "cast": cast, "stock": slow}

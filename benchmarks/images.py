@@ -15,31 +15,16 @@ import functools
 import numpy as np
 import torch
 from harness import Bench, Case, arguments, compete, rates, share
-from loops import SEED
+from loops import SEED, fast_loader
 
-from memload import Augment, Cast, FastLoader
+from memload import Augment, Cast
 from memload.cli.bench import Crop, GatherCeiling, shuffled
 from memload.cli.measure import Spread, ratio, run_epoch
-from memload.memory.budget import default_threads
 
 COLOURS = {"scale": 1 / 255, "mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 NORMALISED = {"norm_removed": {"norm_removed": True}, "mean and std": COLOURS}
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 SIDE = 224
-
-
-def loader_of(case: Case, rule: Cast) -> FastLoader[dict[str, torch.Tensor]]:
-    """FastLoader over a case, which keeps its slots between epochs, as the ceiling does."""
-    return FastLoader(
-        case.workload.open(case.folder),
-        case.workload.batch_size,
-        shuffle=True,
-        drop_last=True,
-        num_workers=default_threads(),
-        persistent_workers=True,
-        generator=torch.Generator().manual_seed(SEED),
-        cast={"stim": rule},
-    )
 
 
 def ceiling_of(case: Case, dtype: torch.dtype, augment: Augment | None) -> GatherCeiling:
@@ -68,8 +53,8 @@ def measure(bench: Bench, case: Case, normalised: str) -> None:
     ceiling = ceiling_of(case, dtype, augment)
     rule = {"channels": -1, "augment": augment, **NORMALISED[normalised]}
     layouts = {
-        "NHWC": loader_of(case, Cast(dtype, **rule)),
-        "NCHW": loader_of(case, Cast(dtype, layout="NCHW", **rule)),
+        "NHWC": fast_loader(case, persistent=True, cast={"stim": Cast(dtype, **rule)}),
+        "NCHW": fast_loader(case, persistent=True, cast={"stim": Cast(dtype, layout="NCHW", **rule)}),
     }
     ours = {name: functools.partial(run_epoch, loader) for name, loader in layouts.items()}
     epochs = compete({**ours, "ceiling": ceiling.best}, bench.rounds)

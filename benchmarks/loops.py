@@ -37,6 +37,7 @@ def make_loop(case: Case, kind: str, **options: Any) -> Loop:
 
 def fast_loader(
     case: Case,
+    dataset: Any = None,
     *,
     batch_size: int | None = None,
     threads: int | None = None,
@@ -44,21 +45,23 @@ def fast_loader(
     isa: str | None = None,
     streaming: bool | None = None,
     persistent: bool = False,
+    **converts: Any,
 ) -> FastLoader[Any]:
-    """FastLoader over a case, shuffled; options force what it would choose.
+    """FastLoader over a case, or over a dataset made of its rows, shuffled; options force what it would choose.
 
-    `persistent` keeps slots and threads between epochs, as the ceiling does.
+    `persistent` keeps slots and threads between epochs, as the ceiling does. `converts` are given instead of the casts
+    of the variant.
     """
     kept = {"num_workers": threads or default_threads(), "persistent_workers": True} if persistent else {}
     return FastLoader(
-        case.workload.open(case.folder),
+        case.workload.open(case.folder) if dataset is None else dataset,
         batch_size or case.workload.batch_size,
         shuffle=True,
         drop_last=True,
         generator=torch.Generator().manual_seed(SEED),
-        cast=case.workload.casts(case.variant),
         options=EngineOptions(threads=threads, depth=depth, isa=isa, streaming=streaming),
         **kept,
+        **(converts or {"cast": case.workload.casts(case.variant)}),
     )
 
 

@@ -18,14 +18,12 @@ from typing import Any
 import numpy as np
 import torch
 from harness import Bench, Case, arguments, compete, rates, share
+from loops import SEED, fast_loader
 from torch.utils.data import DataLoader, Dataset, default_collate
 
-from memload import FastLoader
 from memload.cli import stock_loops
 from memload.cli.measure import Epoch, Spread, run_epoch
-from memload.memory.budget import default_threads
 
-SEED = 0
 Batch = dict[str, Any]
 
 
@@ -145,22 +143,6 @@ def best_stock(case: Case, how: Transform, seconds: float, quick: bool, fn: bool
     return named, best
 
 
-def fast_loader(case: Case, how: Transform) -> FastLoader[Any]:
-    """FastLoader with the same transform; slots and threads are kept between epochs, as stock's workers are."""
-    dataset = case.workload.open(case.folder)
-    return FastLoader(
-        dataset if how.whole else dataset.map(how.fn),
-        case.workload.batch_size,
-        shuffle=True,
-        drop_last=True,
-        num_workers=default_threads(),
-        persistent_workers=True,
-        generator=torch.Generator().manual_seed(SEED),
-        cast=case.workload.casts("f32") if how.cast else None,
-        batch_transform=how.fn if how.whole else None,
-    )
-
-
 def cost_of(case: Case, how: Transform, batches: int = 3) -> float:
     """Seconds that the transform of one batch takes in one thread, made again and again from the same rows."""
     plain = stock_loader(case, how, batched=False, workers=0, fn=False)
@@ -188,7 +170,13 @@ def epoch_of(batches: Iterable[Any], seconds: float) -> Callable[[], Epoch]:
 def measure(bench: Bench, case: Case, name: str, seconds: float) -> None:
     how, quick = TRANSFORMS[name], bench.args.quick
     setting, slow = best_stock(case, how, seconds / 3, quick)
-    fast = fast_loader(case, how)
+    fast = fast_loader(
+        case,
+        None if how.whole else case.workload.open(case.folder).map(how.fn),
+        persistent=True,
+        cast=case.workload.casts("f32") if how.cast else None,
+        batch_transform=how.fn if how.whole else None,
+    )
     epochs = compete({"fast": epoch_of(fast, seconds), "stock": epoch_of(slow, seconds)}, bench.rounds)
     limit = fast.stats().limit
     del slow, fast

@@ -264,18 +264,20 @@ class StreamFeed:
             self._fed += len(rows)
             if len(rows):
                 self._sink.extend(from_end(rows, self._rows) if self._from_end else rows)
-        if self._fed == source.total and not self._finished:
-            self._finished, self.ended = True, not source.paced
-            self._sink.finish()
+        if self._fed == source.total:
+            self._finish()
 
     def _draw(self) -> Indices | None:
         try:
             return self._source.next(self._progress.seen)
         except Exception:
-            if not self._finished:  # like a generator that raised, the source has no more rows
-                self._finished, self.ended = True, not self._source.paced
-                self._sink.finish()
+            self._finish()  # like a generator that raised, the source has no more rows
             raise
+
+    def _finish(self) -> None:
+        if not self._finished:
+            self._finished, self.ended = True, not self._source.paced
+            self._sink.finish()
 
 
 class BatchFeed:

@@ -24,7 +24,6 @@ from memload.sampling.draws import Indices
 
 if TYPE_CHECKING:
     from memload.engine.transforms.cast_advice import CastAdvice
-    from memload.engine.transforms.observed import Observation
 
 
 def checked_transform(transform: Any) -> Callable[..., Any] | None:
@@ -85,43 +84,29 @@ class TransformPipeline:
             unwanted: asked before each sample whether nobody wants the batch any more; then `UnwantedError` is raised.
         """
         observing = None if self.advice is None else self.advice.observing(random)
-        if observing is None:
-            return self._applied(batch, rows, seed, random, slots, unwanted)
-        with observing as seen:
-            return self._applied(batch, rows, seed, random, slots, unwanted, seen)
-
-    def _applied(
-        self,
-        batch: Any,
-        rows: Indices,
-        seed: PassSeed,
-        random: Randomness,
-        slots: FieldSlots,
-        unwanted: Callable[[], bool],
-        seen: Observation | None = None,
-    ) -> Any:
-        if self.maps:
-            cut = CutBatch(batch, self.forms)
-            cut.samples = _while_wanted(cut.samples, unwanted)
+        with contextlib.nullcontext() if observing is None else observing as seen:
+            if self.maps:
+                cut = CutBatch(batch, self.forms)
+                cut.samples = _while_wanted(cut.samples, unwanted)
+                if seen is not None:
+                    cut.samples = seen.samples(cut.samples, len(rows))
+                make = self._maker(cut, rows, seed, random)
+                batch = collate_as_made(make if seen is None else seen.maker(make), len(rows), slots, cut)
+            if self.casts:
+                # Fields of mapped samples have the numbers from 0 on.
+                memory = lambda number, nbytes: slots.take(-1 - number, nbytes)  # noqa: E731
+                casting = Casting(seed, rows, memory, batched=True)
+                batch = cast_batch(batch, self.casts, self.names, casting=casting)
+            if self.transform is None:
+                return batch
+            random.begin(seed.of_batch, rows)
             if seen is not None:
-                cut.samples = seen.samples(cut.samples, len(rows))
-            make = self._maker(cut, rows, seed, random)
-            batch = collate_as_made(make if seen is None else seen.maker(make), len(rows), slots, cut)
-        if self.casts:
-            # Fields of mapped samples have the numbers from 0 on.
-            memory = lambda number, nbytes: slots.take(-1 - number, nbytes)  # noqa: E731
-            casting = Casting(seed, rows, memory, batched=True)
-            batch = cast_batch(batch, self.casts, self.names, casting=casting)
-        if self.transform is None:
-            return batch
-        random.begin(seed.of_batch, rows)
-        if seen is not None:
-            seen.before(batch)
-        with random:
-            result = self.transform(batch)
-        if seen is not None:
-            seen.after(result)
-        return result
+                seen.before(batch)
+            with random:
+                result = self.transform(batch)
+            if seen is not None:
+                seen.after(result)
+            return result
 
     def _maker(self, cut: CutBatch, rows: Indices, seed: PassSeed, random: Randomness) -> Callable[[int], list[Any]]:
         """Return the function that makes the next so many samples."""
