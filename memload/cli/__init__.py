@@ -7,5 +7,5 @@ casts of options, and `trained_options` finds the models that options name. `mea
 scripts in benchmarks/ use them.
 
 Imports only from: the root modules, memory, columns, casts, sampling, formats, engine, device, dataset, loader,
-writing, graphs, images, caching, planning, monitoring.
+writing, graphs, images, caching, monitoring, planning.
 """

@@ -126,6 +126,8 @@ def plan(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--measure", type=int, metavar="N", help="load N batches here, and print the memory that they took"
     )
+    parser.add_argument("--plot", type=Path, metavar="PNG", help="draw the plan as bars beside what is free")
+    parser.add_argument("--log", type=Path, help="with --plot: draw this log of a monitor over the plan")
 
 
 def monitor(parser: argparse.ArgumentParser) -> None:

@@ -14,6 +14,7 @@ from memload.dataset.opening import open  # noqa: A004 - memload's own
 from memload.engine.tiers.tier import Tier
 from memload.loader.fast_loader import FastLoader
 from memload.memory.guards import check_memory
+from memload.monitoring.plots import with_ending
 from memload.planning.planner import plan
 from memload.planning.result import Plan
 from memload.planning.shape import DatasetShape
@@ -25,6 +26,8 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError(f"--measure is a number of batches, at least 1; got {options.measure}")
     if options.measure and (options.processes or 1) > 1:
         raise ValueError("--measure loads in one process only: leave --processes out")
+    if options.log and not options.plot:
+        raise ValueError("--log is drawn into a plot: give --plot as well")
     data = _data(options)
     found = plan(
         data,
@@ -41,6 +44,9 @@ def run(options: argparse.Namespace) -> int:
         **_settings(options),
     )
     print(found)
+    if options.plot:
+        found.plot(options.plot, log=options.log)
+        print(f"drawn: {with_ending(options.plot)}")
     if options.measure:
         print(flush=True)
         _check_fits_here(found)

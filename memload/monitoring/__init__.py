@@ -8,5 +8,5 @@ loop keeps. `marks` are the limits at which the monitor acts; `own_memory` count
 them, and `summary` sums them up. `lightning` is the callback of Lightning's Trainer.
 
 Imports only from: the root modules, memory, columns, casts, sampling, formats, engine, device, dataset, loader,
-writing, graphs, images, caching, planning.
+writing, graphs, images, caching.
 """

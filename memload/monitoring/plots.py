@@ -54,18 +54,11 @@ def plot_run(
         ImportError: matplotlib is not installed.
         ValueError: there are no samples.
     """
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError('plots need matplotlib: pip install "memload[monitor]"') from error
     if not samples:
         raise ValueError("there are no samples to draw yet")
     gpus = sorted({gpu.index for sample in samples for gpu in sample.gpus})
     has_batches = samples[-1].batches > samples[0].batches
-    # Without pyplot, whose figures and windows belong to the whole process.
-    figure = Figure(figsize=(10, 3.2 * (1 + len(gpus) + has_batches)), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(10, 3.2 * (1 + len(gpus) + has_batches))
     panels = list(figure.subplots(1 + len(gpus) + has_batches, 1, sharex=True, squeeze=False)[:, 0])
     begin = samples[0].time
     _host(panels[0], samples, begin)
@@ -77,9 +70,32 @@ def plot_run(
         _events(panel, samples, warnings, begin)
     panels[0].set_title(title or "memory")
     panels[-1].set_xlabel("seconds")
-    target = Path(path) if Path(path).suffix else Path(f"{path}.png")
+    target = with_ending(path)
     figure.savefig(target, format="png", dpi=110)
     return target
+
+
+def new_figure(width: float, height: float) -> Any:
+    """Return an empty figure of so many inches that needs no display.
+
+    It is made without pyplot, whose figures and windows belong to the whole process.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+    """
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError('plots need matplotlib: pip install "memload[monitor]"') from error
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def with_ending(path: str | os.PathLike[str]) -> Path:
+    """Return the path of a plot; ".png" is added to a name without an ending."""
+    return Path(path) if Path(path).suffix else Path(f"{path}.png")
 
 
 def _host(panel: Any, samples: Sequence[Sample], begin: float) -> None:

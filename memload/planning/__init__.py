@@ -4,7 +4,7 @@
 not exist yet. `placement` finds the bytes of the rows on their tier, `loader_bytes` those of a loader's pass,
 `loader_slots` those of its slots at each batch size, `transform_bytes` those of functions, and `gpu_account` those of
 training. `accounts` adds them up, each sum being an `account`. `result` is the returned plan, and `alternatives` finds
-settings that fit.
+settings that fit. `plots` draws accounts, and a monitor's log over them.
 
 `batch_size` is `compute_batch_size`, and `memory_budget` its result; `fitting` is `fit`, and `probing` is `probe`.
 `model_bytes` and `optimizer_bytes` compute bytes by arithmetic. `measuring` runs `steps` on `variants` of a batch, if
@@ -13,5 +13,5 @@ bytes to larger batches. `trials` runs whole steps until memory runs out, `recom
 `compiling` times compiled steps.
 
 Imports only from: the root modules, memory, columns, casts, sampling, formats, engine, device, dataset, loader,
-writing, graphs, images, caching.
+writing, graphs, images, caching, monitoring.
 """

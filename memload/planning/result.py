@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from memload.engine.tiers.tier import Tier
 from memload.planning.account import Account, Line, rows_of
@@ -68,6 +70,53 @@ class Plan:
     def mem(self) -> str:
         """The option for a batch scheduler, such as ``--mem=12G``: the prediction plus a tenth, in GiB."""
         return f"--mem={_gibibytes(self.ram.predicted * (1 + MARGIN))}G"
+
+    def plot(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        name: str | None = None,
+        beside: Mapping[str, Plan] | None = None,
+        log: str | os.PathLike[str] | None = None,
+    ) -> Any:
+        """Draw bars of RAM, GPU and disk by cause, beside the free bytes; or the log of a run over this prediction.
+
+        No display is needed, and pyplot's figures stay as they are. RAM has a bar for torch's DataLoader as well,
+        unless other plans are drawn. Memory that gives way, such as the page cache, is an outline.
+
+        Args:
+            path: the file to write; its ending is the format, ".png" if it has none. None: nothing is written.
+            name: the name of this plan in the figure; default: its tier.
+            beside: other plans by name, which get bars of their own.
+            log: the log of a `memload.Monitor`, as its ``log=``. Its last run is drawn over time, RAM as the log's
+                ``held``, and each GPU.
+
+        Returns:
+            A ``matplotlib.figure.Figure``.
+
+        Raises:
+            ImportError: matplotlib is not installed; the extra `monitor` brings it.
+            ValueError: `log` and `beside` are both given, or another plan has this plan's name.
+            FileNotFoundError, FormatError: there is no such log, or no sample in it.
+
+        Example:
+            >>> import memload
+            >>> volumes = memload.DatasetShape(3_000, {"betas": ("float32", (150, 150, 100))})
+            >>> mapped, loaded = (memload.plan(volumes, 32, tier=tier, ram="64GB") for tier in ("mmap", "ram"))
+            >>> figure = mapped.plot(name="mapped", beside={"in RAM": loaded})
+            >>> [axes.get_title(loc="left") for axes in figure.axes]
+            ['RAM', 'disk']
+        """
+        from memload.planning.plots import plot_over_log, plot_plans
+
+        name = str(self.tier) if name is None else name
+        if log is not None:
+            if beside:
+                raise ValueError("a log is drawn over one plan: leave beside= out, or log=")
+            return plot_over_log(self, log, name, path)
+        if name in (beside or {}):
+            raise ValueError(f"two plans have the name {name!r}: give this one another by name=")
+        return plot_plans({name: self, **(beside or {})}, path)
 
     def __repr__(self) -> str:
         return "\n".join(self._text())

@@ -29,7 +29,7 @@ engine
 device
 dataset
 loader
-writing graphs images caching planning monitoring
+writing graphs images caching monitoring planning
 cli
 """
 ORDER = ["", *FLOORS.split()]
