@@ -27,13 +27,14 @@ from typing import Any
 from harness import RESULTS, Bench, arguments
 from truth_case import Case
 from truth_data import CASES as DATA
+from truth_transforms import CASES as TRANSFORMS
 
 from memload.cli.measure import Spread
 from memload.memory import budget
 from memload.monitoring.processes import family, proportional
 from memload.sizes import format_size
 
-CASES: list[Case] = [*DATA]
+CASES: list[Case] = [*DATA, *TRANSFORMS]
 EVERY = 0.002  # seconds between two samples
 BEGIN, END = "<!-- made by benchmarks/memory_truth.py --table -->", "<!-- end of the table -->"
 

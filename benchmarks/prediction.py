@@ -14,8 +14,9 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,7 @@ LOADERS: dict[str, dict[str, Any]] = {
 }
 FLOATS = lambda sample: {"data": sample["data"].float()}  # noqa: E731
 NORMALISED = lambda sample: {"data": (sample["data"].float() - 127) / 255}  # noqa: E731
+SQUARES = lambda sample: {"data": sample["data"].float(), "squares": sample["data"].float() ** 2}  # noqa: E731
 ARRAYS = lambda sample: {"data": sample["data"].numpy().astype(np.float32) / 255}  # noqa: E731
 MAPPED: dict[str, tuple[int, int, Callable[[Any], Any]]] = {  # bytes of a row, rows of a batch, function of a sample
     "mapped, 4 KB": (4096, 1024, FLOATS),
@@ -54,7 +56,8 @@ MAPPED: dict[str, tuple[int, int, Callable[[Any], Any]]] = {  # bytes of a row, 
     "mapped, 500 KB, longer": (ROW_BYTES, 8, NORMALISED),
     "mapped, 500 KB, numpy": (ROW_BYTES, 8, ARRAYS),
 }
-MAPPED_BY = {"shuffle": True, "options": memload.EngineOptions(threads=2, depth=2, transform_threads=2, direct=False)}
+MANY = "mapped, many passes"  # with more threads that gather than threads that transform
+FEW_PASSES, PASSES = 4, 8  # until the arenas of the C library hold samples: those of 4 threads, and those of 8
 SLOTS = {"batch_size": 16, "shuffle": True, "cast": CAST}
 TIERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "tier direct": ({"tier": "direct"}, SLOTS),
@@ -87,11 +90,18 @@ def native(path: str, name: str) -> Prediction:
 
 
 def mapped(path: str, name: str) -> Prediction:
-    """One pass of FastLoader over ``map`` of a function of one sample."""
-    row_bytes, rows, fn = MAPPED[name]
+    """Passes of FastLoader over ``map`` of a function of one sample."""
+    row_bytes, rows, fn, threads = (ROW_BYTES, 8, SQUARES, 6) if name == MANY else (*MAPPED[name], 2)
     data = memload.from_arrays(data=np.load(path, mmap_mode="r").reshape(-1, row_bytes)).map(fn)
-    plan = memload.plan(data, batch_size=rows, **MAPPED_BY)
-    return measured(plan, lambda: memload.FastLoader(data, rows, **MAPPED_BY), BATCHES)
+    options = memload.EngineOptions(threads=threads, depth=2, transform_threads=2, direct=False)
+    settings: dict[str, Any] = {"batch_size": rows, "shuffle": True, "options": options}
+
+    def passes() -> Iterator[Any]:
+        loader = memload.FastLoader(data, **settings)
+        for _ in range(PASSES if name == MANY else FEW_PASSES):
+            yield from islice(loader, BATCHES)
+
+    return measured(memload.plan(data, **settings), passes)
 
 
 def stock(path: str, name: str) -> Prediction:
@@ -127,7 +137,7 @@ def _shared() -> int:
 
 def child(path: str, *names: str) -> None:
     """What runs in a fresh process: passes by name, one after the other."""
-    of_kind = {**dict.fromkeys(STOCK, stock), **dict.fromkeys(MAPPED, mapped)}
+    of_kind = {**dict.fromkeys(STOCK, stock), **dict.fromkeys([*MAPPED, MANY], mapped)}
     found = {name: asdict(of_kind.get(name, native)(path, name)) for name in names}
     print(json.dumps(found))
 
@@ -167,7 +177,7 @@ def main() -> None:
     bench = Bench(args)
     with tempfile.TemporaryDirectory(prefix="memload-bench-") as folder:
         path = make(args.cache or Path(folder), 64 if args.quick else 800)
-        for name in ["cast"] if args.quick else [*LOADERS, *MAPPED, *TIERS, *STOCK]:
+        for name in ["cast"] if args.quick else [*LOADERS, *MAPPED, MANY, *TIERS, *STOCK]:
             measure(bench, path, name)
     bench.save()
 
