@@ -75,7 +75,8 @@ AffineFn scalar_affine(DType from, DType to) {
   return with_element(from, [to]<DType From>() { return scalar_to<From>(to); });
 }
 
-constexpr std::size_t kChannels = 64;  // with more of them, to try constants costs more than it saves
+constexpr std::size_t kChannels = 64;  // with more of them, to try constants or results costs more than it saves
+constexpr std::size_t kBytes = 256;    // that elements of one byte can be
 
 // The constants of one channel, if one operation is enough.
 struct Fused {
@@ -86,7 +87,7 @@ struct Fused {
 class Channel {
  public:
   Channel(const AffineLoop& loop, double mean, double deviation, std::size_t out_size)
-      : loop_(loop), bytes_(256 * out_size) {
+      : loop_(loop), bytes_(kBytes * out_size) {
     for (std::size_t i = 0; i < every_.size(); ++i) every_[i] = static_cast<std::byte>(i);
     mean_.fill(static_cast<float>(mean));
     deviation_.fill(static_cast<float>(deviation));
@@ -100,6 +101,12 @@ class Channel {
   Channel(const Channel&) = delete;
   Channel& operator=(const Channel&) = delete;
 
+  // Writes them as AffineLoop::results has them.
+  void write_results(std::byte* to) const {
+    const std::size_t size = bytes_ / kBytes;
+    for (std::size_t i = 0; i < bytes_; ++i) to[i % size * kBytes + i / size] = expected_[i];
+  }
+
   [[nodiscard]] bool agrees(AffineFn fast, Fused by) {
     factor_.fill(by.factor);
     shift_.fill(by.shift);
@@ -110,9 +117,9 @@ class Channel {
  private:
   AffineLoop loop_;
   std::size_t bytes_;
-  std::array<std::byte, 256> every_{};
-  alignas(64) std::array<std::byte, 256 * sizeof(float)> expected_{};
-  alignas(64) std::array<std::byte, 256 * sizeof(float)> got_{};
+  std::array<std::byte, kBytes> every_{};
+  alignas(64) std::array<std::byte, kBytes * sizeof(float)> expected_{};
+  alignas(64) std::array<std::byte, kBytes * sizeof(float)> got_{};
   std::array<float, 2 * AffineLoop::kLanes> mean_{}, deviation_{}, factor_{}, shift_{};
 };
 
@@ -137,8 +144,8 @@ std::optional<Fused> proven(AffineFn fast, Channel& channel, double factor, doub
 
 // The period repeated until a vector fits in, and the beginning once more behind the end.
 template <class Wide>
-std::vector<Wide> repeated(const std::vector<double>& by_channel, std::size_t inner, std::size_t period) {
-  std::vector<Wide> table(period + AffineLoop::kLanes);
+LineVector<Wide> repeated(const std::vector<double>& by_channel, std::size_t inner, std::size_t period) {
+  LineVector<Wide> table(period + AffineLoop::kLanes);
   for (std::size_t e = 0; e < table.size(); ++e)
     table[e] = static_cast<Wide>(by_channel[e / inner % by_channel.size()]);
   return table;
@@ -161,8 +168,23 @@ AffineCast::AffineCast(DType from, DType to, const Affine& rule, Isa isa, Store 
   const AffineFn vector = wide ? nullptr : find_affine(from, to, how, isa, store);
   run_ = vector != nullptr ? vector : loop_.scalar;
   tabulate(rule);
-  if (in_size_ == 1 && out_size_ == 2) fuse(rule, from, to, isa, store);
+  const bool looked_up = in_size_ == 1 && !wide && look_up(rule, from, to, isa, store);
+  if (in_size_ == 1 && out_size_ == 2 && !looked_up) fuse(rule, from, to, isa, store);
   point_at_tables();
+}
+
+// Elements of one byte have so few results that registers hold those of a channel.
+bool AffineCast::look_up(const Affine& rule, DType from, DType to, Isa isa, Store store) {
+  const bool by_channel = inner_ != 0 || channels_ == 1;
+  const AffineFn fast = by_channel ? find_affine(from, to, Arithmetic::table, isa, store) : nullptr;
+  if (fast == nullptr || channels_ > kChannels) return false;
+  const std::size_t bytes = kBytes * out_size_;
+  results_.resize(channels_ * bytes);
+  for (std::size_t c = 0; c < channels_; ++c) {
+    Channel(loop_, rule.mean[c], rule.deviation[c], out_size_).write_results(results_.data() + c * bytes);
+  }
+  run_ = fast;
+  return true;
 }
 
 // Elements of one byte have 256 values, so that constants can be tried with all of them. The 16 bits of the results
@@ -204,7 +226,8 @@ void AffineCast::tabulate(const Affine& rule) {
 
 void AffineCast::point_at_tables() {
   const auto from = [](const auto& table, std::size_t at) { return table.empty() ? nullptr : table.data() + at; };
-  const auto loop_from = [&](std::size_t at) {
+  const auto loop_from = [&](std::size_t channel) {
+    const std::size_t at = channel * block_;
     AffineLoop loop = loop_;
     loop.mean = mean_.data() + at;
     loop.deviation = deviation_.data() + at;
@@ -212,10 +235,11 @@ void AffineCast::point_at_tables() {
     loop.deviation64 = from(deviation64_, at);
     loop.factor = from(factor_, at);
     loop.shift = from(shift_, at);
+    loop.results = from(results_, channel * kBytes * out_size_);
     return loop;
   };
   loop_ = loop_from(0);
-  for (std::size_t c = 0; inner_ != 0 && c < channels_; ++c) runs_.push_back(loop_from(c * block_));
+  for (std::size_t c = 0; inner_ != 0 && c < channels_; ++c) runs_.push_back(loop_from(c));
 }
 
 void AffineCast::operator()(const std::byte* src, std::byte* dst, std::size_t n, std::size_t at) const noexcept {

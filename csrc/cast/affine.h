@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <new>
 #include <vector>
 
 #include "cast/cast.h"
@@ -32,7 +33,8 @@ struct Affine {
 enum class Arithmetic : std::uint8_t {
   without_division,
   defined,
-  fused  // one fused multiplication and addition; to bf16, ties are rounded up
+  fused,  // one fused multiplication and addition; to bf16, ties are rounded up
+  table   // all elements have the constants of one channel: results are looked up, by the byte that is cast
 };
 
 // The arguments of a loop over elements. The constants of element `at` are at mean[at % period]. kLanes more follow the
@@ -48,7 +50,8 @@ struct AffineLoop {
   const double* deviation64;
   const float* factor;  // of the fused operation
   const float* shift;
-  std::size_t period;  // at least kLanes
+  const std::byte* results;  // of the bytes 0 to 255: the first byte of each result, then the second of each, ...
+  std::size_t period;        // at least kLanes
   // The scalar version, for runs shorter than a vector.
   void (*scalar)(const AffineLoop& loop, const std::byte* src, std::byte* dst, std::size_t n, std::size_t at) noexcept;
 };
@@ -57,6 +60,26 @@ struct AffineLoop {
 // hold.
 using AffineFn = void (*)(const AffineLoop& loop, const std::byte* src, std::byte* dst, std::size_t n,
                           std::size_t at) noexcept;
+
+// Memory that begins at a line of the cache: a register that is loaded from two lines takes twice as long.
+template <class T>
+struct LineAllocator {
+  using value_type = T;
+
+  LineAllocator() noexcept = default;
+  template <class Other>
+  explicit LineAllocator(const LineAllocator<Other>&) noexcept {}
+
+  [[nodiscard]] T* allocate(std::size_t n) { return static_cast<T*>(::operator new(n * sizeof(T), kLine)); }
+  void deallocate(T* memory, std::size_t) noexcept { ::operator delete(memory, kLine); }
+  bool operator==(const LineAllocator&) const noexcept { return true; }
+
+ private:
+  static constexpr std::align_val_t kLine{64};
+};
+
+template <class T>
+using LineVector = std::vector<T, LineAllocator<T>>;
 
 // The rule with its tables, and the loop that computes it. Immutable; any thread may call it.
 class AffineCast {
@@ -73,6 +96,7 @@ class AffineCast {
 
  private:
   void tabulate(const Affine& rule);
+  [[nodiscard]] bool look_up(const Affine& rule, DType from, DType to, Isa isa, Store store);
   void fuse(const Affine& rule, DType from, DType to, Isa isa, Store store);
   void point_at_tables();
 
@@ -81,8 +105,9 @@ class AffineCast {
   std::size_t inner_;      // of a run of one channel; 0 if the table holds a whole period
   std::size_t block_ = 0;  // elements of a channel in the tables: with runs, each has a block of its own
   std::size_t channels_;   // with runs
-  std::vector<float> mean_, deviation_, factor_, shift_;
-  std::vector<double> mean64_, deviation64_;
+  LineVector<float> mean_, deviation_, factor_, shift_;
+  LineVector<double> mean64_, deviation64_;
+  LineVector<std::byte> results_;  // of the channels, one behind the other
   AffineLoop loop_{};
   std::vector<AffineLoop> runs_;  // with runs: the loop of each channel
   AffineFn run_ = nullptr;

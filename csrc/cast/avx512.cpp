@@ -100,6 +100,7 @@ struct Pixels512 {
 CastFn avx512_cast(CastRule rule, Store store) noexcept { return choose_cast<Avx512>(rule, store); }
 
 AffineFn avx512_affine(DType from, DType to, Arithmetic how, Store store) noexcept {
+  if (how == Arithmetic::table) return avx512_table(from, to, store);
   return choose_affine<Lanes<Avx512>>(from, to, how, store);
 }
 

@@ -55,6 +55,8 @@ void cast_scalar(const std::byte* src, std::byte* dst, std::size_t n) noexcept;
 [[nodiscard]] MirrorFn avx2_mirror(std::size_t pixel_bytes) noexcept;
 [[nodiscard]] CastFn avx512_cast(CastRule rule, Store store) noexcept;
 [[nodiscard]] CopyFn avx512_copy(Store store) noexcept;
+// The loop of Arithmetic::table; nullptr where the CPU lacks AVX512_VBMI, and for dtypes that it does not cast.
+[[nodiscard]] AffineFn avx512_table(DType from, DType to, Store store) noexcept;
 [[nodiscard]] AffineFn avx512_affine(DType from, DType to, Arithmetic how, Store store) noexcept;
 [[nodiscard]] SplitFn avx512_split(std::size_t element_bytes, std::size_t channels) noexcept;
 [[nodiscard]] ResizeLoops avx512_resize() noexcept;

@@ -108,6 +108,7 @@ AffineFn affine_from(DType to, Arithmetic how, Store store) {
 // Returns the loop of casts with constants; nullptr for dtypes that are left to the scalar version.
 template <class Lanes>
 AffineFn choose_affine(DType from, DType to, Arithmetic how, Store store) {
+  if (how == Arithmetic::table) return nullptr;
   if (from == DType::u8) return affine_from<Lanes, DType::u8>(to, how, store);
   if (from == DType::i8) return affine_from<Lanes, DType::i8>(to, how, store);
   if (from == DType::i16) return affine_from<Lanes, DType::i16>(to, how, store);

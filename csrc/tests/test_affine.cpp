@@ -85,6 +85,22 @@ TEST(every_path_agrees_with_scalar_from_every_place_of_a_row_on) {
   });
 }
 
+TEST(every_byte_has_the_result_of_the_definition_in_every_channel) {
+  Bytes source(4 * 256);
+  for (std::size_t i = 0; i < source.size(); ++i) source[i] = static_cast<std::byte>(i);
+  const Affine rule{.inner = 256, .scale = 0.1, .mean = {1, -7, 12.5, 0}, .deviation = {0.3, -5, 1e-38, 1}};
+  for_each_path([&](Isa isa, Store store) {
+    for (const DType from : {DType::u8, DType::i8}) {
+      for (const DType to : kTos) {
+        for (const Affine& of : {rule, Affine{.scale = 1.0 / 255, .mean = {0.5}, .deviation = {0.3}}}) {
+          const Bytes expected = cast(from, to, of, Isa::scalar, Store::cached, source.data(), source.size(), 0);
+          CHECK(cast(from, to, of, isa, store, source.data(), source.size(), 0) == expected);
+        }
+      }
+    }
+  });
+}
+
 TEST(a_row_that_is_cast_in_pieces_is_the_row) {
   const Bytes source = patterns(2000);
   for (const Affine& rule : kRules) {
