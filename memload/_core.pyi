@@ -7,7 +7,7 @@ import numpy
 import numpy.typing
 import typing
 import typing_extensions
-__all__: list[str] = ['Ceiling', 'Chain', 'Column', 'Device', 'HugeMemory', 'OpenFiles', 'PinnedSlots', 'Pipeline', 'PlanQueue', 'Ragged', 'RowCache', 'Slots', 'Storage', 'TileGrid', 'Tiles', 'Windows', 'augment_images', 'bench_decode', 'bench_disk', 'bench_memcpy', 'cast', 'copy', 'copy_seconds', 'extents', 'image_draws', 'isas', 'load_rows', 'permutation', 'resize_images', 'skip_permutation', 'version', 'withheld']
+__all__: list[str] = ['Ceiling', 'Chain', 'Column', 'Device', 'HugeMemory', 'OpenFiles', 'PinnedSlots', 'Pipeline', 'PlanQueue', 'Ragged', 'RowCache', 'Slots', 'Spares', 'Storage', 'TileGrid', 'Tiles', 'Windows', 'augment_images', 'bench_decode', 'bench_disk', 'bench_memcpy', 'cast', 'copy', 'copy_seconds', 'extents', 'free_spares', 'free_spares_below', 'image_draws', 'isas', 'load_rows', 'permutation', 'resize_images', 'skip_permutation', 'spare_bytes', 'version', 'withheld']
 class RowCache:
     """
     Rows of files kept in RAM up to a budget; what comes first stays, unless others are drawn more.
@@ -497,6 +497,30 @@ class PinnedSlots:
         """
         Why slots are pageable; empty if they are not.
         """
+class Spares:
+    """
+    Memory and threads of a loader's passes that have ended, kept for passes that begin soon.
+    """
+    def __init__(self, seconds: typing.SupportsFloat | typing.SupportsIndex = 10.0) -> None:
+        """
+        They stay for so many seconds without use.
+        """
+    def release(self) -> None:
+        """
+        Free what is kept here now.
+        """
+class Slots:
+    """
+    Memory that tensors lease, and that is used again when the last of them is gone.
+    """
+    def __init__(self, count: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        At most so many are kept; those beyond are freed when their tensors are gone.
+        """
+    def take(self, nbytes: typing.SupportsInt | typing.SupportsIndex) -> typing.Any:
+        """
+        A DLPack capsule of so many bytes, uninitialised.
+        """
 class PlanQueue:
     """
     The rows of a plan, from which batches are cut: of a stream of rows, or each by itself.
@@ -537,9 +561,9 @@ class Pipeline:
         """
         Bytes that the slots of such a pipeline take, and what so many threads decode and resize in.
         """
-    def __init__(self, fields: collections.abc.Sequence[tuple[Column | Tiles | Windows | Ragged, tuple[str, str, bool | tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex], collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex]]] | None, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], tuple[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, bool, bool], tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, tuple[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex], tuple[typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex] | None] | None] | None, tuple[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex], bool, bool, typing.SupportsFloat | typing.SupportsIndex] | None] | None]], batch_rows: typing.SupportsInt | typing.SupportsIndex, slot_rows: typing.SupportsInt | typing.SupportsIndex, drop_last: bool, depth: typing.SupportsInt | typing.SupportsIndex, threads: typing.SupportsInt | typing.SupportsIndex, read_blocks: bool = False, direct: bool = False, isa: str = '', streaming: bool | None = None, reuse: Pipeline | None = None, slots: PinnedSlots | None = None, route: tuple[Device, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex] | None = None, borrowed: bool = False) -> None:
+    def __init__(self, fields: collections.abc.Sequence[tuple[Column | Tiles | Windows | Ragged, tuple[str, str, bool | tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex], collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex]]] | None, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], tuple[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, bool, bool], tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, tuple[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex], tuple[typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex] | None] | None] | None, tuple[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex], bool, bool, typing.SupportsFloat | typing.SupportsIndex] | None] | None]], batch_rows: typing.SupportsInt | typing.SupportsIndex, slot_rows: typing.SupportsInt | typing.SupportsIndex, drop_last: bool, depth: typing.SupportsInt | typing.SupportsIndex, threads: typing.SupportsInt | typing.SupportsIndex, read_blocks: bool = False, direct: bool = False, isa: str = '', streaming: bool | None = None, reuse: Pipeline | None = None, slots: PinnedSlots | None = None, route: tuple[Device, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex] | None = None, borrowed: bool = False, spares: Spares | None = None) -> None:
         """
-        Fields are (column, None or (from, to, norm_removed), DLPack code, bits, shape of what follows the first axis). With a route (device, stream of copies, stream of what follows, first field of the second part) batches go to a device, by `slots`; borrowed: they are gathered into memory that set_destination() gives.
+        Fields are (column, None or (from, to, norm_removed), DLPack code, bits, shape of what follows the first axis). With a route (device, stream of copies, stream of what follows, first field of the second part) batches go to a device, by `slots`; borrowed: they are gathered into memory that set_destination() gives. `spares` keep memory that is not pinned, and threads, for the next pass.
         """
     def begin(self, key: typing.SupportsInt | typing.SupportsIndex) -> None:
         """
@@ -593,18 +617,6 @@ class Pipeline:
     def rows(self) -> int:
         """
         The number of rows of the data set.
-        """
-class Slots:
-    """
-    Memory that tensors lease, and that is used again when the last of them is gone.
-    """
-    def __init__(self, count: typing.SupportsInt | typing.SupportsIndex) -> None:
-        """
-        At most so many are kept; those beyond are freed when their tensors are gone.
-        """
-    def take(self, nbytes: typing.SupportsInt | typing.SupportsIndex) -> typing.Any:
-        """
-        A DLPack capsule of so many bytes, uninitialised.
         """
 class Ceiling:
     """
@@ -662,6 +674,14 @@ def extents(column: Column | Tiles | Windows | Ragged) -> list[tuple[Storage, in
     """
     (storage, offset, bytes) of all that is read of files for any row, in whole pages, each byte once.
     """
+def free_spares() -> None:
+    """
+    Free what is kept of all loaders of this process.
+    """
+def free_spares_below(available: typing.SupportsInt | typing.SupportsIndex) -> None:
+    """
+    Free it as soon as the machine has fewer bytes available; a thread looks while something is kept.
+    """
 def image_draws(seeds: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], shape: tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, bool, bool], rule: tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, tuple[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex], tuple[typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex] | None] | None]) -> numpy.typing.NDArray[numpy.int64]:
     """
     The draws of rows with these seeds: int64 (rows, 3) of top, left, flipped, and of images that are resized (rows, 5), height and width of the part behind them; shape: as of augment_images(); rule: (stream, probability of a flip, None or ((top, left, height, width), None or (least and greatest area, least and greatest width / height))): the part where nothing is drawn, or none that is drawn fits.
@@ -685,6 +705,10 @@ def resize_images(src_address: typing.SupportsInt | typing.SupportsIndex, dst_ad
 def skip_permutation(state: numpy.typing.NDArray[numpy.uint8], rows: typing.SupportsInt | typing.SupportsIndex) -> None:
     """
     Change the state as permutation() does.
+    """
+def spare_bytes() -> int:
+    """
+    Bytes of the memory that is kept of all loaders of this process.
     """
 def withheld(nbytes: typing.SupportsInt | typing.SupportsIndex) -> typing.Any:
     """

@@ -15,8 +15,8 @@ void register_tiers(pybind11::module_& m);        // what loads rows into memory
 void register_windows(pybind11::module_& m);      // Windows
 void register_permutation(pybind11::module_& m);  // torch.randperm
 void register_device(pybind11::module_& m);       // Device, PinnedSlots
+void register_slots(pybind11::module_& m);        // Spares, Slots: memory that Python fills
 void register_pipeline(pybind11::module_& m);     // FieldSpec, Pipeline
-void register_slots(pybind11::module_& m);        // Slots: memory that Python fills
 void register_bench(pybind11::module_& m);        // the ceilings that benchmarks are measured against
 
 }  // namespace memload::python

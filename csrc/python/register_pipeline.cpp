@@ -17,6 +17,7 @@
 #include "python/dlpack.h"
 #include "python/names.h"
 #include "python/register.h"
+#include "python/spares.h"
 
 namespace memload::python {
 namespace {
@@ -283,7 +284,7 @@ std::unique_ptr<PyPipeline> make_pipeline(const std::vector<PyField>& fields, st
                                           bool read_blocks, bool direct, const std::string& isa,
                                           std::optional<bool> streaming, std::optional<PyPipeline*> reuse,
                                           const PyPinnedSlots* slots, const std::optional<PyRoute>& route,
-                                          bool borrowed) {
+                                          bool borrowed, const PySpares* spares) {
   PipelineOptions options;
   options.batch_rows = batch_rows;
   options.slot_rows = slot_rows;
@@ -294,6 +295,10 @@ std::unique_ptr<PyPipeline> make_pipeline(const std::vector<PyField>& fields, st
   options.read_blocks = read_blocks;
   options.direct = direct;
   options.borrowed = borrowed;
+  if (spares != nullptr) {
+    options.spares = spares->get();
+    options.slots = source_of(options.spares);
+  }
   if (slots != nullptr) options.slots = *slots->get();
   if (route) {
     const auto& [device, copies, work, kept_from] = *route;
@@ -335,10 +340,11 @@ void register_pipeline(py::module_& m) {
            py::arg("drop_last"), py::arg("depth"), py::arg("threads"), py::arg("read_blocks") = false,
            py::arg("direct") = false, py::arg("isa") = "", py::arg("streaming") = py::none(),
            py::arg("reuse") = py::none(), py::arg("slots") = py::none(), py::arg("route") = py::none(),
-           py::arg("borrowed") = false,
+           py::arg("borrowed") = false, py::arg("spares") = py::none(),
            "Fields are (column, None or (from, to, norm_removed), DLPack code, bits, shape of what follows the first "
            "axis). With a route (device, stream of copies, stream of what follows, first field of the second part) "
-           "batches go to a device, by `slots`; borrowed: they are gathered into memory that set_destination() gives.")
+           "batches go to a device, by `slots`; borrowed: they are gathered into memory that set_destination() gives. "
+           "`spares` keep memory that is not pinned, and threads, for the next pass.")
       .def_property_readonly("rows", &PyPipeline::rows, "The number of rows of the data set.")
       .def("begin", &PyPipeline::begin, py::arg("key"),
            "The key of the pass, from which the draws of each row follow; before the first rows.")

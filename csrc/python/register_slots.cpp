@@ -1,5 +1,6 @@
 // Reused memory for what Python writes itself.
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -10,6 +11,7 @@
 #include "python/convert.h"
 #include "python/dlpack.h"
 #include "python/register.h"
+#include "python/spares.h"
 
 namespace memload::python {
 namespace {
@@ -58,6 +60,21 @@ py::object withheld(std::size_t nbytes) {
 }  // namespace
 
 void register_slots(py::module_& m) {
+  py::class_<PySpares>(m, "Spares",
+                       "Memory and threads of a loader's passes that have ended, kept for passes that begin soon.")
+      .def(py::init([](double seconds) {
+             const auto time = std::chrono::ceil<std::chrono::milliseconds>(std::chrono::duration<double>(seconds));
+             return std::make_unique<PySpares>(Spares::create(time));
+           }),
+           py::arg("seconds") = std::chrono::duration<double>(kSpareTime).count(),
+           "They stay for so many seconds without use.")
+      .def(
+          "release", [](const PySpares& spares) { spares->release(); }, py::call_guard<WithoutGil>(),
+          "Free what is kept here now.");
+  m.def("spare_bytes", &spare_bytes, "Bytes of the memory that is kept of all loaders of this process.");
+  m.def("free_spares", &free_spares, py::call_guard<WithoutGil>(), "Free what is kept of all loaders of this process.");
+  m.def("free_spares_below", &free_spares_below, py::arg("available"),
+        "Free it as soon as the machine has fewer bytes available; a thread looks while something is kept.");
   py::class_<Slots>(m, "Slots", "Memory that tensors lease, and that is used again when the last of them is gone.")
       .def(py::init<std::size_t>(), py::arg("count"),
            "At most so many are kept; those beyond are freed when their tensors are gone.")

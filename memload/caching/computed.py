@@ -20,7 +20,7 @@ from memload.columns.ragged_samples import Forms as RaggedForms
 from memload.errors import MemorySpaceError
 from memload.formats.shards.index import INDEX_NAME
 from memload.formats.shards.staging import being_written, unfinished_of, write_durably
-from memload.memory.budget import memory
+from memload.memory.budget import memory_to_take
 from memload.memory.guards import SPACE_MARGIN, check_space
 from memload.sizes import format_size
 from memload.writing.unfinished import read_unfinished
@@ -206,7 +206,7 @@ class InMemory:
 
 
 def _check_memory(need: int) -> None:
-    found = memory()
+    found = memory_to_take(need * SPACE_MARGIN)
     if found.free < need * SPACE_MARGIN:
         raise MemorySpaceError(
             f"the results take {format_size(need)} and need {format_size(need * SPACE_MARGIN)} free, but this process "

@@ -109,7 +109,7 @@ def check_fits(wanted: Mapping[str, int], device: torch.device) -> None:
     """Raise MemorySpaceError, with figures, if so many bytes by field do not fit into the memory of a device."""
     need = sum(wanted.values())
     if device.type == "cpu":
-        memory = budget.memory()
+        memory = budget.memory_to_take(need)
         total, free = memory.usable, memory.free
     else:
         found = gpu_memory(device)

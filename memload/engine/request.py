@@ -169,6 +169,8 @@ class PassRequest(NamedTuple):
         persistent_workers: whether slots are kept from one pass to the next, and the base seed is drawn once.
         timeout: seconds to wait for a batch, as the stock loader takes them.
         most_ahead: the most batches to gather ahead, where memory has become short.
+        spares: where memory and threads stay for a while when the pass ends; None: with persistent workers, and then
+            the loader itself keeps them.
         destination: where batches go.
     """
 
@@ -188,6 +190,7 @@ class PassRequest(NamedTuple):
     persistent_workers: bool
     timeout: Any
     most_ahead: int | None
+    spares: _core.Spares | None
     destination: Destination
 
     @property

@@ -20,7 +20,7 @@ from memload.columns.fields import AnyColumn
 from memload.engine.gather_spec import GatherSpec, PipelineField, bytes_of_slot
 from memload.engine.mutation_guards import MutationGuard
 from memload.engine.request import MOST, Destination, EngineOptions, PassRequest
-from memload.memory.budget import local_threads, memory, process_is_limited
+from memload.memory.budget import local_threads, memory_to_take, process_is_limited
 from memload.memory.guards import check_memory
 from memload.sampling.batch_streams import MOST_ROWS, batches_known
 from memload.sampling.draws import Indices
@@ -64,6 +64,7 @@ class PassSettings:
         cached: whether a cache of the hybrid tier is in front of a field.
         pins: whether batches are gathered into pinned memory of torch's allocator.
         joined: whether it is that of one source of several, whose room is judged together.
+        spares: where memory and threads stay for a while when the pass ends; None: nowhere.
     """
 
     source: GatherSpec
@@ -83,6 +84,7 @@ class PassSettings:
     cached: bool = False
     pins: bool = False
     joined: bool = False
+    spares: _core.Spares | None = None
 
     @classmethod
     def of(cls, request: PassRequest, source: GatherSpec) -> PassSettings:
@@ -112,6 +114,7 @@ class PassSettings:
             source.guards,
             cached,
             pins=transform_pipeline is None and destination.pins,
+            spares=request.spares,
         )
 
     @property
@@ -149,6 +152,7 @@ class PassSettings:
             isa=self.options.isa or "",
             streaming=self.options.streaming,
             reuse=reuse,
+            spares=self.spares,
             **where,
         )
 
@@ -371,4 +375,4 @@ def _total(files: list[Storage]) -> int:
 
 def _fits(nbytes: int) -> bool:
     """Whether the page cache can hold so many bytes, and leave as much to everybody else."""
-    return nbytes <= _SURELY or nbytes <= memory().free_together // 2
+    return nbytes <= _SURELY or nbytes <= memory_to_take(2 * nbytes).free_together // 2

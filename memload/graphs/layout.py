@@ -29,7 +29,7 @@ from memload.columns.ragged_forms import Ragged, row_count
 from memload.columns.storage_terms import where_stored
 from memload.engine.layout import Layout
 from memload.errors import FormatError
-from memload.memory.budget import memory
+from memload.memory.budget import memory_to_take
 from memload.sizes import format_size
 
 _UNCHECKED = 2**27  # bytes: smaller allocations are not compared with the free memory
@@ -225,7 +225,7 @@ def _check_counts(counts: torch.Tensor, file: str) -> None:
             f"{where}graph {int(counts.argmin())} of a batch has a num_nodes of {least}; expected 0 or more"
         )
     needed = 8 * float(counts.double().sum())  # bytes of `batch`
-    if needed > _UNCHECKED and needed > (free := memory().free):
+    if needed > _UNCHECKED and needed > (free := memory_to_take(needed).free):
         raise FormatError(
             f"{where}graph {int(counts.argmax())} of a batch has a num_nodes of {int(counts.max()):,}: the numbers "
             f"of the graph of each node would take {format_size(int(needed))}, and "

@@ -244,6 +244,7 @@ class FastLoader(DataLoader[T]):
             persistent_workers=self.persistent_workers,
             timeout=self.timeout,
             most_ahead=self._history.most_ahead,
+            spares=None if self.persistent_workers else self._history.spares,
             destination=self._destination(),
         )
 
@@ -275,8 +276,8 @@ class FastLoader(DataLoader[T]):
         """Bytes that a pass of the native engine takes: slots, row order and selections; 0 on the stock machinery.
 
         If the number of rows in the batches of a batch sampler is unknown, each slot counts as one row here, and grows
-        to the largest batch. Two things are not counted: memory that a sampler allocates itself, and the buffers of
-        2 MB, usually eight, that a pass over a cold disk has while it reads past the page cache.
+        to the largest batch. Not counted: memory that a sampler allocates itself, and the buffers of 2 MB, usually 8,
+        of a pass over a cold disk that reads past the page cache. At most as many bytes stay for 10 s after a pass.
         """
         request = self._request()
         source = self._resolved(request)
@@ -290,10 +291,8 @@ class FastLoader(DataLoader[T]):
         """The most bytes of the device's memory that a pass takes for batches and for ``static_buffers``.
 
         The batches are those being copied, those ready ahead of the loop, and the one in the loop. Batches that the
-        loop keeps, and allocations of ``batch_transform``, are not counted.
-
-        Only ``static_buffers`` are counted without ``device=``, for rows that are on the device already, and on the
-        stock machinery, which does not know its batches in advance. On the stock machinery, and with
+        loop keeps, and allocations of ``batch_transform``, are not counted. Only ``static_buffers`` are counted without
+        ``device=``, for rows that are on the device already, and on the stock machinery; there, and with
         ``batch_transform``, the size of the buffers is known from the first batch on.
         """
         source = self._resolved()
@@ -306,6 +305,10 @@ class FastLoader(DataLoader[T]):
     def stats(self) -> LoaderStats:
         """Return counters of the native passes so far; ``print`` shows where time went and what the bottleneck is."""
         return self._history.stats()
+
+    def close(self) -> None:
+        """Free the memory and threads kept for the next pass; running passes go on. It may be called several times."""
+        self._history.close()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position of the loop, at any moment, as plain data that json or ``torch.save`` can store.
@@ -339,8 +342,7 @@ class FastLoader(DataLoader[T]):
             state_dict: the result of ``state_dict()``; an empty dict starts a new epoch.
 
         Raises:
-            ValueError: the state is of another dataset, batch size, sampler or format version; the message names the
-                differences.
+            ValueError: the state is of another dataset, batch size, sampler or format version, which the message names.
             TypeError: the state is not a dict.
         """
         self._state.load(self._request(), self._resolved, state_dict)
@@ -431,7 +433,7 @@ class FastLoader(DataLoader[T]):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._history = PassHistory()  # of this process
+        self._history = PassHistory()  # of this process's passes, which a copy in another process does not inherit
         self._buffers = self._made_buffers(self.static_buffers, self._target)
 
     def _field_names(self) -> list[str]:

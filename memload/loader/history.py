@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+from memload import _core
 from memload.engine.gatherer import Gatherer
 from memload.engine.request import Arrival
 from memload.stats import LoaderStats
@@ -53,6 +55,9 @@ class PassHistory:
     """The layers of the latest pass that ended, if workers are persistent."""
 
     def __init__(self) -> None:
+        self._process = os.getpid()
+        self.spares = _core.Spares()
+        """Where the memory and threads of passes stay for a while, unless workers are persistent."""
         self.finished = LoaderStats()
         """The counters of the passes that have ended."""
         self.tuner: ConcurrencyTuner | None = None
@@ -109,6 +114,13 @@ class PassHistory:
         """Return the counters of all passes so far, and the advice that they gave."""
         counted = sum((one.stats() for one in self.live), self.finished)
         return counted if self.advice is None else replace(counted, advice=self.advice.text)
+
+    def close(self) -> None:
+        """Free what is kept for the next pass; in a forked child it is the parent's, and stays."""
+        kept = self.take_kept()
+        if kept is not None and self._process == os.getpid():
+            kept.gathers.close(keep_slots=False)
+        self.spares.release()
 
     def shrink(self) -> None:
         """Gather one batch ahead from the next pass on, and free memory of transforms that is not in use."""

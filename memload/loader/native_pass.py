@@ -22,6 +22,7 @@ from memload.engine.gatherer import BatchResult
 from memload.engine.iterators import BatchIterator, profiling, waiting
 from memload.engine.observers import OBSERVERS, observed
 from memload.engine.request import PassRequest
+from memload.engine.tiers.pressure import watch_spares
 from memload.loader.history import Layers, PassHistory
 from memload.loader.state import LoaderState, given_generators
 from memload.sampling.row_plan import BatchFeed, Feed, Unplanned, feed
@@ -195,6 +196,7 @@ class NativePass(BatchIterator):
         history.finished += self.stats()
         self._gatherer.close(keeps, self._late)
         history.kept = self.layers if keeps else None
+        watch_spares()
 
     def __del__(self, exiting: Callable[[], bool] = sys.is_finalizing) -> None:
         if not exiting():  # when modules have lost their names, and what an iterator owns ends by itself

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from memload._core import free_spares, spare_bytes
 from memload.memory.limits import DATA, SLURM, MemoryLimit, group_name, process_limits
 from memload.sizes import format_size
 
@@ -224,6 +225,18 @@ def memory(root: Path = _ROOT, job: Mapping[str, str] | None = None) -> Memory:
         limits.append(MemoryLimit(SLURM, granted, max(0, granted - _resident(status))))
     limits += process_limits(read_text(root / "proc/self/limits") or "", status)
     return Memory(total, host.get("MemAvailable", total), tuple(limits))
+
+
+def memory_to_take(need: float | None = None) -> Memory:
+    """Return `memory()` for a decision to take some of it, where nothing is kept of passes that have ended.
+
+    Args:
+        need: what is kept is freed only where fewer bytes than these are free beside it; None: in any case.
+    """
+    if need is not None and ((found := memory()).free >= need or not spare_bytes()):
+        return found
+    free_spares()
+    return memory()
 
 
 def process_bytes(root: Path = _ROOT) -> int:

@@ -7,9 +7,9 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 
-from memload._core import RowCache
+from memload._core import RowCache, free_spares
 from memload.errors import DiskSpaceError, MemorySpaceError
-from memload.memory.budget import Memory, disk_free, local_processes, memory, process_bytes
+from memload.memory.budget import Memory, disk_free, local_processes, memory, memory_to_take, process_bytes
 from memload.memory.limits import MemoryLimit
 from memload.sizes import format_size
 
@@ -26,7 +26,7 @@ def free_memory(*, shared: bool = False) -> tuple[int, MemoryLimit | None]:
     Args:
         shared: whether the memory will be shared by the processes.
     """
-    found, unfilled = memory(), RowCache.unfilled()
+    found, unfilled = memory_to_take(), RowCache.unfilled()
     found = found.to_share() if shared else found
     own = found.own
     together = max(0, found.free_together - local_processes() * unfilled)
@@ -54,9 +54,10 @@ def check_memory(
         addresses: bytes of address space that it takes, where these are more than `need`.
         mapped: whether the address space is mapped already and only its pages are missing.
     """
-    found, promised = (memory(), RowCache.unfilled()) if free is None else (free, 0)
-    own = None if mapped else found.own
+    promised = RowCache.unfilled() if free is None else 0
     taken = max(need, addresses)  # limits on address space count untouched bytes too
+    found = memory_to_take((max(need * processes, taken) + promised) / (1 - MARGIN)) if free is None else free
+    own = None if mapped else found.own
     fits_own = own is None or taken + promised <= own.left * (1 - MARGIN)
     if fits_own and need * processes + promised <= found.free_together * (1 - MARGIN):
         return
@@ -109,8 +110,8 @@ class Filling:
 
     def __init__(self, need: int, what: str, instead: str) -> None:
         self._need, self._what, self._instead = need, what, instead
+        self._free = memory_to_take().free_together
         self._had, self._each = process_bytes(), max(_LOOK_BYTES, int(_LOOK_SHARE * need))
-        self._free = memory().free_together
         self._begun = self._under_way = self._most_under_way = 0
         self._lock = threading.Lock()
         check_memory(need, what, instead, mapped=True)
@@ -127,6 +128,7 @@ class Filling:
             looks_before, self._begun = self._begun // self._each, self._begun + nbytes
             if self._begun // self._each == looks_before:
                 return
+        free_spares()  # which would count as filled
         taken = process_bytes() - self._had
         what, left = f"what is left to be loaded by {self._what}", self._need - taken
         if self._free - memory().free_together - taken > _LOOK_BYTES:

@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Iterable
 from typing import Any
 
-from memload._core import RowCache
+from memload._core import RowCache, free_spares
 from memload.engine.tiers.pressure import caches_of
 from memload.engine.tiers.tier import LEAST_CACHE_BYTES
 from memload.memory.arenas import private_bytes
@@ -59,13 +59,14 @@ def shrink(loaders: Iterable[Any], caches: Iterable[RowCache]) -> None:
     """Free memory of caches and loaders; batches stay the same, and come more slowly.
 
     Caches free half of their bytes at once, and hold no more from then on. Loaders gather one batch ahead from their
-    next pass on, and free unused memory of transforms at once. Unused memory that Python and the C library keep goes
-    back to the system. Any thread may call this.
+    next pass on, and free unused memory of transforms at once. Memory that ended passes left for later ones, and unused
+    memory that Python and the C library keep, go back to the system. Any thread may call this.
     """
     for cache in caches:
         cache.set_budget(max(LEAST_CACHE_BYTES, int(cache.stats()["bytes"]) // 2))
     for loader in loaders:
         loader.__memload_loader__().history.shrink()
+    free_spares()
     gc.collect()
     trim_heap()
 

@@ -404,5 +404,5 @@ def _memory_of(target: torch.device, here: torch.device, limit: int | str | None
         return gpu.total, gpu.others
     if limit is not None:
         return parse_size(limit), 0
-    free = budget.memory().free_for(budget.local_processes())
+    free = budget.memory_to_take().free_for(budget.local_processes())
     return free + (weights if here.type == "cpu" else 0), 0

@@ -80,8 +80,8 @@ class Machine:
         Raises:
             ValueError, TypeError: a size is invalid, or a GPU unknown.
         """
+        here = budget.memory_to_take() if ram is None else budget.memory()
         process = budget.process_bytes() if ram is None else PROCESS_BYTES
-        here = budget.memory()
         gpu_bytes, model = (_gpu_here(), None) if gpu is None else parse_gpu(gpu)
         return cls(
             ram=_ram_here(here, process, processes) if ram is None else parse_size(ram),

@@ -250,7 +250,7 @@ class StreamFeed:
         self._rows = rows
         self._sink = sink
         self._fed = 0
-        self._finished = False
+        self._raised = self._finished = False
 
     def start_again(self) -> None:
         """Do nothing, because a stream draws nothing before its first pull."""
@@ -260,24 +260,22 @@ class StreamFeed:
         source, wanted = self._source, batches * self._batch_size
         if not source.paced:
             wanted = min(wanted + max(ahead * self._batch_size, source.lookahead), source.total)
-        while self._fed < wanted and (rows := self._draw()) is not None:
-            self._fed += len(rows)
-            if len(rows):
-                self._sink.extend(from_end(rows, self._rows) if self._from_end else rows)
-        if self._fed == source.total:
-            self._finish()
+        try:
+            while self._fed < wanted and (rows := self._draw()) is not None:
+                self._fed += len(rows)
+                if len(rows):
+                    self._sink.extend(from_end(rows, self._rows) if self._from_end else rows)
+        finally:
+            if (self._raised or self._fed == source.total) and not self._finished:
+                self._finished, self.ended = True, not source.paced
+                self._sink.finish()
 
     def _draw(self) -> Indices | None:
         try:
             return self._source.next(self._progress.seen)
         except Exception:
-            self._finish()  # like a generator that raised, the source has no more rows
+            self._raised = True  # like a generator that raised, the source has no more rows
             raise
-
-    def _finish(self) -> None:
-        if not self._finished:
-            self._finished, self.ended = True, not self._source.paced
-            self._sink.finish()
 
 
 class BatchFeed:

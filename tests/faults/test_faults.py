@@ -133,6 +133,7 @@ def test_a_loader_that_is_not_iterated_holds_no_slots_and_no_threads():
     for _batch in loader:
         pass
     del _batch
+    loader.close()
     assert threads_of_memload() == 0
     assert process.memory_info().rss - before < 8 << 20
 

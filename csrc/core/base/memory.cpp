@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <exception>
 #include <fstream>
 #include <new>
 #include <string>
@@ -26,6 +27,18 @@ std::size_t last_level_cache() {
     largest = std::max(largest, size << (unit == 'M' ? 20 : 10));
   }
   return largest != 0 ? largest : std::size_t{32} << 20;
+}
+
+std::size_t available_memory() noexcept {
+  try {
+    std::ifstream file("/proc/meminfo");
+    std::string name, rest;
+    for (std::size_t kilobytes = 0; file >> name >> kilobytes; std::getline(file, rest)) {
+      if (name == "MemAvailable:") return kilobytes << 10;
+    }
+  } catch (const std::exception&) {  // no memory for the names
+  }
+  return SIZE_MAX;
 }
 
 HugeMemory::HugeMemory(std::size_t bytes) : size_(mapped_bytes(bytes)) {
@@ -56,6 +69,10 @@ HugeMemory& HugeMemory::operator=(HugeMemory&& other) noexcept {
 
 void HugeMemory::withhold_from_children() const noexcept {
   if (data_ != nullptr) ::madvise(data_, size_, MADV_DONTFORK);
+}
+
+void HugeMemory::share_with_children() const noexcept {
+  if (data_ != nullptr) ::madvise(data_, size_, MADV_DOFORK);
 }
 
 HugeMemory::~HugeMemory() {

@@ -21,6 +21,9 @@ inline constexpr std::size_t kHugePage = std::size_t{2} << 20;
 // Returns the bytes of the last level cache; 32 MiB where the system does not say.
 [[nodiscard]] std::size_t last_level_cache();
 
+// Returns the bytes that the machine can give without swapping (MemAvailable); SIZE_MAX where the system does not say.
+[[nodiscard]] std::size_t available_memory() noexcept;
+
 // Owns zero-filled private memory, aligned to 2 MB and advised to lie on huge pages from 2 MB on, else aligned to 4096.
 // Nothing is resident before it is first written.
 class HugeMemory {
@@ -40,6 +43,8 @@ class HugeMemory {
   // its pages at the first write, or at the fork. A child must not destroy it, since its addresses may belong to others
   // there.
   void withhold_from_children() const noexcept;
+  // Takes that back: children that are forked from now on have the memory.
+  void share_with_children() const noexcept;
 
  private:
   std::byte* data_ = nullptr;

@@ -6,13 +6,14 @@
 
 namespace memload {
 
-BatchReader::BatchReader(std::shared_ptr<const Gather> gather, std::shared_ptr<const Residency> residency, bool ask)
+BatchReader::BatchReader(std::shared_ptr<const Gather> gather, std::shared_ptr<const Residency> residency, bool ask,
+                         const MemorySource& memory)
     : gather_(std::move(gather)),
       residency_(std::move(residency)),
       ask_(ask),
-      scratch_(SlotPool::create(static_cast<std::size_t>(residency_->most_threads()))),
+      scratch_(SlotPool::create(static_cast<std::size_t>(residency_->most_threads()), memory)),
       rings_(PlannedReads::kMostUnderWay),
-      workspaces_(SlotPool::create(static_cast<std::size_t>(residency_->most_threads()) + 1)) {}
+      workspaces_(SlotPool::create(static_cast<std::size_t>(residency_->most_threads()) + 1, memory)) {}
 
 Filled BatchReader::fill(const BatchLayout& layout, std::byte* slot, std::size_t begin, std::size_t end) {
   const bool past_cache = residency_->past_cache();

@@ -17,8 +17,9 @@ namespace memload {
 // A pass has one. Any thread may call anything.
 class BatchReader {
  public:
-  // ask: the kernel is asked for cold rows of a page or more as a whole.
-  BatchReader(std::shared_ptr<const Gather> gather, std::shared_ptr<const Residency> residency, bool ask);
+  // ask: the kernel is asked for cold rows of a page or more as a whole. memory: where its memory comes from.
+  BatchReader(std::shared_ptr<const Gather> gather, std::shared_ptr<const Residency> residency, bool ask,
+              const MemorySource& memory);
 
   // Does a share of the work for a batch, as Gather::fill() does.
   Filled fill(const BatchLayout& layout, std::byte* slot, std::size_t begin, std::size_t end);

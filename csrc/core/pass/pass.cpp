@@ -39,7 +39,7 @@ Pass::Pass(const std::vector<FieldSpec>& fields, const PipelineOptions& options,
   pool_ = kept && reuse->pool_->slots() == slots ? std::move(reuse->pool_) : SlotPool::create(slots, options.slots);
   residency_ =
       std::make_shared<Residency>(gather_, ResidencyOptions{options.threads, options.direct, options.read_blocks});
-  reader_ = std::make_shared<BatchReader>(gather_, residency_, /*ask=*/!options.read_blocks);
+  reader_ = std::make_shared<BatchReader>(gather_, residency_, /*ask=*/!options.read_blocks, source_of(options.spares));
   read_ahead_.emplace(*gather_, options.slot_rows);
   group_threads_ = residency_->threads();
   group_ = std::make_shared<TaskGroup>(group_threads_);
@@ -421,6 +421,7 @@ void Pass::give_back(bool keep_slots) {
   copies = {};
   reader_->close();
   if (keep_slots) return;
+  if (const auto spares = options_.spares.lock(); spares && workers_) spares->keep(workers_);
   workers_.reset();
   if (pool_) pool_->close();
 }

@@ -12,6 +12,7 @@
 #include "core/pass/async_copy.h"
 #include "core/pass/plan_queue.h"
 #include "core/slots/slot_pool.h"
+#include "core/slots/spare_memory.h"
 
 namespace memload {
 
@@ -28,8 +29,9 @@ struct PipelineOptions {
   bool direct = false;  // cold rows above Gather::kLargeRow are read past the page cache, where the file system can
   std::optional<Store> store;  // unset: streaming if the ring is larger than 1.5 last level caches
   MemorySource slots = huge_memory;
-  std::optional<Route> route;  // to a device; unset: batches are handed out in their slots
-  bool borrowed = false;       // there are no slots: batches are gathered into memory that set_destination() gives
+  std::weak_ptr<Spares> spares;  // if any: what the pass decodes in comes from there, and its threads stay there
+  std::optional<Route> route;    // to a device; unset: batches are handed out in their slots
+  bool borrowed = false;         // there are no slots: batches are gathered into memory that set_destination() gives
 };
 
 // A finished batch. Its bytes stay as they are for as long as any copy of the lease lives.

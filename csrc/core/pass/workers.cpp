@@ -1,57 +1,26 @@
 #include "core/pass/workers.h"
 
 #include <pthread.h>
-#include <signal.h>
 
 #include <algorithm>
-#include <atomic>
 #include <exception>
 #include <string>
 #include <utility>
 
 #include "core/base/error.h"
 #include "core/base/fork.h"
+#include "core/base/signals.h"
 
 namespace memload {
 namespace {
 
-// Threads inherit the signal mask: block all but faults, so that Ctrl-C and timers interrupt the user's threads only.
-class SignalsBlocked {
- public:
-  SignalsBlocked() {
-    sigset_t all;
-    sigfillset(&all);
-    for (const int fault : {SIGBUS, SIGSEGV, SIGFPE, SIGILL, SIGABRT}) sigdelset(&all, fault);
-    ::pthread_sigmask(SIG_BLOCK, &all, &before_);
-  }
-  ~SignalsBlocked() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  SignalsBlocked(const SignalsBlocked&) = delete;
-  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
-
- private:
-  sigset_t before_{};
-};
-
-// Never destroyed: threads may outlive static destruction. A forked child starts a registry of its own, since the
-// parent's mutex may be held and its threads are not there.
 struct Registry {
   std::mutex mutex;
   std::weak_ptr<Workers> workers;
   std::vector<Workers*> abandoned;  // ended, but kept for threads that may come back
-  std::uint64_t born = fork_generation();
 };
 
-Registry& registry() {
-  static std::atomic<Registry*> current{new Registry};
-  Registry* found = current.load();
-  if (found->born == fork_generation()) return *found;
-  auto* fresh = new Registry;
-  if (!current.compare_exchange_strong(found, fresh)) {
-    delete fresh;
-    return *found;
-  }
-  return *fresh;
-}
+Registry& registry() { return per_process<Registry>(); }
 
 }  // namespace
 
@@ -66,6 +35,7 @@ std::shared_ptr<Workers> Workers::shared(int threads) {
     });
     here.workers = workers;
   }
+  workers->run_where_caller_may();
   workers->try_to_grow(threads);
   if (workers->threads() == 0) throw OutOfThreads("the system refuses the first thread that gathers");
   return workers;
@@ -121,6 +91,16 @@ void Workers::try_to_grow(int threads) noexcept {
     grow(threads);
   } catch (const std::exception&) {  // no more threads, or no memory for them: those that there are do the work
   }
+}
+
+void Workers::run_where_caller_may() noexcept {
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  if (::sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;  // a machine with more CPUs than the set holds
+  const std::lock_guard lock(mutex_);
+  if (CPU_EQUAL(&allowed, &cpus_)) return;
+  cpus_ = allowed;
+  for (std::jthread& thread : threads_) ::pthread_setaffinity_np(thread.native_handle(), sizeof allowed, &allowed);
 }
 
 template <class Predicate>

@@ -1,6 +1,8 @@
 // A pool of threads that runs tasks piece by piece. All pipelines of a process share one.
 #pragma once
 
+#include <sched.h>
+
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -44,7 +46,8 @@ class Task {
 class Workers {
  public:
   // Gives the process's pool, with at least `threads` threads, or as many as the system grants. It is made for the
-  // first caller and ends with the last holder. Throws OutOfThreads if the system grants no thread.
+  // first caller and ends with the last holder. Its threads run on the CPUs of the caller from then on, as new ones
+  // would. Throws OutOfThreads if the system grants no thread.
   static std::shared_ptr<Workers> shared(int threads);
   ~Workers();
   Workers(const Workers&) = delete;
@@ -83,6 +86,7 @@ class Workers {
   static void end(Workers* pool);
   void grow(int threads);
   void try_to_grow(int threads) noexcept;
+  void run_where_caller_may() noexcept;
   void work(const std::stop_token& stop);
   // Takes the first piece whose group satisfies `may` and counts it as running; without one, `task` is null. mutex_ is
   // held.
@@ -100,6 +104,7 @@ class Workers {
   std::condition_variable idle_;        // a group's last running piece ended
   std::deque<QueuedTask> queue_;        // guarded by mutex_
   std::atomic<bool> abandoned_{false};
+  cpu_set_t cpus_{};                   // guarded by mutex_; of the latest caller of shared(), empty if unknown
   std::vector<std::jthread> threads_;  // guarded by mutex_; last: they end before what they use
 };
 

@@ -1,6 +1,7 @@
-"""Memory that a cache gives back when the system runs short.
+"""Memory that caches, and passes that have ended, give back when the system runs short.
 
-Nothing watches in the background: a pass looks before it hands a batch out, for at most a fiftieth of the time.
+Nothing watches caches in the background: a pass looks before it hands a batch out, for at most a fiftieth of the time.
+Memory of passes that have ended is watched by a native thread as long as it is kept.
 """
 
 from __future__ import annotations
@@ -9,12 +10,13 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from memload._core import RowCache
+from memload._core import RowCache, free_spares, free_spares_below, spare_bytes
 from memload.columns.fields import Field
 from memload.engine.tiers.tier import LEAST_CACHE_BYTES
 from memload.memory.budget import Memory, local_processes, memory
 
 _LEAST_INTERVAL = 0.01  # seconds between two looks
+_ASKED = 64 << 20  # bytes of spare memory, from which on it is asked what is free: that takes a part of a millisecond
 _TIMES = 50  # of CPU that a look took, until the next
 RESERVE = 0.1
 """Of what the process may use, what should stay free."""
@@ -28,13 +30,17 @@ def to_give_back(found: Memory, reserve: float = RESERVE) -> int:
         >>> to_give_back(Memory(total=1000, available=500, limits=(MemoryLimit(CONTROL_GROUP, 400, 30),)))
         30
     """
-    own = ((one.nbytes, one.left) for one in found.limits if one.of_one_process)
-    return max(_short(usable, left, reserve) for usable, left in [(found.usable, found.free_together), *own])
+    return max(_short(left, int(reserve * usable)) for usable, left in _counted(found))
 
 
-def _short(usable: int, left: int, reserve: float) -> int:
-    kept = int(reserve * usable)
+def _short(left: int, kept: int) -> int:
     return 0 if left >= kept else kept + kept // 2 - left
+
+
+def _counted(found: Memory) -> list[tuple[int, int]]:
+    """Return the bytes that may be used and those that are left, of all processes together and of this one alone."""
+    own = ((one.nbytes, one.left) for one in found.limits if one.of_one_process)
+    return [(found.usable, found.free_together), *own]
 
 
 @dataclass
@@ -55,7 +61,11 @@ class Pressure:
         if time.monotonic() < self.next_look:
             return
         began = time.thread_time()
-        wanted = -(-to_give_back(memory()) // local_processes())  # the others of this machine look, too
+        wanted = to_give_back(memory())
+        if wanted and spare_bytes():
+            free_spares()
+            wanted = to_give_back(memory())
+        wanted = -(-wanted // local_processes())  # the others of this machine look, too
         self.next_look = time.monotonic() + max(_LEAST_INTERVAL, _TIMES * (time.thread_time() - began))
         for cache in self.caches if wanted else ():
             held = cache.stats()["bytes"]
@@ -63,6 +73,21 @@ class Pressure:
             wanted -= held - cache.stats()["bytes"]
             if wanted <= 0:
                 break
+
+
+def watch_spares() -> None:
+    """Free the memory that passes of this process have left for later ones if memory is short, now or while it is kept.
+
+    A native thread looks meanwhile. It knows only what the machine has available, so it takes all that goes from there
+    for memory that the limits on this process count.
+    """
+    if spare_bytes() < _ASKED:
+        return
+    found = memory()
+    beyond = min(left - int(RESERVE * usable) for usable, left in _counted(found))
+    if beyond < 0:
+        free_spares()
+    free_spares_below(max(1, found.available - beyond))  # slots that the loop still holds come later
 
 
 def caches_of(fields: Iterable[Field]) -> list[RowCache]:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from memload.memory.budget import memory, process_is_limited
+from memload.memory.budget import memory_to_take, process_is_limited
 from memload.memory.guards import MARGIN, check_memory
 from memload.nested import leaves
 from memload.sizes import format_size
@@ -84,8 +84,10 @@ class Room:
         self.ahead = max(1, self._that_fit())
 
     def _that_fit(self) -> int:
-        free = memory().free * (1 - MARGIN)
-        left = free - self.depth * self.gathered  # as much may yet be gathered
+        later = self.depth * self.gathered  # as much may yet be gathered
+        most = later + (self.depth + min(self.depth, self.threads)) * self.made
+        free = memory_to_take(most / (1 - MARGIN)).free * (1 - MARGIN)
+        left = free - later
         fits = (n for n in range(self.depth, 1, -1) if (n + min(n, self.threads)) * self.made <= left)
         found = next(fits, 1 if self.made <= free else 0)
         if 0 < found < self.depth:

@@ -22,7 +22,7 @@ from memload.engine.tiers.pressure import to_give_back
 from memload.engine.tiers.tier import Tier
 from memload.engine.transforms import room
 from memload.errors import DeviceError, MemorySpaceError
-from memload.memory import arenas, guards
+from memload.memory import arenas, budget, guards
 from memload.memory.budget import Memory
 from memload.memory.limits import CONTROL_GROUP, DATA, MemoryLimit
 
@@ -350,8 +350,7 @@ def test_batches_that_memory_cannot_hold_are_refused_before_the_first(tmp_path, 
 
 def test_the_first_batch_that_functions_make_says_how_many_memory_holds(monkeypatch):
     def ahead(free_gb, depth=4):
-        for module in (room, guards):
-            monkeypatch.setattr(module, "memory", lambda: Memory(10**12, round(free_gb * 10**9)))
+        monkeypatch.setattr(budget, "memory", lambda: Memory(10**12, round(free_gb * 10**9)))
         found = room.Room(depth, threads=2)
         found.find(torch.empty(10**9, dtype=torch.uint8), {1: 10**8})
         return found
