@@ -128,14 +128,13 @@ def test_an_exception_in_the_loop_ends_threads_and_memory():
 def test_a_loader_that_is_not_iterated_holds_no_slots_and_no_threads():
     ds = memload.from_arrays(x=torch.zeros(64, 1_000_000, dtype=torch.uint8))
     loader = memload.FastLoader(ds, batch_size=16)
-    process = psutil.Process()
-    before = process.memory_info().rss
+    before = anonymous()
     for _batch in loader:
         pass
     del _batch
     loader.close()
     assert threads_of_memload() == 0
-    assert process.memory_info().rss - before < 8 << 20
+    assert anonymous() - before < 8 << 20
 
 
 def test_persistent_workers_keep_slots_and_threads_between_passes():
@@ -430,13 +429,12 @@ def test_the_plan_of_a_long_pass_in_order_does_not_lie_in_memory_as_a_whole():
     ds = memload.from_arrays(x=torch.zeros(6_000_000, dtype=torch.uint8))
     loader = memload.FastLoader(ds, batch_size=4096)
     assert loader.nbytes < 2 << 20
-    process = psutil.Process()
     iterator = iter(loader)
     next(iterator)
-    before = process.memory_info().rss
+    before = anonymous()
     for _batch in iterator:
         pass
-    assert process.memory_info().rss - before < 8 << 20
+    assert anonymous() - before < 8 << 20
 
 
 def test_statistics_count_what_was_delivered_and_say_what_limits():
