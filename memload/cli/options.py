@@ -108,7 +108,7 @@ def plan(parser: argparse.ArgumentParser) -> None:
     loader.add_argument("--tier", choices=[str(tier) for tier in Tier], help="where rows are kept (default: mapped)")
     loader.add_argument("--ram-dtype", action="append", metavar="NAME=DTYPE", help="a field that --tier ram casts once")
     loader.add_argument("--cache-bytes", help="what --tier hybrid may take, such as 40GB")
-    loader.add_argument("--device", help="cuda, if batches are to be on the GPU")
+    loader.add_argument("--device", help="cuda, if batches are to be on the GPU; cpu, if models train on the CPU")
     loader.add_argument("--no-shuffle", action="store_true", help="rows in order")
     for name, text in (
         ("depth", "batches gathered ahead"),

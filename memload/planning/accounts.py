@@ -48,7 +48,7 @@ class Sizes:
             TypeError: the native engine does not read the dataset.
         """
         settings = dict(request.loader)
-        on_gpu = request.device is not None or placement.tier in GATHERED_ON_GPU
+        on_gpu = request.copies_batches or placement.tier in GATHERED_ON_GPU
         transforms = on_gpu and settings.pop("batch_transform", None) is not None  # such a function runs on the GPU
         loader = _loader(placement.dataset, request.batch_size, settings)
         nbytes = replace(LoaderBytes.of(loader, to_device=on_gpu), stored_bytes=placement.stored_bytes)
@@ -71,7 +71,9 @@ def _loader(dataset: Any, batch_size: int, settings: dict[str, Any]) -> FastLoad
         return FastLoader(dataset, batch_size, **settings)
 
 
-def ram_account(request: Request, placement: Placement, sizes: Sizes, machine: Machine, frozen: int) -> Account:
+def ram_account(
+    request: Request, placement: Placement, sizes: Sizes, machine: Machine, training: tuple[Line, ...]
+) -> Account:
     """Return the account of RAM, for all processes.
 
     Args:
@@ -79,7 +81,7 @@ def ram_account(request: Request, placement: Placement, sizes: Sizes, machine: M
         placement: the tier of the rows, and their bytes.
         sizes: the bytes of batches and slots.
         machine: the free bytes.
-        frozen: bytes of offloaded models.
+        training: the lines of models that are in RAM, of one process.
     """
     loader, count = sizes.loader, request.processes
     each = f" x {count} processes" if count > 1 else ""
@@ -100,8 +102,7 @@ def ram_account(request: Request, placement: Placement, sizes: Sizes, machine: M
         lines.append(
             Line("read buffers", _read_buffers(loader) * count, f"for rows that are not in the page cache{each}")
         )
-    if frozen:
-        lines.append(Line("offloaded models", frozen * count, f"pinned{each}"))
+    lines += [replace(line, predicted=line.predicted * count, note=f"{line.note}{each}".strip()) for line in training]
     lines.append(_process_line(placement, machine, count))
     free, limit = machine.ram_for(count)
     return Account("RAM", tuple(lines), free, limit)
@@ -116,26 +117,34 @@ def _only_through_cache(request: Request) -> bool:
     return isinstance(options, EngineOptions) and options.direct is False
 
 
-def free_for_rows(sizes: Sizes, machine: Machine, processes: int) -> int:
-    """Return the bytes of RAM that processes, loaders and their read buffers leave for rows."""
-    loaders = processes * (sizes.loader.nbytes + sizes.loader.made_in_all + _read_buffers(sizes.loader))
+def _loader_bytes(sizes: Sizes) -> int:
+    """Return the bytes of one loader: its slots, its plan, and the results of functions."""
+    return sizes.loader.nbytes + sizes.loader.made_in_all
+
+
+def free_for_rows(sizes: Sizes, machine: Machine, processes: int, trained: int) -> int:
+    """Return the bytes of RAM that processes, loaders, their read buffers and `trained` of each leave for rows."""
+    loaders = processes * (_loader_bytes(sizes) + _read_buffers(sizes.loader) + trained)
     return max(0, machine.ram - _process_bytes(machine, processes) - loaders)
 
 
-def own_for_rows(sizes: Sizes, machine: Machine) -> MemoryLimit | None:
-    """Return the limit of a single process, with the bytes that its loader leaves for rows; None without a limit."""
-    loader = sizes.loader.nbytes + sizes.loader.made_in_all + _read_buffers(sizes.loader)
+def own_for_rows(sizes: Sizes, machine: Machine, trained: int) -> MemoryLimit | None:
+    """Return the limit of a single process, less its loader's bytes and `trained`; None without a limit."""
+    loader = _loader_bytes(sizes) + _read_buffers(sizes.loader) + trained
     return machine.own and replace(machine.own, left=max(0, machine.own.left - loader))
 
 
-def stock_account(request: Request, placement: Placement, sizes: Sizes, machine: Machine) -> Account:
-    """Return the account of RAM for torch's own loader with the same settings."""
+def stock_account(
+    request: Request, placement: Placement, sizes: Sizes, machine: Machine, training: tuple[Line, ...]
+) -> Account:
+    """Return the account of RAM for torch's own loader with the same settings; `training` as in `ram_account`."""
     workers, prefetch = request.loader.get("num_workers", 0), request.loader.get("prefetch_factor")
     count = request.processes
     lines = [
         Line(line.name, line.predicted * count, line.note)
         for line in stock_lines(sizes.loader.batch_bytes, workers, prefetch)
     ]
+    lines += [replace(line, predicted=line.predicted * count) for line in training]
     if placement.tier in IN_RAM:
         lines.append(Line("rows in RAM", placement.held_bytes * placement.copies(count), ""))
     return Account("RAM, stock loader", (*lines, _process_line(placement, machine, count)), *machine.ram_for(count))
@@ -217,6 +226,6 @@ def _batch_lines(request: Request, sizes: Sizes) -> list[Line]:
         stored = loader.row_bytes * loader.batch_rows
         note = "the one in use, and the next, before and after its cast"
         return [Line("batches", 3 * loader.batch_bytes + stored, note), *transformed]
-    if request.device is None:
+    if not request.copies_batches:
         return [Line("batches", 2 * loader.batch_bytes, "the one in use, and the next that the loop copies")]
     return [Line("batches", loader.device_bytes, "being copied, ready and in use"), *transformed]

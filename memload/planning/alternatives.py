@@ -50,6 +50,9 @@ def _fitting(request: Request, refused: Plan, compute: Compute) -> Iterator[tupl
             yield from _first_that_fits(words, changed, compute)
     elif refused.ram.fits is False:
         yield from _first_that_fits("", request, compute)
+        if request.trains_on_cpu and request.precision == "float32":
+            half = replace(request, precision="bf16-mixed")
+            yield from _first_that_fits('precision="bf16-mixed"', half, compute)
 
 
 def _other_tiers(request: Request, refused: Plan) -> Iterator[Alternative]:
@@ -104,7 +107,7 @@ def _could_fit(plan: Plan) -> bool:
     """Return whether the lines that do not depend on the batch size leave any room."""
     gpu, ram = plan.gpu, plan.ram
     on_gpu = gpu is None or gpu.free is None or gpu.without(*TEMPORARY, "fragmentation") < gpu.free
-    return on_gpu and (ram.free is None or ram.without("loader", "transformed batches") < ram.free)
+    return on_gpu and (ram.free is None or ram.without("loader", *TEMPORARY) < ram.free)
 
 
 def _first_rows(request: Request, size: int) -> Any:

@@ -7,6 +7,7 @@ tier                   -> placement of the rows: RAM, GPU, page cache, disk
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -33,6 +34,12 @@ from memload.planning.model_bytes import Modules
 from memload.planning.placement import Placement
 from memload.planning.request import Request
 from memload.planning.result import Plan
+
+HEAP_NOTE = (
+    "RAM of training on the CPU is stated for MALLOC_MMAP_THRESHOLD_=262144 and MALLOC_TRIM_THRESHOLD_=262144 in the "
+    "environment. Without them, glibc keeps freed activations of less than 32 MB each: up to twice the line "
+    "activations was measured on top."
+)
 
 
 def plan(
@@ -70,7 +77,8 @@ def plan(
         ram_dtype: with the tier "ram", the dtype or `memload.Cast` of fields that are cast once, when they are loaded.
         cache_bytes: with the tier "hybrid", the size of its cache, in bytes or as a text such as "40GB"; default: as in
             `memload.open`.
-        device: "cuda" if batches are to be on the GPU, as with ``FastLoader(device="cuda")``.
+        device: "cuda" if batches are to be on the GPU, as with ``FastLoader(device="cuda")``; "cpu" if the models train
+            on the CPU. Default: models train on a GPU, and the loop copies batches to it.
         model: a module, or several in a list or dict; on any device, "meta" included, which takes no memory.
         optimizer: a torch optimizer or its class, or several; a class, or a function of parameters, is called with the
             trained parameters. The state of an optimizer of another library is found by a step on tensors without
@@ -139,15 +147,18 @@ class _Planner:
         placement = Placement.of(request)
         machine = Machine.of(request.ram, request.gpu, request.disk, placement.files, request.processes)
         sizes = Sizes.of(request, placement)
-        free = free_for_rows(sizes, machine, request.processes)
-        own = own_for_rows(sizes, machine)
+        imported = "torch._dynamo" in sys.modules  # before anything here makes an optimizer
+        trained, in_ram = self._trained(request, sizes, machine, imported)
+        each = sum(line.predicted for line in in_ram)
+        free = free_for_rows(sizes, machine, request.processes, each)
+        own = own_for_rows(sizes, machine, each)
         settled = placement.settled(free, machine.disk or 0, request.processes, own)
         if settled.dataset is not placement.dataset:  # the loader reads the results of a function
             sizes = Sizes.of(request, settled)
+            trained, in_ram = self._trained(request, sizes, machine, imported)
         placement = settled
-        training = Training.of(request, sizes.sample)
-        ram = ram_account(request, placement, sizes, machine, training.offloaded_bytes if training else 0)
-        gpu = gpu_account(request, placement, sizes, machine, self._lines(training, request.batch_size))
+        ram = ram_account(request, placement, sizes, machine, in_ram)
+        gpu = gpu_account(request, placement, sizes, machine, () if request.trains_on_cpu else trained)
         disk = disk_account(placement, machine)
         return Plan(
             data=sizes.loader,
@@ -156,23 +167,33 @@ class _Planner:
             processes=request.processes,
             machine=machine,
             ram=ram,
-            stock=stock_account(request, placement, sizes, machine),
+            stock=stock_account(request, placement, sizes, machine, in_ram),
             gpu=gpu if request.uses_gpu else None,
             disk=disk,
             sets=sets_that_fit(placement, ram, gpu if request.uses_gpu else None, disk),
             notes=_notes(request, machine),
         )
 
-    def _lines(self, training: Training | None, batch_size: int) -> tuple[Line, ...]:
+    def _trained(
+        self, request: Request, sizes: Sizes, machine: Machine, imported: bool
+    ) -> tuple[tuple[Line, ...], tuple[Line, ...]]:
+        """Return the lines of models where they are trained, and those of them and of offloaded ones in RAM."""
+        training = Training.of(request, sizes.sample)
         if training is None:
-            return ()
-        key = (batch_size, training.precision, training.accumulate > 1)
+            return (), ()
+        lines = self._lines(training, request.batch_size)
+        return lines, training.ram_lines(lines, is_here=machine.ram_is_here, imported=imported)
+
+    def _lines(self, training: Training, batch_size: int) -> tuple[Line, ...]:
+        key = (batch_size, training.precision, training.accumulate > 1, isinstance(training.sample, str))
         if key not in self._counted:
             self._counted[key] = training.counted()
         return training.lines(self._counted[key])
 
 
 def _notes(request: Request, machine: Machine) -> tuple[str, ...]:
+    if request.trains_on_cpu:
+        return (HEAP_NOTE,)
     if machine.has_bf16 or not request.precision.startswith("bf16"):
         return ()
     other = request.precision.replace("bf16", "fp16")

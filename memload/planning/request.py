@@ -23,7 +23,7 @@ class Request:
     """The arguments of `memload.plan`, which documents them.
 
     Raises:
-        ValueError: a number is below 1, or there is no such tier, device or precision.
+        ValueError: a number is below 1, there is no such tier, device or precision, or they contradict each other.
     """
 
     data: Any
@@ -54,7 +54,7 @@ class Request:
         if self.tier is not None:
             object.__setattr__(self, "tier", as_tier(self.tier))
         if self.device is not None and named_device(self.device).type == "cpu":
-            object.__setattr__(self, "device", None)
+            object.__setattr__(self, "device", "cpu")
         object.__setattr__(self, "ram_dtype", casts_by_field(self.ram_dtype, "ram_dtype"))
         for name in ("batch_size", "accumulate", "processes"):
             value = getattr(self, name)
@@ -62,6 +62,9 @@ class Request:
                 raise ValueError(f"{name} is a whole number from 1, not {value!r}")
             object.__setattr__(self, name, int(value))
         checked_precision(self.precision)
+        if self.trains_on_cpu and (self.gpu is not None or self.offload):
+            given = "gpu=" if self.gpu is not None else "offload=True"
+            raise ValueError(f'device="cpu" trains the model on the CPU, {given} is for a GPU: leave one of them out')
         if self.model is None and (self.optimizer is not None or self.loss is not None):
             raise ValueError("optimizer= and loss= need a model: give model=")
 
@@ -73,5 +76,15 @@ class Request:
     @property
     def uses_gpu(self) -> bool:
         """Whether the run uses a GPU."""
-        given = self.model is not None or self.device is not None or self.gpu is not None
-        return given or self.tier in (Tier.DEVICE, Tier.PINNED)
+        trains = self.model is not None and not self.trains_on_cpu
+        return trains or self.copies_batches or self.gpu is not None or self.tier in (Tier.DEVICE, Tier.PINNED)
+
+    @property
+    def copies_batches(self) -> bool:
+        """Whether the loader copies its batches to a GPU."""
+        return self.device not in (None, "cpu")
+
+    @property
+    def trains_on_cpu(self) -> bool:
+        """Whether models are trained on the CPU."""
+        return self.model is not None and self.device == "cpu"

@@ -30,7 +30,7 @@ QUICK = {
     "graphs.py": [],
     "hdf5.py": ["--layouts", "contiguous", "gzip-4"],
     "images.py": [],
-    "memory_truth.py": [],
+    "memory_truth.py": ["--only", "loader"],
     "many.py": ["--workloads", "W2", "--variants", "f32"],
     "monitor.py": [],
     "next_cost.py": [],
