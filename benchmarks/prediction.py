@@ -57,7 +57,7 @@ MAPPED: dict[str, tuple[int, int, Callable[[Any], Any]]] = {  # bytes of a row, 
     "mapped, 500 KB, numpy": (ROW_BYTES, 8, ARRAYS),
 }
 MANY = "mapped, many passes"  # with more threads that gather than threads that transform
-FEW_PASSES, PASSES = 4, 8  # until the arenas of the C library hold samples: those of 4 threads, and those of 8
+FEW_PASSES, PASSES = 4, 8  # until all arenas of the C library that can hold samples do
 SLOTS = {"batch_size": 16, "shuffle": True, "cast": CAST}
 TIERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "tier direct": ({"tier": "direct"}, SLOTS),

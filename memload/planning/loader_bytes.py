@@ -31,7 +31,7 @@ class LoaderBytes:
         made_bytes: bytes of the results of functions (`map`, `batch_transform`) and of casts that move pixels, for one
             batch; 0 without such.
         work_bytes: further bytes while all threads run functions: reused buffers, and memory that the C library keeps
-            for samples over many passes.
+            for samples.
         slot_bytes: bytes of one slot.
         slots: the number of slots: batches ahead, and one for the loop.
         nbytes: `loader.nbytes`: slots, row order and row selections.
@@ -99,7 +99,7 @@ class LoaderBytes:
             batch_rows=each[0].batch_rows,
             batch_bytes=max(map(_batch_bytes, each)),
             made_bytes=made.batch,
-            work_bytes=made.at_work(each[0].transform_threads, each[0].threads),
+            work_bytes=made.work * each[0].transform_threads,
             slot_bytes=sum(one.slot_bytes for one in each),
             slots=settings.depth + 1,
             nbytes=settings.ring_bytes + plan_bytes,

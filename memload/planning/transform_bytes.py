@@ -1,8 +1,7 @@
 """The bytes of functions of samples and batches, and of casts that move pixels, measured by calling them for two rows.
 
 two rows -> transform_pipeline -> its result             bytes of the batch, for each slot
-               |----> reused buffers                     further bytes while it works, for each thread
-               `----> memory of samples                  kept by the C library, for each arena
+               `----> reused buffers                     further bytes while it works, for each thread
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from memload.sampling.draws import Indices
 _ROWS = 2  # of the measured batch; some functions do not treat one row as a batch
 _HUGE_PAGE = 2 << 20
 
-# Samples whose memory the C library keeps in each arena, measured with glibc 2.36. Torch allocates aligned memory;
+# Samples whose memory the C library keeps for each thread, measured with glibc 2.36. Torch allocates aligned memory;
 # gaps between aligned blocks prevent their merging, so some 20 samples exist before memory is reused. Arrays of numpy
 # are not aligned.
 _KEPT_TENSORS, _KEPT_ARRAYS = 20, 4
@@ -46,30 +45,11 @@ class MadeBytes:
 
     Attributes:
         batch: bytes of its result for a batch, without gathered memory that it returns unchanged.
-        work: further bytes while one thread makes a batch: reused buffers.
-        kept: bytes that one arena of the C library keeps for samples.
+        work: further bytes while one thread makes a batch: reused buffers, and memory kept for samples.
     """
 
     batch: int = 0
     work: int = 0
-    kept: int = 0
-
-    def at_work(self, transform_threads: int, threads: int) -> int:
-        """Return the bytes beside the results, while all threads work, over many passes.
-
-        Each pass starts new threads. A thread takes an arena that an ended thread left, whatever that thread did, so
-        over passes samples are made in the arenas of threads that gather as well. What was freed at the end of a
-        thread stays in its arena (arena_get2() and arena_thread_freeres() in malloc/arena.c of glibc).
-
-        Args:
-            transform_threads: the threads that run functions.
-            threads: the threads that gather.
-
-        Example:
-            >>> MadeBytes(batch=100, work=10, kept=3).at_work(transform_threads=2, threads=4)
-            38
-        """
-        return self.work * transform_threads + self.kept * (transform_threads + threads)
 
 
 def made_bytes(dataset: Any, settings: PassSettings, gathered_bytes: int) -> MadeBytes:
@@ -129,7 +109,7 @@ def _measured(transform_pipeline: TransformPipeline, batch: Any, rows: Indices, 
     if transform_pipeline.transform is not None:
         batch, of_batch = _run(last, batch, rows, max(1, math.floor(LEAST_REUSED / times)), _CountedSlots())
         work = max(work, math.ceil(times * (of_batch + between)))
-    return MadeBytes(math.ceil(times * new_bytes(batch, before)), work, kept)
+    return MadeBytes(math.ceil(times * new_bytes(batch, before)), work + kept)
 
 
 def _run(
@@ -152,7 +132,7 @@ class _SampleMemory:
     def __init__(self, gathered: dict[int, int], lent: _CountedSlots) -> None:
         self._gathered, self._lent = gathered, lent
         self.kept = 0
-        """Bytes that the C library keeps for samples as large as the largest, in each arena."""
+        """Bytes that the C library keeps for samples as large as the largest, for each thread."""
 
     def __call__(self, sample: Any) -> Any:
         """Return the sample."""
