@@ -14,6 +14,9 @@ import torch
 class Layout(abc.ABC):
     """A tree whose leaves are tensors. Layouts are equal where batches have the same structure."""
 
+    reads_values = False
+    """Whether `build` reads values of tensors, so that tensors without values will not do."""
+
     @abc.abstractmethod
     def build(self, tensors: Iterator[torch.Tensor]) -> Any:
         """Return a batch of as many tensors as there are leaves, taken from left to right."""

@@ -152,6 +152,8 @@ class GraphLayout(Layout):
     counts_from: str = field(default="", compare=False)
     choice: GraphCollateOptions = field(default_factory=lambda: GraphCollateOptions())
 
+    reads_values = True
+
     @functools.cached_property
     def nodes(self) -> str | None:
         """The attribute whose length (of `COUNTED`, whose value) is the number of nodes; None: graphs have no nodes."""

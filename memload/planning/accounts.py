@@ -6,6 +6,7 @@ import warnings
 from dataclasses import dataclass, replace
 from typing import Any
 
+from memload.dataset.dataset import Dataset
 from memload.device.loading import CHUNK_BYTES
 from memload.engine.request import EngineOptions
 from memload.engine.tiers.tier import Tier
@@ -53,12 +54,13 @@ class Sizes:
         loader = _loader(placement.dataset, request.batch_size, settings)
         nbytes = replace(LoaderBytes.of(loader, to_device=on_gpu), stored_bytes=placement.stored_bytes)
         needs_sample = request.model is not None and request.sample is None
-        return cls(nbytes, _sample(request, loader) if needs_sample else request.sample, transforms)
+        has_values = not placement.planned
+        return cls(nbytes, _sample(request, loader, has_values) if needs_sample else request.sample, transforms)
 
 
-def _sample(request: Request, loader: FastLoader[Any]) -> Any:
+def _sample(request: Request, loader: FastLoader[Any], has_values: bool) -> Any:
     try:
-        return sample_batch(loader)
+        return sample_batch(loader, has_values=has_values)
     except ValueError as error:
         if request.loss is not None:
             raise
@@ -66,6 +68,8 @@ def _sample(request: Request, loader: FastLoader[Any]) -> Any:
 
 
 def _loader(dataset: Any, batch_size: int, settings: dict[str, Any]) -> FastLoader[Any]:
+    if isinstance(dataset, Dataset) and dataset._collate_fn is not None:  # there is one way to join graphs
+        settings = {"collate_fn": dataset._collate_fn, **settings}
     with warnings.catch_warnings():  # more workers than CPUs: the plan may be for another machine
         warnings.filterwarnings("ignore", "This DataLoader will create")
         return FastLoader(dataset, batch_size, **settings)

@@ -17,6 +17,7 @@ from memload.planning.model_bytes import modules_of
 from memload.planning.placement import IN_RAM
 from memload.planning.request import Request
 from memload.planning.result import Plan
+from memload.planning.variants import is_graphs
 from memload.sizes import format_size
 
 Compute = Callable[[Request], Plan]
@@ -117,7 +118,7 @@ def _first_rows(request: Request, size: int) -> Any:
         is_batch = isinstance(part, torch.Tensor) and part.ndim and len(part) == request.batch_size
         return part[:size] if is_batch else part
 
-    return mapped(request.sample, cut)
+    return mapped(request.sample, cut, is_graphs)  # of graphs, the plan scales what the whole sample takes
 
 
 def _sentence(words: str, plan: Plan) -> str:

@@ -19,6 +19,7 @@ from memload.device.memory import CONTEXT
 from memload.errors import first_line
 from memload.planning.account import Line
 from memload.planning.allocations import nbytes_of
+from memload.planning.graph_steps import GraphStep, needs_values
 from memload.planning.model_bytes import ModelBytes, Modules, activation_bytes, model_bytes, modules_of
 from memload.planning.optimizer_bytes import OptimizerBytes, kept_bytes, optimizer_bytes
 from memload.planning.request import Request
@@ -52,12 +53,14 @@ class Counted:
         temporary: the most temporary bytes of the forward and backward pass, without gradients.
         no_optimizer: the reason why an optimizer's state is not known; empty if it is.
         no_temporary: the reason why `temporary` is not known; empty if it is.
+        of_batch: the batch whose step was run, in words; empty for one of the loader's form.
     """
 
     kept: ModelBytes
     temporary: int
     no_optimizer: str = ""
     no_temporary: str = ""
+    of_batch: str = ""
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,7 @@ class Training:
         accumulate: batches whose gradients are added up before the optimizer's step.
         offload: whether frozen models stay in pinned RAM, and are copied layer by layer.
         on_cpu: whether all of it happens on the CPU.
+        graphs: the graphs of a batch, if they are not those of `sample`.
     """
 
     models: Modules
@@ -85,6 +89,7 @@ class Training:
     accumulate: int
     offload: bool
     on_cpu: bool = False
+    graphs: int | None = None
 
     @classmethod
     def of(cls, request: Request, sample: Any) -> Training | None:
@@ -100,6 +105,7 @@ class Training:
             request.accumulate,
             request.offload,
             request.trains_on_cpu,
+            None if request.sample is None or "batch_sampler" in request.loader else request.batch_size,
         )
 
     @property
@@ -116,14 +122,21 @@ class Training:
         modules = modules_of(self.models)
         with Weightless(modules, self.precision) as light:
             kept, no_optimizer = self._kept(light, modules)
-            try:
-                return Counted(kept, self._temporary(light, modules, kept.gradients), no_optimizer)
-            except SampleDtypeError as error:
-                return Counted(kept, 0, no_optimizer, str(error))
-            except ValueError as error:
-                if self.loss is not None:
-                    raise
-                return Counted(kept, 0, no_optimizer, f"give loss=: {error}")
+            if not needs_values(self.sample):
+                return self._with_step(kept, no_optimizer, lambda loss: self._peak(light, modules, loss))
+        step = GraphStep(modules, self.precision, self.sample, self.graphs, self.accumulate > 1)
+        return replace(self._with_step(kept, no_optimizer, step.peak), of_batch=step.note)
+
+    def _with_step(self, kept: ModelBytes, no_optimizer: str, peak: Callable[[LossOf], int]) -> Counted:
+        """Return the bytes of training; `peak` returns the most bytes of a step with a loss."""
+        try:
+            return Counted(kept, self._temporary(peak, kept.gradients), no_optimizer)
+        except SampleDtypeError as error:
+            return Counted(kept, 0, no_optimizer, str(error))
+        except ValueError as error:
+            if self.loss is not None:
+                raise
+            return Counted(kept, 0, no_optimizer, f"give loss=: {error}")
 
     def ram_lines(self, lines: tuple[Line, ...], *, is_here: bool, imported: bool) -> tuple[Line, ...]:
         """Return the lines of RAM for one process.
@@ -158,7 +171,7 @@ class Training:
             Line(
                 "activations",
                 temporary,
-                counted.no_temporary or ("" if self.loss else of_outputs),
+                counted.no_temporary or "; ".join(filter(None, [counted.of_batch, "" if self.loss else of_outputs])),
                 known=not counted.no_temporary,
             ),
             *([Line("optimizer's step", beyond, "beyond the bytes of activations")] if beyond > 0 else []),
@@ -188,28 +201,30 @@ class Training:
             Line("offloaded layers", layers, "the largest of a frozen model, and the next one"),
         ]
 
-    def _temporary(self, light: Weightless, modules: list[torch.nn.Module], gradients: int) -> int:
+    def _peak(self, light: Weightless, modules: list[torch.nn.Module], loss: LossOf) -> int:
+        """Return the most bytes of the forward and backward pass, with gradients, of tensors without memory."""
+        with light.tensors():
+            run = light.running(loss, self.sample)
+            return activation_bytes(run, modules, accumulating=self.accumulate > 1).peak_with_gradients
+
+    def _temporary(self, peak: Callable[[LossOf], int], gradients: int) -> int:
         """Return the most temporary bytes of the forward and backward pass, without gradients.
 
         Raises:
             ValueError: there is no loss, or no batch for it, or it cannot be run.
         """
-        accumulating = self.accumulate > 1
-        loss = self._loss(modules)
+        loss = self._loss(modules_of(self.models))
         if isinstance(self.sample, str):
             raise ValueError(self.sample)
         try:
-            with light.tensors():
-                run = light.running(loss, self.sample)
-                found = activation_bytes(run, modules, accumulating=accumulating)
-        except (RuntimeError, TypeError, NotImplementedError, AttributeError) as error:
+            most = peak(loss)
+        except ValueError:
+            raise
+        except Exception as error:
             if self.loss is None:
                 raise ValueError(f"the model does not take the loader's batch ({_short(error)})") from error
-            raise ValueError(
-                f"the loss cannot be run on tensors without numbers ({type(error).__name__}: {error}): leave loss= "
-                "out, and measure activations by a step on the real batch (memload.probe)"
-            ) from error
-        return max(0, found.peak_with_gradients - (0 if accumulating else gradients))
+            raise ValueError(_no_step(self.sample, error)) from error
+        return max(0, most - (0 if self.accumulate > 1 else gradients))
 
     def _loss(self, modules: list[torch.nn.Module]) -> LossOf:
         if self.loss is not None:
@@ -258,6 +273,19 @@ def _instance(kind: Any, parameters: list[torch.nn.Parameter]) -> torch.optim.Op
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError(f"optimizer={name} made a {type(optimizer).__name__}, which is no torch.optim.Optimizer")
     return optimizer
+
+
+def _no_step(sample: Any, error: Exception) -> str:
+    said = f"{type(error).__name__}: {error}"
+    if needs_values(sample):
+        return (
+            f"the step with a batch of graphs fails on the CPU ({said}): give a loss= that runs there, or as sample= "
+            "the batch that it takes, or leave loss= out"
+        )
+    return (
+        f"the loss cannot be run on tensors without numbers ({said}): leave loss= out, and measure activations by a "
+        "step on the real batch (memload.probe)"
+    )
 
 
 def _short(error: Exception) -> str:

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from memload.columns.fields import Field
@@ -109,11 +110,16 @@ class LoaderBytes:
         )
 
 
-def sample_batch(loader: FastLoader[Any]) -> Any:
-    """Return a batch of the loader's form, on "meta".
+def sample_batch(loader: FastLoader[Any], *, has_values: bool = True) -> Any:
+    """Return a batch of the loader's form, on "meta"; of graphs a real one, of graphs from all parts of the dataset.
+
+    Args:
+        loader: a loader whose batches stay on the CPU.
+        has_values: whether its dataset has values, rather than only a shape.
 
     Raises:
-        ValueError: functions make the batches, or a batch has several members, so the form is not known here.
+        ValueError: functions make the batches, or a batch has several members, so the form is not known here; or the
+            dataset is a shape, which has no graphs.
     """
     access = loader.__memload_loader__()
     source = access.source
@@ -122,7 +128,21 @@ def sample_batch(loader: FastLoader[Any]) -> Any:
     request = access.asks()
     source = source.with_casts(request.casts)
     rows = PassSettings.of(request, source).slot_rows
+    if source.layout.reads_values:
+        if not has_values:
+            raise ValueError("a shape has no edges, which decide what a step takes: give a batch of graphs as sample=")
+        return _read_batch(loader, source.rows, rows)
     return source.layout.build(iter([_sample_field(source, key, rows) for key in source.fields]))
+
+
+def _read_batch(loader: FastLoader[Any], rows: int, batch_rows: int) -> Any:
+    """Return a batch of rows at equal distances, as the loader gives it; torch's random generator stays as it is."""
+    if not rows:
+        raise ValueError("the dataset has no graphs: give a batch of graphs as sample=")
+    chosen = np.linspace(0, rows - 1, min(rows, batch_rows)).round().astype(np.int64).tolist()
+    with torch.random.fork_rng(devices=[]):
+        one = FastLoader(loader.dataset, batch_sampler=[chosen], collate_fn=loader.collate_fn)
+        return next(iter(one))
 
 
 def _sample_field(source: GatherSpec, key: Key, rows: int) -> Any:

@@ -29,6 +29,7 @@ from memload.planning.accounts import (
 )
 from memload.planning.alternatives import ways_out
 from memload.planning.gpu_account import Counted, Training
+from memload.planning.graph_steps import graphs_of
 from memload.planning.machine import Machine
 from memload.planning.model_bytes import Modules
 from memload.planning.placement import Placement
@@ -44,7 +45,7 @@ HEAP_NOTE = (
 
 def plan(
     data: Any,
-    batch_size: int = 1,
+    batch_size: int | None = None,
     *,
     tier: Tier | str | None = None,
     ram_dtype: Mapping[str, Any] | None = None,
@@ -65,12 +66,13 @@ def plan(
 ) -> Plan:
     """Predict how much RAM, GPU memory and disk space a run takes, and whether this or another machine has that much.
 
-    Nothing is loaded, trained or allocated: neither the data nor the models need exist. Functions of samples and of
-    batches are called for two rows, to measure their results. ``print(plan)`` shows a short table.
+    Nothing is loaded, trained or allocated, except a batch of graphs for a model: see `sample`. Neither the data nor
+    the models need exist. Functions of samples and of batches are called for two rows, to measure their results.
+    ``print(plan)`` shows a short table.
 
     Args:
         data: a dataset that FastLoader reads natively, or a `memload.DatasetShape`.
-        batch_size: rows per batch.
+        batch_size: rows per batch. Default: the graphs of `sample`, if it is a batch of graphs; else 1.
         tier: the tier that keeps the rows, see `memload.Tier`. "auto" chooses the one that suits the machine, for
             ``ds.map(fn)`` as ``.cache(path, tier="auto")`` does, if the function is not random. None: the tier on which
             the dataset was opened; mapped files for a `DatasetShape`.
@@ -87,7 +89,10 @@ def plan(
             activations. Default: the ``loss`` that the one trained model returns, or the mean of its result for a batch
             (of a dict the fields that its ``forward`` names, else the first; of a tuple the first). If the model does
             not accept the loader's batch, the plan says that activations are unknown.
-        sample: a batch for `loss`; default: a batch of the loader's form.
+        sample: a batch for `loss`; default: a batch of the loader's form. With graphs, a step runs for real on the CPU,
+            since edges decide the sizes of tensors; the default is a batch of graphs from all parts of the dataset.
+            Of a batch of graphs with other than `batch_size`, activations are scaled by graphs, nodes and edges, and
+            the plan says that they are an estimate.
         precision: "float32", "bf16", "fp16" (trained models are converted), "bf16-mixed" or "fp16-mixed" (autocast).
         accumulate: batches whose gradients are added up for one step of the optimizer.
         offload: whether frozen models stay in pinned RAM and are copied to the GPU layer by layer, as by
@@ -98,7 +103,8 @@ def plan(
         ram, gpu, disk: the sizes of another machine, in bytes or as texts such as "64GB"; ``gpu`` is that of one GPU,
             or its name, such as "T4", "A100-40GB" or "RTX 4090". Default: the bytes free on this machine, within the
             limits of control groups, SLURM and this process (``ulimit -v``, ``ulimit -d``).
-        **loader: further arguments of `FastLoader`, such as ``cast``, ``depth``, ``shuffle`` or ``num_workers``.
+        **loader: further arguments of `FastLoader`, such as ``cast``, ``depth``, ``shuffle`` or ``num_workers``. Graphs
+            are joined by `memload.graph_collate` unless another ``collate_fn`` is given.
 
     Raises:
         TypeError: `data` is a path, or a dataset that the native engine cannot read.
@@ -113,7 +119,7 @@ def plan(
     """
     request = Request(
         data,
-        batch_size,
+        (1 if "batch_sampler" in loader else graphs_of(sample) or 1) if batch_size is None else batch_size,
         tier=tier,
         ram_dtype=ram_dtype,
         cache_bytes=cache_bytes,

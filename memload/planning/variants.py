@@ -167,7 +167,7 @@ def kind_of(sample: Any) -> Kind:
         TypeError: it contains no tensor with an axis.
         ValueError: it has no rows.
     """
-    if _is_graphs(sample):
+    if _has_edges(sample):
         return GraphBatches(sample, _graph_counts(sample))
     ragged = [one for one in parts_of(sample) if _is_ragged(one)]
     if ragged:
@@ -186,8 +186,8 @@ def kind_of(sample: Any) -> Kind:
 
 def parts_of(batch: Any) -> Iterator[Any]:
     """Yield the parts of a batch: tensors, ragged rows, attributes of graphs, and other leaves of its containers."""
-    for part in leaves(batch, lambda one: isinstance(one, Ragged) or _is_graphs(one)):
-        yield from _attributes(part).values() if _is_graphs(part) else [part]
+    for part in leaves(batch, lambda one: isinstance(one, Ragged) or _has_edges(one)):
+        yield from _attributes(part).values() if _has_edges(part) else [part]
 
 
 def tensors_of(batch: Any) -> list[torch.Tensor]:
@@ -217,18 +217,46 @@ def _with_changed(batch: Any, change: Callable[[Any], Any], rows: int = -1, want
 
 def converted(batch: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     """Return the batch with each of its tensors changed, those inside ragged rows and graphs included."""
-    if isinstance(batch, GraphBatch):
-        return GraphBatch.of({name: converted(value, change) for name, value in batch.attributes.items()})
-    if _is_graphs(batch):
-        other = copy.copy(batch)
-        for name, value in _attributes(batch).items():
-            setattr(other, name, converted(value, change))
-        return other
-    return _with_changed(batch, lambda one: type(one)(*map(change, one)) if isinstance(one, Ragged) else change(one))
+
+    def changed(one: Any) -> Any:
+        if isinstance(one, GraphBatch):
+            return GraphBatch.of({name: converted(value, change) for name, value in one.attributes.items()})
+        if _is_of_pyg(one):
+            return copy.copy(one).apply(change)
+        if _has_edges(one):
+            other = copy.copy(one)
+            for name, value in _attributes(one).items():
+                setattr(other, name, converted(value, change))
+            return other
+        return change(one) if isinstance(one, torch.Tensor) else one
+
+    return mapped(batch, changed, is_graphs)
 
 
-def _is_graphs(one: Any) -> bool:
+def is_graphs(one: Any) -> bool:
+    """Return whether a value is a batch of graphs, of memload or of PyTorch Geometric."""
+    return _is_of_pyg(one) or _has_edges(one)
+
+
+def graph_tensors_in(batch: Any) -> list[torch.Tensor]:
+    """Return the tensors of a batch of graphs, or of a batch that contains such; none if there are no graphs."""
+    found: list[torch.Tensor] = []
+
+    def noted(tensor: torch.Tensor) -> torch.Tensor:
+        found.append(tensor)
+        return tensor
+
+    if any(map(is_graphs, leaves(batch, is_graphs))):
+        converted(batch, noted)
+    return found
+
+
+def _has_edges(one: Any) -> bool:
     return isinstance(one, GraphBatch) or isinstance(getattr(one, "edge_index", None), torch.Tensor)
+
+
+def _is_of_pyg(one: Any) -> bool:
+    return hasattr(type(one), "stores") and callable(getattr(type(one), "apply", None))
 
 
 def _repeated(tensor: torch.Tensor, rows: int, wanted: int) -> torch.Tensor:

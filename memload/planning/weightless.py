@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from memload.nested import mapped
 from memload.planning.optimizer_bytes import twin_over
 from memload.planning.precisions import PRECISIONS
+from memload.planning.variants import converted
 
 
 class Weightless:
@@ -53,10 +53,13 @@ class Weightless:
 
     def batch(self, sample: Any) -> Any:
         """Return a batch of the same form whose tensors have no memory; floating ones in the models' precision."""
-        return mapped(sample, lambda one: self._empty(one) if isinstance(one, torch.Tensor) else one)
+        return converted(sample, self._input)
 
-    def _empty(self, tensor: torch.Tensor) -> torch.Tensor:
-        dtype = self._dtype if self._dtype and tensor.is_floating_point() else tensor.dtype
+    def _input(self, tensor: torch.Tensor) -> torch.Tensor:
+        return self._like(tensor, self._dtype if self._dtype and tensor.is_floating_point() else tensor.dtype)
+
+    def _like(self, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """Return a tensor of the same shape and of that dtype."""
         with self._mode:
             return torch.empty(tensor.shape, dtype=dtype)
 
@@ -100,8 +103,8 @@ class Weightless:
             if torch.nn.parameter.is_lazy(tensor):
                 raise ValueError("a model with lazy parameters has no sizes yet: give it one batch first")
             kept = dtype if dtype and tensor.is_floating_point() else tensor.dtype
-            with self._mode:
-                twin = torch.empty(tensor.shape, dtype=kept)
+            twin = self._like(tensor, kept)
+            with self.tensors():
                 if isinstance(tensor, torch.nn.Parameter):
                     twin = torch.nn.Parameter(twin, requires_grad=tensor.requires_grad)
             if tensor.requires_grad:

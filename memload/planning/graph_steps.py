@@ -1,0 +1,149 @@
+"""The bytes of steps with batches of graphs, which run for real on the CPU.
+
+    batch of graphs                -> a step on the CPU, each allocation observed            -> bytes
+    batch of other size than wanted -> steps with other numbers of graphs, nodes and edges   -> an estimate
+
+Such a step asks for values: layers remove self loops, and pooling looks for the last graph. So tensors without values
+do not tell the sizes of others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from memload.memory.budget import memory
+from memload.planning.allocations import Allocations
+from memload.planning.measuring import measured
+from memload.planning.model_bytes import activation_bytes
+from memload.planning.steps import left_as_they_were
+from memload.planning.variants import GraphBatches, graph_tensors_in, kind_of
+from memload.planning.weightless import Weightless
+from memload.sizes import format_size
+
+
+class OnCpu(Weightless):
+    """As `Weightless`, but the tensors are on the CPU and have memory.
+
+    Parameters that are there in the training precision are used as they are; tensors on "meta" get random numbers.
+    """
+
+    def tensors(self) -> contextlib.AbstractContextManager[Any]:
+        """Return a null context."""
+        return contextlib.nullcontext()
+
+    def _like(self, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        if tensor.is_meta:
+            made = torch.zeros(tensor.shape, dtype=dtype, device="cpu")
+            return made.uniform_(-0.1, 0.1) if made.is_floating_point() else made
+        shares = isinstance(tensor, torch.nn.Parameter)  # a step changes buffers, such as running means
+        return tensor.detach().to("cpu", dtype, copy=not shares)
+
+
+def needs_values(sample: Any) -> bool:
+    """Return whether a sample is a batch of graphs whose tensors have values."""
+    tensors = graph_tensors_in(sample)
+    return bool(tensors) and not any(tensor.is_meta for tensor in tensors)
+
+
+def graphs_of(sample: Any) -> int | None:
+    """Return the number of graphs of a batch of graphs; None if it is another batch, or contains such."""
+    kind = _kind_of(sample)
+    return None if kind is None else kind.counts[0]
+
+
+def _kind_of(sample: Any) -> GraphBatches | None:
+    kind = kind_of(sample) if hasattr(sample, "edge_index") else None
+    return kind if isinstance(kind, GraphBatches) else None
+
+
+@dataclass(frozen=True)
+class GraphStep:
+    """A step with batches of graphs.
+
+    Attributes:
+        modules: the models.
+        precision: one of `memload.planning.precisions.PRECISIONS`.
+        sample: a batch of graphs, on any device.
+        graphs: the graphs of the batches that are wanted; None: those of the sample.
+        accumulating: whether gradients exist from the step before.
+    """
+
+    modules: Sequence[torch.nn.Module]
+    precision: str
+    sample: Any
+    graphs: int | None
+    accumulating: bool
+
+    def peak(self, loss: Callable[[Any], Any]) -> int:
+        """Return the most bytes alive at one time in a step, with gradients; the models are afterwards as before.
+
+        Raises:
+            ValueError: the step takes more than is free in this machine.
+        """
+        free = memory().free
+        try:
+            with left_as_they_were(self.modules), _attributes_kept(self.modules), self._on_cpu() as here:
+                batch = here.batch(self.sample)
+
+                def run(given: Any) -> Any:
+                    with here.autocast():
+                        return loss(given)
+
+                return self._scaled(run, batch, free) if self.scales else self._as_it_is(run, batch, free)
+        except torch.OutOfMemoryError as error:
+            raise ValueError(
+                f"a step with {self.described} takes more than the {format_size(free)} that are free here: give a "
+                "batch of fewer graphs as sample=, from which the plan of batch_size= is scaled"
+            ) from error
+
+    @property
+    def scales(self) -> bool:
+        """Whether other batches than the sample are wanted."""
+        return self.graphs is not None and graphs_of(self.sample) not in (None, 0, self.graphs)
+
+    @property
+    def described(self) -> str:
+        """The batch that is run, in words."""
+        kind = _kind_of(self.sample)
+        if kind is None:
+            return "the sample"
+        graphs, nodes, edges = kind.counts
+        return f"{graphs:,} graph{'s' * (graphs != 1)} of {nodes:,} nodes and {edges:,} edges"
+
+    @property
+    def note(self) -> str:
+        """What the bytes are those of."""
+        if not self.scales:
+            return f"of a step with {self.described}"
+        return f"an estimate: scaled to {self.graphs:,} from a step with {self.described}"
+
+    def _on_cpu(self) -> OnCpu:
+        return OnCpu(self.modules, self.precision)
+
+    def _as_it_is(self, loss: Callable[[Any], Any], batch: Any, free: int) -> int:
+        found = activation_bytes(lambda: loss(batch), self.modules, accumulating=self.accumulating, limit=free)
+        return found.peak_with_gradients
+
+    def _scaled(self, loss: Callable[[Any], Any], batch: Any, free: int) -> int:
+        kind = kind_of(batch)
+        with Allocations(free):
+            found = measured(kind, [loss], self.modules)
+        curve = found.accumulating if self.accumulating else found.step
+        return curve.at(*(count * (self.graphs or 0) / kind.counts[0] for count in kind.counts))
+
+
+@contextlib.contextmanager
+def _attributes_kept(modules: Sequence[torch.nn.Module]) -> Iterator[None]:
+    """Restore the attributes of modules at the end, such as edges that a layer keeps for later calls."""
+    before = [(part, dict(vars(part))) for module in modules for part in module.modules()]
+    try:
+        yield
+    finally:
+        for part, own in before:
+            vars(part).clear()
+            vars(part).update(own)
