@@ -118,8 +118,8 @@ def sample_batch(loader: FastLoader[Any], *, has_values: bool = True) -> Any:
         has_values: whether its dataset has values, rather than only a shape.
 
     Raises:
-        ValueError: functions make the batches, or a batch has several members, so the form is not known here; or the
-            dataset is a shape, which has no graphs.
+        ValueError: functions make the batches, or a batch has several members, so the form is not known here; or of
+            graphs, the dataset is a shape, or a batch sampler chooses them.
     """
     access = loader.__memload_loader__()
     source = access.source
@@ -137,6 +137,8 @@ def sample_batch(loader: FastLoader[Any], *, has_values: bool = True) -> Any:
 
 def _read_batch(loader: FastLoader[Any], rows: int, batch_rows: int) -> Any:
     """Return a batch of rows at equal distances, as the loader gives it; torch's random generator stays as it is."""
+    if loader.batch_size is None:
+        raise ValueError("a batch_sampler= decides the graphs of a batch: give the largest of its batches as sample=")
     if not rows:
         raise ValueError("the dataset has no graphs: give a batch of graphs as sample=")
     chosen = np.linspace(0, rows - 1, min(rows, batch_rows)).round().astype(np.int64).tolist()

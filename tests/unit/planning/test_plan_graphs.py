@@ -210,3 +210,13 @@ def test_a_shape_of_graphs_asks_for_a_sample():
     model, loss = MODELS["GCN"]()
     with pytest.raises(ValueError, match="give a batch of graphs as sample="):
         memload.plan(shape, 4, model=model, loss=loss, collate_fn=memload.graph_collate)
+
+
+def test_with_a_batch_sampler_a_sample_is_needed_and_is_not_scaled(graphs):
+    model, loss = MODELS["GCN"]()
+    sampler = memload.BudgetBatchSampler(graphs.sizes().nodes, budget=500)
+    with pytest.raises(ValueError, match=r"batch_sampler= decides the graphs .* give the largest .* as sample="):
+        memload.plan(graphs, model=model, loss=loss, batch_sampler=sampler)
+    batch = batch_of(graphs, range(20))
+    plan = memload.plan(graphs, model=model, loss=loss, batch_sampler=sampler, sample=batch)
+    assert plan.gpu.of("activations") == pytest.approx(measured(model, loss, batch), rel=0.02)
