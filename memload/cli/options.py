@@ -46,6 +46,16 @@ examples:
 """
 
 
+_PLAN_EXAMPLES = """\
+examples:
+  memload plan shards/ --batch-size 64 --tier auto
+  memload plan mouse/ monkey/ --tier mouse=ram --tier monkey=hybrid --batch-size mouse=64 --batch-size monkey=16
+  memload plan mouse/ monkey/ --mixed --tier auto --cast stim=float32,norm_removed --ram 64GB
+  memload plan betas=betas.npy image=stimuli.npy --cast image=float32,norm_removed
+  memload plan --rows 30000 --field betas:float32:150,150,100 --ram 64GB --disk 1TB
+"""
+
+
 def demo(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `memload demo`."""
     parser.description = "Feed real photographs through the stock DataLoader and through FastLoader, and compare."
@@ -97,17 +107,29 @@ def info(parser: argparse.ArgumentParser) -> None:
 
 def plan(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `memload plan`."""
-    parser.add_argument("path", nargs="*", help="what memload.open takes; several are one dataset")
+    parser.epilog, parser.formatter_class = _PLAN_EXAMPLES, argparse.RawDescriptionHelpFormatter
+    parser.add_argument(
+        "path",
+        nargs="*",
+        metavar="[NAME=]PATH",
+        help="what memload.open takes. Several are one dataset if their rows are alike; else each is a data set, named "
+        "by its file or folder, and all are planned together. NAME=PATH is a field, put side by side as by write",
+    )
     _add_source(parser.add_argument_group("how to open it"))
+    _add_join(parser.add_argument_group("how to put sources with different names side by side"))
     shape = parser.add_argument_group("a dataset that does not exist yet, instead of a path")
     shape.add_argument("--rows", type=int, help="how many")
     shape.add_argument("--field", action="append", metavar="NAME:DTYPE:SHAPE", help="such as stim:uint8:425,425,3")
     loader = parser.add_argument_group("how it is loaded")
-    loader.add_argument("--batch-size", type=int, default=32, help="rows per batch (default %(default)s)")
-    loader.add_argument("--cast", action="append", metavar="NAME=DTYPE", help="a field that is cast while gathering")
-    loader.add_argument("--tier", choices=[str(tier) for tier in Tier], help="where rows are kept (default: mapped)")
-    loader.add_argument("--ram-dtype", action="append", metavar="NAME=DTYPE", help="a field that --tier ram casts once")
-    loader.add_argument("--cache-bytes", help="what --tier hybrid may take, such as 40GB")
+    loader.add_argument("--mixed", action="store_true", help="one loader mixes the data sets, by group_collate")
+    for option, metavar, text in (
+        ("--batch-size", "[SET=]N", "rows per batch (default: 32), or those of one data set by its name"),
+        ("--cast", "[[SET:]NAME=]DTYPE", "cast while gathering: a field, or all floating ones; DTYPE as for write"),
+        ("--tier", "[SET=]TIER", f"where rows are kept: {', '.join(map(str, Tier))} (default: mapped)"),
+        ("--ram-dtype", "[[SET:]NAME=]DTYPE", "cast once, by --tier ram: a field, or all floating ones"),
+        ("--cache-bytes", "[SET=]SIZE", "what --tier hybrid may take, such as 40GB"),
+    ):
+        loader.add_argument(option, action="append", metavar=metavar, help=text)
     loader.add_argument("--device", help="cuda, if batches are to be on the GPU; cpu, if models train on the CPU")
     loader.add_argument("--no-shuffle", action="store_true", help="rows in order")
     for name, text in (

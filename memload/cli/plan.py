@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import itertools
+from collections.abc import Iterable
 from typing import Any
 
-from memload.casts.rule import Cast
-from memload.cli.cast_options import cast_of
+from memload.cli.by_set import by_set, casts, whole_number
 from memload.cli.options import stated
 from memload.cli.prediction import measured
+from memload.cli.source_options import open_data
 from memload.cli.trained_options import trained
-from memload.dataset.opening import open  # noqa: A004 - memload's own
+from memload.dataset.groups import concat, group_collate
 from memload.engine.tiers.tier import Tier
 from memload.loader.fast_loader import FastLoader
 from memload.memory.guards import check_memory
@@ -31,17 +33,17 @@ def run(options: argparse.Namespace) -> int:
     data = _data(options)
     found = plan(
         data,
-        options.batch_size,
-        tier=options.tier,
-        ram_dtype=_casts(options.ram_dtype, "--ram-dtype") or None,
-        cache_bytes=options.cache_bytes,
+        _batch_size(options),
+        tier=by_set(options.tier, "--tier"),
+        ram_dtype=casts(options.ram_dtype, "--ram-dtype", data),
+        cache_bytes=by_set(options.cache_bytes, "--cache-bytes"),
         device=options.device,
         processes=1 if options.measure else options.processes,
         ram=options.ram,
         gpu=options.gpu,
         disk=options.disk,
         **trained(options),
-        **_settings(options),
+        **_settings(options, data),
     )
     print(found)
     if options.plot:
@@ -60,25 +62,56 @@ def _check_fits_here(found: Plan) -> None:
     check_memory(need, "what --measure would load", "leave --measure out, or load less: --tier mmap, fewer rows")
 
 
-def _loader(data: Any, found: Plan, options: argparse.Namespace) -> FastLoader[Any]:
-    """Return the planned loader, on the planned tier."""
-    dataset = data.zeros() if isinstance(data, DatasetShape) else data
+def _loader(data: Any, found: Plan, options: argparse.Namespace) -> Iterable[Any]:
+    """Return the planned loader, or the loaders of all data sets together, on the planned tiers."""
+    settings = _settings(options, data)
+    if not found.by_set:
+        dataset = data.zeros() if isinstance(data, DatasetShape) else data
+        return FastLoader(_placed(dataset, found, data, options), _batch_size(options), **settings)
+    sets = {name: data[name].with_tier(**one.options, progress=False) for name, one in found.by_set.items()}
+    if options.mixed:
+        return FastLoader(concat(sets), _batch_size(options), **settings)
+    size, cast = _batch_size(options), settings.pop("cast", None)
+    loaders = [
+        FastLoader(ds, size[name] if isinstance(size, dict) else size, cast=_cast_of(cast, name, ds), **settings)
+        for name, ds in sets.items()
+    ]
+    return itertools.zip_longest(*loaders)
+
+
+def _placed(dataset: Any, found: Plan, data: Any, options: argparse.Namespace) -> Any:
     if found.tier is Tier.RAM:
-        dataset = dataset.with_tier("ram", ram_dtype=_casts(options.ram_dtype, "--ram-dtype") or None, progress=False)
-    elif found.tier is not Tier.MMAP:
-        cache = found.ram.of("cache of rows") if found.tier is Tier.HYBRID else None
-        dataset = dataset.with_tier(found.tier, cache_bytes=cache)
-    return FastLoader(dataset, options.batch_size, **_settings(options))
+        return dataset.with_tier("ram", ram_dtype=casts(options.ram_dtype, "--ram-dtype", data), progress=False)
+    if found.tier is None or found.tier is Tier.MMAP:
+        return dataset
+    return dataset.with_tier(
+        found.tier, cache_bytes=found.ram.of("cache of rows") if found.tier is Tier.HYBRID else None
+    )
+
+
+def _cast_of(cast: Any, name: str, dataset: Any) -> Any:
+    """Return the casts of one data set."""
+    if cast and all(isinstance(one, dict) for one in cast.values()):
+        return cast.get(name)
+    return cast and {field: one for field, one in cast.items() if field in dataset.fields}
 
 
 def _data(options: argparse.Namespace) -> Any:
     if bool(options.path) == bool(options.field or options.rows):
         raise ValueError("give a path, or --rows and --field of a dataset that does not exist yet")
     if options.path:
-        return open(options.path, **stated(options))
+        data = open_data(options.path, stated(options), options.on, options.how)
+        if options.mixed and not isinstance(data, dict):
+            raise ValueError("--mixed is for several data sets, and these are one: leave it out")
+        return data
     if not (options.rows and options.field):
         raise ValueError("a dataset that does not exist yet needs both --rows and --field")
     return DatasetShape(options.rows, dict(map(_field, options.field)))
+
+
+def _batch_size(options: argparse.Namespace) -> Any:
+    found = by_set(options.batch_size, "--batch-size", whole_number)
+    return 32 if found is None else found
 
 
 def _field(text: str) -> tuple[str, tuple[str, tuple[int, ...]]]:
@@ -90,19 +123,12 @@ def _field(text: str) -> tuple[str, tuple[str, tuple[int, ...]]]:
         raise ValueError(f"--field: expected NAME:DTYPE:SHAPE such as stim:uint8:425,425,3, got {text!r}") from None
 
 
-def _casts(given: list[str] | None, option: str) -> dict[str, Cast]:
-    pairs = [text.partition("=") for text in given or ()]
-    for name, sign, _ in pairs:
-        if not (name and sign):
-            raise ValueError(f"{option}: expected NAME=DTYPE such as stim=bfloat16, got {name!r}")
-    return {name: cast_of(wanted, option) for name, _, wanted in pairs}
-
-
-def _settings(options: argparse.Namespace) -> dict[str, Any]:
+def _settings(options: argparse.Namespace, data: Any) -> dict[str, Any]:
     """Return the given arguments of FastLoader."""
     given = {
         "shuffle": not options.no_shuffle,
-        "cast": _casts(options.cast, "--cast") or None,
+        "cast": casts(options.cast, "--cast", data),
+        "collate_fn": group_collate if options.mixed else None,
         "depth": options.depth,
         "threads": options.threads,
         "num_workers": options.num_workers,

@@ -12,13 +12,9 @@ from typing import Any
 from memload.casts.rule import Cast
 from memload.cli.cast_options import cast_of
 from memload.cli.options import WRITE_USAGE, stated
+from memload.cli.source_options import name_and_value, open_sources
 from memload.dataset.dataset import Dataset
-from memload.dataset.groups import concat
-from memload.dataset.joining import How, join
-from memload.dataset.opening import open  # noqa: A004 - memload's own
-from memload.dataset.zipping import zip  # noqa: A004 - memload's own
 from memload.errors import LayoutWarning
-from memload.formats.keyed_paths import keys_of
 from memload.images.writing import write_images
 from memload.writing.conversion import load_array
 from memload.writing.write import write
@@ -75,7 +71,7 @@ def _write_sources(options: argparse.Namespace) -> Dataset:
         raise ValueError(f"expected what to convert and the directory to make:\n       {WRITE_USAGE}")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LayoutWarning)  # its advice is to run this command
-        dataset = _open_sources(sources, stated(options), options.on, options.how)
+        dataset = open_sources(sources, stated(options), options.on, options.how)
     return write(
         target,
         dataset,
@@ -97,60 +93,16 @@ def _of_target(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _open_sources(sources: Sequence[str], stated: dict[str, Any], on: str | None, how: How | None) -> Dataset:
-    members: dict[str, list[Dataset]] = {}
-    keys: dict[str, list[str]] = {}
-    for source in sources:
-        name, path = _name_and_value(source)
-        dataset = open(path, **stated)
-        added = [*keys_of(path), *(stated[option] for option in ("row_field", "file_field") if option in stated)]
-        own = [field for field in dataset.fields if field not in added]
-        label = name or " and ".join(own)
-        keys[label] = added
-        members.setdefault(label, []).append(dataset.rename({own[0]: name}) if name and len(own) == 1 else dataset)
-    parts = {label: parts[0] if len(parts) == 1 else concat(parts) for label, parts in members.items()}
-    if on is not None:
-        return _joined(parts, on.split(","), how)
-    if how is not None:
-        raise ValueError("--how needs --on, which is not given")
-    shared = [key for key in next(iter(keys.values())) if all(key in added for added in keys.values())]
-    if len(parts) > 1 and shared:
-        raise ValueError(
-            f"{', '.join(parts)} have the keys {', '.join(shared)}: --on {','.join(shared)} puts rows with the same "
-            "keys side by side"
-        )
-    return zip(**parts)
-
-
-def _joined(parts: dict[str, Dataset], on: list[str], how: How | None) -> Dataset:
-    first, *others = parts
-    if not others:
-        raise ValueError(f"--on finds rows of further sources, and there is one: {first}")
-    dataset = parts[first]
-    for label in others:
-        try:
-            dataset = join(dataset, parts[label], on, how=how or "left")
-        except ValueError as error:
-            raise ValueError(f"left is {first}, right is {label}: {error}") from None
-    return dataset
-
-
-def _name_and_value(text: str) -> tuple[str, str]:
-    """Split NAME=VALUE; a value that is a path with `=` in it has no name."""
-    name, equals, value = text.partition("=")
-    return (name, value) if equals and not Path(text).exists() else ("", text)
-
-
 def _codec_of_field(text: str) -> tuple[str, str]:
     """Split NAME=CODEC, of which CODEC may have a `=` behind its colon."""
-    return ("", text) if ":" in text.partition("=")[0] else _name_and_value(text)
+    return ("", text) if ":" in text.partition("=")[0] else name_and_value(text)
 
 
 def _named(
     option: str,
     given: Sequence[str] | None,
     read: Callable[[str], Any],
-    split: Callable[[str], tuple[str, str]] = _name_and_value,
+    split: Callable[[str], tuple[str, str]] = name_and_value,
 ) -> Any:
     """Return the value of an option for all fields, or its values by field."""
     if given is None:

@@ -215,7 +215,8 @@ def concat(*datasets: Any) -> Any:
         datasets: at least one. As arguments or in one iterable, all must have the same field names, dtypes and row
             shapes; the first determines the order of fields and whether rows are dicts, tuples or tensors. In one
             mapping from names to datasets, rows must be dicts without a field ``dataset_idx``. If all are
-            `Float32View`s that convert alike, the result is one view of their joined datasets.
+            `Float32View`s that convert alike, the result is one view of their joined datasets. Of
+            `memload.DatasetShape`s, it is the shape of the joined rows; by name, what `memload.plan` takes.
 
     Raises:
         ValueError: there is none, or they differ; the message names the first difference. By name: a name cannot be
@@ -238,6 +239,9 @@ def concat(*datasets: Any) -> Any:
     if len(datasets) == 1 and not named and isinstance(datasets[0], Iterable):
         members = list(datasets[0])
     by_name: Mapping[Any, Any] = datasets[0] if named else dict(enumerate(members))
+    for member in by_name.values():
+        if (joined := getattr(type(member), "__memload_concat__", None)) is not None:
+            return joined(member, by_name, named)
     if any(isinstance(member, Float32View) for member in by_name.values()):
         return _concat_views(by_name, named)
     if named:

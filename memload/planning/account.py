@@ -19,6 +19,7 @@ class Line:
         counted: whether the bytes are part of the sum; memory that the system can reclaim, such as the page cache, is
             not.
         known: whether the figure is known; if not, it is 0, and the note says why.
+        of: the name of the data set, where several are planned and the item is of one of them.
     """
 
     name: str
@@ -26,6 +27,7 @@ class Line:
     note: str = ""
     counted: bool = True
     known: bool = True
+    of: str = ""
 
 
 @dataclass(frozen=True)
@@ -69,9 +71,11 @@ class Account:
         """Bytes that stay free; a negative number says how many are missing."""
         return None if self.free is None else self.free - self.predicted
 
-    def of(self, name: str) -> int:
-        """Return the bytes of the lines of that name; 0 if there is none."""
-        return sum(line.predicted for line in self.lines if line.name == name)
+    def of(self, name: str, dataset: str | None = None) -> int:
+        """Return the bytes of the lines of that name, of one data set if it is given; 0 if there is none."""
+        return sum(
+            line.predicted for line in self.lines if line.name == name and (dataset is None or line.of == dataset)
+        )
 
     def without(self, *names: str) -> int:
         """Return the bytes of all counted lines but those of these names."""
@@ -84,7 +88,8 @@ def rows_of(account: Account) -> Iterable[tuple[str, str, str, str]]:
     yield account.place, format_size(account.predicted), free, _verdict(account)
     for line in account.lines:
         size = format_size(line.predicted) if line.known else "unknown"
-        yield f"  {line.name}", size if line.counted else f"({size})", "", line.note
+        name = f"{line.of}: {line.name}" if line.of else line.name
+        yield f"  {name}", size if line.counted else f"({size})", "", line.note
 
 
 def _verdict(account: Account) -> str:

@@ -104,7 +104,7 @@ def ram_account(
     lines += _tier_lines(placement, count)
     if placement.reads_past_cache and not (placement.tier is Tier.MMAP and _only_through_cache(request)):
         lines.append(
-            Line("read buffers", _read_buffers(loader) * count, f"for rows that are not in the page cache{each}")
+            Line("read buffers", read_buffers(loader) * count, f"for rows that are not in the page cache{each}")
         )
     lines += [replace(line, predicted=line.predicted * count, note=f"{line.note}{each}".strip()) for line in training]
     lines.append(_process_line(placement, machine, count))
@@ -112,7 +112,8 @@ def ram_account(
     return Account("RAM", tuple(lines), free, limit)
 
 
-def _read_buffers(loader: LoaderBytes) -> int:
+def read_buffers(loader: LoaderBytes) -> int:
+    """Return the bytes of the buffers of a pass that reads past the page cache."""
     return max(_READS, loader.threads) * _READ_BUFFER
 
 
@@ -121,21 +122,24 @@ def _only_through_cache(request: Request) -> bool:
     return isinstance(options, EngineOptions) and options.direct is False
 
 
-def _loader_bytes(sizes: Sizes) -> int:
-    """Return the bytes of one loader: its slots, its plan, and the results of functions."""
-    return sizes.loader.nbytes + sizes.loader.made_in_all
-
-
 def free_for_rows(sizes: Sizes, machine: Machine, processes: int, trained: int) -> int:
     """Return the bytes of RAM that processes, loaders, their read buffers and `trained` of each leave for rows."""
-    loaders = processes * (_loader_bytes(sizes) + _read_buffers(sizes.loader) + trained)
-    return max(0, machine.ram - _process_bytes(machine, processes) - loaders)
+    return free_beside(processes * (loader_ram(sizes) + trained), machine, processes)
+
+
+def free_beside(nbytes: int, machine: Machine, processes: int) -> int:
+    """Return the bytes of RAM that processes and so many further bytes leave."""
+    return max(0, machine.ram - _process_bytes(machine, processes) - nbytes)
+
+
+def loader_ram(sizes: Sizes) -> int:
+    """Return the RAM of one loader: slots, plan, results of functions, and read buffers."""
+    return sizes.loader.nbytes + sizes.loader.made_in_all + read_buffers(sizes.loader)
 
 
 def own_for_rows(sizes: Sizes, machine: Machine, trained: int) -> MemoryLimit | None:
     """Return the limit of a single process, less its loader's bytes and `trained`; None without a limit."""
-    loader = _loader_bytes(sizes) + _read_buffers(sizes.loader) + trained
-    return machine.own and replace(machine.own, left=max(0, machine.own.left - loader))
+    return machine.own and replace(machine.own, left=max(0, machine.own.left - loader_ram(sizes) - trained))
 
 
 def stock_account(

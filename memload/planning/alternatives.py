@@ -36,8 +36,8 @@ def ways_out(request: Request, refused: Plan, compute: Compute) -> tuple[str, ..
     """
     if refused.fits:
         return ()
-    sentences = tuple(_sentence(words, plan) for words, plan in _fitting(request, refused, compute))
-    return sentences or (_nothing_fits(refused),)
+    sentences = tuple(sentence(words, plan) for words, plan in _fitting(request, refused, compute))
+    return sentences or (nothing_fits(refused),)
 
 
 def _fitting(request: Request, refused: Plan, compute: Compute) -> Iterator[tuple[str, Plan]]:
@@ -121,7 +121,8 @@ def _first_rows(request: Request, size: int) -> Any:
     return mapped(request.sample, cut, is_graphs)  # of graphs, the plan scales what the whole sample takes
 
 
-def _sentence(words: str, plan: Plan) -> str:
+def sentence(words: str, plan: Plan) -> str:
+    """Return settings that fit, with the figures of their plan."""
     return f"{words}: {', '.join(map(_figures, plan.accounts))}"
 
 
@@ -130,7 +131,8 @@ def _figures(account: Account) -> str:
     return f"{account.place} {format_size(account.predicted)}{free}"
 
 
-def _nothing_fits(refused: Plan) -> str:
+def nothing_fits(refused: Plan) -> str:
+    """Return what is needed, where nothing that can be changed fits."""
     short = [account for account in refused.accounts if account.fits is False]
     needed = " and ".join(f"{account.place} of {format_size(account.predicted)}" for account in short)
     return f"nothing that can be changed here does: this needs {needed}"

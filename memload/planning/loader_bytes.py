@@ -17,6 +17,7 @@ from memload.device.resident_batches import ResidentSettings
 from memload.engine.gather_spec import GatherSpec, Key
 from memload.engine.settings import PassSettings
 from memload.loader.fast_loader import FastLoader
+from memload.planning.mixture import Mixture
 from memload.planning.transform_bytes import made_bytes
 
 
@@ -28,14 +29,16 @@ class LoaderBytes:
         rows: the rows of the dataset.
         stored_bytes: bytes of all rows, as they are stored or would be gathered without a cast.
         batch_rows: the rows of a full batch.
-        batch_bytes: bytes of a full batch as the loop gets it; the mean if rows differ in length.
+        batch_bytes: bytes of a full batch as the loop gets it; the mean if rows differ in length, or if batches mix
+            data sets.
         made_bytes: bytes of the results of functions (`map`, `batch_transform`) and of casts that move pixels, for one
             batch; 0 without such.
         work_bytes: further bytes while all threads run functions: reused buffers, and memory that the C library keeps
             for samples.
         slot_bytes: bytes of one slot.
         slots: the number of slots: batches ahead, and one for the loop.
-        nbytes: `loader.nbytes`: slots, row order and row selections.
+        nbytes: `loader.nbytes`: slots, row order and row selections; of slots that mixed batches fill in part, that
+            part.
         plan_bytes: the row order and the selections alone.
         device_bytes: `loader.device_nbytes`; 0 for batches that stay on the CPU.
         threads: the threads that gather.
@@ -94,16 +97,21 @@ class LoaderBytes:
         each = list(settings.each) if isinstance(settings, GroupSettings) else [settings]
         plan_bytes = loader.nbytes - own_settings.ring_bytes
         made = made_bytes(loader.dataset, each[0], _batch_bytes(each[0]))
+        batch_bytes, ring_bytes = max(map(_batch_bytes, each)), settings.ring_bytes
+        if isinstance(settings, GroupSettings):
+            mixture = Mixture.of(settings, loader.sampler)
+            ring_bytes = mixture.ring_bytes
+            batch_bytes = mixture.mean([_batch_bytes(one) for one in each])
         return cls(
             rows=source.rows,
             stored_bytes=sum(field.nbytes for one in each for field in one.source.fields.values()),
             batch_rows=each[0].batch_rows,
-            batch_bytes=max(map(_batch_bytes, each)),
+            batch_bytes=batch_bytes,
             made_bytes=made.batch,
             work_bytes=made.work * each[0].transform_threads,
             slot_bytes=sum(one.slot_bytes for one in each),
             slots=settings.depth + 1,
-            nbytes=settings.ring_bytes + plan_bytes,
+            nbytes=ring_bytes + plan_bytes,
             plan_bytes=plan_bytes,
             device_bytes=sum(map(device_bytes, each)) if to_device else 0,
             threads=each[0].threads,

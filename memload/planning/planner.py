@@ -35,6 +35,8 @@ from memload.planning.model_bytes import Modules
 from memload.planning.placement import Placement
 from memload.planning.request import Request
 from memload.planning.result import Plan
+from memload.planning.sets_alternatives import ways_out_of_sets
+from memload.planning.sets_planner import SetsPlanner
 
 HEAP_NOTE = (
     "RAM of training on the CPU is stated for MALLOC_MMAP_THRESHOLD_=262144 and MALLOC_TRIM_THRESHOLD_=262144 in the "
@@ -45,11 +47,11 @@ HEAP_NOTE = (
 
 def plan(
     data: Any,
-    batch_size: int | None = None,
+    batch_size: int | Mapping[str, int] | None = None,
     *,
-    tier: Tier | str | None = None,
+    tier: Tier | str | Mapping[str, Tier | str] | None = None,
     ram_dtype: Mapping[str, Any] | None = None,
-    cache_bytes: int | str | None = None,
+    cache_bytes: int | str | Mapping[str, int | str] | None = None,
     device: str | None = None,
     model: Modules | None = None,
     optimizer: Any = None,
@@ -71,7 +73,11 @@ def plan(
     ``print(plan)`` shows a short table.
 
     Args:
-        data: a dataset that FastLoader reads natively, or a `memload.DatasetShape`.
+        data: a dataset that FastLoader reads natively, or a `memload.DatasetShape`; or several in a dict by name, each
+            with a loader of its own, all of them open together. With ``collate_fn=memload.group_collate``, and for
+            what `memload.concat` joins by name, one loader mixes them. ``batch_size``, ``tier``, ``ram_dtype``,
+            ``cache_bytes`` and the loader's ``cast`` are then for all of them, or mappings by name. ``tier="auto"``
+            chooses the tiers of all under one limit; ``plan.by_set[name].options`` are the arguments of ``with_tier``.
         batch_size: rows per batch. Default: the graphs of `sample`, if it is a batch of graphs; else 1.
         tier: the tier that keeps the rows, see `memload.Tier`. "auto" chooses the one that suits the machine, for
             ``ds.map(fn)`` as ``.cache(path, tier="auto")`` does, if the function is not random. None: the tier on which
@@ -137,6 +143,10 @@ def plan(
         disk=disk,
         loader=loader,
     )
+    if request.sets is not None:
+        of_sets = SetsPlanner()
+        first = of_sets(request)
+        return replace(first, ways_out=ways_out_of_sets(request, first, of_sets))
     planner = _Planner()
     first = planner(request)
     return replace(first, ways_out=ways_out(request, first, planner))

@@ -165,13 +165,18 @@ def _free_text(frees: Mapping[int, Account], near: Sequence[int]) -> str:
     return ", ".join(dict.fromkeys(parts)) or "free bytes unknown"
 
 
+def _total(lines: list[Line]) -> Line | None:
+    """Return the line of one name, or the sum of those of several data sets; None if there is none."""
+    return replace(lines[0], predicted=sum(one.predicted for one in lines)) if lines else None
+
+
 def _handles(styles: Mapping[str, Mapping[str, str]], bars: Mapping[str, Account]) -> list[Any]:
     """Return the entries of a legend, with the bytes of each cause in each bar."""
     from matplotlib.patches import Patch
 
     handles = []
     for name, style in styles.items():
-        found = [next((one for one in account.lines if one.name == name), None) for account in bars.values()]
+        found = [_total([one for one in account.lines if one.name == name]) for account in bars.values()]
         sizes = " | ".join("-" if one is None else _size(one) for one in found)
         counted = all(one.counted for one in found if one is not None)
         look: dict[str, Any] = {**style, "edgecolor": "white"} if counted else _OUTLINE

@@ -16,6 +16,8 @@ from memload.engine.tiers.placing import as_tier
 from memload.engine.tiers.tier import Tier
 from memload.planning.model_bytes import Modules
 from memload.planning.precisions import checked_precision
+from memload.planning.sets import Sets, sets_of
+from memload.planning.shape import DatasetShape
 
 
 @dataclass(frozen=True)
@@ -27,10 +29,10 @@ class Request:
     """
 
     data: Any
-    batch_size: int
-    tier: Tier | str | None = None
+    batch_size: Any
+    tier: Any = None
     ram_dtype: Mapping[str, Any] | None = None
-    cache_bytes: int | str | None = None
+    cache_bytes: Any = None
     device: str | None = None
     model: Modules | None = None
     optimizer: Any = None
@@ -51,13 +53,21 @@ class Request:
                 "memload.plan takes a dataset, and the arguments of a loader: memload.plan(loader.dataset, "
                 f"loader.batch_size, ...); got {kind(self.data)}"
             )
-        if self.tier is not None:
+        several = self.sets is not None
+        if isinstance(self.data, DatasetShape):
+            for name, value in self.data.placed.items():
+                if getattr(self, name) is None and (name == "tier" or self.tier in (None, self.data.placed["tier"])):
+                    object.__setattr__(self, name, value)
+        if self.tier is not None and not isinstance(self.tier, Mapping):
             object.__setattr__(self, "tier", as_tier(self.tier))
         if self.device is not None and named_device(self.device).type == "cpu":
             object.__setattr__(self, "device", "cpu")
-        object.__setattr__(self, "ram_dtype", casts_by_field(self.ram_dtype, "ram_dtype"))
+        if not several:
+            object.__setattr__(self, "ram_dtype", casts_by_field(self.ram_dtype, "ram_dtype"))
         for name in ("batch_size", "accumulate", "processes"):
             value = getattr(self, name)
+            if several and isinstance(value, Mapping):
+                continue  # checked for each data set
             if not is_whole(value) or value < 1:
                 raise ValueError(f"{name} is a whole number from 1, not {value!r}")
             object.__setattr__(self, name, int(value))
@@ -67,6 +77,11 @@ class Request:
             raise ValueError(f'device="cpu" trains the model on the CPU, {given} is for a GPU: leave one of them out')
         if self.model is None and (self.optimizer is not None or self.loss is not None):
             raise ValueError("optimizer= and loss= need a model: give model=")
+
+    @property
+    def sets(self) -> Sets | None:
+        """The data sets; None if the data are a single one."""
+        return sets_of(self.data, self.loader.get("collate_fn"))
 
     @property
     def ram_casts(self) -> Mapping[str, Cast]:

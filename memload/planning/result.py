@@ -6,7 +6,7 @@ import itertools
 import math
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from memload.engine.tiers.tier import Tier
@@ -19,13 +19,43 @@ MARGIN = 0.1
 """The share added to the prediction in `Plan.mem`; tests hold predictions to 10 %."""
 
 
+@dataclass(frozen=True)
+class SetPlan:
+    """One of several data sets of a plan.
+
+    Attributes:
+        rows: its rows.
+        stored_bytes: bytes of all rows, as they are stored.
+        tier: the tier that keeps them.
+        cache_bytes: the bytes of its cache of the tier "hybrid"; 0 on other tiers.
+        ram_dtype: what its fields are cast to when they are loaded into RAM.
+        tier_reason: the reason for the choice of tier="auto"; empty if the tier was given.
+        loader: the bytes of its own loader; None if one loader reads all data sets.
+    """
+
+    rows: int
+    stored_bytes: int
+    tier: Tier
+    cache_bytes: int
+    ram_dtype: Mapping[str, Any]
+    tier_reason: str
+    loader: LoaderBytes | None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The arguments of ``with_tier`` that place the data set as it is planned."""
+        cache = {"cache_bytes": self.cache_bytes} if self.tier is Tier.HYBRID else {}
+        casts = {"ram_dtype": dict(self.ram_dtype)} if self.ram_dtype else {}
+        return {"tier": str(self.tier), **cache, **casts}
+
+
 @dataclass(frozen=True, repr=False)
 class Plan:
     """The predicted memory of a run, made by `memload.plan`; ``print`` shows it as a table.
 
     Attributes:
         data: bytes per row, per batch and per slot.
-        tier: the tier that keeps the rows.
+        tier: the tier that keeps the rows; None if data sets differ in it, see `by_set`.
         tier_reason: the reason for the choice of tier="auto", in a sentence; empty if the tier was given.
         processes: the number of processes on this machine.
         machine: the bytes that may be used.
@@ -36,10 +66,11 @@ class Plan:
         sets: how many such datasets would fit beside all other items, by "RAM", "GPU" and "disk".
         notes: what else to know about these settings, in sentences.
         ways_out: if something does not fit, settings that do fit, each with its figures.
+        by_set: if several data sets are planned, each by name; `data` has the sums of all loaders then.
     """
 
     data: LoaderBytes
-    tier: Tier
+    tier: Tier | None
     tier_reason: str
     processes: int
     machine: Machine
@@ -50,6 +81,7 @@ class Plan:
     sets: Mapping[str, int]
     ways_out: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    by_set: Mapping[str, SetPlan] = field(default_factory=dict)
 
     @property
     def accounts(self) -> tuple[Account, ...]:
@@ -122,11 +154,7 @@ class Plan:
         return "\n".join(self._text())
 
     def _text(self) -> Iterator[str]:
-        data = self.data
-        yield (
-            f"{data.rows:,} rows of {format_size(data.row_bytes)}, {format_size(data.stored_bytes)} in all; batches of "
-            f"{data.batch_rows:,} rows, {format_size(data.batch_bytes)}; slots of {format_size(data.slot_bytes)}"
-        )
+        yield from self._sizes()
         yield from _table([("", "predicted", "free", ""), *self._rows()])
         if self.tier_reason:
             yield f"Chosen: {self.tier_reason}."
@@ -138,6 +166,22 @@ class Plan:
         if self.ways_out:
             yield "Refused. What fits:"
             yield from (f"  - {way}" for way in self.ways_out)
+
+    def _sizes(self) -> Iterator[str]:
+        """Yield the sizes of rows and batches, for each data set."""
+        data, joined = self.data, False
+        for name, one in self.by_set.items():
+            row_bytes, joined = one.stored_bytes // max(1, one.rows), one.loader is None
+            batches = "" if one.loader is None else f"; {_batches_of(one.loader)}"
+            yield (
+                f"{name}: {one.rows:,} rows of {format_size(row_bytes)}, {format_size(one.stored_bytes)} in all, "
+                f'tier "{one.tier}"{batches}'
+            )
+        if joined:
+            yield f"One loader of all: {_batches_of(data)}"
+        elif not self.by_set:
+            rows = f"{data.rows:,} rows of {format_size(data.row_bytes)}, {format_size(data.stored_bytes)} in all"
+            yield f"{rows}; {_batches_of(data)}"
 
     def _rows(self) -> Iterator[tuple[str, str, str, str]]:
         for account in (self.ram, self.stock, self.gpu, self.disk):
@@ -152,6 +196,11 @@ class Plan:
         if f"--mem={whole}G" == self.mem:
             return ""
         return f"; with --mem={whole}G the page cache can hold the whole data set"
+
+
+def _batches_of(data: LoaderBytes) -> str:
+    batches = f"batches of {data.batch_rows:,} rows, {format_size(data.batch_bytes)}"
+    return f"{batches}; slots of {format_size(data.slot_bytes)}"
 
 
 def _gibibytes(nbytes: float) -> int:

@@ -6,7 +6,7 @@ import math
 import mmap
 import numbers
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -15,10 +15,12 @@ import torch
 
 from memload._core import Column, Ragged, Storage
 from memload.columns.fields import Field, check_name, check_size, row_nbytes
-from memload.columns.numbers import is_whole
+from memload.columns.numbers import is_whole, kind
 from memload.columns.ragged_fields import RaggedField
 from memload.dataset.dataset import Dataset
 from memload.dtypes import as_torch_dtype
+from memload.engine.tiers.placing import as_tier
+from memload.engine.tiers.tier import Tier
 
 _NO_RESERVE = 0x4000  # Linux's MAP_NORESERVE: the kernel reserves no memory for the addresses
 
@@ -32,6 +34,8 @@ class DatasetShape:
         fields: the dtype and shape of one row by name, as ``("uint8", (425, 425, 3))``. If rows differ in length, one
             side is None, as in ``("float32", (None, 16))``.
         lengths: the mean and the greatest length of each field whose rows differ in length, as ``{"x": (24, 80)}``.
+
+    ``placed`` has the arguments of `with_tier`; it is empty without one.
 
     Raises:
         ValueError: no rows, no fields, a shape that no field can have, or lengths that are missing or inconsistent.
@@ -49,6 +53,7 @@ class DatasetShape:
     rows: int
     fields: Mapping[str, tuple[Any, tuple[int | None, ...]]]
     lengths: Mapping[str, tuple[float, int]] = field(default_factory=dict)
+    placed: Mapping[str, Any] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if not is_whole(self.rows) or self.rows < 1:
@@ -69,6 +74,48 @@ class DatasetShape:
     def nbytes(self) -> int:
         """Bytes of all rows, without the offsets of rows that differ in length."""
         return sum(map(self._field_bytes, self.fields))
+
+    def with_tier(
+        self, tier: Tier | str, *, ram_dtype: Mapping[str, Any] | None = None, cache_bytes: int | str | None = None
+    ) -> DatasetShape:
+        """Return this shape with its rows planned on a tier, as `Dataset.with_tier` places those of a dataset.
+
+        `memload.plan` takes these arguments for this shape where it is not given others.
+
+        Raises:
+            ValueError: there is no such tier.
+
+        Example:
+            >>> import memload
+            >>> shape = memload.DatasetShape(1000, {"x": ("uint8", (500_000,))}).with_tier("ram")
+            >>> memload.plan(shape, 10, ram="8GB", disk="1TB").ram.of("rows in RAM")
+            500000000
+        """
+        made = replace(self)
+        placed = {"tier": as_tier(tier), "ram_dtype": ram_dtype, "cache_bytes": cache_bytes}
+        object.__setattr__(made, "placed", MappingProxyType(placed))
+        return made
+
+    def __memload_concat__(self, members: Mapping[Any, Any], named: bool) -> DatasetShape | JoinedShapes:
+        """Return the shape of joined data sets, for `memload.concat`."""
+        if named:
+            return JoinedShapes(members)
+        others = list(members.values())
+        for k, other in enumerate(others):
+            if not isinstance(other, DatasetShape) or other.fields != self.fields:
+                raise ValueError(
+                    f"data set {k} is {other!r:.120}, which cannot follow {self!r:.120}: without names, concat joins "
+                    "shapes with the same fields"
+                )
+        rows = sum(other.rows for other in others)
+        lengths = {
+            name: (
+                sum(other.lengths[name][0] * other.rows for other in others) / rows,
+                max(other.lengths[name][1] for other in others),
+            )
+            for name in self.lengths
+        }
+        return DatasetShape(rows, self.fields, lengths)
 
     def zeros(self) -> Dataset:
         """Return a dataset of this shape whose values are zeros, in the memory of one row (and of row offsets).
@@ -123,6 +170,49 @@ class DatasetShape:
         mean, greatest = self.lengths[name]
         t = (np.arange(self.rows) + 1) / self.rows
         return np.rint(greatest * t ** (greatest / mean - 1)).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class JoinedShapes:
+    """Data sets joined by name of which some do not exist yet: what ``memload.concat`` makes of `DatasetShape`s.
+
+    `memload.plan` plans one loader whose batches mix them, as for a `GroupedDataset`.
+
+    Args:
+        members: the data sets by name: `DatasetShape`s and datasets of memload.
+
+    Raises:
+        TypeError: a member is neither.
+
+    Example:
+        >>> import memload
+        >>> mouse = memload.DatasetShape(400, {"stim": ("uint8", (36, 64))})
+        >>> monkey = memload.DatasetShape(300, {"stim": ("uint8", (80, 80))})
+        >>> memload.concat({"mouse": mouse, "monkey": monkey}).names
+        ('mouse', 'monkey')
+    """
+
+    members: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        for name, member in self.members.items():
+            check_name(name)
+            if not isinstance(member, DatasetShape | Dataset):
+                raise TypeError(f"dataset {name!r} is {kind(member)}; expected a DatasetShape or a memload dataset")
+        object.__setattr__(self, "members", MappingProxyType(dict(self.members)))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the data sets, by ``dataset_idx``."""
+        return tuple(self.members)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all rows of all data sets."""
+        return sum(int(member.nbytes) for member in self.members.values())
+
+    def __len__(self) -> int:
+        return sum(one.rows if isinstance(one, DatasetShape) else len(one) for one in self.members.values())
 
 
 def zero_field(name: str, dtype: torch.dtype, shape: tuple[Any, ...], rows: int) -> Field:

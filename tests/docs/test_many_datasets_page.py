@@ -16,7 +16,7 @@ def same(a, b):
 def test_the_programs_of_the_page_run_and_give_the_same_batches(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     programs = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), flags=re.M | re.S)
-    assert len(programs) == 7
+    assert len(programs) == 8
     names = {}
     for program in programs[:2]:
         exec(compile(program, str(PAGE), "exec"), names)

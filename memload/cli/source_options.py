@@ -1,0 +1,89 @@
+"""Opens the sources that a command names: paths, and NAME=PATH for fields side by side."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from memload.dataset.dataset import Dataset
+from memload.dataset.groups import concat
+from memload.dataset.joining import How, join
+from memload.dataset.opening import open  # noqa: A004 - memload's own
+from memload.dataset.zipping import zip  # noqa: A004 - memload's own
+from memload.formats.keyed_paths import keys_of
+
+
+def open_sources(sources: Sequence[str], stated: dict[str, Any], on: str | None, how: How | None) -> Dataset:
+    """Open sources as one dataset: those of one name are concatenated, those of different names are put side by side.
+
+    Args:
+        sources: texts such as "betas.npy" or "betas=betas.npy".
+        stated: arguments of `memload.open`.
+        on: fields by which rows of different names are joined, such as "session,trial"; None joins them in order.
+        how: as in `memload.join`.
+
+    Raises:
+        ValueError: they cannot be put side by side.
+    """
+    members: dict[str, list[Dataset]] = {}
+    keys: dict[str, list[str]] = {}
+    for source in sources:
+        name, path = name_and_value(source)
+        dataset = open(path, **stated)
+        added = [*keys_of(path), *(stated[option] for option in ("row_field", "file_field") if option in stated)]
+        own = [field for field in dataset.fields if field not in added]
+        label = name or " and ".join(own)
+        keys[label] = added
+        members.setdefault(label, []).append(dataset.rename({own[0]: name}) if name and len(own) == 1 else dataset)
+    parts = {label: parts[0] if len(parts) == 1 else concat(parts) for label, parts in members.items()}
+    if on is not None:
+        return _joined(parts, on.split(","), how)
+    if how is not None:
+        raise ValueError("--how needs --on, which is not given")
+    shared = [key for key in next(iter(keys.values())) if all(key in added for added in keys.values())]
+    if len(parts) > 1 and shared:
+        raise ValueError(
+            f"{', '.join(parts)} have the keys {', '.join(shared)}: --on {','.join(shared)} puts rows with the same "
+            "keys side by side"
+        )
+    return zip(**parts)
+
+
+def _joined(parts: dict[str, Dataset], on: list[str], how: How | None) -> Dataset:
+    first, *others = parts
+    if not others:
+        raise ValueError(f"--on finds rows of further sources, and there is one: {first}")
+    dataset = parts[first]
+    for label in others:
+        try:
+            dataset = join(dataset, parts[label], on, how=how or "left")
+        except ValueError as error:
+            raise ValueError(f"left is {first}, right is {label}: {error}") from None
+    return dataset
+
+
+def name_and_value(text: str) -> tuple[str, str]:
+    """Split NAME=VALUE; a value that is a path with `=` in it has no name."""
+    name, equals, value = text.partition("=")
+    return (name, value) if equals and not Path(text).exists() else ("", text)
+
+
+def open_data(sources: Sequence[str], stated: dict[str, Any], on: str | None, how: How | None) -> Any:
+    """Open one dataset, or several that differ, as a dict by name.
+
+    With a NAME= before any path, they are fields side by side, as `memload write` takes them. Paths alone are one
+    dataset if their rows are alike; else each is a data set, named by its file or folder without the ending.
+    """
+    if on is not None or how is not None or any(name_and_value(source)[0] for source in sources):
+        return open_sources(sources, stated, on, how)
+    try:
+        return open(sources, **stated)
+    except ValueError:
+        if len(sources) < 2:
+            raise
+        each = [open(source, **stated) for source in sources]  # the error of one that cannot be opened at all
+    names = [Path(source).stem for source in sources]
+    unique = len(set(names)) == len(names)
+    return dict(builtins.zip(names if unique else sources, each, strict=True))

@@ -1,0 +1,68 @@
+"""The bytes of slots whose batches mix data sets: each set has slots for whole batches, and rows of it fill a part."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any
+
+from memload.dataset.group_batches import GroupSettings
+from memload.sampling.samplers import MixingSampler
+
+EPOCHS = 4
+"""Epochs of a run whose fullest slots are planned for: the share of a data set in the fullest of n batches rises with
+the square root of log n, by a tenth of a share of 16 in 32 rows from 4 epochs of 30 batches to 40."""
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """How full the slots of each data set become in a pass over joined data sets.
+
+    Attributes:
+        rows: the most rows of each data set in a slot of its own.
+        shares: the share of each data set in all batches; they add up to 1.
+        settings: the settings of the pass.
+    """
+
+    rows: tuple[int, ...]
+    shares: tuple[float, ...]
+    settings: GroupSettings
+
+    @classmethod
+    def of(cls, settings: GroupSettings, sampler: Any) -> Mixture:
+        """Return the mixture of a pass.
+
+        The rows of a data set in a batch of n drawn rows are binomial, with the mean n p and the variance n p (1 - p).
+        The expected largest of m such numbers is that of m normal ones, by Blom's formula (Statistical Estimates and
+        Transformed Beta-Variables, 1958): the quantile (m - 0.375) / (m + 0.25).
+        """
+        counts = [one.source.rows for one in settings.each]
+        weights = [float(weight) for weight in _weights(sampler, counts)]
+        shares = tuple(weight / (sum(weights) or 1.0) for weight in weights)
+        slots = settings.depth + 1
+        if settings.in_order or len(counts) == 1:
+            full = [min(one.slot_rows, -(-rows // slots)) for one, rows in zip(settings.each, counts, strict=True)]
+            return cls(tuple(full), shares, settings)
+        visits = max(2.0, EPOCHS * sum(counts) / max(1, settings.slot_rows) / slots)
+        deviations = NormalDist().inv_cdf((visits - 0.375) / (visits + 0.25))
+        size = settings.slot_rows
+        drawn = (size * p + deviations * (size * p * (1 - p)) ** 0.5 for p in shares)
+        return cls(tuple(min(size, round(rows)) for rows in drawn), shares, settings)
+
+    @property
+    def ring_bytes(self) -> int:
+        """Bytes of memory that the slots of all data sets take."""
+        each = zip(self.settings.each, self.rows, strict=True)
+        return sum(one.ring_bytes * rows // max(1, one.slot_rows) for one, rows in each)
+
+    def mean(self, batch_bytes: list[int]) -> int:
+        """Return the bytes of a mean batch, from those of a batch of each data set alone; in order: of the largest."""
+        if self.settings.in_order:
+            return max(batch_bytes)
+        return round(sum(share * nbytes for share, nbytes in zip(self.shares, batch_bytes, strict=True)))
+
+
+def _weights(sampler: Any, counts: list[int]) -> list[Any]:
+    if isinstance(sampler, MixingSampler) and len(sampler.weights) == len(counts):
+        return list(sampler.weights)
+    return counts
