@@ -118,7 +118,7 @@ def test_all_values_of_the_narrow_types_have_the_bits_of_the_definition(isa, dty
 @given(st.data())
 def test_all_bytes_have_the_bits_of_the_definition_with_any_constants_of_three_channels(data):
     halves = st.integers(-600, 600).map(lambda k: k / 2)  # whose results are often ties
-    number = halves | st.floats(-300, 300, width=32)
+    number = halves | st.floats(-300, 300, width=32, allow_subnormal=False)
     mean, std = (data.draw(st.tuples(number, number, number)) for _ in range(2))
     rule = Cast(
         data.draw(st.sampled_from(TARGETS[:3])),
