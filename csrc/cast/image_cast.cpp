@@ -5,16 +5,14 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "cast/steps.h"
+
 namespace memload {
 namespace {
 
 constexpr std::size_t kScratch = std::size_t{4} << 10;  // measured best of 1 to 8 KB: reads and writes take short turns
 constexpr std::size_t kWhole = 64;                      // pixels: blocks of a multiple keep to the lines of the result
 
-// Vector code writes so many elements at once. A run that is none of a multiple of it, or that begins amid a line, ends
-// in ordinary stores to lines that streaming stores write, too, which costs several times what these do.
-constexpr std::size_t kStep = 64;
-constexpr std::size_t kLine = 64;
 constexpr std::size_t kFew = 8;  // parts of a pixel, of which each keeps what is left of its run for the next block
 
 }  // namespace
@@ -143,7 +141,7 @@ void ImageCast::cast_in_order(const Image& image, std::size_t first, std::size_t
 // are one.
 bool ImageCast::stays(const Image& image) const noexcept {
   const std::size_t elements = std::size_t{shape_.out_width} * channels_;
-  const bool whole = elements % kStep == 0 && reinterpret_cast<std::uintptr_t>(image.out) % kLine == 0;
+  const bool whole = elements % kWholeStep == 0 && reinterpret_cast<std::uintptr_t>(image.out) % kCacheLine == 0;
   return channels_ * in_ * kWhole > kScratch || (!image.draw.flipped && (whole || shape_.out_width == shape_.width));
 }
 
@@ -164,7 +162,7 @@ Interleaved ImageCast::line(const Image& image, std::size_t pixel, std::size_t m
 
 // Runs are cut for each part by itself: planes need not begin at lines of the cache.
 void ImageCast::cast_few(const Image& image, std::size_t first, std::size_t n) const noexcept {
-  constexpr std::size_t kRoom = kStep * sizeof(double);  // for what is left, before the block of each part
+  constexpr std::size_t kRoom = kWholeStep * sizeof(double);  // for what is left, before the block of each part
   alignas(64) std::byte scratch[kScratch + kFew * kRoom];
   const std::size_t of_pixel = channels_ / parts_;
   const std::size_t most = kScratch / (channels_ * in_) / kWhole * kWhole;
@@ -176,8 +174,7 @@ void ImageCast::cast_few(const Image& image, std::size_t first, std::size_t n) c
     for (std::size_t part = 0; part < parts_; ++part) {
       const std::size_t at = (part * pixels_ + first) * of_pixel - left[part];
       const std::size_t ready = left[part] + count * of_pixel;
-      const std::size_t head = (kLine - reinterpret_cast<std::uintptr_t>(image.out + at * out_) % kLine) % kLine / out_;
-      const std::size_t rest = first + count == end || ready < head ? 0 : (ready - head) % kStep;
+      const std::size_t rest = first + count == end ? 0 : ready - whole_steps(image.out + at * out_, ready, out_);
       std::byte* const block = scratch + part * plane + kRoom;
       cast_run(block - left[part] * in_, image, ready - rest, at);
       std::memmove(block - rest * in_, block + (count * of_pixel - rest) * in_, rest * in_);
@@ -215,7 +212,7 @@ void ImageCast::cast_many(const Image& image, const Interleaved& line, std::size
     const std::size_t from = line.flipped ? line.pixels - done - count : done;
     for (std::size_t c = 0; c < channels_; c += together) {
       const std::size_t channels = std::min(together, channels_ - c);
-      const std::size_t plane = kScratch / channels / kLine * kLine;
+      const std::size_t plane = kScratch / channels / kCacheLine * kCacheLine;
       split_({line.src + from * line.pixel + c * in_, line.pixel, channels, count, line.flipped}, scratch, plane);
       for (std::size_t k = 0; k < channels; ++k) {
         cast_run(scratch + k * plane, image, count, (c + k) * pixels_ + pixel + done);

@@ -1,6 +1,6 @@
 // A line of the image is separated into planes, resized along its width, and kept in a ring of as many lines as one new
-// line is made of. New lines are made of these, and cast to where they belong. So an image is read once, and all that
-// is between stays in the nearest cache. A flip costs nothing: it is the order of the weights.
+// line is made of. New lines are made of these, and cast to where they belong, some at a time. So an image is read
+// once, and all that is between stays in the nearest cache. A flip costs nothing: it is the order of the weights.
 #include "cast/resize.h"
 
 #include <algorithm>
@@ -12,7 +12,9 @@
 #include <vector>
 
 #include "cast/element_of.h"
+#include "cast/join.h"
 #include "cast/parallel.h"
+#include "cast/steps.h"
 #include "cast/target.h"
 
 namespace memload {
@@ -21,16 +23,18 @@ namespace {
 constexpr std::size_t kPieceBytes = std::size_t{1} << 20;  // of results: several times what starting a thread costs
 constexpr std::size_t kBlock = 4;                          // taps that vector code takes at once
 constexpr std::size_t kReadBehind = 32;                    // bytes behind a line that vector code may read
+constexpr std::size_t kBlockBytes = std::size_t{4} << 10;  // of new lines before the cast, as those of image_cast.cpp
 
 std::size_t up_to(std::size_t n, std::size_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
-void check_shape(const ResizeShape& shape) {
+const ResizeShape& checked(const ResizeShape& shape) {
   const bool sides = shape.height > 0 && shape.width > 0 && shape.channels > 0 && shape.out_height > 0 &&
                      shape.out_width > 0 && shape.inner_height > 0 && shape.inner_width > 0;
   const bool inside = shape.top <= shape.out_height && shape.inner_height <= shape.out_height - shape.top &&
                       shape.left <= shape.out_width && shape.inner_width <= shape.out_width - shape.left;
   if (!sides || !inside || !(shape.interleaved || shape.planes))
     throw std::invalid_argument("there are no such images");
+  return shape;
 }
 
 // An element of padding of a dtype, which holds the value.
@@ -67,31 +71,6 @@ void collect(std::size_t bytes, const std::byte* src, std::span<const std::uint3
     default:
       for (std::size_t x = 0; x < columns.size(); ++x) std::memcpy(dst + x * bytes, src + columns[x] * bytes, bytes);
   }
-}
-
-template <std::size_t Bytes, std::size_t Channels>
-void join_planes(const std::byte* planes, std::size_t plane, std::size_t channels, std::size_t n, std::byte* dst) {
-  const std::size_t of_pixel = Channels == 0 ? channels : Channels;
-  for (std::size_t i = 0; i < n; ++i) {
-    for (std::size_t c = 0; c < of_pixel; ++c) {
-      std::memcpy(dst + (i * of_pixel + c) * Bytes, planes + c * plane + i * Bytes, Bytes);
-    }
-  }
-}
-
-template <std::size_t Bytes>
-void join_elements(const std::byte* planes, std::size_t plane, std::size_t channels, std::size_t n, std::byte* dst) {
-  if (channels == 3) return join_planes<Bytes, 3>(planes, plane, channels, n, dst);
-  if (channels == 4) return join_planes<Bytes, 4>(planes, plane, channels, n, dst);
-  join_planes<Bytes, 0>(planes, plane, channels, n, dst);
-}
-
-void join(std::size_t bytes, const std::byte* planes, std::size_t plane, std::size_t channels, std::size_t n,
-          std::byte* dst) {
-  if (bytes == 1) return join_elements<1>(planes, plane, channels, n, dst);
-  if (bytes == 2) return join_elements<2>(planes, plane, channels, n, dst);
-  if (bytes == 4) return join_elements<4>(planes, plane, channels, n, dst);
-  join_elements<8>(planes, plane, channels, n, dst);
 }
 
 std::uint8_t rounded(std::int32_t sum, int bits) { return static_cast<std::uint8_t>(std::min(sum >> bits, 255)); }
@@ -213,22 +192,25 @@ ResizeScratch::ResizeScratch(const Resizer& resizer, Carver memory)
   stored_ = memory.array<std::byte>(channels * std::max(resizer.line_, wide) * resizer.in_);
   made_ = memory.array<std::byte>(up_to(channels * wide, ResizeLoops::kDown) * resizer.work_);
   row_ = memory.array<std::byte>(channels * shape.out_width * resizer.work_);
-  joined_ = memory.array<std::byte>(channels * shape.out_width * resizer.work_);
+  block_ = memory.array<std::byte>(resizer.parts_ * resizer.block_ * resizer.work_);
+  kept_ = memory.array<std::size_t>(resizer.parts_);
   bytes_ = memory.bytes();
 }
 
 Resizer::Resizer(const ResizeJob& job, Isa isa, Store store)
-    : shape_(job.shape),
+    : shape_(checked(job.shape)),
       bilinear_(job.filter == ResizeFilter::bilinear),
       antialias_(job.antialias),
       in_(size_of(job.rule.from)),
       work_(size_of(worked_in(job))),
       out_(size_of(job.rule.to)),
       pad_(element(worked_in(job), job.pad)),
+      parts_(shape_.planes ? shape_.channels : 1),
+      run_(std::size_t{shape_.out_width} * shape_.channels / parts_),
+      block_(std::max(kBlockBytes / (parts_ * work_), run_ + kWholeStep)),
       line_(0),
       loops_(find_resize(isa)),
       split_(nullptr) {
-  check_shape(shape_);
   const DType work = worked_in(job);
   if (bilinear_ && work != DType::u8) widen_ = find_cast({job.rule.from, DType::f32}, isa, Store::cached);
   const std::size_t most_taps = ResizeWeights::most_taps(shape_.width, shape_.inner_width, antialias_);
@@ -269,8 +251,10 @@ void Resizer::check(const ResizeDraw& draw) const {
 
 void Resizer::operator()(const std::byte* src, std::byte* dst, const ResizeDraw& draw,
                          ResizeScratch& scratch) const noexcept {
-  if (padded()) pad_lines(dst, scratch);
+  std::fill(scratch.kept_.begin(), scratch.kept_.end(), std::size_t{0});
+  if (padded()) pad_lines(dst, 0, shape_.top, scratch);
   bilinear_ ? make_bilinear(src, dst, draw, scratch) : make_nearest(src, dst, draw, scratch);
+  if (padded()) pad_lines(dst, shape_.top + shape_.inner_height, shape_.out_height, scratch);
 }
 
 void Resizer::weigh_across(const ResizeDraw& draw, ResizeScratch& s) const noexcept {
@@ -378,35 +362,43 @@ void Resizer::make_nearest(const std::byte* src, std::byte* dst, const ResizeDra
   }
 }
 
-// The lines above and below the resized pixels.
-void Resizer::pad_lines(std::byte* dst, ResizeScratch& s) const noexcept {
+// Lines without resized pixels, and the row of those that have padding on their sides.
+void Resizer::pad_lines(std::byte* dst, std::uint32_t first, std::uint32_t until, ResizeScratch& s) const noexcept {
   fill(s.row_.data(), std::size_t{shape_.channels} * shape_.out_width, pad_.data(), work_);
-  for (std::uint32_t y = 0; y < shape_.out_height; ++y) {
-    if (y - shape_.top >= shape_.inner_height) cast_line(s.row_.data(), shape_.out_width * work_, dst, y, s);
-  }
+  for (std::uint32_t y = first; y < until; ++y) take_line(s.row_.data(), shape_.out_width * work_, dst, y, s);
 }
 
-// Casts new line y with its padding, which lies in row_ already.
+// Takes new line y with its padding, which lies in row_ already.
 void Resizer::finish_line(std::byte* dst, std::uint32_t y, bool flipped, ResizeScratch& s) const noexcept {
   const std::size_t plane = wide() * work_, padded_plane = shape_.out_width * work_;
-  if (!padded()) return cast_line(s.made_.data(), plane, dst, y, s);
+  if (!padded()) return take_line(s.made_.data(), plane, dst, y, s);
   const std::size_t left = flipped ? shape_.out_width - shape_.left - shape_.inner_width : shape_.left;
   for (std::size_t c = 0; c < shape_.channels; ++c) {
     std::memcpy(s.row_.data() + c * padded_plane + left * work_, s.made_.data() + c * plane,
                 shape_.inner_width * work_);
   }
-  cast_line(s.row_.data(), padded_plane, dst, shape_.top + y, s);
+  take_line(s.row_.data(), padded_plane, dst, shape_.top + y, s);
 }
 
-void Resizer::cast_line(const std::byte* planes, std::size_t plane, std::byte* dst, std::uint32_t y,
+// Lines of the result, from the first to the last, stay in the block of their part until that is full.
+void Resizer::take_line(const std::byte* planes, std::size_t plane, std::byte* dst, std::uint32_t y,
                         ResizeScratch& s) const noexcept {
-  const std::size_t width = shape_.out_width, channels = shape_.channels;
-  if (!shape_.planes && channels > 1) {
-    join(work_, planes, plane, channels, width, s.joined_.data());
-    return cast_run(s.joined_.data(), dst, y * width * channels, width * channels);
-  }
-  for (std::size_t c = 0; c < channels; ++c) {
-    cast_run(planes + c * plane, dst, (c * shape_.out_height + y) * width, width);
+  const bool last = y + 1 == shape_.out_height;
+  for (std::size_t part = 0; part < parts_; ++part) {
+    std::byte* const block = s.block_.data() + part * block_ * work_;
+    std::size_t& kept = s.kept_[part];
+    if (parts_ == 1) {
+      join_planes(work_, planes, plane, shape_.channels, shape_.out_width, block + kept * work_);
+    } else {
+      std::memcpy(block + kept * work_, planes + part * plane, run_ * work_);
+    }
+    kept += run_;
+    if (!last && kept + run_ <= block_) continue;
+    const std::size_t at = (part * shape_.out_height + y + 1) * run_ - kept;
+    const std::size_t ready = last ? kept : whole_steps(dst + at * out_, kept, out_);
+    cast_run(block, dst, at, ready);
+    kept -= ready;
+    std::memmove(block, block + ready * work_, kept * work_);
   }
 }
 

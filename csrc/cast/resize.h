@@ -99,11 +99,13 @@ class ResizeScratch {
   ResizeLine work_{};
   std::span<std::int16_t> down_integers_;
   std::span<float> across_floats_, down_floats_;
-  std::span<std::uint32_t> columns_;          // nearest: the stored pixel of each new one
-  std::span<const std::byte*> lines_;         // the taps of one new line
-  std::span<std::byte> stored_, widened_;     // a stored line: in planes, and as float32
-  std::span<std::byte> ring_;                 // lines with their new width
-  std::span<std::byte> made_, row_, joined_;  // a new line: without padding, with it, interleaved
+  std::span<std::uint32_t> columns_;       // nearest: the stored pixel of each new one
+  std::span<const std::byte*> lines_;      // the taps of one new line
+  std::span<std::byte> stored_, widened_;  // a stored line: in planes, and as float32
+  std::span<std::byte> ring_;              // lines with their new width
+  std::span<std::byte> made_, row_;        // a new line: without padding, with it
+  std::span<std::byte> block_;             // new lines of each part of the result that are not cast yet
+  std::span<std::size_t> kept_;            // how many elements that are
   std::size_t bytes_ = 0;
 };
 
@@ -150,9 +152,9 @@ class Resizer {
   void go_down(std::uint32_t y, ResizeScratch& s) const noexcept;
   void make_bilinear(const std::byte* src, std::byte* dst, const ResizeDraw& draw, ResizeScratch& s) const noexcept;
   void make_nearest(const std::byte* src, std::byte* dst, const ResizeDraw& draw, ResizeScratch& s) const noexcept;
-  void pad_lines(std::byte* dst, ResizeScratch& s) const noexcept;
+  void pad_lines(std::byte* dst, std::uint32_t first, std::uint32_t until, ResizeScratch& s) const noexcept;
   void finish_line(std::byte* dst, std::uint32_t y, bool flipped, ResizeScratch& s) const noexcept;
-  void cast_line(const std::byte* planes, std::size_t plane, std::byte* dst, std::uint32_t y,
+  void take_line(const std::byte* planes, std::size_t plane, std::byte* dst, std::uint32_t y,
                  ResizeScratch& s) const noexcept;
   void cast_run(const std::byte* from, std::byte* dst, std::size_t at, std::size_t elements) const noexcept;
 
@@ -169,6 +171,9 @@ class Resizer {
   std::size_t work_;                // bytes per resized element
   std::size_t out_;                 // bytes per element of the result
   std::array<std::byte, 8> pad_{};  // an element of padding
+  std::size_t parts_;               // of the result: its planes, or one
+  std::size_t run_;                 // elements of a new line in one part
+  std::size_t block_;               // elements of a part that wait for the cast at most
   std::size_t line_;                // pixels of a stored line in scratch
   ResizeLoops loops_;
   SplitFn split_;

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <stdexcept>
+#include <tuple>
 #include <vector>
 
 #include "cast/resize.h"
@@ -145,6 +146,49 @@ TEST(every_instruction_set_and_number_of_threads_has_the_bits_of_the_scalar_vers
   }
 }
 
+// Lines wait for the cast until a block of them is full, and longer ones are a block each. What was around the result
+// stays as it was.
+TEST(results_anywhere_in_memory_have_the_bits_of_the_scalar_version) {
+  constexpr std::size_t kAround = 64;
+  const Bytes source = noise(40 * 50 * 3);
+  const ResizeDraw draw{{3, 4, true}, 33, 41};
+  const Affine affine{.scale = 1 / 255.0, .mean = {0.4, 0.5, 0.6}, .deviation = {0.2, 0.3, 0.4}};
+  for (const auto& [high, wide] : {std::array<std::uint32_t, 2>{90, 61}, {224, 224}, {3, 1500}, {2, 5000}}) {
+    for (const auto& [planes, padded, to] : {std::tuple{true, false, DType::f32},
+                                             {true, true, DType::bf16},
+                                             {false, true, DType::f32},
+                                             {false, false, DType::f16}}) {
+      ResizeJob job{
+          whole(40, 50, 3, high, wide, true, planes), ResizeFilter::bilinear, true, 7, {DType::u8, to}, &affine};
+      if (padded) {
+        job.shape.top = 1;
+        job.shape.inner_height = high - 1;
+        job.shape.left = wide / 3;
+        job.shape.inner_width = wide / 2;
+      }
+      const Bytes expected = resized(job, Isa::scalar, source, {draw});
+      for (const Isa isa : available_isas()) {
+        for (const std::size_t offset : {std::size_t{0}, size_of(to), 5 * size_of(to)}) {
+          const Resizer resizer(job, isa, Store::streaming);
+          Bytes memory(resizer.scratch_bytes() + kAround), out(expected.size() + 2 * kAround + offset, std::byte{77});
+          const auto aligned = [](std::byte* at) {
+            return at + (kAround - reinterpret_cast<std::uintptr_t>(at) % kAround) % kAround;
+          };
+          ResizeScratch scratch(resizer, aligned(memory.data()));
+          std::byte* const to_here = aligned(out.data()) + offset;
+          resizer(source.data(), to_here, draw, scratch);
+          store_fence();
+          CHECK(std::memcmp(to_here, expected.data(), expected.size()) == 0);
+          const auto* const end = to_here + expected.size();
+          const auto untouched = [](std::byte byte) { return byte == std::byte{77}; };
+          CHECK(std::all_of(out.data(), to_here, untouched));
+          CHECK(std::all_of(end, static_cast<const std::byte*>(out.data() + out.size()), untouched));
+        }
+      }
+    }
+  }
+}
+
 TEST(a_large_reduction_has_the_bits_of_the_scalar_version) {
   const ResizeJob job{whole(500, 900, 3, 5, 40, true, true), ResizeFilter::bilinear, true, 0, {DType::u8, DType::f32}};
   const Bytes source = noise(std::size_t{500} * 900 * 3);
@@ -196,6 +240,7 @@ TEST(what_cannot_be_done_is_refused) {
   make(fine, DType::f64, ResizeFilter::nearest);
   CHECK_THROWS(std::invalid_argument, make(fine, DType::f64, ResizeFilter::bilinear));
   CHECK_THROWS(std::invalid_argument, make(whole(4, 0, 1, 2, 2, true, true), DType::u8, ResizeFilter::bilinear));
+  CHECK_THROWS(std::invalid_argument, make(whole(4, 4, 0, 2, 2, true, true), DType::u8, ResizeFilter::bilinear));
   CHECK_THROWS(std::invalid_argument, make({4, 4, 1, 2, 2, 1, 0, 2, 2, true, true}, DType::u8, ResizeFilter::nearest));
   const ResizeJob job{fine, ResizeFilter::bilinear, true, 0, {DType::u8, DType::f32}};
   const Bytes source(16);
