@@ -77,7 +77,12 @@ def open_data(sources: Sequence[str], stated: dict[str, Any], on: str | None, ho
     dataset if their rows are alike; else each is a data set, named by its file or folder without the ending.
     """
     if on is not None or how is not None or any(name_and_value(source)[0] for source in sources):
-        return open_sources(sources, stated, on, how)
+        try:
+            return open_sources(sources, stated, on, how)
+        except ValueError as error:
+            if "number of rows" not in str(error):
+                raise
+            raise ValueError(f"{error}. Data sets of their own are given as paths without NAME=") from None
     try:
         return open(sources, **stated)
     except ValueError:

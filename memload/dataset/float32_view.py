@@ -97,6 +97,16 @@ class Float32View(Dataset[dict[str, Any]]):
         first, second = self.base.split(fraction, seed)
         return self._of(first), self._of(second)
 
+    def with_tier(self, tier: Any, **options: Any) -> Float32View:
+        """Return the view of the same rows on another tier; see `memload.Dataset.with_tier`.
+
+        Raises:
+            TypeError: the base has no tiers.
+        """
+        if not hasattr(self.base, "with_tier"):
+            raise TypeError(f"the rows of {type(self.base).__name__} have no tiers; those of memload.open do")
+        return self._of(self.base.with_tier(tier, **options))
+
     def map(self, fn: Callable[..., Any], *, in_processes: bool = False) -> MappedDataset:
         """Return a dataset whose samples are ``fn(sample)`` of the converted ones; see `memload.Dataset.map`."""
         return MappedDataset(self, fn, in_processes=in_processes)

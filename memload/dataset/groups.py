@@ -19,10 +19,12 @@ from memload.columns.numbers import by_first_appearance, kind, row_number, row_n
 from memload.columns.ragged_forms import taken
 from memload.columns.ragged_samples import forms_of, tagged
 from memload.dataset.dataset import Dataset
+from memload.dataset.grouped_tiers import only_selected, with_tiers
 from memload.dataset.mapped import MappedDataset
 from memload.engine.gather_spec import NotNative
 from memload.engine.gathered import GatheredRows
 from memload.engine.readers import answers_by
+from memload.engine.tiers.tier import Tier
 from memload.formats.key_fields import constant
 from memload.sizes import format_size
 
@@ -129,6 +131,50 @@ class GroupedDataset(torch.utils.data.Dataset[dict[str, Any]]):
         """
         first, second = two_parts(len(self), fraction, seed)
         return self.select(first), self.select(second)
+
+    def with_tier(
+        self,
+        tier: Tier | str | Mapping[str, Tier | str],
+        *,
+        ram_dtype: Any = None,
+        cache_bytes: Any = None,
+        **options: Any,
+    ) -> GroupedDataset:
+        """Return the same rows with the datasets on other tiers, as `Dataset.with_tier` places each.
+
+        Of a selection, only its rows are placed.
+
+        Args:
+            tier: the tier of all datasets, or tiers by name; a dataset without one stays where it is. "auto" chooses by
+                the bytes of all that have it, one tier for all of these; `memload.plan` chooses a tier for each.
+            ram_dtype: with "ram", what becomes of fields, in every dataset that has them; or such mappings by name.
+            cache_bytes: with "hybrid", the budget of a cache for each dataset; or budgets by name. Default: one cache
+                for all, of half of the free memory.
+            **options: other options of `Dataset.with_tier`, for all datasets.
+
+        Raises:
+            KeyError: there is no dataset of a name.
+            MemorySpaceError, TypeError, ValueError, ShardReadError: as `Dataset.with_tier`.
+
+        Example:
+            >>> import memload, numpy, tempfile
+            >>> folder = tempfile.mkdtemp()
+            >>> for name, size in (("a", 3), ("b", 5)):
+            ...     numpy.save(f"{folder}/{name}.npy", numpy.zeros((10, size)))
+            >>> both = memload.concat({name: memload.open(f"{folder}/{name}.npy") for name in "ab"})
+            >>> [str(ds.tier) for ds in both.with_tier({"a": "ram"}).members.values()]
+            ['ram', 'mmap']
+        """
+        members, rows = self.members, self.rows
+        if rows is not None:
+            members, rows = only_selected(members, *self.locate(np.arange(len(self), dtype=np.int64)))
+        return replace(self, members=with_tiers(members, tier, ram_dtype, cache_bytes, options), rows=rows)
+
+    @property
+    def tier(self) -> Tier | None:
+        """The tier of all rows; None if they are on several."""
+        tiers = {member.tier for member in self.members.values()}
+        return tiers.pop() if len(tiers) == 1 else None
 
     def rename(self, names: Mapping[str, str]) -> GroupedDataset:
         """Return the same rows with other names for some fields, in every dataset that has them.

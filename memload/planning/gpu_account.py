@@ -20,6 +20,7 @@ from memload.errors import first_line
 from memload.planning.account import Line
 from memload.planning.allocations import nbytes_of
 from memload.planning.graph_steps import GraphStep, needs_values
+from memload.planning.group_samples import batches_in
 from memload.planning.model_bytes import ModelBytes, Modules, activation_bytes, model_bytes, modules_of
 from memload.planning.optimizer_bytes import OptimizerBytes, kept_bytes, optimizer_bytes
 from memload.planning.request import Request
@@ -204,8 +205,9 @@ class Training:
     def _peak(self, light: Weightless, modules: list[torch.nn.Module], loss: LossOf) -> int:
         """Return the most bytes of the forward and backward pass, with gradients, of tensors without memory."""
         with light.tensors():
-            run = light.running(loss, self.sample)
-            return activation_bytes(run, modules, accumulating=self.accumulate > 1).peak_with_gradients
+            steps = (light.running(loss, one) for one in batches_in(self.sample))
+            found = (activation_bytes(run, modules, accumulating=self.accumulate > 1) for run in steps)
+            return max(one.peak_with_gradients for one in found)
 
     def _temporary(self, peak: Callable[[LossOf], int], gradients: int) -> int:
         """Return the most temporary bytes of the forward and backward pass, without gradients.

@@ -36,6 +36,9 @@ class OnCpu(Weightless):
         """Return a null context."""
         return contextlib.nullcontext()
 
+    def _tag(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor
+
     def _like(self, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         if tensor.is_meta:
             made = torch.zeros(tensor.shape, dtype=dtype, device="cpu")

@@ -12,11 +12,13 @@ import torch
 from memload.columns.fields import Field
 from memload.columns.ragged_fields import RaggedField
 from memload.dataset.group_batches import GroupSettings
+from memload.dataset.grouped_spec import GroupedSpec
 from memload.device.destination_buffers import device_bytes, why_whole
 from memload.device.resident_batches import ResidentSettings
 from memload.engine.gather_spec import GatherSpec, Key
 from memload.engine.settings import PassSettings
 from memload.loader.fast_loader import FastLoader
+from memload.planning.group_samples import group_batches
 from memload.planning.mixture import Mixture
 from memload.planning.transform_bytes import made_bytes
 
@@ -121,6 +123,8 @@ class LoaderBytes:
 def sample_batch(loader: FastLoader[Any], *, has_values: bool = True) -> Any:
     """Return a batch of the loader's form, on "meta"; of graphs a real one, of graphs from all parts of the dataset.
 
+    Of joined data sets that `group_collate` mixes, it is several: see `GroupBatches`.
+
     Args:
         loader: a loader whose batches stay on the CPU.
         has_values: whether its dataset has values, rather than only a shape.
@@ -131,6 +135,8 @@ def sample_batch(loader: FastLoader[Any], *, has_values: bool = True) -> Any:
     """
     access = loader.__memload_loader__()
     source = access.source
+    if isinstance(source, GroupedSpec) and not loader.batch_transform:
+        return group_batches(loader, source, _sample_field)
     if not isinstance(source, GatherSpec) or source.maps or source.collate or loader.batch_transform:
         raise ValueError("your functions decide the form of a batch: give a batch as sample=, on any device")
     request = access.asks()

@@ -55,8 +55,8 @@ class Request:
             )
         several = self.sets is not None
         if isinstance(self.data, DatasetShape):
-            for name, value in self.data.placed.items():
-                if getattr(self, name) is None and (name == "tier" or self.tier in (None, self.data.placed["tier"])):
+            for name, value in self.data._placed.items():
+                if getattr(self, name) is None and (name == "tier" or self.tier in (None, self.data._placed["tier"])):
                     object.__setattr__(self, name, value)
         if self.tier is not None and not isinstance(self.tier, Mapping):
             object.__setattr__(self, "tier", as_tier(self.tier))

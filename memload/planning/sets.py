@@ -12,6 +12,7 @@ from torch.utils.data import Subset
 from memload.columns.fields import check_name
 from memload.columns.numbers import kind
 from memload.dataset.float32_view import Float32View
+from memload.dataset.grouped_tiers import of_fields, of_set, only_selected
 from memload.dataset.groups import GroupedDataset, concat, group_collate
 from memload.engine.readers import rows_of_subset
 from memload.planning.shape import JoinedShapes
@@ -72,8 +73,7 @@ def _of_mapping(data: dict[Any, Any], collate_fn: Any) -> Sets:
 def _selected_parts(grouped: GroupedDataset) -> dict[str, Any]:
     if grouped.rows is None:
         return dict(grouped.members)
-    tags, inner = grouped.locate(np.arange(len(grouped), dtype=np.int64))
-    return {name: member.select(inner[tags == k]) for k, (name, member) in enumerate(grouped.members.items())}
+    return only_selected(grouped.members, *grouped.locate(np.arange(len(grouped), dtype=np.int64)))[0]
 
 
 def settings_of(name: str, sets: Sets, given: Mapping[str, Any], loader: Mapping[str, Any]) -> dict[str, Any]:
@@ -88,41 +88,16 @@ def settings_of(name: str, sets: Sets, given: Mapping[str, Any], loader: Mapping
     Raises:
         KeyError: a mapping names a data set that is not there, or a field that none has.
     """
-    found = {key: _for_one(value, name, sets, key) for key, value in given.items() if key != "ram_dtype"}
-    found["ram_dtype"] = _fields_for_one(given.get("ram_dtype"), name, sets, "ram_dtype")
+    found = {
+        key: of_set(value, name, sets.members, key, 1 if key == "batch_size" else None)
+        for key, value in given.items()
+        if key != "ram_dtype"
+    }
+    fields = {one: _field_names(member) for one, member in sets.members.items()}
+    found["ram_dtype"] = of_fields(given.get("ram_dtype"), name, fields, "ram_dtype")
     if loader.get("cast") is None:
         return {**found, "loader": loader}
-    return {**found, "loader": {**loader, "cast": _fields_for_one(loader["cast"], name, sets, "cast")}}
-
-
-def _for_one(value: Any, name: str, sets: Sets, argument: str) -> Any:
-    if not isinstance(value, Mapping):
-        return value
-    _check_names(value, sets, argument)
-    return value.get(name, 1 if argument == "batch_size" else None)
-
-
-def _fields_for_one(value: Any, name: str, sets: Sets, argument: str) -> Any:
-    """Return the dtypes by field for one data set; a mapping by field holds for every data set that has the field."""
-    if not isinstance(value, Mapping) or not value:
-        return value
-    if all(one is None or isinstance(one, Mapping) for one in value.values()):
-        _check_names(value, sets, argument)
-        return value.get(name) or None
-    known = {one: _field_names(member) for one, member in sets.members.items()}
-    if None in known.values():
-        return value
-    for field in value:
-        if not any(field in (names or ()) for names in known.values()):
-            there = ", ".join(repr(one) for one in dict.fromkeys(f for names in known.values() for f in names or ()))
-            raise KeyError(f"{argument}= names the field {field!r}; the data sets have {there}")
-    return {field: one for field, one in value.items() if field in (known[name] or ())} or None
-
-
-def _check_names(value: Mapping[Any, Any], sets: Sets, argument: str) -> None:
-    for name in value:
-        if name not in sets.members:
-            raise KeyError(f"{argument}= names the data set {name!r}; there are {', '.join(map(repr, sets.members))}")
+    return {**found, "loader": {**loader, "cast": of_fields(loader["cast"], name, fields, "cast")}}
 
 
 def _field_names(data: Any) -> list[str] | None:

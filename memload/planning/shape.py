@@ -18,6 +18,7 @@ from memload.columns.fields import Field, check_name, check_size, row_nbytes
 from memload.columns.numbers import is_whole, kind
 from memload.columns.ragged_fields import RaggedField
 from memload.dataset.dataset import Dataset
+from memload.dataset.grouped_tiers import of_fields, of_set
 from memload.dtypes import as_torch_dtype
 from memload.engine.tiers.placing import as_tier
 from memload.engine.tiers.tier import Tier
@@ -35,8 +36,6 @@ class DatasetShape:
             side is None, as in ``("float32", (None, 16))``.
         lengths: the mean and the greatest length of each field whose rows differ in length, as ``{"x": (24, 80)}``.
 
-    ``placed`` has the arguments of `with_tier`; it is empty without one.
-
     Raises:
         ValueError: no rows, no fields, a shape that no field can have, or lengths that are missing or inconsistent.
         TypeError: a dtype is invalid, or `fields` is no mapping.
@@ -53,7 +52,8 @@ class DatasetShape:
     rows: int
     fields: Mapping[str, tuple[Any, tuple[int | None, ...]]]
     lengths: Mapping[str, tuple[float, int]] = field(default_factory=dict)
-    placed: Mapping[str, Any] = field(default_factory=dict, init=False, repr=False)
+    _placed: Mapping[str, Any] = field(default_factory=dict, init=False, repr=False)
+    """The arguments of `with_tier`; empty without it."""
 
     def __post_init__(self) -> None:
         if not is_whole(self.rows) or self.rows < 1:
@@ -93,7 +93,7 @@ class DatasetShape:
         """
         made = replace(self)
         placed = {"tier": as_tier(tier), "ram_dtype": ram_dtype, "cache_bytes": cache_bytes}
-        object.__setattr__(made, "placed", MappingProxyType(placed))
+        object.__setattr__(made, "_placed", MappingProxyType(placed))
         return made
 
     def __memload_concat__(self, members: Mapping[Any, Any], named: bool) -> DatasetShape | JoinedShapes:
@@ -210,6 +210,34 @@ class JoinedShapes:
     def nbytes(self) -> int:
         """Bytes of all rows of all data sets."""
         return sum(int(member.nbytes) for member in self.members.values())
+
+    def with_tier(self, tier: Any, *, ram_dtype: Any = None, cache_bytes: Any = None) -> JoinedShapes:
+        """Return these data sets planned on tiers, as `GroupedDataset.with_tier` places datasets.
+
+        Args:
+            tier: the tier of all, or tiers by name. "auto" is chosen for each by `memload.plan`, under one limit.
+            ram_dtype: with "ram", what becomes of fields, in every data set that has them; or such mappings by name.
+            cache_bytes: with "hybrid", the budget of a cache for each; or budgets by name.
+
+        Raises:
+            KeyError: there is no data set of a name.
+            ValueError, TypeError: as ``with_tier`` of a member.
+
+        Example:
+            >>> import memload
+            >>> shape = memload.DatasetShape(1000, {"x": ("uint8", (500_000,))})
+            >>> both = memload.concat({"a": shape, "b": shape}).with_tier({"a": "ram"})
+            >>> memload.plan(both, 10, collate_fn=memload.group_collate, ram="8GB").ram.of("rows in RAM")
+            500000000
+        """
+        fields = {name: list(member.fields) for name, member in self.members.items()}
+        made = dict(self.members)
+        for name, member in self.members.items():
+            if (wanted := of_set(tier, name, fields, "tier")) is not None:
+                casts = of_fields(ram_dtype, name, fields, "ram_dtype")
+                size = of_set(cache_bytes, name, fields, "cache_bytes")
+                made[name] = member.with_tier(wanted, ram_dtype=casts, cache_bytes=size)
+        return JoinedShapes(made)
 
     def __len__(self) -> int:
         return sum(one.rows if isinstance(one, DatasetShape) else len(one) for one in self.members.values())

@@ -11,11 +11,47 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 
+from memload.nested import leaves, mapped
+from memload.planning.group_samples import tags_in
 from memload.planning.optimizer_bytes import twin_over
 from memload.planning.precisions import PRECISIONS
 from memload.planning.variants import converted
+
+
+class WithValues(torch.Tensor):
+    """A small tensor with values among tensors without memory.
+
+    Operations on such tensors alone give such tensors. In an operation with others it is a tensor without memory.
+    """
+
+    _mode: FakeTensorMode
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor, mode: FakeTensorMode) -> WithValues:
+        """Return the tensor as one with values."""
+        made = tensor.detach().as_subclass(cls)
+        made._mode = mode
+        return made
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operation of torch."""
+        given = (args, kwargs or {})
+        tensors = [one for one in leaves(given) if isinstance(one, torch.Tensor)]
+        mode = next(one._mode for one in tensors if isinstance(one, cls))
+        with torch._C.DisableTorchFunctionSubclass():
+            if not all(isinstance(one, cls) for one in tensors):
+                args, kwargs = mapped(given, lambda one: _without_values(one, mode))
+                return func(*args, **kwargs)
+            with unset_fake_temporarily():
+                out = func(*args, **(kwargs or {}))
+                return mapped(out, lambda one: cls.of(one, mode) if isinstance(one, torch.Tensor) else one)
+
+
+def _without_values(one: Any, mode: FakeTensorMode) -> Any:
+    return mode.from_tensor(one.as_subclass(torch.Tensor)) if isinstance(one, WithValues) else one
 
 
 class Weightless:
@@ -52,8 +88,16 @@ class Weightless:
             setattr(part, name, tensor)
 
     def batch(self, sample: Any) -> Any:
-        """Return a batch of the same form whose tensors have no memory; floating ones in the models' precision."""
-        return converted(sample, self._input)
+        """Return a batch of the same form whose tensors have no memory; floating ones in the models' precision.
+
+        The numbers of data sets in a batch of groups keep their values, by which models choose layers.
+        """
+        tags = {id(tag) for tag in tags_in(sample)}
+        return converted(sample, lambda tensor: self._tag(tensor) if id(tensor) in tags else self._input(tensor))
+
+    def _tag(self, tensor: torch.Tensor) -> torch.Tensor:
+        with unset_fake_temporarily():
+            return WithValues.of(tensor, self._mode)
 
     def _input(self, tensor: torch.Tensor) -> torch.Tensor:
         return self._like(tensor, self._dtype if self._dtype and tensor.is_floating_point() else tensor.dtype)

@@ -191,6 +191,12 @@ def test_a_shape_on_a_tier_is_planned_on_it_unless_another_is_given():
     both = memload.plan(memload.concat({"mouse": MOUSE, "monkey": placed}), 8, **MIXED, **MACHINE)
     assert both.ram.of("rows in RAM", "monkey") == 2 * MONKEY.nbytes
     assert both.by_set["mouse"].tier is memload.Tier.MMAP
+    joined = memload.concat(BOTH).with_tier({"monkey": "ram"}, ram_dtype={"monkey": {"stim": "float16"}})
+    assert memload.plan(joined, 8, **MIXED, **MACHINE).ram.of("rows in RAM", "monkey") == 2 * MONKEY.nbytes
+    chosen = memload.plan(memload.concat(BOTH).with_tier("auto"), 8, **MIXED, ram="400MB", disk="1TB")
+    assert {name: str(one.tier) for name, one in chosen.by_set.items()} == {"mouse": "mmap", "monkey": "hybrid"}
+    with pytest.raises(KeyError, match="tier= names the data set 'cat'"):
+        memload.concat(BOTH).with_tier({"cat": "ram"})
     assert memload.concat(MOUSE, MOUSE) == memload.DatasetShape(2000, MOUSE.fields)
     with pytest.raises(ValueError, match="without names, concat joins shapes with the same fields"):
         memload.concat(MOUSE, MONKEY)
@@ -233,6 +239,66 @@ def test_rows_on_a_gpu_and_a_model_are_counted_once_each():
     assert little.ways_out[0].startswith('tier={"a": "device", "b": "mmap"}: RAM ')
 
 
+class Heads(torch.nn.Module):
+    """A convolution, and a head for each data set, which its number and its name choose."""
+
+    def __init__(self):
+        super().__init__()
+        self.convs = torch.nn.ModuleList(torch.nn.Conv2d(1, 8, 3, padding=1) for _ in range(2))
+        self.heads = torch.nn.ModuleDict({"a": torch.nn.Linear(8 * 24 * 30, 12), "b": torch.nn.Linear(8 * 50 * 50, 7)})
+        self.shift = torch.nn.Embedding(2, 8)
+
+    def forward(self, groups):
+        total = 0
+        for group in groups:
+            name, number = ["a", "b"][group["dataset_idx"][0]], int(group["dataset_idx"].unique())
+            x = self.convs[number](group["stim"][:, None].float() / 255).relu()
+            x = x + self.shift(group["dataset_idx"])[:, :, None, None]
+            total = total + (self.heads[name](x.flatten(1)) - group["robs"]).square().mean()
+        return total
+
+
+def peak_of(model, batch):
+    found = memload.probe(lambda: model(batch).backward()).peak
+    model.zero_grad()
+    return found
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_joined_training_is_planned_from_the_batches_that_mix_the_sets(shuffle):
+    generator = torch.Generator().manual_seed(0)
+    sets = {
+        name: memload.from_arrays(
+            stim=torch.randint(0, 256, (rows, *shape), dtype=torch.uint8), robs=torch.zeros(rows, width)
+        )
+        for name, rows, shape, width in (("a", 700, (24, 30), 12), ("b", 300, (50, 50), 7))
+    }
+    both, model = memload.concat(sets), Heads()
+    loader = memload.FastLoader(both, 64, shuffle=shuffle, generator=generator, **MIXED)
+    runs = 6 if shuffle else 1  # the fullest batch of a run is a matter of chance
+    largest = sum(max(peak_of(model, batch) for _ in range(4) for batch in loader) for _ in range(runs)) / runs
+    shapes = {
+        name: memload.DatasetShape(len(one), {"stim": ("uint8", one[0]["stim"].shape), "robs": ("float32", (width,))})
+        for (name, one), width in zip(sets.items(), (12, 7), strict=True)
+    }
+    for data in (both, memload.concat(shapes)):
+        plan = memload.plan(data, 64, **MIXED, shuffle=shuffle, model=model, loss=model, device="cpu", **MACHINE)
+        assert plan.ram.of("activations") + plan.ram.of("gradients") == pytest.approx(largest, rel=0.1)
+    with pytest.raises(ValueError, match="functions decide the form of a batch: give a batch as sample="):
+        memload.plan(both, 64, **MIXED, model=model, loss=model, batch_transform=list, device="cpu", **MACHINE)
+
+
+def test_a_batch_of_groups_as_sample_keeps_the_numbers_of_its_sets():
+    model = Heads()
+    sample = [
+        {"stim": torch.zeros(n, *shape), "robs": torch.zeros(n, width), "dataset_idx": torch.full((n,), k)}
+        for k, n, shape, width in ((1, 9, (50, 50), 7), (0, 23, (24, 30), 12))
+    ]
+    both = memload.concat({n: memload.from_arrays(x=np.zeros((40, k), np.uint8)) for n, k in (("a", 1), ("b", 2))})
+    plan = memload.plan(both, 32, **MIXED, model=model, loss=model, sample=sample, device="cpu", **MACHINE)
+    assert plan.ram.of("activations") + plan.ram.of("gradients") == peak_of(model, sample)
+
+
 @pytest.mark.parametrize(
     ("data", "arguments", "error", "words"),
     [
@@ -257,6 +323,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     np.save("betas.npy", np.zeros((50, 1000), np.float32))
     np.save("image.npy", np.zeros((50, 8, 8, 3), np.uint8))
+    np.save("short.npy", np.zeros((40, 10), np.float32))
 
 
 def test_the_command_line_plans_paths_that_differ_as_data_sets(folder, capsys):
@@ -286,6 +353,7 @@ def test_the_command_line_puts_named_paths_side_by_side_and_casts_as_write_does(
     ("arguments", "words"),
     [
         (["betas.npy", "--mixed"], "--mixed is for several data sets"),
+        (["a=betas.npy", "b=short.npy"], "a: 50, b: 40. Data sets of their own are given as paths without NAME="),
         (
             ["image.npy", "--cast", "bfloat16"],
             "no field is floating: name the field that becomes bfloat16",
