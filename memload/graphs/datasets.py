@@ -130,14 +130,7 @@ class GraphDataset(Dataset):
             GraphSizes(nodes=tensor([3, 1]), edges=tensor([3, 1]))
             >>> sampler = memload.BudgetBatchSampler(graphs.sizes().nodes, budget=3)
         """
-        nodes = node_attribute(attributes_of(self.fields))
-        if nodes is None:
-            raise ValueError("the numbers of nodes of these graphs are unknown: they have no num_nodes, x or pos")
-        edges = edge_attribute(attributes_of(self.fields))
-        none = torch.zeros(len(self), dtype=torch.int64, device="cpu")
-        return GraphSizes(
-            _lengths(nodes, self.fields[nodes]), none if edges is None else _lengths(edges, self.fields[edges])
-        )
+        return sizes_of(self.fields)
 
     def as_plain(self) -> Dataset:
         """Return the same graphs as dicts of tensors, for which PyTorch Geometric is not needed.
@@ -224,6 +217,20 @@ class GraphSizes(NamedTuple):
 
     nodes: torch.Tensor
     edges: torch.Tensor
+
+
+def sizes_of(fields: Mapping[str, Field]) -> GraphSizes:
+    """Return the numbers of nodes and edges of each graph with these attributes; see `GraphDataset.sizes`.
+
+    Raises:
+        ValueError: the numbers of nodes cannot be determined.
+    """
+    nodes = node_attribute(attributes_of(fields))
+    if nodes is None:
+        raise ValueError("the numbers of nodes of these graphs are unknown: they have no num_nodes, x or pos")
+    edges = edge_attribute(attributes_of(fields))
+    none = torch.zeros(fields[nodes].rows, dtype=torch.int64, device="cpu")
+    return GraphSizes(_lengths(nodes, fields[nodes]), none if edges is None else _lengths(edges, fields[edges]))
 
 
 def _lengths(name: str, field: Field) -> torch.Tensor:

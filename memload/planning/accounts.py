@@ -14,6 +14,7 @@ from memload.loader.fast_loader import FastLoader
 from memload.memory.limits import MemoryLimit
 from memload.planning.account import Account, Line
 from memload.planning.gpu_account import context_lines, fragmentation_line
+from memload.planning.graph_spread import GraphSpread
 from memload.planning.loader_bytes import LoaderBytes, sample_batch
 from memload.planning.loader_slots import stock_lines
 from memload.planning.machine import PROCESS_BYTES, Machine
@@ -35,11 +36,13 @@ class Sizes:
         loader: the bytes of the loader's pass.
         sample: a batch without memory, for the loss; or the reason why there is none; None if nothing is trained.
         transforms: whether functions make new batches on a GPU.
+        spread: the sizes of the batches that models get, if they are graphs; None if they are not known.
     """
 
     loader: LoaderBytes
     sample: Any = None
     transforms: bool = False
+    spread: GraphSpread | None = None
 
     @classmethod
     def of(cls, request: Request, placement: Placement) -> Sizes:
@@ -55,12 +58,14 @@ class Sizes:
         nbytes = replace(LoaderBytes.of(loader, to_device=on_gpu), stored_bytes=placement.stored_bytes)
         needs_sample = request.model is not None and request.sample is None
         has_values = not placement.planned
-        return cls(nbytes, _sample(request, loader, has_values) if needs_sample else request.sample, transforms)
+        spread = GraphSpread.of(loader) if request.model is not None and has_values else None
+        sample = _sample(request, loader, spread, has_values) if needs_sample else request.sample
+        return cls(nbytes, sample, transforms, spread)
 
 
-def _sample(request: Request, loader: FastLoader[Any], has_values: bool) -> Any:
+def _sample(request: Request, loader: FastLoader[Any], spread: GraphSpread | None, has_values: bool) -> Any:
     try:
-        return sample_batch(loader, has_values=has_values)
+        return sample_batch(loader, spread, has_values=has_values)
     except ValueError as error:
         if request.loss is not None:
             raise

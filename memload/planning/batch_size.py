@@ -18,6 +18,7 @@ from memload.memory import budget
 from memload.planning.allocations import nbytes_of
 from memload.planning.curves import Curve
 from memload.planning.gpus import gpu_here_has_bf16, parse_gpu
+from memload.planning.graph_spread import SURE, GraphMeans
 from memload.planning.loader_slots import slots_of
 from memload.planning.measuring import Measured, measured, without_memory
 from memload.planning.memory_budget import MemoryBudget, StaticBytes
@@ -44,6 +45,7 @@ class BatchSizeRequest:
         total: the bytes of its memory.
         is_free_here: whether `total` is the free RAM of this machine, rather than a given limit or a GPU's size.
         half: the precision of 16 bits that the device computes in.
+        graphs: the mean graph, and how much graphs differ; None for other batches.
         own: weights, gradients and optimizers of the models.
         static: all bytes that do not depend on the batch size.
         target_utilization: the share of `total` to be used.
@@ -70,6 +72,13 @@ class BatchSizeRequest:
     most: int
     is_free_here: bool = False
     half: str = "bf16"
+    graphs: GraphMeans | None = None
+
+    def counts(self, size: int, standard_errors: float = 0.0) -> tuple[float, ...]:
+        """Return the counts of a batch of so many samples; see `GraphMeans.counts`."""
+        if self.graphs is not None:
+            return self.graphs.counts(size, standard_errors)
+        return tuple(size * count / max(1, self.kind.counts[0]) for count in self.kind.counts)
 
     @property
     def room(self) -> int:
@@ -128,7 +137,8 @@ def compute_batch_size(
         precision: "bf16" or "fp16": the step runs under autocast.
         accumulate: the number of batches in one step. With more than one, gradients stay beside all activations.
         loader: a FastLoader, whose slots are counted at each batch size; or torch's DataLoader, whose batches in RAM
-            are counted: those that its workers make ahead, and the memory that workers need to make them.
+            are counted: those that its workers make ahead, and the memory that workers need to make them. Of graphs,
+            the sizes of all in its dataset tell the mean graph, rather than those of the sample.
 
     Raises:
         MemoryError: not even `min_batch_size` fits; the message says how many bytes are missing.
@@ -216,6 +226,7 @@ def setting_of(
         most=most,
         is_free_here=target.type == "cpu" and limit is None,
         half=_half_of(target, limit),
+        graphs=GraphMeans.of(kind, loader),
     )
 
 
@@ -237,10 +248,11 @@ def budget_of(setting: BatchSizeRequest, found: Measured, mode: str) -> MemoryBu
     """
     peak = peak_of(setting, found)
 
-    def fits(size: int) -> bool:
-        return peak(size) + setting.slots(size) <= setting.room
+    def most(standard_errors: float = 0.0) -> int:
+        taken = peak_of(setting, found, standard_errors)
+        return largest(lambda size: taken(size) + setting.slots(size) <= setting.room, setting.least, setting.most)
 
-    own = largest(fits, setting.least, setting.most)
+    own = most()
     size = least_of_ranks(own)
     if size < setting.least:
         raise MemoryError(_too_little(setting, peak(setting.least) + setting.slots(setting.least), elsewhere=own > 0))
@@ -256,24 +268,30 @@ def budget_of(setting: BatchSizeRequest, found: Measured, mode: str) -> MemoryBu
         available=max(0, setting.room - setting.own.gradients),
         activation=max(0, peak(size) - setting.own.gradients),
         per_sample=peak(size + 1) - peak(size),
-        saved=found.saved.at(*(size * count / max(1, setting.kind.counts[0]) for count in setting.kind.counts)),
+        saved=found.saved.at(*setting.counts(size)),
         loader=setting.slots(size),
         units=setting.kind.units,
         lines=() if len(setting.kind.units) == 1 else tuple(tuple(line[1:].tolist()) for line in upper),
         cost_budget=max(0, room - math.ceil(float(upper[:, 0].max()))),
         exact=found.step.exact,
+        between=(most(SURE), most(-SURE)) if setting.graphs is not None and setting.graphs.seen else None,
     )
 
 
-def peak_of(setting: BatchSizeRequest, found: Measured) -> Callable[[int], int]:
-    """Return a function from the number of samples to the peak of a step, including gradients and the batch."""
+def peak_of(setting: BatchSizeRequest, found: Measured, standard_errors: float = 0.0) -> Callable[[int], int]:
+    """Return a function from the number of samples to the peak of a step, including gradients and the batch.
+
+    Args:
+        setting: the arguments.
+        found: the measured bytes of a step.
+        standard_errors: how far the mean graph is from that of the sample.
+    """
     curve = _step_curve(setting, found)
     kept = setting.own.gradients if setting.accumulate > 1 else 0
     stepping = setting.own.gradients + setting.own.optimizer_temporary
-    per_sample = [count / max(1, setting.kind.counts[0]) for count in setting.kind.counts]
 
     def peak(size: int) -> int:
-        counts = [size * count for count in per_sample]
+        counts = setting.counts(size, standard_errors)
         held = found.held.at(*counts) + (found.inputs.at(*counts) if setting.counts_inputs else 0)
         return max(curve.at(*counts) + kept, stepping + held)
 

@@ -19,6 +19,7 @@ from memload.device.memory import CONTEXT
 from memload.errors import first_line
 from memload.planning.account import Line
 from memload.planning.allocations import nbytes_of
+from memload.planning.graph_spread import GraphSpread
 from memload.planning.graph_steps import GraphStep, needs_values
 from memload.planning.group_samples import batches_in
 from memload.planning.model_bytes import ModelBytes, Modules, activation_bytes, model_bytes, modules_of
@@ -80,6 +81,7 @@ class Training:
         offload: whether frozen models stay in pinned RAM, and are copied layer by layer.
         on_cpu: whether all of it happens on the CPU.
         graphs: the graphs of a batch, if they are not those of `sample`.
+        spread: the sizes of the batches of graphs; None if they are not known.
     """
 
     models: Modules
@@ -91,9 +93,10 @@ class Training:
     offload: bool
     on_cpu: bool = False
     graphs: int | None = None
+    spread: GraphSpread | None = None
 
     @classmethod
-    def of(cls, request: Request, sample: Any) -> Training | None:
+    def of(cls, request: Request, sample: Any, spread: GraphSpread | None = None) -> Training | None:
         """Return the training of a request; None without a model."""
         if request.model is None:
             return None
@@ -107,6 +110,7 @@ class Training:
             request.offload,
             request.trains_on_cpu,
             None if request.sample is None or "batch_sampler" in request.loader else request.batch_size,
+            spread,
         )
 
     @property
@@ -125,8 +129,18 @@ class Training:
             kept, no_optimizer = self._kept(light, modules)
             if not needs_values(self.sample):
                 return self._with_step(kept, no_optimizer, lambda loss: self._peak(light, modules, loss))
-        step = GraphStep(modules, self.precision, self.sample, self.graphs, self.accumulate > 1)
-        return replace(self._with_step(kept, no_optimizer, step.peak), of_batch=step.note)
+        steps = [
+            GraphStep(modules, self.precision, one, self.graphs, self.accumulate > 1, self.spread)
+            for one in batches_in(self.sample)
+        ]
+        peaks: dict[str, int] = {}
+
+        def peak(loss: LossOf) -> int:
+            peaks.update({step.note: step.peak(loss) for step in steps})
+            return max(peaks.values())
+
+        found = self._with_step(kept, no_optimizer, peak)
+        return replace(found, of_batch=max(peaks, key=lambda note: peaks[note], default=steps[0].note))
 
     def _with_step(self, kept: ModelBytes, no_optimizer: str, peak: Callable[[LossOf], int]) -> Counted:
         """Return the bytes of training; `peak` returns the most bytes of a step with a loss."""

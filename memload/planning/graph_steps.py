@@ -18,6 +18,7 @@ import torch
 
 from memload.memory.budget import memory
 from memload.planning.allocations import Allocations
+from memload.planning.graph_spread import GraphSpread
 from memload.planning.measuring import measured
 from memload.planning.model_bytes import activation_bytes
 from memload.planning.steps import left_as_they_were
@@ -55,8 +56,14 @@ def needs_values(sample: Any) -> bool:
 
 def graphs_of(sample: Any) -> int | None:
     """Return the number of graphs of a batch of graphs; None if it is another batch, or contains such."""
+    counts = counts_of(sample)
+    return None if counts is None else counts[0]
+
+
+def counts_of(sample: Any) -> tuple[int, int, int] | None:
+    """Return the graphs, nodes and edges of a batch of graphs; None if it is another batch, or contains such."""
     kind = _kind_of(sample)
-    return None if kind is None else kind.counts[0]
+    return None if kind is None else (kind.counts[0], kind.counts[1], kind.counts[2])
 
 
 def _kind_of(sample: Any) -> GraphBatches | None:
@@ -74,6 +81,7 @@ class GraphStep:
         sample: a batch of graphs, on any device.
         graphs: the graphs of the batches that are wanted; None: those of the sample.
         accumulating: whether gradients exist from the step before.
+        spread: the sizes of the batches; None: batches of `graphs` graphs like those of the sample are wanted.
     """
 
     modules: Sequence[torch.nn.Module]
@@ -81,6 +89,7 @@ class GraphStep:
     sample: Any
     graphs: int | None
     accumulating: bool
+    spread: GraphSpread | None = None
 
     def peak(self, loss: Callable[[Any], Any]) -> int:
         """Return the most bytes alive at one time in a step, with gradients; the models are afterwards as before.
@@ -122,8 +131,13 @@ class GraphStep:
     def note(self) -> str:
         """What the bytes are those of."""
         if not self.scales:
-            return f"of a step with {self.described}"
-        return f"an estimate: scaled to {self.graphs:,} from a step with {self.described}"
+            largest = f", {self.spread.words}" if self.spread and self.graphs is None else ""
+            return f"of a step with {self.described}{largest}"
+        wanted = f"{self.graphs:,}"
+        if self.spread is not None:
+            graphs, nodes, edges = self.spread.counts[0]
+            wanted = f"{graphs:,} of {nodes:,} nodes and {edges:,} edges, {self.spread.words},"
+        return f"an estimate: scaled to {wanted} from a step with {self.described}"
 
     def _on_cpu(self) -> OnCpu:
         return OnCpu(self.modules, self.precision)
@@ -137,6 +151,8 @@ class GraphStep:
         with Allocations(free):
             found = measured(kind, [loss], self.modules)
         curve = found.accumulating if self.accumulating else found.step
+        if self.spread is not None:
+            return max(curve.at(*counts) for counts in self.spread.counts)
         return curve.at(*(count * (self.graphs or 0) / kind.counts[0] for count in kind.counts))
 
 

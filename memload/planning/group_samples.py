@@ -24,15 +24,15 @@ SampleField = Callable[[GatherSpec, Key, int], Any]
 
 
 @dataclass(frozen=True)
-class GroupBatches:
-    """Batches of a loader, each a list of groups; the one whose step takes most memory counts."""
+class SampleBatches:
+    """Batches of a loader; the one whose step takes most memory counts."""
 
-    each: tuple[list[dict[str, Any]], ...]
+    each: tuple[Any, ...]
 
 
 def batches_in(sample: Any) -> Iterator[Any]:
-    """Yield the batches of a sample: those of `GroupBatches`, else the sample itself."""
-    yield from sample.each if isinstance(sample, GroupBatches) else [sample]
+    """Yield the batches of a sample: those of `SampleBatches`, else the sample itself."""
+    yield from sample.each if isinstance(sample, SampleBatches) else [sample]
 
 
 def tags_in(sample: Any) -> list[torch.Tensor]:
@@ -41,7 +41,7 @@ def tags_in(sample: Any) -> list[torch.Tensor]:
     return [one for one in found if isinstance(one, torch.Tensor) and one.device.type == "cpu" and one.ndim < 2]
 
 
-def group_batches(loader: FastLoader[Any], source: GroupedSpec, sample_field: SampleField) -> GroupBatches:
+def group_batches(loader: FastLoader[Any], source: GroupedSpec, sample_field: SampleField) -> SampleBatches:
     """Return batches of a loader over joined data sets, on "meta"; their numbers of data sets have values.
 
     Args:
@@ -57,7 +57,7 @@ def group_batches(loader: FastLoader[Any], source: GroupedSpec, sample_field: Sa
     for rows in compositions(counts, loader.sampler, settings.slot_rows, in_order=settings.in_order):
         groups = [(k, n) for k, n in zip(names, rows, strict=True) if n]
         found.append([_group(settings.source, k, n, sample_field) for k, n in groups])
-    return GroupBatches(tuple(sorted(found, key=_nbytes, reverse=True)[:_MOST]))
+    return SampleBatches(tuple(sorted(found, key=_nbytes, reverse=True)[:_MOST]))
 
 
 def _counts(source: GroupedSpec) -> tuple[list[int], list[int]]:

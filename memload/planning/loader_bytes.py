@@ -18,7 +18,8 @@ from memload.device.resident_batches import ResidentSettings
 from memload.engine.gather_spec import GatherSpec, Key
 from memload.engine.settings import PassSettings
 from memload.loader.fast_loader import FastLoader
-from memload.planning.group_samples import group_batches
+from memload.planning.graph_spread import GraphSpread
+from memload.planning.group_samples import SampleBatches, group_batches
 from memload.planning.mixture import Mixture
 from memload.planning.transform_bytes import made_bytes
 
@@ -120,13 +121,15 @@ class LoaderBytes:
         )
 
 
-def sample_batch(loader: FastLoader[Any], *, has_values: bool = True) -> Any:
-    """Return a batch of the loader's form, on "meta"; of graphs a real one, of graphs from all parts of the dataset.
+def sample_batch(loader: FastLoader[Any], spread: GraphSpread | None = None, *, has_values: bool = True) -> Any:
+    """Return a batch of the loader's form, on "meta"; of graphs the largest that the loader gives.
 
-    Of joined data sets that `group_collate` mixes, it is several: see `GroupBatches`.
+    Of joined data sets that `group_collate` mixes, it is several: see `SampleBatches`.
 
     Args:
         loader: a loader whose batches stay on the CPU.
+        spread: the sizes of its batches of graphs; None: they are not known, and the graphs of the batch are from all
+            parts of the dataset.
         has_values: whether its dataset has values, rather than only a shape.
 
     Raises:
@@ -145,17 +148,23 @@ def sample_batch(loader: FastLoader[Any], *, has_values: bool = True) -> Any:
     if source.layout.reads_values:
         if not has_values:
             raise ValueError("a shape has no edges, which decide what a step takes: give a batch of graphs as sample=")
-        return _read_batch(loader, source.rows, rows)
+        if spread is not None:
+            return SampleBatches(tuple(_read_batch(loader, chosen.tolist()) for chosen in spread.largest))
+        return _read_batch(loader, _at_equal_distances(loader, source.rows, rows))
     return source.layout.build(iter([_sample_field(source, key, rows) for key in source.fields]))
 
 
-def _read_batch(loader: FastLoader[Any], rows: int, batch_rows: int) -> Any:
-    """Return a batch of rows at equal distances, as the loader gives it; torch's random generator stays as it is."""
+def _at_equal_distances(loader: FastLoader[Any], rows: int, batch_rows: int) -> list[int]:
     if loader.batch_size is None:
         raise ValueError("a batch_sampler= decides the graphs of a batch: give the largest of its batches as sample=")
     if not rows:
         raise ValueError("the dataset has no graphs: give a batch of graphs as sample=")
-    chosen = np.linspace(0, rows - 1, min(rows, batch_rows)).round().astype(np.int64).tolist()
+    chosen: list[int] = np.linspace(0, rows - 1, min(rows, batch_rows)).round().astype(np.int64).tolist()
+    return chosen
+
+
+def _read_batch(loader: FastLoader[Any], chosen: list[int]) -> Any:
+    """Return the batch of these rows, as the loader gives it; torch's random generator stays as it is."""
     with torch.random.fork_rng(devices=[]):
         one = FastLoader(loader.dataset, batch_sampler=[chosen], collate_fn=loader.collate_fn)
         return next(iter(one))

@@ -68,6 +68,8 @@ class MemoryBudget:
         units: the units in which batches are counted: ("rows",), ("graphs", "nodes", "edges") or ("rows", "items").
         lines: bytes of one of each unit, at the moments of a step that may be its peak.
         cost_budget: the greatest sum of the costs of a batch: the ``budget`` of a BudgetBatchSampler.
+        between: of graphs, the batch sizes that a sample of other graphs of the same data would give, in 95 of 100
+            cases; None if the sizes of all graphs are known from the dataset of ``loader=``.
         exact: whether steps of all sizes made the same allocations in the same order; otherwise a line through the
             observed peaks predicts the peak.
     """
@@ -86,6 +88,7 @@ class MemoryBudget:
     lines: tuple[tuple[float, ...], ...] = ()
     cost_budget: int = 0
     exact: bool = True
+    between: tuple[int, int] | None = None
 
     @property
     def used(self) -> int:
@@ -129,5 +132,20 @@ class MemoryBudget:
             f"{format_size(self.total)}): static {format_size(self.static.total)} + activations "
             f"{format_size(self.activation)}{loader}\n"
             f"  static: {self.static}\n"
-            f"  one more of its {self.units[0]} takes {format_size(self.per_sample)}"
+            f"  one more of its {self.units[0]} takes {format_size(self.per_sample)}{self._of_graphs()}"
+        )
+
+    def _of_graphs(self) -> str:
+        """Return lines on how sure the number of graphs is, and on the batches that need no such number."""
+        if "graphs" not in self.units:
+            return ""
+        unsure = ""
+        if self.between is not None:
+            unsure = (
+                f"\n  samples of other graphs would give {self.between[0]:,} to {self.between[1]:,}: give loader=, "
+                "whose dataset has the sizes of all"
+            )
+        return (
+            f"{unsure}\n  a memload.BudgetBatchSampler(budget.costs(nodes=..., edges=...), budget.cost_budget) fills "
+            "every batch to this limit"
         )

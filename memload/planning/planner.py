@@ -29,7 +29,7 @@ from memload.planning.accounts import (
 )
 from memload.planning.alternatives import ways_out
 from memload.planning.gpu_account import Counted, Training
-from memload.planning.graph_steps import graphs_of
+from memload.planning.graph_steps import counts_of, graphs_of
 from memload.planning.machine import Machine
 from memload.planning.model_bytes import Modules
 from memload.planning.placement import Placement
@@ -187,14 +187,14 @@ class _Planner:
             gpu=gpu if request.uses_gpu else None,
             disk=disk,
             sets=sets_that_fit(placement, ram, gpu if request.uses_gpu else None, disk),
-            notes=_notes(request, machine),
+            notes=_notes(request, sizes, machine),
         )
 
     def _trained(
         self, request: Request, sizes: Sizes, machine: Machine, imported: bool
     ) -> tuple[tuple[Line, ...], tuple[Line, ...]]:
         """Return the lines of models where they are trained, and those of them and of offloaded ones in RAM."""
-        training = Training.of(request, sizes.sample)
+        training = Training.of(request, sizes.sample, sizes.spread)
         if training is None:
             return (), ()
         lines = self._lines(training, request.batch_size)
@@ -207,7 +207,15 @@ class _Planner:
         return training.lines(self._counted[key])
 
 
-def _notes(request: Request, machine: Machine) -> tuple[str, ...]:
+def _notes(request: Request, sizes: Sizes, machine: Machine) -> tuple[str, ...]:
+    if sizes.spread is None:
+        return _machine_notes(request, machine)
+    sample = counts_of(request.sample)
+    is_scaled = sample is not None and "batch_sampler" not in request.loader and sample[0] != request.batch_size
+    return (sizes.spread.told(None if is_scaled else sample), *_machine_notes(request, machine))
+
+
+def _machine_notes(request: Request, machine: Machine) -> tuple[str, ...]:
     if request.trains_on_cpu:
         return (HEAP_NOTE,)
     if machine.has_bf16 or not request.precision.startswith("bf16"):

@@ -67,7 +67,7 @@ class SetsPlanner:
         """Return the lines of models with the loader whose batches need most, where they are trained and in RAM."""
         found: list[tuple[Training, tuple[Line, ...]]] = []
         for name, (request, sizes) in run.loaders.items():
-            training = Training.of(request, sizes.sample)
+            training = Training.of(request, sizes.sample, sizes.spread)
             if training is None:
                 return (), ()
             key = (

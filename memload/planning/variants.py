@@ -116,6 +116,16 @@ class GraphBatches:
         """Return 1, graphs, nodes and edges."""
         return _linear_terms(counts)
 
+    def each_graph(self) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+        """Return the nodes and the edges of each graph, int64 (graphs,); None if the sample has no values."""
+        attributes = _attributes(self.sample)
+        ptr, edge_index = attributes.get("ptr"), attributes.get("edge_index")
+        if ptr is None or ptr.is_meta or edge_index is None:
+            return None
+        ends = ptr.cpu().numpy()
+        of_edges = np.searchsorted(ends[1:], edge_index[0].cpu().numpy(), side="right")
+        return np.diff(ends), np.bincount(of_edges, minlength=len(ends) - 1)
+
     def _altered(self, graphs: int, nodes: int, edges: int) -> Any:
         """Return the sample with each count multiplied."""
         attributes = _attributes(self.sample)

@@ -8,6 +8,7 @@ import torch
 from memory_models import BY_ROWS, GraphNet, Transformer, convolutional, graph_batch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
+from torch_geometric.data import Data
 
 import memload
 from memload.memory import budget
@@ -99,6 +100,37 @@ def test_graphs_get_a_budget_per_node_and_edge_that_no_batch_of_the_sampler_exce
         model.zero_grad()
         fullest = max(fullest, (seen.peak + weights) / found.total)
     assert 0.9 < fullest <= 1.0
+
+
+def test_a_sample_of_few_graphs_says_how_sure_it_is_and_a_loader_knows_the_sizes_of_all():
+    draws = np.random.default_rng(0)
+    nodes = draws.integers(3, 200, 400)
+    edges = 3 * nodes
+    model, limit = GraphNet(), {"limit": "30MB", "target_utilization": 1.0}
+    graphs = [Data(x=torch.rand(n, 9), edge_index=torch.zeros(2, 3 * n, dtype=torch.int64)) for n in nodes.tolist()]
+    data = memload.from_graphs(graphs).as_plain()
+    loader = memload.FastLoader(data, 8, collate_fn=memload.graph_collate)
+    samples = [graph_batch(nodes[k : k + 8].tolist(), edges[k : k + 8].tolist()) for k in range(0, 192, 8)]
+    known = [memload.compute_batch_size(model, sample, loader=loader, **limit) for sample in samples[:4]]
+    assert max(one.batch_size for one in known) < 1.05 * min(one.batch_size for one in known)
+    assert all(one.between is None for one in known)
+    guesses = [memload.compute_batch_size(model, sample, **limit) for sample in samples]
+    sizes = [one.batch_size for one in guesses]
+    assert max(sizes) > 1.5 * min(sizes), "eight graphs tell little"
+    all_graphs = memload.compute_batch_size(model, graph_batch(nodes.tolist(), edges.tolist()), **limit).batch_size
+    inside = [one.between[0] <= all_graphs <= one.between[1] for one in guesses]
+    assert sum(inside) >= 0.85 * len(inside)
+    assert "give loader=, whose dataset has the sizes of all" in repr(guesses[0])
+    assert "BudgetBatchSampler(budget.costs(nodes=..., edges=...), budget.cost_budget)" in repr(known[0])
+    most = known[0].batch_size
+    peaks = []
+    for _ in range(30):
+        rows = draws.choice(400, min(most, 400), replace=most > 400)
+        batch = graph_batch(nodes[rows].tolist(), edges[rows].tolist())
+        peaks.append(memload.probe(lambda batch=batch: model(batch).mean().backward()).peak)
+        model.zero_grad()
+    room = 30e6 - known[0].static.params - known[0].loader
+    assert 0.8 * room < max(peaks) <= room
 
 
 def test_graphs_of_pytorch_geometric_are_counted_alike():

@@ -73,6 +73,15 @@ MODELS = {
 }
 
 
+@pytest.fixture(autouse=True)
+def _one_thread():
+    """Steps as small as these take longer where two threads wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture(scope="module")
 def graphs():
     return memload.from_graphs([graph(number) for number in range(GRAPHS)])
@@ -101,23 +110,76 @@ def test_activations_of_a_given_batch_are_those_of_its_step(graphs, name):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_without_a_sample_activations_are_those_of_a_step_of_the_mean_batch(graphs, name):
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_without_a_sample_activations_are_those_of_the_largest_batch_of_some_epochs(graphs, name, shuffle):
     model, loss = MODELS[name]()
-    plan = memload.plan(graphs, 100, model=model, loss=loss, collate_fn=memload.graph_collate, **ELSEWHERE)
-    each = [measured(model, loss, batch_of(graphs, range(k, k + 100))) for k in (0, 100, 200)]
-    assert plan.gpu.of("activations") == pytest.approx(sum(each) / 3, rel=0.1)
+    common = {"shuffle": shuffle, "collate_fn": memload.graph_collate}
+    plan = memload.plan(graphs, 20, model=model, loss=loss, **common, **ELSEWHERE)
+    loader = memload.FastLoader(graphs, 20, generator=torch.Generator().manual_seed(1), **common)
+    each = [measured(model, loss, batch) for _ in range(4 if shuffle else 1) for batch in loader]
+    assert plan.gpu.of("activations") == pytest.approx(max(each), rel=0.1 if shuffle else 0.02)
+    assert max(each) > 1.1 * sum(each) / len(each), "so that the mean batch would be told apart"
+    assert f"the largest of {60 if shuffle else 15} in {'4 epochs' if shuffle else '1 epoch'}" in str(plan)
+
+
+def test_the_sizes_of_batches_are_told_with_the_budget_that_makes_them_alike(graphs):
+    model, loss = MODELS["GCN"]()
+    common = {"model": model, "loss": loss, "collate_fn": memload.graph_collate}
+    plan = memload.plan(graphs, 20, **common)
+    batches = [batch_of(graphs, range(k, k + 20)) for k in range(0, 300, 20)]
+    nodes, edges = ([getattr(one, f"num_{what}") for one in batches] for what in ("nodes", "edges"))
+    told = f"{min(nodes):,} to {max(nodes):,} nodes and {min(edges):,} to {max(edges):,} edges"
+    assert f"Batches of 20 graphs have {told}; the plan is for the largest." in str(plan)
+    assert max(nodes) / sum(nodes) > max(edges) / sum(edges), "nodes differ more than edges"
+    budget = round(sum(nodes) / 15)
+    assert f"memload.BudgetBatchSampler(graphs.sizes().nodes, budget={budget})" in str(plan)
+    given = memload.plan(graphs, sample=batches[0], **common)
+    more = {"nodes": max(nodes) / nodes[0] - 1, "edges": max(edges) / edges[0] - 1}
+    what = max(more, key=more.get)
+    assert f"the largest has {more[what]:.0%} more {what}: without sample=" in str(given)
+    whole = memload.plan(graphs, 300, **common)
+    assert "BudgetBatchSampler" not in str(whole)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_batches_of_a_budget_are_planned_by_the_largest_of_them(graphs, name):
+    model, loss = MODELS[name]()
+    sampler = memload.BudgetBatchSampler(graphs.sizes().edges, budget=1500)
+    sampler.set_epoch(7)
+    plan = memload.plan(
+        graphs, model=model, loss=loss, batch_sampler=sampler, collate_fn=memload.graph_collate, **ELSEWHERE
+    )
+    assert sampler.epoch == 7
+    each = []
+    for epoch in range(4):
+        sampler.set_epoch(epoch)
+        each += [measured(model, loss, batch_of(graphs, rows)) for rows in sampler]
+    assert plan.gpu.of("activations") == pytest.approx(max(each), rel=0.03)
+    assert "Batches of the batch sampler have " in str(plan)
 
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("size", [16, 256])
-def test_another_batch_size_than_that_of_the_sample_is_scaled_and_said_to_be_an_estimate(graphs, name, size):
+def test_another_batch_size_than_that_of_the_sample_is_scaled_to_the_largest_batch_as_an_estimate(graphs, name, size):
     model, loss = MODELS[name]()
     sample = batch_of(graphs, range(0, 300, 5))
     plan = memload.plan(graphs, size, model=model, loss=loss, sample=sample, collate_fn=memload.graph_collate)
-    assert f"an estimate: scaled to {size} from a step with 60 graphs" in str(plan)
-    real = batch_of(graphs, range(size))
-    wanted = measured(model, loss, real) * (sample.num_nodes / 60) / (real.num_nodes / size)
-    assert plan.gpu.of("activations") == pytest.approx(wanted, rel=0.1)
+    assert f"an estimate: scaled to {size} of " in str(plan)
+    assert "from a step with 60 graphs" in str(plan)
+    assert "; the plan is for the largest." in str(plan)
+    real = [batch_of(graphs, range(k, min(k + size, 300))) for k in range(0, 300, size)]
+    assert plan.gpu.of("activations") == pytest.approx(max(measured(model, loss, one) for one in real), rel=0.1)
+
+
+def test_of_samples_whose_dataset_is_a_shape_the_means_are_scaled(graphs):
+    model, loss = MODELS["GCN"]()
+    sample = batch_of(graphs, range(60))
+    fields = {"x": ("float32", (None, 16)), "edge_index": ("int64", (2, None)), "y": ("float32", (1,))}
+    shape = memload.DatasetShape(300, fields, {"x": (21, 40), "edge_index": (67, 127)})
+    common = {"model": model, "loss": loss, "sample": sample, "collate_fn": memload.graph_collate}
+    plan = memload.plan(shape, 120, **common)
+    assert "an estimate: scaled to 120 from a step with 60 graphs" in str(plan)
+    assert plan.gpu.of("activations") == pytest.approx(2 * measured(model, loss, sample), rel=0.1)
 
 
 def test_a_model_on_meta_a_plain_batch_and_the_cpu_give_the_same_activations(graphs):
@@ -212,11 +274,18 @@ def test_a_shape_of_graphs_asks_for_a_sample():
         memload.plan(shape, 4, model=model, loss=loss, collate_fn=memload.graph_collate)
 
 
-def test_with_a_batch_sampler_a_sample_is_needed_and_is_not_scaled(graphs):
+def test_a_batch_sampler_that_cannot_be_foreseen_needs_a_sample_which_is_not_scaled(graphs):
     model, loss = MODELS["GCN"]()
-    sampler = memload.BudgetBatchSampler(graphs.sizes().nodes, budget=500)
+
+    class Own(torch.utils.data.Sampler):
+        def __iter__(self):
+            yield [1, 2]
+
     with pytest.raises(ValueError, match=r"batch_sampler= decides the graphs .* give the largest .* as sample="):
-        memload.plan(graphs, model=model, loss=loss, batch_sampler=sampler)
+        memload.plan(graphs, model=model, loss=loss, batch_sampler=Own())
     batch = batch_of(graphs, range(20))
-    plan = memload.plan(graphs, model=model, loss=loss, batch_sampler=sampler, sample=batch)
-    assert plan.gpu.of("activations") == pytest.approx(measured(model, loss, batch), rel=0.02)
+    for sampler in (Own(), [range(30), range(30, 90)]):
+        plan = memload.plan(graphs, model=model, loss=loss, batch_sampler=sampler, sample=batch)
+        assert plan.gpu.of("activations") == pytest.approx(measured(model, loss, batch), rel=0.02)
+    assert "Batches of the batch sampler have 30 to 60 graphs" in str(plan)
+    assert "the plan is for the sample, and the largest has " in str(plan)
