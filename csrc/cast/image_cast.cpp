@@ -15,6 +15,11 @@ constexpr std::size_t kWhole = 64;                      // pixels: blocks of a m
 
 constexpr std::size_t kFew = 8;  // parts of a pixel, of which each keeps what is left of its run for the next block
 
+// Ordinary stores read the lines that they write to. Asked for ahead of time, these come while pixels are collected.
+void ask_for_lines(const std::byte* to, std::size_t bytes) noexcept {
+  for (std::size_t at = 0; at < bytes; at += kCacheLine) __builtin_prefetch(to + at, 1);
+}
+
 }  // namespace
 
 // One image, or one plane of it: a part of a row, with its draw.
@@ -36,7 +41,8 @@ ImageCast::ImageCast(CastRule rule, const Affine* affine, const ImageShape& shap
       stored_(std::size_t{shape.height} * shape.width * shape.channels),
       crop_(pixels_ * shape.channels),
       split_(find_split(in_, channels_, isa)),
-      mirror_(find_mirror(in_ * channels_, isa)) {
+      mirror_(find_mirror(in_ * channels_, isa)),
+      ordinary_(store == Store::cached) {
   if (stored_ == 0 || crop_ == 0 || !(shape.interleaved || shape.planes)) {
     throw std::invalid_argument("there are no such images");
   }
@@ -137,11 +143,12 @@ void ImageCast::cast_in_order(const Image& image, std::size_t first, std::size_t
   }
 }
 
-// Whether lines are cast from where they are stored: they are not mirrored, and each is a whole number of steps, or all
-// are one.
+// Whether lines are cast from where they are stored: they are not mirrored, and it does not matter where they end, or
+// each is a whole number of steps, or all are one.
 bool ImageCast::stays(const Image& image) const noexcept {
   const std::size_t elements = std::size_t{shape_.out_width} * channels_;
-  const bool whole = elements % kWholeStep == 0 && reinterpret_cast<std::uintptr_t>(image.out) % kCacheLine == 0;
+  const bool whole =
+      ordinary_ || (elements % kWholeStep == 0 && reinterpret_cast<std::uintptr_t>(image.out) % kCacheLine == 0);
   return channels_ * in_ * kWhole > kScratch || (!image.draw.flipped && (whole || shape_.out_width == shape_.width));
 }
 
@@ -170,6 +177,9 @@ void ImageCast::cast_few(const Image& image, std::size_t first, std::size_t n) c
   std::size_t left[kFew] = {};
   for (const std::size_t end = first + n; first < end;) {
     const std::size_t count = std::min(most, end - first);
+    for (std::size_t part = 0; part < parts_ && ordinary_; ++part) {
+      ask_for_lines(image.out + (part * pixels_ + first) * of_pixel * out_, count * of_pixel * out_);
+    }
     collect(image, scratch + kRoom, plane, first, count);
     for (std::size_t part = 0; part < parts_; ++part) {
       const std::size_t at = (part * pixels_ + first) * of_pixel - left[part];

@@ -70,6 +70,7 @@ class ImageCast {
   CastFn kernel_ = nullptr;
   SplitFn split_;
   MirrorFn mirror_;
+  bool ordinary_;  // stores, which may end amid a line
 };
 
 }  // namespace memload
