@@ -27,6 +27,7 @@ from typing import Any
 from harness import RESULTS, Bench, arguments
 from truth_case import Case
 from truth_data import CASES as DATA
+from truth_graphs import CASES as GRAPHS
 from truth_sets import CASES as SETS
 from truth_training import CASES as TRAINING
 from truth_transforms import CASES as TRANSFORMS
@@ -36,7 +37,7 @@ from memload.memory import budget
 from memload.monitoring.processes import family, proportional
 from memload.sizes import format_size
 
-CASES: list[Case] = [*DATA, *TRAINING, *TRANSFORMS, *SETS]
+CASES: list[Case] = [*DATA, *TRAINING, *TRANSFORMS, *SETS, *GRAPHS]
 EVERY = 0.002  # seconds between two samples
 BEGIN, END = "<!-- made by benchmarks/memory_truth.py --table -->", "<!-- end of the table -->"
 

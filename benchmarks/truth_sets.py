@@ -11,6 +11,7 @@ import torch
 from truth_case import Case
 
 import memload
+from memload.planning.result import MARGIN
 
 SETS = {"few": (300, 900_000), "many": (1200, 250_000), "small": (4000, 40_000)}  # rows, and bytes of each
 COMMON: dict[str, Any] = {"shuffle": True, "options": memload.EngineOptions(direct=False, threads=2, depth=2)}
@@ -32,7 +33,7 @@ def opened(folder: Path) -> dict[str, Any]:
 
 def planned(folder: Path, settings: dict[str, Any]) -> Any:
     """The plan for a machine that is described."""
-    return memload.plan(opened(folder), ram="16GB", **{**COMMON, **settings})
+    return memload.plan(opened(folder), **{"ram": "16GB", **COMMON, **settings})
 
 
 def placed(folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
@@ -49,7 +50,8 @@ def loop(batches: Iterable[Any]) -> None:
 
 def run_mixed(folder: Path, settings: dict[str, Any]) -> None:
     """Passes of one loader over all."""
-    given = {key: value for key, value in {**COMMON, **settings}.items() if key not in ("tier", "cache_bytes")}
+    for_plan = ("tier", "cache_bytes", "ram")
+    given = {key: value for key, value in {**COMMON, **settings}.items() if key not in for_plan}
     loader = memload.FastLoader(memload.concat(placed(folder, settings)), **given)
     for _ in range(EPOCHS):
         loop(loader)
@@ -64,12 +66,24 @@ def run_apart(folder: Path, settings: dict[str, Any]) -> None:
         loop(zip(*loaders, strict=False))
 
 
-def case(name: str, run: Callable[[Path, dict[str, Any]], None], settings: dict[str, Any], *, quick: bool) -> Case:
-    """A case of these settings."""
+def case(
+    name: str,
+    run: Callable[[Path, dict[str, Any]], None],
+    settings: dict[str, Any],
+    *,
+    quick: bool = False,
+    margin: float | None = None,
+) -> Case:
+    """A case of these settings; with `margin`, in a group of the predicted bytes and so much more of them."""
+
+    def predict(folder: Path) -> dict[str, Any]:
+        predicted = planned(folder, settings).ram.predicted
+        return {"predicted": predicted, **({} if margin is None else {"limit": int(predicted * (1 + margin))})}
+
     return Case(
         f"sets: {name}",
         lambda folder: run(folder, settings),
-        lambda folder: {"predicted": planned(folder, settings).ram.predicted},
+        predict,
         make_sets,
         quick=quick,
     )
@@ -78,6 +92,7 @@ def case(name: str, run: Callable[[Path, dict[str, Any]], None], settings: dict[
 MIXED = {"batch_size": 64, "collate_fn": memload.group_collate}
 SIZES = {"batch_size": {"few": 16, "many": 32, "small": 128}}
 PLACES = {"tier": {"few": "ram", "many": "hybrid", "small": "mmap"}, "cache_bytes": {"many": "100MB"}}
+SHORT = {"tier": "auto", "ram": "500MB"}  # of the 730 MB of rows, a part goes behind a cache
 CASES = [
     case("three, mixed", run_mixed, MIXED, quick=False),
     case("three, mixed, cast", run_mixed, {**MIXED, **CAST}, quick=True),
@@ -86,4 +101,8 @@ CASES = [
     case("three, a loader each, cast", run_apart, {**SIZES, **CAST}, quick=False),
     case("three, a loader each, on three tiers", run_apart, {**SIZES, **PLACES}, quick=False),
     case("three, a loader each, tiers chosen", run_apart, {**SIZES, "tier": "auto"}, quick=False),
+    case("three, mixed, cast, in a group", run_mixed, {**MIXED, **CAST}, margin=MARGIN),
+    case("three, mixed, on three tiers, in a group", run_mixed, {**MIXED, **PLACES}, margin=MARGIN),
+    case("three, a loader each, on three tiers, in a group", run_apart, {**SIZES, **PLACES}, margin=MARGIN),
+    case("three, a loader each, tiers chosen for 500 MB", run_apart, {**SIZES, **SHORT}, margin=MARGIN),
 ]

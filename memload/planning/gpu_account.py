@@ -17,6 +17,7 @@ import torch
 
 from memload.device.memory import CONTEXT
 from memload.errors import first_line
+from memload.nested import leaves
 from memload.planning.account import Line
 from memload.planning.allocations import nbytes_of
 from memload.planning.graph_spread import GraphSpread
@@ -26,6 +27,7 @@ from memload.planning.model_bytes import ModelBytes, Modules, activation_bytes, 
 from memload.planning.optimizer_bytes import OptimizerBytes, kept_bytes, optimizer_bytes
 from memload.planning.request import Request
 from memload.planning.steps import LossOf, SampleDtypeError, losses_of, telling_dtypes
+from memload.planning.variants import is_graphs, is_of_pyg
 from memload.planning.weightless import Weightless
 from memload.sizes import format_size
 
@@ -42,6 +44,13 @@ TEMPORARY = ("batches", "transformed batches", "activations", "optimizer's step"
 OPTIMIZER_LIBRARIES = 75_000_000
 """Private memory of what the first optimizer of a process imports (torch._dynamo and sympy): RssAnon of a process with
 an optimizer of a small model beyond that of its plan without, 73 to 75 MB with Python 3.11 and torch 2.13."""
+
+GRAPH_LIBRARIES = 137_000_000
+"""Private memory of what torch_geometric imports, torch._dynamo included: RssAnon of a process after ``import
+torch_geometric.data`` beyond that before, 137 MB with torch_geometric 2.8, Python 3.11 and torch 2.13."""
+
+LIBRARIES = ("torch._dynamo", "torch_geometric")
+"""Modules of libraries whose memory is counted, if they are not imported yet."""
 
 _CONTAINERS = (torch.nn.Sequential, torch.nn.ModuleList, torch.nn.ModuleDict)
 
@@ -153,13 +162,13 @@ class Training:
                 raise
             return Counted(kept, 0, no_optimizer, f"give loss=: {error}")
 
-    def ram_lines(self, lines: tuple[Line, ...], *, is_here: bool, imported: bool) -> tuple[Line, ...]:
+    def ram_lines(self, lines: tuple[Line, ...], *, is_here: bool, imported: frozenset[str]) -> tuple[Line, ...]:
         """Return the lines of RAM for one process.
 
         Args:
             lines: those of `lines`.
             is_here: whether the process that trains is this one, whose bytes are counted already.
-            imported: whether what torch's optimizers import is among these bytes.
+            imported: the modules of `LIBRARIES` that are among these bytes.
         """
         if not self.on_cpu:
             pinned = self.offloaded_bytes
@@ -167,12 +176,21 @@ class Training:
         there = sum(map(_weights_in_ram, modules_of(self.models))) if is_here else 0
         weights, *others = lines
         note = "in this process already" if there else weights.note
-        libraries = OPTIMIZER_LIBRARIES if self.optimizers is not None and not (is_here and imported) else 0
+        libraries, importer = self._libraries(imported if is_here else frozenset())
         return (
             replace(weights, predicted=max(0, weights.predicted - there), note=note),
             *others,
-            *([Line("libraries", libraries, "what torch's optimizers import")] if libraries else []),
+            *([Line("libraries", libraries, f"what {importer} import")] if libraries else []),
         )
+
+    def _libraries(self, imported: frozenset[str]) -> tuple[int, str]:
+        """Return the bytes of libraries that a run imports beyond those of these modules, and what imports them."""
+        has_graphs = any(map(is_of_pyg, leaves(self.sample, is_graphs)))
+        optimizer = OPTIMIZER_LIBRARIES if self.optimizers is not None else 0
+        there = OPTIMIZER_LIBRARIES if imported else 0
+        if not has_graphs or "torch_geometric" in imported:
+            return max(0, optimizer - there), "torch's optimizers"
+        return GRAPH_LIBRARIES - there, "graphs of torch_geometric"
 
     def lines(self, counted: Counted) -> tuple[Line, ...]:
         """Return the lines of the account of the GPU, or of the CPU's RAM where all of it happens there."""

@@ -28,7 +28,7 @@ from memload.planning.accounts import (
     stock_account,
 )
 from memload.planning.alternatives import ways_out
-from memload.planning.gpu_account import Counted, Training
+from memload.planning.gpu_account import LIBRARIES, Counted, Training
 from memload.planning.graph_steps import counts_of, graphs_of
 from memload.planning.machine import Machine
 from memload.planning.model_bytes import Modules
@@ -160,10 +160,10 @@ class _Planner:
 
     def __call__(self, request: Request) -> Plan:
         """Return the plan of one request, without alternatives."""
+        imported = frozenset(sys.modules).intersection(LIBRARIES)  # before anything here imports them
         placement = Placement.of(request)
         machine = Machine.of(request.ram, request.gpu, request.disk, placement.files, request.processes)
         sizes = Sizes.of(request, placement)
-        imported = "torch._dynamo" in sys.modules  # before anything here makes an optimizer
         trained, in_ram = self._trained(request, sizes, machine, imported)
         each = sum(line.predicted for line in in_ram)
         free = free_for_rows(sizes, machine, request.processes, each)
@@ -191,7 +191,7 @@ class _Planner:
         )
 
     def _trained(
-        self, request: Request, sizes: Sizes, machine: Machine, imported: bool
+        self, request: Request, sizes: Sizes, machine: Machine, imported: frozenset[str]
     ) -> tuple[tuple[Line, ...], tuple[Line, ...]]:
         """Return the lines of models where they are trained, and those of them and of offloaded ones in RAM."""
         training = Training.of(request, sizes.sample, sizes.spread)

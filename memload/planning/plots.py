@@ -125,7 +125,9 @@ def _draw_bars(axis: Any, place: str, bars: Mapping[str, Account]) -> None:
     axis.set_title(place, loc="left", fontsize=11, fontweight="bold")
     axis.set_title(_free_text(frees, near), loc="right", fontsize=9)
     _clean(axis)
-    _legend(axis, _handles(styles, bars), " | ".join(bars) if len(bars) > 1 else "")
+    _legend(
+        axis, _handles(styles, bars), " | ".join(name.replace("\n", ", ") for name in bars) if len(bars) > 1 else ""
+    )
 
 
 def _draw_bar(

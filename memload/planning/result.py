@@ -118,7 +118,7 @@ class Plan:
 
         Args:
             path: the file to write; its ending is the format, ".png" if it has none. None: nothing is written.
-            name: the name of this plan in the figure; default: its tier.
+            name: the name of this plan in the figure; default: its tier, or those of its data sets.
             beside: other plans by name, which get bars of their own.
             log: the log of a `memload.Monitor`, as its ``log=``. Its last run is drawn over time, RAM as the log's
                 ``held``, and each GPU.
@@ -141,7 +141,7 @@ class Plan:
         """
         from memload.planning.plots import plot_over_log, plot_plans
 
-        name = str(self.tier) if name is None else name
+        name = self._name if name is None else name
         if log is not None:
             if beside:
                 raise ValueError("a log is drawn over one plan: leave beside= out, or log=")
@@ -149,6 +149,15 @@ class Plan:
         if name in (beside or {}):
             raise ValueError(f"two plans have the name {name!r}: give this one another by name=")
         return plot_plans({name: self, **(beside or {})}, path)
+
+    @property
+    def _name(self) -> str:
+        if self.tier is not None:
+            return str(self.tier)
+        tiers = dict.fromkeys(str(one.tier) for one in self.by_set.values())
+        by_tier = {tier: [name for name, one in self.by_set.items() if str(one.tier) == tier] for tier in tiers}
+        names = {tier: ", ".join(each) if len(each) < 3 else f"{len(each)} sets" for tier, each in by_tier.items()}
+        return "\n".join(f"{names[tier]}: {tier}" for tier in tiers)
 
     def __repr__(self) -> str:
         return "\n".join(self._text())

@@ -23,7 +23,7 @@ from memload.planning.accounts import (
     sets_that_fit,
     stock_account,
 )
-from memload.planning.gpu_account import Training, fragmentation_line
+from memload.planning.gpu_account import LIBRARIES, Training, fragmentation_line
 from memload.planning.loader_bytes import LoaderBytes
 from memload.planning.machine import Machine
 from memload.planning.placement import IN_RAM, Placement
@@ -49,12 +49,12 @@ class SetsPlanner:
         """Return the plan of several data sets, without alternatives."""
         sets = request.sets
         assert sets is not None
+        imported = frozenset(sys.modules).intersection(LIBRARIES)  # before anything here imports them
         parts = _by_set(sets, lambda name: _request_of(request, sets, name))
         placements = _by_set(sets, lambda name: _named(name, Placement.of, parts[name]))
         files = [file for one in placements.values() for file in one.files]
         machine = Machine.of(request.ram, request.gpu, request.disk, files, request.processes)
         run = _Run.of(request, sets, parts, placements)
-        imported = "torch._dynamo" in sys.modules  # before anything here makes an optimizer
         trained, in_ram = self._trained(run, machine, imported)
         each = sum(line.predicted for line in in_ram)
         free, own = max(0, run.free(machine) - request.processes * each), run.own(machine)
@@ -63,7 +63,9 @@ class SetsPlanner:
         run = _Run.of(request, sets, parts, settled)
         return run.plan(machine, () if request.trains_on_cpu else trained, in_ram)
 
-    def _trained(self, run: _Run, machine: Machine, imported: bool) -> tuple[tuple[Line, ...], tuple[Line, ...]]:
+    def _trained(
+        self, run: _Run, machine: Machine, imported: frozenset[str]
+    ) -> tuple[tuple[Line, ...], tuple[Line, ...]]:
         """Return the lines of models with the loader whose batches need most, where they are trained and in RAM."""
         found: list[tuple[Training, tuple[Line, ...]]] = []
         for name, (request, sizes) in run.loaders.items():

@@ -231,7 +231,7 @@ def converted(batch: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any
     def changed(one: Any) -> Any:
         if isinstance(one, GraphBatch):
             return GraphBatch.of({name: converted(value, change) for name, value in one.attributes.items()})
-        if _is_of_pyg(one):
+        if is_of_pyg(one):
             return copy.copy(one).apply(change)
         if _has_edges(one):
             other = copy.copy(one)
@@ -245,7 +245,7 @@ def converted(batch: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any
 
 def is_graphs(one: Any) -> bool:
     """Return whether a value is a batch of graphs, of memload or of PyTorch Geometric."""
-    return _is_of_pyg(one) or _has_edges(one)
+    return is_of_pyg(one) or _has_edges(one)
 
 
 def graph_tensors_in(batch: Any) -> list[torch.Tensor]:
@@ -265,7 +265,8 @@ def _has_edges(one: Any) -> bool:
     return isinstance(one, GraphBatch) or isinstance(getattr(one, "edge_index", None), torch.Tensor)
 
 
-def _is_of_pyg(one: Any) -> bool:
+def is_of_pyg(one: Any) -> bool:
+    """Return whether a value is a batch of graphs of PyTorch Geometric."""
     return hasattr(type(one), "stores") and callable(getattr(type(one), "apply", None))
 
 

@@ -9,6 +9,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn import VGAE, GATConv, GATv2Conv, GCNConv, global_mean_pool
 
 import memload
+from memload.planning.gpu_account import GRAPH_LIBRARIES, OPTIMIZER_LIBRARIES
 
 FEATURES, GRAPHS = 16, 300
 ELSEWHERE = {"ram": "64GB", "gpu": "16GB", "disk": "1TB"}
@@ -194,6 +195,17 @@ def test_a_model_on_meta_a_plain_batch_and_the_cpu_give_the_same_activations(gra
     model.to("meta")
     assert memload.plan(graphs, 32, model=model, sample=batch, **common).gpu.of("activations") == wanted
     assert all(p.is_meta for p in model.parameters())
+
+
+def test_libraries_of_graphs_count_once_with_those_of_optimizers(graphs):
+    model, loss = MODELS["GCN"]()
+    common = {"model": model, "loss": loss, "device": "cpu", "collate_fn": memload.graph_collate}
+    for optimizer in (None, torch.optim.AdamW):
+        there = memload.plan(graphs, 32, optimizer=optimizer, ram="8GB", **common)
+        assert there.ram.of("libraries") == GRAPH_LIBRARIES
+        assert memload.plan(graphs, 32, optimizer=optimizer, **common).ram.of("libraries") == 0, "imported here"
+    plain = memload.plan(graphs.as_plain(), 32, optimizer=torch.optim.AdamW, ram="8GB", **common)
+    assert plain.ram.of("libraries") == OPTIMIZER_LIBRARIES
 
 
 def test_half_precision_takes_about_half(graphs):

@@ -218,6 +218,16 @@ def test_what_does_not_fit_says_which_data_set_goes_where():
     assert [way.partition(":")[0] for way in smaller.ways_out] == ["batch_size=16, 4 of them accumulated"]
 
 
+def test_a_figure_names_the_sets_of_each_tier():
+    tiers = {"mouse": "ram", "monkey": "hybrid"}
+    plan = memload.plan(BOTH, 8, tier=tiers, cache_bytes={"monkey": "20MB"}, **MACHINE)
+    labels = [text.get_text() for text in plan.plot().axes[0].get_yticklabels()]
+    assert labels == ["mouse: ram\nmonkey: hybrid", "stock loader"]
+    many = dict.fromkeys("abcd", MONKEY)
+    more = memload.plan(many, 8, tier={**dict.fromkeys("abc", "mmap"), "d": "ram"}, **MACHINE)
+    assert more.plot().axes[0].get_yticklabels()[0].get_text() == "3 sets: mmap\nd: ram"
+
+
 def test_the_sets_that_fill_the_room_best_stay():
     assert largest_that_fit({"a": 6, "b": 5, "c": 4}, 9) == ("b", "c")
     assert largest_that_fit({"a": 6}, 5) == ()
