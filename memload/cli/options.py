@@ -11,7 +11,7 @@ from typing import Any
 
 from memload.engine.tiers.tier import Tier
 from memload.images.forms import FITS, MODES
-from memload.planning.precisions import PRECISIONS
+from memload.planning.precisions import PRECISIONS, STRATEGIES
 
 DEMO_CROPS = 3600
 DEMO_ROUNDS = 3
@@ -203,6 +203,8 @@ def _add_trained(group: Any) -> None:
     group.add_argument("--optimizer", metavar="NAME", help="a class of torch.optim, such as AdamW, or MODULE:CLASS")
     group.add_argument("--precision", choices=list(PRECISIONS), default="float32", help="(default %(default)s)")
     group.add_argument("--accumulate", type=int, default=1, metavar="N", help="batches that make one step")
+    group.add_argument("--strategy", choices=STRATEGIES, help="how the model is spread over ranks")
+    group.add_argument("--world-size", type=int, metavar="N", help="ranks of all machines together")
 
 
 def _add_conversions(group: Any) -> None:

@@ -1,12 +1,12 @@
 """Predicts the memory that a run takes, and finds the largest batch that fits.
 
-`planner` is `memload.plan`: `request` holds its arguments, `machine` the free memory, `shape` the form of data that do
-not exist yet. `placement` finds the bytes of the rows on their tier, `loader_bytes` those of a loader's pass,
+`planner` is `memload.plan`: `request` holds its arguments, `machine` the free memory, `shape` the form of data that
+do not exist yet. `placement` finds the bytes of the rows on their tier, `loader_bytes` those of a loader's pass,
 `loader_slots` those of its slots at each batch size, `transform_bytes` those of functions, and `gpu_account` those of
-training. `accounts` adds them up, each sum being an `account`. `result` is the returned plan, and `alternatives` finds
-settings that fit. `plots` draws accounts, and a monitor's log over them. Of several data sets, `sets` says which there
-are, `sets_planner` plans all together, `mixture` finds how full the slots of mixed batches become, and
-`sets_alternatives` which set goes where.
+training, of which `distributed` and `sharded` find the share of one rank. `accounts` adds them up, each sum being an
+`account`. `result` is the returned plan, and `alternatives` finds settings that fit. `plots` draws accounts, and a
+monitor's log over them. Of several data sets, `sets` says which there are, `sets_planner` plans all together,
+`mixture` finds how full the slots of mixed batches become, and `sets_alternatives` which set goes where.
 
 `batch_size` is `compute_batch_size`, and `memory_budget` its result; `fitting` is `fit`, and `probing` is `probe`.
 `model_bytes` and `optimizer_bytes` compute bytes by arithmetic. `measuring` runs `steps` on `variants` of a batch, if

@@ -20,13 +20,15 @@ from memload.errors import first_line
 from memload.nested import leaves
 from memload.planning.account import Line
 from memload.planning.allocations import nbytes_of
+from memload.planning.distributed import Strategy, without_exchange
 from memload.planning.graph_spread import GraphSpread
 from memload.planning.graph_steps import GraphStep, needs_values
 from memload.planning.group_samples import batches_in
 from memload.planning.model_bytes import ModelBytes, Modules, activation_bytes, model_bytes, modules_of
 from memload.planning.optimizer_bytes import OptimizerBytes, kept_bytes, optimizer_bytes
 from memload.planning.request import Request
-from memload.planning.steps import LossOf, SampleDtypeError, losses_of, telling_dtypes
+from memload.planning.sharded import Sharded
+from memload.planning.steps import LossOf, SampleDtypeError, each_rank_by_itself, losses_of, telling_dtypes
 from memload.planning.variants import is_graphs, is_of_pyg
 from memload.planning.weightless import Weightless
 from memload.sizes import format_size
@@ -38,7 +40,14 @@ Source: Guo et al., "GMLake: Efficient and Transparent GPU Memory Defragmentatio
 Virtual Memory Stitching", ASPLOS 2024, https://arxiv.org/abs/2401.08156, abstract: 15 % on average, up to 33 %.
 """
 
-TEMPORARY = ("batches", "transformed batches", "activations", "optimizer's step")
+TEMPORARY = (
+    "batches",
+    "transformed batches",
+    "activations",
+    "gathered parameters",
+    "reduce-scatters",
+    "optimizer's step",
+)
 """The lines of temporary memory."""
 
 OPTIMIZER_LIBRARIES = 75_000_000
@@ -65,6 +74,7 @@ class Counted:
         no_optimizer: the reason why an optimizer's state is not known; empty if it is.
         no_temporary: the reason why `temporary` is not known; empty if it is.
         of_batch: the batch whose step was run, in words; empty for one of the loader's form.
+        shares: the bytes of one rank; None if nothing is spread over ranks.
     """
 
     kept: ModelBytes
@@ -72,6 +82,7 @@ class Counted:
     no_optimizer: str = ""
     no_temporary: str = ""
     of_batch: str = ""
+    shares: Sharded | None = None
 
 
 @dataclass(frozen=True)
@@ -91,6 +102,7 @@ class Training:
         on_cpu: whether all of it happens on the CPU.
         graphs: the graphs of a batch, if they are not those of `sample`.
         spread: the sizes of the batches of graphs; None if they are not known.
+        strategy: how training is spread over ranks; None: it is not.
     """
 
     models: Modules
@@ -103,6 +115,7 @@ class Training:
     on_cpu: bool = False
     graphs: int | None = None
     spread: GraphSpread | None = None
+    strategy: Strategy | None = None
 
     @classmethod
     def of(cls, request: Request, sample: Any, spread: GraphSpread | None = None) -> Training | None:
@@ -120,6 +133,7 @@ class Training:
             request.trains_on_cpu,
             None if request.sample is None or "batch_sampler" in request.loader else request.batch_size,
             spread,
+            request.over_ranks,
         )
 
     @property
@@ -134,33 +148,46 @@ class Training:
             ValueError: the loss cannot be run without numbers, or is no loss.
         """
         modules = modules_of(self.models)
-        with Weightless(modules, self.precision) as light:
-            kept, no_optimizer = self._kept(light, modules)
+        precision = self.strategy.computing(self.precision) if self.strategy else self.precision
+        with without_exchange(modules), each_rank_by_itself(modules), Weightless(modules, precision) as light:
+            shares = self._shares(modules)
+            kept, no_optimizer = self._kept(light, modules, shares)
             if not needs_values(self.sample):
-                return self._with_step(kept, no_optimizer, lambda loss: self._peak(light, modules, loss))
+                return self._with_step(
+                    kept, no_optimizer, shares, lambda loss: self._peak(light, modules, loss, shares)
+                )
         steps = [
-            GraphStep(modules, self.precision, one, self.graphs, self.accumulate > 1, self.spread)
+            GraphStep(modules, precision, one, self.graphs, self.accumulate > 1 and not shares, self.spread)
             for one in batches_in(self.sample)
         ]
         peaks: dict[str, int] = {}
 
         def peak(loss: LossOf) -> int:
             peaks.update({step.note: step.peak(loss) for step in steps})
-            return max(peaks.values())
+            most = max(peaks.values())
+            return shares.most(None, max(0, most - shares.made)) if shares else most
 
-        found = self._with_step(kept, no_optimizer, peak)
+        found = self._with_step(kept, no_optimizer, shares, peak)
         return replace(found, of_batch=max(peaks, key=lambda note: peaks[note], default=steps[0].note))
 
-    def _with_step(self, kept: ModelBytes, no_optimizer: str, peak: Callable[[LossOf], int]) -> Counted:
+    def _shares(self, modules: list[torch.nn.Module]) -> Sharded | None:
+        if self.strategy is None:
+            return None
+        return Sharded(self.strategy, modules, self.precision, accumulate=self.accumulate > 1)
+
+    def _with_step(
+        self, kept: ModelBytes, no_optimizer: str, shares: Sharded | None, peak: Callable[[LossOf], int]
+    ) -> Counted:
         """Return the bytes of training; `peak` returns the most bytes of a step with a loss."""
+        least = max(0, shares.most() - kept.gradients) if shares else 0  # of exchanges alone
         try:
-            return Counted(kept, self._temporary(peak, kept.gradients), no_optimizer)
+            return Counted(kept, self._temporary(peak, kept.gradients), no_optimizer, shares=shares)
         except SampleDtypeError as error:
-            return Counted(kept, 0, no_optimizer, str(error))
+            return Counted(kept, least, no_optimizer, str(error), shares=shares)
         except ValueError as error:
             if self.loss is not None:
                 raise
-            return Counted(kept, 0, no_optimizer, f"give loss=: {error}")
+            return Counted(kept, least, no_optimizer, f"give loss=: {error}", shares=shares)
 
     def ram_lines(self, lines: tuple[Line, ...], *, is_here: bool, imported: frozenset[str]) -> tuple[Line, ...]:
         """Return the lines of RAM for one process.
@@ -194,12 +221,15 @@ class Training:
 
     def lines(self, counted: Counted) -> tuple[Line, ...]:
         """Return the lines of the account of the GPU, or of the CPU's RAM where all of it happens there."""
-        kept, temporary = counted.kept, counted.temporary
+        kept, temporary, shares = counted.kept, counted.temporary, counted.shares
         beyond = kept.optimizer_temporary - temporary
+        exchanged = shares.lines(temporary) if shares else ()
+        temporary -= sum(line.predicted for line in exchanged)
         of_outputs = "of the mean of the model's result; a criterion takes more: give loss="
         return (
-            *self._weight_lines(modules_of(self.models), kept.weights),
+            *self._weight_lines(modules_of(self.models), kept.weights, shares.note if shares else ""),
             Line("gradients", kept.gradients),
+            *([Line("gradient buckets", kept.buckets, shares.bucket_note)] if shares and kept.buckets else []),
             Line("optimizer states", kept.optimizer, counted.no_optimizer, known=not counted.no_optimizer),
             Line(
                 "activations",
@@ -207,37 +237,44 @@ class Training:
                 counted.no_temporary or "; ".join(filter(None, [counted.of_batch, "" if self.loss else of_outputs])),
                 known=not counted.no_temporary,
             ),
+            *exchanged,
             *([Line("optimizer's step", beyond, "beyond the bytes of activations")] if beyond > 0 else []),
         )
 
-    def _kept(self, light: Weightless, modules: list[torch.nn.Module]) -> tuple[ModelBytes, str]:
+    def _kept(
+        self, light: Weightless, modules: list[torch.nn.Module], shares: Sharded | None
+    ) -> tuple[ModelBytes, str]:
         """Return the memory that stays, and the reason why an optimizer's state is not known; empty if it is."""
         kept, unknown = model_bytes(modules), ""
-        state = temporary = 0
+        kept = shares.kept(kept) if shares else kept
+        find, state, temporary = shares.optimizer if shares else optimizer_bytes, 0, 0
         for given, twin in zip(*self._optimizers(light, modules), strict=True):
             try:
-                found = optimizer_bytes(twin, device_type="cpu" if self.on_cpu else "cuda")
+                found = find(twin, device_type="cpu" if self.on_cpu else "cuda")
             except ValueError as error:
                 found = OptimizerBytes(kept_bytes(given) if isinstance(given, torch.optim.Optimizer) else 0)
                 unknown = "" if found.state else first_line(error)
             state, temporary = state + found.state, max(temporary, found.temporary)
         return replace(kept, optimizer=state, optimizer_temporary=temporary), unknown
 
-    def _weight_lines(self, modules: list[torch.nn.Module], weights: int) -> list[Line]:
+    def _weight_lines(self, modules: list[torch.nn.Module], weights: int, of_rank: str) -> list[Line]:
         frozen = list(filter(trains_nothing, modules))
         whole = sum(map(_weights, frozen))
         if not self.offload or not frozen:
-            return [Line("parameters", weights, f"{format_size(whole)} of them in frozen models" if whole else "")]
+            in_frozen = f"{format_size(whole)} of them in frozen models" if whole else ""
+            return [Line("parameters", weights, "; ".join(filter(None, [of_rank, in_frozen])))]
         layers = max(2 * max(map(_weights, _layers(module))) for module in frozen)
         return [
-            Line("parameters", weights - whole),
+            Line("parameters", weights - whole, of_rank),
             Line("offloaded layers", layers, "the largest of a frozen model, and the next one"),
         ]
 
-    def _peak(self, light: Weightless, modules: list[torch.nn.Module], loss: LossOf) -> int:
+    def _peak(self, light: Weightless, modules: list[torch.nn.Module], loss: LossOf, shares: Sharded | None) -> int:
         """Return the most bytes of the forward and backward pass, with gradients, of tensors without memory."""
         with light.tensors():
             steps = (light.running(loss, one) for one in batches_in(self.sample))
+            if shares:
+                return max(shares.most(activation_bytes(run, modules).timeline) for run in steps)
             found = (activation_bytes(run, modules, accumulating=self.accumulate > 1) for run in steps)
             return max(one.peak_with_gradients for one in found)
 
@@ -258,7 +295,7 @@ class Training:
             if self.loss is None:
                 raise ValueError(f"the model does not take the loader's batch ({_short(error)})") from error
             raise ValueError(_no_step(self.sample, error)) from error
-        return max(0, most - (0 if self.accumulate > 1 else gradients))
+        return max(0, most - (0 if self.accumulate > 1 and self.strategy is None else gradients))
 
     def _loss(self, modules: list[torch.nn.Module]) -> LossOf:
         if self.loss is not None:

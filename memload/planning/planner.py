@@ -61,6 +61,8 @@ def plan(
     accumulate: int = 1,
     offload: bool = False,
     processes: int | None = None,
+    strategy: str | None = None,
+    world_size: int | None = None,
     ram: int | str | None = None,
     gpu: int | str | None = None,
     disk: int | str | None = None,
@@ -106,6 +108,15 @@ def plan(
         processes: the number of processes on this machine, one for each GPU. With ``share=True``, they share one copy
             of the rows of the tier "ram"; all other memory is separate. Default: LOCAL_WORLD_SIZE, as under torchrun;
             else 1.
+        strategy: how the trained models are spread over `world_size` ranks, of all machines together: "ddp"
+            (DistributedDataParallel), "ddp-zero1" (that with torch's ZeroRedundancyOptimizer), "fsdp2"
+            (``fully_shard`` of each block and of the model), or "zero1", "zero2", "zero3" (stages of DeepSpeed's ZeRO).
+            The figures are those of the rank that needs most. Parameters, gradients and optimizer states are exact;
+            buckets and gathered layers of ZeRO are estimates. With "fsdp2" and ZeRO, "bf16-mixed" converts the
+            parameters that compute, and keeps float32 ones for the optimizer. A model that is wrapped in
+            DistributedDataParallel, or sharded by ``fully_shard``, is recognised. `memload.planning.distributed` has
+            the sources.
+        world_size: the number of ranks. Default: that of torch.distributed, or WORLD_SIZE, as under torchrun; else 1.
         ram, gpu, disk: the sizes of another machine, in bytes or as texts such as "64GB"; ``gpu`` is that of one GPU,
             or its name, such as "T4", "A100-40GB" or "RTX 4090". Default: the bytes free on this machine, within the
             limits of control groups, SLURM and this process (``ulimit -v``, ``ulimit -d``).
@@ -138,6 +149,8 @@ def plan(
         accumulate=accumulate,
         offload=offload,
         processes=local_processes() if processes is None else processes,
+        strategy=strategy,
+        world_size=world_size,
         ram=ram,
         gpu=gpu,
         disk=disk,
@@ -216,6 +229,16 @@ def _notes(request: Request, sizes: Sizes, machine: Machine) -> tuple[str, ...]:
 
 
 def _machine_notes(request: Request, machine: Machine) -> tuple[str, ...]:
+    spread = request.over_ranks
+    if spread is None:
+        return _notes_of_one(request, machine)
+    here = request.processes
+    more = "; give processes= for more of them on this machine" if here == 1 and spread.world_size > 1 else ""
+    ranks = f"RAM is that of {here} of {spread.world_size} ranks, with their loaders{more}."
+    return (ranks, *_notes_of_one(request, machine))
+
+
+def _notes_of_one(request: Request, machine: Machine) -> tuple[str, ...]:
     if request.trains_on_cpu:
         return (HEAP_NOTE,)
     if machine.has_bf16 or not request.precision.startswith("bf16"):

@@ -1,4 +1,4 @@
-"""The precisions that models are trained in, by name."""
+"""The precisions that models are trained in, and the strategies that spread them over ranks, by name."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ PRECISIONS: dict[str, tuple[str | None, str | None]] = {
     "fp16-mixed": (None, "float16"),
 }
 """By name: the dtype that trained models are converted to, and the one that autocast computes in; None: neither."""
+
+STRATEGIES = ("ddp", "ddp-zero1", "fsdp2", "zero1", "zero2", "zero3")
+"""The strategies of `memload.plan`: torch's DDP, DDP with ZeroRedundancyOptimizer, fully_shard; stages of DeepSpeed."""
 
 
 def checked_precision(precision: str) -> str:

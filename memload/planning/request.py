@@ -14,7 +14,8 @@ from memload.columns.numbers import is_whole, kind
 from memload.device.devices import named_device
 from memload.engine.tiers.placing import as_tier
 from memload.engine.tiers.tier import Tier
-from memload.planning.model_bytes import Modules
+from memload.planning.distributed import Strategy
+from memload.planning.model_bytes import Modules, modules_of
 from memload.planning.precisions import checked_precision
 from memload.planning.sets import Sets, sets_of
 from memload.planning.shape import DatasetShape
@@ -42,6 +43,8 @@ class Request:
     accumulate: int = 1
     offload: bool = False
     processes: int = 1
+    strategy: str | None = None
+    world_size: int | None = None
     ram: int | str | None = None
     gpu: int | str | None = None
     disk: int | str | None = None
@@ -77,6 +80,22 @@ class Request:
             raise ValueError(f'device="cpu" trains the model on the CPU, {given} is for a GPU: leave one of them out')
         if self.model is None and (self.optimizer is not None or self.loss is not None):
             raise ValueError("optimizer= and loss= need a model: give model=")
+        self._check_ranks()
+
+    def _check_ranks(self) -> None:
+        if self.model is None and (self.strategy is not None or self.world_size is not None):
+            raise ValueError("strategy= and world_size= spread a model over ranks: give model=")
+        spread = self.over_ranks
+        if spread is not None and spread.world_size < self.processes:
+            raise ValueError(
+                f"processes={self.processes} on this machine are more than all {spread.world_size} ranks: give as "
+                "world_size= the ranks of all machines together"
+            )
+
+    @property
+    def over_ranks(self) -> Strategy | None:
+        """How training is spread over ranks; None if it is not."""
+        return None if self.model is None else Strategy.of(self.strategy, self.world_size, modules_of(self.model))
 
     @property
     def sets(self) -> Sets | None:
