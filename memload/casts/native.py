@@ -92,7 +92,8 @@ def cast_tensor(
 
 def _is_native(x: torch.Tensor, rule: Cast) -> bool:
     plain = type(x) is torch.Tensor and x.device.type == "cpu" and x.layout == torch.strided and x.is_contiguous()
-    fits = plain and not x.requires_grad and x.dtype.is_complex is False and not rule.is_plain and x.numel() > 0
+    own = plain and not x.requires_grad and not x.is_neg()  # the bytes of z.conj().imag have the other sign
+    fits = own and x.dtype.is_complex is False and not rule.is_plain and x.numel() > 0
     return fits and type(rule) is Cast and x.dtype.itemsize <= 8 and x.dtype in _DTYPES
 
 

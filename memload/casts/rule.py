@@ -227,7 +227,7 @@ class Cast:
         return y
 
     def _computed(self, x: torch.Tensor) -> torch.Tensor:
-        y = x.to(self.computes_in(x.dtype))
+        y = x.to(self.computes_in(x.dtype)).resolve_neg()  # new_tensor of torch refuses lazily negated ones
         if self.scale is not None:
             y = y * y.new_tensor(self.scale)
         if self.offset is not None:

@@ -48,7 +48,7 @@ def cast_on_device(
 def _cast_on_cuda(x: torch.Tensor, rule: Cast, out: torch.Tensor | None, seeds: Sequence[int] | None) -> torch.Tensor:
     row_shape = _row_shape(x, rule)
     dense = type(x) is torch.Tensor and x.is_contiguous() and x.numel() > 0 and not x.requires_grad
-    if not dense or not has_kernel(rule, x.dtype, row_shape) or not kernels_serve(x.device):
+    if not dense or x.is_neg() or not has_kernel(rule, x.dtype, row_shape) or not kernels_serve(x.device):
         return rule.apply(x, seeds)
     if rule.places:
         return _placed(x, rule, out, seeds)

@@ -239,7 +239,7 @@ def _same_row(first: Any, row: Any) -> bool:
 
 
 def _place(x: torch.Tensor) -> tuple[Any, ...]:
-    return x.data_ptr(), x.dtype, x.shape, x.stride()
+    return x.data_ptr(), x.dtype, x.shape, x.stride(), x.is_conj(), x.is_neg()
 
 
 def _owned(value: Any) -> Any:

@@ -36,6 +36,7 @@ class StoredTensor:
         key: the key of its storage.
         dtype, size, stride: the dtype, shape and strides of the tensor.
         offset: the place of its first element in the storage, in elements.
+        views: the lazy operations, of "conj" and "neg", that lie between the stored values and those of the tensor.
     """
 
     key: str
@@ -43,6 +44,7 @@ class StoredTensor:
     size: tuple[int, ...]
     stride: tuple[int, ...]
     offset: int
+    views: frozenset[str] = frozenset()
 
     def read(self, records: TorchRecords) -> torch.Tensor:
         """Return the tensor, in newly allocated memory."""
@@ -51,7 +53,9 @@ class StoredTensor:
         span = sum((side - 1) * step for side, step in zip(self.size, self.stride, strict=True)) + 1
         item = self.dtype.itemsize
         raw = records.read(self.key, self.offset * item, span * item)
-        return torch.frombuffer(raw, dtype=self.dtype).as_strided(self.size, self.stride)
+        tensor = torch.frombuffer(raw, dtype=self.dtype).as_strided(self.size, self.stride)
+        tensor = tensor.conj().resolve_conj() if "conj" in self.views else tensor
+        return -tensor if "neg" in self.views else tensor
 
 
 def begins_with_graphs(path: Path) -> bool:
@@ -322,12 +326,20 @@ class _TakenError(Exception):
         return reason
 
 
-def _tensor(storage: tuple[torch.dtype, str], offset: int, size: Any, stride: Any, *_: Any) -> StoredTensor:
-    return StoredTensor(storage[1], storage[0], tuple(size), tuple(stride), int(offset))
+def _tensor(storage: tuple[torch.dtype, str], offset: int, size: Any, stride: Any, *more: Any) -> StoredTensor:
+    views = _views(more[2]) if len(more) > 2 else frozenset[str]()  # behind requires_grad and hooks
+    return StoredTensor(storage[1], storage[0], tuple(size), tuple(stride), int(offset), views)
 
 
 def _typed(storage: tuple[Any, str], offset: int, size: Any, stride: Any, *more: Any) -> StoredTensor:
-    return _tensor((more[2], storage[1]), offset, size, stride)  # behind requires_grad and hooks
+    return _tensor((more[2], storage[1]), offset, size, stride, *more[:2], *more[3:])
+
+
+def _views(metadata: Any) -> frozenset[str]:
+    """Return the lazy operations in what torch stores beside a tensor. Raises UnpicklingError for anything else."""
+    if not isinstance(metadata, dict) or not metadata.keys() <= {"conj", "neg"}:
+        raise pickle.UnpicklingError(f"a tensor with {metadata!r:.80} beside it")
+    return frozenset(name for name, holds in metadata.items() if holds)
 
 
 def _parameter(tensor: StoredTensor, *_: Any) -> StoredTensor:

@@ -119,6 +119,11 @@ def _field(file: TorchFile, name: str, values: Any, ends: Any) -> Field:
             f"{file.path}: the attribute {name!r} is {_kind(values)}, not a plain tensor, number or text. Leave "
             "it out, or convert it, and save the graphs again"
         )
+    if values.is_conj() or values.is_neg() or ends.is_neg():
+        raise FormatError(
+            f"{file.path}: the attribute {name!r} is a lazily conjugated tensor, whose bytes do not show its values. "
+            "Save the graphs again with tensor.resolve_conj().resolve_neg()"
+        )
     try:
         code_of(values.dtype)
     except TypeError as error:

@@ -449,6 +449,14 @@ def test_a_float32_view_and_a_cast_of_another_field_go_together():
     assert same(batch["image"], Cast(torch.bfloat16, channels=-1, layout="NCHW", **IMAGENET).apply(image))
 
 
+@pytest.mark.parametrize("rule", [Cast(torch.float32, scale=2.0), Cast(torch.bfloat16, layout="NCHW", channels=-1)])
+def test_lazily_negated_values_are_cast_with_their_sign(rule):
+    stored = values(torch.float32, (2, 3, 4, 3))
+    found = cast_tensor(torch._neg_view(stored), rule)
+    assert torch.equal(found, rule.apply(-stored))
+    assert torch.equal(rule.apply(torch._neg_view(stored)), found)
+
+
 def test_samples_without_an_axis_are_cast_too():
     loader = memload.FastLoader(
         TensorDataset(torch.arange(3)), batch_size=None, cast={0: Cast(torch.float32, scale=0.5)}

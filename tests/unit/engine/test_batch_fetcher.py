@@ -475,3 +475,14 @@ def test_a_fast_loader_with_a_collate_function_of_ones_own_comes_through_here():
     loader = memload.FastLoader(ds, batch_size=5, collate_fn=lambda rows: default_collate(rows))
     assert same(torch.cat([batch["id"] for batch in loader]), torch.arange(50))
     assert ds.stats().rows == 50
+
+
+def test_a_first_sample_that_was_conjugated_is_collated_with_its_values():
+    values = torch.randn(4, 3, dtype=torch.complex64)
+
+    def conjugated_first(samples):
+        samples[0]["x"] = samples[0]["x"].conj()
+        return default_collate(samples)
+
+    (batch,) = DataLoader(memload.from_arrays(x=values), 4, collate_fn=conjugated_first)
+    assert torch.equal(batch["x"], torch.cat([values[:1].conj(), values[1:]]))

@@ -69,6 +69,18 @@ def test_all_dtypes_are_read(tmp_path, dtype):
         assert_same_graph(graph, expected)
 
 
+def test_tensors_that_are_lazily_conjugated_or_negated_are_read_with_their_values(tmp_path):
+    numbers, others = torch.rand(6, 2, dtype=torch.complex64), torch.rand(6, 2, dtype=torch.complex64)
+    graphs = [Data(x=numbers[n : n + 2].conj(), y=others[n : n + 2].conj().imag) for n in range(5)]
+    assert graphs[0].x.is_conj()
+    assert graphs[0].y.is_neg()
+    path = saved(tmp_path / "list.pt", graphs)
+    for graph, expected in zip(memload.from_graphs(path), graphs, strict=True):
+        assert_same_graph(graph, expected)
+    for graph, expected in zip(memload.write_graphs(tmp_path / "set", path, progress=False), graphs, strict=True):
+        assert_same_graph(graph, expected)
+
+
 class Own(Data):
     pass
 

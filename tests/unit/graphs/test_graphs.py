@@ -480,6 +480,14 @@ def test_files_that_hold_no_graphs_are_refused_and_named(value, message, tmp_pat
         memload.open_graphs(saved(tmp_path / "data.pt", value))
 
 
+@pytest.mark.parametrize("lazy", [torch.conj, torch._neg_view])
+def test_attributes_whose_bytes_do_not_show_their_values_are_refused(lazy, tmp_path):
+    values = {"x": lazy(torch.rand(4, 2, dtype=torch.complex64))}
+    torch.save((values, {"x": torch.tensor([0, 1, 4])}, Data), tmp_path / "a.pt")
+    with pytest.raises(memload.FormatError, match="'x' is a lazily conjugated tensor"):
+        memload.open_graphs(tmp_path / "a.pt")
+
+
 @pytest.mark.parametrize("opens", [memload.open, memload.open_graphs])
 def test_a_list_of_graphs_says_how_to_write_them_as_a_set(opens, tmp_path):
     with pytest.raises(memload.FormatError, match=r"list\.pt: a list of PyTorch Geom.*write_graphs\(directory, "):
