@@ -153,16 +153,20 @@ def find_best(
     return best
 
 
-def plain_cast(dtype: torch.dtype) -> CastFn:
-    """Return a cast in plain torch: to `dtype`, then normalised."""
-    return lambda x: (x.to(dtype) - 127) / 255.0
+def plain_cast(dtype: torch.dtype, *, planes: bool = False) -> CastFn:
+    """Return a cast in plain torch: to `dtype`, then normalised; `planes` brings (B, H, W, C) to (B, C, H, W) first."""
+    return lambda x: (_laid_out(x, planes).to(dtype) - 127) / 255.0
 
 
-def best_cast(dtype: torch.dtype, example: torch.Tensor) -> tuple[CastFn, str]:
+def best_cast(dtype: torch.dtype, example: torch.Tensor, *, planes: bool = False) -> tuple[CastFn, str]:
     """Return `plain_cast`, compiled for batches like `example` if torch can, else in place; and its name."""
     try:
-        compiled: CastFn = torch.compile(plain_cast(dtype), dynamic=False)
+        compiled: CastFn = torch.compile(plain_cast(dtype, planes=planes), dynamic=False)
         compiled(example)
     except Exception:  # such as no C++ compiler, or no torch.compile for this Python
-        return lambda x: x.to(dtype).sub_(127).div_(255.0), "cast in place"
+        return lambda x: _laid_out(x, planes).to(dtype).sub_(127).div_(255.0), "cast in place"
     return compiled, "compiled cast"
+
+
+def _laid_out(x: torch.Tensor, planes: bool) -> torch.Tensor:
+    return x.permute(0, 3, 1, 2).contiguous() if planes else x
