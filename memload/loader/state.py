@@ -385,7 +385,7 @@ def _checked(state: Any) -> dict[str, Any]:
             "not the state of a FastLoader, which has its format version under the key 'memload'; got a dict with the "
             f"keys {list(state)!r:.200}"
         )
-    if version != VERSION:
+    if type(version) is not int or version != VERSION:  # True == 1
         raise ValueError(
             f"the state has the format version {version!r}, expected {VERSION}: load it with the version of memload "
             "that saved it, or begin the epoch anew"

@@ -284,6 +284,13 @@ def test_an_error_names_the_entry_what_it_is_and_what_is_expected(kind, path, va
     assert named.removesuffix("[1]") in str(caught.value)
 
 
+@pytest.mark.parametrize("version", [True, 1.0])
+def test_a_format_version_of_another_type_is_refused(version):
+    loader = LOADERS["shuffled, native"](1)
+    with pytest.raises(ValueError, match=f"format version {version}, expected 1"):
+        loader.load_state_dict({**loader.state_dict(), "memload": version})
+
+
 @pytest.mark.parametrize("kind", ["weighted, stock", "weighted, native", "subset, native"])
 def test_a_draw_that_was_not_made_has_no_rows(kind):
     _, state, going, *_ = map(json.loads, map(json.dumps, states_of(LOADERS[kind])))
