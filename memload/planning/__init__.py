@@ -8,11 +8,11 @@ training, of which `distributed` and `sharded` find the share of one rank. `acco
 monitor's log over them. Of several data sets, `sets` says which there are, `sets_planner` plans all together,
 `mixture` finds how full the slots of mixed batches become, and `sets_alternatives` which set goes where.
 
-`batch_size` is `compute_batch_size`, and `memory_budget` its result; `fitting` is `fit`, and `probing` is `probe`.
-`model_bytes` and `optimizer_bytes` compute bytes by arithmetic. `measuring` runs `steps` on `variants` of a batch, if
-possible on `weightless` models, in one of the `precisions`; `allocations` observes them, and `curves` extends their
-bytes to larger batches. `trials` runs whole steps until memory runs out, `recomputing` applies checkpointing, and
-`compiling` times compiled steps.
+`batch_size` is `compute_batch_size`, and `memory_budget` its result; `fitting` is `fit`, with `fit_bytes` and
+`relative_times`, and `probing` is `probe`. `frozen` finds what trains nothing. `model_bytes` and `optimizer_bytes`
+compute bytes by arithmetic. `measuring` runs `steps` on `variants` of a batch, if possible on `weightless` models, in
+one of the `precisions`; `allocations` observes them, and `curves` extends their bytes to larger batches. `trials` runs
+whole steps until memory runs out, `recomputing` applies checkpointing, and `compiling` times compiled steps.
 
 Imports only from: the root modules, memory, columns, casts, sampling, formats, engine, device, dataset, loader,
 writing, graphs, images, caching, monitoring.

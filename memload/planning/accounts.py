@@ -13,7 +13,7 @@ from memload.engine.tiers.tier import Tier
 from memload.loader.fast_loader import FastLoader
 from memload.memory.limits import MemoryLimit
 from memload.planning.account import Account, Line
-from memload.planning.gpu_account import context_lines, fragmentation_line
+from memload.planning.gpu_account import gpu_lines, loop_batches
 from memload.planning.graph_spread import GraphSpread
 from memload.planning.loader_bytes import LoaderBytes, sample_batch
 from memload.planning.loader_slots import stock_lines
@@ -167,11 +167,9 @@ def gpu_account(
     request: Request, placement: Placement, sizes: Sizes, machine: Machine, training: tuple[Line, ...]
 ) -> Account:
     """Return the account of one GPU; `training` has the lines of models, optimizers and activations."""
-    lines = [*context_lines()]
-    if placement.tier is Tier.DEVICE:
-        lines.append(Line("rows on the GPU", placement.once_bytes))
-    lines += [*_batch_lines(request, sizes), *training]
-    return Account("GPU", (*lines, fragmentation_line(tuple(lines))), machine.gpu, machine.gpu_name)
+    rows = placement.once_bytes if placement.tier is Tier.DEVICE else 0
+    lines = gpu_lines(rows, tuple(_batch_lines(request, sizes)), training)
+    return Account("GPU", lines, machine.gpu, machine.gpu_name)
 
 
 def disk_account(placement: Placement, machine: Machine) -> Account | None:
@@ -240,5 +238,5 @@ def _batch_lines(request: Request, sizes: Sizes) -> list[Line]:
         note = "the one in use, and the next, before and after its cast"
         return [Line("batches", 3 * loader.batch_bytes + stored, note), *transformed]
     if not request.copies_batches:
-        return [Line("batches", 2 * loader.batch_bytes, "the one in use, and the next that the loop copies")]
+        return [*loop_batches(loader.batch_bytes)]
     return [Line("batches", loader.device_bytes, "being copied, ready and in use"), *transformed]

@@ -11,7 +11,8 @@ import torch
 from memload.engine.tiers.tier import Tier
 from memload.nested import mapped
 from memload.planning.account import Account
-from memload.planning.gpu_account import TEMPORARY, trains_nothing
+from memload.planning.frozen import frozen_parts
+from memload.planning.gpu_account import TEMPORARY
 from memload.planning.machine import Machine
 from memload.planning.model_bytes import modules_of
 from memload.planning.placement import IN_RAM
@@ -83,7 +84,7 @@ def _on_the_gpu(request: Request, machine: Machine, *, shrinks: bool) -> Iterato
         half = "bf16-mixed" if machine.has_bf16 else "fp16-mixed"
         scaled = "" if machine.has_bf16 else " with torch.amp.GradScaler"
         yield f'precision="{half}"{scaled}', replace(request, precision=half)
-    if not request.offload and request.model is not None and any(map(trains_nothing, modules_of(request.model))):
+    if not request.offload and request.model is not None and frozen_parts(modules_of(request.model)):
         yield "frozen models in pinned RAM, on the GPU layer by layer (offload=True)", replace(request, offload=True)
     if request.tier is Tier.DEVICE:
         yield "streamed from mapped files", replace(request, tier=Tier.MMAP, device=request.device or "cuda")

@@ -1,34 +1,34 @@
 """memload.fit: ways to train a model with a given effective batch on devices of several sizes.
 
-each precision, with and without checkpointing -> the curve of a step
-each curve, with and without offloading frozen weights, for each size of device -> the largest batch -> an option
-the options that fit -> the one with the least cost
+each precision, with and without checkpointing and offloading -> a way, the one with the least cost first
+each way, for each size of device -> the largest batch that fits into the account of `memload.plan` -> an option
 """
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import itertools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from memload.planning.batch_size import BatchSizeRequest, largest, peak_of, setting_of
+from memload.planning.batch_size import BatchSizeRequest, setting_of
 from memload.planning.compiling import CompiledStep, compiled_step
+from memload.planning.fit_bytes import Way, largest_within
+from memload.planning.frozen import frozen_parts, weights_of, window_of
 from memload.planning.gpus import GpuModel, parse_gpu
-from memload.planning.measuring import Measured, measured, without_memory
 from memload.planning.model_bytes import Modules, Optimizers, checked_loss
-from memload.planning.recomputing import blocks_of, checkpointed
+from memload.planning.recomputing import blocks_of
+from memload.planning.relative_times import RelativeTime, relative_times
 from memload.planning.steps import LossOf, left_as_they_were
 from memload.planning.variants import Kind, PlainBatches
+from memload.progress import bar
 from memload.sizes import format_size
 
 _TIMED = 3  # steps; the fastest counts
-_PLAIN = ("fp32", "float32")
+_PLAIN = "fp32"
 _WORTH_IT = 0.95  # of the time of a plain step: compilation pays below that
 
 
@@ -43,10 +43,12 @@ class FitOption:
         offload: whether frozen weights stay in RAM and are copied to the device one layer at a time.
         batch_size: rows of a physical batch; 0 if not even one fits.
         accumulation: the number of physical batches in an effective batch.
-        nbytes: bytes in use at the peak of a step; if nothing fits, the bytes that one row would take.
-        relative_time: the time of a step with the sample on the model's device, divided by that of "fp32" without
-            checkpointing; None if not measured. Times on a CPU say little about a GPU.
+        nbytes: bytes in use at the peak of a step, as the account of `memload.plan` has them; if nothing fits, those of
+            a batch of `min_batch_size` rows.
+        relative_time: the time of a step with the sample, divided by that of "fp32" without checkpointing: the median
+            of rounds in which both ran. None if it was not measured, or if rounds differed too much to say anything.
         gpu: the name of the GPU, if the size was given by its name; otherwise empty.
+        relative_spread: the least and the greatest `relative_time` of a round; None without that.
     """
 
     memory: int
@@ -58,6 +60,7 @@ class FitOption:
     nbytes: int
     relative_time: float | None = None
     gpu: str = ""
+    relative_spread: tuple[float, float] | None = None
 
     @property
     def fits(self) -> bool:
@@ -75,7 +78,10 @@ class FitOption:
         how = ", ".join([scaled, *measures])
         if not self.fits:
             return f"{self.device:>9}  does not fit: {format_size(self.nbytes)} even with {how}"
-        took = "" if self.relative_time is None else f", {self.relative_time:.2f} of the time of fp32"
+        took = ""
+        if self.relative_time is not None and self.relative_spread is not None:
+            low, high = self.relative_spread
+            took = f", {self.relative_time:.2f} ({low:.2f} to {high:.2f}) of the time of fp32"
         return f"{self.device:>9}  {self.batch_size:,} x {self.accumulation} in {how}: {format_size(self.nbytes)}{took}"
 
 
@@ -85,12 +91,13 @@ class FitAdvice:
 
     Attributes:
         effective_batch: rows of a step.
-        options: all options that were considered; for each device, cheaper options come first.
+        options: all options that were considered: for each device, cheaper options first, up to one that fits.
         compile: whether ``torch.compile`` is worth it, or worth trying if that was not measured.
         why_compile: the reason, in a sentence.
         compiled_time: the time of a compiled step with the sample, divided by that of a step without compilation, in
             the preferred precision and on the model's device; None if not measured.
-        timed_on: the kind of device on which all times were measured; "" if nothing was timed.
+        timed_on: the kind of device on which all times were measured, which is that of the devices; "" if nothing was
+            timed.
     """
 
     effective_batch: int
@@ -122,8 +129,6 @@ class FitAdvice:
 
     def __repr__(self) -> str:
         rows = [f"  {option}" for option in self.best]
-        if self.timed_on == "cpu":
-            rows.append("  Times are those of the CPU, where the model is, and tell little of a GPU's.")
         return "\n".join([f"FitAdvice: effective batch {self.effective_batch:,}", *rows, f"  {self.why_compile}"])
 
 
@@ -138,29 +143,38 @@ def fit(
     teacher: Modules | None = None,
     precisions: Sequence[str] = ("bf16", "fp32"),
     min_batch_size: int = 1,
-    target_utilization: float = 0.9,
+    target_utilization: float = 1.0,
     device: torch.device | str = "cuda",
     mode: str = "measured",
     compile_within: float | None = None,
+    progress: bool | None = None,
 ) -> FitAdvice:
     """Return how a model can be trained with an effective batch size on devices of these sizes, with predicted bytes.
 
     It tries these measures in the order of their cost: accumulation alone; checkpointing of the model's blocks; frozen
-    weights (a teacher's, and parameters without ``requires_grad``) kept in RAM; both. The best option is the first with
-    room for `min_batch_size` rows, with the largest batch that fits.
+    weights (teachers, and the parts of models whose parameters are all frozen) kept in RAM; both. For each device, it
+    ends with the first that has room for `min_batch_size` rows, and takes the largest batch that fits.
+
+    Bytes and verdict are those of `memload.plan` for the same model, batch and GPU, where the loop copies batches
+    itself: context, two batches, weights, gradients, optimizer states, activations and fragmentation.
 
     Args:
-        model, sample, loss, optimizer, teacher, target_utilization: as in ``memload.compute_batch_size``.
+        model, sample, loss, optimizer, teacher: as in ``memload.compute_batch_size``.
         memory: sizes of one or several devices, in bytes or as texts such as "24GB", or names of GPUs such as "T4",
             "A100-40GB" or "RTX 4090".
         effective_batch: the number of rows in one step of the optimizer.
-        precisions: the precisions to try, the preferred first; "bf16" and "fp16" run under autocast. For a GPU that is
-            given by name and has no bf16 (compute capability below 8), "fp16" is tried instead of it.
+        precisions: the precisions to try, the preferred first: "fp32", and under autocast "bf16" and "fp16", which
+            ``memload.plan`` calls "bf16-mixed" and "fp16-mixed". For a GPU that is given by name and has no bf16
+            (compute capability below 8), "fp16" is tried instead of it.
         min_batch_size: the smallest physical batch that is worth a step.
-        device: the kind of the devices; on "cuda" 512 MiB are set aside for the context.
-        mode: "measured" runs steps with 2 to 5 rows where the model is, and times them; "static" runs shapes only.
+        target_utilization: the share of each device's memory that may be used, above 0 and up to 1.
+        device: the kind of the devices; on "cuda" 512 MiB are set aside for the context. On "cpu", the memory is that
+            beside the process itself.
+        mode: bytes are those of steps on shapes alone. "measured" runs steps with a few rows for real if a step reads
+            values, and measures times if the models are on a device of that kind; "static" does neither.
         compile_within: the time limit, in seconds, for compiling the models and timing a step of them; compilers take
             from ten seconds to some minutes. None: do not compile.
+        progress: whether to show a progress bar after a second; None shows it if standard error is a terminal.
 
     Raises:
         ValueError: an argument is out of range, a GPU unknown, or the step cannot be run.
@@ -180,140 +194,157 @@ def fit(
     devices = [parse_gpu(size) for size in ([memory] if isinstance(memory, (int, str)) else memory)]
     if not devices:
         raise ValueError('memory is the size of a device, such as "24GB", or of several in a list; got none')
-    precisions = [precisions] if isinstance(precisions, str) else list(precisions)
-    if not precisions:
+    wanted = [_PRECISIONS.get(one, one) for one in ([precisions] if isinstance(precisions, str) else precisions)]
+    if not wanted:
         raise ValueError('precisions are those to compute in, such as ["bf16", "fp32"], the preferred first; got none')
+    tried = [_precisions_of(gpu, wanted) for _, gpu in devices]
     common: dict[str, Any] = {
         "loss": loss,
         "optimizer": optimizer,
         "teacher": teacher,
         "target_utilization": target_utilization,
     }
-    tried = [_precisions_of(gpu, precisions) for _, gpu in devices]
     settings = {
         precision: setting_of(model, sample, device, precision=precision, limit=1, **common)
-        for precision in dict.fromkeys(itertools.chain(precisions, *tried))
+        for precision in dict.fromkeys([*wanted, *itertools.chain(*tried), _PLAIN])
     }
-    first = settings[precisions[0]]
-    ways = (False, True) if blocks_of(first.models) else (False,)
-    variants = {(way, p): _Variant(settings[p], p, way, mode) for way in ways for p in settings}
-    plain = next((variants[False, p] for p in settings if p in _PLAIN), None)
-    plain = plain or _Variant(setting_of(model, sample, device, limit=1, **common), "fp32", False, mode)
-    frozen, window = frozen_bytes([*first.models, *first.teachers])
-    options = [
-        replace(
-            variants[way, p].option(nbytes, effective_batch, min_batch_size, saved, plain.seconds),
-            gpu=gpu.name if gpu else "",
+    first = settings[wanted[0]]
+    losses = None if loss is None else [loss] if callable(loss) else list(loss)
+    with bar("fit", None, progress, unit=" steps") as shown:
+
+        def told() -> None:
+            shown.update(1)
+
+        ways = {
+            (checkpointing, precision): Way(
+                setting, precision, losses, checkpointing=checkpointing, may_run=_may_run(setting, mode), told=told
+            )
+            for checkpointing in ((False, True) if blocks_of(first.models) else (False,))
+            for precision, setting in settings.items()
+        }
+        frozen = [*frozen_parts(first.models), *first.teachers]
+        offloads = (False, True) if weights_of(frozen) > window_of(frozen) else (False,)
+        search = _Search(effective_batch, min_batch_size, target_utilization)
+        found = [
+            option
+            for (nbytes, gpu), own in zip(devices, tried, strict=True)
+            for option in search.options(nbytes, gpu, own, ways, offloads)
+        ]
+        timed_on = first.device.type if _is_timed(first, mode) else ""
+        options = _timed(found, ways, told) if timed_on else found
+        return FitAdvice(
+            effective_batch,
+            tuple(options),
+            *_compiling(first.kind, ways[False, wanted[0]], compile_within, mode),
+            timed_on,
         )
-        for (nbytes, gpu), own in zip(devices, tried, strict=True)
-        for saved in ([0, frozen - window] if frozen > window else [0])
-        for way in ways
-        for p in own
-    ]
-    timed_on = _device(first.models) if plain.runs else ""
-    return FitAdvice(
-        effective_batch,
-        tuple(options),
-        *_compiling(first.kind, variants[False, precisions[0]], compile_within),
-        timed_on,
-    )
+
+
+_PRECISIONS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+Ways = dict[tuple[bool, str], Way]
+
+
+@dataclass(frozen=True)
+class _Search:
+    """Finds the largest batch of each way.
+
+    Attributes:
+        effective: rows of a step of the optimizer.
+        least: rows of the smallest physical batch.
+        share: the share of each device's memory that may be used.
+    """
+
+    effective: int
+    least: int
+    share: float
+
+    def options(
+        self, memory: int, gpu: GpuModel | None, precisions: Sequence[str], ways: Ways, offloads: Sequence[bool]
+    ) -> Iterator[FitOption]:
+        """Yield the options for a device, in the order of their cost, up to the first that fits."""
+        ways_here = dict.fromkeys(checkpointing for checkpointing, _ in ways)
+        for offload, checkpointing, precision in itertools.product(offloads, ways_here, precisions):
+            option = self._option(memory, ways[checkpointing, precision], offload=offload)
+            yield replace(option, gpu=gpu.name if gpu else "")
+            if option.fits:
+                return
+
+    def _option(self, memory: int, way: Way, *, offload: bool) -> FitOption:
+        room, effective, least = int(memory * self.share), self.effective, self.least
+
+        def nbytes(rows: int, accumulate: int = 2) -> int:
+            return sum(line.predicted for line in way.lines(rows, accumulate, offload=offload))
+
+        size = effective if nbytes(effective, 1) <= room else largest_within(nbytes, room, least, effective)
+        count = -(-effective // size) if size else 0
+        size = -(-effective // count) if count else 0
+        taken = nbytes(size or least, 1 if count == 1 else 2)
+        return FitOption(memory, way.precision, way.checkpointing, offload, size, count, taken)
+
+
+def _may_run(setting: BatchSizeRequest, mode: str) -> bool:
+    """Return whether steps may be run for real: not in the mode "static", and not for models on "meta"."""
+    return mode == "measured" and not any(p.is_meta for model in setting.models for p in model.parameters())
+
+
+def _is_timed(setting: BatchSizeRequest, mode: str) -> bool:
+    """Return whether times are measured: where steps may run, on a device of the kind that is planned for."""
+    return _may_run(setting, mode) and _device(setting.models) == setting.device.type
+
+
+def _timed(options: Sequence[FitOption], ways: Ways, told: Callable[[], object]) -> list[FitOption]:
+    """Return the options with the times of their ways."""
+    keys = list(dict.fromkeys([(False, _PLAIN), *((one.checkpointing, one.precision) for one in options)]))
+    times = dict(zip(keys, relative_times([_stepping(ways[key]) for key in keys], told), strict=True))
+    return [_with_time(option, times[option.checkpointing, option.precision]) for option in options]
+
+
+def _with_time(option: FitOption, found: RelativeTime) -> FitOption:
+    if found.is_noise:
+        return option
+    return replace(option, relative_time=found.median, relative_spread=(found.low, found.high))
+
+
+def _stepping(way: Way) -> Callable[[], float]:
+    """Return a function that makes a step with the sample, leaves the models as they were, and returns its seconds."""
+    setting = way.setting
+
+    def step() -> float:
+        modules = [*setting.models, *setting.teachers]
+        with way.applied(), left_as_they_were(modules), torch.enable_grad():
+            return _seconds(setting)
+
+    return step
+
+
+def _seconds(setting: BatchSizeRequest) -> float:
+    """Make one step; return its seconds."""
+    _wait(setting.models)
+    begin = time.perf_counter()
+    for loss in setting.losses:
+        checked_loss(loss(setting.kind.sample)).backward()  # type: ignore[no-untyped-call]
+    _wait(setting.models)
+    return time.perf_counter() - begin
+
+
+def _compiled(way: Way, limit: float) -> CompiledStep:
+    """Return the time of a step of the compiled models with the sample, measured within `limit` seconds."""
+    setting = way.setting
+    modules = [*setting.models, *setting.teachers]
+    with way.applied(), left_as_they_were(modules), torch.enable_grad():
+        return compiled_step(
+            setting.models,
+            lambda: _seconds(setting),
+            lambda: min(_seconds(setting) for _ in range(_TIMED)),
+            limit,
+        )
 
 
 def _precisions_of(gpu: GpuModel | None, precisions: Sequence[str]) -> list[str]:
     """Return the precisions to try on a GPU: "fp16" instead of "bf16" where bf16 is emulated."""
     if gpu is None or gpu.has_bf16:
         return list(precisions)
-    return list(dict.fromkeys("fp16" if precision in ("bf16", "bfloat16") else precision for precision in precisions))
-
-
-class _Variant:
-    """A precision with or without checkpointing, and its curves, which are computed at their first use."""
-
-    def __init__(self, setting: BatchSizeRequest, precision: str, checkpointing: bool, mode: str) -> None:
-        self.setting, self.precision, self.checkpointing, self.mode = setting, precision, checkpointing, mode
-
-    @contextlib.contextmanager
-    def _applied(self) -> Iterator[None]:
-        with checkpointed(self.setting.models) if self.checkpointing else contextlib.nullcontext():
-            yield
-
-    @functools.cached_property
-    def found(self) -> Measured:
-        """The curves of a step."""
-        setting = self.setting
-        with self._applied():
-            run = measured if self.mode == "measured" else without_memory
-            return run(setting.kind, setting.losses, setting.models, setting.teachers)
-
-    @functools.cached_property
-    def seconds(self) -> float | None:
-        """The time of a step with the sample; None if steps are not run."""
-        if not self.runs:
-            return None
-        with self._left_as_it_was():
-            return self._timed()
-
-    @property
-    def runs(self) -> bool:
-        """Whether steps are run: not in the mode "static", and not for models on "meta"."""
-        return self.mode == "measured" and not any(
-            p.is_meta for model in self.setting.models for p in model.parameters()
-        )
-
-    def compiled(self, limit: float) -> CompiledStep:
-        """Return the time of a step of the compiled models with the sample, measured within `limit` seconds."""
-        with self._left_as_it_was():
-            return compiled_step(self.setting.models, self._step, self._timed, limit)
-
-    @contextlib.contextmanager
-    def _left_as_it_was(self) -> Iterator[None]:
-        modules = [*self.setting.models, *self.setting.teachers]
-        with self._applied(), left_as_they_were(modules), torch.enable_grad():
-            yield
-
-    def _timed(self) -> float:
-        return min(self._step() for _ in range(_TIMED))
-
-    def _step(self) -> float:
-        """Make one step; return its seconds."""
-        setting = self.setting
-        _wait(setting.models)
-        begin = time.perf_counter()
-        for loss in setting.losses:
-            checked_loss(loss(setting.kind.sample)).backward()  # type: ignore[no-untyped-call]
-        _wait(setting.models)
-        return time.perf_counter() - begin
-
-    def option(self, memory: int, effective: int, least: int, saved: int, plain: float | None) -> FitOption:
-        """Return the option with the largest batch on a device of this size, with `saved` bytes of weights in RAM."""
-        setting = replace(self.setting, total=memory + int(saved / self.setting.target_utilization))
-        whole, parts = replace(setting, accumulate=1), replace(setting, accumulate=2)
-        size = effective if _fits(whole, self.found, effective) else 0
-        chosen = whole if size else parts
-        peak = peak_of(chosen, self.found)
-        if not size:
-            size = largest(lambda rows: peak(rows) <= chosen.room, least, effective)
-        count = -(-effective // size) if size else 0
-        size = -(-effective // count) if count else 0
-        nbytes = chosen.static.total - chosen.own.gradients + peak(size or least) - saved
-        relative = self.seconds / plain if self.seconds and plain else None
-        return FitOption(memory, self.precision, self.checkpointing, saved > 0, size, count, nbytes, relative)
-
-
-def _fits(setting: BatchSizeRequest, found: Measured, rows: int) -> bool:
-    return peak_of(setting, found)(rows) <= setting.room
-
-
-def frozen_bytes(modules: Sequence[torch.nn.Module]) -> tuple[int, int]:
-    """Return the bytes of frozen weights, and of two layers as large as the largest one.
-
-    With layers streamed one by one, one layer computes while the next one is copied.
-    """
-    counted = {id(p): p.numel() * p.element_size() for m in modules for p in m.parameters() if not p.requires_grad}
-    layers = [
-        sum(counted.get(id(p), 0) for p in part.parameters(recurse=False)) for m in modules for part in m.modules()
-    ]
-    return sum(counted.values()), 2 * max(layers, default=0)
+    return list(dict.fromkeys("fp16" if precision == "bf16" else precision for precision in precisions))
 
 
 def _device(models: Sequence[torch.nn.Module]) -> str:
@@ -327,19 +358,23 @@ def _wait(models: Sequence[torch.nn.Module]) -> None:
         torch.cuda.current_stream(device).synchronize()
 
 
-def _compiling(kind: Kind, variant: _Variant, limit: float | None) -> tuple[bool, str, float | None]:
+def _compiling(kind: Kind, way: Way, limit: float | None, mode: str) -> tuple[bool, str, float | None]:
     """Return whether to compile, the reason, and the time of a compiled step divided by that of a plain one."""
     if not isinstance(kind, PlainBatches):
         why = "no, since batches differ in shape from step to step, and each shape is compiled."
         return False, f"torch.compile: {why}", None
     one_shape = "drop_last=True gives all batches the one shape that it needs"
-    if limit is None or not variant.runs:
-        how = "compile_within=60 measures it" if variant.runs else 'mode="measured" and compile_within=60 measure it'
+    if limit is None or not _is_timed(way.setting, mode):
+        how = 'mode="measured" and compile_within=60 measure it'
+        if _is_timed(way.setting, mode):
+            how = "compile_within=60 measures it"
+        elif mode == "measured":
+            how = f"compile_within=60 measures it where the model is on {way.setting.device.type}"
         return True, f"torch.compile: worth trying, not measured ({how}); {one_shape}.", None
-    found = variant.compiled(limit)
+    found = _compiled(way, limit)
     if found.seconds is None:
         return False, f"torch.compile: not measured, since {found.why_not}.", None
     relative = found.seconds / found.plain
-    took = f"a step takes {relative:.2f} of the time in {variant.precision}, compiling took {found.compiling:.0f} s"
+    took = f"a step takes {relative:.2f} of the time in {way.precision}, compiling took {found.compiling:.0f} s"
     worth = relative < _WORTH_IT
     return worth, f"torch.compile: {'yes' if worth else 'no'}: {took}{'; ' + one_shape if worth else ''}.", relative

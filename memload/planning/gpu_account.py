@@ -9,7 +9,7 @@ The last two do not coincide, so the larger one counts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,6 +21,7 @@ from memload.nested import leaves
 from memload.planning.account import Line
 from memload.planning.allocations import nbytes_of
 from memload.planning.distributed import Strategy, without_exchange
+from memload.planning.frozen import frozen_parts, trains_nothing, weights_of, window_of
 from memload.planning.graph_spread import GraphSpread
 from memload.planning.graph_steps import GraphStep, needs_values
 from memload.planning.group_samples import batches_in
@@ -61,8 +62,6 @@ torch_geometric.data`` beyond that before, 137 MB with torch_geometric 2.8, Pyth
 LIBRARIES = ("torch._dynamo", "torch_geometric")
 """Modules of libraries whose memory is counted, if they are not imported yet."""
 
-_CONTAINERS = (torch.nn.Sequential, torch.nn.ModuleList, torch.nn.ModuleDict)
-
 
 @dataclass(frozen=True)
 class Counted:
@@ -93,8 +92,8 @@ class Training:
         models: one module, or several.
         optimizers: instances or classes. A class gets the trained parameters of all models; as many classes as models
             get those of one model each.
-        loss: a function of a batch that returns the loss; None: the ``loss`` that the one trained model returns for a
-            batch of the loader, or the mean of its result.
+        loss: a function of a batch that returns the loss, or several, each with a backward pass of its own; None: the
+            ``loss`` that the one trained model returns for a batch of the loader, or the mean of its result.
         sample: a batch, whose tensors need no memory; or the reason why there is none.
         precision: one of `memload.planning.precisions.PRECISIONS`.
         accumulate: batches whose gradients are added up before the optimizer's step.
@@ -103,11 +102,12 @@ class Training:
         graphs: the graphs of a batch, if they are not those of `sample`.
         spread: the sizes of the batches of graphs; None if they are not known.
         strategy: how training is spread over ranks; None: it is not.
+        teachers: further models that only run forward, whether their parameters are frozen or not.
     """
 
     models: Modules
     optimizers: Any
-    loss: Callable[[Any], torch.Tensor] | None
+    loss: LossOf | Sequence[LossOf] | None
     sample: Any
     precision: str
     accumulate: int
@@ -116,6 +116,7 @@ class Training:
     graphs: int | None = None
     spread: GraphSpread | None = None
     strategy: Strategy | None = None
+    teachers: Sequence[torch.nn.Module] = ()
 
     @classmethod
     def of(cls, request: Request, sample: Any, spread: GraphSpread | None = None) -> Training | None:
@@ -139,23 +140,34 @@ class Training:
     @property
     def offloaded_bytes(self) -> int:
         """Bytes of the models that stay in pinned RAM."""
-        return sum(map(_weights, filter(trains_nothing, modules_of(self.models)))) if self.offload else 0
+        return weights_of(self.frozen) if self.offload else 0
 
-    def counted(self) -> Counted:
+    @property
+    def frozen(self) -> list[torch.nn.Module]:
+        """The largest modules that train nothing: whole models, teachers, and parts of models that train."""
+        return [*frozen_parts(modules_of(self.models)), *self.teachers]
+
+    @property
+    def _modules(self) -> list[torch.nn.Module]:
+        return [*modules_of(self.models), *self.teachers]
+
+    def counted(self, before: Counted | None = None) -> Counted:
         """Return the bytes of training, with frozen models on the GPU or not.
+
+        Args:
+            before: the bytes with another batch, whose models and optimizers are these.
 
         Raises:
             ValueError: the loss cannot be run without numbers, or is no loss.
         """
-        modules = modules_of(self.models)
+        modules = self._modules
+        outside = _outside(self._given, modules)
         precision = self.strategy.computing(self.precision) if self.strategy else self.precision
         with without_exchange(modules), each_rank_by_itself(modules), Weightless(modules, precision) as light:
             shares = self._shares(modules)
-            kept, no_optimizer = self._kept(light, modules, shares)
+            kept, no_optimizer = (before.kept, before.no_optimizer) if before else self._kept(light, outside, shares)
             if not needs_values(self.sample):
-                return self._with_step(
-                    kept, no_optimizer, shares, lambda loss: self._peak(light, modules, loss, shares)
-                )
+                return self._with_step(kept, no_optimizer, shares, lambda losses: self._peak(light, losses, shares))
         steps = [
             GraphStep(modules, precision, one, self.graphs, self.accumulate > 1 and not shares, self.spread)
             for one in batches_in(self.sample)
@@ -200,7 +212,7 @@ class Training:
         if not self.on_cpu:
             pinned = self.offloaded_bytes
             return (Line("offloaded models", pinned, "pinned"),) if pinned else ()
-        there = sum(map(_weights_in_ram, modules_of(self.models))) if is_here else 0
+        there = _weights_in_ram(self._modules) if is_here else 0
         weights, *others = lines
         note = "in this process already" if there else weights.note
         libraries, importer = self._libraries(imported if is_here else frozenset())
@@ -227,7 +239,7 @@ class Training:
         temporary -= sum(line.predicted for line in exchanged)
         of_outputs = "of the mean of the model's result; a criterion takes more: give loss="
         return (
-            *self._weight_lines(modules_of(self.models), kept.weights, shares.note if shares else ""),
+            *self._weight_lines(kept.weights, shares.note if shares else ""),
             Line("gradients", kept.gradients),
             *([Line("gradient buckets", kept.buckets, shares.bucket_note)] if shares and kept.buckets else []),
             Line("optimizer states", kept.optimizer, counted.no_optimizer, known=not counted.no_optimizer),
@@ -241,11 +253,11 @@ class Training:
             *([Line("optimizer's step", beyond, "beyond the bytes of activations")] if beyond > 0 else []),
         )
 
-    def _kept(
-        self, light: Weightless, modules: list[torch.nn.Module], shares: Sharded | None
-    ) -> tuple[ModelBytes, str]:
+    def _kept(self, light: Weightless, outside: int, shares: Sharded | None) -> tuple[ModelBytes, str]:
         """Return the memory that stays, and the reason why an optimizer's state is not known; empty if it is."""
-        kept, unknown = model_bytes(modules), ""
+        modules, unknown = modules_of(self.models), ""
+        kept = model_bytes(modules)
+        kept = replace(kept, params=kept.params + outside + weights_of(self._modules) - weights_of(modules))
         kept = shares.kept(kept) if shares else kept
         find, state, temporary = shares.optimizer if shares else optimizer_bytes, 0, 0
         for given, twin in zip(*self._optimizers(light, modules), strict=True):
@@ -257,25 +269,25 @@ class Training:
             state, temporary = state + found.state, max(temporary, found.temporary)
         return replace(kept, optimizer=state, optimizer_temporary=temporary), unknown
 
-    def _weight_lines(self, modules: list[torch.nn.Module], weights: int, of_rank: str) -> list[Line]:
-        frozen = list(filter(trains_nothing, modules))
-        whole = sum(map(_weights, frozen))
-        if not self.offload or not frozen:
+    def _weight_lines(self, weights: int, of_rank: str) -> list[Line]:
+        frozen = self.frozen
+        whole = weights_of(frozen)
+        if not self.offload or not whole:
             in_frozen = f"{format_size(whole)} of them in frozen models" if whole else ""
             return [Line("parameters", weights, "; ".join(filter(None, [of_rank, in_frozen])))]
-        layers = max(2 * max(map(_weights, _layers(module))) for module in frozen)
         return [
             Line("parameters", weights - whole, of_rank),
-            Line("offloaded layers", layers, "the largest of a frozen model, and the next one"),
+            Line("offloaded layers", window_of(frozen), "the largest of a frozen model, and the next one"),
         ]
 
-    def _peak(self, light: Weightless, modules: list[torch.nn.Module], loss: LossOf, shares: Sharded | None) -> int:
+    def _peak(self, light: Weightless, losses: LossOf | Sequence[LossOf], shares: Sharded | None) -> int:
         """Return the most bytes of the forward and backward pass, with gradients, of tensors without memory."""
+        several = [losses] if callable(losses) else losses
         with light.tensors():
-            steps = (light.running(loss, one) for one in batches_in(self.sample))
+            steps = ([light.running(loss, one) for loss in several] for one in batches_in(self.sample))
             if shares:
-                return max(shares.most(activation_bytes(run, modules).timeline) for run in steps)
-            found = (activation_bytes(run, modules, accumulating=self.accumulate > 1) for run in steps)
+                return max(shares.most(activation_bytes(run, self._modules).timeline) for run in steps)
+            found = (activation_bytes(run, self._modules, accumulating=self.accumulate > 1) for run in steps)
             return max(one.peak_with_gradients for one in found)
 
     def _temporary(self, peak: Callable[[LossOf], int], gradients: int) -> int:
@@ -284,7 +296,7 @@ class Training:
         Raises:
             ValueError: there is no loss, or no batch for it, or it cannot be run.
         """
-        loss = self._loss(modules_of(self.models))
+        loss = self._loss()
         if isinstance(self.sample, str):
             raise ValueError(self.sample)
         try:
@@ -297,24 +309,34 @@ class Training:
             raise ValueError(_no_step(self.sample, error)) from error
         return max(0, most - (0 if self.accumulate > 1 and self.strategy is None else gradients))
 
-    def _loss(self, modules: list[torch.nn.Module]) -> LossOf:
+    def _loss(self) -> Any:
+        """Return the loss, or all losses."""
+        modules = self._modules
         if self.loss is not None:
-            return telling_dtypes(self.loss, modules)
-        frozen = list(filter(trains_nothing, modules))
+            return (
+                telling_dtypes(self.loss, modules)
+                if callable(self.loss)
+                else [telling_dtypes(one, modules) for one in self.loss]
+            )
+        frozen = [module for module in modules if module in self.teachers or trains_nothing(module)]
         trained = [module for module in modules if module not in frozen]
         if len(trained) != 1:
             what = f"{len(trained)} models train" if trained else "no model trains"
             raise ValueError(f"{what}, so a step is not defined")
         return losses_of(trained, None, frozen, None, "cpu")[0]
 
+    @property
+    def _given(self) -> list[Any]:
+        given = self.optimizers
+        if isinstance(given, Mapping):
+            given = list(given.values())
+        return list(given) if isinstance(given, list | tuple) else [] if given is None else [given]
+
     def _optimizers(
         self, light: Weightless, modules: list[torch.nn.Module]
     ) -> tuple[list[Any], list[torch.optim.Optimizer]]:
         """Return the given optimizers, and their twins over parameters without memory."""
-        given = self.optimizers
-        if isinstance(given, Mapping):
-            given = list(given.values())
-        several = list(given) if isinstance(given, list | tuple) else [] if given is None else [given]
+        several = self._given
         one_each = len(several) == len(modules)
         twins = [
             light.optimizer(one)
@@ -374,22 +396,32 @@ def fragmentation_line(lines: tuple[Line, ...]) -> Line:
     return Line("fragmentation", round(temporary * FRAGMENTATION), f"{FRAGMENTATION:.0%} of temporary memory")
 
 
-def trains_nothing(module: torch.nn.Module) -> bool:
-    """Return whether all parameters of a model are frozen."""
-    return not any(p.requires_grad for p in module.parameters())
+def gpu_lines(rows: int, batches: tuple[Line, ...], training: tuple[Line, ...]) -> tuple[Line, ...]:
+    """Return all lines of a GPU, of which `memload.plan` and `memload.fit` make their verdict.
+
+    Args:
+        rows: bytes of rows that a tier keeps on the GPU.
+        batches: the lines of batches.
+        training: the lines of models, optimizers and activations, as `Training.lines` returns them.
+    """
+    resident = (Line("rows on the GPU", rows),) if rows else ()
+    lines = (*context_lines(), *resident, *batches, *training)
+    return (*lines, fragmentation_line(lines))
 
 
-def _layers(module: torch.nn.Module) -> list[torch.nn.Module]:
-    """Return the modules that are copied to the GPU one after the other: children, also those of containers."""
-    parts = list(module.children())
-    if not parts:
-        return [module]
-    return [layer for part in parts for layer in (_layers(part) if isinstance(part, _CONTAINERS) else [part])]
+def loop_batches(nbytes: int) -> tuple[Line, ...]:
+    """Return the line of batches of so many bytes that the loop itself copies to the GPU."""
+    return (Line("batches", 2 * nbytes, "the one in use, and the next that the loop copies"),)
 
 
-def _weights(module: torch.nn.Module) -> int:
-    return nbytes_of([*module.parameters(), *module.buffers()])
+def _outside(optimizers: Sequence[Any], modules: Sequence[torch.nn.Module]) -> int:
+    """Return the bytes of parameters that optimizers train and that belong to no model, such as those of a loss."""
+    known = {id(parameter) for module in modules for parameter in module.parameters()}
+    made = (one for one in optimizers if isinstance(one, torch.optim.Optimizer))
+    trained = (parameter for one in made for group in one.param_groups for parameter in group["params"])
+    return nbytes_of(parameter for parameter in trained if id(parameter) not in known)
 
 
-def _weights_in_ram(module: torch.nn.Module) -> int:
-    return nbytes_of(t for t in [*module.parameters(), *module.buffers()] if t.device.type == "cpu")
+def _weights_in_ram(modules: Sequence[torch.nn.Module]) -> int:
+    tensors = (tensor for module in modules for tensor in (*module.parameters(), *module.buffers()))
+    return nbytes_of(tensor for tensor in tensors if tensor.device.type == "cpu")
