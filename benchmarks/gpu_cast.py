@@ -53,6 +53,8 @@ def measure(bench: GpuBench, megabytes: int, dtype: torch.dtype) -> None:
     compiled = not bench.args.quick and (dtype == torch.bfloat16 or megabytes == COMPILED_AT)
     calls = contestants(x, dtype, compiled=compiled)
     exact = {name: is_exact(call(), x) for name, call in calls.items()}
+    if not (exact["cast_stim"] and exact["cast_stim, fresh"]):
+        raise ValueError(f"cast_stim gives other values than Cast.apply on the CPU: {exact}")
     times = take_turns({"copy": device_copy(moved, bench.device), **calls}, bench.device, bench.rounds)
     case = f"{megabytes} MB -> {str(dtype).removeprefix('torch.')}"
     full = megabytes >= FULL_SPEED_FROM

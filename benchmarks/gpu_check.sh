@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Builds memload with its CUDA kernels, runs the tests that need a GPU and the GPU benchmarks, without any network, and
-# prints one table last: each figure beside what it should reach. In all it takes less than nine minutes: what matters
-# most comes first, a part that runs longer than its share is ended, and what has not begun when the time is over is
-# left out. The figures that a benchmark has by then are kept.
+# Builds memload with its CUDA kernels for the GPU at hand, or takes a wheel of it, runs the tests that need a GPU and
+# the GPU benchmarks, without any network, and prints one table last: each figure beside what it should reach. In all it
+# takes less than nine minutes: what matters most comes first, a part that runs longer than its share is ended, and what
+# has not begun when the time is over is left out. The figures that a benchmark has by then are kept.
 #
 #     benchmarks/gpu_check.sh [FOLDER_OF_WHEELS]
 #
@@ -12,7 +12,8 @@
 # What may have to travel as wheels, where that Python lacks it or has it older than is asked for below: blosc2 (to
 # build with; nothing of what it needs), pybind11, scikit-build-core, xxhash, tqdm, hypothesis (with sortedcontainers),
 # pytest (with iniconfig, packaging, pluggy, pygments). Fetch them elsewhere by `pip download --no-deps`, and name their
-# folder as the argument.
+# folder as the argument. A wheel of memload with memload._cuda in that folder is taken instead of a build: then nvcc,
+# cmake, ninja, pybind11, blosc2 and scikit-build-core are not needed.
 #
 # Writes <benchmark>_<device>_<date>.json, gpu_tests_<device>_<date>.txt and gpu_table_<device>_<date>.txt into
 # ${OUT:-benchmarks/results}. Nothing is installed outside a temporary folder, where about 5 GB of data are made
@@ -21,6 +22,7 @@
 # Not yet run on a machine with a GPU: the kernels are compiled for every architecture, and the benchmarks
 # have run on a CPU (--quick --device cpu), where what is for CUDA alone is left out; no figure exists so far.
 set -euo pipefail
+export PYTHONUNBUFFERED=1 # what a part says before it is ended is kept
 
 total=520    # seconds; what has to be killed takes a few more
 prepared=235 # of these for the build and the tests
@@ -44,16 +46,21 @@ if [ -n "$wheels" ]; then
   "$python" -m pip install --quiet --no-index --no-deps --target "$work/site" "$wheels"/*.whl
 fi
 
-device=$(
-  "$python" - <<'EOF'
+built=()
+[ -z "$wheels" ] || mapfile -t built < <(compgen -G "$wheels/memload-*.whl")
+
+found=$(
+  "$python" - ${#built[@]} <<'EOF'
 import importlib.metadata
 import re
 import shutil
 import sys
 
 needed = {"torch": "2.6", "numpy": "1.26", "tqdm": "4.66", "xxhash": "3.4", "pytest": "8.2", "hypothesis": "6.100"}
-needed |= {"pybind11": "3.0", "blosc2": "4.0", "scikit-build-core": "0.11"}
-lacking = [f"{tool} on the PATH" for tool in ("nvcc", "cmake", "ninja") if shutil.which(tool) is None]
+to_build = sys.argv[1] == "0"
+if to_build:
+    needed |= {"pybind11": "3.0", "blosc2": "4.0", "scikit-build-core": "0.11"}
+lacking = [f"{tool} on the PATH" for tool in ("nvcc", "cmake", "ninja") if to_build and shutil.which(tool) is None]
 for name, least in needed.items():
     try:
         found = importlib.metadata.version(name)
@@ -70,37 +77,56 @@ if not torch.cuda.is_available():
     sys.exit(f"gpu_check.sh: torch {torch.__version__} finds no CUDA device")
 name = torch.cuda.get_device_name()
 print(f"{name}, torch {torch.__version__}, Python {sys.version.split()[0]}", file=sys.stderr)
-print(re.sub(r"\W+", "-", name).strip("-").lower())
+print(re.sub(r"\W+", "-", name).strip("-").lower(), "".join(map(str, torch.cuda.get_device_capability())))
 EOF
 )
+read -r device architecture <<< "$found"
 day=$(date -u +%Y-%m-%d)
 
-echo "== build ($SECONDS s)"
-left=$((prepared - SECONDS))
-left=$((left < 120 ? 120 : left))
-timeout -k 10 $left "$python" -m pip install --quiet --no-build-isolation --no-deps --no-index \
-  --target "$work/site" --config-settings=build-dir="$work/build" \
-  --config-settings=cmake.define.MEMLOAD_CUDA=ON \
-  --config-settings=cmake.define.pybind11_ROOT="$("$python" -m pybind11 --cmakedir)" "$repo" || {
-  status=$?
-  [ $status -ne 124 ] || echo "gpu_check.sh: the build took longer than $left s; are all cores of the machine free?" >&2
-  echo "gpu_check.sh: memload could not be built, with status $status, so nothing was run" >&2
-  exit 1
-}
+if [ ${#built[@]} -gt 0 ]; then
+  echo "== taken as it is: ${built[*]##*/}"
+  "$python" -c 'import torch, memload._cuda' || {
+    echo "gpu_check.sh: the wheel of memload has no memload._cuda that this Python can import, so nothing was run" >&2
+    exit 1
+  }
+else
+  echo "== build ($SECONDS s)"
+  only=() # where this nvcc knows the GPU at hand, code for others is left out
+  if nvcc --list-gpu-arch | grep -x "compute_$architecture" > /dev/null; then
+    only=(--config-settings=cmake.define.MEMLOAD_CUDA_ARCHITECTURES="$architecture")
+  fi
+  left=$((prepared - SECONDS))
+  left=$((left < 120 ? 120 : left))
+  timeout -k 10 $left "$python" -m pip install --quiet --no-build-isolation --no-deps --no-index \
+    --target "$work/site" --config-settings=build-dir="$work/build" \
+    --config-settings=cmake.define.MEMLOAD_CUDA=ON "${only[@]}" \
+    --config-settings=cmake.define.pybind11_ROOT="$("$python" -m pybind11 --cmakedir)" "$repo" || {
+    status=$?
+    [ $status -ne 124 ] || echo "gpu_check.sh: the build took longer than $left s; are all cores of the machine free?" >&2
+    echo "gpu_check.sh: memload could not be built, with status $status, so nothing was run" >&2
+    exit 1
+  }
+fi
 
 # A process for each file, side by side: an error that a kernel leaves behind ends what its process may do on the GPU, and
 # spoils no other file. The one that fills the GPU's memory comes last, alone.
 echo "== tests ($SECONDS s)"
 mapfile -t tests < <(grep -rl --include='test_*.py' 'mark\.gpu' "$repo/tests" | sort)
 export PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 # what else is installed there may warn, and warnings are errors
-gpu_tests=("$python" -m pytest -c "$repo/pyproject.toml" --rootdir "$repo" -p no:cacheprovider -q --tb=short -m gpu)
+# Jobs in the background of a script ignore SIGINT, so that parts are ended by SIGTERM, of which pytest knows nothing.
+interruptible='import signal, sys, pytest
+signal.signal(signal.SIGTERM, signal.default_int_handler)
+sys.exit(pytest.main(sys.argv[1:]))'
+gpu_tests=("$python" -c "$interruptible" -c "$repo/pyproject.toml" --rootdir "$repo")
+gpu_tests+=(-p no:cacheprovider -q --tb=short -m gpu)
+gpu_tests+=(-W default) # libraries of other versions may warn: that is shown, and fails no file
 gpu_tests+=(-o faulthandler_timeout=45) # a test that hangs shows where, though it be killed
 filling=$repo/tests/gpu/test_batch_size_gpu.py
 
 # run_tests FILE
 run_tests() {
   local left=$((prepared - SECONDS))
-  timeout -s INT -k 10 $((left < 60 ? 60 : left)) "${gpu_tests[@]}" --durations=3 "$1" \
+  timeout -k 10 $((left < 60 ? 60 : left)) "${gpu_tests[@]}" --durations=3 "$1" \
     > "$work/$(basename "$1" .py).log" 2>&1
 }
 
@@ -130,10 +156,11 @@ benchmark() {
     echo "left out: the time is nearly over"
     return
   fi
-  timeout -s INT -k 10 $((limit < left ? limit : left)) "$python" "$repo/benchmarks/$name.py" \
+  timeout -k 10 $((limit < left ? limit : left)) "$python" "$repo/benchmarks/$name.py" \
     --cache "$work" --out "${results[-1]}" "$@" || failed+=("$name")
 }
 
+benchmark gpu_bytes 90
 benchmark gpu_loader 140
 benchmark gpu_cast 75
 benchmark gpu_copy 35

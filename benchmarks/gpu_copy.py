@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import torch
 from gpu_common import MB, GpuBench, best_copy_seconds, clocked, gpu_arguments
+from gpu_data import compare
 
 import memload
 from memload.cli.measure import Spread, in_turn, ratio
@@ -34,8 +35,9 @@ def through(loader: memload.FastLoader[torch.Tensor]) -> None:
 def measure(bench: GpuBench, nbytes: int) -> None:
     batches = 4 if bench.args.quick else max(8, EPOCH_BYTES // nbytes)
     loader = loader_of(nbytes, bench.device, batches)
-    ordinary = torch.ones(nbytes, dtype=torch.uint8)
-    through(loader)
+    expected = next(iter(memload.FastLoader(loader.dataset, ROWS)))
+    ordinary = torch.randint(0, 256, (nbytes,), dtype=torch.uint8)
+    compare(({"x": x} for x in loader), ({"x": expected} for _ in range(batches)), bench.device)
     times = in_turn(
         {
             "loader": lambda: clocked(lambda: through(loader), bench.device) / batches,

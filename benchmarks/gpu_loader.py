@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import torch
 from gpu_common import GpuBench, best_copy_seconds, clocked, finish, gpu_arguments, median
+from gpu_data import compare_some
 from harness import Case
 from loops import SEED, ceiling_of
 
@@ -127,6 +128,7 @@ class Measured:
     def against_the_machine(self) -> None:
         """Which share of the lower of two ceilings the loader reaches."""
         case, copies = self.case, min(self.batches, 50)
+        compare_some(loader_of(case, self.device), loader_of(case, torch.device("cpu")), self.device)
         ceiling = ceiling_of(Case(case.workload, "raw", case.folder))
         times = self.rounds(
             {

@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 import torch
 from gpu_common import MB, GpuBench, best_copy_seconds, clocked, gpu_arguments, median
+from gpu_data import OtherDataError, difference
 
 import memload
 from memload.cli.measure import Spread, in_turn
@@ -78,11 +79,17 @@ class Teachers:
         layers, self.width, self.rows = size
         self.dtype = torch.float32 if device.type == "cpu" else torch.float16
         teacher = teacher_of(layers, self.width, self.dtype)
+        weights = copy.deepcopy(teacher.state_dict())
         self.nbytes = sum(parameter.nbytes for parameter in teacher.parameters())
         self.away = {
             "as a whole": offloaded(teacher, device, False),
             "layer by layer": offloaded(teacher, device, True),
         }
+        for name, away in self.away.items():
+            with away as module:
+                unlike = None if name == "layer by layer" else difference(module.state_dict(), weights, device)
+            if unlike is not None:
+                raise OtherDataError(f"a teacher that is offloaded {name} has other weights: {unlike}")
         self._there = teacher.to(device)
         self.transfer = best_copy_seconds(min(COPIED, self.nbytes), device, 8) * max(1, self.nbytes / COPIED)
 

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 from gpu_common import MB, GpuBench, best_copy_seconds, clocked, device_copy, faster, finish, gpu_arguments, take_turns
+from gpu_data import compare_some
 from gpu_loader import loader_of
 from harness import Case
 
@@ -58,9 +59,15 @@ def bytes_moved(case: Case) -> int:
     return row
 
 
+def compare_data(bench: GpuBench, case: Case, near: Dataset) -> None:
+    """Compares some batches of data that lies nearer with those of files."""
+    compare_some(loader_of(case, bench.device, near), loader_of(case, torch.device("cpu")), bench.device)
+
+
 def measure_device(bench: GpuBench, case: Case, ds: Dataset) -> None:
     seconds = clocked(lambda: memload.to_device(ds, bench.device, progress=False), bench.device)
     near = memload.to_device(ds, bench.device, progress=False)
+    compare_data(bench, case, near)
     size = case.workload.batch_size
     for rows, target in ((LARGE_BYTES // case.workload.row_bytes, 0.85), (size, None)):
         if bench.args.quick and rows != size:
@@ -81,6 +88,7 @@ def measure_device(bench: GpuBench, case: Case, ds: Dataset) -> None:
 
 def measure_pinned(bench: GpuBench, case: Case, ds: Dataset) -> None:
     pinned = memload.to_device(ds, bench.device, tier="pinned", progress=False)
+    compare_data(bench, case, pinned)
     seen = resident_fields(pinned.fields, bench.device)
     assert seen is not None
     gather = gatherer_of(case, Dataset(seen), case.workload.batch_size)

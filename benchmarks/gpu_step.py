@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import torch
 from gpu_common import GpuBench, best_copy_seconds, clocked, gpu_arguments, median
+from gpu_data import compare_some
 from gpu_loader import loader_of
 from harness import Case
 
@@ -69,6 +70,7 @@ def first(batches: Iterable[dict[str, torch.Tensor]], count: int) -> Iterator[to
 
 def measure(bench: GpuBench, case: Case, repeats: int) -> None:
     device, steps = bench.device, 2 if bench.args.quick else STEPS
+    compare_some(loader_of(case, device), loader_of(case, torch.device("cpu")), device)
     loader = loader_of(case, device)
     resident = [batch.clone() for batch in first(loader, RESIDENT)]
     step = trainer(device, resident[0], repeats)

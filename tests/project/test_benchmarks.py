@@ -52,6 +52,7 @@ QUICK = {
 
 # Without a GPU they only show that they run. One process runs them all, since each would import torch for itself.
 ON_A_GPU = {
+    "gpu_bytes.py": ["--workloads", "W2"],
     "gpu_cast.py": [],
     "gpu_copy.py": [],
     "gpu_loader.py": ["--workloads", "W2"],
@@ -131,6 +132,45 @@ def test_a_part_of_a_gpu_benchmark_that_fails_is_told_and_the_next_one_follows(t
     )
     assert "did not get to its end: fails: ValueError: no such thing" in table.stdout
     assert "met" in table.stdout
+
+
+COMPARING = """
+import sys
+sys.path.insert(0, sys.argv.pop(1))
+import torch
+from gpu_data import OtherDataError, compare
+
+cpu = torch.device("cpu")
+expected = [{"x": torch.arange(1000.) + k, "y": torch.tensor(k)} for k in range(5)]
+
+def said(got, group):
+    try:
+        return compare(got, expected, cpu, group)
+    except OtherDataError as error:
+        return str(error)
+
+def other(**fields):
+    return [*expected[:3], {**expected[3], **fields}, expected[4]]
+
+flipped = expected[3]["x"].clone()
+flipped.view(torch.int32)[250] ^= 1
+for group in (1, 2, 5, 9):
+    print(said(expected, group), "|", said(other(x=flipped), group), "|", said(other(x=flipped.double()), group))
+    print(said(expected[:4], group), "|", said([*expected, expected[0]], group))
+"""
+
+
+def test_a_flipped_bit_another_dtype_and_another_number_of_batches_are_found():
+    lines = run(COMPARING, str(BENCHMARKS)).out
+    assert len(lines) == 8
+    for same, counted in zip(lines[::2], lines[1::2], strict=True):
+        right, bit, dtype = same.split(" | ")
+        assert right == "5"
+        assert bit.startswith("batch 3: x: 1 of 4000 bytes differ, from byte 1000 (")
+        assert dtype == ("batch 3: x is ('cpu', torch.float64, (1000,)), not ('cpu', torch.float32, (1000,))")
+        fewer, more = counted.split(" | ")
+        assert fewer == "after 4 batches, the CPU's loader has more"
+        assert more == "after 5 batches, the device's loader has more"
 
 
 @pytest.mark.slow
