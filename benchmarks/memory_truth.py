@@ -101,7 +101,9 @@ def measure(case: Case, folder: Path) -> dict[str, Any]:
     answer = folder / "answer.json"
     answer.unlink(missing_ok=True)
     with group_of(limit) as procs:
-        command = [sys.executable, __file__, "--child", "run", case.name, str(folder), str(procs or "")]
+        command = [sys.executable, __file__, "--child", "run", case.name, str(folder)]
+        if procs:  # before anything is imported, since memory stays with the group in which it was taken
+            command = ["sh", "-c", 'echo $$ > "$0" && exec "$@"', str(procs), *command]
         process = subprocess.Popen(command, env={**os.environ, **case.environment})
         peak = peak_of(process)
     if process.returncode == 0:
@@ -110,15 +112,13 @@ def measure(case: Case, folder: Path) -> dict[str, Any]:
     return {"predicted": told.get("predicted"), "measured": peak, "limit": limit, "survived": survived}
 
 
-def child(kind: str, name: str, folder: Path, procs: str) -> None:
+def child(kind: str, name: str, folder: Path) -> None:
     """What a fresh process does: states a figure, or runs."""
     case = next(one for one in CASES if one.name == name)
     if kind == "predict":
         assert case.predict is not None
         print(json.dumps(case.predict(folder)))
         return
-    if procs:
-        Path(procs).write_text(str(os.getpid()))
     (folder / "answer.json").write_text(json.dumps(case.run(folder) or {}))
 
 
@@ -165,11 +165,11 @@ def main() -> None:
     parser = arguments("is what memload states what a run takes", rounds=3)
     parser.add_argument("--only", nargs="+", default=[""], metavar="NAME", help="cases whose names begin so")
     parser.add_argument("--table", type=Path, metavar="PAGE", help="write the table of a page from the JSON, and end")
-    parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
+    parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:
-        kind, name, folder, *procs = args.child
-        child(kind, name, Path(folder), *(procs or [""]))
+        kind, name, folder = args.child
+        child(kind, name, Path(folder))
         return
     if args.table:
         table(args.table, args.out or RESULTS / "memory_truth.json")
