@@ -400,7 +400,7 @@ def feed(
     if (known_batches := _known_batches(batch_sampler, rows, progress.resumed)) is not None:
         return KnownBatches(known_batches, sink, progress)
     batches = BatchStream(batch_sampler, given(), progress.resumed, progress.ended)
-    ahead = ahead or _is_container(batch_sampler)
+    ahead = (ahead and not _draws_as_torch(batch_sampler)) or _is_container(batch_sampler)
     return BatchFeed(batches, rows, sink, progress, ahead=ahead, at_once=at_once, as_index=as_index)
 
 
@@ -425,6 +425,11 @@ def _known_batches(batch_sampler: Any, rows: int, position: Position | None) -> 
         return None
     source = batch_stream(batch_sampler, position)
     return source if source.values.stop <= rows else None
+
+
+def _draws_as_torch(batch_sampler: Any) -> bool:
+    """Return whether a sampler draws when a stock loader does; it is iterated only if it has rows that do not exist."""
+    return batches_known(batch_sampler) or (type(batch_sampler) is BatchSampler and known(batch_sampler.sampler))
 
 
 def _is_container(batch_sampler: Any) -> bool:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import ConcatDataset, DataLoader, SubsetRandomSampler, TensorDataset
+from torch.utils.data import ConcatDataset, DataLoader, RandomSampler, SubsetRandomSampler, TensorDataset
 
 import memload
 from memload.sampling.weighted_draws import WEIGHTED_CHUNK, steps_at
@@ -338,3 +338,20 @@ def test_a_bool_among_the_indices_of_a_subset_is_given_to_the_dataset_as_in_the_
         return str(raised.value)
 
     assert outcome(memload.FastLoader) == outcome(DataLoader)
+
+
+@pytest.mark.parametrize("depth", [None, 1, 3])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_sampler_with_rows_that_do_not_exist_draws_when_a_stock_loader_does(seed, depth):
+    def steps(make, **options):
+        generator = torch.Generator().manual_seed(seed)
+        sampler = RandomSampler(range(8), generator=generator)  # for seven rows
+        iterator = iter(make(memload.from_arrays(x=torch.arange(7)), batch_size=2, sampler=sampler, **options))
+        for _ in range(5):
+            try:
+                found = next(iterator)["x"].tolist()
+            except (IndexError, StopIteration) as error:
+                found = type(error)
+            yield found, generator.get_state().tolist()
+
+    assert list(steps(memload.FastLoader, depth=depth)) == list(steps(DataLoader))
