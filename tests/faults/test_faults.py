@@ -250,7 +250,7 @@ def test_other_python_threads_run_while_a_batch_is_gathered():
 
 INTERRUPTED = """
 import os, signal, sys, threading, memload, torch
-from blocked import threads_of_memload
+from blocked import threads_left
 signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs in the background may have it ignored
 loader = memload.FastLoader(memload.from_arrays(x=torch.zeros(100000, 100)), batch_size=2)
 begun = threading.Event()
@@ -261,7 +261,7 @@ try:
             begun.set()
 except KeyboardInterrupt:
     print("interrupted")
-print(threads_of_memload())
+print(threads_left())
 """
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
+from memload._core import free_spares
+
 _SYSCALL = {"x86_64": 323, "aarch64": 282}.get(platform.machine())
 _USER_MODE_ONLY, _API, _MISSING = 1, 0xAA, 1
 _UFFDIO_API, _UFFDIO_REGISTER = 0xC018AA3F, 0xC020AA00
@@ -46,6 +48,12 @@ def threads_of_memload(expected=0, wait=200.0):
     while (count := _threads_listed()) != expected and time.monotonic() < end:
         time.sleep(0.01)
     return count
+
+
+def threads_left():
+    """How many threads of memload's are left once those that wait for the next pass of their loader were let go."""
+    free_spares()
+    return threads_of_memload()
 
 
 def _threads_listed():

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from blocked import threads_of_memload
+from blocked import threads_left
 
 WARM = 20  # rounds after which memory, threads and descriptors are to stay as they are
 MOST_GROWTH = 96 << 20  # bytes of anonymous memory; a pass or a file that stays behind each time is more, soon
@@ -36,11 +36,12 @@ def held(collect=True):
     """Bytes of memory that no file backs, descriptors and threads of memload's."""
     if collect:
         gc.collect()
+    left = threads_left()
     ctypes.CDLL(None).malloc_trim(0)
     status = Path("/proc/self/status").read_text()
     anonymous = int(status.partition("RssAnon:")[2].split()[0]) << 10
     transforming = sum(thread.name.startswith("memload") for thread in threading.enumerate())
-    return anonymous, len(list(Path("/proc/self/fd").iterdir())), threads_of_memload() + transforming
+    return anonymous, len(list(Path("/proc/self/fd").iterdir())), left + transforming
 
 
 def seeded(seed):
