@@ -573,6 +573,10 @@ class Pipeline:
         """
         Stop gathering: the plan of what next() has not given, which gives nothing more. close() has to follow.
         """
+    def check_files(self) -> None:
+        """
+        Raise ShardReadError if a file of the pass was cut since it was opened; asked at the end of a pass.
+        """
     def close(self, keep_slots: bool = False, patience: typing.SupportsFloat | typing.SupportsIndex = 2.0) -> bool:
         """
         Stop, and give memory and threads back. Returns whether all threads stopped: one whose read does not answer for so many seconds is left behind.

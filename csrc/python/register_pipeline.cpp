@@ -163,6 +163,11 @@ class PyPipeline {
 
   [[nodiscard]] std::int64_t rows() const { return pipeline_->rows(); }
 
+  void check_files() const {
+    const WithoutGil released;
+    pipeline_->check_files();
+  }
+
   bool ready() {
     const WithoutGil released;
     return pipeline_->ready();
@@ -357,6 +362,8 @@ void register_pipeline(py::module_& m) {
            "first. Raises TimeoutError, ShardReadError, IndexError.")
       .def("row_numbers", &PyPipeline::row_numbers,
            "The rows of the batch that next() gave last, as they were planned.")
+      .def("check_files", &PyPipeline::check_files,
+           "Raise ShardReadError if a file of the pass was cut since it was opened; asked at the end of a pass.")
       .def("ready", &PyPipeline::ready, "Whether next() has a batch, or its error, without waiting.")
       .def("needed_destination", &PyPipeline::needed_destination,
            "Bytes of each part of the first batch that has begun and has no destination; None if there is none.")

@@ -162,6 +162,11 @@ class GroupedBatches(Gatherer):
         """Return the rows of the batch that `next` returned last."""
         return self._row_numbers
 
+    def check_files(self) -> None:
+        """Raise if a file of the pass was cut since it was opened."""
+        for pipeline in self._pipelines:
+            pipeline.check_files()
+
     def cancel(self) -> _core.PlanQueue:
         """Stop gathering, and return the plan of the batches that `next` has not returned."""
         for rows, _ in reversed(self._ahead):

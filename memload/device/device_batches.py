@@ -107,6 +107,10 @@ class DeviceBatches(Gatherer):
         self._prepare_another()
         return BatchResult(handed)
 
+    def check_files(self) -> None:
+        """Raise if a file of the pass was cut since it was opened."""
+        self.gatherer.check_files()
+
     def cancel(self) -> _core.PlanQueue:
         """Stop gathering, and return the plan of the batches that were not delivered, with the prepared one."""
         prepared = self._prepared.popleft() if self._prepared else None

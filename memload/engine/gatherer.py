@@ -32,6 +32,13 @@ class Gatherer(PlanSink, Protocol):
             ShardReadError, IndexError: a row of this batch cannot be read, or is not there.
         """
 
+    def check_files(self) -> None:
+        """Ask, once `next` has returned None, whether the pass read files as they were when they were opened.
+
+        Raises:
+            ShardReadError: a file was cut, so that rows may have had zeros; the kernel says nothing of its last page.
+        """
+
     def is_ready(self) -> bool:
         """Whether the next batch may be taken before the loop asks for it, without waiting and without a slot."""
         return False

@@ -72,6 +72,10 @@ class GuardedBatches(Gatherer):
         rows = self._left.take()
         return capture(lambda: BatchResult(self.placed(answer_rows(request, rows.tolist(), self._seed, rows), rows)))
 
+    def check_files(self) -> None:
+        """Raise if a file of the pass was cut since it was opened."""
+        self.gatherer.check_files()
+
     def placed(self, batch: Any, about: Indices | int) -> Any:
         """Return a batch that the dataset itself answered as the loop is to get it."""
         return self.gatherer.placed(batch, about)

@@ -49,6 +49,10 @@ class PipelinedBatches(Gatherer):
         """Return the rows of the batch that `next` returned last."""
         return self._pipeline.row_numbers()
 
+    def check_files(self) -> None:
+        """Raise if a file of the pass was cut since it was opened."""
+        self._pipeline.check_files()
+
     def cancel(self) -> _core.PlanQueue:
         """Stop gathering, and return the plan of the batches that `next` has not returned."""
         return self._pipeline.cancel()

@@ -157,6 +157,7 @@ class NativePass(BatchIterator):
             batch = self._gatherer.next(self._timeout)
             self._wall = time.perf_counter() - self._started
             if batch is None:
+                self._gatherer.check_files()
                 self.progress.finished = True
                 raise StopIteration
         except TimeoutError as error:  # the pass goes on: the loop may wait for this batch again

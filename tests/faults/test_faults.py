@@ -1,5 +1,6 @@
 """What goes wrong around a loader: files cut short, loops that stop, signals, forks, exits."""
 
+import collections
 import gc
 import multiprocessing
 import os
@@ -17,6 +18,7 @@ from blocked import threads_of_memload
 from children import count_rows
 from lifetimes import anonymous
 from programs import run, run_all
+from simulated import SimulatedInterface
 from waiting import lets_others_run, until
 
 import memload
@@ -54,6 +56,39 @@ def test_a_file_truncated_while_being_read_raises_with_file_and_row_and_other_lo
     with pytest.raises(memload.ShardReadError):
         ds[63]
     assert ds.select([0])[0][name][0] == 0
+
+
+LAYERS = {
+    "no layer": {},
+    "functions of batches": {"batch_transform": dict},
+    "functions of samples": {"map": dict},
+    "groups": {"groups": True},
+    "a device": {"device": True},
+    "a device, and functions of batches": {"device": True, "batch_transform": dict},
+}
+
+
+@pytest.mark.parametrize("layers", LAYERS.values(), ids=LAYERS)
+def test_a_pass_over_a_file_that_lost_its_last_byte_ends_with_an_error_whatever_is_around_it(tmp_path, layers):
+    options = dict(layers)
+    x = torch.arange(36, dtype=torch.uint8).repeat_interleave(5000).reshape(36, 5000)
+    memload.write(tmp_path / "set", {"x": x}, shard_bytes=20_000)
+    shards = sorted((tmp_path / "set").glob("*.safetensors"))
+    ds = memload.open(tmp_path / "set")
+    # Eight batches, each of which looks at one of the nine files: that of the last row is looked at at the end alone.
+    assert (len(shards), len(ds)) == (9, 36)
+    os.truncate(shards[-1], shards[-1].stat().st_size - 1)
+    if "map" in options:
+        ds = ds.map(options.pop("map"))
+    if options.pop("groups", False):
+        ds = memload.concat({"cut": ds, "other": memload.from_arrays(x=torch.zeros(0, 5000, dtype=torch.uint8))})
+    if options.pop("device", False):
+        options["device"] = SimulatedInterface(native=True)
+    iterator = iter(memload.FastLoader(ds, batch_size=5, threads=1, **options))
+    with pytest.raises(memload.ShardReadError, match=shards[-1].name):
+        collections.deque(iterator, maxlen=0)
+    with pytest.raises(StopIteration):
+        next(iterator)
 
 
 def test_a_truncated_file_does_not_kill_a_process_whose_faulthandler_came_later(rows_file):

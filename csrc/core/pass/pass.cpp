@@ -271,10 +271,6 @@ Step Pass::next(Batch& batch, std::chrono::milliseconds patience, bool steal) {
     step = this->step();
   } while (step == Step::waiting && advance(lock, start_time + patience, steal));
   stats_.consumer_wait_seconds += seconds(Clock::now() - start_time);
-  if (step == Step::end && !closed_ && !std::exchange(ended_, true)) {
-    lock.unlock();
-    gather_->check_files();
-  }
   if (step != Step::batch) return step;
   hand_out(batch, dropped);
   lock.unlock();  // the lease may end right here if memory runs out, and its end takes the mutex
@@ -348,7 +344,6 @@ void Pass::stop_by(std::exception_ptr error, Dropped& dropped) {
   plan_.finish();
   in_flight_.cancel_copies();
   in_flight_.leave_to(dropped);
-  ended_ = true;
   std::rethrow_exception(std::move(error));
 }
 

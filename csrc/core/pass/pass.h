@@ -49,6 +49,7 @@ class Pass : public std::enable_shared_from_this<Pass> {
   bool ready();
   std::optional<DestinationSize> needed_destination();
   void set_destination(const DestinationBuffer& memory, std::shared_ptr<void> owner);
+  void check_files() const { gather_->check_files(); }
   PlanQueue cancel();
   bool close(bool keep_slots, std::chrono::milliseconds patience);
   void abandon(bool keep_slots);
@@ -126,7 +127,6 @@ class Pass : public std::enable_shared_from_this<Pass> {
   std::vector<std::shared_ptr<Task>> begun_;  // and not yet given to the workers
   std::exception_ptr broken_;  // what no batch can tell: rows were taken from the plan, and nobody gathers them
   bool closed_ = false;
-  bool ended_ = false;  // the loop was told of the end, or of an error
   std::optional<Clock::time_point> ring_full_since_;
   PipelineStats stats_;
 };

@@ -35,6 +35,7 @@ void Pipeline::finish() { here().finish(); }
 Step Pipeline::next(Batch& batch, std::chrono::milliseconds patience, bool steal) {
   return here().next(batch, patience, steal);
 }
+void Pipeline::check_files() const { here().check_files(); }
 bool Pipeline::ready() { return here().ready(); }
 std::optional<DestinationSize> Pipeline::needed_destination() { return here().needed_destination(); }
 void Pipeline::set_destination(const DestinationBuffer& memory, std::shared_ptr<void> owner) {

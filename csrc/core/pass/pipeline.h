@@ -105,6 +105,9 @@ class Pipeline {
   // Throws the first error of the batch: ReadError, or std::out_of_range for a row that does not exist. The end follows
   // an error.
   Step next(Batch& batch, std::chrono::milliseconds patience, bool steal = true);
+  // Throws ReadError if a file that the pass reads was cut since it was opened: batches may have had zeros of its last
+  // page, of which the kernel says nothing. Whoever hands out batches asks once the last one was handed out.
+  void check_files() const;
   // Whether next() would give a batch, or its error, at once.
   bool ready();
 

@@ -204,6 +204,10 @@ class Transforming(Gatherer):
         """Return the rows of the batch that `next` returned last."""
         return self._row_numbers
 
+    def check_files(self) -> None:
+        """Raise if a file of the pass was cut since it was opened."""
+        self.gatherer.check_files()
+
     def cancel(self) -> _core.PlanQueue:
         """Stop, and return the plan of the batches that were not handed out; raise what the gatherer raised."""
         if self._process != os.getpid():
