@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import math
+import operator
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -166,7 +167,9 @@ class Monitor:
 
         Raises:
             MemoryStopError: memory is as full as ``stop_at`` allows.
+            TypeError: the step or the epoch is not an integer.
         """
+        step, epoch = None if step is None else _checked_number("step", step), _checked_number("epoch", epoch)
         if self._run is not None and self._run.running:
             self._run.mark(step, epoch)
 
@@ -245,3 +248,10 @@ def _checked_call(value: Callable[[Finding], object] | str | None) -> Callable[[
     if value is not None and not callable(value):
         raise TypeError(f'on_warn is a function of a finding, or "shrink"; got {type(value).__name__}')
     return value
+
+
+def _checked_number(name: str, given: Any) -> int:
+    try:
+        return operator.index(given)
+    except TypeError:
+        raise TypeError(f"{name} is the number of the {name}, an integer; got {given!r}") from None

@@ -85,6 +85,16 @@ def test_it_counts_steps_and_epochs_and_sees_what_loaders_did():
     assert threads() == []
 
 
+@pytest.mark.parametrize("given", [{"step": "epoch 3"}, {"step": 1.5}, {"epoch": "3"}, {"epoch": None}], ids=str)
+def test_a_mark_that_is_no_number_is_refused_at_once_and_samples_go_on(given):
+    with memload.Monitor(interval=0.01) as monitor:
+        ((name, value),) = given.items()
+        with pytest.raises(TypeError, match=f"{name} is the number of the {name}, an integer; got {value!r}"):
+            monitor.mark(**given)
+        monitor.mark(torch.tensor(7))
+        until(lambda: any(sample.step == 7 for sample in monitor.samples))
+
+
 def test_marks_count_instead_of_loaders_where_a_loop_makes_them():
     with memload.Monitor(interval=60, warn_at=None, show=False) as monitor:
         for step in range(3):
