@@ -1,34 +1,47 @@
 #!/usr/bin/env bash
-# Builds memload with its CUDA kernels for the GPU at hand, or takes a wheel of it, runs the tests that need a GPU and
-# the GPU benchmarks, without any network, and prints one table last: each figure beside what it should reach. In all it
+# Takes a wheel of memload with its CUDA kernels, or builds it for the GPU at hand, runs the tests that need a GPU and the
+# GPU benchmarks, without any network, and prints one table last: each figure beside what it should reach. In all it
 # takes less than nine minutes: what matters most comes first, a part that runs longer than its share is ended, and what
 # has not begun when the time is over is left out. The figures that a benchmark has by then are kept.
 #
-#     benchmarks/gpu_check.sh [FOLDER_OF_WHEELS]
+#     benchmarks/gpu_check.sh [--rehearse] [FOLDER]
 #
-# What the machine must have: a GPU with its driver, nvcc 12 or newer (older than 12.8, it makes no machine code for
-# compute capability 10 and up, and the driver translates PTX), a C++20 compiler, and a Python (3.10 or newer, with its
-# headers; PYTHON=... names it) with torch for CUDA, numpy, cmake, ninja, pybind11 and scikit-build-core.
-# What may have to travel as wheels, where that Python lacks it or has it older than is asked for below: blosc2 (to
-# build with; nothing of what it needs), pybind11, scikit-build-core, xxhash, tqdm, hypothesis (with sortedcontainers),
-# pytest (with iniconfig, packaging, pluggy, pygments). Fetch them elsewhere by `pip download --no-deps`, and name their
-# folder as the argument. A wheel of memload with memload._cuda in that folder is taken instead of a build: then nvcc,
-# cmake, ninja, pybind11, blosc2 and scikit-build-core are not needed.
+# FOLDER holds what had to travel, and is made elsewhere by benchmarks/gpu_bundle.sh: wheels of Python packages that this
+# Python lacks or has older than is asked for below, a wheel of memload with memload._cuda, and COMMIT, a file that says
+# which commit that is. Without a wheel of memload, or with one that this Python cannot import, memload is built here.
 #
-# Writes <benchmark>_<device>_<date>.json, gpu_tests_<device>_<date>.txt and gpu_table_<device>_<date>.txt into
-# ${OUT:-benchmarks/results}. Nothing is installed outside a temporary folder, where about 5 GB of data are made
-# (TMPDIR=... names another place for it).
+# What the machine must have: a GPU with its driver, and a Python (3.10 or newer; PYTHON=... names it) with torch for
+# CUDA, numpy, tqdm, xxhash, pytest and hypothesis, or their wheels in FOLDER; sorted by what needs what: hypothesis
+# takes sortedcontainers, pytest takes iniconfig, packaging, pluggy and pygments. To build, also nvcc 12 or newer (older
+# than 12.8, it makes no machine code for compute capability 10 and up, and the driver translates PTX), a C++20 compiler,
+# Python's headers, cmake, ninja, pybind11, scikit-build-core and blosc2 (nothing of what blosc2 needs).
 #
-# Not yet run on a machine with a GPU: the kernels are compiled for every architecture, and the benchmarks
-# have run on a CPU (--quick --device cpu), where what is for CUDA alone is left out; no figure exists so far.
+# --rehearse runs every part on the CPU, on little data, with neither figures nor tests on a GPU: it shows that FOLDER
+# has all that is needed.
+#
+# Writes gpu_<device>_<date>.json (all figures), .tests.txt and .table.txt into ${OUT:-benchmarks/results}, the JSON and
+# the table anew after every benchmark. Nothing is installed outside a temporary folder, where about 5 GB of data are
+# made (TMPDIR=... names another place for it).
+#
+# Not yet run on a machine with a GPU: the kernels are compiled for every architecture, and the check has been rehearsed
+# on a CPU; no figure exists so far.
 set -euo pipefail
 export PYTHONUNBUFFERED=1 # what a part says before it is ended is kept
 
 total=520    # seconds; what has to be killed takes a few more
 prepared=235 # of these for the build and the tests
 
+rehearsal=
+if [ "${1:-}" = --rehearse ]; then
+  rehearsal=yes
+  shift
+fi
+if [ $# -gt 1 ] || [ ! -d "${1:-.}" ]; then
+  echo "usage: gpu_check.sh [--rehearse] [FOLDER]; FOLDER is one that gpu_bundle.sh made, got: $*" >&2
+  exit 2
+fi
 repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-wheels=${1:+$(cd "$1" && pwd)}
+folder=${1:+$(cd "$1" && pwd)}
 python=${PYTHON:-python3}
 out=${OUT:-$repo/benchmarks/results}
 work=$(mktemp -d)
@@ -42,15 +55,29 @@ command -v nvcc > /dev/null || PATH=$PATH:/usr/local/cuda/bin # where the toolki
 cd "$work"
 export PYTHONPATH=$work/site${PYTHONPATH:+:$PYTHONPATH}
 
-if [ -n "$wheels" ]; then
-  "$python" -m pip install --quiet --no-index --no-deps --target "$work/site" "$wheels"/*.whl
+MEMLOAD_COMMIT=$(cat "${folder:-.}/COMMIT" 2> /dev/null || git -C "$repo" rev-parse HEAD 2> /dev/null || echo unknown)
+export MEMLOAD_COMMIT
+
+others=() # wheels of what is not memload
+built=()
+if [ -n "$folder" ]; then
+  mapfile -t built < <(compgen -G "$folder/memload-*.whl")
+  mapfile -t others < <(find "$folder" -maxdepth 1 -name '*.whl' ! -name 'memload-*')
+fi
+[ ${#others[@]} -eq 0 ] || "$python" -m pip install --quiet --no-index --no-deps --target "$work/site" "${others[@]}"
+if [ ${#built[@]} -gt 0 ]; then
+  if "$python" -m pip install --quiet --no-index --no-deps --target "$work/site" "${built[@]}" &&
+    "$python" -c 'import torch, memload._core, memload._cuda'; then
+    echo "== taken as it is: ${built[*]##*/}"
+  else
+    echo "gpu_check.sh: this Python cannot use ${built[*]##*/}, see above; memload is built instead" >&2
+    rm -rf "$work"/site/memload "$work"/site/memload-*
+    built=()
+  fi
 fi
 
-built=()
-[ -z "$wheels" ] || mapfile -t built < <(compgen -G "$wheels/memload-*.whl")
-
 found=$(
-  "$python" - ${#built[@]} <<'EOF'
+  "$python" - ${#built[@]} "$rehearsal" <<'EOF'
 import importlib.metadata
 import re
 import shutil
@@ -73,23 +100,22 @@ if lacking:
     sys.exit(f"gpu_check.sh: there is no {', no '.join(lacking)}; Python packages may come from a folder of wheels")
 import torch
 
+if sys.argv[2]:
+    print("rehearsal none")
+    sys.exit()
 if not torch.cuda.is_available():
-    sys.exit(f"gpu_check.sh: torch {torch.__version__} finds no CUDA device")
+    sys.exit(
+        f"gpu_check.sh: torch {torch.__version__} finds no CUDA device; --rehearse runs every part on the CPU instead"
+    )
 name = torch.cuda.get_device_name()
 print(f"{name}, torch {torch.__version__}, Python {sys.version.split()[0]}", file=sys.stderr)
 print(re.sub(r"\W+", "-", name).strip("-").lower(), "".join(map(str, torch.cuda.get_device_capability())))
 EOF
 )
 read -r device architecture <<< "$found"
-day=$(date -u +%Y-%m-%d)
+kept=$out/gpu_${device}_$(date -u +%Y-%m-%d)
 
-if [ ${#built[@]} -gt 0 ]; then
-  echo "== taken as it is: ${built[*]##*/}"
-  "$python" -c 'import torch, memload._cuda' || {
-    echo "gpu_check.sh: the wheel of memload has no memload._cuda that this Python can import, so nothing was run" >&2
-    exit 1
-  }
-else
+if [ ${#built[@]} -eq 0 ]; then
   echo "== build ($SECONDS s)"
   only=() # where this nvcc knows the GPU at hand, code for others is left out
   if nvcc --list-gpu-arch | grep -x "compute_$architecture" > /dev/null; then
@@ -126,8 +152,11 @@ filling=$repo/tests/gpu/test_batch_size_gpu.py
 # run_tests FILE
 run_tests() {
   local left=$((prepared - SECONDS))
+  local status=0
   timeout -k 10 $((left < 60 ? 60 : left)) "${gpu_tests[@]}" --durations=3 "$1" \
-    > "$work/$(basename "$1" .py).log" 2>&1
+    > "$work/$(basename "$1" .py).log" 2>&1 || status=$?
+  [ -z "$rehearsal" ] || [ $status -ne 5 ] || status=0 # without a GPU they are collected, and none is selected
+  return $status
 }
 
 declare -A running=()
@@ -141,29 +170,30 @@ run_tests "$filling" || failed+=("$(basename "$filling" .py)")
 for file in "${tests[@]}"; do
   echo "-- $(basename "$file" .py)"
   cat "$work/$(basename "$file" .py).log"
-done | tee "$out/gpu_tests_${device}_${day}.txt"
+done | tee "$kept.tests.txt"
 
 results=()
+little=() # what a rehearsal tells each benchmark
+[ -z "$rehearsal" ] || little=(--quick --device cpu)
 
-# benchmark NAME SECONDS [ARGUMENTS...]
+# benchmark NAME SECONDS
 benchmark() {
   local name=$1 limit=$2 left=$((total - SECONDS))
-  shift 2
   echo "== $name ($SECONDS s)"
-  results+=("$out/${name}_${device}_${day}.json")
-  rm -f "${results[-1]}" # of an earlier run of today, whose figures are not this one's
+  results+=("$work/$name.json")
   if [ "$left" -lt 10 ]; then
     echo "left out: the time is nearly over"
     return
   fi
   timeout -k 10 $((limit < left ? limit : left)) "$python" "$repo/benchmarks/$name.py" \
-    --cache "$work" --out "${results[-1]}" "$@" || failed+=("$name")
+    --cache "$work" --out "${results[-1]}" "${little[@]}" || failed+=("$name")
+  "$python" "$repo/benchmarks/gpu_table.py" "$kept.json" "${results[@]}" > "$kept.table.txt"
 }
 
 benchmark gpu_bytes 90
 benchmark gpu_loader 140
 benchmark gpu_cast 75
-benchmark gpu_copy 35
+benchmark gpu_copy 55
 benchmark gpu_resident 40
 benchmark gpu_step 50
 benchmark gpu_offload 25
@@ -172,6 +202,8 @@ benchmark gpu_offload 25
 echo "== memory checker ($SECONDS s)"
 if ! command -v compute-sanitizer > /dev/null; then
   echo "compute-sanitizer is not installed: left out"
+elif [ -n "$rehearsal" ]; then
+  echo "left out: it checks what runs on a GPU"
 elif [ $((total - SECONDS)) -lt 30 ]; then
   echo "left out: the time is nearly over"
 else
@@ -189,5 +221,5 @@ fi
 
 echo "== all figures ($SECONDS s)"
 [ ${#failed[@]} -eq 0 ] || echo "did not end well, see above: ${failed[*]}"
-"$python" "$repo/benchmarks/gpu_table.py" "${results[@]}" | tee "$out/gpu_table_${device}_${day}.txt"
-exit ${#failed[@]}
+cat "$kept.table.txt"
+exit $((${#failed[@]} > 0))

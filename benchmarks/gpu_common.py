@@ -7,7 +7,9 @@ figure. No run on a GPU has been recorded yet.
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
+import subprocess
 import sys
 import time
 import traceback
@@ -15,15 +17,21 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
 import torch
 from harness import Bench, arguments
 
-from memload.cli.measure import Spread, ratio
+from memload.cli.measure import Spread, in_turn, ratio
+from memload.dataset.dataset import Dataset
 from memload.device.cuda_module import cuda_state
 from memload.device.devices import device_of
 
 TURN_SECONDS = 2e-3  # a turn repeats a short call until it lasts about this long
+EPOCH_SECONDS = 0.6  # what is timed by the clock lasts at least half a second, and is planned for this
 MB = 1 << 20
+# What nvidia-smi says of the bus; "current" is the least while nothing is copied.
+SMI_FIELDS = ("driver_version", "pcie.link.gen.current", "pcie.link.gen.max")
+SMI_FIELDS += ("pcie.link.width.current", "pcie.link.width.max", "clocks.max.memory", "power.limit")
 
 
 def gpu_arguments(question: str, *, rounds: int, default: Sequence[str] = ()) -> argparse.ArgumentParser:
@@ -74,15 +82,28 @@ class GpuBench(Bench):
 
 
 def gpu_facts(device: torch.device) -> dict[str, Any]:
-    """What a figure of a GPU must be read with."""
+    """What a figure of a GPU must be read with; MEMLOAD_COMMIT names what was measured."""
+    commit = os.environ.get("MEMLOAD_COMMIT", "unknown")
     if device.type != "cuda":
-        return {"name": f"{device}: a run without a GPU, of which nothing is a figure"}
+        return {"name": f"{device}: a run without a GPU, of which nothing is a figure", "commit": commit}
     return {
         "name": torch.cuda.get_device_name(device),
+        "commit": commit,
         "capability": torch.cuda.get_device_capability(device),
         "cuda_of_torch": torch.version.cuda,
         "memload_cuda": asdict(cuda_state(device.index)),
+        "nvidia_smi": smi_facts(device),
     }
+
+
+def smi_facts(device: torch.device) -> dict[str, str]:
+    """Driver and bus, as nvidia-smi tells them; one word where there is no nvidia-smi."""
+    asked = ["nvidia-smi", f"--id={device.index or 0}", f"--query-gpu={','.join(SMI_FIELDS)}", "--format=csv,noheader"]
+    try:
+        said = subprocess.run(asked, capture_output=True, text=True, timeout=20, check=True).stdout
+    except (OSError, subprocess.SubprocessError) as error:
+        return {"unknown": f"{type(error).__name__}: {error}"}
+    return dict(zip(SMI_FIELDS, (value.strip() for value in said.split(",")), strict=False))
 
 
 def finish(device: torch.device) -> None:
@@ -137,9 +158,26 @@ def faster(ours: Sequence[float], theirs: Sequence[float]) -> Spread:
 
 def device_copy(moved: int, device: torch.device) -> Callable[[], torch.Tensor]:
     """A copy on the device that moves so many bytes, read and written together: the speed of its memory."""
-    source = torch.ones(max(1, moved // 2), dtype=torch.uint8, device=device)
+    source = random_bytes(max(1, moved // 2)).to(device)
     target = torch.empty_like(source)
     return lambda: target.copy_(source)
+
+
+def random_bytes(nbytes: int, *, pinned: bool = False) -> torch.Tensor:
+    """Random uint8 (nbytes,) in RAM: a bus or memory that compresses would move others faster."""
+    made = torch.empty(nbytes, dtype=torch.uint8, pin_memory=pinned)
+    made.numpy()[:] = np.random.default_rng(0).integers(0, 1 << 63, nbytes // 8 + 1, np.int64).view(np.uint8)[:nbytes]
+    return made
+
+
+def lengthened(ds: Dataset, times: int) -> Dataset:
+    """The rows so many times, for epochs that last."""
+    return ds.select(torch.arange(len(ds)).repeat(times))
+
+
+def times_to_last(seconds: float, *, quick: bool) -> int:
+    """How many times something that takes so many seconds is to be done, for a time that a clock tells well."""
+    return 1 if quick else max(1, round(EPOCH_SECONDS / seconds + 0.5))
 
 
 def compiled_or_none(fn: Callable[..., Any], *example: Any) -> Callable[..., Any] | None:
@@ -156,34 +194,51 @@ def compiled_or_none(fn: Callable[..., Any], *example: Any) -> Callable[..., Any
 class PinnedCopies:
     """A plain loop of asynchronous copies from pinned memory, the ceiling of whatever brings batches to a device.
 
+    The loop uses 1, 2 or 4 pairs of buffers in turn, whichever is the fastest.
+
     Args:
         nbytes: of one copy.
         device: where to.
-        depth: pairs of buffers that are used in turn.
+        quick: makes few copies, for a run that only shows that it runs.
     """
 
-    def __init__(self, nbytes: int, device: torch.device, depth: int) -> None:
-        pin = device.type == "cuda"
-        self._sources = [torch.ones(nbytes, dtype=torch.uint8, pin_memory=pin) for _ in range(depth)]
-        self._targets = [torch.empty(nbytes, dtype=torch.uint8, device=device) for _ in range(depth)]
+    DEPTHS = (1, 2, 4)
+
+    def __init__(self, nbytes: int, device: torch.device, *, quick: bool = False) -> None:
+        pinned = device.type == "cuda"
+        noise = random_bytes(nbytes)
+        self.nbytes = nbytes
         self._device = device
+        self._pairs = [
+            (torch.empty(nbytes, dtype=torch.uint8, pin_memory=pinned).copy_(noise), noise.to(device))
+            for _ in range(max(self.DEPTHS))
+        ]
+        self._turn = 0
+        self._depth = 1
+        loops = {str(depth): lambda depth=depth: self._run(8, depth) for depth in self.DEPTHS}
+        in_turn(loops, 1)
+        tried = in_turn(loops, 1 if quick else 5)
+        self._depth = min(self.DEPTHS, key=lambda depth: median(tried[str(depth)]))
+        self._copies = 2 if quick else max(8, times_to_last(median(tried[str(self._depth)]), quick=False))
 
-    def run(self, copies: int) -> None:
-        """Copies so many times, and waits for the last."""
-        for number in range(copies):
-            turn = number % len(self._sources)
-            self._targets[turn].copy_(self._sources[turn], non_blocking=True)
-        finish(self._device)
+    def seconds(self) -> float:
+        """Seconds of one copy, of a loop that lasts about half a second."""
+        return self._run(self._copies, self._depth)
 
+    def queue_one(self) -> None:
+        """Queues one copy in the current stream."""
+        self._turn = (self._turn + 1) % self._depth
+        source, target = self._pairs[self._turn]
+        target.copy_(source, non_blocking=True)
 
-def best_copy_seconds(nbytes: int, device: torch.device, copies: int) -> float:
-    """Seconds of one copy of so many bytes in the fastest of the plain loops, with 1, 2 and 4 pairs of buffers."""
-    found = []
-    for depth in (1, 2, 4):
-        loop = PinnedCopies(nbytes, device, depth)
-        loop.run(depth)
-        found.append(clocked(lambda loop=loop: loop.run(copies), device) / copies)
-    return min(found)
+    def _run(self, copies: int, depth: int) -> float:
+        self._depth = depth
+
+        def loop() -> None:
+            for _ in range(copies):
+                self.queue_one()
+
+        return clocked(loop, self._device) / copies
 
 
 def median(values: Iterable[float]) -> float:

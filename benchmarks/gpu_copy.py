@@ -2,28 +2,45 @@
 
 The rows lie in a table that is small enough for the CPU's cache, so that gathering is no limit; nothing is cast. The
 ceiling is the best of plain loops of asynchronous copies of the same size, from 1, 2 and 4 pinned buffers. Beside it
-stands what a copy from memory that is not pinned reaches, as `.to("cuda")` of an ordinary batch does.
+stands what a copy from memory that is not pinned reaches, as `.to("cuda")` of an ordinary batch does, and how fast RAM
+is pinned at all.
 """
 
 from __future__ import annotations
 
 import torch
-from gpu_common import MB, GpuBench, best_copy_seconds, clocked, gpu_arguments
+from gpu_common import (
+    MB,
+    GpuBench,
+    PinnedCopies,
+    clocked,
+    finish,
+    gpu_arguments,
+    lengthened,
+    random_bytes,
+    times_to_last,
+)
 from gpu_data import compare
 
 import memload
 from memload.cli.measure import Spread, in_turn, ratio
+from memload.dataset.dataset import Dataset
+from memload.device.pinned_memory import PinnedMemory
 from memload.memory.budget import default_threads
 
 MEGABYTES = (1, 4, 16, 64, 256)
+WANTED = {1: 0.5, 4: 0.85}  # of a plain loop's rate, by megabytes of a batch; larger ones: 0.95
 ROWS = 64  # of a batch
 STORED = 4  # rows, of which batches are made: 16 MB for the largest
-EPOCH_BYTES = 4 << 30  # 80 ms at the bus's full width, beside which the millisecond is small in which a pass begins
+PINNED = 1 << 30  # bytes that are pinned at once
 
 
-def loader_of(nbytes: int, device: torch.device, batches: int) -> memload.FastLoader[torch.Tensor]:
-    table = torch.randint(0, 256, (STORED, nbytes // ROWS), dtype=torch.uint8)
-    rows = memload.from_arrays(x=table).only("x").select(torch.arange(STORED).repeat(ROWS // STORED * batches))
+def table_of(nbytes: int) -> Dataset:
+    """Random rows, of which 64 make a batch of so many bytes."""
+    return memload.from_arrays(x=random_bytes(STORED * nbytes // ROWS).view(STORED, -1)).only("x")
+
+
+def loader_of(rows: Dataset, device: torch.device | None) -> memload.FastLoader[torch.Tensor]:
     return memload.FastLoader(rows, ROWS, device=device, num_workers=default_threads(), persistent_workers=True)
 
 
@@ -33,15 +50,18 @@ def through(loader: memload.FastLoader[torch.Tensor]) -> None:
 
 
 def measure(bench: GpuBench, nbytes: int) -> None:
-    batches = 4 if bench.args.quick else max(8, EPOCH_BYTES // nbytes)
-    loader = loader_of(nbytes, bench.device, batches)
-    expected = next(iter(memload.FastLoader(loader.dataset, ROWS)))
-    ordinary = torch.randint(0, 256, (nbytes,), dtype=torch.uint8)
-    compare(({"x": x} for x in loader), ({"x": expected} for _ in range(batches)), bench.device)
+    table = table_of(nbytes)
+    some = lengthened(table, ROWS // STORED * 8)
+    compare(({"x": x} for x in loader_of(some, bench.device)), ({"x": x} for x in loader_of(some, None)), bench.device)
+    copies = PinnedCopies(nbytes, bench.device, quick=bench.args.quick)
+    batches = 4 if bench.args.quick else max(8, times_to_last(copies.seconds(), quick=False))
+    loader = loader_of(lengthened(table, ROWS // STORED * batches), bench.device)
+    through(loader)
+    ordinary = random_bytes(nbytes)
     times = in_turn(
         {
             "loader": lambda: clocked(lambda: through(loader), bench.device) / batches,
-            "plain": lambda: best_copy_seconds(nbytes, bench.device, batches),
+            "plain": copies.seconds,
             "ordinary": lambda: clocked(lambda: [ordinary.to(bench.device) for _ in range(4)], bench.device) / 4,
         },
         bench.rounds,
@@ -49,15 +69,39 @@ def measure(bench: GpuBench, nbytes: int) -> None:
     rates = {name: Spread.of(nbytes / seconds / 1e9 for seconds in found) for name, found in times.items()}
     case = f"{nbytes / MB:g} MB"
     share = ratio(times["plain"], times["loader"])
-    bench.judge(case, "the loader's copies, share of a plain loop's", share, 0.97, gb_per_s=rates)
+    target = WANTED.get(nbytes // MB, 0.95)
+    bench.judge(case, "the loader's copies, share of a plain loop's", share, target, gb_per_s=rates)
     bench.judge(case, "GB/s of plain pinned copies", rates["plain"], None)
     bench.judge(case, "GB/s of copies from ordinary memory", rates["ordinary"], None)
+
+
+def pin(bench: GpuBench) -> None:
+    """How fast the driver pins RAM: what torch allocates so, and huge pages that are filled already, as memload's."""
+    nbytes = MB if bench.args.quick else PINNED
+
+    kept = []  # given back, torch would hand them out again without pinning anything
+
+    def by_torch() -> float:
+        on = bench.device.type == "cuda"
+        return clocked(lambda: kept.append(torch.empty(nbytes, dtype=torch.uint8, pin_memory=on)), cpu)
+
+    def registered() -> float:
+        memory = PinnedMemory(1, nbytes, bench.device)
+        memory.table.fill_(1)
+        return clocked(memory.pin, cpu)
+
+    cpu = torch.device("cpu")
+    finish(bench.device)
+    for what, found in in_turn({"torch's": by_torch, "filled huge pages": registered}, bench.rounds).items():
+        rate = Spread.of(nbytes / seconds / 1e9 for seconds in found)
+        bench.judge("pinning", f"GB/s at which RAM is pinned, {what}", rate, None)
 
 
 def main() -> None:
     bench = GpuBench(gpu_arguments("pinned copies", rounds=5).parse_args())
     for megabytes in (0.25,) if bench.args.quick else MEGABYTES:
         bench.attempt(f"{megabytes:g} MB", measure, bench, int(megabytes * MB))
+    bench.attempt("pinning", pin, bench)
     bench.save()
     bench.end()
 

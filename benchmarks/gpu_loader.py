@@ -12,14 +12,26 @@ import os
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+import numpy as np
 import torch
-from gpu_common import GpuBench, best_copy_seconds, clocked, finish, gpu_arguments, median
+from gpu_common import (
+    EPOCH_SECONDS,
+    GpuBench,
+    PinnedCopies,
+    clocked,
+    finish,
+    gpu_arguments,
+    lengthened,
+    median,
+    times_to_last,
+)
 from gpu_data import compare_some
 from harness import Case
-from loops import SEED, ceiling_of
+from loops import SEED
 
 import memload
 from memload.cli import stock_loops
+from memload.cli.bench import GatherCeiling, shuffled
 from memload.cli.measure import Spread, in_turn, run_epoch
 from memload.dataset.dataset import Dataset
 
@@ -108,35 +120,44 @@ def best_stock(bench: GpuBench, case: Case) -> Stock:
 
 
 class Measured:
-    """The loader on one case, and what it is measured against."""
+    """The loader on one case, and what it is measured against. Epochs take the rows so often that they last."""
 
     def __init__(self, bench: GpuBench, case: Case) -> None:
         self.bench, self.case, self.device = bench, case, bench.device
-        self.loader = loader_of(case, bench.device)
-        self.batches = case.workload.rows // case.workload.batch_size
+        self.ds = case.workload.open(case.folder)
         self.batch_bytes = case.workload.batch_size * case.workload.row_bytes
+        once = loader_of(case, bench.device, self.ds)
+        through(once, self.device)
+        self.passes = times_to_last(through(once, self.device), quick=bench.args.quick)
+        self.loader = loader_of(case, bench.device, lengthened(self.ds, self.passes))
+        self.batches = len(self.loader)
 
-    def through(self) -> float:
+    def seconds(self) -> float:
         """Seconds of one of the loader's batches."""
-        return clocked(lambda: run_epoch(self.loader), self.device) / self.batches
+        return through(self.loader, self.device) / self.batches
 
     def rounds(self, contestants: Mapping[str, Callable[[], float]]) -> dict[str, list[float]]:
         """Seconds of a batch by name, after a round that warms up."""
         in_turn(contestants, 1)
         return in_turn(contestants, self.bench.rounds)
 
+    def gather(self) -> Callable[[], float]:
+        """Seconds of a batch that native threads gather, raw, without a loader."""
+        rows = np.tile(shuffled(len(self.ds), SEED), self.passes)
+        ceiling = GatherCeiling(self.ds, rows, self.case.workload.batch_size)
+
+        def seconds() -> float:
+            best = ceiling.best()
+            return best.seconds / best.batches
+
+        return seconds
+
     def against_the_machine(self) -> None:
         """Which share of the lower of two ceilings the loader reaches."""
-        case, copies = self.case, min(self.batches, 50)
+        case = self.case
         compare_some(loader_of(case, self.device), loader_of(case, torch.device("cpu")), self.device)
-        ceiling = ceiling_of(Case(case.workload, "raw", case.folder))
-        times = self.rounds(
-            {
-                "loader": self.through,
-                "gather": lambda: ceiling.best().seconds / self.batches,
-                "copy": lambda: best_copy_seconds(self.batch_bytes, self.device, copies),
-            }
-        )
+        copies = PinnedCopies(self.batch_bytes, self.device, quick=self.bench.args.quick)
+        times = self.rounds({"loader": self.seconds, "gather": self.gather(), "copy": copies.seconds})
         slower = [max(pair) for pair in zip(times["gather"], times["copy"], strict=True)]
         share = Spread.of(limit / ours for limit, ours in zip(slower, times["loader"], strict=True))
         rates = {name: Spread.of(self.batch_bytes / s / 1e9 for s in found) for name, found in times.items()}
@@ -149,14 +170,24 @@ class Measured:
     def against_stock(self) -> None:
         """How many times as fast as stock the loader is."""
         rival = best_stock(self.bench, self.case)
-        some = min(self.batches, 40)
 
         def theirs() -> float:
-            return clocked(lambda: run_epoch(rival.loop, limit=some), self.device) / some
+            batches = 0
 
-        times = self.rounds({"loader": self.through, "stock": theirs})
+            def loop() -> None:
+                nonlocal batches
+                batches = run_epoch(rival.loop, seconds=EPOCH_SECONDS).batches
+
+            return clocked(loop, self.device) / batches
+
+        times = self.rounds({"loader": self.seconds, "stock": theirs})
         found = Spread.of(slow / ours for slow, ours in zip(times["stock"], times["loader"], strict=True))
         self.bench.judge(self.case.name, "the loader, times stock at its best", found, 5, stock=rival.words)
+
+
+def through(loader: memload.FastLoader[dict[str, torch.Tensor]], device: torch.device) -> float:
+    """Seconds of one epoch, until the device has its last batch."""
+    return clocked(lambda: run_epoch(loader), device)
 
 
 def main() -> None:

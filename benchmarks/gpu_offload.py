@@ -13,14 +13,14 @@ import copy
 from collections.abc import Callable
 
 import torch
-from gpu_common import MB, GpuBench, best_copy_seconds, clocked, gpu_arguments, median
+from gpu_common import MB, GpuBench, PinnedCopies, clocked, gpu_arguments, median, times_to_last
 from gpu_data import OtherDataError, difference
 
 import memload
 from memload.cli.measure import Spread, in_turn
 
 REPEATS = (128, 32, 8, 1)  # how often the student runs on a batch; first what has a target, should the run be ended
-STEPS = 10
+TRIED = 4  # steps that tell how long one takes
 LAYERS, WIDTH, ROWS = 16, 4096, 512  # 512 MB of weights in half precision
 SMALL = (4, 64, 8)
 COPIED = 64 * MB  # in one copy, as weights are
@@ -75,7 +75,7 @@ def teaching(away: memload.Offloaded[torch.nn.Module]) -> Callable[[torch.Tensor
 class Teachers:
     """One teacher on the GPU all the time, and the same one offloaded in either way."""
 
-    def __init__(self, device: torch.device, size: tuple[int, int, int]) -> None:
+    def __init__(self, device: torch.device, size: tuple[int, int, int], *, quick: bool) -> None:
         layers, self.width, self.rows = size
         self.dtype = torch.float32 if device.type == "cpu" else torch.float16
         teacher = teacher_of(layers, self.width, self.dtype)
@@ -91,7 +91,8 @@ class Teachers:
             if unlike is not None:
                 raise OtherDataError(f"a teacher that is offloaded {name} has other weights: {unlike}")
         self._there = teacher.to(device)
-        self.transfer = best_copy_seconds(min(COPIED, self.nbytes), device, 8) * max(1, self.nbytes / COPIED)
+        copies = PinnedCopies(min(COPIED, self.nbytes), device, quick=quick)
+        self.transfer = copies.seconds() * self.nbytes / copies.nbytes
 
     def resident(self, x: torch.Tensor) -> torch.Tensor:
         """What the teacher that is always there says."""
@@ -101,12 +102,14 @@ class Teachers:
 
 
 def measure(bench: GpuBench, teachers: Teachers, repeats: int) -> None:
-    device, steps = bench.device, 2 if bench.args.quick else STEPS
+    device, steps = bench.device, 2 if bench.args.quick else TRIED
     loop = Loop(teachers.width, teachers.rows, teachers.dtype, device, repeats)
     calls = {"resident": lambda: loop.run(steps, teachers.resident, nothing)}
     calls |= {name: lambda one=one: loop.run(steps, teaching(one), one.prefetch) for name, one in teachers.away.items()}
     for call in calls.values():
         call()
+    if not bench.args.quick:
+        steps = max(TRIED, times_to_last(clocked(calls["resident"], device) / steps, quick=False))
     timed = {name: lambda call=call: clocked(call, device) / steps for name, call in calls.items()}
     times = in_turn(timed, bench.rounds)
     transfer, step = teachers.transfer, median(times["resident"])
@@ -120,7 +123,7 @@ def measure(bench: GpuBench, teachers: Teachers, repeats: int) -> None:
 
 def main() -> None:
     bench = GpuBench(gpu_arguments("a teacher that lives in RAM", rounds=3).parse_args())
-    teachers = Teachers(bench.device, SMALL if bench.args.quick else (LAYERS, WIDTH, ROWS))
+    teachers = Teachers(bench.device, SMALL if bench.args.quick else (LAYERS, WIDTH, ROWS), quick=bench.args.quick)
     for repeats in REPEATS[-1:] if bench.args.quick else REPEATS:
         bench.attempt(f"{repeats} repeats", measure, bench, teachers, repeats)
     bench.save()

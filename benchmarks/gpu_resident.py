@@ -11,15 +11,26 @@ is stated.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
-from gpu_common import MB, GpuBench, best_copy_seconds, clocked, device_copy, faster, finish, gpu_arguments, take_turns
+from gpu_common import (
+    MB,
+    GpuBench,
+    PinnedCopies,
+    clocked,
+    device_copy,
+    faster,
+    finish,
+    gpu_arguments,
+    lengthened,
+    take_turns,
+    times_to_last,
+)
 from gpu_data import compare_some
-from gpu_loader import loader_of
+from gpu_loader import loader_of, through
 from harness import Case
 
 import memload
@@ -65,7 +76,7 @@ def compare_data(bench: GpuBench, case: Case, near: Dataset) -> None:
 
 
 def measure_device(bench: GpuBench, case: Case, ds: Dataset) -> None:
-    seconds = clocked(lambda: memload.to_device(ds, bench.device, progress=False), bench.device)
+    bring(bench, case, ds)
     near = memload.to_device(ds, bench.device, progress=False)
     compare_data(bench, case, near)
     size = case.workload.batch_size
@@ -83,7 +94,26 @@ def measure_device(bench: GpuBench, case: Case, ds: Dataset) -> None:
         bench.judge(
             case.name, f"gather and cast {rows} rows on the device, share of a device copy", share, target, **figures
         )
-    bench.judge(case.name, "GB/s of bringing the data to the device", Spread.of([ds.nbytes / seconds / 1e9]), None)
+
+
+def bring(bench: GpuBench, case: Case, ds: Dataset) -> None:
+    """How fast the rows get to the device, beside plain copies of 64 MB."""
+    copies = PinnedCopies(min(64 * MB, ds.nbytes), bench.device, quick=bench.args.quick)
+
+    def once() -> object:
+        return memload.to_device(ds, bench.device, progress=False)
+
+    often = min(8, times_to_last(clocked(once, bench.device), quick=bench.args.quick))
+    times = in_turn(
+        {
+            "bring": lambda: clocked(lambda: [once() and None for _ in range(often)], bench.device) / often,
+            "copy": lambda: copies.seconds() * ds.nbytes / copies.nbytes,
+        },
+        min(3, bench.rounds),
+    )
+    rate = Spread.of(ds.nbytes / seconds / 1e9 for seconds in times["bring"])
+    share = faster(times["bring"], times["copy"])
+    bench.judge(case.name, "to_device, share of pinned copies", share, 0.85, gb_per_s=rate)
 
 
 def measure_pinned(bench: GpuBench, case: Case, ds: Dataset) -> None:
@@ -91,24 +121,21 @@ def measure_pinned(bench: GpuBench, case: Case, ds: Dataset) -> None:
     compare_data(bench, case, pinned)
     seen = resident_fields(pinned.fields, bench.device)
     assert seen is not None
-    gather = gatherer_of(case, Dataset(seen), case.workload.batch_size)
-    times = take_turns({"gather": gather}, bench.device, bench.rounds)
     nbytes = case.workload.batch_size * case.workload.row_bytes
-    copy = best_copy_seconds(nbytes, bench.device, 20)
-    share = Spread.of(copy / seconds for seconds in times["gather"])
+    copies = PinnedCopies(nbytes, bench.device, quick=bench.args.quick)
+    calls = {"gather": gatherer_of(case, Dataset(seen), case.workload.batch_size), "copy": copies.queue_one}
+    times = take_turns(calls, bench.device, bench.rounds)
+    share = faster(times["gather"], times["copy"])
     bench.judge(case.name, "gathered by the GPU out of pinned RAM, share of pinned copies", share, None)
-    passes = {"gpu": loader_of(case, bench.device, pinned), "ring": loader_of(case, bench.device, ds)}
+    often = times_to_last(ds.nbytes / nbytes * min(times["copy"]), quick=bench.args.quick)
+    passes = {
+        name: loader_of(case, bench.device, lengthened(of, often)) for name, of in (("gpu", pinned), ("ring", ds))
+    }
     seconds = in_turn(
-        {name: lambda one=one: clocked(lambda: _some_batches(one), bench.device) for name, one in passes.items()},
-        bench.rounds,
+        {name: lambda one=one: through(one, bench.device) for name, one in passes.items()}, min(3, bench.rounds)
     )
     share = faster(seconds["gpu"], seconds["ring"])
     bench.judge(case.name, "a pass out of pinned RAM gathered by the GPU, rate of the ring's", share, None)
-
-
-def _some_batches(loader: Iterable[Any]) -> None:
-    for _ in itertools.islice(loader, BATCHES):
-        pass
 
 
 def measure_first_batch(bench: GpuBench, case: Case, ds: Dataset) -> None:

@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator
 
 import torch
-from gpu_common import GpuBench, best_copy_seconds, clocked, gpu_arguments, median
+from gpu_common import GpuBench, PinnedCopies, clocked, gpu_arguments, lengthened, median, times_to_last
 from gpu_data import compare_some
 from gpu_loader import loader_of
 from harness import Case
@@ -20,7 +20,8 @@ from harness import Case
 from memload.cli.measure import Spread, cpu_seconds, in_turn
 
 REPEATS = (1, 2, 4, 8)  # how often the net runs on a batch
-STEPS = 40
+TRIED = 20  # steps that tell how long one takes
+PASSES = 20  # how often a pass takes the rows, so that few passes begin while a loop is timed
 RESIDENT = 4  # batches that stay on the GPU
 
 
@@ -68,14 +69,22 @@ def first(batches: Iterable[dict[str, torch.Tensor]], count: int) -> Iterator[to
                 return
 
 
-def measure(bench: GpuBench, case: Case, repeats: int) -> None:
-    device, steps = bench.device, 2 if bench.args.quick else STEPS
+def measure(bench: GpuBench, case: Case, repeats: int, copies: PinnedCopies) -> None:
+    device, quick = bench.device, bench.args.quick
     compare_some(loader_of(case, device), loader_of(case, torch.device("cpu")), device)
-    loader = loader_of(case, device)
+    loader = loader_of(case, device, lengthened(case.workload.open(case.folder), 1 if quick else PASSES))
     resident = [batch.clone() for batch in first(loader, RESIDENT)]
     step = trainer(device, resident[0], repeats)
-    fed = [resident[k % RESIDENT] for k in range(steps)]
-    loop(step, fed[: 1 if bench.args.quick else 3])
+
+    def fed(steps: int) -> Iterator[torch.Tensor]:
+        return itertools.islice(itertools.cycle(resident), steps)
+
+    def without() -> float:
+        return clocked(lambda: loop(step, fed(steps)), device) / steps
+
+    steps = 1 if quick else TRIED
+    without()
+    steps = 2 if quick else max(TRIED, times_to_last(without(), quick=False))
     cpu: list[float] = []
 
     def with_loader() -> float:
@@ -86,10 +95,8 @@ def measure(bench: GpuBench, case: Case, repeats: int) -> None:
         cpu.append((cpu_seconds() - begun) / seconds)
         return seconds / steps
 
-    times = in_turn(
-        {"loader": with_loader, "resident": lambda: clocked(lambda: loop(step, fed), device) / steps}, bench.rounds
-    )
-    transfer = best_copy_seconds(case.workload.batch_size * case.workload.row_bytes, device, 20)
+    times = in_turn({"loader": with_loader, "resident": without, "copy": copies.seconds}, bench.rounds)
+    transfer = median(times["copy"])
     lost = Spread.of(ours / ideal - 1 for ours, ideal in zip(times["loader"], times["resident"], strict=True))
     longer = median(times["resident"]) > transfer
     name = f"{case.workload.name}, {median(times['resident']) * 1e3:.2g} ms a step"
@@ -105,8 +112,10 @@ def main() -> None:
     bench = GpuBench(parser.parse_args())
     with bench.cases() as cases:
         for case in cases:
+            nbytes = case.workload.batch_size * case.workload.row_bytes
+            copies = PinnedCopies(nbytes, bench.device, quick=bench.args.quick)
             for repeats in REPEATS[:1] if bench.args.quick else REPEATS:
-                bench.attempt(case.name, measure, bench, case, repeats)
+                bench.attempt(case.name, measure, bench, case, repeats, copies)
     bench.end()
 
 
