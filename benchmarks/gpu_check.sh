@@ -144,7 +144,7 @@ interruptible='import signal, sys, pytest
 signal.signal(signal.SIGTERM, signal.default_int_handler)
 sys.exit(pytest.main(sys.argv[1:]))'
 gpu_tests=("$python" -c "$interruptible" -c "$repo/pyproject.toml" --rootdir "$repo")
-gpu_tests+=(-p no:cacheprovider -q --tb=short -m gpu)
+gpu_tests+=(-p _hypothesis_pytestplugin -p no:cacheprovider -q --tb=short -m gpu)
 gpu_tests+=(-W default) # libraries of other versions may warn: that is shown, and fails no file
 gpu_tests+=(-o faulthandler_timeout=45) # a test that hangs shows where, though it be killed
 filling=$repo/tests/gpu/test_batch_size_gpu.py

@@ -50,25 +50,6 @@ QUICK = {
 }
 
 
-# Without a GPU they only show that they run. One process runs them all, since each would import torch for itself.
-ON_A_GPU = {
-    "gpu_bytes.py": ["--workloads", "W2"],
-    "gpu_cast.py": [],
-    "gpu_copy.py": [],
-    "gpu_loader.py": ["--workloads", "W2"],
-    "gpu_offload.py": [],
-    "gpu_resident.py": ["--workloads", "W2"],
-    "gpu_step.py": ["--workloads", "W2"],
-}
-RUN_ALL = """
-import json, runpy, sys
-for script, arguments in json.loads(sys.argv[1]):
-    sys.argv = [script, *arguments]
-    sys.path.insert(0, script.rpartition("/")[0])
-    runpy.run_path(script, run_name="__main__")
-"""
-
-
 def spreads_in(found: Any) -> Iterator[Spread]:
     """Every spread of the figures, however deep: a figure may give one for each of several names."""
     if isinstance(found, dict) and found.keys() == {field.name for field in fields(Spread)}:
@@ -78,28 +59,11 @@ def spreads_in(found: Any) -> Iterator[Spread]:
             yield from spreads_in(value)
 
 
-def test_every_script_that_uses_the_harness_is_tried_here():
+def test_every_script_that_uses_the_harness_is_tried_here_or_by_the_gpu_check():
     texts = {path.name: path.read_text() for path in BENCHMARKS.glob("*.py")}
     scripts = {name for name, text in texts.items() if re.search(r"(arguments|each_case)\(", text)}
-    assert scripts - {"harness.py", "gpu_common.py"} == QUICK.keys() | ON_A_GPU.keys()
-
-
-def test_the_gpu_benchmarks_run_on_a_cpu_and_their_figures_make_one_table(tmp_path):
-    kept = [tmp_path / script.replace(".py", ".json") for script in ON_A_GPU]
-    common = ["--quick", "--device", "cpu", "--cache", str(tmp_path), "--out"]
-    runs = [
-        (str(BENCHMARKS / script), [*common, str(path), *more])
-        for (script, more), path in zip(ON_A_GPU.items(), kept, strict=True)
-    ]
-    done = run(RUN_ALL, json.dumps(runs), within=240)
-    assert done.status == 0, done.err
-    found = [json.loads(path.read_text()) for path in kept]
-    assert all("nothing is a figure" in one["gpu"]["name"] for one in found)
-    table = [sys.executable, BENCHMARKS / "gpu_table.py", *kept, tmp_path / "missing.json"]
-    shown = subprocess.run(table, capture_output=True, text=True, timeout=60).stdout
-    assert all(Path(script).stem in shown for script in ON_A_GPU)
-    assert "wanted" in shown
-    assert "missing.json: missing" in shown
+    on_a_gpu = re.findall(r"^benchmark (\w+) \d+$", (BENCHMARKS / "gpu_check.sh").read_text(), re.MULTILINE)
+    assert scripts - {"harness.py", "gpu_common.py"} == QUICK.keys() | {f"{name}.py" for name in on_a_gpu}
 
 
 FAILING = """
@@ -127,11 +91,36 @@ def test_a_part_of_a_gpu_benchmark_that_fails_is_told_and_the_next_one_follows(t
     failed, found = json.loads(kept.read_text())["figures"]
     assert failed["error"] == "fails: ValueError: no such thing"
     assert found["found"]["median"] == 2
-    table = subprocess.run(
-        [sys.executable, BENCHMARKS / "gpu_table.py", kept], capture_output=True, text=True, timeout=60
-    )
-    assert "did not get to its end: fails: ValueError: no such thing" in table.stdout
-    assert "met" in table.stdout
+    shown = gpu_table(tmp_path / "all.json", kept, tmp_path / "other.json")
+    assert "did not get to its end: fails: ValueError: no such thing" in shown
+    assert "second: a figure: 2 (2 to 2) >= 1 met" in shown
+    assert "other: missing" in shown
+    (part,) = json.loads((tmp_path / "all.json").read_text())["parts"]
+    assert part == json.loads(kept.read_text())
+
+
+def gpu_table(*paths: Path) -> str:
+    command = [sys.executable, BENCHMARKS / "gpu_table.py", *paths]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+
+
+def test_the_table_of_gpu_figures_leaves_out_what_is_only_told_where_there_is_no_room(tmp_path):
+    def part(wanted: int, told: int) -> Path:
+        found = {"median": 1.0, "low": 0.5, "high": 2.0, "count": 3}
+        one = {"case": "W1", "what": "a figure of about this length", "found": found, "at_most": False}
+        figures = [{**one, "target": 2, "met": False}] * wanted + [{**one, "target": None, "met": None}] * told
+        kept = {"benchmark": "gpu_x", "gpu": {"name": "G", "commit": "c"}, "machine": {"cpu": "C"}, "figures": figures}
+        (tmp_path / "part.json").write_text(json.dumps(kept))
+        return tmp_path / "part.json"
+
+    merged = tmp_path / "all.json"
+    for wanted, told, lines, verdicts in ((20, 20, 43, 20), (20, 500, 24, 20), (500, 0, None, None)):
+        shown = gpu_table(merged, part(wanted, told))
+        assert len(shown) <= 10_000
+        assert lines is None or len(shown.splitlines()) == lines
+        assert verdicts is None or shown.count("NOT MET") == verdicts
+        assert len(json.loads(merged.read_text())["parts"][0]["figures"]) == wanted + told
+    assert "and more, which the JSON has" in shown
 
 
 COMPARING = """
@@ -191,3 +180,15 @@ def test_the_benchmark_runs(script, tmp_path):
     spreads = list(spreads_in(found["figures"]))
     assert spreads
     assert all(spread.low <= spread.median <= spread.high for spread in spreads)
+
+
+@pytest.mark.slow
+def test_the_small_benchmarks_run_under_pytest_benchmark_and_are_compared(tmp_path):
+    command = [sys.executable, "-m", "pytest", BENCHMARKS, "-q", "--benchmark-only", "--benchmark-min-rounds=1"]
+    command += ["--benchmark-max-time=0.05", "--benchmark-autosave", f"--benchmark-storage={tmp_path}"]
+    for more in ([], ["--benchmark-compare"]):
+        env = {**os.environ, "PYTHONPATH": str(Path(memload.__file__).parents[1])}
+        done = subprocess.run([*command, *more], capture_output=True, text=True, timeout=240, env=env)
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert "test_first_batch[cpu] (0001_" in done.stdout
+    assert len(list(tmp_path.rglob("*.json"))) == 2
