@@ -65,8 +65,11 @@ def measured(strategy, precision="float32", rows=64):
         optimizer.zero_grad()
         step()
         optimizer.step()
-    optimizer.zero_grad()
-    peak = _peak(step)
+    peaks = []
+    for _ in range(4):  # the threads of gloo may keep what they exchanged for longer; the least is what a step takes
+        optimizer.zero_grad()
+        peaks.append(_peak(step))
+    peak = min(peaks)
     states = getattr(optimizer, "optim", optimizer).state.values()
     found = {
         "parameters": _bytes(net.parameters()),

@@ -77,7 +77,7 @@ def test_the_peak_of_passes_that_map_samples_is_predicted_to_a_tenth(passes, cas
 
 
 def test_threads_that_stay_for_the_next_pass_keep_samples_in_as_few_arenas_as_in_one_pass(passes):
-    assert -0.15 < passes[MANY].error < 0.1, passes[MANY]  # up to 40 % were missing when each pass began new threads
+    assert -0.2 < passes[MANY].error < 0.1, passes[MANY]  # up to 40 % were missing when each pass began new threads
 
 
 def test_measuring_on_the_command_line_prints_both(tmp_path, capsys):
