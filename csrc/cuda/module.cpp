@@ -1,6 +1,7 @@
 // memload._cuda: addresses, sizes and stream handles in, launches out. Knows no torch.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
 
 #include <tuple>
 #include <utility>
@@ -85,19 +86,30 @@ RowChoice choice_of(const PyChoice& given) {
   return {reinterpret_cast<const std::int64_t*>(numbers), reinterpret_cast<const std::int64_t*>(steps), count};
 }
 
-void cast_rows_at(std::uintptr_t src, std::size_t stored_rows, std::uintptr_t dst, std::size_t rows,
-                  std::size_t elements, const PyRule& rule, const PyChoice& choice, int device, std::uintptr_t stream) {
-  const DeviceRule checked = rule_of(rule);
-  const py::gil_scoped_release nogil;
-  cast_rows(reinterpret_cast<const void*>(src), stored_rows, reinterpret_cast<void*>(dst), rows, elements, checked,
-            choice_of(choice), device, reinterpret_cast<void*>(stream));
+// (address, rows) of each memory
+using PyParts = std::vector<std::pair<std::uintptr_t, std::uint64_t>>;
+
+StoredRows stored_of(const PyParts& parts) {
+  StoredRows stored;
+  for (const auto& [address, rows] : parts) stored.add({reinterpret_cast<const unsigned char*>(address), rows});
+  return stored;
 }
 
-void copy_rows_at(std::uintptr_t src, std::size_t stored_rows, std::uintptr_t dst, std::size_t rows,
-                  std::size_t row_bytes, const PyChoice& choice, int device, std::uintptr_t stream) {
+void cast_rows_at(const PyParts& parts, std::uintptr_t dst, std::size_t rows, std::size_t elements, const PyRule& rule,
+                  const PyChoice& choice, int device, std::uintptr_t stream) {
+  const StoredRows stored = stored_of(parts);
+  const DeviceRule checked = rule_of(rule);
   const py::gil_scoped_release nogil;
-  copy_rows(reinterpret_cast<const void*>(src), stored_rows, reinterpret_cast<void*>(dst), rows, row_bytes,
-            choice_of(choice), device, reinterpret_cast<void*>(stream));
+  cast_rows(stored, reinterpret_cast<void*>(dst), rows, elements, checked, choice_of(choice), device,
+            reinterpret_cast<void*>(stream));
+}
+
+void copy_rows_at(const PyParts& parts, std::uintptr_t dst, std::size_t rows, std::size_t row_bytes,
+                  const PyChoice& choice, int device, std::uintptr_t stream) {
+  const StoredRows stored = stored_of(parts);
+  const py::gil_scoped_release nogil;
+  copy_rows(stored, reinterpret_cast<void*>(dst), rows, row_bytes, choice_of(choice), device,
+            reinterpret_cast<void*>(stream));
 }
 
 // (height, width, channels, height and width of what is cut out, stored interleaved, result in planes)
@@ -150,15 +162,16 @@ PYBIND11_MODULE(_cuda, m) {
         "Cast n uint8 pixels on a device, asynchronously on the stream with this handle.");
   m.def("device", memload::cuda::device, py::arg("index"),
         "What memload._core.Device takes, for a device that exists. Raises RuntimeError.");
-  m.def(
-      "cast_rows", memload::cuda::cast_rows_at, py::arg("src_address"), py::arg("stored_rows"), py::arg("dst_address"),
-      py::arg("rows"), py::arg("elements"), py::arg("rule"), py::arg("choice"), py::arg("device"), py::arg("stream"),
-      "Gather and cast rows of so many elements, asynchronously on the stream with this handle. rule: (from, to, how, "
-      "scale, offset, address of means and deviations, channels, elements from one channel to the next); choice: "
-      "(address of the rows' numbers, address of the steps of windows, how many steps).");
-  m.def("copy_rows", memload::cuda::copy_rows_at, py::arg("src_address"), py::arg("stored_rows"),
-        py::arg("dst_address"), py::arg("rows"), py::arg("row_bytes"), py::arg("choice"), py::arg("device"),
-        py::arg("stream"), "Gather rows of so many bytes, asynchronously on the stream with this handle.");
+  m.def("cast_rows", memload::cuda::cast_rows_at, py::arg("parts"), py::arg("dst_address"), py::arg("rows"),
+        py::arg("elements"), py::arg("rule"), py::arg("choice"), py::arg("device"), py::arg("stream"),
+        "Gather and cast rows of so many elements, asynchronously on the stream with this handle. parts: (address, "
+        "stored "
+        "rows) of each memory, whose rows are numbered one part after the other; rule: (from, to, how, scale, offset, "
+        "address of means and deviations, channels, elements from one channel to the next); choice: "
+        "(address of the rows' numbers, address of the steps of windows, how many steps).");
+  m.def("copy_rows", memload::cuda::copy_rows_at, py::arg("parts"), py::arg("dst_address"), py::arg("rows"),
+        py::arg("row_bytes"), py::arg("choice"), py::arg("device"), py::arg("stream"),
+        "Gather rows of so many bytes, asynchronously on the stream with this handle.");
   m.def("augment_images", memload::cuda::augment_images_at, py::arg("src_address"), py::arg("dst_address"),
         py::arg("images"), py::arg("images_per_draw"), py::arg("draws"), py::arg("shape"), py::arg("rule"),
         py::arg("device"), py::arg("stream"),

@@ -14,6 +14,7 @@
 #include "cuda/element.cuh"
 #include "cuda/launch.h"
 #include "cuda/rows.h"
+#include "cuda/stored_rows.h"
 #include "cuda/tile.h"
 
 namespace memload::cuda {
@@ -23,20 +24,24 @@ constexpr std::uint32_t kWarpsPerBlock = 8;
 constexpr std::uint32_t kBlocksPerProcessor = 8;  // 2048 threads: as many as a multiprocessor holds
 
 struct Rows {
-  const unsigned char* src;
-  std::size_t stored_rows;
+  StoredRows stored;
   std::size_t rows;
   std::uint32_t elements;
   std::uint32_t tiles;  // of a row
   RowChoice choice;
 };
 
-__device__ std::size_t stored_row(const Rows& rows, std::size_t row) {
+__device__ std::uint64_t number_of(const Rows& rows, std::size_t row) {
   if (rows.choice.numbers == nullptr) return row;
   std::int64_t number = rows.choice.numbers[row / rows.choice.steps_count];
   if (rows.choice.steps != nullptr) number += rows.choice.steps[row % rows.choice.steps_count];
-  if (number < 0 || static_cast<std::size_t>(number) >= rows.stored_rows) __trap();
-  return static_cast<std::size_t>(number);
+  return static_cast<std::uint64_t>(number);  // negative ones become numbers that no row has
+}
+
+__device__ FoundRow stored_row(const Rows& rows, std::size_t row, std::size_t row_bytes) {
+  const FoundRow found = rows.stored.find(number_of(rows, row), row_bytes);
+  if (found.row == nullptr) __trap();
+  return found;
 }
 
 // The aligned word at `at`, of which only the bytes in [begin, end) may be read. `again`: other rows of the result are
@@ -84,7 +89,8 @@ __device__ void store_tile(const In* elements, Out* out, const Tile& tile, std::
 }
 
 template <class In, class Out>
-__global__ void __launch_bounds__(kWarp* kWarpsPerBlock) rows_kernel(Rows rows, Out* dst, DeviceRule rule) {
+__global__ void __launch_bounds__(kWarp* kWarpsPerBlock)
+    rows_kernel(const __grid_constant__ Rows rows, Out* dst, const __grid_constant__ DeviceRule rule) {
   __shared__ uint4 shared[kWarpsPerBlock][kWarp + 1];
 
   const std::uint32_t lane = threadIdx.x % kWarp;
@@ -92,18 +98,17 @@ __global__ void __launch_bounds__(kWarp* kWarpsPerBlock) rows_kernel(Rows rows, 
   const std::size_t warps = std::size_t{gridDim.x} * kWarpsPerBlock;
   const std::size_t total = rows.rows * rows.tiles;
   const std::size_t row_bytes = rows.elements * sizeof(In);
-  const unsigned char* const end = rows.src + rows.stored_rows * row_bytes;
 
   for (std::size_t item = std::size_t{blockIdx.x} * kWarpsPerBlock + threadIdx.x / kWarp; item < total; item += warps) {
     const std::size_t row = item / rows.tiles;
-    const unsigned char* const from = rows.src + stored_row(rows, row) * row_bytes;
+    const FoundRow found = stored_row(rows, row, row_bytes);
     Out* const out = dst + row * rows.elements;
-    const Tile tile =
-        tile_of(static_cast<std::uint32_t>(item % rows.tiles), rows.elements, reinterpret_cast<std::uintptr_t>(from),
-                sizeof(In), reinterpret_cast<std::uintptr_t>(out), sizeof(Out));
-    const unsigned char* const first_word = from + std::size_t{tile.first} * sizeof(In) - tile.skew;
+    const Tile tile = tile_of(static_cast<std::uint32_t>(item % rows.tiles), rows.elements,
+                              reinterpret_cast<std::uintptr_t>(found.row), sizeof(In),
+                              reinterpret_cast<std::uintptr_t>(out), sizeof(Out));
+    const unsigned char* const first_word = found.row + std::size_t{tile.first} * sizeof(In) - tile.skew;
     for (std::uint32_t word = lane; word < tile.words; word += kWarp) {
-      words[word] = load_word(first_word + word * kWord, rows.src, end, rows.choice.steps != nullptr);
+      words[word] = load_word(first_word + word * kWord, found.begin, found.end, rows.choice.steps != nullptr);
     }
     __syncwarp();
     const auto* const stored = reinterpret_cast<const unsigned char*>(words) + tile.skew;
@@ -124,18 +129,17 @@ void launch(Rows rows, void* dst, const DeviceRule& rule, int device, cudaStream
   check(cudaGetLastError(), "launch of rows_kernel");
 }
 
-Rows rows_of(const void* src, std::size_t stored_rows, std::size_t rows, std::size_t elements,
-             const RowChoice& choice) {
+Rows rows_of(const StoredRows& stored, std::size_t rows, std::size_t elements, const RowChoice& choice) {
   if (elements >= std::size_t{1} << 31) throw std::invalid_argument("a row has 2^31 elements or more");
   if (choice.steps_count == 0) throw std::invalid_argument("a window has no frames");
-  return {static_cast<const unsigned char*>(src), stored_rows, rows, static_cast<std::uint32_t>(elements), 0, choice};
+  return {stored, rows, static_cast<std::uint32_t>(elements), 0, choice};
 }
 
 }  // namespace
 
-void cast_rows(const void* src, std::size_t stored_rows, void* dst, std::size_t rows, std::size_t elements,
-               const DeviceRule& rule, const RowChoice& choice, int device, void* stream) {
-  const Rows work = rows_of(src, stored_rows, rows, elements, choice);
+void cast_rows(const StoredRows& stored, void* dst, std::size_t rows, std::size_t elements, const DeviceRule& rule,
+               const RowChoice& choice, int device, void* stream) {
+  const Rows work = rows_of(stored, rows, elements, choice);
   if (rows == 0 || elements == 0) return;  // a grid of no blocks is an error
   const DeviceGuard guard(device);
   with_types(rule.from, rule.to, [&](auto in, auto out) {
@@ -143,9 +147,9 @@ void cast_rows(const void* src, std::size_t stored_rows, void* dst, std::size_t 
   });
 }
 
-void copy_rows(const void* src, std::size_t stored_rows, void* dst, std::size_t rows, std::size_t row_bytes,
-               const RowChoice& choice, int device, void* stream) {
-  const Rows work = rows_of(src, stored_rows, rows, row_bytes, choice);
+void copy_rows(const StoredRows& stored, void* dst, std::size_t rows, std::size_t row_bytes, const RowChoice& choice,
+               int device, void* stream) {
+  const Rows work = rows_of(stored, rows, row_bytes, choice);
   if (rows == 0 || row_bytes == 0) return;
   const DeviceGuard guard(device);
   launch<std::uint8_t, std::uint8_t>(work, dst, DeviceRule{Element::u8, Target::f32}, device,

@@ -10,6 +10,7 @@
 #include "cast/element.h"
 #include "cast/image.h"
 #include "check.h"
+#include "cuda/stored_rows.h"
 #include "cuda/tile.h"
 
 namespace {
@@ -59,6 +60,34 @@ TEST(every_result_of_a_row_is_stored_once_whatever_its_length_and_alignment) {
       }
     }
   }
+}
+
+TEST(a_stored_row_is_found_in_the_memory_that_its_number_lies_in_and_no_other_is_read_for_it) {
+  const std::array<std::vector<unsigned char>, 4> memories{
+      std::vector<unsigned char>(3 * 5), {}, std::vector<unsigned char>(1 * 5), std::vector<unsigned char>(4 * 5)};
+  cuda::StoredRows stored;
+  std::vector<const unsigned char*> rows;
+  for (const auto& memory : memories) {
+    stored.add({memory.data(), memory.size() / 5});
+    for (std::size_t at = 0; at < memory.size(); at += 5) rows.push_back(memory.data() + at);
+  }
+  for (std::size_t number = 0; number < rows.size(); ++number) {
+    const cuda::FoundRow found = stored.find(number, 5);
+    CHECK(found.row == rows[number]);
+    const auto& memory = memories[number < 3 ? 0 : number < 4 ? 2 : 3];
+    CHECK(found.begin == memory.data());
+    CHECK(found.end == memory.data() + memory.size());
+  }
+  for (const std::uint64_t number : {std::uint64_t{8}, ~std::uint64_t{0}, std::uint64_t{1} << 63}) {
+    CHECK(stored.find(number, 5).row == nullptr);
+  }
+  CHECK(cuda::StoredRows().find(0, 5).row == nullptr);
+}
+
+TEST(rows_lie_in_at_most_so_many_memories_as_a_node_has) {
+  cuda::StoredRows stored;
+  for (std::uint32_t i = 0; i < cuda::StoredRows::kMost; ++i) stored.add({nullptr, 1});
+  CHECK_THROWS(std::invalid_argument, stored.add({nullptr, 1}));
 }
 
 // Crop, flip and transposition one after the other, each as its own loop: the reference of the cursor.

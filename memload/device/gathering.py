@@ -1,6 +1,6 @@
 """Rows and windows gathered by the device itself, and cast by the same kernel.
 
-stored rows, on the device or in pinned memory --numbers--> one kernel: gather + cast --> batch
+stored rows, on the device, in pinned memory or in both --numbers--> one kernel: gather + cast --> batch
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from memload.device.cast_stim import check_out
 from memload.device.casting import cast_on_device
 from memload.device.cuda_module import cuda_module
 from memload.device.kernels import cast_rows, copies_rows, has_kernel, kernels_serve
+from memload.device.split_rows import Stored, parts_of, viewed
 from memload.dtypes import DTypeLike
 
 
 def gather_rows(
-    stored: torch.Tensor,
+    stored: Stored,
     numbers: torch.Tensor,
     rule: Cast | DTypeLike | None = None,
     out: torch.Tensor | None = None,
@@ -33,7 +34,8 @@ def gather_rows(
     ends the kernel as in torch's own indexing, with an error that CUDA reports later.
 
     Args:
-        stored: (N, *shape), contiguous: on the device, or in pinned memory, which the device then reads across the bus.
+        stored: (N, *shape), contiguous: on the device, or in pinned memory, which the device then reads across the bus;
+            or `SplitRows` of several memories.
         numbers: int64 (rows,), on the device or in pinned memory; kept and unchanged until the stream has come to it.
         rule: what becomes of the rows, a `Cast` or a dtype; None: they are copied.
         out: where to put the result: contiguous.
@@ -53,7 +55,7 @@ def gather_rows(
 
 
 def expand_windows(
-    frames: torch.Tensor,
+    frames: Stored,
     begins: torch.Tensor,
     steps: torch.Tensor,
     rule: Cast | DTypeLike | None = None,
@@ -66,7 +68,7 @@ def expand_windows(
     Frames that several windows share cross the bus once, as rows of ``frames``.
 
     Args:
-        frames: (F, *shape), contiguous: on the device, or in pinned memory.
+        frames: (F, *shape), contiguous: on the device, or in pinned memory; or `SplitRows`.
         begins: int64 (windows,): the number of the frame at which each begins.
         steps: int64 (T,): the frames of a window, counted from there; ``-torch.arange(32)`` for 32 lags.
         rule: what becomes of the windows, whose rows have the shape (T, *shape), a `Cast` or a dtype; None: they are
@@ -95,7 +97,7 @@ def steps_on(steps: tuple[int, ...], device: torch.device) -> torch.Tensor:
 
 
 def _gathered(
-    stored: torch.Tensor,
+    stored: Stored,
     numbers: torch.Tensor,
     steps: torch.Tensor | None,
     rule: Cast | None,
@@ -106,7 +108,7 @@ def _gathered(
     _check_numbers(stored, numbers, steps)
     device = device or (stored.device if stored.device.type == "cuda" else numbers.device)
     shape = (len(numbers), *(() if steps is None else (len(steps),)), *stored.shape[1:])
-    served = kernels_serve(device) and _readable(stored, numbers, steps)
+    served = kernels_serve(device) and _readable(*parts_of(stored), numbers, steps)
     if not served or (rule is None and not copies_rows(stored)):
         return _by_torch(stored, numbers, steps, rule, out, seeds, device)
     if rule is not None and not _fused(rule, stored, steps):
@@ -119,11 +121,12 @@ def _gathered(
     if made.numel():
         along = (0, 1) if steps is None else (_address(steps, device), len(steps))
         choice = (_address(numbers, device), *along)
-        cast_rows(stored, made, rule, stored.shape[1:], address=_address(stored, device), choice=choice)
+        addresses = [_address(part, device) for part in parts_of(stored)]
+        cast_rows(stored, made, rule, stored.shape[1:], addresses=addresses, choice=choice)
     return made
 
 
-def _check_numbers(stored: torch.Tensor, numbers: torch.Tensor, steps: torch.Tensor | None) -> None:
+def _check_numbers(stored: Stored, numbers: torch.Tensor, steps: torch.Tensor | None) -> None:
     for name, given in (("numbers", numbers), ("steps", steps)):
         if given is not None and (given.dtype != torch.int64 or given.ndim != 1):
             raise TypeError(f"{name} are int64 with one axis, got {given.dtype} of the shape {tuple(given.shape)}")
@@ -139,13 +142,14 @@ def _check_numbers(stored: torch.Tensor, numbers: torch.Tensor, steps: torch.Ten
 
 
 def _readable(*tensors: torch.Tensor | None) -> bool:
-    """Return whether a kernel can read these tensors: dense ones on a device or in pinned memory."""
+    """Return whether a kernel can read these tensors: dense ones on a device or in pinned memory, or empty ones."""
     return all(
-        one is None or (one.is_contiguous() and (one.device.type == "cuda" or one.is_pinned())) for one in tensors
+        one is None or not one.numel() or (one.is_contiguous() and (one.device.type == "cuda" or one.is_pinned()))
+        for one in tensors
     )
 
 
-def _fused(rule: Cast, stored: torch.Tensor, steps: torch.Tensor | None) -> bool:
+def _fused(rule: Cast, stored: Stored, steps: torch.Tensor | None) -> bool:
     """Return whether one kernel gathers and casts: channels are within a stored row, and elements keep their order."""
     within = not rule.channel_count or rule.channels is None or -rule.channels < stored.ndim
     in_order = rule.layout is None and rule.augment is None and (steps is None or stored.numel() > 0)
@@ -153,14 +157,14 @@ def _fused(rule: Cast, stored: torch.Tensor, steps: torch.Tensor | None) -> bool
 
 
 def _address(tensor: torch.Tensor, device: torch.device) -> int:
-    if tensor.device.type == "cuda":
+    if tensor.device.type == "cuda" or not tensor.numel():
         return tensor.data_ptr()
     index = device.index if device.index is not None else torch.cuda.current_device()
     return int(cuda_module().mapped_address(tensor.data_ptr(), index))
 
 
 def _by_torch(
-    stored: torch.Tensor,
+    stored: Stored,
     numbers: torch.Tensor,
     steps: torch.Tensor | None,
     rule: Cast | None,
@@ -169,7 +173,7 @@ def _by_torch(
     device: torch.device,
 ) -> torch.Tensor:
     rows = numbers if steps is None else (numbers[:, None] + steps.to(numbers.device)).reshape(-1)
-    bits = stored.view(torch.int16) if stored.dtype == torch.uint16 else stored  # torch cannot select uint16
+    bits = viewed(stored, torch.int16) if stored.dtype == torch.uint16 else stored  # torch cannot select uint16
     found = bits.index_select(0, rows.to(stored.device)).view(stored.dtype)
     shape = (len(numbers), *(() if steps is None else (len(steps),)), *stored.shape[1:])
     made = found.view(shape).to(device, non_blocking=True)

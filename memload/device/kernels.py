@@ -16,6 +16,7 @@ import torch
 from memload.casts.native import ImageJob
 from memload.casts.rule import Cast, native_arithmetic
 from memload.device.cuda_module import cuda_module, kernels_run_on
+from memload.device.split_rows import Stored, parts_of
 from memload.dtypes import code_of
 
 T = TypeVar("T")
@@ -81,9 +82,9 @@ def has_kernel(rule: Cast, dtype: torch.dtype, row_shape: Sequence[int]) -> bool
     return known and math.prod(row_shape) < _MOST_ELEMENTS
 
 
-def copies_rows(stored: torch.Tensor) -> bool:
+def copies_rows(stored: Stored) -> bool:
     """Return whether a kernel copies rows of this length."""
-    return math.prod(stored.shape[1:]) * stored.element_size() < _MOST_ELEMENTS
+    return math.prod(stored.shape[1:]) * stored.dtype.itemsize < _MOST_ELEMENTS
 
 
 def kernel_rule(rule: Cast, dtype: torch.dtype, row_shape: Sequence[int], device: torch.device) -> KernelRule:
@@ -122,38 +123,39 @@ def _constants(means: tuple[float, ...], deviations: tuple[float, ...], device: 
 
 
 def cast_rows(
-    stored: torch.Tensor,
+    stored: Stored,
     out: torch.Tensor,
     rule: Cast | None,
     row_shape: Sequence[int],
     *,
-    address: int | None = None,
+    addresses: Sequence[int] = (),
     choice: tuple[int, int, int] = (0, 0, 1),
 ) -> None:
     """Launch the kernel that gathers and casts rows, on the current stream of the device of `out`.
 
     Args:
-        stored: (rows, ...), contiguous.
+        stored: (rows, ...), contiguous, or in several parts.
         out: (rows of the result, *row), contiguous.
         rule: the cast; None: bytes are copied.
         row_shape: the shape of a row of `stored`, by which the rule counts its channels.
-        address: the address at which the device reads `stored`; None: its own.
+        addresses: the addresses at which the device reads the parts of `stored`; empty: their own.
         choice: the addresses of the row numbers and of the steps of windows, and the number of steps; 0: none. Without
             row numbers all rows are cast, in their stored order.
     """
     elements = math.prod(row_shape)
     rows = out.numel() // max(1, elements)
-    source = stored.data_ptr() if address is None else address
+    sources = addresses or [part.data_ptr() for part in parts_of(stored)]
     where = (out.device.index, torch.cuda.current_stream(out.device).cuda_stream)
     if rule is None:
-        nbytes = elements * stored.element_size()
-        cuda_module().copy_rows(source, len(stored), out.data_ptr(), rows, nbytes, choice, *where)
+        nbytes = elements * stored.dtype.itemsize
+        counts = [len(part) for part in parts_of(stored)]
+        cuda_module().copy_rows([*zip(sources, counts, strict=True)], out.data_ptr(), rows, nbytes, choice, *where)
         return
     known = kernel_rule(rule, stored.dtype, row_shape, out.device)
     if not choice[0] and out.numel() < _MOST_ELEMENTS:
         rows, elements = 1, out.numel()  # all rows as one with repeated channels: short rows leave warps idle
-    stored_rows = stored.numel() // max(1, elements)
-    cuda_module().cast_rows(source, stored_rows, out.data_ptr(), rows, elements, known, choice, *where)
+    counts = [part.numel() // max(1, elements) for part in parts_of(stored)]
+    cuda_module().cast_rows([*zip(sources, counts, strict=True)], out.data_ptr(), rows, elements, known, choice, *where)
 
 
 def augment_images(x: torch.Tensor, out: torch.Tensor, rule: Cast, job: ImageJob) -> None:

@@ -1,4 +1,4 @@
-"""Fields whose bytes are in one tensor: in a GPU's memory, or in RAM for a device that gathers by itself.
+"""Fields whose bytes are in a GPU's memory, in RAM for a device that gathers by itself, or in both.
 
 row numbers -> numbers of frames, to the device -> one kernel: gather + cast, where there is one -> rows
                frames.py                           gathering.py
@@ -20,6 +20,7 @@ from memload.columns.numbers import begins_of
 from memload.device.casting import cast_on_device
 from memload.device.frames import FrameIndex, Numbers
 from memload.device.gathering import expand_windows, gather_rows, steps_on
+from memload.device.split_rows import SplitRows, Stored, parts_of, viewed
 from memload.engine.cast_batches import Casting
 from memload.engine.gather_spec import GatherSpec
 from memload.engine.transforms.seeding import PassSeed
@@ -32,11 +33,11 @@ class ResidentColumn:
     """Rows that are gathered on the device of a table. Immutable; selections share the table.
 
     Args:
-        table: uint8 (frames, bytes of a frame), contiguous, on any device.
+        table: uint8 (frames, bytes of a frame), contiguous, on any device; or in several memories.
         index: the frames of each row.
     """
 
-    table: torch.Tensor
+    table: Stored
     index: FrameIndex
 
     storages: Sequence[Any] = ()
@@ -91,24 +92,35 @@ class ResidentColumn:
 
     def gathered(self, rows: NDArray[np.int64]) -> torch.Tensor:
         """Return a fresh copy of these rows on the table's device: uint8 (rows, row_bytes)."""
+        self.check_here()
         frame_bytes = self.table.shape[1]
         if not len(rows) or not self.row_bytes:
-            return self.table.new_empty((len(rows), self.row_bytes))
+            return torch.empty((len(rows), self.row_bytes), dtype=torch.uint8, device=self.table.device)
         word = next(word for word in _WORDS if frame_bytes % word.itemsize == 0)
         numbers = on_device(self.index.numbers(rows).reshape(-1), self.table.device)
-        found = self.table.view(word).index_select(0, numbers)
+        found = _selected(viewed(self.table, word), numbers)
         self.was_read()
         return found.view(torch.uint8).view(len(rows), self.row_bytes)
 
     def was_read(self) -> None:
         """Keep the table's memory until the device's current stream has finished the work queued now."""
         if self.table.device.type == "cuda":
-            self.table.record_stream(torch.cuda.current_stream(self.table.device))
+            stream = torch.cuda.current_stream(self.table.device)
+            for part in parts_of(self.table):
+                part.record_stream(stream)
+
+    def check_here(self) -> None:
+        """Raise DeviceError in a process that does not have the rows."""
 
     def gather(self, rows: NDArray[np.int64], address: int, nbytes: int) -> None:
         """Copy rows to RAM, one after the other, as columns of files do."""
         into = torch.frombuffer(_memory_at(address, nbytes), dtype=torch.uint8)
         into.copy_(self.gathered(rows).view(-1))
+
+
+def _selected(table: Stored, numbers: torch.Tensor) -> torch.Tensor:
+    """Return rows of a table; those of several memories by one kernel, if there is one."""
+    return gather_rows(table, numbers) if isinstance(table, SplitRows) else table.index_select(0, numbers)
 
 
 def _alike(one: FrameIndex, other: FrameIndex) -> bool:
@@ -191,6 +203,7 @@ def rows_on_device(
     Raises:
         IndexError: a row number is out of range.
     """
+    field.column.check_here()
     made = None
     if cast is not None and type(cast) is Cast and field.dtype in _FUSED and len(rows) and field.row_bytes:
         made = _by_one_kernel(field, rows, cast, seeds)
@@ -203,14 +216,13 @@ def rows_on_device(
 
 def _by_one_kernel(field: ResidentField, rows: Numbers, cast: Cast, seeds: Sequence[int] | None) -> torch.Tensor | None:
     table, index = field.column.table, field.column.index
-    stored = table.view(field.dtype)
     if index.steps is None:
         numbers = on_device(index.numbers(rows), table.device)
-        return gather_rows(stored.view(-1, *field.shape), numbers, cast, seeds=seeds)
+        return gather_rows(viewed(table, field.dtype, field.shape), numbers, cast, seeds=seeds)
     if index.places is not None or cast.places:
         return None
     begins, steps = on_device(index.begin(rows), table.device), steps_on(index.steps, table.device)
-    return expand_windows(stored.view(-1, *field.shape[1:]), begins, steps, cast)
+    return expand_windows(viewed(table, field.dtype, field.shape[1:]), begins, steps, cast)
 
 
 def batch_maker(source: GatherSpec) -> Callable[..., Any]:

@@ -1,11 +1,14 @@
 """Rows and windows that a device gathers: what they are, by the operations that stand in where there is no GPU."""
 
+import itertools
+
 import pytest
 import torch
 
 from memload import Augment, Cast
 from memload.device import gathering, kernels
 from memload.device.gathering import expand_windows, gather_rows
+from memload.device.split_rows import SplitRows
 
 STORED = torch.arange(7 * 4 * 5 * 3).remainder(251).to(torch.uint8).view(7, 4, 5, 3)
 NUMBERS = torch.tensor([6, 0, 0, 3])
@@ -70,3 +73,27 @@ def test_rows_too_long_for_the_kernel_that_copies_are_copied_by_torch(monkeypatc
             assert bool(launched) == there
             if not there:
                 assert torch.equal(got, stored[NUMBERS] if given is None else rule.apply(stored[NUMBERS]))
+
+
+@pytest.mark.parametrize("cuts", [[3], [0, 3], [1, 1, 6], [7], [2, 7, 7]])
+@pytest.mark.parametrize("rule", RULES)
+def test_rows_of_several_memories_are_those_of_one(rule, cuts):
+    bounds = [0, *cuts, 7]
+    split = SplitRows(tuple(STORED[a:b].clone() for a, b in itertools.pairwise(bounds)), torch.device("cpu"))
+    assert (len(split), split.shape, split.ndim, split.numel()) == (7, STORED.shape, 4, STORED.numel())
+    seeds = [4, 5, 6, 7] if rule and rule.augment else None
+    assert torch.equal(gather_rows(split, NUMBERS, rule, seeds=seeds), gather_rows(STORED, NUMBERS, rule, seeds=seeds))
+    if rule is None or not rule.places:
+        begins = torch.tensor([2, 6, 3])
+        assert torch.equal(expand_windows(split, begins, STEPS, rule), expand_windows(STORED, begins, STEPS, rule))
+
+
+def test_rows_of_several_memories_that_are_not_there_are_refused():
+    split = SplitRows((STORED[:3], STORED[3:]), torch.device("cpu"))
+    for wrong in (7, -1):
+        with pytest.raises(IndexError, match=f"row {wrong} is not one of the 7"):
+            gather_rows(split, torch.tensor([0, wrong]))
+        with pytest.raises(IndexError, match="1 of 2 row numbers are outside of the 7 stored rows"):
+            split.index_select(0, torch.tensor([0, wrong]))
+    with pytest.raises(ValueError, match="along the axis 0, got 1"):
+        split.index_select(1, torch.tensor([0]))
