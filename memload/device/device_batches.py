@@ -1,6 +1,6 @@
 """Delivers batches on the device to the loop: the last layer of a native pass, and of a pass of torch's machinery.
 
-gatherer -> placed on the device, cast, transformed (stream `work`) -> one batch ahead -> the loop's stream
+gatherer -> placed on the device, cast (stream `work`), one batch ahead -> the loop's stream -> transformed there
 """
 
 from __future__ import annotations
@@ -58,8 +58,9 @@ class Casts:
 class DeviceBatches(Gatherer):
     """A `Gatherer` around another one, which delivers its batches on the device.
 
-    While the loop works on a batch, the next one is cast and transformed, if it is gathered by then. The consumer does
-    not wait for the device; its stream does.
+    While the loop works on a batch, the next one is cast, if it is gathered by then. It is transformed when the loop
+    asks for it, in the loop's current stream: so the function sees what the loop has written and queued before. The
+    consumer does not wait for the device; its stream does.
 
     Args:
         gatherer: gathers batches that are `OnDevice`, or on the CPU.
@@ -103,9 +104,9 @@ class DeviceBatches(Gatherer):
             found.result()
         if found is None or found.error is not None:
             return found
-        handed = self._placer.hand_over(found.batch)
+        result = self._transformed(self._placer.hand_over(found.batch))
         self._prepare_another()
-        return BatchResult(handed)
+        return result
 
     def check_files(self) -> None:
         """Raise if a file of the pass was cut since it was opened."""
@@ -125,11 +126,10 @@ class DeviceBatches(Gatherer):
         """Return a batch that the dataset itself made, on the device and transformed."""
         with self._placer.in_words():
             self._placer.pace()
-            placed = self._placer.place(batch)
-        if self._transform is not None:  # errors of the user's function stay unchanged
-            placed = self._placer.launch(transformed_here, self._transform, placed, self._seed, about)
-        with self._placer.in_words():
-            return self._placer.hand_over(placed)
+            handed = self._placer.hand_over(self._placer.place(batch))
+        if self._transform is None:
+            return handed
+        return self._placer.call(transformed_here, self._transform, handed, self._seed, about)
 
     def stats(self) -> LoaderStats:
         """Return the gatherer's counters, with the bytes that were copied here."""
@@ -162,11 +162,15 @@ class DeviceBatches(Gatherer):
         batch = gathered.batch if on_device else self._placer.place(gathered)
         if on_device and self._casts.casts:  # random numbers follow from the rows
             batch = self._placer.launch(self._casts.apply, batch, self._seed, self.gatherer.row_numbers())
+        return BatchResult(batch)
+
+    def _transformed(self, batch: Any) -> BatchResult:
+        """Return the result of the user's function for the batch that the gatherer gave last."""
         if self._transform is None:
             return BatchResult(batch)
         try:
             about = self._seed, self.gatherer.row_numbers()
-            return BatchResult(self._placer.launch(transformed_here, self._transform, batch, *about))
+            return BatchResult(self._placer.call(transformed_here, self._transform, batch, *about))
         except BaseException as error:  # the loop raises it at this batch
             return BatchResult(error=error)
 
@@ -209,7 +213,7 @@ class MovedBatches(AroundBatches):
             batch = self._placer.place(batch)
             if self._casts.casts:
                 batch = self._placer.launch(self._casts.apply, batch, self._seed, number)
-        if self._transform is not None and self._seed is not None:  # errors of the user's function stay unchanged
-            batch = self._placer.launch(transformed_here, self._transform, batch, self._seed, number)
-        with self._placer.in_words():
-            return self._placer.hand_over(batch)
+            batch = self._placer.hand_over(batch)
+        if self._transform is None or self._seed is None:
+            return batch
+        return self._placer.call(transformed_here, self._transform, batch, self._seed, number)

@@ -2,7 +2,8 @@
 
     pinned() --copy--> empty()          in `copies`, the stream of all copies to this device
                record, wait             events order gather -> copy -> work -> the loop's own stream
-    launch()                            casts and transforms, in `work`
+    launch()                            casts, in `work`
+    call()                              transforms, in the loop's own stream
     hold()                              memory is not reused before another stream is done with it
 
 `torch_interface` implements it for GPUs through torch. Tests have a simulated device, whose copies are late and out of
@@ -55,7 +56,7 @@ class Interface(HostMemory, Protocol):
 
     @property
     def work(self) -> Any:
-        """The stream in which batches are cast and transformed."""
+        """The stream in which batches are cast."""
 
     def is_there(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor is on the device."""
@@ -80,6 +81,9 @@ class Interface(HostMemory, Protocol):
 
         New tensors that it returns belong to that stream.
         """
+
+    def call(self, fn: Callable[..., Any], *args: Any) -> Any:
+        """Call a function as the loop itself would: its torch operations run in the calling thread's current stream."""
 
     def record(self, stream: Any) -> Any:
         """Return an event that occurs after everything that is queued in the stream now."""

@@ -1,6 +1,6 @@
-"""Moves a batch from the CPU to the device: staging, copies, casts and transforms, delivery to the loop's stream.
+"""Moves a batch from the CPU to the device: staging, copies, casts, delivery to the loop's stream.
 
-CPU tensors -> pinned -> copies -> work (casts, transforms) -> event -> the loop's own stream
+CPU tensors -> pinned -> copies -> work (casts) -> event -> the loop's own stream (transforms)
 """
 
 from __future__ import annotations
@@ -61,6 +61,13 @@ class Placer:
     def launch(self, fn: Callable[..., Any], *args: Any) -> Any:
         """Return the result of a function on the device, run in the stream `work`."""
         return self.interface.launch(self.interface.work, fn, *args)
+
+    def call(self, fn: Callable[..., Any], *args: Any) -> Any:
+        """Return the result of a function of the user's on the device, run in the loop's current stream.
+
+        It runs after what the loop has queued there, and what it makes belongs to that stream. Errors stay unchanged.
+        """
+        return self.interface.call(fn, *args)
 
     def hand_over(self, batch: Any) -> Any:
         """Make the loop's current stream wait for the stream `work`, and return the batch."""

@@ -60,6 +60,10 @@ class TorchInterface(TorchHostMemory):
         with torch.cuda.stream(stream):
             return fn(*args)
 
+    def call(self, fn: Callable[..., Any], *args: Any) -> Any:
+        """Call a function; the current stream stays as it is."""
+        return fn(*args)
+
     def record(self, stream: torch.cuda.Stream) -> torch.cuda.Event:
         """Return an event of the stream; a thread that waits for it sleeps instead of spinning."""
         event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]

@@ -83,8 +83,8 @@ class FastLoader(DataLoader[T]):
             docs/cast.md for scales, means by channel, layouts, crops and flips.
         batch_transform: a function of one batch, such as a torchvision v2 transform, an ``nn.Module`` or a compiled
             pipeline; the loop gets its result. It follows the cast, runs ahead of the loop in background threads under
-            ``torch.no_grad()``, and draws random numbers that follow from (base seed, epoch, rows of the batch). On the
-            stock machinery it runs inside ``next()``. ``ds.map(fn)`` does the same for single samples.
+            ``torch.no_grad()``, and draws random numbers that follow from (base seed, epoch, rows of the batch). With
+            stock machinery or ``device`` it runs inside ``next()``. ``ds.map(fn)`` does the same for single samples.
         ragged: the form of fields whose rows differ in length: "offsets", "padded", ("padded", -100) to pad with
             another number than 0, or "jagged"; or a dict of these by field. The loader's ``dataset`` is then
             ``dataset.with_ragged(ragged)``.

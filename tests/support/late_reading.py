@@ -5,6 +5,7 @@ import torch
 from memload.nested import map_tensors, tensors_of
 
 LATE = (400, 1200)  # microseconds
+SLOW = (10_000, 20_000)  # what is left out shows although batches are prepared ahead
 
 
 def on_cpu(batches):
@@ -32,3 +33,14 @@ def assert_same(read, expected):
         for x, want in zip(got, tensors_of(batch), strict=True):
             assert x.dtype == want.dtype
             assert torch.equal(x, want)
+
+
+def is_caught(device, batches, expected):
+    """Whether what the loop reads is wrong, or the device has seen something amiss."""
+    read, _ = read_all(device, batches)
+    same = all(
+        torch.equal(x, want)
+        for got, batch in zip(read, expected, strict=True)
+        for x, want in zip(got, tensors_of(batch), strict=True)
+    )
+    return not same or bool(device.simulated.violations)

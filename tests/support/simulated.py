@@ -26,7 +26,7 @@ class SimulatedInterface:
 
     Args:
         copies, work, loop: the least and the most microseconds by which each thing is late in the stream of copies, in
-            that of casts and transforms, and in that of the loop.
+            that of casts, and in that of the loop.
         native: whether native threads copy.
         pinnable: the most bytes that can be pinned at once.
         seed: of the lateness.
@@ -96,7 +96,18 @@ class SimulatedInterface:
         self.simulated.synchronise(self.simulated.record(stream))
         for given in filter(self.is_there, tensors_of(args)):
             self.simulated.watch(given.data_ptr(), given.nbytes, stream)
-        return map_tensors(fn(*args), lambda made: made if self.is_there(made) else self._late(made, stream))
+        with self.on(stream):
+            made = fn(*args)
+        return map_tensors(made, lambda one: one if self.is_there(one) else self._late(one, stream))
+
+    def call(self, fn: Callable[..., Any], *args: Any) -> Any:
+        """Call a function in the loop's stream, as `launch` does."""
+        return self.launch(self._current, fn, *args)
+
+    def write(self, tensor: torch.Tensor, values: torch.Tensor) -> None:
+        """Write to a tensor of the device in the loop's stream, late."""
+        values = values.contiguous().clone()
+        self.simulated.copy_keeping(tensor.data_ptr(), values.data_ptr(), values.nbytes, self._current, values)
 
     def _late(self, made: torch.Tensor, stream: int) -> torch.Tensor:
         made = made.contiguous()
@@ -135,3 +146,29 @@ class SimulatedInterface:
             return torch.frombuffer(bytearray(reading.bytes()), dtype=form[0]).view(form[1])
 
         return result
+
+
+class Without(SimulatedInterface):
+    """A device whose interface leaves one kind of call out, at one of its streams."""
+
+    def __init__(self, call, stream, **late):
+        super().__init__(**late)
+        self._left_out = call, getattr(self, stream) if stream else self.current()
+        self.left_out = 0
+
+    def _leaves_out(self, call, stream):
+        out = (call, stream) == self._left_out
+        self.left_out += out
+        return out
+
+    def wait(self, stream, event):
+        if not self._leaves_out("wait", stream):
+            super().wait(stream, event)
+
+    def record(self, stream):
+        idle = self._left_out[0] == "record" and self.simulated.add_stream(0, 0)
+        return super().record(idle if self._leaves_out("record", stream) else stream)
+
+    def hold(self, tensor, stream):
+        if not self._leaves_out("hold", stream):
+            super().hold(tensor, stream)

@@ -3,7 +3,6 @@
 import contextlib
 import gc
 import pickle
-import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -11,9 +10,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from late_reading import LATE, assert_same, on_cpu, read_all
-from simulated import POISON, SimulatedInterface
-from torch.utils.data import Dataset
+from device_cases import BATCH, CAST, ROWS, Nested, dataset, loader
+from late_reading import LATE, SLOW, assert_same, is_caught, on_cpu, read_all
+from simulated import POISON, SimulatedInterface, Without
 from waiting import until
 
 import memload
@@ -21,21 +20,6 @@ from memload.device.destination_buffers import pinned_copy_rate
 from memload.device.devices import checked_target
 from memload.device.placing import Placer
 from memload.nested import tensors_of
-
-ROWS, BATCH = 120, 8
-SLOW = (10_000, 20_000)  # microseconds: what is left out shows although batches are prepared ahead
-CAST = {"stim": memload.Cast(torch.float32, norm_removed=True)}
-
-
-def dataset(rows=ROWS):
-    made = torch.Generator().manual_seed(1)
-    stim = torch.randint(0, 256, (rows, 3, 24, 24), dtype=torch.uint8, generator=made)
-    return memload.from_arrays(stim=stim, y=torch.randn(rows, 5, generator=made), label=torch.arange(rows))
-
-
-def loader(ds=None, **options):
-    options = {"batch_size": BATCH, "shuffle": True, "generator": torch.Generator().manual_seed(3)} | options
-    return memload.FastLoader(dataset() if ds is None else ds, **options)
 
 
 @pytest.mark.parametrize("native", [True, False])
@@ -87,42 +71,6 @@ def test_a_loop_that_switches_streams_reads_the_same():
             read.append([device.read(tensor) for tensor in tensors_of(batch)])
     assert_same([[one() for one in late] for late in read], expected)
     assert device.simulated.violations == []
-
-
-class Without(SimulatedInterface):
-    """A device whose interface leaves one kind of call out, at one of its streams."""
-
-    def __init__(self, call, stream, **late):
-        super().__init__(**late)
-        self._left_out = call, getattr(self, stream) if stream else self.current()
-        self.left_out = 0
-
-    def _leaves_out(self, call, stream):
-        out = (call, stream) == self._left_out
-        self.left_out += out
-        return out
-
-    def wait(self, stream, event):
-        if not self._leaves_out("wait", stream):
-            super().wait(stream, event)
-
-    def record(self, stream):
-        idle = self._left_out[0] == "record" and self.simulated.add_stream(0, 0)
-        return super().record(idle if self._leaves_out("record", stream) else stream)
-
-    def hold(self, tensor, stream):
-        if not self._leaves_out("hold", stream):
-            super().hold(tensor, stream)
-
-
-def is_caught(device, batches, expected):
-    read, _ = read_all(device, batches)
-    same = all(
-        torch.equal(x, want)
-        for got, batch in zip(read, expected, strict=True)
-        for x, want in zip(got, tensors_of(batch), strict=True)
-    )
-    return not same or bool(device.simulated.violations)
 
 
 @pytest.mark.parametrize(
@@ -178,35 +126,37 @@ def test_the_loop_is_not_far_ahead_of_its_device(native):
     assert 1 <= most <= 3
 
 
+class Noting(SimulatedInterface):
+    """A device that keeps what is cast on it."""
+
+    def launch(self, stream, fn, *args):
+        made = super().launch(stream, fn, *args)
+        self.made.append(next(tensor.clone() for tensor in tensors_of(fn(*args))))
+        return made
+
+
 @pytest.mark.parametrize("native", [True, False])
-def test_batches_of_tensors_are_prepared_ahead_and_put_aside_when_these_are_written_to(native):
+def test_batches_of_tensors_are_cast_ahead_and_put_aside_when_these_are_written_to(native):
     """Torch counts writes to tensors, so that passes over them are watched; whether one is ahead shows in some pass."""
-    device, x, made = SimulatedInterface(native=native), torch.arange(40.0).reshape(20, 2), []
-
-    def noted(batch):
-        made.append(batch["x"].clone())
-        return batch
-
-    ahead = []
+    device, x, ahead = Noting(native=native), torch.arange(40.0).reshape(20, 2), []
+    cast = {"x": memload.Cast(torch.bfloat16)}
 
     def is_ahead():
-        made.clear()
-        batches = iter(
-            loader(memload.from_arrays(x=x), shuffle=False, batch_size=4, device=device, batch_transform=noted)
-        )
+        device.made = []
+        batches = iter(loader(memload.from_arrays(x=x), shuffle=False, batch_size=4, device=device, cast=cast))
         for handed in range(1, 5):
             next(batches)
-            if len(made) > handed:
+            if len(device.made) > handed:
                 ahead.append((handed, batches))
                 return True
         return False
 
     until(is_ahead, within=60)
     ((handed, batches),) = ahead
-    assert torch.equal(made[handed], x[4 * handed : 4 * handed + 4])
+    assert torch.equal(device.made[handed].float(), x[4 * handed : 4 * handed + 4])
     x += 100
     read, _ = read_all(device, batches)
-    assert_same(read, [{"x": part} for part in x[4 * handed :].split(4)])
+    assert_same(read, [{"x": part.bfloat16()} for part in x[4 * handed :].split(4)])
     assert device.simulated.violations == []
 
 
@@ -265,31 +215,26 @@ def test_a_batch_transform_follows_the_cast_on_the_device():
 
 
 class Held:
-    """What a transform may make of a batch: tensors, and an object with one in which nobody would look."""
+    """An object with a tensor in which nobody would look."""
 
     def __init__(self, x):
         self.inside = SimpleNamespace(x=[x])
 
 
 def reads_of_held(device):
-    """What the loop reads, late, of tensors that objects hold which it drops at once; and what is there to read."""
-
-    def hidden(batch):
-        return Held(device.launch(device.work, torch.mul, batch["stim"], 2))
-
-    readings = []
-    for batch in loader(cast=CAST, batch_transform=hidden, device=device):
+    """What the loop reads, late, of tensors that objects hold which it drops at once."""
+    placer, readings = Placer(device), []
+    for k in range(20):
+        batch = placer.hand_over(Held(placer.launch(torch.full, (500,), float(k))))
         readings.append(device.read(batch.inside.x[0]))
         del batch
-    return [one() for one in readings]
+    return [bool((reading() == k).all()) for k, reading in enumerate(readings)]
 
 
 def test_tensors_that_objects_hold_are_not_used_again_before_the_loop_has_read_them():
     late = {"copies": (0, 0), "work": (0, 0), "loop": LATE}
-    expected = [batch["stim"] * 2 for batch in on_cpu(loader(cast=CAST))]
-    assert all(map(torch.equal, reads_of_held(SimulatedInterface(**late)), expected))
-    broken = Without("hold", None, **late)
-    assert not all(map(torch.equal, reads_of_held(broken), expected))
+    assert all(reads_of_held(SimulatedInterface(**late)))
+    assert not all(reads_of_held(Without("hold", None, **late)))
 
 
 def test_a_field_without_elements_is_on_the_device_too():
@@ -381,17 +326,6 @@ def test_what_does_not_go_as_it_is_gathered_is_moved_whole():
         assert "moved to cpu whole, since" in batches.why
         expected = on_cpu(memload.FastLoader(ds, **options))
         assert_same(read_all(device, batches)[0], expected)
-
-
-class Nested(Dataset):
-    """Samples of many kinds, which only the stock machinery reads."""
-
-    def __len__(self):
-        return 12
-
-    def __getitem__(self, index):
-        image = torch.full((4, 4), index, dtype=torch.uint8)
-        return {"stim": image, "deep": (torch.tensor([index * 0.5]), [torch.tensor(index), f"text {index}"])}
 
 
 def test_the_stock_engine_moves_tensors_of_any_nesting():
@@ -611,67 +545,3 @@ def test_a_row_that_is_not_there_ends_the_pass_in_its_turn():
 
 def test_a_loader_for_a_device_travels():
     assert pickle.loads(pickle.dumps(loader(device="cpu"))).device == "cpu"
-
-
-@pytest.mark.gpu
-class TestOnAGpu:
-    """The same on a real one. Not run yet where no GPU was at hand."""
-
-    def test_the_loop_gets_what_it_gets_on_the_cpu(self):
-        expected = on_cpu(loader(cast=CAST))
-        for got, want in zip(loader(cast=CAST, device="cuda"), expected, strict=True):
-            for x, y in zip(tensors_of(got), tensors_of(want), strict=True):
-                assert x.is_cuda
-                assert torch.equal(x.cpu(), y)
-
-    @pytest.mark.skipif("torch.cuda.device_count() < 2", reason="needs two devices")
-    def test_the_second_device_gets_its_batches_while_the_first_is_current(self):
-        second = torch.device("cuda", 1)
-        expected = on_cpu(loader(cast=CAST))
-        for ds in (None, *(memload.to_device(dataset(), second, tier=tier) for tier in ("device", "pinned"))):
-            for got, want in zip(loader(ds, cast=CAST, device=second), expected, strict=True):
-                for x, y in zip(tensors_of(got), tensors_of(want), strict=True):
-                    assert x.device == second
-                    assert torch.equal(x.cpu(), y)
-        assert torch.cuda.current_device() == 0
-
-    def test_a_busy_device_and_switched_streams_change_nothing(self):
-        expected = on_cpu(loader(cast=CAST))
-        streams = [torch.cuda.Stream() for _ in range(3)]
-        sums, batches = [], iter(loader(cast=CAST, device="cuda"))
-        for number in range(len(expected)):
-            with torch.cuda.stream(streams[number % 3]):
-                batch = next(batches)
-                torch.cuda._sleep(2_000_000)
-                sums.append([x.double().sum() for x in tensors_of(batch)])
-                del batch
-        torch.cuda.synchronize()
-        for got, want in zip(sums, expected, strict=True):
-            for x, y in zip(got, tensors_of(want), strict=True):
-                assert torch.allclose(x.cpu(), y.double().sum())
-
-    def test_pinned_batches_survive_late_copies(self):
-        expected = [x for batch in on_cpu(memload.FastLoader(dataset(), BATCH)) for x in tensors_of(batch)]
-        moved = []
-        for batch in memload.FastLoader(dataset(), BATCH, pin_memory=True):
-            torch.cuda._sleep(5_000_000)  # the copies come late
-            moved += [x.to("cuda", non_blocking=True) for x in tensors_of(batch)]
-            del batch
-        torch.cuda.synchronize()
-        assert all(torch.equal(x.cpu(), y) for x, y in zip(moved, expected, strict=True))
-
-    def test_a_graph_is_captured_while_native_threads_copy(self):
-        x, graph = torch.ones(1000, device="cuda"), torch.cuda.CUDAGraph()
-        iterator = iter(loader(cast=CAST, device="cuda", depth=8))
-        next(iterator)
-        with torch.cuda.graph(graph):
-            y = x * 2
-            time.sleep(0.05)
-        graph.replay()
-        assert y.sum().item() == 2000
-        assert len(list(iterator)) == ROWS // BATCH - 1
-
-    def test_the_stock_engine_moves_batches(self):
-        expected = on_cpu(memload.FastLoader(Nested(), batch_size=4, cast=CAST))
-        for got, want in zip(memload.FastLoader(Nested(), 4, cast=CAST, device="cuda"), expected, strict=True):
-            assert all(torch.equal(x.cpu(), y) for x, y in zip(tensors_of(got), tensors_of(want), strict=True))
