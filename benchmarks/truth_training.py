@@ -33,16 +33,17 @@ class Vit(nn.Module):
         return found
 
 
-class Lstm(nn.Module):
-    """The rows of an image as steps of time."""
+class Recurrent(nn.Module):
+    """The rows of an image as steps of time, through two layers."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: type[nn.RNNBase], **options: Any) -> None:
         super().__init__()
-        self.lstm, self.head = nn.LSTM(192, 512, 2, batch_first=True), nn.Linear(512, 10)
+        self.layers = kind(192, 512, num_layers=2, batch_first=True, **options)
+        self.head = nn.Linear(512 * (1 + self.layers.bidirectional), 10)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Logits of ten classes."""
-        found: torch.Tensor = self.head(self.lstm(x.flatten(1).view(len(x), 64, 192))[0][:, -1])
+        found: torch.Tensor = self.head(self.layers(x.flatten(1).view(len(x), 64, 192))[0][:, -1])
         return found
 
 
@@ -58,7 +59,15 @@ def cnn() -> nn.Module:
     return nn.Sequential(*first, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10))
 
 
-MODELS: Mapping[str, Callable[[], nn.Module]] = {"MLP": mlp, "CNN": cnn, "ViT": Vit, "LSTM": Lstm}
+MODELS: Mapping[str, Callable[[], nn.Module]] = {
+    "MLP": mlp,
+    "CNN": cnn,
+    "ViT": Vit,
+    "LSTM": functools.partial(Recurrent, nn.LSTM),
+    "LSTM both ways": functools.partial(Recurrent, nn.LSTM, bidirectional=True, dropout=0.1),
+    "GRU": functools.partial(Recurrent, nn.GRU),
+    "RNN": functools.partial(Recurrent, nn.RNN),
+}
 
 
 def make_rows(folder: Path) -> None:
@@ -145,4 +154,8 @@ CASES = [
     case("ViT", 64, precision="bf16-mixed"),
     case("LSTM", 64),
     case("LSTM", 256),
+    case("LSTM", 256, precision="bf16-mixed"),
+    case("LSTM both ways", 64),
+    case("GRU", 64),
+    case("RNN", 128),
 ]

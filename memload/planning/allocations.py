@@ -3,7 +3,8 @@
     an operation -> its tensors -> a new storage -> an allocation, until the last tensor over the storage is freed
 
 A dispatch mode sees every operation of torch, forward and backward, in the order in which it runs. It does not see
-memory that an operation frees before it returns, such as the workspace of a convolution. This module also recognises
+memory that an operation frees before it returns, such as that of a convolution, but for LSTM layers
+(`memload.planning.recurrent`). This module also recognises
 errors that report exhausted memory, and frees memory after them.
 """
 
@@ -22,6 +23,7 @@ from numpy.typing import NDArray
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from memload.nested import leaves
+from memload.planning.recurrent import library_bytes
 from memload.sizes import format_size
 
 Bytes = NDArray[np.int64]
@@ -103,6 +105,7 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._sizes: dict[int, int] = {}
         self._numbers: dict[int, list[int]] = {}
         self._before: dict[int, int] = {}
+        self._workspaces: set[int] = set()
         self._references: dict[int, weakref.ref[torch.UntypedStorage]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -110,10 +113,14 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for tensor in () if func is _LIFT_FRESH else tensors_in((args, kwargs)):
             for storage in storages(tensor):
                 self._know(storage)
-        out = func(*args, **kwargs)
-        for tensor in tensors_in(out):
-            for storage in storages(tensor):
-                self._record(storage, str(func))
+        library = library_bytes(func, args)
+        with self._scratch(library.scratch, str(func)):
+            out = func(*args, **kwargs)
+            if library.workspace is not None and out[-1] is not None:
+                self._record(out[-1].untyped_storage(), str(func), library.workspace)
+            for tensor in tensors_in(out):
+                for storage in storages(tensor):
+                    self._record(storage, str(func))
         return out
 
     def know(self, tensors: Iterable[torch.Tensor]) -> None:
@@ -126,6 +133,10 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def holds(self, tensor: torch.Tensor) -> bool:
         """Return whether the tensor lies in memory that was allocated inside the block."""
         return any(id(storage) in self._numbers for storage in storages(tensor))
+
+    def size_of(self, storage: torch.UntypedStorage) -> int:
+        """Return the bytes of a storage; of a workspace of a library those that are written."""
+        return self._sizes.get(id(storage), storage.nbytes())
 
     def timeline(self, gradients: Iterable[torch.Tensor] = ()) -> Timeline:
         """Return the allocations so far; `gradients` are tensors whose allocations count as gradients."""
@@ -142,26 +153,57 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._follow(storage, storage.nbytes())
             self._before[id(storage)] = storage.nbytes()
 
-    def _record(self, storage: torch.UntypedStorage, operation: str) -> None:
-        key, size = id(storage), storage.nbytes()
+    def _record(self, storage: torch.UntypedStorage, operation: str, written: int | None = None) -> None:
+        """Record a storage, or what it has grown by; of a workspace only the `written` bytes."""
+        key = id(storage)
+        if key in self._workspaces:
+            return
+        size = storage.nbytes() if written is None else written
         before = self._sizes.get(key)
         if before is None:
             self._follow(storage, 0)
             before = 0
+        if written is not None:
+            self._workspaces.add(key)
         if size <= before:
             return
         self._sizes[key] = size
-        self._numbers.setdefault(key, []).append(len(self._nbytes))
+        self._numbers.setdefault(key, []).append(self._allocated(size - before, operation))
+        self._check_limit(size - before, operation)
+
+    @contextlib.contextmanager
+    def _scratch(self, nbytes: int, operation: str) -> Iterator[None]:
+        """Record bytes that an operation has while it runs."""
+        if not nbytes:
+            yield
+            return
+        number = self._allocated(nbytes, f"{operation}, inside")
+        try:
+            self._check_limit(nbytes, operation)
+            yield
+        finally:
+            self._free(number)
+
+    def _allocated(self, nbytes: int, operation: str) -> int:
+        """Record so many bytes, and return the number of the allocation."""
         self._operations.append(operation)
-        self._nbytes.append(size - before)
+        self._nbytes.append(nbytes)
         self._freed.append(-1)
-        self.live += size - before
+        self.live += nbytes
         self.peak = max(self.peak, self.live)
+        return len(self._nbytes) - 1
+
+    def _check_limit(self, nbytes: int, operation: str) -> None:
+        """Raise torch.OutOfMemoryError if more is alive than is allowed."""
         if self.limit is not None and self.live > self.limit:
             raise torch.OutOfMemoryError(
                 f"out of the {format_size(self.limit)} that were allowed: {operation} asked for "
-                f"{format_size(size - before)} where {format_size(self.limit - self.live + size - before)} were left"
+                f"{format_size(nbytes)} where {format_size(self.limit - self.live + nbytes)} were left"
             )
+
+    def _free(self, number: int) -> None:
+        self._freed[number] = len(self._nbytes)
+        self.live -= self._nbytes[number]
 
     def _follow(self, storage: torch.UntypedStorage, size: int) -> None:
         key = id(storage)
@@ -178,9 +220,9 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._sizes.pop(key, None)
         self._references.pop(key, None)
         self.freed_earlier += self._before.pop(key, 0)
+        self._workspaces.discard(key)
         for number in self._numbers.pop(key, ()):
-            self._freed[number] = len(self._nbytes)
-            self.live -= self._nbytes[number]
+            self._free(number)
 
 
 @contextlib.contextmanager

@@ -189,7 +189,7 @@ def observed(
                 result = loss()
                 begin = checked_loss(result)
             forward_peak = max(forward_peak, seen.peak)
-            saved = max(saved, sum(storage.nbytes() for storage in kept.values()))
+            saved = max(saved, sum(map(seen.size_of, kept.values())))
             begin.backward()  # type: ignore[no-untyped-call]
         timeline = seen.timeline(p.grad for p in parameters if p.grad is not None)
         del result, begin

@@ -1,0 +1,91 @@
+"""LSTM layers on the CPU: the memory of oneDNN's operation, against what it allocates and what a process takes."""
+
+import itertools
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from memload.planning.measuring import measured, without_memory
+from memload.planning.recurrent import LstmLayer, library_bytes
+from memload.planning.steps import losses_of
+from memload.planning.variants import kind_of
+
+FORWARD = torch.ops.aten.mkldnn_rnn_layer.default
+needs_onednn = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch is built without oneDNN")
+
+
+def arguments(steps, rows, inputs, width, dtype=torch.float32):
+    weights = [torch.zeros(4 * width, n, dtype=dtype) for n in (inputs, width)]
+    biases = [torch.zeros(4 * width, dtype=dtype) for _ in range(2)]
+    states = [torch.zeros(rows, width, dtype=dtype) for _ in range(2)]
+    x = torch.zeros(steps, rows, inputs, dtype=dtype)
+    return (x, *weights, *biases, *states, False, [], 2, width, 1, True, False, False, True)
+
+
+@needs_onednn
+@pytest.mark.parametrize("shape", [*itertools.product((1, 33), (1, 7, 130), (1, 300), (16, 100, 256))], ids=str)
+def test_the_workspace_is_as_large_as_the_one_that_onednn_asks_for(shape):
+    given = arguments(*shape)
+    assert LstmLayer.of(*given[:3]).workspace == FORWARD(*given)[3].numel()
+
+
+@needs_onednn
+@pytest.mark.parametrize(
+    "options", [{}, {"num_layers": 2, "bidirectional": True, "dropout": 0.2}, {"bias": False}, {"batch_first": True}]
+)
+@pytest.mark.parametrize("kind", [torch.nn.LSTM, torch.nn.GRU])
+def test_a_step_without_memory_takes_as_much_as_a_real_one(kind, options):
+    model, sample = kind(20, 32, **options), torch.rand(6, 3, 20)
+    losses = losses_of([model], lambda x: model(x)[0].mean(), [], None, "cpu")
+    real, shapes = (run(kind_of(sample), losses, [model]) for run in (measured, without_memory))
+    assert shapes.step.at(6) == pytest.approx(real.step.at(6), abs=1024)  # biases of zeros, where there are none
+    assert shapes.saved.at(6) == real.saved.at(6) > 0
+
+
+def test_other_cells_and_operations_have_no_bytes_beside_their_results():
+    given = list(arguments(2, 3, 4, 5))
+    given[9] = 3  # a GRU
+    for operation, args in ((FORWARD, given), (torch.ops.aten.add.Tensor, (1, 2))):
+        assert (library_bytes(operation, args).scratch, library_bytes(operation, args).workspace) == (0, None)
+
+
+RUN = """
+import sys, torch
+from memload.memory.budget import parse_meminfo
+from memload.planning.measuring import without_memory
+from memload.planning.variants import kind_of
+from memload.planning.steps import losses_of
+
+def of(name):
+    return parse_meminfo(open("/proc/self/status").read())[name]
+
+steps, rows, inputs, width = map(int, sys.argv[1:])
+model, x = torch.nn.LSTM(inputs, width, 2), torch.rand(steps, rows, inputs)
+loss = lambda x: model(x)[0].mean()
+for p in model.parameters():
+    p.grad = torch.zeros_like(p)
+loss(x[:2]).backward()  # what the libraries load once
+open("/proc/self/clear_refs", "w").write("5")  # the peak from here on
+before = of("VmRSS")
+loss(x).backward()
+taken = of("VmHWM") - before
+kind = kind_of(x.transpose(0, 1))
+found = without_memory(kind, losses_of([model], lambda x: model(x.transpose(0, 1))[0].mean(), [], None, "cpu"), [model])
+print(found.accumulating.at(rows), taken)
+"""
+
+
+@needs_onednn
+@pytest.mark.parametrize("shape", [(100, 64, 64, 256), (30, 300, 32, 256)], ids=["few rows", "many rows"])
+def test_a_process_takes_what_was_computed(shape):
+    blocks = {"MALLOC_MMAP_THRESHOLD_": "262144", "MALLOC_TRIM_THRESHOLD_": "262144"}
+    command = [sys.executable, "-c", RUN, *map(str, shape)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, **blocks}, timeout=240, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    computed, taken = map(int, done.stdout.split())
+    assert 0.85 < computed / taken < 1.1
