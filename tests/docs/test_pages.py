@@ -15,6 +15,7 @@ PAGES = [
     "cast.md",
     "checkpointing.md",
     "compression.md",
+    "five-minutes.md",
     "gpu.md",
     "graphs.md",
     "hdf5.md",
@@ -23,6 +24,12 @@ PAGES = [
     "scoring.md",
     "sources.md",
     "tiers.md",
+    "tutorials/fmri.md",
+    "tutorials/graphs.md",
+    "tutorials/images.md",
+    "tutorials/movies.md",
+    "tutorials/spectrograms.md",
+    "tutorials/text.md",
 ]
 
 
