@@ -90,6 +90,9 @@ class Field:
     resident: ClassVar[bool] = False
     """Whether a device gathers the rows from its own memory, rather than native threads from files and arrays."""
 
+    built: ClassVar[torch.dtype | None] = None
+    """The dtype of batches that a device builds from copied parts; None if batches are copied as they are."""
+
     dtype: torch.dtype
     shape: tuple[Any, ...]
     column: AnyColumn = field(repr=False)
@@ -160,11 +163,6 @@ class Field:
     def pipeline_column_as(self, dtype: torch.dtype) -> Any:  # noqa: ARG002 - padding depends on it
         """Return the column that the pipeline reads to make batches of that dtype."""
         return self.pipeline_column
-
-    @property
-    def built(self) -> torch.dtype | None:
-        """The dtype of batches that a device builds from copied parts; None if batches are copied as they are."""
-        return None
 
     def gather(self, rows: NDArray[np.int64]) -> Any:
         """Return a fresh tensor (len(rows), *shape) with a copy of these rows.

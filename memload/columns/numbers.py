@@ -71,6 +71,32 @@ def row_numbers(rows: Any, length: int) -> NDArray[np.int64]:
     return np.ascontiguousarray(wanted, dtype=np.int64)
 
 
+def as_indices(rows: Any) -> NDArray[np.int64]:
+    """Return row indices in any integer sequence, array or tensor as int64 of shape ``(n,)``.
+
+    Raises:
+        TypeError: the indices are not integers. Bools and uint8 tensors are refused, because torch takes them as masks.
+        ValueError: an index does not fit into 64 bits.
+    """
+    array = np.asarray(rows)
+    if array.size == 0:
+        return np.empty(0, dtype=np.int64)
+    if array.dtype.kind not in "iu" or array.ndim != 1:
+        raise TypeError(f"row indices must be a flat sequence of integers, got {array.dtype} of shape {array.shape}")
+    if isinstance(rows, list | tuple) and bool in set(map(type, rows)):  # numpy converts bools among integers
+        raise TypeError("row indices must be integers, got a bool among them")
+    if array.dtype == np.uint8 and (isinstance(rows, torch.Tensor) or torch.Tensor in set(map(type, rows))):
+        raise TypeError("row indices must be integers; torch takes tensors of uint8 for masks: give them as int64")
+    if array.dtype == np.uint64 and array.max() >= 1 << 63:
+        raise ValueError(f"the row index {array.max()} does not fit into 64 bits with a sign")
+    return array.astype(np.int64, copy=False)
+
+
+def from_end(rows: NDArray[np.int64], n: int) -> NDArray[np.int64]:
+    """Replace indices that count from the end (-1 is the last of ``n`` rows); all others stay as they are."""
+    return np.where((rows < 0) & (rows >= -n), rows + n, rows) if rows.size and rows.min() < 0 else rows
+
+
 def two_parts(length: int, fraction: float, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return two shuffled parts of range(length), the first with round(fraction * length) of the rows.
 

@@ -25,7 +25,7 @@ from memload.columns.fields import (
     renamed,
 )
 from memload.columns.foreign_names import no_attribute
-from memload.columns.numbers import kind, row_number, row_numbers, rows_of_each, two_parts
+from memload.columns.numbers import as_indices, from_end, kind, row_number, row_numbers, rows_of_each, two_parts
 from memload.columns.ragged_fields import forms_of_fields, with_forms
 from memload.columns.ragged_samples import Forms, sample_of
 from memload.columns.windows import Windowed
@@ -36,7 +36,6 @@ from memload.engine.gather_spec import GatherSpec, Key
 from memload.engine.layout import flat
 from memload.engine.mutation_guards import guarded_tensors
 from memload.engine.readers import answers_by
-from memload.sampling.row_plan import as_indices, from_end
 from memload.sizes import format_size
 from memload.stats import LoaderStats
 

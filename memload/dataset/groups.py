@@ -13,7 +13,6 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import default_collate
 
-from memload.columns.collate_rules import as_shipped
 from memload.columns.fields import TAG, check_name, not_a_dataset
 from memload.columns.numbers import by_first_appearance, kind, row_number, row_numbers, rows_of_each, two_parts
 from memload.columns.ragged_forms import taken
@@ -21,6 +20,7 @@ from memload.columns.ragged_samples import forms_of, tagged
 from memload.dataset.dataset import Dataset
 from memload.dataset.grouped_tiers import only_selected, with_tiers
 from memload.dataset.mapped import MappedDataset
+from memload.engine.collate_function import as_shipped
 from memload.engine.gather_spec import NotNative
 from memload.engine.gathered import GatheredRows
 from memload.engine.readers import answers_by

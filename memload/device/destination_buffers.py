@@ -19,10 +19,10 @@ from memload import _core
 from memload.device.casting import cast_on_device
 from memload.device.interface import HostMemory, Interface
 from memload.device.placing import AHEAD_OF_DEVICE, Placer
-from memload.engine.gather_spec import GatherSpec, as_it_is, bytes_of_slot
+from memload.engine.gather_spec import GatherSpec, as_it_is
 from memload.engine.gatherer import Gatherer, capture
 from memload.engine.on_cpu import PipelinedBatches
-from memload.engine.settings import PassSettings
+from memload.engine.settings import PassSettings, bytes_of_slot
 from memload.sizes import format_size
 
 _PROBED_BYTES = 16 << 20

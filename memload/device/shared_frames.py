@@ -53,7 +53,7 @@ class SharedFrames(Field):
         return self.column.sharing()
 
     @property
-    def built(self) -> torch.dtype:
+    def built(self) -> torch.dtype:  # type: ignore[override]  # of other fields an attribute: it never changes
         """The dtype of the windows."""
         return self.dtype if self.cast is None else self.cast.dtype
 

@@ -1,7 +1,8 @@
 """The native engine: one pass, what it reads, and how.
 
 `readers` says which datasets are native (those that nobody has altered) and makes a `gather_spec` of them;
-`collate_function` says it of collate functions, and is what carries casts and transforms to loaders that others build.
+`collate_function` says it of collate functions; `carrying_collate` carries casts and transforms to loaders that others
+build.
 `request` is what a pass is asked for and where its batches go, `settings` what that is worked out to: sizes, depth,
 threads, room, how files are read. A `gatherer` makes the batches of a pass; `on_cpu` gathers them into slots on the
 CPU by one native pipeline, and is the destination that leaves them there. `mutation_guards`, `guarded_batches` and

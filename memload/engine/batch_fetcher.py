@@ -19,9 +19,10 @@ from torch.utils.data import get_worker_info
 from memload import _core
 from memload.casts.rule import Cast
 from memload.columns.ragged_samples import Forms
-from memload.engine.gather_spec import GatherSpec, bytes_of_slot
+from memload.engine.gather_spec import GatherSpec
 from memload.engine.gathered import GatheredRows
 from memload.engine.layout import DictOf
+from memload.engine.settings import bytes_of_slot
 from memload.engine.tiers.pressure import Pressure, caches_of
 from memload.memory.budget import local_threads
 from memload.stats import LoaderStats

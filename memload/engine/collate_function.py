@@ -1,26 +1,22 @@
-"""What a loader's collate function makes of a batch that was gathered as a whole: itself, or nothing native at all.
+"""Whose batches the native engine gathers: those of default_collate, and of collate functions that say so.
 
-accelerate and Ray Train build a stock DataLoader of the attributes of the one they are given, and among these is no
-cast. So a loader with a cast, or with a transform, shows a collate function that does all of it. The loader itself goes
-on with the function inside.
+A collate function says by `gathered_as` how its batches are gathered. Those of default_collate are gathered as long as
+nobody has changed its rules for tensors, dicts, lists and tuples.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from torch.utils.data import BatchSampler, DataLoader, default_collate, default_convert
+import torch
+from torch.utils.data import BatchSampler, default_collate, default_convert
 
-from memload.casts.rule import Cast
-from memload.columns.collate_rules import default_collate_fn_map
-from memload.engine.cast_batches import cast_batch, draws_of
+from memload.columns.collate_rules import collate_tensor_fn, default_collate_fn_map
 from memload.engine.gather_spec import GatherSpec, NotNative
-from memload.engine.gathered import GatheredRows
 from memload.engine.gatherer import BatchResult
 from memload.engine.layout import Graphs
 from memload.engine.request import PassRequest
@@ -29,6 +25,27 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 NO_BATCH = "A batch of graphs is for a collate_fn to make: give collate_fn=memload.graph_collate."
 """Why neither the native engine nor default_collate makes a batch."""
+
+
+_SAMPLES = (dict, tuple, list, torch.Tensor)
+_judged: tuple[Mapping[Any, Any], bool] = ({}, False)  # the latest rules, and whether they are as shipped
+
+
+def as_shipped(rules: Mapping[Any, Any] = default_collate_fn_map) -> bool:
+    """Return whether these rules treat samples of tensors as unmodified torch does: users may add to its map."""
+    global _judged
+    known, answer = _judged
+    if known != rules:
+        answer = _treats_tensors_as_shipped(rules)
+        _judged = dict(rules), answer
+    return answer
+
+
+def _treats_tensors_as_shipped(rules: Mapping[Any, Any]) -> bool:
+    if rules.get(torch.Tensor) is not collate_tensor_fn:
+        return False
+    kinds = (kind for key in rules for kind in (key if isinstance(key, tuple) else (key,)))
+    return not any(issubclass(sample, kind) for kind in kinds if kind is not torch.Tensor for sample in _SAMPLES)
 
 
 @dataclass(frozen=True)
@@ -127,58 +144,3 @@ def _check_default(source: GatherSpec) -> None:
 
 def _known(kind: type) -> bool:
     return any(issubclass(kind, kinds) for kinds in default_collate_fn_map)
-
-
-class CarryingCollate:
-    """Collates samples, casts fields of the batch, and transforms it.
-
-    Args:
-        plain: the collate function alone.
-        casts: by field.
-        names: of the fields, where a dataset has any.
-        grouped: whether batches are lists with one part for each dataset.
-        transform: what is done to the batch in the end; None: nothing.
-    """
-
-    def __init__(
-        self,
-        plain: Callable[[list[Any]], Any],
-        casts: Mapping[Any, Cast],
-        names: Sequence[str],
-        *,
-        grouped: bool = False,
-        transform: Callable[..., Any] | None = None,
-    ) -> None:
-        self.plain, self.casts, self.transform = plain, casts, transform
-        self._names, self._grouped = names, grouped
-
-    def __call__(self, samples: list[Any]) -> Any:
-        """Return the batch as the loop is to have it."""
-        batch = self._cast(samples) if self.casts else self.plain(samples)
-        return batch if self.transform is None else self.transform(batch)
-
-    def taken_apart(self, cast: Any, transform: Any) -> tuple[Any, Any, Any]:
-        """Return the arguments of a loader that is made with this collate function, and with the others or without."""
-        if cast not in (None, self.casts) or transform not in (None, self.transform):
-            return self, cast, transform  # another cast behind it
-        return self.plain, self.casts or None, self.transform
-
-    def _cast(self, samples: list[Any]) -> Any:
-        if self.plain is default_collate and isinstance(samples, GatheredRows):
-            fetcher = samples.fetcher
-            casting = fetcher.with_casts(self.casts) if fetcher is not None and not fetcher.source.casts else None
-            if casting is not None and not (casting.source.late_casts or draws_of(self.casts)):  # part of the gather
-                return default_collate(samples.through(casting))
-        return cast_batch(self.plain(samples), self.casts, self._names, self._grouped)
-
-
-@contextlib.contextmanager
-def plainly(loader: DataLoader[Any]) -> Iterator[None]:
-    """Within this context, torch's iterators of a loader only collate: the loader itself casts and transforms."""
-    shown = loader.collate_fn
-    if isinstance(shown, CarryingCollate):
-        loader.collate_fn = shown.plain
-    try:
-        yield
-    finally:
-        loader.collate_fn = shown

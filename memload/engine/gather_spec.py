@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch.utils.dlpack import from_dlpack
 
-from memload import _core
 from memload._core import Column, Windows
 from memload.casts.augment import DrawRule, draw_rule
 from memload.casts.native import (
@@ -142,7 +141,8 @@ class GatherSpec:
     def check_in_place(self) -> None:
         """Raise RuntimeError if the memory of a tensor was moved since its field was made."""
         for field in self.fields.values():
-            field.check_in_place()
+            for owner in field.owners:
+                owner.check()
 
     def with_casts(self, casts: Mapping[Any, Cast]) -> GatherSpec:
         """Return this source with casts for some fields.
@@ -295,11 +295,6 @@ class GatherSpec:
         known = code_of(field.dtype) in CASTABLE and self.collate is None and key not in self.casts
         alone = field.built is None and not isinstance(field, RaggedField)
         return known and alone and fits(cast, field.shape) and _is_fused(cast, field)
-
-
-def bytes_of_slot(fields: list[PipelineField], rows: int) -> int:
-    """Return the bytes of a slot for a batch of so many rows."""
-    return _core.Pipeline.ring_bytes(fields, rows, depth=1) // 2
 
 
 def _is_fused(cast: Cast, field: Field) -> bool:

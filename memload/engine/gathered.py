@@ -15,9 +15,10 @@ from typing import Any, Generic, Protocol, SupportsIndex, TypeVar
 
 import torch
 
-from memload.columns.collate_rules import as_shipped, collate, default_collate_fn_map
+from memload.columns.collate_rules import collate, default_collate_fn_map
 from memload.columns.ragged_forms import first_row, is_ragged, rows_of
 from memload.columns.ragged_samples import NO_FORMS, Forms, forms_of, sample_of
+from memload.engine.collate_function import as_shipped
 from memload.engine.gather_spec import as_it_is
 from memload.sampling.draws import Indices
 

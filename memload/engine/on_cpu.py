@@ -72,8 +72,9 @@ class WholeBatches(PipelinedBatches):
     """Gathers each batch as it is planned, into a slot."""
 
     def __init__(self, settings: PassSettings, kept: Gatherer | None) -> None:
+        pipeline = settings.pipeline(kept._pipeline if isinstance(kept, WholeBatches) else None)
         self._unpack = settings.source.unpacker()
-        super().__init__(settings, settings.pipeline(kept._pipeline if isinstance(kept, WholeBatches) else None))
+        super().__init__(settings, pipeline)
 
     def next(self, timeout: float) -> Any:
         """Return the next batch, or a `BatchResult`; None at the end."""

@@ -24,6 +24,7 @@ import torch
 from torch.utils.data import ConcatDataset, StackDataset, Subset, TensorDataset
 
 from memload.columns.fields import Field, HasFields
+from memload.columns.numbers import as_indices, from_end
 from memload.columns.ragged_fields import holds_ragged
 from memload.engine.gather_spec import GatherSpec, ImpliedCast, Key, NotNative
 from memload.engine.layout import DictOf, Graphs, Layout, ListOf, Only, TensorDictOf, flat
@@ -32,7 +33,6 @@ from memload.errors import FormatError
 from memload.formats.geometric import holds_graphs_of_pyg
 from memload.formats.paths import nothing_at
 from memload.sampling.draws import Indices
-from memload.sampling.row_plan import as_indices, from_end
 
 ITEMS = ("__getitem__", "__getitems__", "__len__")
 """The methods that give the samples of any dataset."""

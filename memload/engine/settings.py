@@ -17,7 +17,7 @@ from torch.utils.data import BatchSampler
 from memload import _core
 from memload._core import Column, Storage, Windows
 from memload.columns.fields import AnyColumn
-from memload.engine.gather_spec import GatherSpec, PipelineField, bytes_of_slot
+from memload.engine.gather_spec import GatherSpec, PipelineField
 from memload.engine.mutation_guards import MutationGuard
 from memload.engine.request import MOST, Destination, EngineOptions, PassRequest
 from memload.memory.budget import local_threads, memory_to_take, process_is_limited
@@ -138,8 +138,7 @@ class PassSettings:
         direct = reads_directly(self.source, self.planned_rows, self.options.direct)
         if reuse is None and not self.pins and not self.joined:
             check_room(self.source, self.slot_bytes, self.depth, -(-self.planned_rows // self.batch_rows))
-        for field in self.source.fields.values():
-            field.check_in_place()
+        self.source.check_in_place()
         return _core.Pipeline(
             self.fields,
             batch_rows=self.batch_rows,
@@ -155,6 +154,11 @@ class PassSettings:
             spares=self.spares,
             **where,
         )
+
+
+def bytes_of_slot(fields: list[PipelineField], rows: int) -> int:
+    """Return the bytes of a slot for a batch of so many rows."""
+    return _core.Pipeline.ring_bytes(fields, rows, depth=1) // 2
 
 
 def _transforms(source: GatherSpec, transform: Callable[..., Any] | None) -> TransformPipeline | None:

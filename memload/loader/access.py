@@ -16,7 +16,7 @@ from memload.engine.request import PassRequest
 from memload.loader.composing import settings_of
 from memload.loader.history import PassHistory
 from memload.loader.state import LoaderState
-from memload.sampling.draws import HeldGroup
+from memload.sampling.row_plan import HeldGroup
 
 if TYPE_CHECKING:
     from memload.loader.composing import Settings

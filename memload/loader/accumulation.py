@@ -14,7 +14,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 from memload.columns.graph_attributes import GraphBatch
 from memload.columns.ragged_forms import Ragged
 from memload.loader.access import LoaderAccess, access
-from memload.sampling.draws import HeldGroup, Progress
+from memload.sampling.row_plan import HeldGroup, Progress
 
 T = TypeVar("T")
 

@@ -1,4 +1,4 @@
-"""Composes a native pass: its gather specification, its settings, and the layers that they ask for.
+"""Composes a native pass: its gather specification, its settings, the layers that they ask for, and their iterator.
 
 source -> settings -> gatherer -> transforms -> where batches arrive -> changes
 """
@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
-from memload.columns.collate_rules import as_shipped
+from memload.dataset.dataset import Dataset
 from memload.device import on_request
-from memload.engine.collate_function import collated
+from memload.engine.collate_function import as_shipped, collated
 from memload.engine.gather_spec import GatherSpec, NotNative
 from memload.engine.readers import resolve
 from memload.engine.request import PassRequest
 from memload.engine.settings import PassSettings
 from memload.loader.history import Layers, PassHistory
+from memload.loader.native_pass import NativePass
+from memload.loader.state import LoaderState, caught_up
 from memload.sampling.row_plan import plan_bytes
 
 if TYPE_CHECKING:
@@ -29,16 +31,37 @@ Settings: TypeAlias = "PassSettings | GroupSettings | ResidentSettings"
 
 def read(request: PassRequest) -> GatherSpec | GroupedSpec | str:
     """Return the gather specification of the dataset; or why the engine cannot read it, as a sentence."""
-    if not as_shipped():
-        return "default_collate was changed for tensors, dicts or tuples: take that out of default_collate_fn_map."
     try:
         if request.grouped and request.batched:
             from memload.dataset.grouped_spec import resolve_groups
 
-            return resolve_groups(request.dataset)
-        return collated(resolve(request.dataset), request)
+            source: GatherSpec | GroupedSpec = resolve_groups(request.dataset)
+        else:
+            source = collated(resolve(request.dataset), request)
     except NotNative as answer:
         return str(answer)
+    if not as_shipped():
+        return "default_collate was changed for tensors, dicts or tuples: take that out of default_collate_fn_map."
+    return source
+
+
+def read_with_casts(request: PassRequest, history: PassHistory) -> GatherSpec | GroupedSpec | str:
+    """Return what `read` returns, with the loader's casts.
+
+    Raises:
+        KeyError: a cast names a field that is not there.
+        ValueError: a field cannot be cast so.
+    """
+    source = read(request)
+    if isinstance(source, str):
+        return source
+    latest = history.latest_cast
+    if latest[0] is not source:
+        latest = source, source.with_casts(request.casts)
+        if isinstance(request.dataset, Dataset):  # which is immutable, so that its specification stays the same
+            history.latest_cast = latest
+    cast: GatherSpec | GroupedSpec = latest[1]
+    return cast
 
 
 def settings_of(request: PassRequest, source: GatherSpec | GroupedSpec) -> Settings:
@@ -61,17 +84,27 @@ def settings_around(settings: Settings) -> PassSettings | None:
     return settings if isinstance(settings, PassSettings) else settings.around
 
 
-def composed(
-    request: PassRequest, source: GatherSpec | GroupedSpec, history: PassHistory
-) -> tuple[PassRequest, Layers]:
-    """Return the layers of one pass over a source, which reuse what the latest pass kept.
+def native_pass(
+    request: PassRequest, source: GatherSpec | GroupedSpec, state: LoaderState, history: PassHistory, owner: object
+) -> NativePass:
+    """Begin a pass over a source, which reuses what the latest pass kept.
 
-    The request comes back with the destination of the settings, which may be another for rows on a device.
+    Args:
+        request: of the pass. Rows on a device may give it another destination.
+        source: what is gathered, with the loader's casts.
+        state: the state of the loader.
+        history: the history of its passes.
+        owner: the loader, which stays alive as long as the pass runs.
     """
     settings = settings_of(request, source)
     if settings.destination is not request.destination:
         request = request._replace(destination=settings.destination)
-    return request, _layers(settings, request, history, history.take_kept())
+    layers = _layers(settings, request, history, history.take_kept())
+    one = NativePass(request, layers, state, history, owner)
+    history.begun(one)
+    if one.progress.behind:
+        caught_up(one, one.progress)
+    return one
 
 
 def _layers(settings: Settings, request: PassRequest, history: PassHistory, kept: Layers | None) -> Layers:

@@ -17,8 +17,9 @@ from torch.utils.data import DataLoader
 from memload.engine.request import PassRequest
 from memload.loader.fallback_worker_states import Torchdata, asks_workers, not_asked, pass_of_workers
 from memload.loader.state import CountedBatches, get_states, given_generators, set_states
-from memload.sampling.draws import Position, Progress
+from memload.sampling.draws import Position
 from memload.sampling.pulls import is_stateful
+from memload.sampling.row_plan import Progress
 
 
 def iterable_pass(

@@ -22,10 +22,10 @@ from memload.loader.fallback_iterables import iterable_pass
 from memload.loader.fallback_worker_states import NoPosition, Torchdata, asks_workers, not_asked, pass_of_workers
 from memload.loader.state import CountedBatches, LoaderState, caught_up, get_states, given_generators, set_states
 from memload.sampling.batch_streams import MOST_ROWS, RowBatches, batch_stream, batches_known
-from memload.sampling.draws import Indices, Progress, RowStream
+from memload.sampling.draws import Indices, RowStream
 from memload.sampling.overtaking import Overtaking
 from memload.sampling.pulls import BatchStream, Generators
-from memload.sampling.row_plan import known, planned, stream
+from memload.sampling.row_plan import Progress, known, planned, stream
 from memload.sampling.torch_draws import peeked_seed
 
 

@@ -19,8 +19,9 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from memload.engine.request import PassRequest
 from memload.loader.state import CountedBatches, get_states, given_generators, set_states
-from memload.sampling.draws import Position, Progress
+from memload.sampling.draws import Position
 from memload.sampling.pulls import is_stateful
+from memload.sampling.row_plan import Progress
 
 
 class OtherWorkersError(ValueError, AssertionError):

@@ -21,9 +21,9 @@ from memload.dataset.dataset import Dataset
 from memload.dataset.groups import GroupedDataset, group_collate
 from memload.device import on_request
 from memload.dtypes import DTypeLike
+from memload.engine.carrying_collate import CarryingCollate, plainly
 from memload.engine.cast_batches import draws_of
-from memload.engine.collate_function import NO_BATCH, CarryingCollate, plainly
-from memload.engine.gather_spec import GatherSpec
+from memload.engine.collate_function import NO_BATCH
 from memload.engine.observers import OBSERVERS, PASSES
 from memload.engine.on_cpu import ON_CPU
 from memload.engine.readers import check_dataset
@@ -32,9 +32,8 @@ from memload.engine.transforms.transform_pipeline import checked_transform
 from memload.loader import composing
 from memload.loader.fallback_arguments import asks_for_stock, without_worker_init_fn
 from memload.loader.history import PassHistory
-from memload.loader.native_pass import NativePass
 from memload.loader.ragged_option import in_form
-from memload.loader.state import LoaderState, caught_up, checked_snapshots
+from memload.loader.state import LoaderState, checked_snapshots
 from memload.sampling.torch_draws import peeked_seed
 from memload.stats import LoaderStats
 
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
     from memload.device.devices import Target
     from memload.device.interface import HostMemory, Interface
     from memload.device.static_buffers import StaticBuffers
+    from memload.engine.gather_spec import GatherSpec
     from memload.loader.access import LoaderAccess
 
 T = TypeVar("T")
@@ -213,12 +213,11 @@ class FastLoader(DataLoader[T]):
 
     def _show_casts(self) -> None:
         """Show others a collate function that casts and transforms; refuse a cast of a field that is not there."""
-        plain, transform = self.collate_fn, self.batch_transform
-        names, grouped = self._field_names(), plain is group_collate
+        plain, names = self.collate_fn, self._field_names()
+        if self._casts:
+            self._specification(self._request())
+        grouped, transform = plain is group_collate, self.batch_transform
         self.collate_fn = CarryingCollate(plain, self._casts, names, grouped=grouped, transform=transform)
-        source = self._resolved() if self._casts else ""
-        if not isinstance(source, str):
-            self._cast(source)
 
     def _made_buffers(self, count: Any, target: Target | None) -> StaticBuffers | None:
         pinned = self.pin_memory and target is None
@@ -280,11 +279,11 @@ class FastLoader(DataLoader[T]):
         of a pass over a cold disk that reads past the page cache. At most as many bytes stay for 10 s after a pass.
         """
         request = self._request()
-        source = self._resolved(request)
+        source = self._specification(request)
         if isinstance(source, str):
             return 0
         selections = 0 if isinstance(self.dataset, Dataset | GroupedDataset) else source.selection_bytes
-        return composing.slots_and_plan(request, self._cast(source)) + selections
+        return composing.slots_and_plan(request, source) + selections
 
     @property
     def device_nbytes(self) -> int:
@@ -295,12 +294,12 @@ class FastLoader(DataLoader[T]):
         ``device=``, for rows that are on the device already, and on the stock machinery; there, and with
         ``batch_transform``, the size of the buffers is known from the first batch on.
         """
-        source = self._resolved()
+        request = self._request()
+        source = self._specification(request)
         buffers = 0 if self._buffers is None else self._buffers.nbytes
         if isinstance(source, str):
             return 0 if self._target is None else buffers
-        count = self.static_buffers or 0
-        return composing.device_bytes(self._request(), self._cast(source), self._target, buffers, count)
+        return composing.device_bytes(request, source, self._target, buffers, self.static_buffers or 0)
 
     def stats(self) -> LoaderStats:
         """Return counters of the native passes so far; ``print`` shows where time went and what the bottleneck is."""
@@ -356,11 +355,13 @@ class FastLoader(DataLoader[T]):
 
     def _batches(self) -> Any:
         request = self._request()
-        source = self._resolved(request)
+        source = self._specification(request)
         if isinstance(source, str):
             return self._fallback_batches(request, source, super().__iter__)
-        hooked = type(self)._get_iterator is not FastLoader._get_iterator
-        return self._get_iterator() if hooked else self._native_pass(request, source)
+        if type(self)._get_iterator is not FastLoader._get_iterator:
+            return self._get_iterator()
+        self.check_worker_number_rationality()
+        return composing.native_pass(request, source, self._state, self._history, self)
 
     def _fallback_batches(self, request: PassRequest, why: str, make: Callable[[], Iterator[Any]]) -> Any:
         if why == NO_BATCH:
@@ -380,31 +381,14 @@ class FastLoader(DataLoader[T]):
     def _get_iterator(self) -> Any:
         # Torch's own hook, for those who call it instead of iter(), and for subclasses that override it.
         request = self._request()
-        source = self._resolved(request)
+        source = self._specification(request)
         if not isinstance(source, str):
-            return self._native_pass(request, source)
+            self.check_worker_number_rationality()
+            return composing.native_pass(request, source, self._state, self._history, self)
         if not composing.fallback_history(self._history).making.now:
             return self._fallback_batches(request, source, functools.partial(FastLoader._get_iterator, self))
         with plainly(self):
             return super()._get_iterator()
-
-    def _native_pass(self, request: PassRequest, source: GatherSpec | GroupedSpec) -> NativePass:
-        self.check_worker_number_rationality()
-        request, layers = composing.composed(request, self._cast(source), self._history)
-        one = NativePass(request, layers, self._state, self._history, self)
-        self._history.begun(one)
-        if one.progress.behind:
-            caught_up(one, one.progress)
-        return one
-
-    def _cast(self, source: GatherSpec | GroupedSpec) -> Any:
-        """Return a gather specification with the loader's casts."""
-        latest = self._history.latest_cast
-        if latest[0] is not source:
-            latest = source, source.with_casts(self._casts)
-            if isinstance(self.dataset, Dataset):  # which is immutable, so that its specification stays the same
-                self._history.latest_cast = latest
-        return latest[1]
 
     def __memload_loader__(self) -> LoaderAccess:
         """Return the private interface of this loader for other parts of memload."""
@@ -439,12 +423,18 @@ class FastLoader(DataLoader[T]):
     def _field_names(self) -> list[str]:
         return list(self.dataset.fields) if isinstance(self.dataset, Dataset) else []
 
-    def _resolved(self, request: PassRequest | None = None) -> GatherSpec | GroupedSpec | str:
-        """Return the gather specification, or a sentence about the first obstacle to the native engine."""
+    def _obstacle(self) -> str | None:
+        """Return a sentence about what of this loader keeps the native engine away, whatever the dataset is."""
         if isinstance(self.dataset, IterableDataset):
             return "An IterableDataset has no rows to plan: use a map-style dataset."
         if type(self)._index_sampler is not FastLoader._index_sampler:
             return f"{type(self).__name__} overrides _index_sampler: give its batches as batch_sampler= instead."
-        if self.num_workers and (reason := asks_for_stock(self)) is not None:
-            return reason
-        return composing.read(self._request() if request is None else request)
+        return asks_for_stock(self) if self.num_workers else None
+
+    def _resolved(self) -> GatherSpec | GroupedSpec | str:
+        """Return the gather specification without casts, or a sentence about the first obstacle to the engine."""
+        return self._obstacle() or composing.read(self._request())
+
+    def _specification(self, request: PassRequest) -> GatherSpec | GroupedSpec | str:
+        """Return the gather specification with casts, or a sentence about the first obstacle to the engine."""
+        return self._obstacle() or composing.read_with_casts(request, self._history)

@@ -48,8 +48,9 @@ from memload.engine.transforms.seeding import PassSeed
 from memload.kept_errors import let_go_by_torch, say_row
 from memload.sampling.budget_batches import BudgetBatchSampler
 from memload.sampling.checks import damaged, entries
-from memload.sampling.draws import HeldGroup, Progress, decode, encode
+from memload.sampling.draws import decode, encode
 from memload.sampling.pulls import epoch_of, epoch_owner, is_stateful, samplers_in
+from memload.sampling.row_plan import HeldGroup, Progress
 from memload.sampling.samplers import MixingSampler, RankedSampler, WeightedSampler
 from memload.sampling.torch_draws import drawn_seed
 

@@ -18,10 +18,9 @@ import torch
 
 from memload.columns.ragged_fields import holds_ragged
 from memload.engine.collating import FieldSlots
-from memload.engine.gather_spec import bytes_of_slot
 from memload.engine.gatherer import BatchResult
 from memload.engine.on_cpu import into_slots
-from memload.engine.settings import PassSettings
+from memload.engine.settings import PassSettings, bytes_of_slot
 from memload.engine.transforms.buffer_reuse import LEAST_REUSED, BufferReuse
 from memload.engine.transforms.room import new_bytes, storages
 from memload.engine.transforms.seeding import Drawing, PassSeed

@@ -6,10 +6,10 @@ import sys
 from typing import TYPE_CHECKING, Any, Protocol
 
 from memload.sampling.budget_batches import BudgetBatchSampler
-from memload.sampling.draws import Indices, Position, Progress
+from memload.sampling.draws import Indices, Position
 
 if TYPE_CHECKING:
-    from memload.sampling.row_plan import PlanSink
+    from memload.sampling.row_plan import PlanSink, Progress
 
 _ITERATED_BY = BudgetBatchSampler.__iter__  # the method when memload was imported
 

@@ -10,15 +10,12 @@ from __future__ import annotations
 import base64
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.utils.data import DistributedSampler
-
-from memload.sampling.torch_draws import permutation
 
 Indices = NDArray[np.int64]
 
@@ -174,13 +171,14 @@ class Stream:
             return rows
         if self._drawn == self._draws.count:
             return None
+        remembers = self._remembers_state()
         if self._generator is None:
             self._generator = self._draws.generator()
         generator = self._generator
         if generator is not None and self._settled is not None:
             generator = self._as_settled(self._settled, generator)
         self._untouched, self._settled = False, None
-        before = generator.get_state() if generator is not None and self._remembers_state() else None
+        before = generator.get_state() if generator is not None and remembers else None
         try:
             rows = self._draws.make(self._drawn, generator)
         except Exception:
@@ -216,135 +214,6 @@ class Stream:
 
     def _milestone(self, needed: int) -> list[_Memory]:
         return [one for one in self._memories if one.draw <= needed][-1:]
-
-
-class DistributedRows:
-    """The rows of one rank in a pass of DistributedSampler, or in the remainder of a pass by any number of ranks.
-
-    Ranks take turns, so together any number of them take the epoch's order from its front: after `d` batches of `b`
-    rows on `w` ranks, its first ``d * b * w`` rows. The remaining rows are shared out in the same manner to the present
-    ranks. They are made divisible as by the sampler: by appending rows from the front of the epoch's order, or, with
-    drop_last, by leaving out the last rows.
-    """
-
-    paced = False  # the sampler draws from a private generator
-    lookahead = LOOKAHEAD
-
-    def __init__(self, sampler: DistributedSampler[Any], position: Position | None = None) -> None:
-        self._sampler = sampler
-        self._rows = len(sampler.dataset)  # type: ignore[arg-type]
-        self._gone: int = position["gone"] if position else 0
-        self._epoch: int | None = position["epoch"] if position else None
-        self._made = False
-        left, ranks = self._rows - self._gone, sampler.num_replicas
-        self.values = range(self._rows)
-        self.total = left // ranks if sampler.drop_last else -(-left // ranks)
-
-    def next(self, seen: int) -> Indices | None:  # noqa: ARG002 - as of every stream
-        """Return the rows of this rank on the first call, None afterwards."""
-        if self._made:
-            return None
-        self._made = True
-        if self._epoch is None:
-            self._epoch = self._sampler.epoch
-        return self._dealt(self._order(self._epoch))
-
-    def position(self, seen: int) -> dict[str, Any]:
-        """Return the epoch, and how many rows of its order all ranks together have seen."""
-        return {"epoch": self._epoch, "gone": min(self._gone + seen * self._sampler.num_replicas, self._rows)}
-
-    def _order(self, epoch: int) -> Indices:
-        if not self._sampler.shuffle:
-            return np.arange(self._rows, dtype=np.int64)
-        generator = torch.Generator()
-        generator.manual_seed(self._sampler.seed + epoch)
-        return permutation(self._rows, generator)
-
-    def _dealt(self, order: Indices) -> Indices:
-        first, ranks = self._gone + self._sampler.rank, self._sampler.num_replicas
-        rows = order[first::ranks][: self.total]
-        if len(rows) == self.total:
-            return rows.copy()  # a view would keep the order of all ranks
-        filling = first + (self.total - 1) * ranks - self._rows  # the last turn exceeds the order: repeat its front
-        return np.append(rows, order[filling % self._rows])
-
-
-@dataclass
-class HeldGroup:
-    """A group of batches that were taken ahead and are handed to the loop one by one.
-
-    Attributes:
-        before: returns the loader's state from before they were taken.
-        batches: the number of batches.
-        handed: the number of batches that the loop has.
-    """
-
-    before: Callable[[], dict[str, Any]]
-    batches: int
-    handed: int = 0
-
-    def state(self) -> dict[str, Any]:
-        """Return the state from which the loop gets the remaining batches."""
-        group = {"group": {"batches": self.batches, "handed": self.handed}} if self.handed else {}
-        return {**self.before(), **group}
-
-
-@dataclass
-class Progress:
-    """The progress of the loop in one pass, counted by the batches handed to it, not by those made ahead.
-
-    Attributes:
-        number: the number of the pass, from 0 for the first pass of the loader or of the loader whose state it loaded.
-        base_seed: the number that a stock iterator draws for its workers.
-        delivered: batches that the loop was handed, before a stop and after it.
-        finished: whether the loop has reached the end.
-        resumed: the sampler's position when this pass was stopped; None: the pass starts at its beginning.
-        ended: the sampler's position at the end of the pass before, where only a state has it.
-        behind: batches after the position that the loop already had.
-        loader: returns the loader of the pass while it lives; the loader keeps this object.
-    """
-
-    number: int = 0
-    base_seed: int | None = None
-    delivered: int = 0
-    finished: bool = False
-    resumed: Position | None = None
-    ended: Position | None = None
-    behind: int = 0
-    loader: Callable[[], Any] = field(default=type(None), repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        self._before = self.delivered
-        self.held: HeldGroup | None = None
-        self._unit = 1
-        self._source: Any = None
-
-    def follow(self, source: Any, unit: int = 1) -> None:
-        """Take positions from `source`, which counts `unit` for every batch."""
-        self._source, self._unit = source, unit
-
-    @property
-    def seen(self) -> int:
-        """The number of the source's units that the loop has seen."""
-        return (self.delivered - self._before) * self._unit
-
-    def position(self) -> dict[str, Any] | None:
-        """Return the sampler's position as plain data; None before its first use."""
-        return None if self._source is None else self._source.position(self.seen)
-
-    def settle(self) -> None:
-        """Fix the position at its current value, and release the source that reports it."""
-        self._source = _Settled(self.position())
-
-
-class _Settled:
-    """The position of a pass when it was left."""
-
-    def __init__(self, position: dict[str, Any] | None) -> None:
-        self._position = position
-
-    def position(self, seen: int) -> dict[str, Any] | None:  # noqa: ARG002 - as of every source
-        return self._position
 
 
 def encode(state: torch.Tensor | None) -> str:

@@ -36,8 +36,9 @@ from memload.sampling.checks import (
 from memload.sampling.draws import Draws
 from memload.sampling.pulls import Generators, epoch_owner, is_stateful
 from memload.sampling.ranks import MOST_RANKS
-from memload.sampling.row_plan import draws_of, known, planned
+from memload.sampling.row_plan import known, planned
 from memload.sampling.samplers import MixingSampler, WeightedSampler
+from memload.sampling.torch_draws import draws_of
 from memload.sampling.worker_checks import check_workers
 
 _MOST_AHEAD = 1 << 20

@@ -1,45 +1,29 @@
 """Plan the rows of a pass: samplers as arrays of row indices, made ahead with the same draws as a stock loader.
 
 A stock loader pulls the indices of one batch at a time, and the sampler draws random numbers at each pull. memload
-gathers ahead, so it needs the indices earlier. For samplers of known types this module makes the arrays by the same
-draws in the same order. If the generator belongs to the user, each draw also happens at the same moment as in a stock
-loader, so the generator's state is the same at any time. Other samplers are iterated.
+gathers ahead, so it needs the indices earlier. Of samplers of known types it makes arrays, by the same draws in the
+same order. If the generator belongs to the user, each draw also happens at the same moment as in a stock loader, so the
+generator's state is the same at any time. Other samplers are iterated. `Progress` counts how far the loop has come.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch.utils.data import (
-    BatchSampler,
-    DistributedSampler,
-    RandomSampler,
-    SequentialSampler,
-    SubsetRandomSampler,
-    WeightedRandomSampler,
-)
+from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, SequentialSampler
 
+from memload.columns.numbers import as_indices, from_end
 from memload.kept_errors import without_frames
 from memload.sampling.batch_streams import MOST_ROWS, KnownBatches, RowBatches, batch_stream, batches_known
 from memload.sampling.budget_batches import BudgetBatchSampler
-from memload.sampling.draws import LOOKAHEAD, DistributedRows, Draws, Indices, Position, Progress, RowStream, Stream
+from memload.sampling.draws import Indices, Position, RowStream, Stream
 from memload.sampling.pulls import BatchStream, Generators
 from memload.sampling.samplers import MixingSampler, WeightedSampler
-from memload.sampling.torch_draws import (
-    default_generator,
-    drawn_generator,
-    foreseen_generator,
-    is_native,
-    permutation,
-    skip_permutation,
-)
-
-SEQUENTIAL_CHUNK = LOOKAHEAD
-"""Rows per array of a sequential plan. Chunks keep the plan of a long pass from lying in memory as a whole."""
+from memload.sampling.torch_draws import DRAWS, SEQUENTIAL_CHUNK, DistributedRows, draws_of, is_native
 
 
 class PlanSink(Protocol):
@@ -66,11 +50,6 @@ def stream(sampler: Any, position: Position | None = None) -> RowStream:
     if type(sampler) in _STREAMS:
         return _STREAMS[type(sampler)](sampler, position)
     return Stream(draws_of(sampler), position)
-
-
-def draws_of(sampler: Any) -> Draws:
-    """Return the draws of one pass over a known sampler of torch that draws for one process."""
-    return _DRAWS[type(sampler)](sampler)
 
 
 def planned(position: Position | None) -> bool:
@@ -105,122 +84,13 @@ def plan_bytes(sampler: Any, ahead: int = 0) -> int:
     return rows * 8
 
 
-def _sequential(sampler: SequentialSampler) -> Draws:
-    total = len(sampler)
-
-    def chunk(number: int, _: torch.Generator | None) -> Indices:
-        begin = number * SEQUENTIAL_CHUNK
-        return np.arange(begin, min(begin + SEQUENTIAL_CHUNK, total), dtype=np.int64)
-
-    return Draws(range(total), total, SEQUENTIAL_CHUNK, -(-total // SEQUENTIAL_CHUNK), chunk)
-
-
-def _random(sampler: RandomSampler) -> Draws:
-    n, total, shared = len(sampler.data_source), sampler.num_samples, sampler.generator is not None
-    # Draws of 32 give the same numbers as one large draw, and keep a generator of the user from running ahead.
-    step = n if not sampler.replacement else 32 if shared else total
-
-    def whole_or_part(number: int, generator: torch.Generator | None) -> Indices:
-        if number < total // n:
-            return permutation(n, generator)
-        if total % n:
-            return permutation(n, generator)[: total % n].copy()  # a view would keep the whole permutation
-        skip_permutation(n, generator)
-        return np.empty(0, dtype=np.int64)
-
-    def chunk(number: int, generator: torch.Generator | None) -> Indices:
-        size = (min(step, total - number * step),)
-        return torch.randint(high=n, size=size, dtype=torch.int64, generator=generator).cpu().numpy()
-
-    make = chunk if sampler.replacement else whole_or_part
-    count = -(-total // step) if sampler.replacement else total // n + 1  # the last draw is made even if it is unused
-    if shared:
-        return Draws(range(n), total, step, count, make, lambda: sampler.generator, shared)
-    return Draws(
-        range(n),
-        total,
-        step,
-        count,
-        make,
-        drawn_generator,
-        foreseen=foreseen_generator,
-    )
-
-
-def _subset_random(sampler: SubsetRandomSampler) -> Draws:
-    indices = as_indices(sampler.indices)
-    values = range(int(indices.min()), int(indices.max()) + 1) if indices.size else range(0)
-
-    total, ready = len(indices), [indices]
-    del indices
-
-    def chosen(_: int, generator: torch.Generator | None) -> Indices:
-        # Popped within one expression: a variable for either array would keep it until the pass ends.
-        rows = ready.pop() if ready else as_indices(sampler.indices)
-        chosen: Indices = rows[permutation(total, generator)]
-        return chosen
-
-    return Draws(values, total, max(1, total), 1, chosen, _given(sampler), True, _foreseen(sampler))
-
-
-def _weighted(sampler: WeightedRandomSampler) -> Draws:
-    total = sampler.num_samples
-
-    def chosen(_: int, generator: torch.Generator | None) -> Indices:
-        drawn = torch.multinomial(sampler.weights, total, sampler.replacement, generator=generator)
-        rows: Indices = drawn.cpu().numpy()  # weights are on the default device of the time that made the sampler
-        return rows
-
-    return Draws(range(len(sampler.weights)), total, total, 1, chosen, _given(sampler), True, _foreseen(sampler))
-
-
-def _given(sampler: Any) -> Callable[[], torch.Generator]:
-    return lambda: sampler.generator or default_generator()
-
-
-def _foreseen(sampler: Any) -> Callable[[], torch.Generator] | None:
-    return None if sampler.generator is not None else lambda: default_generator().clone_state()
-
-
-_DRAWS: dict[type, Callable[[Any], Draws]] = {
-    SequentialSampler: _sequential,
-    RandomSampler: _random,
-    SubsetRandomSampler: _subset_random,
-    WeightedRandomSampler: _weighted,
-}
 _STREAMS: dict[type, Callable[[Any, Position | None], RowStream]] = {
     DistributedSampler: DistributedRows,
     MixingSampler: MixingSampler.stream,
     WeightedSampler: WeightedSampler.stream,
 }
-_ITERATED_BY = {kind: getattr(kind, "__iter__", None) for kind in (*_DRAWS, *_STREAMS)}
+_ITERATED_BY = {kind: getattr(kind, "__iter__", None) for kind in (*DRAWS, *_STREAMS)}
 """The `__iter__` of each type when memload was imported; a later patch makes the sampler unknown."""
-
-
-def as_indices(rows: Any) -> Indices:
-    """Return row indices in any integer sequence, array or tensor as int64 of shape ``(n,)``.
-
-    Raises:
-        TypeError: the indices are not integers. Bools and uint8 tensors are refused, because torch takes them as masks.
-        ValueError: an index does not fit into 64 bits.
-    """
-    array = np.asarray(rows)
-    if array.size == 0:
-        return np.empty(0, dtype=np.int64)
-    if array.dtype.kind not in "iu" or array.ndim != 1:
-        raise TypeError(f"row indices must be a flat sequence of integers, got {array.dtype} of shape {array.shape}")
-    if isinstance(rows, list | tuple) and bool in set(map(type, rows)):  # numpy converts bools among integers
-        raise TypeError("row indices must be integers, got a bool among them")
-    if array.dtype == np.uint8 and (isinstance(rows, torch.Tensor) or torch.Tensor in set(map(type, rows))):
-        raise TypeError("row indices must be integers; torch takes tensors of uint8 for masks: give them as int64")
-    if array.dtype == np.uint64 and array.max() >= 1 << 63:
-        raise ValueError(f"the row index {array.max()} does not fit into 64 bits with a sign")
-    return array.astype(np.int64, copy=False)
-
-
-def from_end(rows: Indices, n: int) -> Indices:
-    """Replace indices that count from the end (-1 is the last of ``n`` rows); all others stay as they are."""
-    return np.where((rows < 0) & (rows >= -n), rows + n, rows) if rows.size and rows.min() < 0 else rows
 
 
 @dataclass(frozen=True)
@@ -234,6 +104,84 @@ class Unplanned:
 
     indices: Any = None
     error: Exception | None = None
+
+
+@dataclass
+class HeldGroup:
+    """A group of batches that were taken ahead and are handed to the loop one by one.
+
+    Attributes:
+        before: returns the loader's state from before they were taken.
+        batches: the number of batches.
+        handed: the number of batches that the loop has.
+    """
+
+    before: Callable[[], dict[str, Any]]
+    batches: int
+    handed: int = 0
+
+    def state(self) -> dict[str, Any]:
+        """Return the state from which the loop gets the remaining batches."""
+        group = {"group": {"batches": self.batches, "handed": self.handed}} if self.handed else {}
+        return {**self.before(), **group}
+
+
+@dataclass
+class Progress:
+    """The progress of the loop in one pass, counted by the batches handed to it, not by those made ahead.
+
+    Attributes:
+        number: the number of the pass, from 0 for the first pass of the loader or of the loader whose state it loaded.
+        base_seed: the number that a stock iterator draws for its workers.
+        delivered: batches that the loop was handed, before a stop and after it.
+        finished: whether the loop has reached the end.
+        resumed: the sampler's position when this pass was stopped; None: the pass starts at its beginning.
+        ended: the sampler's position at the end of the pass before, where only a state has it.
+        behind: batches after the position that the loop already had.
+        loader: returns the loader of the pass while it lives; the loader keeps this object.
+    """
+
+    number: int = 0
+    base_seed: int | None = None
+    delivered: int = 0
+    finished: bool = False
+    resumed: Position | None = None
+    ended: Position | None = None
+    behind: int = 0
+    loader: Callable[[], Any] = field(default=type(None), repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self._before = self.delivered
+        self.held: HeldGroup | None = None
+        self._unit = 1
+        self._source: Any = None
+
+    def follow(self, source: Any, unit: int = 1) -> None:
+        """Take positions from `source`, which counts `unit` for every batch."""
+        self._source, self._unit = source, unit
+
+    @property
+    def seen(self) -> int:
+        """The number of the source's units that the loop has seen."""
+        return (self.delivered - self._before) * self._unit
+
+    def position(self) -> dict[str, Any] | None:
+        """Return the sampler's position as plain data; None before its first use."""
+        return None if self._source is None else self._source.position(self.seen)
+
+    def settle(self) -> None:
+        """Fix the position at its current value, and release the source that reports it."""
+        self._source = _Settled(self.position())
+
+
+class _Settled:
+    """The position of a pass when it was left."""
+
+    def __init__(self, position: dict[str, Any] | None) -> None:
+        self._position = position
+
+    def position(self, seen: int) -> dict[str, Any] | None:  # noqa: ARG002 - as of every source
+        return self._position
 
 
 class StreamFeed:
