@@ -7,7 +7,7 @@ import numpy
 import numpy.typing
 import typing
 import typing_extensions
-__all__: list[str] = ['Ceiling', 'Chain', 'Column', 'Device', 'HugeMemory', 'OpenFiles', 'PinnedSlots', 'Pipeline', 'PlanQueue', 'Ragged', 'RowCache', 'Slots', 'Spares', 'Storage', 'TileGrid', 'Tiles', 'Windows', 'augment_images', 'bench_decode', 'bench_disk', 'bench_memcpy', 'cast', 'copy', 'copy_seconds', 'extents', 'free_spares', 'free_spares_below', 'image_draws', 'isas', 'load_rows', 'permutation', 'resize_images', 'skip_permutation', 'spare_bytes', 'version', 'withheld']
+__all__: list[str] = ['Ceiling', 'Chain', 'Column', 'Device', 'DeviceEvent', 'HugeMemory', 'OpenFiles', 'PinnedSlots', 'Pipeline', 'PlanQueue', 'Ragged', 'RowCache', 'Slots', 'Spares', 'Storage', 'TileGrid', 'Tiles', 'Windows', 'augment_images', 'bench_decode', 'bench_disk', 'bench_memcpy', 'cast', 'copy', 'copy_seconds', 'extents', 'free_spares', 'free_spares_below', 'image_draws', 'isas', 'load_rows', 'permutation', 'resize_images', 'skip_permutation', 'spare_bytes', 'version', 'withheld']
 class RowCache:
     """
     Rows of files kept in RAM up to a budget; what comes first stays, unless others are drawn more.
@@ -473,13 +473,37 @@ class HugeMemory:
     @property
     def nbytes(self) -> int:
         ...
+class DeviceEvent:
+    """
+    A point in a stream of a Device.
+    """
 class Device:
     """
-    A device that native threads copy to.
+    A device that native threads copy to. Streams are their handles.
     """
     def __init__(self, capsule: typing_extensions.CapsuleType) -> None:
         """
         From what memload._cuda.device() gives.
+        """
+    def create_stream(self, urgent: bool) -> int:
+        """
+        Make a stream that lives until the process ends; what is queued in urgent ones goes first.
+        """
+    def done(self, event: DeviceEvent) -> bool:
+        """
+        Whether an event has come.
+        """
+    def record(self, stream: typing.SupportsInt | typing.SupportsIndex) -> DeviceEvent:
+        """
+        An event that comes when all that is in the stream now is done.
+        """
+    def synchronise(self, event: DeviceEvent) -> None:
+        """
+        Wait, without the GIL, until an event has come.
+        """
+    def wait(self, stream: typing.SupportsInt | typing.SupportsIndex, event: DeviceEvent) -> None:
+        """
+        Let what is queued in the stream from now on run after an event.
         """
 class PinnedSlots:
     """

@@ -3,7 +3,10 @@
 #include <cuda_runtime.h>
 
 #include <exception>
+#include <mutex>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "cuda/launch.h"
 
@@ -72,9 +75,58 @@ void quietly(int device, const Call& call) noexcept {
 cudaStream_t handle_of(Device::Stream stream) { return reinterpret_cast<cudaStream_t>(stream); }
 cudaEvent_t event_of(const Device::Event& event) { return static_cast<cudaEvent_t>(event.get()); }
 
+// Events that are recorded again and again, since to make one and to destroy it costs more than to record it. What
+// waits for an event waits for what it was recorded for by then, so that it may be recorded again at once. Any thread
+// may call anything; events may outlive the device.
+class EventPool : public std::enable_shared_from_this<EventPool> {
+ public:
+  explicit EventPool(int device) : device_(device) {}
+  ~EventPool() {
+    for (cudaEvent_t one : free_) destroy(one);
+  }
+  EventPool(const EventPool&) = delete;
+  EventPool& operator=(const EventPool&) = delete;
+
+  // The device is the current one.
+  Device::Event take() {
+    cudaEvent_t taken = reused();
+    if (taken == nullptr) {
+      checked(cudaEventCreateWithFlags(&taken, cudaEventDisableTiming | cudaEventBlockingSync),
+              "cudaEventCreateWithFlags");
+    }
+    return {taken, [pool = shared_from_this()](void* one) { pool->give_back(static_cast<cudaEvent_t>(one)); }};
+  }
+
+ private:
+  cudaEvent_t reused() {
+    const std::lock_guard lock(mutex_);
+    if (free_.empty()) return nullptr;
+    cudaEvent_t const last = free_.back();
+    free_.pop_back();
+    return last;
+  }
+
+  void give_back(cudaEvent_t one) noexcept {
+    try {
+      const std::lock_guard lock(mutex_);
+      free_.push_back(one);
+    } catch (const std::exception&) {  // there is no memory to keep it
+      destroy(one);
+    }
+  }
+
+  void destroy(cudaEvent_t one) noexcept {
+    quietly(device_, [one] { return cudaEventDestroy(one); });
+  }
+
+  const int device_;
+  std::mutex mutex_;
+  std::vector<cudaEvent_t> free_;  // guarded by mutex_
+};
+
 class CudaDevice final : public Device {
  public:
-  explicit CudaDevice(int index) : index_(index) {
+  explicit CudaDevice(int index) : index_(index), events_(std::make_shared<EventPool>(index)) {
     int devices = 0;
     checked(cudaGetDeviceCount(&devices), "cudaGetDeviceCount");
     if (index < 0 || index >= devices) {
@@ -91,6 +143,17 @@ class CudaDevice final : public Device {
     quietly(index_, [memory] { return cudaHostUnregister(memory); });
   }
 
+  Stream create_stream(Urgency urgency) override {
+    const Here here(index_);
+    int least = 0;
+    int greatest = 0;
+    checked(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
+    cudaStream_t made = nullptr;
+    checked(cudaStreamCreateWithPriority(&made, cudaStreamNonBlocking, urgency == Urgency::urgent ? greatest : least),
+            "cudaStreamCreateWithPriority");
+    return reinterpret_cast<Stream>(made);
+  }
+
   void copy_async(std::byte* to, const std::byte* from, std::size_t bytes, Stream stream) override {
     const Here here(index_);
     checked(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, handle_of(stream)), "cudaMemcpyAsync");
@@ -98,13 +161,8 @@ class CudaDevice final : public Device {
 
   Event record(Stream stream) override {
     const Here here(index_);
-    cudaEvent_t made = nullptr;
-    checked(cudaEventCreateWithFlags(&made, cudaEventDisableTiming | cudaEventBlockingSync),
-            "cudaEventCreateWithFlags");
-    Event event(made, [device = index_](void* one) {
-      quietly(device, [one] { return cudaEventDestroy(static_cast<cudaEvent_t>(one)); });
-    });
-    checked(cudaEventRecord(made, handle_of(stream)), "cudaEventRecord");
+    Event event = events_->take();
+    checked(cudaEventRecord(event_of(event), handle_of(stream)), "cudaEventRecord");
     return event;
   }
 
@@ -131,6 +189,7 @@ class CudaDevice final : public Device {
 
  private:
   const int index_;
+  const std::shared_ptr<EventPool> events_;
 };
 
 }  // namespace

@@ -26,6 +26,36 @@ std::unique_ptr<PyDevice> device_of(const py::capsule& capsule) {
   return std::make_unique<PyDevice>(*static_cast<std::shared_ptr<Device>*>(capsule.get_pointer()));
 }
 
+// A point in a stream, which comes when all that was queued there before is done.
+struct PyDeviceEvent {
+  Device::Event event;
+};
+
+Device::Stream create_stream(const PyDevice& device, bool urgent) {
+  const WithoutGil released;
+  return device->create_stream(urgent ? Device::Urgency::urgent : Device::Urgency::usual);
+}
+
+PyDeviceEvent record(const PyDevice& device, Device::Stream stream) {
+  const WithoutGil released;
+  return {device->record(stream)};
+}
+
+void wait(const PyDevice& device, Device::Stream stream, const PyDeviceEvent& event) {
+  const WithoutGil released;
+  device->wait(stream, event.event);
+}
+
+bool done(const PyDevice& device, const PyDeviceEvent& event) {
+  const WithoutGil released;
+  return device->done(event.event);
+}
+
+void synchronise(const PyDevice& device, const PyDeviceEvent& event) {
+  const WithoutGil released;
+  device->synchronise(event.event);
+}
+
 std::unique_ptr<PyPinnedSlots> pinned_slots(const PyDevice& device, std::optional<std::size_t> limit) {
   const std::size_t most = limit.value_or(std::numeric_limits<std::size_t>::max());
   return std::make_unique<PyPinnedSlots>(std::make_shared<PinnedSource>(device.get(), most));
@@ -39,8 +69,16 @@ double seconds_of(const PyDevice& device, Device::Stream stream, std::uintptr_t 
 }  // namespace
 
 void register_device(py::module_& m) {
-  py::class_<PyDevice>(m, "Device", "A device that native threads copy to.")
-      .def(py::init(&device_of), py::arg("capsule"), "From what memload._cuda.device() gives.");
+  py::class_<PyDeviceEvent>(m, "DeviceEvent", "A point in a stream of a Device.");
+  py::class_<PyDevice>(m, "Device", "A device that native threads copy to. Streams are their handles.")
+      .def(py::init(&device_of), py::arg("capsule"), "From what memload._cuda.device() gives.")
+      .def("create_stream", &create_stream, py::arg("urgent"),
+           "Make a stream that lives until the process ends; what is queued in urgent ones goes first.")
+      .def("record", &record, py::arg("stream"), "An event that comes when all that is in the stream now is done.")
+      .def("wait", &wait, py::arg("stream"), py::arg("event"),
+           "Let what is queued in the stream from now on run after an event.")
+      .def("done", &done, py::arg("event"), "Whether an event has come.")
+      .def("synchronise", &synchronise, py::arg("event"), "Wait, without the GIL, until an event has come.");
   py::class_<PyPinnedSlots>(m, "PinnedSlots", "Where a pipeline's slots come from: memory that the device reads.")
       .def(py::init(&pinned_slots), py::arg("device"), py::arg("limit") = py::none(),
            "Huge pages that are registered with the driver; pageable memory beyond `limit` bytes.")

@@ -3,7 +3,8 @@
 Loaders use `on_request`, so nothing else here is imported for batches that stay on the CPU.
 
 Devices: `devices` resolves ``device=`` and explains errors; `memory` reads the bytes of a GPU's memory. All others use
-`interface`; `torch_interface` implements it for GPUs, and tests have a simulated device.
+`interface`; `torch_interface` implements it for GPUs, with `streams` that each user has alone, and tests have a
+simulated device.
 Destinations: `destinations` offers them to a pass. `destination_buffers` gathers into pinned memory and copies from
 there, `shared_frames` sends windows as frames, `placing` copies whole batches, `device_batches` casts and delivers
 them, and `static_buffers` keeps addresses.

@@ -32,20 +32,19 @@ class PinnedRing:
     """The memory of a pass's slots; it warns when they are not pinned.
 
     Args:
-        interface: the device that reads the slots.
+        device: the device that reads the slots.
         slots: the native source of memory.
     """
 
-    def __init__(self, interface: Interface, slots: _core.PinnedSlots) -> None:
-        self._interface = interface
-        self.slots = slots
+    def __init__(self, device: torch.device, slots: _core.PinnedSlots) -> None:
+        self._device, self.slots = device, slots
         self._warned = False
 
     @classmethod
     def of(cls, interface: Interface, limit: int | None) -> PinnedRing:
         """Return a ring that pins at most `limit` bytes."""
         assert interface.native is not None
-        return cls(interface, _core.PinnedSlots(interface.native, limit))
+        return cls(interface.device, _core.PinnedSlots(interface.native, limit))
 
     def warn_of_refusal(self) -> None:
         """Warn once if slots are pageable."""
@@ -54,7 +53,7 @@ class PinnedRing:
         self._warned = True
         warnings.warn(
             f"slots are not all pinned: {why}. {format_size(self.slots.pinned_bytes)} are; copies from the others to "
-            f"{self._interface.device} are several times slower. Give a smaller batch_size or depth, allow more by "
+            f"{self._device} are several times slower. Give a smaller batch_size or depth, allow more by "
             "EngineOptions(pinned_bytes=...), or let the machine (a container's memory limit, `ulimit -l`) allow it",
             RuntimeWarning,
             stacklevel=2,
@@ -185,7 +184,7 @@ class TransferredBatches(_IntoDestination):
     """
 
     def __init__(self, settings: PassSettings, interface: Interface, reuse: Gatherer | None) -> None:
-        kept = reuse if isinstance(reuse, TransferredBatches) and reuse._interface is interface else None
+        kept = reuse if isinstance(reuse, TransferredBatches) and reuse._interface.native is interface.native else None
         self._interface: Interface = interface
         self._made = len(settings.source.made_there())
         self._ring: PinnedRing = kept._ring if kept else PinnedRing.of(interface, settings.options.pinned_bytes)

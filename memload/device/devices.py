@@ -208,13 +208,13 @@ class Target:
         return isinstance(self.wanted, torch.device)
 
     def open(self) -> Interface:
-        """Return the device's interface.
+        """Return an interface of the device for one pass, whose streams no other pass has.
 
         Raises:
             DeviceError: CUDA cannot be used in this process.
         """
         if not isinstance(self.wanted, torch.device):
-            return self.wanted
+            return self.wanted.own_streams()
         device = device_of(self.wanted)
         return torch_interface(device.index)
 

@@ -58,6 +58,9 @@ class Interface(HostMemory, Protocol):
     def work(self) -> Any:
         """The stream in which batches are cast."""
 
+    def own_streams(self) -> Interface:
+        """Return an interface to the same device for one user, whose `copies` and `work` nobody else has meanwhile."""
+
     def is_there(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor is on the device."""
 

@@ -18,7 +18,7 @@ from torch import nn
 from memload.device.devices import device_of, raise_in_words
 from memload.device.interface import Interface
 from memload.device.layerwise import SLOTS, Turns
-from memload.device.torch_interface import TorchInterface
+from memload.device.torch_interface import torch_interface
 from memload.device.weights import Division, Unit, check_frozen, held_by, layers_of, nbytes_of, units_of
 from memload.sizes import format_size
 
@@ -63,7 +63,7 @@ def offload(
     if not isinstance(module, nn.Module):
         raise TypeError(f"offload takes a torch.nn.Module, got {type(module).__name__}")
     target = _target(device)
-    interface = None if target.type == "cpu" else TorchInterface(target.index)  # with a stream of copies of its own
+    interface = None if target.type == "cpu" else torch_interface(target.index)  # with a stream of copies of its own
     return Offloaded(module, interface, layerwise)
 
 

@@ -10,6 +10,7 @@ import torch
 
 from memload import _core
 from memload.device.cuda_module import cuda_module
+from memload.device.streams import StreamPairs
 
 
 class TorchHostMemory:
@@ -25,13 +26,26 @@ class TorchHostMemory:
 
 
 class TorchInterface(TorchHostMemory):
-    """A CUDA device. See `memload.device.interface.Interface`; made by `torch_interface`."""
+    """A CUDA device, with a pair of streams that it alone has. See `memload.device.interface.Interface`.
 
-    def __init__(self, index: int) -> None:
+    Args:
+        index: the number of the device.
+        pairs: the pairs of streams of this device.
+        why_not_native: why torch, and not native code, makes streams and events; see `torch_interface`.
+    """
+
+    native: _core.Device | None = None
+
+    def __init__(self, index: int, pairs: StreamPairs, why_not_native: str = "") -> None:
         self.device = torch.device("cuda", index)
-        self.copies = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
-        self.work = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
-        self.native, self.why_not_native = _native(index)
+        self._pairs, self.why_not_native = pairs, why_not_native
+        self._pair = pairs.lease()
+        self.copies: torch.cuda.Stream = self._pair.copies
+        self.work: torch.cuda.Stream = self._pair.work
+
+    def own_streams(self) -> TorchInterface:
+        """Return another interface to this device, with a pair of streams that nobody else has."""
+        return TorchInterface(self.device.index, self._pairs, self.why_not_native)
 
     def is_there(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor is on the device."""
@@ -47,38 +61,44 @@ class TorchInterface(TorchHostMemory):
 
     def empty(self, nbytes: int, stream: torch.cuda.Stream) -> torch.Tensor:
         """Return memory of torch's allocator that belongs to a stream."""
-        with torch.cuda.stream(stream):
-            return torch.empty(nbytes, dtype=torch.uint8, device=self.device)
+        memory: torch.Tensor = self.launch(stream, torch.empty, nbytes, dtype=torch.uint8, device=self.device)
+        return memory
 
     def copy(self, to: torch.Tensor, source: torch.Tensor, stream: torch.cuda.Stream) -> None:
         """Copy in the order of a stream; torch notes that the pinned memory is read until then."""
-        with torch.cuda.stream(stream):
-            to.copy_(source, non_blocking=True)
+        self.launch(stream, to.copy_, source, non_blocking=True)
 
-    def launch(self, stream: torch.cuda.Stream, fn: Callable[..., Any], *args: Any) -> Any:
+    def launch(self, stream: torch.cuda.Stream, fn: Callable[..., Any], *args: Any, **options: Any) -> Any:
         """Call a function with the stream as the current one."""
-        with torch.cuda.stream(stream):
-            return fn(*args)
+        if torch.cuda.current_device() != self.device.index:
+            with torch.cuda.stream(stream):
+                return fn(*args, **options)
+        before = self.current()  # torch's own context asks for this twice, and for the device
+        torch.cuda.set_stream(stream)
+        try:
+            return fn(*args, **options)
+        finally:
+            torch.cuda.set_stream(before)
 
     def call(self, fn: Callable[..., Any], *args: Any) -> Any:
         """Call a function; the current stream stays as it is."""
         return fn(*args)
 
-    def record(self, stream: torch.cuda.Stream) -> torch.cuda.Event:
+    def record(self, stream: torch.cuda.Stream) -> Any:
         """Return an event of the stream; a thread that waits for it sleeps instead of spinning."""
         event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
         event.record(stream)
         return event
 
-    def wait(self, stream: torch.cuda.Stream, event: torch.cuda.Event) -> None:
+    def wait(self, stream: torch.cuda.Stream, event: Any) -> None:
         """Let a stream wait for an event."""
         stream.wait_event(event)
 
-    def done(self, event: torch.cuda.Event) -> bool:
+    def done(self, event: Any) -> bool:
         """Return whether an event has occurred."""
-        return bool(event.query())  # type: ignore[no-untyped-call]
+        return bool(event.query())
 
-    def synchronise(self, event: torch.cuda.Event) -> None:
+    def synchronise(self, event: Any) -> None:
         """Wait for an event."""
         event.synchronize()
 
@@ -87,10 +107,62 @@ class TorchInterface(TorchHostMemory):
         tensor.record_stream(stream)
 
 
-@functools.cache
+class NativeInterface(TorchInterface):
+    """A CUDA device whose events are those of native code, which cost less than torch's.
+
+    Args:
+        index, pairs: as `TorchInterface` takes them.
+        native: the native device.
+    """
+
+    def __init__(self, index: int, pairs: StreamPairs, native: _core.Device) -> None:
+        super().__init__(index, pairs)
+        self.native: _core.Device = native
+
+    def own_streams(self) -> NativeInterface:
+        """Return another interface to this device, with a pair of streams that nobody else has."""
+        return NativeInterface(self.device.index, self._pairs, self.native)
+
+    def record(self, stream: torch.cuda.Stream) -> _core.DeviceEvent:
+        """Return an event of the stream; a thread that waits for it sleeps instead of spinning."""
+        return self.native.record(stream.cuda_stream)
+
+    def wait(self, stream: torch.cuda.Stream, event: _core.DeviceEvent) -> None:
+        """Let a stream wait for an event."""
+        self.native.wait(stream.cuda_stream, event)
+
+    def done(self, event: _core.DeviceEvent) -> bool:
+        """Return whether an event has occurred."""
+        return self.native.done(event)
+
+    def synchronise(self, event: _core.DeviceEvent) -> None:
+        """Wait for an event."""
+        self.native.synchronise(event)
+
+
 def torch_interface(index: int) -> TorchInterface:
-    """Return the only interface of a CUDA device; torch's allocator separates memory by streams."""
-    return TorchInterface(index)
+    """Return an interface of a CUDA device, with a pair of streams that nobody else has.
+
+    Streams are memload's own. Those of torch come from a pool of 32, of which the 33rd is the first again, so that
+    programs with many of them wait where nobody expects it; they are used only where `memload._cuda` is not there.
+    """
+    native, pairs, why_not = _opened(index)
+    return TorchInterface(index, pairs, why_not) if native is None else NativeInterface(index, pairs, native)
+
+
+@functools.cache
+def _opened(index: int) -> tuple[_core.Device | None, StreamPairs, str]:
+    native, why_not = _native(index)
+    device = torch.device("cuda", index)
+
+    def of_torch(urgent: bool) -> torch.cuda.Stream:
+        return torch.cuda.Stream(device, priority=-int(urgent))  # type: ignore[no-untyped-call]
+
+    def of_memload(urgent: bool) -> torch.cuda.Stream:
+        assert native is not None
+        return torch.cuda.ExternalStream(native.create_stream(urgent), device)  # type: ignore[no-untyped-call]
+
+    return native, StreamPairs(of_torch if native is None else of_memload), why_not
 
 
 def _native(index: int) -> tuple[_core.Device | None, str]:

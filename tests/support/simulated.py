@@ -7,6 +7,7 @@ done, and comes to the memory that it is to be in late. Memory is poisoned whene
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,6 +16,7 @@ from extension import simulated_extension
 from torch.utils.dlpack import from_dlpack
 
 from memload import _core
+from memload.device.streams import StreamPairs
 from memload.nested import map_tensors, tensors_of
 
 POISON = 0xA5
@@ -49,20 +51,24 @@ class SimulatedInterface:
         self.native = _core.Device(self.simulated.capsule) if native else None
         self.copies = self.simulated.add_stream(*copies, seed)
         self.work = self.simulated.add_stream(*work, seed + 1)
-        self._current = self.simulated.add_stream(*loop, seed + 2)
+        self._loop = [self.simulated.add_stream(*loop, seed + 2)]  # also of those that `own_streams` returns
+
+    def own_streams(self) -> SimulatedInterface:
+        """Return this: all users have the same streams, which tests name. With `Pairs` each has its own."""
+        return self
 
     def current(self) -> int:
         """Return the loop's stream."""
-        return self._current
+        return self._loop[0]
 
     @contextlib.contextmanager
     def on(self, stream: int) -> Iterator[None]:
         """Make another stream the loop's current one."""
-        before, self._current = self._current, stream
+        before, self._loop[0] = self._loop[0], stream
         try:
             yield
         finally:
-            self._current = before
+            self._loop[0] = before
 
     def handle(self, stream: int) -> int:
         """Return the stream, which is a number."""
@@ -102,12 +108,12 @@ class SimulatedInterface:
 
     def call(self, fn: Callable[..., Any], *args: Any) -> Any:
         """Call a function in the loop's stream, as `launch` does."""
-        return self.launch(self._current, fn, *args)
+        return self.launch(self._loop[0], fn, *args)
 
     def write(self, tensor: torch.Tensor, values: torch.Tensor) -> None:
         """Write to a tensor of the device in the loop's stream, late."""
         values = values.contiguous().clone()
-        self.simulated.copy_keeping(tensor.data_ptr(), values.data_ptr(), values.nbytes, self._current, values)
+        self.simulated.copy_keeping(tensor.data_ptr(), values.data_ptr(), values.nbytes, self._loop[0], values)
 
     def _late(self, made: torch.Tensor, stream: int) -> torch.Tensor:
         made = made.contiguous()
@@ -138,14 +144,31 @@ class SimulatedInterface:
     def read(self, tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
         """Read a tensor in the loop's stream, late, without keeping it; return a function that gives what was read."""
         form = tensor.dtype, tensor.shape
-        reading = self.simulated.read(tensor.data_ptr(), tensor.nbytes, self._current)
-        event = self.record(self._current)
+        reading = self.simulated.read(tensor.data_ptr(), tensor.nbytes, self._loop[0])
+        event = self.record(self._loop[0])
 
         def result() -> torch.Tensor:
             self.synchronise(event)
             return torch.frombuffer(bytearray(reading.bytes()), dtype=form[0]).view(form[1])
 
         return result
+
+
+class Pairs(SimulatedInterface):
+    """A device on which each user has a pair of streams; `pairs` has them, by the order of their users."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.pairs: list[tuple[int, int]] = []
+        self._pairs = StreamPairs(lambda urgent: self.simulated.add_stream(0, 300, int(urgent)))
+
+    def own_streams(self) -> Pairs:
+        """Return this device with other streams."""
+        made = copy.copy(self)
+        pair = made._pair = self._pairs.lease()  # comes back when that interface is collected
+        made.copies, made.work = pair.copies, pair.work
+        self.pairs.append((pair.copies, pair.work))
+        return made
 
 
 class Without(SimulatedInterface):

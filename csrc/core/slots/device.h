@@ -22,10 +22,11 @@ class Device {
  public:
   // The name of capsules that hold a std::shared_ptr<Device>. Its number changes whenever a member is added, removed or
   // changed, so that modules which were built apart refuse each other.
-  static constexpr const char* kCapsule = "memload.Device.2";
+  static constexpr const char* kCapsule = "memload.Device.3";
 
   using Stream = std::uintptr_t;  // the handle of a stream that outlives its use here; 0 is the default stream
   using Event = std::shared_ptr<void>;
+  enum class Urgency { usual, urgent };
 
   Device() = default;
   virtual ~Device() = default;
@@ -35,6 +36,11 @@ class Device {
   // Pins host memory, which the device then reads by itself, until unregister_host().
   virtual void register_host(std::byte* memory, std::size_t bytes) = 0;
   virtual void unregister_host(std::byte* memory) noexcept = 0;
+
+  // Makes a stream of its own, which does not wait for the default stream and is never destroyed: allocators remember
+  // the streams of the memory that they gave. What is queued in urgent streams goes first where the device has to
+  // choose.
+  [[nodiscard]] virtual Stream create_stream(Urgency urgency) = 0;
 
   // Copies from host memory to the device, in the stream's order. Pinned memory has to stay as it is until the copy is
   // done.

@@ -110,7 +110,12 @@ void SimulatedDevice::put(Stream stream, std::function<void()> work) {
   workers_[stream]->put(std::move(work));
 }
 
-void SimulatedDevice::register_host(std::byte* memory, std::size_t bytes) { pin(memory, bytes); }
+Device::Stream SimulatedDevice::create_stream(Urgency) { return add_stream({{}, {}}); }
+
+void SimulatedDevice::register_host(std::byte* memory, std::size_t bytes) {
+  counted("register");
+  pin(memory, bytes);
+}
 void SimulatedDevice::unregister_host(std::byte* memory) noexcept { unpin(memory); }
 
 void SimulatedDevice::pin(const std::byte* memory, std::size_t bytes) {
@@ -148,6 +153,7 @@ void SimulatedDevice::copy_async(std::byte* to, const std::byte* from, std::size
     pinned = is_readable(from);
   }
   if (!pinned) {
+    await(mark(stream));
     const auto aside = std::make_shared<std::vector<std::byte>>(from, from + bytes);
     copy_keeping(to, aside->data(), bytes, stream, aside);
     return;
@@ -227,6 +233,9 @@ void SimulatedDevice::await(const Event& event) {
   std::unique_lock lock(mark->mutex);
   mark->came.wait(lock, [&] { return mark->done; });
 }
+
+Device::Event SimulatedDevice::gate() { return std::make_shared<Mark>(); }
+void SimulatedDevice::open(const Event& gate) { std::static_pointer_cast<Mark>(gate)->set(); }
 
 SimulatedMemory::Lease SimulatedDevice::empty(std::size_t bytes, Stream stream) {
   return memory_->take(std::max<std::size_t>(1, bytes), stream);

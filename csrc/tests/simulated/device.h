@@ -42,7 +42,9 @@ class SimulatedDevice final : public Device, public std::enable_shared_from_this
 
   void register_host(std::byte* memory, std::size_t bytes) override;
   void unregister_host(std::byte* memory) noexcept override;
-  // As CUDA does it: what is not pinned is copied aside before this returns.
+  // A punctual stream.
+  [[nodiscard]] Stream create_stream(Urgency urgency) override;
+  // As CUDA does it: what is not pinned is copied aside before this returns, when the stream has come to it.
   void copy_async(std::byte* to, const std::byte* from, std::size_t bytes, Stream stream) override;
   [[nodiscard]] Event record(Stream stream) override;
   void wait(Stream stream, const Event& event) override;
@@ -54,6 +56,9 @@ class SimulatedDevice final : public Device, public std::enable_shared_from_this
   void follow(Stream stream, const Event& event);
   [[nodiscard]] static bool has_come(const Event& event);
   static void await(const Event& event);
+  // An event that comes when open() is called with it.
+  [[nodiscard]] static Event gate();
+  static void open(const Event& gate);
 
   // Memory of the device, poisoned, which belongs to a stream. It is leased until the lease ends, and poisoned again
   // once that stream and all that hold it are done with what is in them by then.

@@ -124,6 +124,10 @@ PYBIND11_MODULE(_simulated, m) {
           "done", [](const PySimulated& d, const PyEvent& e) { return d->has_come(e.event); }, py::arg("event"))
       .def("synchronise", &synchronise, py::arg("event"))
       .def(
+          "gate", [](const PySimulated& d) { return PyEvent{d->gate()}; }, "An event that comes when it is opened.")
+      .def(
+          "open", [](const PySimulated& d, const PyEvent& gate) { d->open(gate.event); }, py::arg("gate"))
+      .def(
           "read",
           [](const PySimulated& d, std::uintptr_t address, std::size_t nbytes, Device::Stream s) {
             return PyReading{d->read(at(address), nbytes, s)};
