@@ -7,7 +7,7 @@ toolkit and as the packages nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm, and 
 
 "instructions" are those on the shortest way round the smallest loop that stores 16 bytes at once, divided by the
 number of such stores on it: what a thread executes for 16 bytes of results at best, without what a tile costs once. The
-figure in brackets is the longest such way, where the loop has no other loop inside: that of results that are all NaN, in
+figure in brackets is the longest such way, where the loop has no other loop inside: of results that are all NaN, in
 rows that do not begin at a multiple of a packet. Calls are counted as one instruction; divisions call a function for
 operands of rare magnitude.
 """

@@ -3,6 +3,17 @@
 // result does not begin at a multiple of 16 bytes, and at its end, elements are stored one by one. What was drawn
 // travels with the launch, for kMostDraws rows at a time, so that nothing has to be copied to the device first.
 //
+// What nvcc 13.0 makes of it (tools/kernel_figures.py): registers of a thread, bytes that it spills, and instructions
+// for 16 bytes of results at best. These have all that a packet costs, its place included.
+//
+//                                sm_80          sm_90          sm_100
+//   u8 -> bf16 plain             36, 0, 121     36, 0, 133     30, 0, 134
+//   u8 -> bf16 norm_removed      36, 0, 137     36, 0, 149     29, 0, 148
+//   u8 -> bf16 scaled            30, 0, 114     40, 0, 120     29, 0,  89
+//   u8 -> bf16 by_reciprocal     40, 0, 311     46, 0, 326     48, 0, 302
+//   u8 -> f32 norm_removed       40, 0,  97     40, 0, 110     26, 0, 110
+//   f32 -> bf16 plain            32, 0, 106     34, 0, 111     30, 0,  68
+//
 // The naive reference is Cast.apply: crop, flip and transposition one after the other, in
 // tests/gpu/test_kernels_gpu.py. csrc/tests/test_kernels.cpp goes through the walk and the casts on the CPU. No GPU has
 // run it yet.

@@ -83,7 +83,7 @@ def test_images_have_one_rule_however_many_a_batch_has(monkeypatch):
 def test_rows_that_are_not_chosen_are_cast_as_one_row(monkeypatch):
     given = []
     launch = SimpleNamespace(
-        cast_rows=lambda *arguments: given.append((arguments[1], *arguments[3:5], arguments[5][6:]))
+        cast_rows=lambda *arguments: given.append((arguments[0][0][1], *arguments[2:4], arguments[4][6:]))
     )
     monkeypatch.setattr(kernels, "cuda_module", lambda: launch)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=0))
