@@ -20,12 +20,14 @@ from numpy.typing import NDArray
 import memload
 from memload import _core
 from memload.casts.rule import Cast
+from memload.cli.charts import check_ending, save
 from memload.cli.measure import Epoch, Spread, in_turn, machine, ratio, run_epoch
 from memload.columns.fields import AnyColumn
 from memload.dataset.dataset import Dataset
 from memload.engine.readers import resolve
 from memload.loader.fast_loader import FastLoader
 from memload.memory.budget import default_threads
+from memload.monitoring.plots import new_figure
 
 Casts = Mapping[str, Cast]
 
@@ -172,13 +174,17 @@ def check_options(args: argparse.Namespace) -> None:
         given = getattr(args, name)
         if given is not None and given < 1:
             raise ValueError(f"--{name.replace('_', '-')} is a number from 1, got {given}")
-    check_folder_of(args.json)
+    for option in ("json", "plot", "report"):
+        check_folder_of(getattr(args, option), f"--{option}")
+    check_ending(args.plot, "--plot")
+    if args.plot or args.report:
+        new_figure(1, 1)  # raises where matplotlib is missing
 
 
-def check_folder_of(file: Path | None) -> None:
-    """Raise FileNotFoundError if the folder of `file` does not exist."""
+def check_folder_of(file: Path | None, option: str = "--json") -> None:
+    """Raise FileNotFoundError if the folder of `file`, the value of an option, does not exist."""
     if file is not None and not file.absolute().parent.is_dir():
-        raise FileNotFoundError(f"--json {file}: there is no folder {file.absolute().parent}")
+        raise FileNotFoundError(f"{option} {file}: there is no folder {file.absolute().parent}")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -207,7 +213,23 @@ def run(args: argparse.Namespace) -> int:
         figures = {"machine": machine(), "threads": threads, "batch_size": args.batch_size, "memcpy": memcpy}
         results = {"lines": [asdict(line) for line in lines], "all_fields": [asdict(line) for line in whole]}
         args.json.write_text(json.dumps({**figures, **results}, indent=1))
+    if args.plot or args.report:
+        _draw(dataset, lines, whole, args)
     return 0
+
+
+def _draw(dataset: Dataset, lines: Sequence[BenchLine], whole: Sequence[BenchLine], args: argparse.Namespace) -> None:
+    """Write the chart and the page that are asked for, and say where."""
+    from memload.cli.bench_report import chart, page, write_page
+    from memload.cli.doctor import facts
+
+    figure = chart(lines, whole)
+    if args.plot:
+        print(f"Drawn: {save(figure, args.plot)}")
+    if args.report:
+        about = [(fact.name, fact.value, fact.meaning) for fact in facts(Path())]
+        write_page(args.report, page(dataset, figure, [*lines, *whole], about))
+        print(f"Written: {args.report}")
 
 
 def check_rows(dataset: Dataset, bounded: Sequence[str], args: argparse.Namespace) -> None:
