@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,10 @@ from numpy.typing import NDArray
 import memload
 from memload import _core
 from memload.casts.rule import Cast
+from memload.cli.bench_report import BenchLine, chart, page, write_page
 from memload.cli.charts import check_ending, save
-from memload.cli.measure import Epoch, Spread, in_turn, machine, ratio, run_epoch
+from memload.cli.doctor import facts
+from memload.cli.measure import Epoch, Spread, in_turn, machine, memcpy_gb_per_second, ratio, run_epoch
 from memload.columns.fields import AnyColumn
 from memload.dataset.dataset import Dataset
 from memload.engine.readers import resolve
@@ -38,8 +40,6 @@ next, the number of runs, and where the first begins in each planned row, in byt
 VARIANTS: dict[str, torch.dtype | None] = {"raw": None, "f32": torch.float32, "bf16": torch.bfloat16}
 
 _IMAGE = (425, 425, 3)
-_COPY_BYTES = 256 << 20
-_COPY_SECONDS = 0.5
 
 
 class GatherCeiling:
@@ -112,12 +112,6 @@ def _epoch(run: dict[str, Any]) -> Epoch:
     return Epoch(run["seconds"], first, run["cpu_seconds"], run["batches"], run["rows"], run["bytes_out"])
 
 
-def memcpy_gb_per_second(threads: int) -> float:
-    """Return the rate of plain memcpy between huge-page buffers larger than the caches, in 10^9 bytes per second."""
-    run = _core.bench_memcpy(_COPY_BYTES, threads, _COPY_SECONDS)
-    return float(run["bytes"] / run["seconds"] / 1e9)
-
-
 def _without_constants(rule: tuple[str, str, Any] | None) -> tuple[str, str, bool] | None:
     if rule is not None and not isinstance(rule[2], bool):
         raise ValueError("the ceiling of casts with scale=, offset=, mean= or std= is not measured: leave these out")
@@ -151,21 +145,6 @@ def images(nbytes: int) -> Dataset:
     rows = max(1, nbytes // int(np.prod(_IMAGE)))
     noise = np.random.default_rng(0).integers(0, 256, (rows, *_IMAGE), np.uint8)
     return memload.from_arrays(stim=noise)
-
-
-@dataclass(frozen=True)
-class BenchLine:
-    """The figures of one variant: the ceiling with each kind of store, and FastLoader's share of the better one.
-
-    Fields whose rows differ in length or are compressed have no ceiling.
-    """
-
-    variant: str
-    ordinary: Spread | None
-    streaming: Spread | None
-    gb_per_second: float
-    loader: Spread | None
-    share: Spread | None
 
 
 def check_options(args: argparse.Namespace) -> None:
@@ -220,9 +199,6 @@ def run(args: argparse.Namespace) -> int:
 
 def _draw(dataset: Dataset, lines: Sequence[BenchLine], whole: Sequence[BenchLine], args: argparse.Namespace) -> None:
     """Write the chart and the page that are asked for, and say where."""
-    from memload.cli.bench_report import chart, page, write_page
-    from memload.cli.doctor import facts
-
     figure = chart(lines, whole)
     if args.plot:
         print(f"Drawn: {save(figure, args.plot)}")

@@ -5,15 +5,13 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from memload.cli.charts import BOUND, OURS, Bar, draw_bars, svg_of
 from memload.cli.measure import Spread
-
-if TYPE_CHECKING:
-    from memload.cli.bench import BenchLine
 
 _PAGE = """<!doctype html>
 <html lang="en">
@@ -41,6 +39,21 @@ _MEANING = (
     "a queue and without Python. FastLoader and the ceiling ran in turn; figures are medians, with the least and the "
     "greatest in brackets."
 )
+
+
+@dataclass(frozen=True)
+class BenchLine:
+    """The figures of one variant: the ceiling with each kind of store, and FastLoader's share of the better one.
+
+    Fields whose rows differ in length or are compressed have no ceiling.
+    """
+
+    variant: str
+    ordinary: Spread | None
+    streaming: Spread | None
+    gb_per_second: float
+    loader: Spread | None
+    share: Spread | None
 
 
 def chart(lines: Sequence[BenchLine], whole: Sequence[BenchLine]) -> Any:
