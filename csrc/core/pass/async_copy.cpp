@@ -58,12 +58,11 @@ void AsyncCopy::advance() {
   if (!has_destination_ || cancelled_ || event_) return;
   const bool whole = front_ == done_.size();
   const std::size_t ready = front_ == 0 ? 0 : ready_[front_ - 1];
-  if (!whole && ready < issued_bytes_ + slice_) return;
+  if (!whole && ready < issued_bytes_ + kSlice) return;
   try {
     copy(issued_bytes_, std::min(ready, kept_begin_), 0, destination_.passing);
     copy(std::max(issued_bytes_, kept_begin_), ready, kept_begin_, destination_.kept);
     issued_bytes_ = ready;
-    slice_ = std::min(2 * slice_, kLongestSlice);
     if (whole) event_ = route_.device->record(route_.copies);
   } catch (...) {
     cancelled_ = true;
