@@ -8,6 +8,7 @@
 #include <deque>
 #include <fstream>
 #include <functional>
+#include <future>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -247,6 +248,74 @@ TEST(pieces_are_copied_in_their_order_whichever_is_done_first) {
   bench.device->synchronise(copy.event());
   CHECK(same(destination.get(), slot.data(), slot.size()));
   bench.device->unregister_host(slot.data());
+}
+
+// Memory that is not pinned is copied when the stream has come to it, and the stream is held up here.
+TEST(a_copy_from_pageable_memory_holds_up_nobody_but_the_thread_that_makes_it) {
+  Bench bench({});
+  const std::vector<std::byte> slot = pattern_bytes(3 * AsyncCopy::kSlice, 5);
+  const auto destination = bench.device->empty(slot.size(), bench.route.copies);
+  const auto gate = SimulatedDevice::gate();
+  bench.device->follow(bench.route.copies, gate);
+  AsyncCopy copy(bench.route, slot.data(), slot.size(),
+                 {AsyncCopy::kSlice, 2 * AsyncCopy::kSlice, 3 * AsyncCopy::kSlice});
+  copy.set_destination({destination.get(), nullptr});
+  std::jthread held([&] { copy.piece_done(0); });
+  while (bench.device->counts()["copy"] == 0) std::this_thread::yield();
+  auto others = std::async(std::launch::async, [&] {
+    copy.piece_done(1);
+    copy.piece_done(2);
+    return copy.issued();
+  });
+  const bool free = others.wait_for(kPatience) == std::future_status::ready;
+  SimulatedDevice::open(gate);
+  CHECK(free);
+  CHECK(!others.get());
+  held.join();
+  CHECK(copy.issued());  // the thread that was held up has copied all
+  CHECK_EQ(copy.copies(), 2u);
+  bench.device->synchronise(copy.event());
+  CHECK(same(destination.get(), slot.data(), slot.size()));
+}
+
+TEST(a_copy_that_is_cancelled_meanwhile_goes_no_further) {
+  Bench bench({});
+  const std::vector<std::byte> slot = pattern_bytes(2 * AsyncCopy::kSlice, 5);
+  const auto destination = bench.device->empty(slot.size(), bench.route.copies);
+  const auto gate = SimulatedDevice::gate();
+  bench.device->follow(bench.route.copies, gate);
+  AsyncCopy copy(bench.route, slot.data(), slot.size(), {AsyncCopy::kSlice, 2 * AsyncCopy::kSlice});
+  copy.set_destination({destination.get(), nullptr});
+  std::jthread held([&] { copy.piece_done(0); });
+  while (bench.device->counts()["copy"] == 0) std::this_thread::yield();
+  copy.piece_done(1);
+  copy.cancel();
+  SimulatedDevice::open(gate);
+  held.join();
+  CHECK_EQ(copy.copies(), 1u);
+  CHECK(!copy.issued());
+}
+
+// The loop's thread goes on, and so do other passes.
+TEST(a_pass_whose_copies_are_held_up_answers_meanwhile) {
+  const Indices plan = shuffled(60, 6);
+  Bench bench({numbered(60, 5000, 1), numbered(60, 4, 2)});
+  const auto gate = SimulatedDevice::gate();
+  bench.device->follow(bench.route.copies, gate);
+  const auto pipeline = bench.pass(plan, 4, 3, 2, /*pinned=*/0);
+  const auto need = pipeline->needed_destination();
+  CHECK(need.has_value());
+  const auto passing = bench.device->empty(need->first, bench.route.copies);
+  const auto kept = bench.device->empty(need->second, bench.route.copies);
+  std::jthread giving([&] { pipeline->set_destination({passing.get(), kept.get()}, nullptr); });
+  while (bench.device->counts()["copy"] == 0) std::this_thread::yield();
+  auto asked = std::async(std::launch::async, [&] { return pipeline->stats().batches + pipeline->ready(); });
+  const bool free = asked.wait_for(kPatience) == std::future_status::ready;
+  SimulatedDevice::open(gate);
+  CHECK(free);
+  CHECK_EQ(asked.get(), 0u);
+  giving.join();
+  CHECK(pipeline->close());
 }
 
 TEST(slots_come_back_in_the_order_of_their_copies_once_these_are_done) {

@@ -1,6 +1,7 @@
 #include "core/pass/async_copy.h"
 
 #include <algorithm>
+#include <exception>
 #include <utility>
 
 namespace memload {
@@ -21,16 +22,16 @@ AsyncCopy::AsyncCopy(const Route& route, const std::byte* slot, std::size_t kept
     : route_(route), slot_(slot), kept_begin_(kept_begin), ready_(std::move(ready)), done_(ready_.size(), false) {}
 
 void AsyncCopy::set_destination(const DestinationBuffer& destination) {
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   destination_ = destination;
   has_destination_ = true;
-  advance();
+  advance(std::move(lock));
 }
 
 void AsyncCopy::piece_done(std::size_t piece) {
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   done_[piece] = true;
-  advance();
+  advance(std::move(lock));
 }
 
 void AsyncCopy::cancel() {
@@ -53,28 +54,52 @@ std::size_t AsyncCopy::copies() const {
   return copies_;
 }
 
-void AsyncCopy::advance() {
-  while (front_ < done_.size() && done_[front_]) ++front_;
-  if (!has_destination_ || cancelled_ || event_) return;
-  const bool whole = front_ == done_.size();
-  const std::size_t ready = front_ == 0 ? 0 : ready_[front_ - 1];
-  if (!whole && ready < issued_bytes_ + kSlice) return;
-  try {
-    copy(issued_bytes_, std::min(ready, kept_begin_), 0, destination_.passing);
-    copy(std::max(issued_bytes_, kept_begin_), ready, kept_begin_, destination_.kept);
-    issued_bytes_ = ready;
-    if (whole) event_ = route_.device->record(route_.copies);
-  } catch (...) {
-    cancelled_ = true;
-    throw;
+void AsyncCopy::advance(std::unique_lock<std::mutex> lock) {
+  if (issuing_) return;
+  issuing_ = true;
+  std::exception_ptr failed;
+  while (const std::optional<Slice> slice = next_slice()) {
+    const std::size_t begin = issued_bytes_;
+    const DestinationBuffer to = destination_;
+    lock.unlock();
+    Issued issued = issue(begin, *slice, to);
+    lock.lock();
+    copies_ += issued.copies;
+    issued_bytes_ = slice->end;
+    event_ = std::move(issued.event);
+    failed = issued.error;
+    if (failed) cancelled_ = true;
   }
+  issuing_ = false;
+  if (failed) std::rethrow_exception(failed);
 }
 
-// What lies in [begin, end) of the slot; `part` is where the byte at part_begin goes.
-void AsyncCopy::copy(std::size_t begin, std::size_t end, std::size_t part_begin, std::byte* part) {
-  if (begin >= end) return;
+std::optional<AsyncCopy::Slice> AsyncCopy::next_slice() {
+  while (front_ < done_.size() && done_[front_]) ++front_;
+  if (!has_destination_ || cancelled_ || event_) return std::nullopt;
+  const bool whole = front_ == done_.size();
+  const std::size_t ready = front_ == 0 ? 0 : ready_[front_ - 1];
+  if (!whole && ready < issued_bytes_ + kSlice) return std::nullopt;
+  return Slice{ready, whole};
+}
+
+AsyncCopy::Issued AsyncCopy::issue(std::size_t begin, const Slice& slice, const DestinationBuffer& to) const noexcept {
+  Issued issued;
+  try {
+    issued.copies = copy(begin, std::min(slice.end, kept_begin_), 0, to.passing) +
+                    copy(std::max(begin, kept_begin_), slice.end, kept_begin_, to.kept);
+    if (slice.last) issued.event = route_.device->record(route_.copies);
+  } catch (...) {
+    issued.error = std::current_exception();
+  }
+  return issued;
+}
+
+// What lies in [begin, end) of the slot; `part` is where the byte at part_begin goes. Returns the number of copies.
+std::size_t AsyncCopy::copy(std::size_t begin, std::size_t end, std::size_t part_begin, std::byte* part) const {
+  if (begin >= end) return 0;
   route_.device->copy_async(part + (begin - part_begin), slot_ + begin, end - begin, route_.copies);
-  ++copies_;
+  return 1;
 }
 
 void CopiesInFlight::reclaim(Device& device) {

@@ -8,8 +8,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <exception>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -36,8 +38,9 @@ struct DestinationBuffer {
 // How many bytes of the slot, from its beginning on, are what they should be once the first `work` of it is done.
 [[nodiscard]] std::size_t finished_bytes(const BatchLayout& layout, std::size_t work) noexcept;
 
-// The copy of one batch. Any thread may call anything; the thread that makes a slice possible issues its copy, one
-// slice at a time.
+// The copy of one batch. Any thread may call anything; one thread at a time issues copies, the first that finds a slice
+// to copy, and goes on as long as there is one. Others do not wait for it: a copy from memory that is not pinned holds
+// up its caller until the stream has come to it.
 class AsyncCopy {
  public:
   // A copy of so many bytes occupies the bus for longer than its call takes.
@@ -51,7 +54,8 @@ class AsyncCopy {
   // copied.
   void set_destination(const DestinationBuffer& destination);
   void piece_done(std::size_t piece);
-  // After it returns, only copies that are in the stream already write to the destination.
+  // After it returns, only copies that are in the stream already, or that a thread is issuing right now, write to the
+  // destination. That thread is amid piece_done() or set_destination().
   void cancel();
 
   // Whether all copies are in the stream; event() then marks their end.
@@ -61,8 +65,21 @@ class AsyncCopy {
   [[nodiscard]] std::size_t kept_begin() const noexcept { return kept_begin_; }
 
  private:
-  void advance();  // with mutex_ held, as the next one
-  void copy(std::size_t begin, std::size_t end, std::size_t part_begin, std::byte* part);
+  // What can be copied now, from issued_bytes_ on.
+  struct Slice {
+    std::size_t end;
+    bool last;
+  };
+  struct Issued {
+    std::size_t copies = 0;
+    Device::Event event;  // of the last slice
+    std::exception_ptr error;
+  };
+  void advance(std::unique_lock<std::mutex> lock);
+  [[nodiscard]] std::optional<Slice> next_slice();  // with mutex_ held
+  // The only thread that issues calls these, without the mutex.
+  [[nodiscard]] Issued issue(std::size_t begin, const Slice& slice, const DestinationBuffer& to) const noexcept;
+  [[nodiscard]] std::size_t copy(std::size_t begin, std::size_t end, std::size_t part_begin, std::byte* part) const;
 
   const Route route_;
   const std::byte* const slot_;
@@ -77,6 +94,7 @@ class AsyncCopy {
   DestinationBuffer destination_;
   bool has_destination_ = false;
   bool cancelled_ = false;
+  bool issuing_ = false;  // a thread does, and looks for a further slice before it leaves
   Device::Event event_;
 };
 

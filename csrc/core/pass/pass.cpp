@@ -238,12 +238,15 @@ void Pass::set_destination(const DestinationBuffer& memory, std::shared_ptr<void
       return;
     }
   }
+  std::exception_ptr failed;
   try {
     task->copy->set_destination(memory);
   } catch (...) {
-    const std::lock_guard lock(mutex_);
-    task->fail(std::current_exception());
+    failed = std::current_exception();
   }
+  const std::lock_guard lock(mutex_);
+  if (failed) task->fail(std::move(failed));
+  if (task->remaining == 0) ready_.notify_all();  // another thread may wait for the last copy, which was made here
 }
 
 bool Pass::ready() {
