@@ -12,8 +12,7 @@ from harness import Bench, Case, arguments, compete, rates, share
 from loops import ceiling_of, fast_loop
 
 from memload import _core
-from memload.cli.bench import memcpy_gb_per_second
-from memload.cli.measure import Epoch, Spread
+from memload.cli.measure import Epoch, Spread, memcpy_gb_per_second
 from memload.memory.budget import default_threads
 
 

@@ -1,104 +1,155 @@
 // Which thread does what. A thread makes a packet: 16 bytes of results that lie side by side, found one after the other
-// by an ImageCursor, so that stores are contiguous over the warp; loads follow the rows of the stored image. Where a
+// by an ImageWalk, so that stores are contiguous over the warp; loads follow the rows of the stored image. Where a
 // result does not begin at a multiple of 16 bytes, and at its end, elements are stored one by one. What was drawn
 // travels with the launch, for kMostDraws rows at a time, so that nothing has to be copied to the device first.
 //
+// What nvcc 13.0 makes of it (tools/kernel_figures.py): registers of a thread, bytes that it spills, and instructions
+// for 16 bytes of results at best. These have all that a packet costs, its place included.
+//
+//                                sm_80          sm_90          sm_100
+//   u8 -> bf16 plain             36, 0, 121     36, 0, 133     30, 0, 134
+//   u8 -> bf16 norm_removed      36, 0, 137     36, 0, 149     29, 0, 148
+//   u8 -> bf16 scaled            30, 0, 114     40, 0, 120     29, 0,  89
+//   u8 -> bf16 by_reciprocal     40, 0, 311     46, 0, 326     48, 0, 302
+//   u8 -> f32 norm_removed       40, 0,  97     40, 0, 110     26, 0, 110
+//   f32 -> bf16 plain            32, 0, 106     34, 0, 111     30, 0,  68
+//
 // The naive reference is Cast.apply: crop, flip and transposition one after the other, in
-// tests/gpu/test_kernels_gpu.py. The cursor is image.h's, which csrc/tests/test_kernels.cpp goes through on the CPU. No
-// GPU has run it yet.
+// tests/gpu/test_kernels_gpu.py. csrc/tests/test_kernels.cpp goes through the walk and the casts on the CPU. No GPU has
+// run it yet.
 #include <algorithm>
 
-#include "cuda/element.cuh"
+#include "cuda/element.h"
 #include "cuda/images.h"
 #include "cuda/launch.h"
+#include "cuda/walk_image.h"
 
 namespace memload::cuda {
 namespace {
 
-constexpr std::uint32_t kThreads = 256;
-constexpr std::uint32_t kBlocksPerProcessor = 8;
-constexpr std::size_t kMostDraws = 256;  // of 12 bytes: kernels take 4 KB of arguments
+constexpr std::size_t kMostDraws = 256;                     // of 12 bytes: kernels take 4 KB of arguments
+constexpr std::size_t kMostPackets = std::size_t{1} << 30;  // of a launch
+
+template <class Cast>
+constexpr std::uint32_t kElements = 16 / sizeof(typename Cast::Out);  // of a packet
 
 struct Draws {
   ImageDraw of[kMostDraws];
 };
 
 struct Images {
-  std::size_t images;
-  std::size_t per_draw;
-  ImageShape shape;
+  std::uint32_t packets;       // of all results
+  Divisor per_image;           // packets of a result
+  Divisor per_draw;            // images
   std::uint32_t in_elements;   // of an image
   std::uint32_t out_elements;  // of its result
-  std::uint32_t packets;       // of a result
+  bool planes;                 // the channels are the outermost axis of a result, not the innermost
 };
 
-template <class In, class Out>
-__global__ void __launch_bounds__(kThreads)
-    images_kernel(const In* __restrict__ src, Out* __restrict__ dst, Images work, Draws draws, DeviceRule rule) {
-  constexpr std::uint32_t kPacket = Packet<Out>::kElements;
-  const std::size_t threads = std::size_t{gridDim.x} * kThreads;
-  const std::size_t total = work.images * work.packets;
-  for (std::size_t p = std::size_t{blockIdx.x} * kThreads + threadIdx.x; p < total; p += threads) {
-    const std::size_t image = p / work.packets;
-    const std::uint32_t begin = static_cast<std::uint32_t>(p % work.packets) * kPacket;
-    const std::uint32_t n = min(kPacket, work.out_elements - begin);
-    const In* const from = src + image * work.in_elements;
-    Out* const out = dst + image * work.out_elements + begin;
-    ImageCursor cursor(work.shape, draws.of[image / work.per_draw], begin);
-    Packet<Out> packet;
-#pragma unroll
-    for (std::uint32_t i = 0; i < kPacket; ++i) {
-      if (i < n) {
-        const std::uint32_t channel = rule.channels == 1 ? 0 : cursor.channel();
-        packet.values[i] = cast_element<Out>(from[cursor.source()], rule, channel);
-        cursor.advance();
-      }
+// The constants of the elements of a walk, which are loaded where the channel changes.
+template <class Cast>
+class WalkConstants {
+ public:
+  __device__ WalkConstants(const KernelRule& rule, bool planes) : rule_(rule), planes_(planes) {}
+
+  __device__ const Constants& of(const ImageWalk& walk) {
+    if constexpr (Cast::kConstants) {
+      const std::uint32_t channel = rule_.channels.by() == 1 ? 0 : planes_ ? walk.outer() : walk.inner();
+      if (channel != channel_) constants_ = constants_of<Cast>(rule_, channel);
+      channel_ = channel;
     }
-    if (n == kPacket && reinterpret_cast<std::uintptr_t>(out) % 16 == 0) {
-      store_packet(out, packet);
+    return constants_;
+  }
+
+ private:
+  const KernelRule& rule_;
+  const bool planes_;
+  std::uint32_t channel_ = 0xFFFFFFFF;
+  Constants constants_;
+};
+
+// The results of a walk's next elements, of which advance(walk) leads from one to the next.
+template <class Cast, class Advance>
+__device__ Packet<Cast, kElements<Cast>> packet_of_walk(const typename Cast::In* from, ImageWalk& walk,
+                                                        WalkConstants<Cast>& constants, const KernelRule& rule,
+                                                        const Advance& advance) {
+  return packet_of<Cast, kElements<Cast>>([&](std::uint32_t) {
+    const float result = result_of_element<Cast>(from[walk.source()], rule, constants.of(walk));
+    advance(walk);
+    return result;
+  });
+}
+
+template <class Cast>
+__global__ void __launch_bounds__(kThreads, Cast::kConstants ? kBlocksOfConstants : kBlocks)
+    images_kernel(const typename Cast::In* __restrict__ src, typename Cast::Out* __restrict__ dst, Images work,
+                  ImageAxes axes, Draws draws, KernelRule rule) {
+  constexpr std::uint32_t kPacket = kElements<Cast>;
+  using Whole = Packet<Cast, kPacket>;
+  for (std::uint32_t p = blockIdx.x * kThreads + threadIdx.x; p < work.packets; p += gridDim.x * kThreads) {
+    const std::uint32_t image = work.per_image.quotient(p);
+    const std::uint32_t begin = work.per_image.remainder(p, image) * kPacket;
+    const typename Cast::In* const from = src + std::size_t{image} * work.in_elements;
+    typename Cast::Out* const out = dst + std::size_t{image} * work.out_elements + begin;
+    ImageWalk walk(axes, draws.of[work.per_draw.quotient(image)], begin);
+    WalkConstants<Cast> constants(rule, work.planes);
+    if (begin + kPacket <= work.out_elements && reinterpret_cast<std::uintptr_t>(out) % sizeof(Whole) == 0) {
+      const auto along = [](ImageWalk& at) { at.step(); };
+      const auto around = [](ImageWalk& at) { at.advance(); };
+      *reinterpret_cast<Whole*>(out) = walk.run() >= kPacket
+                                           ? packet_of_walk<Cast>(from, walk, constants, rule, along)
+                                           : packet_of_walk<Cast>(from, walk, constants, rule, around);
     } else {
-      for (std::uint32_t i = 0; i < n; ++i) out[i] = packet.values[i];
+      for (std::uint32_t i = begin; i < min(begin + kPacket, work.out_elements); ++i) {
+        out[i - begin] = cast_element<Cast>(from[walk.source()], rule, constants.of(walk));
+        walk.advance();
+      }
     }
   }
 }
 
-template <class In, class Out>
-void launch(const In* src, Out* dst, Images work, const Draws& draws, const DeviceRule& rule, int device,
-            cudaStream_t stream) {
-  constexpr std::uint32_t kPacket = Packet<Out>::kElements;
-  work.packets = work.out_elements / kPacket + (work.out_elements % kPacket != 0 ? 1 : 0);  // without wrapping
-  int processors = 0;
-  check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device), "cudaDeviceGetAttribute");
-  const std::size_t useful = (work.images * work.packets + kThreads - 1) / kThreads;
-  const std::size_t most = static_cast<std::size_t>(processors) * kBlocksPerProcessor;
-  images_kernel<In, Out>
-      <<<static_cast<unsigned>(std::min(useful, most)), kThreads, 0, stream>>>(src, dst, work, draws, rule);
+template <class Cast>
+void launch(const typename Cast::In* src, typename Cast::Out* dst, const Images& work, const ImageAxes& axes,
+            const Draws& draws, const DeviceRule& rule, int device, cudaStream_t stream) {
+  const unsigned blocks = blocks_for((work.packets + kThreads - 1) / kThreads, device);
+  images_kernel<Cast><<<blocks, kThreads, 0, stream>>>(src, dst, work, axes, draws, KernelRule(rule));
   check(cudaGetLastError(), "launch of images_kernel");
+}
+
+// How many images the launch takes that begins with image `first`: those of some whole draws, or a part of one.
+std::size_t images_at_once(std::size_t first, std::size_t per_draw, std::size_t packets) {
+  const std::size_t most = std::max<std::size_t>(1, kMostPackets / packets);
+  if (per_draw > most) return std::min(most, per_draw - first % per_draw);
+  return std::min(kMostDraws, most / per_draw) * per_draw;
 }
 
 }  // namespace
 
 void augment_images(const void* src, void* dst, std::size_t images, std::size_t images_per_draw, const ImageDraw* draws,
                     const ImageShape& shape, const DeviceRule& rule, int device, void* stream) {
-  Images work{0,
-              images_per_draw,
-              shape,
-              shape.height * shape.width * shape.channels,
-              shape.out_height * shape.out_width * shape.channels,
-              0};
-  if (work.out_elements == 0) return;
+  const std::uint32_t in_elements = shape.height * shape.width * shape.channels;
+  const std::uint32_t out_elements = shape.out_height * shape.out_width * shape.channels;
+  if (out_elements == 0) return;
   const DeviceGuard guard(device);
-  const std::size_t at_once = kMostDraws * images_per_draw;
-  for (std::size_t first = 0; first < images; first += at_once) {
-    work.images = std::min(at_once, images - first);
+  const std::uint32_t packet = rule.to == Target::f32 ? 4 : 8;
+  const std::uint32_t packets = out_elements / packet + (out_elements % packet != 0 ? 1 : 0);
+  const ImageAxes axes(shape);
+  for (std::size_t first = 0, at_once = 0; first < images; first += at_once) {
+    at_once = std::min(images - first, images_at_once(first, images_per_draw, packets));
+    const std::size_t per_draw = std::min(images_per_draw, at_once);
     Draws some;
-    const std::size_t used = (work.images + images_per_draw - 1) / images_per_draw;
-    std::copy_n(draws + first / images_per_draw, used, some.of);
-    with_types(rule.from, rule.to, [&](auto in, auto out) {
-      using In = decltype(in);
-      using Out = decltype(out);
-      launch(static_cast<const In*>(src) + first * work.in_elements, static_cast<Out*>(dst) + first * work.out_elements,
-             work, some, rule, device, static_cast<cudaStream_t>(stream));
+    std::copy_n(draws + first / images_per_draw, (at_once + per_draw - 1) / per_draw, some.of);
+    const Images work{static_cast<std::uint32_t>(at_once * packets),
+                      Divisor(packets),
+                      Divisor(static_cast<std::uint32_t>(per_draw)),
+                      in_elements,
+                      out_elements,
+                      shape.planes};
+    with_cast(rule, [&](auto cast) {
+      using Cast = decltype(cast);
+      launch<Cast>(static_cast<const typename Cast::In*>(src) + first * in_elements,
+                   static_cast<typename Cast::Out*>(dst) + first * out_elements, work, axes, some, rule, device,
+                   static_cast<cudaStream_t>(stream));
     });
   }
 }

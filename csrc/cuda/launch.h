@@ -1,13 +1,19 @@
-// What every launcher needs: checked calls, and the device that they are for.
+// What every launcher needs: checked calls, the device that they are for, and the shape of their grids.
 #pragma once
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
+#include <cstddef>
+#include <stdexcept>
 #include <string>
 
-#include "cuda/cast_stim.h"
-
 namespace memload::cuda {
+
+// A CUDA call that failed; what() begins with its name.
+struct CudaError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
 
 inline void check(cudaError_t status, const char* call) {
   if (status == cudaSuccess) return;
@@ -38,5 +44,30 @@ class DeviceGuard {
   int previous_ = 0;
   bool changed_ = false;
 };
+
+constexpr unsigned kThreads = 256;  // of a block
+
+// How many blocks a multiprocessor is to hold, which bounds the registers of a kernel: 40 for each thread with six
+// blocks, 48 with five. Kernels that are bound by memory need many threads that wait for it, but no more than that, and
+// none whose registers go to memory. Turing holds four blocks.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+constexpr unsigned kBlocks = 4;
+constexpr unsigned kBlocksOfConstants = 4;
+#else
+constexpr unsigned kBlocks = 6;
+constexpr unsigned kBlocksOfConstants = 5;  // of kernels with constants by channel
+#endif
+
+// The blocks of a grid whose blocks take turns over `turns` turns: one turn each while the device is not full, and then
+// up to four, so that what a block does once is done seldom. The device balances what is left among its processors.
+inline unsigned blocks_for(std::size_t turns, int device) {
+  constexpr std::size_t kAtOnce = 8;  // blocks that a multiprocessor holds at most
+  constexpr std::size_t kMostTurns = 4;
+  int processors = 0;
+  check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device), "cudaDeviceGetAttribute");
+  const std::size_t rounds = turns / (static_cast<std::size_t>(processors) * kAtOnce);
+  const std::size_t each = std::clamp(rounds, std::size_t{1}, kMostTurns);
+  return static_cast<unsigned>((turns + each - 1) / each);
+}
 
 }  // namespace memload::cuda

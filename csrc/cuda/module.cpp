@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "cuda/cast_stim.h"
 #include "cuda/copy_device.h"
 #include "cuda/images.h"
 #include "cuda/rows.h"
@@ -55,6 +54,7 @@ How how_named(const std::string& name) {
   if (name == "norm_removed") return How::norm_removed;
   if (name == "scaled") return How::scaled;
   if (name == "computed") return How::computed;
+  if (name == "by_reciprocal") return How::by_reciprocal;
   throw py::value_error("no CUDA cast called " + name);
 }
 
@@ -72,7 +72,8 @@ DeviceRule rule_of(const PyRule& given) {
                         reinterpret_cast<const float*>(constants),
                         channels,
                         inner};
-  if (channels == 0 || inner == 0 || (rule.how == How::computed && constants == 0)) {
+  if (channels == 0 || inner == 0 ||
+      ((rule.how == How::computed || rule.how == How::by_reciprocal) && constants == 0)) {
     throw py::value_error("there are no such channels");
   }
   return rule;
@@ -139,7 +140,7 @@ void augment_images_at(std::uintptr_t src, std::uintptr_t dst, std::size_t image
   const auto& [height, width, channels, out_height, out_width, interleaved, planes] = given;
   const ImageShape shape{height, width, channels, out_height, out_width, interleaved, planes};
   const double elements = static_cast<double>(height) * width * channels;
-  if (images_per_draw == 0 || !(interleaved || planes) || elements >= 4294967296.0) {
+  if (images_per_draw == 0 || !(interleaved || planes) || elements >= 2147483648.0) {
     throw py::value_error("there are no such images");
   }
   const DeviceRule checked = rule_of(rule);
@@ -165,9 +166,9 @@ PYBIND11_MODULE(_cuda, m) {
   m.def("cast_rows", memload::cuda::cast_rows_at, py::arg("parts"), py::arg("dst_address"), py::arg("rows"),
         py::arg("elements"), py::arg("rule"), py::arg("choice"), py::arg("device"), py::arg("stream"),
         "Gather and cast rows of so many elements, asynchronously on the stream with this handle. parts: (address, "
-        "stored "
-        "rows) of each memory, whose rows are numbered one part after the other; rule: (from, to, how, scale, offset, "
-        "address of means and deviations, channels, elements from one channel to the next); choice: "
+        "stored rows) of each memory, whose rows are numbered one part after the other; rule: (from, to, how, scale, "
+        "offset, address of means, deviations and their reciprocals, channels, elements from one channel to the next); "
+        "choice: "
         "(address of the rows' numbers, address of the steps of windows, how many steps).");
   m.def("copy_rows", memload::cuda::copy_rows_at, py::arg("parts"), py::arg("dst_address"), py::arg("rows"),
         py::arg("row_bytes"), py::arg("choice"), py::arg("device"), py::arg("stream"),

@@ -1,17 +1,31 @@
-// Which thread does what. A warp takes a tile at a time: kTileBytes of one stored row. Its threads load the 16-byte
-// words that hold the tile side by side into the warp's shared memory, wherever the tile begins, and then store 16-byte
-// packets of results side by side, thread t the packets t, t + 32, t + 64 ..., so that loads and stores are both
-// contiguous over the warp. Tiles begin where the results have a 16-byte boundary; the elements of a row before the
-// first such, and what fills no packet at the end of a tile, are stored one by one. Words that reach over the ends of
-// the stored rows are loaded byte by byte, so that nothing outside is read.
+// Which thread does what. A warp takes a tile at a time: some kTileBytes of one stored row. Its threads load the
+// 16-byte words that hold the tile side by side into the warp's shared memory, wherever the tile begins, and then store
+// 16-byte packets of results side by side, thread t the packets t, t + 32, t + 64 ..., so that loads and stores are
+// both contiguous over the warp, and each word crosses the bus once, but for one between two tiles, where
+// rows lie in pinned memory. Tiles are cut
+// where the results have a 16-byte boundary; the elements of a row before the first such, and what fills no packet at
+// its end, are stored one by one. Words that reach over the ends of the stored rows are loaded byte by byte, so that
+// nothing outside is read.
+//
+// What nvcc 13.0 makes of it (tools/kernel_figures.py): registers of a thread, bytes that it spills, and instructions
+// for 16 bytes of results at best. A tile costs a warp about 180 more, once for 2 KB of a stored row.
+//
+//                                sm_80          sm_90          sm_100
+//   u8 -> u8 plain               31, 0,  15     31, 0,  15     32, 0,  13
+//   u8 -> bf16 plain             30, 0,  36     30, 0,  36     32, 0,  40
+//   u8 -> bf16 norm_removed      32, 0,  52     33, 0,  52     32, 0,  56
+//   u8 -> bf16 scaled            32, 0,  72     39, 0,  73     32, 0,  76
+//   u8 -> bf16 by_reciprocal     48, 0, 153     48, 0, 154     48, 0, 167
+//   u8 -> f32 norm_removed       30, 0,  31     30, 0,  31     32, 0,  33
+//   f32 -> bf16 plain            40, 0,  36     40, 0,  36     32, 0,  40
+//   f32 -> bf16 computed         47, 0, 190     48, 0, 210     46, 0, 188
 //
 // The naive reference is Cast.apply of the rows that torch's own indexing gives, in tests/gpu/test_kernels_gpu.py.
-// Which words and packets a tile has is tile.h's, and what an element becomes element.h's: csrc/tests/test_kernels.cpp
-// goes through both on the CPU. No GPU has run it yet.
+// csrc/tests/test_kernels.cpp goes through all of it but
+// the loads on the CPU. No GPU has run it yet.
 #include <algorithm>
 #include <stdexcept>
 
-#include "cuda/element.cuh"
 #include "cuda/launch.h"
 #include "cuda/rows.h"
 #include "cuda/stored_rows.h"
@@ -20,140 +34,147 @@
 namespace memload::cuda {
 namespace {
 
-constexpr std::uint32_t kWarpsPerBlock = 8;
-constexpr std::uint32_t kBlocksPerProcessor = 8;  // 2048 threads: as many as a multiprocessor holds
+constexpr std::uint32_t kWarpsPerBlock = kThreads / kWarp;
+constexpr std::size_t kMostRows = std::size_t{1} << 30;  // of one launch
+
+using Copy = CastOf<std::uint8_t, std::uint8_t, How::plain>;
 
 struct Rows {
   StoredRows stored;
-  std::size_t rows;
+  std::size_t first;  // the number of the first row, where rows have their own
+  std::uint32_t rows;
   std::uint32_t elements;
-  std::uint32_t tiles;  // of a row
   RowChoice choice;
 };
 
-__device__ std::uint64_t number_of(const Rows& rows, std::size_t row) {
-  if (rows.choice.numbers == nullptr) return row;
-  std::int64_t number = rows.choice.numbers[row / rows.choice.steps_count];
-  if (rows.choice.steps != nullptr) number += rows.choice.steps[row % rows.choice.steps_count];
+__device__ std::uint64_t number_of(const Rows& rows, std::uint32_t row, const Place& at) {
+  if (rows.choice.numbers == nullptr) return rows.first + row;
+  std::int64_t number = rows.choice.numbers[at.window];
+  if (rows.choice.steps != nullptr) number += rows.choice.steps[at.step];
   return static_cast<std::uint64_t>(number);  // negative ones become numbers that no row has
 }
 
-__device__ FoundRow stored_row(const Rows& rows, std::size_t row, std::size_t row_bytes) {
-  const FoundRow found = rows.stored.find(number_of(rows, row), row_bytes);
+__device__ FoundRow stored_row(const Rows& rows, std::uint32_t row, const Place& at, std::size_t row_bytes) {
+  const FoundRow found = rows.stored.find(number_of(rows, row, at), row_bytes);
   if (found.row == nullptr) __trap();
   return found;
 }
 
-// The aligned word at `at`, of which only the bytes in [begin, end) may be read. `again`: other rows of the result are
-// made of it too, so that the cache is to keep it.
-__device__ uint4 load_word(const unsigned char* at, const unsigned char* begin, const unsigned char* end, bool again) {
-  if (begin <= at && at + kWord <= end) {
-    const auto* const word = reinterpret_cast<const uint4*>(at);
-    return again ? __ldg(word) : __ldcs(word);
-  }
-  alignas(16) unsigned char bytes[kWord] = {};
-  for (std::uint32_t i = 0; i < kWord; ++i) {
-    if (begin <= at + i && at + i < end) bytes[i] = at[i];
-  }
-  return *reinterpret_cast<const uint4*>(bytes);
+// Begins to copy a word to shared memory. On Turing, which cannot do that, it waits for the word.
+__device__ void begin_load(uint4* to, const uint4* from) {
+#if __CUDA_ARCH__ >= 800
+  const auto shared = static_cast<unsigned>(__cvta_generic_to_shared(to));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(from) : "memory");
+#else
+  *to = __ldcs(from);
+#endif
 }
 
-template <class In, class Out>
-__device__ Out made(const In* elements, std::uint32_t i, const DeviceRule& rule, std::uint32_t channel) {
-  if constexpr (std::is_same_v<Out, std::uint8_t>) {
-    return elements[i];  // copied
-  } else {
-    return cast_element<Out>(elements[i], rule, channel);
-  }
+__device__ void end_loads() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
 }
 
-// The results of a tile, from its stored elements to `out`.
-template <class In, class Out>
-__device__ void store_tile(const In* elements, Out* out, const Tile& tile, std::uint32_t lane, const DeviceRule& rule) {
-  constexpr std::uint32_t kPacket = Packet<Out>::kElements;
-  for (std::uint32_t packet = lane; packet < tile.packets; packet += kWarp) {
-    const std::uint32_t begin = tile.head + packet * kPacket;
-    Packet<Out> results;
-    Channel channel(rule, tile.first + begin);
-#pragma unroll
-    for (std::uint32_t i = 0; i < kPacket; ++i) {
-      results.values[i] = made<In, Out>(elements, begin + i, rule, channel.number());
-      channel.advance();
+// Loads the words of a tile, the first of which is `from`, for the whole warp; of bytes outside [begin, end) none.
+__device__ void load_tile(const unsigned char* from, std::uint32_t count, uint4* words, std::uint32_t lane,
+                          const unsigned char* begin, const unsigned char* end) {
+  if (begin <= from && from + std::size_t{count} * kWord <= end) {
+    for (std::uint32_t word = lane; word < count; word += kWarp) {
+      begin_load(words + word, reinterpret_cast<const uint4*>(from) + word);
     }
-    store_packet(out + begin, results);
+    end_loads();
+  } else {
+#pragma unroll 1
+    for (std::uint32_t byte = lane; byte < count * kWord; byte += kWarp) {
+      if (begin <= from + byte && from + byte < end) reinterpret_cast<unsigned char*>(words)[byte] = from[byte];
+    }
   }
-  for (std::uint32_t k = lane; k < tile.singles(kPacket); k += kWarp) {
-    const std::uint32_t i = tile.single(k, kPacket);
-    out[i] = made<In, Out>(elements, i, rule, Channel(rule, tile.first + i).number());
-  }
+  __syncwarp();
 }
 
-template <class In, class Out>
-__global__ void __launch_bounds__(kWarp* kWarpsPerBlock)
-    rows_kernel(const __grid_constant__ Rows rows, Out* dst, const __grid_constant__ DeviceRule rule) {
-  __shared__ uint4 shared[kWarpsPerBlock][kWarp + 1];
+template <class Cast>
+__global__ void __launch_bounds__(kThreads, Cast::kConstants ? kBlocksOfConstants : kBlocks)
+    rows_kernel(const __grid_constant__ Rows rows, const __grid_constant__ Walk walk, typename Cast::Out* dst,
+                const __grid_constant__ KernelRule rule) {
+  using In = typename Cast::In;
+  using Out = typename Cast::Out;
+  __shared__ uint4 shared[kWarpsPerBlock][kTileWords];
 
   const std::uint32_t lane = threadIdx.x % kWarp;
   uint4* const words = shared[threadIdx.x / kWarp];
-  const std::size_t warps = std::size_t{gridDim.x} * kWarpsPerBlock;
-  const std::size_t total = rows.rows * rows.tiles;
   const std::size_t row_bytes = rows.elements * sizeof(In);
-
-  for (std::size_t item = std::size_t{blockIdx.x} * kWarpsPerBlock + threadIdx.x / kWarp; item < total; item += warps) {
-    const std::size_t row = item / rows.tiles;
-    const FoundRow found = stored_row(rows, row, row_bytes);
-    Out* const out = dst + row * rows.elements;
-    const Tile tile = tile_of(static_cast<std::uint32_t>(item % rows.tiles), rows.elements,
-                              reinterpret_cast<std::uintptr_t>(found.row), sizeof(In),
+  Place at = walk.of(blockIdx.x * kWarpsPerBlock + threadIdx.x / kWarp);
+  for (std::uint32_t row = walk.row(at); row < rows.rows; walk.advance(at), row = walk.row(at)) {
+    const FoundRow found = stored_row(rows, row, at, row_bytes);
+    Out* const out = dst + std::size_t{row} * rows.elements;
+    const Tile tile = tile_of(at.tile, rows.elements, reinterpret_cast<std::uintptr_t>(found.row), sizeof(In),
                               reinterpret_cast<std::uintptr_t>(out), sizeof(Out));
     const unsigned char* const first_word = found.row + std::size_t{tile.first} * sizeof(In) - tile.skew;
-    for (std::uint32_t word = lane; word < tile.words; word += kWarp) {
-      words[word] = load_word(first_word + word * kWord, found.begin, found.end, rows.choice.steps != nullptr);
-    }
-    __syncwarp();
-    const auto* const stored = reinterpret_cast<const unsigned char*>(words) + tile.skew;
-    store_tile(reinterpret_cast<const In*>(stored), out + tile.first, tile, lane, rule);
+    load_tile(first_word, tile.words, words, lane, found.begin, found.end);
+    store_tile<Cast>(reinterpret_cast<const std::uint32_t*>(words), out + tile.first, tile, lane, rule);
     __syncwarp();
   }
 }
 
-template <class In, class Out>
-void launch(Rows rows, void* dst, const DeviceRule& rule, int device, cudaStream_t stream) {
-  rows.tiles = tiles_of(rows.elements, sizeof(In));
-  int processors = 0;
-  check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device), "cudaDeviceGetAttribute");
-  const std::size_t useful = (rows.rows * rows.tiles + kWarpsPerBlock - 1) / kWarpsPerBlock;
-  const std::size_t most = static_cast<std::size_t>(processors) * kBlocksPerProcessor;
-  rows_kernel<In, Out><<<static_cast<unsigned>(std::min(useful, most)), kWarp * kWarpsPerBlock, 0, stream>>>(
-      rows, static_cast<Out*>(dst), rule);
+template <class Cast>
+void launch(const Rows& rows, typename Cast::Out* dst, const DeviceRule& rule, int device, cudaStream_t stream) {
+  const std::uint32_t tiles = tiles_of(rows.elements, sizeof(typename Cast::In));
+  const unsigned blocks = blocks_for((std::size_t{rows.rows} * tiles + kWarpsPerBlock - 1) / kWarpsPerBlock, device);
+  const Walk walk(tiles, rows.choice.steps_count, blocks * kWarpsPerBlock);
+  rows_kernel<Cast><<<blocks, kThreads, 0, stream>>>(rows, walk, dst, KernelRule(rule));
   check(cudaGetLastError(), "launch of rows_kernel");
 }
 
-Rows rows_of(const StoredRows& stored, std::size_t rows, std::size_t elements, const RowChoice& choice) {
+// Calls launch(part) for parts of at most kMostRows rows each, one after the other.
+template <class Launch>
+void in_parts(const StoredRows& stored, std::size_t rows, std::size_t elements, const RowChoice& choice,
+              const Launch& launch) {
   if (elements >= std::size_t{1} << 31) throw std::invalid_argument("a row has 2^31 elements or more");
   if (choice.steps_count == 0) throw std::invalid_argument("a window has no frames");
-  return {stored, rows, static_cast<std::uint32_t>(elements), 0, choice};
+  if (elements == 0) return;  // a grid of no blocks is an error
+  const std::size_t windows = std::max<std::size_t>(1, kMostRows / choice.steps_count);
+  Rows part{stored, 0, 0, static_cast<std::uint32_t>(elements), choice};
+  for (; part.first < rows; part.first += windows * choice.steps_count) {
+    part.rows = static_cast<std::uint32_t>(std::min(windows * choice.steps_count, rows - part.first));
+    launch(part);
+    if (choice.numbers != nullptr) part.choice.numbers += windows;
+  }
 }
 
 }  // namespace
 
 void cast_rows(const StoredRows& stored, void* dst, std::size_t rows, std::size_t elements, const DeviceRule& rule,
                const RowChoice& choice, int device, void* stream) {
-  const Rows work = rows_of(stored, rows, elements, choice);
-  if (rows == 0 || elements == 0) return;  // a grid of no blocks is an error
   const DeviceGuard guard(device);
-  with_types(rule.from, rule.to, [&](auto in, auto out) {
-    launch<decltype(in), decltype(out)>(work, dst, rule, device, static_cast<cudaStream_t>(stream));
+  with_cast(rule, [&](auto cast) {
+    using Cast = decltype(cast);
+    in_parts(stored, rows, elements, choice, [&](const Rows& part) {
+      auto* const out = static_cast<typename Cast::Out*>(dst) + part.first * elements;
+      launch<Cast>(part, out, rule, device, static_cast<cudaStream_t>(stream));
+    });
   });
 }
 
 void copy_rows(const StoredRows& stored, void* dst, std::size_t rows, std::size_t row_bytes, const RowChoice& choice,
                int device, void* stream) {
-  const Rows work = rows_of(stored, rows, row_bytes, choice);
-  if (rows == 0 || row_bytes == 0) return;
   const DeviceGuard guard(device);
-  launch<std::uint8_t, std::uint8_t>(work, dst, DeviceRule{Element::u8, Target::f32}, device,
-                                     static_cast<cudaStream_t>(stream));
+  in_parts(stored, rows, row_bytes, choice, [&](const Rows& part) {
+    auto* const out = static_cast<std::uint8_t*>(dst) + part.first * row_bytes;
+    launch<Copy>(part, out, DeviceRule{Element::u8, Target::f32}, device, static_cast<cudaStream_t>(stream));
+  });
+}
+
+// Pixels are one row, which is cut where its length would exceed a row's.
+void cast_stim(const void* src, void* dst, std::size_t n, Target target, bool norm_removed, int device, void* stream) {
+  const DeviceRule rule{Element::u8, target, norm_removed ? How::norm_removed : How::plain};
+  const std::size_t size = target == Target::f32 ? 4 : 2;
+  for (std::size_t first = 0; first < n; first += kMostRows) {
+    StoredRows pixels;
+    pixels.add({static_cast<const unsigned char*>(src) + first, 1});
+    cast_rows(pixels, static_cast<unsigned char*>(dst) + first * size, 1, std::min(kMostRows, n - first), rule, {},
+              device, stream);
+  }
 }
 
 std::uintptr_t mapped_address(std::uintptr_t host, int device) {
@@ -161,6 +182,18 @@ std::uintptr_t mapped_address(std::uintptr_t host, int device) {
   void* mapped = nullptr;
   check(cudaHostGetDevicePointer(&mapped, reinterpret_cast<void*>(host), 0), "cudaHostGetDevicePointer");
   return reinterpret_cast<std::uintptr_t>(mapped);
+}
+
+std::string unusable_reason(int device) {
+  try {
+    const DeviceGuard guard(device);
+    cudaFuncAttributes attributes{};
+    check(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(&rows_kernel<Copy>)),
+          "cudaFuncGetAttributes");
+    return "";
+  } catch (const CudaError& error) {
+    return error.what();
+  }
 }
 
 }  // namespace memload::cuda

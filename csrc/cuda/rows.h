@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "cuda/rule.h"
 #include "cuda/stored_rows.h"
@@ -29,7 +30,13 @@ void cast_rows(const StoredRows& stored, void* dst, std::size_t rows, std::size_
 void copy_rows(const StoredRows& stored, void* dst, std::size_t rows, std::size_t row_bytes, const RowChoice& choice,
                int device, void* stream);
 
+// Casts n pixels at src to n elements at dst, optionally as (x - 127) / 255. The terms of cast_rows() hold.
+void cast_stim(const void* src, void* dst, std::size_t n, Target target, bool norm_removed, int device, void* stream);
+
 // The address by which the device reads this address of pinned host memory. Throws CudaError if it cannot.
 [[nodiscard]] std::uintptr_t mapped_address(std::uintptr_t host, int device);
+
+// "" if the kernels run on this device with this driver, else the reason why not.
+[[nodiscard]] std::string unusable_reason(int device);
 
 }  // namespace memload::cuda

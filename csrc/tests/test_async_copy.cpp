@@ -318,6 +318,28 @@ TEST(a_pass_whose_copies_are_held_up_answers_meanwhile) {
   CHECK(pipeline->close());
 }
 
+TEST(slices_grow_from_the_first_which_is_short_to_the_longest) {
+  constexpr std::size_t kPieces = 13;
+  Bench bench({});
+  std::vector<std::byte> slot = pattern_bytes(kPieces * AsyncCopy::kSlice, 6);
+  const auto destination = bench.device->empty(slot.size(), bench.route.copies);
+  bench.device->register_host(slot.data(), slot.size());
+  std::vector<std::size_t> ready;
+  for (std::size_t i = 1; i <= kPieces; ++i) ready.push_back(i * AsyncCopy::kSlice);
+  AsyncCopy copy(bench.route, slot.data(), slot.size(), ready);
+  copy.set_destination({destination.get(), nullptr});
+  std::vector<std::size_t> ends;  // of slices, in pieces
+  for (std::size_t i = 0; i < kPieces; ++i) {
+    const std::size_t before = copy.copies();
+    copy.piece_done(i);
+    if (copy.copies() != before) ends.push_back(i + 1);
+  }
+  CHECK(ends == (std::vector<std::size_t>{1, 3, 7, 11, kPieces}));  // 4, 8, 16 and 16 MB, and the rest
+  bench.device->synchronise(copy.event());
+  CHECK(same(destination.get(), slot.data(), slot.size()));
+  bench.device->unregister_host(slot.data());
+}
+
 TEST(slots_come_back_in_the_order_of_their_copies_once_these_are_done) {
   const auto device = SimulatedDevice::create();
   const auto late = device->record(device->add_stream({20ms, 20ms}));

@@ -1,5 +1,6 @@
-// What the kernels of csrc/cuda compute for each element, and which elements each thread handles: the arithmetic of
-// cast/element.h, the cursor of cast/image.h and the tiles of cuda/tile.h, gone through here as the kernels do.
+// What the kernels of csrc/cuda compute for each element, and which elements each thread handles: the tiles, the walks
+// and the casts of cuda/, gone through here as the kernels do, beside the definition of cast/element.h.
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
@@ -10,52 +11,273 @@
 #include "cast/element.h"
 #include "cast/image.h"
 #include "check.h"
+#include "cuda/element.h"
 #include "cuda/stored_rows.h"
 #include "cuda/tile.h"
+#include "cuda/walk_image.h"
 
 namespace {
 
 using namespace memload;
+using cuda::CastOf;
+using cuda::How;
 
-struct Geometry {
-  std::uint32_t in_size, out_size;
-};
+TEST(a_divisor_gives_the_quotients_and_remainders_of_a_division) {
+  std::vector<std::uint32_t> edges;
+  for (std::uint32_t power = 1; power <= 1U << 30; power *= 2) {
+    for (const std::uint32_t n : {power - 1, power, power + 1, 3 * (power / 2)}) edges.push_back(n);
+  }
+  edges.insert(edges.end(), {10, 100, 425, 541875, 1000000007, 0x7FFFFFFF});
+  for (const std::uint32_t by : edges) {
+    if (by == 0) continue;
+    const cuda::Divisor divisor(by);
+    std::vector<std::uint32_t> numbers = edges;
+    for (const std::uint32_t times : edges) {  // beside multiples, where a quotient changes
+      const std::uint32_t multiple = times / by * by;
+      numbers.insert(numbers.end(), {multiple, multiple == 0 ? 0 : multiple - 1, multiple + 1});
+    }
+    for (const std::uint32_t n : numbers) {
+      if (n > 0x7FFFFFFF) continue;
+      CHECK(divisor.quotient(n) == n / by);
+      CHECK(divisor.remainder(n, divisor.quotient(n)) == n % by);
+    }
+  }
+}
 
-constexpr std::array kGeometries{Geometry{1, 2}, Geometry{1, 4}, Geometry{2, 2}, Geometry{2, 4},
-                                 Geometry{4, 2}, Geometry{4, 4}, Geometry{1, 1}};
-
-// Counts, for each result of a row, how often the threads of a warp store it. A stored address outside the row fails.
-std::vector<int> stored_by_threads(const Geometry& size, std::uint32_t elements, std::uintptr_t row,
-                                   std::uintptr_t out_row) {
-  std::vector<int> stored(elements, 0);
-  const std::uint32_t packet = cuda::kWord / size.out_size;
-  for (std::uint32_t number = 0; number < cuda::tiles_of(elements, size.in_size); ++number) {
-    const cuda::Tile tile = cuda::tile_of(number, elements, row, size.in_size, out_row, size.out_size);
-    // The words that were loaded hold the tile, and no more of them are loaded than the warp's memory holds.
-    CHECK(tile.words <= cuda::kWarp + 1);
-    CHECK(tile.skew + tile.n * size.in_size <= tile.words * cuda::kWord);
-    CHECK((row + std::uintptr_t{tile.first} * size.in_size - tile.skew) % cuda::kWord == 0);
-    for (std::uint32_t lane = 0; lane < cuda::kWarp; ++lane) {
-      for (std::uint32_t k = lane; k < tile.packets; k += cuda::kWarp) {
-        const std::uint32_t begin = tile.first + tile.head + k * packet;
-        CHECK((out_row + std::uintptr_t{begin} * size.out_size) % cuda::kWord == 0);
-        for (std::uint32_t i = 0; i < packet; ++i) ++stored.at(begin + i);
-      }
-      for (std::uint32_t k = lane; k < tile.singles(packet); k += cuda::kWarp) {
-        ++stored.at(tile.first + tile.single(k, packet));
+TEST(warps_take_each_tile_of_each_row_once) {
+  for (const std::uint32_t tiles : {1U, 2U, 5U}) {
+    for (const std::uint32_t steps : {1U, 3U, 4U}) {
+      for (const std::uint32_t warps : {1U, 2U, 7U, 64U}) {
+        const cuda::Walk walk(tiles, steps, warps);
+        const std::uint32_t rows = 6 * steps;
+        std::vector<int> taken(std::size_t{rows} * tiles, 0);
+        for (std::uint32_t warp = 0; warp < warps; ++warp) {
+          for (cuda::Place at = walk.of(warp); walk.row(at) < rows; walk.advance(at)) {
+            CHECK(at.tile < tiles && at.step < steps);
+            CHECK(walk.row(at) == at.window * steps + at.step);
+            ++taken.at(std::size_t{walk.row(at)} * tiles + at.tile);
+          }
+        }
+        CHECK(std::all_of(taken.begin(), taken.end(), [](int times) { return times == 1; }));
       }
     }
   }
-  return stored;
 }
 
-TEST(every_result_of_a_row_is_stored_once_whatever_its_length_and_alignment) {
-  for (const Geometry& size : kGeometries) {
-    for (const std::uint32_t elements : {1U, 2U, 7U, 8U, 127U, 128U, 129U, 511U, 512U, 513U, 520U, 1023U, 1031U}) {
-      for (std::uint32_t from = 0; from < 16; from += size.in_size) {
-        for (std::uint32_t to = 0; to < 16; to += size.out_size) {
-          const std::vector<int> stored = stored_by_threads(size, elements, 4096 + from, 8192 + to);
-          for (const int times : stored) CHECK(times == 1);
+// The definition of a cast, an element at a time.
+template <class Cast>
+typename Cast::Out defined(typename Cast::In value, [[maybe_unused]] std::uint32_t element,
+                           [[maybe_unused]] const cuda::DeviceRule& rule) {
+  using Out = typename Cast::Out;
+  if constexpr (Cast::kCopies) {
+    return value;
+  } else {
+    [[maybe_unused]] const float x = static_cast<float>(widen(value));
+    [[maybe_unused]] const std::uint32_t channel = element / rule.inner % rule.channels;
+    if constexpr (Cast::kHow == How::plain) return converted<Out>(value);
+    if constexpr (Cast::kHow == How::norm_removed) return narrow<Out>((x - 127.0F) / 255.0F);
+    if constexpr (Cast::kHow == How::scaled) return narrow<Out>(scaled(x, rule.scale, rule.offset));
+    return narrow<Out>(
+        computed(x, rule.scale, rule.offset, rule.constants[channel], rule.constants[rule.channels + channel]));
+  }
+}
+
+// One row between two margins, at any place, and the room for its result.
+template <class Cast>
+class RowOfCast {
+ public:
+  using In = typename Cast::In;
+  using Out = typename Cast::Out;
+
+  RowOfCast(std::uint32_t elements, std::uint32_t from, std::uint32_t to)
+      : elements_(elements), from_(from), to_(to), stored_((elements + 96) * sizeof(In)), made_(elements + 64) {
+    for (std::size_t i = 0; i < stored_.size(); ++i) stored_[i] = static_cast<unsigned char>(i * 37 + i / 7);
+    std::memset(made_.data(), kUntouched, made_.size() * sizeof(Out));
+  }
+
+  // As the kernel does it: the words of a tile are loaded, and then each thread of the warp stores its part.
+  void run(const cuda::KernelRule& rule) {
+    const auto row = reinterpret_cast<std::uintptr_t>(row_begin());
+    Out* const out = made_begin();
+    for (std::uint32_t number = 0; number < cuda::tiles_of(elements_, sizeof(In)); ++number) {
+      const cuda::Tile tile =
+          cuda::tile_of(number, elements_, row, sizeof(In), reinterpret_cast<std::uintptr_t>(out), sizeof(Out));
+      CHECK(tile.words <= cuda::kTileWords - 1);
+      alignas(16) std::array<std::uint32_t, cuda::kTileWords * 4> words{};
+      const unsigned char* const first = row_begin() + tile.first * sizeof(In) - tile.skew;
+      CHECK(reinterpret_cast<std::uintptr_t>(first) % cuda::kWord == 0);
+      std::memcpy(words.data(), first, tile.words * cuda::kWord);
+      for (std::uint32_t lane = 0; lane < cuda::kWarp; ++lane) {
+        cuda::store_tile<Cast>(words.data(), out + tile.first, tile, lane, rule);
+      }
+    }
+  }
+
+  // Whether each result has the bits of the definition, and nothing else was written to.
+  [[nodiscard]] bool right(const cuda::DeviceRule& rule) {
+    std::vector<Out> expected(made_.size());
+    std::memset(expected.data(), kUntouched, expected.size() * sizeof(Out));
+    for (std::uint32_t i = 0; i < elements_; ++i) {
+      In value;
+      std::memcpy(&value, row_begin() + i * sizeof(In), sizeof(In));
+      expected[static_cast<std::size_t>(made_begin() - made_.data()) + i] = defined<Cast>(value, i, rule);
+    }
+    return std::memcmp(expected.data(), made_.data(), made_.size() * sizeof(Out)) == 0;
+  }
+
+ private:
+  static constexpr int kUntouched = 0x5A;
+
+  [[nodiscard]] const unsigned char* row_begin() const { return aligned(stored_.data() + 16) + from_ * sizeof(In); }
+  [[nodiscard]] Out* made_begin() {
+    const auto past = reinterpret_cast<std::uintptr_t>(made_.data() + 16) % 16 / sizeof(Out);
+    return made_.data() + 16 - past + to_;
+  }
+  static const unsigned char* aligned(const unsigned char* at) {
+    return at - reinterpret_cast<std::uintptr_t>(at) % 16;
+  }
+
+  std::uint32_t elements_, from_, to_;
+  std::vector<unsigned char> stored_;
+  std::vector<Out> made_;
+};
+
+// Means, deviations and their reciprocals, of three channels and of one.
+constexpr std::array<float, 9> kThree{0.485F, -3.0F, 7.5F, 0.229F, 12.0F, 0.3F, 1 / 0.229F, 1 / 12.0F, 1 / 0.3F};
+constexpr std::array<float, 3> kOne{0.485F, 0.229F, 1 / 0.229F};
+
+template <class Cast>
+void check_cast(const cuda::DeviceRule& rule) {
+  constexpr std::uint32_t kSize = cuda::kTileBytes / sizeof(typename Cast::In);
+  constexpr std::uint32_t kStarts = 16 / sizeof(typename Cast::In);
+  constexpr std::uint32_t kPlaces = 16 / sizeof(typename Cast::Out);
+  for (const std::uint32_t elements : {1U, 2U, 7U, 9U, 130U, kSize - 1, kSize, kSize + 9, 3 * kSize + 5}) {
+    for (std::uint32_t from = 0; from < kStarts; ++from) {
+      for (std::uint32_t to = 0; to < kPlaces; to += elements > 200 ? 3 : 1) {
+        RowOfCast<Cast> row(elements, from, to);
+        row.run(cuda::KernelRule(rule));
+        CHECK(row.right(rule));
+      }
+    }
+  }
+}
+
+void check_casts_from(cuda::Element from) {
+  for (const cuda::Target to : {cuda::Target::bf16, cuda::Target::f16, cuda::Target::f32}) {
+    for (const How how : {How::plain, How::norm_removed, How::scaled, How::computed, How::by_reciprocal}) {
+      for (const auto& [channels, inner] : {std::pair{1U, 1U}, std::pair{3U, 1U}, std::pair{3U, 50U}}) {
+        const cuda::DeviceRule rule{from,     to,   how, 0.1F, -3.7F, channels == 1 ? kOne.data() : kThree.data(),
+                                    channels, inner};
+        if (how == How::computed || how == How::by_reciprocal || channels == 1)
+          cuda::with_cast(rule, [&](auto cast) { check_cast<decltype(cast)>(rule); });
+      }
+    }
+  }
+}
+
+TEST(tiles_of_u8_have_the_bits_of_the_definition) { check_casts_from(cuda::Element::u8); }
+TEST(tiles_of_i8_have_the_bits_of_the_definition) { check_casts_from(cuda::Element::i8); }
+TEST(tiles_of_u16_have_the_bits_of_the_definition) { check_casts_from(cuda::Element::u16); }
+TEST(tiles_of_i16_have_the_bits_of_the_definition) { check_casts_from(cuda::Element::i16); }
+TEST(tiles_of_f16_have_the_bits_of_the_definition) { check_casts_from(cuda::Element::f16); }
+TEST(tiles_of_f32_have_the_bits_of_the_definition) { check_casts_from(cuda::Element::f32); }
+TEST(tiles_of_bytes_are_copied) {
+  check_cast<CastOf<std::uint8_t, std::uint8_t, How::plain>>({cuda::Element::u8, cuda::Target::f32});
+}
+
+// Numbers of the magnitudes that by_reciprocal is for, and with all kinds of digits.
+class Magnitudes {
+ public:
+  float next(int lowest, int highest) {
+    state_ = state_ * 6364136223846793005U + 1442695040888963407U;
+    const auto digits = static_cast<std::uint32_t>(state_ >> 41);
+    const int exponent = lowest + static_cast<int>((state_ >> 20) % static_cast<std::uint64_t>(highest - lowest));
+    const std::uint32_t kind = static_cast<std::uint32_t>(state_ >> 10) % 8;
+    const std::uint32_t fraction = kind == 0 ? 0x7FFFFFU : kind == 1 ? 0U : kind == 2 ? 1U : digits;
+    return same_bits<float>(static_cast<std::uint32_t>(exponent + 127) << 23 | fraction);
+  }
+
+ private:
+  std::uint64_t state_ = 1;
+};
+
+TEST(a_division_by_the_reciprocal_has_the_bits_of_a_division) {
+  Magnitudes magnitudes;
+  for (int times = 0; times < 3000; ++times) {
+    const bool wild = times % 2 == 1;
+    const float scale = wild ? magnitudes.next(-60, 60) : magnitudes.next(-10, 2);
+    const float offset = times % 3 == 0 ? -0.0F : wild ? -magnitudes.next(-60, 60) : magnitudes.next(-8, 8);
+    const float mean = times % 5 == 0 ? 0.0F : wild ? magnitudes.next(-60, 60) : magnitudes.next(-4, 8);
+    const float deviation = wild ? magnitudes.next(-30, 30) : magnitudes.next(-4, 8);
+    for (int x = times % 7 == 0 ? -128 : 0; x < 256; ++x) {
+      const float n = sum(scaled(static_cast<float>(x), scale, offset), -mean);
+      const float expected = quotient(n, deviation);
+      const float got = cuda::divided(n, deviation, 1.0F / deviation);
+      CHECK(std::bit_cast<std::uint32_t>(got) == std::bit_cast<std::uint32_t>(expected));
+    }
+  }
+}
+
+// Whether the definition rounds to nearest even between two neighbours among the results, the second of which may be
+// infinity: beside the number half way between them, and there. Between these the definition cannot change its mind,
+// since it rises with its argument.
+template <class Half>
+bool rounds_to_nearest_even(Half low, Half high, float middle) {
+  const float below = std::nextafterf(middle, 0.0F);
+  const float above = std::nextafterf(middle, INFINITY);
+  const Half even = low.bits % 2 == 0 ? low : high;
+  return narrow<Half>(below).bits == low.bits && narrow<Half>(middle).bits == even.bits &&
+         narrow<Half>(above).bits == high.bits && narrow<Half>(-below).bits == (low.bits | 0x8000U) &&
+         narrow<Half>(-middle).bits == (even.bits | 0x8000U) && narrow<Half>(-above).bits == (high.bits | 0x8000U);
+}
+
+// What the hardware's cvt.rn does, too: to nearest even, with subnormal numbers, and to infinity from half a step above
+// the largest number on.
+template <class Half>
+void check_narrowing(std::uint16_t infinity) {
+  for (std::uint16_t bits = 0; bits < infinity; ++bits) {
+    const Half low{bits};
+    const Half high{static_cast<std::uint16_t>(bits + 1)};
+    const bool last = high.bits == infinity;
+    const double step = last ? double{widen(low)} - double{widen(Half{static_cast<std::uint16_t>(bits - 1)})}
+                             : double{widen(high)} - double{widen(low)};
+    const double middle = double{widen(low)} + step / 2;
+    CHECK(static_cast<float>(middle) == middle);
+    CHECK(narrow<Half>(widen(low)).bits == low.bits);
+    CHECK(rounds_to_nearest_even(low, high, static_cast<float>(middle)));
+  }
+}
+
+TEST(bf16_is_rounded_to_nearest_even_beside_each_boundary) { check_narrowing<Bf16>(0x7F80); }
+TEST(f16_is_rounded_to_nearest_even_beside_each_boundary) { check_narrowing<F16>(0x7C00); }
+
+TEST(a_walk_through_an_image_goes_where_the_cursor_goes) {
+  const std::array<ImageShape, 6> shapes{{{9, 11, 3, 5, 6, true, false},
+                                          {9, 11, 3, 5, 6, true, true},
+                                          {9, 11, 3, 5, 6, false, true},
+                                          {9, 11, 3, 9, 11, false, true},
+                                          {4, 4, 1, 1, 4, false, true},
+                                          {4, 4, 1, 4, 1, true, false}}};
+  for (const ImageShape& shape : shapes) {
+    const cuda::ImageAxes axes(shape);
+    const std::uint32_t elements = shape.out_height * shape.out_width * shape.channels;
+    for (const bool flipped : {false, true}) {
+      const ImageDraw draw{shape.height - shape.out_height, shape.width - shape.out_width, flipped};
+      for (std::uint32_t begin = 0; begin < elements; ++begin) {
+        ImageCursor cursor(shape, draw, begin);
+        cuda::ImageWalk walk(axes, draw, begin);
+        cuda::ImageWalk along(axes, draw, begin);
+        const std::uint32_t run = walk.run();
+        for (std::uint32_t at = begin; at < std::min(elements, begin + 40); ++at) {
+          CHECK(walk.source() == cursor.source());
+          CHECK((shape.planes ? walk.outer() : walk.inner()) == cursor.channel());
+          if (at < begin + run) {
+            CHECK(along.source() == cursor.source());
+            CHECK((shape.planes ? along.outer() : along.inner()) == cursor.channel());
+          }
+          walk.advance();
+          along.step();
+          cursor.advance();
         }
       }
     }

@@ -1,10 +1,12 @@
 // Batches are cut without a gap, in pieces that threads can share, and so that a read stays whole where it has to.
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <numeric>
 #include <vector>
 
+#include "core/base/memory.h"
 #include "core/gather/gather.h"
 #include "core/gather/pieces.h"
 #include "tests/check.h"
@@ -64,6 +66,21 @@ TEST(pieces_are_of_a_quarter_to_one_megabyte) {
   CHECK_EQ(Pieces(gather, layout, 1, false).count(), std::size_t{8});    // of a megabyte: four would be larger
   CHECK_EQ(Pieces(gather, layout, 4, false).count(), std::size_t{16});   // four for each thread
   CHECK_EQ(Pieces(gather, layout, 64, false).count(), std::size_t{32});  // of a quarter
+}
+
+TEST(each_piece_is_gathered_once_and_those_of_one_huge_page_not_at_the_same_time) {
+  const Gather gather = gather_of(in_memory(pattern_bytes(37 * kMega)), 1024);
+  const Indices rows = all_rows(gather);
+  const BatchLayout layout = gather.layout(rows);
+  for (const std::size_t threads : {1, 2, 3, 16}) {
+    const Pieces pieces(gather, layout, static_cast<int>(threads), /*planned=*/false);
+    std::vector<std::size_t> order(pieces.count());
+    for (std::size_t i = 0; i < order.size(); ++i) order[i] = pieces.in_turn(i);
+    const auto page = [&](std::size_t i) { return pieces.edge(gather, layout, order[i]) / memload::kHugePage; };
+    for (std::size_t i = 0; i + 1 < threads && i + 1 < order.size(); ++i) CHECK(page(i) != page(i + 1));
+    std::sort(order.begin(), order.end());
+    for (std::size_t i = 0; i < order.size(); ++i) CHECK_EQ(order[i], i);
+  }
 }
 
 TEST(a_batch_of_nothing_is_one_piece) {

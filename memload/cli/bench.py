@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,16 @@ from numpy.typing import NDArray
 import memload
 from memload import _core
 from memload.casts.rule import Cast
-from memload.cli.measure import Epoch, Spread, in_turn, machine, ratio, run_epoch
+from memload.cli.bench_report import BenchLine, chart, page, write_page
+from memload.cli.charts import check_ending, save
+from memload.cli.doctor import facts
+from memload.cli.measure import Epoch, Spread, in_turn, machine, memcpy_gb_per_second, ratio, run_epoch
 from memload.columns.fields import AnyColumn
 from memload.dataset.dataset import Dataset
 from memload.engine.readers import resolve
 from memload.loader.fast_loader import FastLoader
 from memload.memory.budget import default_threads
+from memload.monitoring.plots import new_figure
 
 Casts = Mapping[str, Cast]
 
@@ -36,8 +40,6 @@ next, the number of runs, and where the first begins in each planned row, in byt
 VARIANTS: dict[str, torch.dtype | None] = {"raw": None, "f32": torch.float32, "bf16": torch.bfloat16}
 
 _IMAGE = (425, 425, 3)
-_COPY_BYTES = 256 << 20
-_COPY_SECONDS = 0.5
 
 
 class GatherCeiling:
@@ -110,12 +112,6 @@ def _epoch(run: dict[str, Any]) -> Epoch:
     return Epoch(run["seconds"], first, run["cpu_seconds"], run["batches"], run["rows"], run["bytes_out"])
 
 
-def memcpy_gb_per_second(threads: int) -> float:
-    """Return the rate of plain memcpy between huge-page buffers larger than the caches, in 10^9 bytes per second."""
-    run = _core.bench_memcpy(_COPY_BYTES, threads, _COPY_SECONDS)
-    return float(run["bytes"] / run["seconds"] / 1e9)
-
-
 def _without_constants(rule: tuple[str, str, Any] | None) -> tuple[str, str, bool] | None:
     if rule is not None and not isinstance(rule[2], bool):
         raise ValueError("the ceiling of casts with scale=, offset=, mean= or std= is not measured: leave these out")
@@ -151,34 +147,23 @@ def images(nbytes: int) -> Dataset:
     return memload.from_arrays(stim=noise)
 
 
-@dataclass(frozen=True)
-class BenchLine:
-    """The figures of one variant: the ceiling with each kind of store, and FastLoader's share of the better one.
-
-    Fields whose rows differ in length or are compressed have no ceiling.
-    """
-
-    variant: str
-    ordinary: Spread | None
-    streaming: Spread | None
-    gb_per_second: float
-    loader: Spread | None
-    share: Spread | None
-
-
 def check_options(args: argparse.Namespace) -> None:
     """Raise ValueError or FileNotFoundError for wrong options before minutes of measuring."""
     for name in ("rounds", "threads", "batch_size", "size"):
         given = getattr(args, name)
         if given is not None and given < 1:
             raise ValueError(f"--{name.replace('_', '-')} is a number from 1, got {given}")
-    check_folder_of(args.json)
+    for option in ("json", "plot", "report"):
+        check_folder_of(getattr(args, option), f"--{option}")
+    check_ending(args.plot, "--plot")
+    if args.plot or args.report:
+        new_figure(1, 1)  # raises where matplotlib is missing
 
 
-def check_folder_of(file: Path | None) -> None:
-    """Raise FileNotFoundError if the folder of `file` does not exist."""
+def check_folder_of(file: Path | None, option: str = "--json") -> None:
+    """Raise FileNotFoundError if the folder of `file`, the value of an option, does not exist."""
     if file is not None and not file.absolute().parent.is_dir():
-        raise FileNotFoundError(f"--json {file}: there is no folder {file.absolute().parent}")
+        raise FileNotFoundError(f"{option} {file}: there is no folder {file.absolute().parent}")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -207,7 +192,20 @@ def run(args: argparse.Namespace) -> int:
         figures = {"machine": machine(), "threads": threads, "batch_size": args.batch_size, "memcpy": memcpy}
         results = {"lines": [asdict(line) for line in lines], "all_fields": [asdict(line) for line in whole]}
         args.json.write_text(json.dumps({**figures, **results}, indent=1))
+    if args.plot or args.report:
+        _draw(dataset, lines, whole, args)
     return 0
+
+
+def _draw(dataset: Dataset, lines: Sequence[BenchLine], whole: Sequence[BenchLine], args: argparse.Namespace) -> None:
+    """Write the chart and the page that are asked for, and say where."""
+    figure = chart(lines, whole)
+    if args.plot:
+        print(f"Drawn: {save(figure, args.plot)}")
+    if args.report:
+        about = [(fact.name, fact.value, fact.meaning) for fact in facts(Path())]
+        write_page(args.report, page(dataset, figure, [*lines, *whole], about))
+        print(f"Written: {args.report}")
 
 
 def check_rows(dataset: Dataset, bounded: Sequence[str], args: argparse.Namespace) -> None:

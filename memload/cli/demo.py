@@ -27,8 +27,18 @@ from tqdm import tqdm
 import memload
 from memload.casts.rule import Cast
 from memload.cli import stock_loops as stock
-from memload.cli.bench import GatherCeiling, check_folder_of, memcpy_gb_per_second, shuffled
-from memload.cli.measure import Epoch, Spread, held_in_memory, in_turn, machine, peak_memory, ratio, run_epoch
+from memload.cli.bench import GatherCeiling, check_folder_of, shuffled
+from memload.cli.measure import (
+    Epoch,
+    Spread,
+    held_in_memory,
+    in_turn,
+    machine,
+    memcpy_gb_per_second,
+    peak_memory,
+    ratio,
+    run_epoch,
+)
 from memload.cli.options import DEMO_CROPS, DEMO_ROUNDS
 from memload.loader.fast_loader import FastLoader
 from memload.memory import budget

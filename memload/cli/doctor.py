@@ -11,8 +11,7 @@ from pathlib import Path
 import torch
 
 from memload import _core
-from memload.cli.bench import memcpy_gb_per_second
-from memload.cli.measure import cpu_model
+from memload.cli.measure import cpu_model, memcpy_gb_per_second
 from memload.device.cuda_module import CudaState, cuda_state, driver_version, too_old
 from memload.device.destination_buffers import pinned_copy_rate
 from memload.device.memory import gpu_memories

@@ -7,6 +7,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+from memload.cli.charts import BOUND, Bar, check_ending, draw_bars, save
 from memload.cli.options import stated
 from memload.columns.fields import Field, describe
 from memload.dataset.dataset import Dataset
@@ -14,6 +15,7 @@ from memload.dataset.opening import open  # noqa: A004 - memload's own
 from memload.errors import FormatError, LayoutWarning
 from memload.formats.costs import cost_of
 from memload.formats.formats import Stated, names_at
+from memload.sizes import format_size
 
 
 def run(options: argparse.Namespace) -> int:
@@ -22,6 +24,7 @@ def run(options: argparse.Namespace) -> int:
     If the arrays of a file do not form one dataset, each is listed by itself, also those that cannot be read.
     """
     given = stated(options)
+    check_ending(options.plot, "--plot")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", LayoutWarning)
         try:
@@ -31,6 +34,8 @@ def run(options: argparse.Namespace) -> int:
                 raise
         else:
             _print_dataset(dataset)
+            if options.plot:
+                print(f"  drawn: {_draw(dataset, options.plot)}")
     for warning in caught:
         print(warning.message)
     return 0
@@ -42,6 +47,19 @@ def _print_dataset(dataset: Dataset) -> None:
     print(f"  files: {len(files)}")
     for name, field in dataset.fields.items():
         print(f"  {name}: {_reading(field)}")
+
+
+def _draw(dataset: Dataset, path: Path) -> Path:
+    """Draw the bytes of a row of each field, and what reading it takes; return the path of the image."""
+    rows = {name: cost_of(field) for name, field in dataset.fields.items()}
+    groups = {
+        name: [
+            Bar("a row", cost.nbytes, cost.nbytes, cost.nbytes, format_size(cost.nbytes)),
+            Bar("is read as", cost.touched, cost.touched, cost.touched, str(cost), BOUND),
+        ]
+        for name, cost in rows.items()
+    }
+    return save(draw_bars(groups, f"bytes of one of {len(dataset):,} rows"), path)
 
 
 def _reading(field: Field) -> str:

@@ -35,6 +35,8 @@ T = TypeVar("T")
 Bytes = np.memmap[Any, np.dtype[np.uint8]]
 
 WATCHER = "peak-memory"  # the name of the thread that samples memory
+_COPY_BYTES = 256 << 20
+_COPY_SECONDS = 0.5
 _MEASURED_EVERY = 0.005  # seconds between two samples of a process's memory
 
 
@@ -190,6 +192,12 @@ def held_in_memory(paths: Iterable[str | os.PathLike[str]]) -> Iterator[str]:
     finally:
         for view in views:
             _unlock(view)
+
+
+def memcpy_gb_per_second(threads: int) -> float:
+    """Return the rate of plain memcpy between huge-page buffers larger than the caches, in 10^9 bytes per second."""
+    run = _core.bench_memcpy(_COPY_BYTES, threads, _COPY_SECONDS)
+    return float(run["bytes"] / run["seconds"] / 1e9)
 
 
 def machine() -> dict[str, Any]:

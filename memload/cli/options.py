@@ -85,6 +85,8 @@ def bench(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, default=5, help="rounds in turn (default %(default)s)")
     parser.add_argument("--size", type=int, default=512, help="MB of random images (default %(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="keep the figures in FILE")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw them; the ending is the format, .png if none")
+    parser.add_argument("--report", type=Path, metavar="FILE", help="an HTML page of it all, to send to somebody")
 
 
 def write(parser: argparse.ArgumentParser) -> None:
@@ -102,6 +104,7 @@ def write(parser: argparse.ArgumentParser) -> None:
 def info(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `memload info`."""
     parser.add_argument("path", nargs="+", help="what memload.open takes; several are one dataset")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw bytes and reads of each field to FILE")
     _add_source(parser.add_argument_group("how to open it"))
 
 
@@ -130,7 +133,6 @@ def plan(parser: argparse.ArgumentParser) -> None:
         ("--cache-bytes", "[SET=]SIZE", "what --tier hybrid may take, such as 40GB"),
     ):
         loader.add_argument(option, action="append", metavar=metavar, help=text)
-    loader.add_argument("--device-bytes", metavar="SIZE", help="rows on the GPU by --tier split, such as 60GB")
     loader.add_argument("--device", help="cuda, if batches are to be on the GPU; cpu, if models train on the CPU")
     loader.add_argument("--no-shuffle", action="store_true", help="rows in order")
     for name, text in (

@@ -56,6 +56,25 @@ class FrameIndex:
         """
         return self._stored(self.begin(rows))
 
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """A value that is equal for two indices only if they lead to the same numbers; valid while they live."""
+        begins = "all" if isinstance(self.begins, range) else id(self.begins)
+        return begins, len(self.begins), self.steps, None if self.places is None else id(self.places)
+
+    @property
+    def by_windows(self) -> bool:
+        """Whether rows are gathered as windows: by where they begin, and by their steps."""
+        return self.steps is not None and self.places is None
+
+    def gathered_by(self, rows: Numbers) -> Numbers:
+        """Return the numbers by which these rows are gathered, with one axis: of windows, or of all their frames.
+
+        Raises:
+            IndexError: a row number is out of range.
+        """
+        return self.begin(rows) if self.by_windows else self.numbers(rows).reshape(-1)
+
     def begin(self, rows: Numbers) -> Numbers:
         """Return the frames at which these rows begin. Raises IndexError as `numbers` does."""
         bad = (rows < 0) | (rows >= self.rows)

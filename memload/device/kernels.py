@@ -11,7 +11,9 @@ import weakref
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from memload.casts.native import ImageJob
 from memload.casts.rule import Cast, native_arithmetic
@@ -65,7 +67,7 @@ _TO = frozenset({torch.bfloat16, torch.float16, torch.float32})
 _MOST_ELEMENTS = 2**31  # of a row that is cast; bytes of a row that is copied
 
 KernelRule = tuple[str, str, str, float, float, int, int, int]
-"""From, to, how, scale, offset, address of means and deviations, channels, and elements from one to the next."""
+"""From, to, how, scale, offset, address of means, deviations and reciprocals, channels, elements of one in a run."""
 
 
 def kernels_serve(device: torch.device) -> bool:
@@ -110,13 +112,43 @@ def _computed_rule(
     if rule.mean is None and rule.std is None:
         return (*codes, "scaled", scale, offset, 0, 1, 1), None
     constants = _constants(tuple(means), tuple(deviations), device)
-    return (*codes, "computed", scale, offset, constants.data_ptr(), len(means), inner), constants
+    kind = "by_reciprocal" if multiplies(dtype, scale, (offset, *means), deviations) else "computed"
+    return (*codes, kind, scale, offset, constants.data_ptr(), len(means), inner), constants
+
+
+_INTEGERS = frozenset({torch.uint8, torch.int8, torch.int16, torch.uint16})
+_FAR, _DEVIATION = 60, 30  # powers of two: the terms of csrc/cuda/rule.h
+
+
+def multiplies(dtype: torch.dtype, scale: float, terms: Sequence[float], deviations: Sequence[float]) -> bool:
+    """Return whether products with the reciprocals of deviations give the bits of divisions.
+
+    They do where no step leaves the range of normal numbers, and no numerator is a negative zero.
+
+    Args:
+        dtype: the stored dtype.
+        scale, terms, deviations: the constants; terms are added or subtracted.
+
+    Example:
+        >>> multiplies(torch.uint8, 1 / 255, [0.485], [0.229])
+        True
+        >>> multiplies(torch.float32, 1 / 255, [0.485], [0.229])
+        False
+    """
+    summed = np.abs(np.asarray(terms, dtype=np.float32))
+    near = _within(np.asarray(scale, dtype=np.float32), _FAR) and _within(summed[summed != 0], _FAR)
+    return dtype in _INTEGERS and near and _within(np.abs(np.asarray(deviations, dtype=np.float32)), _DEVIATION)
+
+
+def _within(values: NDArray[np.float32], power: int) -> bool:
+    return bool(((values >= 2.0**-power) & (values <= 2.0**power)).all())
 
 
 @functools.lru_cache(maxsize=1024)
 def _constants(means: tuple[float, ...], deviations: tuple[float, ...], device: torch.device) -> torch.Tensor:
-    """Return means and deviations on a device; any stream may read them after this call."""
-    constants = torch.tensor([*means, *deviations], dtype=torch.float32).to(device)
+    """Return means, deviations and their reciprocals on a device; any stream may read them after this call."""
+    given = torch.tensor([means, deviations], dtype=torch.float32)
+    constants = torch.cat([given.view(-1), given[1].double().reciprocal().float()]).to(device)
     if device.type == "cuda":
         torch.cuda.current_stream(device).synchronize()
     return constants

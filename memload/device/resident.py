@@ -20,7 +20,8 @@ from memload.columns.numbers import begins_of
 from memload.device.casting import cast_on_device
 from memload.device.frames import FrameIndex, Numbers
 from memload.device.gathering import expand_windows, gather_rows, steps_on
-from memload.device.split_rows import SplitRows, Stored, parts_of, viewed
+from memload.device.row_numbers import RowNumbers
+from memload.device.split_rows import Stored, parts_of, viewed
 from memload.engine.cast_batches import Casting
 from memload.engine.gather_spec import GatherSpec
 from memload.engine.transforms.seeding import PassSeed
@@ -42,11 +43,6 @@ class ResidentColumn:
 
     storages: Sequence[Any] = ()
     """Files and arrays that rows are read from; a resident column has none."""
-
-    @property
-    def is_far(self) -> bool:
-        """Whether rows lie outside of the memory of the device that gathers them."""
-        return False
 
     @property
     def rows(self) -> int:
@@ -95,17 +91,40 @@ class ResidentColumn:
             )
         return replace(first, index=first.index.joined(one.index for one in columns[1:]))
 
-    def gathered(self, rows: NDArray[np.int64]) -> torch.Tensor:
-        """Return a fresh copy of these rows on the table's device: uint8 (rows, row_bytes)."""
+    def gathered(self, rows: NDArray[np.int64], numbers: RowNumbers | None = None) -> torch.Tensor:
+        """Return a fresh copy of these rows on the table's device: uint8 (rows, row_bytes).
+
+        Args:
+            rows: row numbers, int64.
+            numbers: their numbers on the device; None: they are copied there.
+        """
         self.check_here()
         frame_bytes = self.table.shape[1]
         if not len(rows) or not self.row_bytes:
             return torch.empty((len(rows), self.row_bytes), dtype=torch.uint8, device=self.table.device)
         word = next(word for word in _WORDS if frame_bytes % word.itemsize == 0)
-        numbers = on_device(self.index.numbers(rows).reshape(-1), self.table.device)
-        found = _selected(viewed(self.table, word), numbers)
+        found = self.by_kernel(viewed(self.table, word), self.numbers_of(rows, numbers), None)
         self.was_read()
         return found.view(torch.uint8).view(len(rows), self.row_bytes)
+
+    def numbers_of(self, rows: NDArray[np.int64], numbers: RowNumbers | None) -> torch.Tensor:
+        """Return the numbers on the device by which these rows are gathered, out of those that are there."""
+        return (numbers or RowNumbers([self.index], rows, self.table.device)).of(self.index)
+
+    def by_kernel(
+        self, stored: Stored, numbers: torch.Tensor, cast: Cast | None, seeds: Sequence[int] | None = None
+    ) -> torch.Tensor:
+        """Return rows by the kernel that gathers them, if there is one: (rows, *shape), or frames one after the other.
+
+        Args:
+            stored: the table as frames of a dtype and shape.
+            numbers: what `numbers_of` gives.
+            cast: the cast of rows; None: they are copied.
+            seeds: for a random cast, one seed for each row.
+        """
+        if self.index.by_windows:
+            return expand_windows(stored, numbers, steps_on(self.index.steps or (), self.table.device), cast)
+        return gather_rows(stored, numbers, cast, seeds=seeds)
 
     def was_read(self) -> None:
         """Keep the table's memory until the device's current stream has finished the work queued now."""
@@ -123,11 +142,6 @@ class ResidentColumn:
         into.copy_(self.gathered(rows).view(-1))
 
 
-def _selected(table: Stored, numbers: torch.Tensor) -> torch.Tensor:
-    """Return rows of a table; those of several memories by one kernel, if there is one."""
-    return gather_rows(table, numbers) if isinstance(table, SplitRows) else table.index_select(0, numbers)
-
-
 def _alike(one: FrameIndex, other: FrameIndex) -> bool:
     return one.steps == other.steps and one.places is other.places
 
@@ -136,14 +150,6 @@ def _memory_at(address: int, nbytes: int) -> Any:
     import ctypes
 
     return (ctypes.c_uint8 * nbytes).from_address(address)
-
-
-def on_device(numbers: NDArray[np.int64], device: torch.device) -> torch.Tensor:
-    """Return numbers as a tensor on a device, without waiting for the device."""
-    here = torch.from_numpy(np.ascontiguousarray(numbers))
-    if device.type == "cpu":
-        return here
-    return here.pin_memory().to(device, non_blocking=True)  # torch keeps the pinned copy until the device has it
 
 
 @dataclass(frozen=True)
@@ -159,9 +165,9 @@ class ResidentField(Field):
         """The device of the rows."""
         return self.column.table.device
 
-    def gather(self, rows: NDArray[np.int64]) -> torch.Tensor:
+    def gather(self, rows: NDArray[np.int64], numbers: RowNumbers | None = None) -> torch.Tensor:
         """Return a fresh tensor (len(rows), *shape) with a copy of these rows, on their device."""
-        found = self.column.gathered(rows)
+        found = self.column.gathered(rows, numbers)
         return found.view(self.dtype).view(len(rows), *self.shape) if found.numel() else self._empty(len(rows))
 
     def _empty(self, rows: int) -> torch.Tensor:
@@ -195,7 +201,11 @@ _FUSED = (torch.uint8, torch.int8, torch.int16, torch.float16, torch.float32)
 
 
 def rows_on_device(
-    field: ResidentField, rows: Numbers, cast: Cast | None = None, seeds: Sequence[int] | None = None
+    field: ResidentField,
+    rows: Numbers,
+    cast: Cast | None = None,
+    seeds: Sequence[int] | None = None,
+    numbers: RowNumbers | None = None,
 ) -> torch.Tensor:
     """Return a fresh tensor (len(rows), *shape) of these rows on their device, after the cast.
 
@@ -204,30 +214,27 @@ def rows_on_device(
         rows: row numbers, int64.
         cast: the cast of the rows; None: no cast.
         seeds: for a random cast, one seed for each row.
+        numbers: the numbers of these rows on the device; None: they are copied there.
 
     Raises:
         IndexError: a row number is out of range.
     """
     field.column.check_here()
-    made = None
-    if cast is not None and type(cast) is Cast and field.dtype in _FUSED and len(rows) and field.row_bytes:
-        made = _by_one_kernel(field, rows, cast, seeds)
-    if made is not None:
-        field.column.was_read()
-        return made
-    made = field.gather(rows)
-    return made if cast is None else cast_on_device(made, cast, seeds=seeds)
+    if cast is None or not _casts_by_one_kernel(field, rows, cast):
+        made = field.gather(rows, numbers)
+        return made if cast is None else cast_on_device(made, cast, seeds=seeds)
+    column, frame = field.column, field.shape if field.column.index.steps is None else field.shape[1:]
+    stored = viewed(column.table, field.dtype, frame)
+    made = column.by_kernel(stored, column.numbers_of(rows, numbers), cast, seeds)
+    column.was_read()
+    return made
 
 
-def _by_one_kernel(field: ResidentField, rows: Numbers, cast: Cast, seeds: Sequence[int] | None) -> torch.Tensor | None:
-    table, index = field.column.table, field.column.index
-    if index.steps is None:
-        numbers = on_device(index.numbers(rows), table.device)
-        return gather_rows(viewed(table, field.dtype, field.shape), numbers, cast, seeds=seeds)
-    if index.places is not None or cast.places:
-        return None
-    begins, steps = on_device(index.begin(rows), table.device), steps_on(index.steps, table.device)
-    return expand_windows(viewed(table, field.dtype, field.shape[1:]), begins, steps, cast)
+def _casts_by_one_kernel(field: ResidentField, rows: Numbers, cast: Cast) -> bool:
+    """Return whether rows are gathered and cast at once, rather than one after the other."""
+    index = field.column.index
+    whole = index.steps is None or (index.by_windows and not cast.places)
+    return type(cast) is Cast and field.dtype in _FUSED and whole and len(rows) > 0 and field.row_bytes > 0
 
 
 def batch_maker(source: GatherSpec) -> Callable[..., Any]:
@@ -239,20 +246,29 @@ def batch_maker(source: GatherSpec) -> Callable[..., Any]:
     late = source.late_casts or {}
     fields = [(field, (source.casts.get(key), late.get(key))) for key, field in source.fields.items()]
     layout = source.layout
+    columns: list[Any] = [field.column for field, _ in fields]
 
     def make(rows: NDArray[np.int64], seed: PassSeed | None = None) -> Any:
         casting = Casting(seed, rows)
-        return layout.build(_made(field, rows, casts, casting) for field, casts in fields)
+        there = columns[0].table.device if columns else torch.device("cpu")
+        numbers = RowNumbers([column.index for column in columns], rows, there)
+        return layout.build(_made(field, rows, casts, casting, numbers) for field, casts in fields)
 
     return make
 
 
-def _made(field: Any, rows: NDArray[np.int64], casts: tuple[Cast | None, ...], casting: Casting) -> torch.Tensor:
+def _made(
+    field: Any,
+    rows: NDArray[np.int64],
+    casts: tuple[Cast | None, ...],
+    casting: Casting,
+    numbers: RowNumbers,
+) -> torch.Tensor:
     """Return rows of a field after its casts; the first cast is part of the gather."""
     wanted = [cast for cast in casts if cast is not None]
     if not wanted:
-        return rows_on_device(field, rows)
-    x = rows_on_device(field, rows, wanted[0], casting.seeds(wanted[0], len(rows)))
+        return rows_on_device(field, rows, numbers=numbers)
+    x = rows_on_device(field, rows, wanted[0], casting.seeds(wanted[0], len(rows)), numbers)
     for cast in wanted[1:]:
         x = cast_on_device(x, cast, seeds=casting.seeds(cast, len(x)))
     return x

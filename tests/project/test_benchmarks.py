@@ -47,6 +47,7 @@ QUICK = {
     "versus_stock.py": ["--workloads", "W2", "W4"],
     "warm_tiers.py": ["--workloads", "W2", "--variants", "bf16"],
     "windows.py": [],
+    "workers.py": [],
 }
 
 

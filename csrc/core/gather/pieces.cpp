@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/base/memory.h"
 #include "core/readers/planned_reads.h"
 
 namespace memload {
@@ -35,11 +36,28 @@ std::size_t work_of_piece(const Gather& gather, const BatchLayout& layout, std::
 Pieces::Pieces(const Gather& gather, const BatchLayout& layout, int threads, bool planned)
     : work_(work_of_piece(gather, layout, static_cast<std::size_t>(threads), planned)), whole_rows_(planned) {
   count_ = std::max<std::size_t>(1, (layout.work + work_ - 1) / work_);
+  const double bytes_of_work = static_cast<double>(layout.bytes) / static_cast<double>(std::max(layout.work, work_));
+  const auto piece_bytes =
+      std::max<std::size_t>(1, static_cast<std::size_t>(bytes_of_work * static_cast<double>(work_)));
+  in_page_ = (kHugePage + piece_bytes - 1) / piece_bytes;
+  pages_ = 2 * static_cast<std::size_t>(threads);
 }
 
 std::size_t Pieces::edge(const Gather& gather, const BatchLayout& layout, std::size_t piece) const noexcept {
   const std::size_t at = std::min(piece * work_, layout.work);
   return whole_rows_ ? gather.row_edge(layout, at) : at;
+}
+
+std::size_t Pieces::in_turn(std::size_t number) const noexcept {
+  const std::size_t begin = number - number % (in_page_ * pages_);
+  const std::size_t group = std::min(count_ - begin, in_page_ * pages_);
+  std::size_t place = number - begin;
+  for (std::size_t first = 0; first < in_page_; ++first) {  // the first pieces of all pages, then the second ones
+    const std::size_t pages = (group - first + in_page_ - 1) / in_page_;
+    if (place < pages) return begin + first + place * in_page_;
+    place -= pages;
+  }
+  return number;
 }
 
 }  // namespace memload

@@ -66,6 +66,7 @@ void AsyncCopy::advance(std::unique_lock<std::mutex> lock) {
     lock.lock();
     copies_ += issued.copies;
     issued_bytes_ = slice->end;
+    slice_ = std::min(2 * slice_, kLongestSlice);
     event_ = std::move(issued.event);
     failed = issued.error;
     if (failed) cancelled_ = true;
@@ -79,7 +80,7 @@ std::optional<AsyncCopy::Slice> AsyncCopy::next_slice() {
   if (!has_destination_ || cancelled_ || event_) return std::nullopt;
   const bool whole = front_ == done_.size();
   const std::size_t ready = front_ == 0 ? 0 : ready_[front_ - 1];
-  if (!whole && ready < issued_bytes_ + kSlice) return std::nullopt;
+  if (!whole && ready < issued_bytes_ + slice_) return std::nullopt;
   return Slice{ready, whole};
 }
 

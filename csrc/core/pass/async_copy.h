@@ -43,8 +43,11 @@ struct DestinationBuffer {
 // up its caller until the stream has come to it.
 class AsyncCopy {
  public:
-  // A copy of so many bytes occupies the bus for longer than its call takes.
+  // The first slice is short, so that the copy begins soon: a copy of so many bytes occupies the bus for longer than
+  // its call takes. Each following one is twice as long, up to the longest, since what begins a copy costs the bus
+  // time.
   static constexpr std::size_t kSlice = std::size_t{4} << 20;
+  static constexpr std::size_t kLongestSlice = std::size_t{16} << 20;
 
   // ready: for each piece, how many bytes of the slot are finished when it and all before it are done. The slot must
   // stay as it is until event() has come, or, after cancel(), until everything in the stream is done.
@@ -90,6 +93,7 @@ class AsyncCopy {
   std::vector<bool> done_;  // guarded by mutex_, as all below
   std::size_t front_ = 0;   // the first piece that is not done
   std::size_t issued_bytes_ = 0;
+  std::size_t slice_ = kSlice;  // how long the next slice is at least
   std::size_t copies_ = 0;
   DestinationBuffer destination_;
   bool has_destination_ = false;

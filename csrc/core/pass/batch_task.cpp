@@ -35,7 +35,8 @@ BatchTask::BatchTask(std::shared_ptr<TaskGroup> group, SlotPool::Lease slot, std
                      std::exception_ptr error)
     : Task(std::move(group), 0), slot(std::move(slot)), rows(std::move(rows)), error(std::move(error)) {}
 
-void BatchTask::run(std::size_t piece) noexcept {
+void BatchTask::run(std::size_t number) noexcept {
+  const std::size_t piece = copy ? number : cut_.in_turn(number);  // a copy begins with what is finished at the front
   const Clock::time_point start = Clock::now();
   const bool watch = gather_->files().mapped;
   const DiskReads before = watch ? disk_reads_of_thread() : DiskReads{};

@@ -52,7 +52,7 @@ class BatchTask : public Task {
   BatchTask(std::shared_ptr<TaskGroup> group, SlotPool::Lease slot, std::vector<std::int64_t> rows,
             std::exception_ptr error);
 
-  void run(std::size_t piece) noexcept override;
+  void run(std::size_t number) noexcept override;
 
   // Has finished pieces copied to a device. The call comes before any piece is queued.
   void copy_to(const Route& route);

@@ -32,10 +32,30 @@ def test_constants_of_many_channels_are_looked_up_once():
     assert all(kernels.kernel_rule(rule, torch.uint8, shape, cpu) is first for _ in range(3))
     assert Mean.hashed == hashed
     assert kernels.kernel_rule(rule, torch.int16, shape, cpu)[0] == "I16"
-    assert first[2:5] == ("computed", 1.0, -0.0)
+    assert first[2:5] == ("by_reciprocal", 1.0, -0.0)
     assert first[6:] == (5000, 1)
     assert kernels.kernel_rule(memload.Cast(torch.float16), torch.uint8, shape, cpu)[2] == "plain"
     assert kernels.kernel_rule(memload.Cast(torch.float16, scale=2.0), torch.uint8, shape, cpu)[2:4] == ("scaled", 2.0)
+
+
+def test_divisions_become_products_only_where_no_step_can_leave_the_normal_numbers():
+    usual = (torch.uint8, 1 / 255, [-0.0, 0.485], [0.229])
+    assert kernels.multiplies(*usual)
+    assert kernels.multiplies(torch.int16, 2.0**-60, [2.0**60, -(2.0**-60), 0.0], [2.0**30, -(2.0**-30)])
+    for wrong in (
+        (torch.float16, *usual[1:]),
+        (torch.uint8, -1 / 255, *usual[2:]),  # 0 becomes -0.0, which products lose
+        (torch.uint8, 2.0**-61, *usual[2:]),
+        (torch.uint8, 2.0**61, *usual[2:]),
+        (*usual[:2], [2.0**-61], [0.229]),
+        (*usual[:2], [-(2.0**61)], [0.229]),
+        (*usual[:2], [float("inf")], [0.229]),
+        (*usual[:2], [float("nan")], [0.229]),
+        (*usual[:3], [0.0]),
+        (*usual[:3], [0.229, 2.0**-31]),
+        (*usual[:3], [2.0**31]),
+    ):
+        assert not kernels.multiplies(*wrong), wrong
 
 
 def test_images_have_one_rule_however_many_a_batch_has(monkeypatch):
@@ -63,7 +83,7 @@ def test_images_have_one_rule_however_many_a_batch_has(monkeypatch):
 def test_rows_that_are_not_chosen_are_cast_as_one_row(monkeypatch):
     given = []
     launch = SimpleNamespace(
-        cast_rows=lambda *arguments: given.append((arguments[1], *arguments[3:5], arguments[5][6:]))
+        cast_rows=lambda *arguments: given.append((arguments[0][0][1], *arguments[2:4], arguments[4][6:]))
     )
     monkeypatch.setattr(kernels, "cuda_module", lambda: launch)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=0))

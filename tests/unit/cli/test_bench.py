@@ -253,8 +253,8 @@ def test_a_style_that_does_not_exist_is_refused():
 
 @pytest.fixture(autouse=True)
 def _little_is_copied(monkeypatch):
-    monkeypatch.setattr(bench, "_COPY_BYTES", 1 << 20)
-    monkeypatch.setattr(bench, "_COPY_SECONDS", 0.01)
+    monkeypatch.setattr(measure, "_COPY_BYTES", 1 << 20)
+    monkeypatch.setattr(measure, "_COPY_SECONDS", 0.01)
 
 
 def test_the_bench_command_prints_shares_and_keeps_figures(tmp_path, capsys, dataset):

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import memload
-from memload.cli import bench, demo, doctor, stock_loops
+from memload.cli import demo, doctor, measure, stock_loops
 from memload.cli import main as cli
 from memload.cli.measure import Spread
 from memload.device.cuda_module import driver_version
@@ -25,8 +25,8 @@ def arguments(*words):
 
 @pytest.fixture(autouse=True)
 def _little_is_copied(monkeypatch):
-    monkeypatch.setattr(bench, "_COPY_BYTES", 1 << 20)
-    monkeypatch.setattr(bench, "_COPY_SECONDS", 0.01)
+    monkeypatch.setattr(measure, "_COPY_BYTES", 1 << 20)
+    monkeypatch.setattr(measure, "_COPY_SECONDS", 0.01)
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # the stock loader's workers, from Python 3.12 on
