@@ -2,8 +2,8 @@
 
 `device_of` raises errors that can be known beforehand: a torch without CUDA, no GPU, a driver that is too old, a
 missing device, a worker or a forked process. A loader's `Target` is checked when the loader is made, and opened when a
-pass begins. `raise_in_words` explains errors of torch and the driver while a GPU works: exhausted memory, memory that
-cannot be pinned, an error of an earlier kernel.
+pass begins. `raise_device_error` explains errors of torch and the driver while a GPU works: exhausted memory, memory
+that cannot be pinned, an error of an earlier kernel.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def no_such_device(index: int, count: int, visible: str | None) -> str:
     return f"device=cuda:{index} is not there: {there}{hidden}; one process per GPU has its number in LOCAL_RANK"
 
 
-def raise_in_words(error: RuntimeError, doing: str, device: torch.device) -> NoReturn:
+def raise_device_error(error: RuntimeError, doing: str, device: torch.device) -> NoReturn:
     """Raise an error of torch or the driver again, with its meaning if that is known.
 
     Args:

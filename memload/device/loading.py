@@ -14,7 +14,7 @@ import torch
 from memload import _core
 from memload.columns.fields import Field
 from memload.columns.ragged_fields import RaggedField
-from memload.device.devices import raise_in_words
+from memload.device.devices import raise_device_error
 from memload.device.frames import FrameIndex, Numbers, frames_of
 from memload.device.memory import gpu_memory
 from memload.device.pinned_memory import PinnedField, PinnedMemory
@@ -54,7 +54,7 @@ def loaded(fields: Mapping[str, Field], device: torch.device, tier: Tier, progre
     except DeviceError:
         raise
     except RuntimeError as error:
-        raise_in_words(error, "loading a dataset", device)
+        raise_device_error(error, "loading a dataset", device)
     return made
 
 

@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import nn
 
-from memload.device.devices import device_of, raise_in_words
+from memload.device.devices import device_of, raise_device_error
 from memload.device.interface import Interface
 from memload.device.layerwise import SLOTS, Turns
 from memload.device.torch_interface import torch_interface
@@ -110,7 +110,7 @@ class Offloaded(Generic[M]):
             self._resident = units_of(division.always, interface)
             units = {layer: Unit(held, interface) for layer, held in division.by_layer.items()}
         except RuntimeError as error:
-            raise_in_words(error, f"pinning {format_size(self.nbytes)} of weights", self.device)
+            raise_device_error(error, f"pinning {format_size(self.nbytes)} of weights", self.device)
         self._turns = Turns(units, interface, interface.copies) if units else None
 
     @property
@@ -135,7 +135,7 @@ class Offloaded(Generic[M]):
             try:
                 self._transfer = _Transfer(self._interface, self._resident, self._turns)
             except RuntimeError as error:
-                raise_in_words(error, f"copying {format_size(self.device_nbytes)} of weights", self.device)
+                raise_device_error(error, f"copying {format_size(self.device_nbytes)} of weights", self.device)
 
     def __enter__(self) -> M:
         if self._interface is not None and self._depth == 0:

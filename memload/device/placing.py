@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from memload.device.devices import raise_in_words
+from memload.device.devices import raise_device_error
 from memload.device.interface import Interface
 from memload.errors import DeviceError
 from memload.nested import all_tensors_of, map_tensors, tensors_of
@@ -81,13 +81,13 @@ class Placer:
 
     @contextlib.contextmanager
     def in_words(self) -> Iterator[None]:
-        """Raise errors of the device with their meaning, as `memload.device.devices.raise_in_words` does."""
+        """Raise errors of the device with their meaning, as `memload.device.devices.raise_device_error` does."""
         try:
             yield
         except DeviceError:
             raise
         except RuntimeError as error:
-            raise_in_words(error, "handing out a batch", self.interface.device)
+            raise_device_error(error, "handing out a batch", self.interface.device)
 
     def pace(self) -> None:
         """Wait until the device is at most `AHEAD_OF_DEVICE` batches behind the loop."""

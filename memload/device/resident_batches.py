@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from memload import _core
-from memload.device.devices import raise_in_words
+from memload.device.devices import raise_device_error
 from memload.device.resident import batch_maker, resident_device
 from memload.engine.batch_fetcher import BatchFetcher
 from memload.engine.gather_spec import GatherSpec, Key
@@ -164,7 +164,7 @@ class ResidentBatches(Gatherer):
         try:
             batch = self._make(rows, self._seed)
         except RuntimeError as error:
-            raise_in_words(error, "gathering a batch", self._device)
+            raise_device_error(error, "gathering a batch", self._device)
         self._count(len(rows), batch, time.perf_counter() - begun)
         return capture(self._finished, batch, rows) if self._collate or self._transform else batch
 

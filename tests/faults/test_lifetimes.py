@@ -11,7 +11,7 @@ import torch
 from pass_kinds import BATCH, OwnOrder, failing_kinds, graphs, sound_kinds, written
 
 import memload
-from memload.device.devices import raise_in_words
+from memload.device.devices import raise_device_error
 from memload.formats.graph_list import each_graph
 from memload.kept_errors import EarlierTraceback, without_frames
 from memload.memory.threads import ThreadPool
@@ -55,7 +55,7 @@ def test_a_pass_that_fails_leaves_no_object_thread_or_descriptor_behind(name, fo
 def test_an_error_that_is_told_in_other_words_is_not_kept():
     with lifetimes.collector_off():
         with contextlib.suppress(RuntimeError):
-            raise_in_words(RuntimeError("nobody knows what it means"), "copying", torch.device("cpu"))
+            raise_device_error(RuntimeError("nobody knows what it means"), "copying", torch.device("cpu"))
         assert not lifetimes.objects()
 
 

@@ -5,7 +5,7 @@ import torch
 from torch.utils.data import IterableDataset
 
 import memload
-from memload.device.devices import device_of, lasting, no_such_device, raise_in_words, why_not
+from memload.device.devices import device_of, lasting, no_such_device, raise_device_error, why_not
 
 CUDA = torch.device("cuda", 0)
 
@@ -63,7 +63,7 @@ def test_a_number_that_is_not_there_is_told_with_those_that_are():
 
 def test_out_of_memory_stays_what_torch_raises_and_says_what_takes_less():
     with pytest.raises(torch.OutOfMemoryError, match=r"a batch on cuda:0: no memory left.*tried 2 GiB.*memload.plan"):
-        raise_in_words(torch.OutOfMemoryError("CUDA out of memory, tried 2 GiB\nmore"), "gathering a batch", CUDA)
+        raise_device_error(torch.OutOfMemoryError("CUDA out of memory, tried 2 GiB\nmore"), "gathering a batch", CUDA)
 
 
 def test_an_error_that_a_kernel_left_behind_is_not_taken_for_memloads():
@@ -74,17 +74,19 @@ def test_an_error_that_a_kernel_left_behind_is_not_taken_for_memloads():
         "cudaLaunchKernel failed: cudaErrorLaunchFailure (unspecified launch failure)",
     ):
         with pytest.raises(memload.DeviceError, match=r"earlier kernel left behind.*CUDA_LAUNCH_BLOCKING=1"):
-            raise_in_words(RuntimeError(said), "copying a batch", CUDA)
+            raise_device_error(RuntimeError(said), "copying a batch", CUDA)
     assert lasting("CUDA error: invalid argument") == ""
 
 
 def test_memory_that_cannot_be_pinned_and_errors_that_nobody_knows_keep_their_cause():
     with pytest.raises(memload.DeviceError, match="could not be pinned") as found:
-        raise_in_words(RuntimeError("cudaHostAlloc failed: cudaErrorMemoryAllocation"), "making slots", CUDA)
+        raise_device_error(RuntimeError("cudaHostAlloc failed: cudaErrorMemoryAllocation"), "making slots", CUDA)
     assert "cudaHostAlloc" in str(found.value.__cause__)
     with pytest.raises(memload.DeviceError, match=r"driver has no memory left.*pinned"):  # torch names no call
-        raise_in_words(RuntimeError("CUDA error: out of memory\nCUDA kernel errors might ..."), "making slots", CUDA)
+        raise_device_error(
+            RuntimeError("CUDA error: out of memory\nCUDA kernel errors might ..."), "making slots", CUDA
+        )
     unknown = RuntimeError("CUDA error: something new")
     with pytest.raises(RuntimeError) as kept:
-        raise_in_words(unknown, "copying a batch", CUDA)
+        raise_device_error(unknown, "copying a batch", CUDA)
     assert kept.value is unknown
