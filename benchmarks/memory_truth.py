@@ -28,6 +28,7 @@ from harness import RESULTS, Bench, arguments
 from truth_case import Case
 from truth_data import CASES as DATA
 from truth_graphs import CASES as GRAPHS
+from truth_limits import CASES as LIMITS
 from truth_sets import CASES as SETS
 from truth_training import CASES as TRAINING
 from truth_transforms import CASES as TRANSFORMS
@@ -37,7 +38,7 @@ from memload.memory import budget
 from memload.monitoring.processes import family, proportional
 from memload.sizes import format_size
 
-CASES: list[Case] = [*DATA, *TRAINING, *TRANSFORMS, *SETS, *GRAPHS]
+CASES: list[Case] = [*DATA, *TRAINING, *TRANSFORMS, *SETS, *GRAPHS, *LIMITS]
 EVERY = 0.002  # seconds between two samples
 BEGIN, END = "<!-- made by benchmarks/memory_truth.py --table -->", "<!-- end of the table -->"
 
@@ -136,8 +137,10 @@ def add(bench: Bench, case: Case, folder: Path) -> None:
 
 
 def row_of(figure: dict[str, Any]) -> str:
-    """A row of the table of the docs."""
+    """A row of the table of the docs; of a run that was to fill its limit, the share of it that was used."""
     limit = "" if figure["limit"] is None else format_size(figure["limit"])
+    if figure["case"].startswith("limit:"):
+        limit = f"{figure['measured'] / figure['limit']:.2f} of {limit}"
     ended = limit if figure["survived"] else f"{limit}, killed"
     ratio = f"{figure['ratio']['median']:.2f} ({figure['ratio']['low']:.2f} to {figure['ratio']['high']:.2f})"
     predicted, measured = (format_size(figure[name] or 0) for name in ("predicted", "measured"))

@@ -6,6 +6,8 @@ import warnings
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
+
 from memload.dataset.dataset import Dataset
 from memload.device.loading import CHUNK_BYTES
 from memload.engine.request import EngineOptions
@@ -20,7 +22,15 @@ from memload.planning.loader_slots import stock_lines
 from memload.planning.machine import PROCESS_BYTES, Machine
 from memload.planning.placement import GATHERED_ON_GPU, IN_RAM, Placement
 from memload.planning.request import Request
+from memload.planning.weights_in_ram import ON_THEIR_WAY
 from memload.sizes import format_size
+
+CUDA_IN_RAM = 117_000_000
+"""What the first tensor on a GPU adds to the resident memory of a process, pages of libraries included: 116.6 MB.
+
+Source: https://github.com/pytorch/pytorch/issues/113326 (torch 2.2, CUDA 11.8, RTX 3090, CUDA_MODULE_LOADING=LAZY, as
+torch sets it: 438,632 kB after 322,040 kB). Without lazy loading it was 1.73 GB. It was not measured here, and kernels
+that cuBLAS and cuDNN load add to it."""
 
 _RESIDENT_AHEAD = 3  # batches of row numbers that a pass plans for rows on a device
 _CHUNKS = 3 * CHUNK_BYTES  # buffers that copy rows to a device
@@ -106,15 +116,35 @@ def ram_account(
         lines.append(Line("transformed batches", transformed * count, f"at most {loader.slots + 1}{each}"))
     if loader.work_bytes:
         lines.append(Line("transforms at work", loader.work_bytes * count, f"while all threads work{each}"))
-    lines += _tier_lines(placement, count)
+    tier_lines = _tier_lines(placement, count)
     if placement.reads_past_cache and not (placement.tier is Tier.MMAP and _only_through_cache(request)):
         lines.append(
             Line("read buffers", read_buffers(loader) * count, f"for rows that are not in the page cache{each}")
         )
-    lines += [replace(line, predicted=line.predicted * count, note=f"{line.note}{each}".strip()) for line in training]
+    own = [replace(line, predicted=line.predicted * count, note=f"{line.note}{each}".strip()) for line in training]
+    lines = [*lines, *tier_lines, *_beyond_batches(own, lines), *_cuda_lines(request, machine)]
     lines.append(_process_line(placement, machine, count))
     free, limit = machine.ram_for(count)
     return Account("RAM", tuple(lines), free, limit)
+
+
+def _beyond_batches(training: list[Line], batches: list[Line]) -> list[Line]:
+    """Return the lines of models; of weights on their way what is beyond batches, which come when these are gone."""
+    later = sum(line.predicted for line in batches)
+    beyond = [
+        replace(line, predicted=max(0, line.predicted - later)) if line.name == ON_THEIR_WAY else line
+        for line in training
+    ]
+    return [line for line in beyond if line.predicted or line.name != ON_THEIR_WAY]
+
+
+def _cuda_lines(request: Request, machine: Machine) -> list[Line]:
+    """Return the line of CUDA's memory in RAM; none if this process has it already, or uses no GPU."""
+    there = machine.ram_is_here and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    count = request.processes - there
+    if not request.uses_gpu or not count:
+        return []
+    return [Line("CUDA in RAM", CUDA_IN_RAM * count, "context, with lazy loading; without cuBLAS and cuDNN")]
 
 
 def read_buffers(loader: LoaderBytes) -> int:
@@ -155,12 +185,17 @@ def stock_account(
     count = request.processes
     lines = [
         Line(line.name, line.predicted * count, line.note)
-        for line in stock_lines(sizes.loader.batch_bytes, workers, prefetch)
+        for line in stock_lines(sizes.loader.batch_bytes, workers, prefetch, pins=_pins(request))
     ]
+    lines += _cuda_lines(request, machine)
     lines += [replace(line, predicted=line.predicted * count) for line in training]
     if placement.tier in IN_RAM:
         lines.append(Line("rows in RAM", placement.held_bytes * placement.copies(count), ""))
     return Account("RAM, stock loader", (*lines, _process_line(placement, machine, count)), *machine.ram_for(count))
+
+
+def _pins(request: Request) -> bool:
+    return bool(request.loader.get("pin_memory"))
 
 
 def gpu_account(

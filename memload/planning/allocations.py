@@ -3,8 +3,8 @@
     an operation -> its tensors -> a new storage -> an allocation, until the last tensor over the storage is freed
 
 A dispatch mode sees every operation of torch, forward and backward, in the order in which it runs. It does not see
-memory that an operation frees before it returns, such as that of a convolution, but for LSTM layers
-(`memload.planning.recurrent`). This module also recognises
+memory that an operation frees before it returns, but for that of LSTM layers and convolutions
+(`memload.planning.library_bytes`). This module also recognises
 errors that report exhausted memory, and frees memory after them.
 """
 
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from memload.nested import leaves
-from memload.planning.recurrent import library_bytes
+from memload.planning.library_bytes import library_bytes
 from memload.sizes import format_size
 
 Bytes = NDArray[np.int64]
@@ -90,11 +90,13 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     Args:
         limit: the most bytes that may be alive at one time; the operation that needs more raises
             ``torch.OutOfMemoryError``, as on a GPU.
+        on_cpu: whether what tensors on the CPU show will run on a CPU, so that copies inside convolutions count.
     """
 
-    def __init__(self, limit: int | None = None) -> None:
+    def __init__(self, limit: int | None = None, *, on_cpu: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.limit = limit
+        self._on_cpu = on_cpu
         self.live = self.peak = 0
         self.freed_earlier = 0
         """Bytes of known earlier storages that were freed inside the block."""
@@ -113,14 +115,15 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for tensor in () if func is _LIFT_FRESH else tensors_in((args, kwargs)):
             for storage in storages(tensor):
                 self._know(storage)
-        library = library_bytes(func, args)
-        with self._scratch(library.scratch, str(func)):
-            out = func(*args, **kwargs)
-            if library.workspace is not None and out[-1] is not None:
-                self._record(out[-1].untyped_storage(), str(func), library.workspace)
-            for tensor in tensors_in(out):
-                for storage in storages(tensor):
-                    self._record(storage, str(func))
+        out = func(*args, **kwargs)
+        library = library_bytes(func, args, out, on_cpu=self._on_cpu)
+        if library.workspace is not None and out[-1] is not None:
+            self._record(out[-1].untyped_storage(), str(func), library.workspace)
+        for tensor in tensors_in(out):
+            for storage in storages(tensor):
+                self._record(storage, str(func))
+        if library.scratch:
+            self._record_scratch(library.scratch, f"{func}, inside")
         return out
 
     def know(self, tensors: Iterable[torch.Tensor]) -> None:
@@ -171,16 +174,11 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._numbers.setdefault(key, []).append(self._allocated(size - before, operation))
         self._check_limit(size - before, operation)
 
-    @contextlib.contextmanager
-    def _scratch(self, nbytes: int, operation: str) -> Iterator[None]:
-        """Record bytes that an operation has while it runs."""
-        if not nbytes:
-            yield
-            return
-        number = self._allocated(nbytes, f"{operation}, inside")
+    def _record_scratch(self, nbytes: int, operation: str) -> None:
+        """Record bytes that an operation has while it runs, beside its results."""
+        number = self._allocated(nbytes, operation)
         try:
             self._check_limit(nbytes, operation)
-            yield
         finally:
             self._free(number)
 

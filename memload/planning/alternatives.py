@@ -19,10 +19,16 @@ from memload.planning.placement import IN_RAM
 from memload.planning.request import Request
 from memload.planning.result import Plan
 from memload.planning.variants import is_graphs
+from memload.planning.weights_in_ram import ON_THEIR_WAY
 from memload.sizes import format_size
 
 Compute = Callable[[Request], Plan]
 Alternative = tuple[str, Request]
+
+MAPPED = (
+    'weights mapped from their file (weights="mmap"): torch.load(path, mmap=True) and load_state_dict(..., '
+    'assign=True) on a model made on "meta", safetensors, or device_map'
+)
 
 _CACHE_SHARE = 0.9  # of the remaining RAM, for a cache of rows
 
@@ -47,10 +53,12 @@ def _fitting(request: Request, refused: Plan, compute: Compute) -> Iterator[tupl
             plan = compute(changed)
             if plan.fits:
                 yield words, plan
+    if refused.ram.fits is False and refused.ram.of(ON_THEIR_WAY):
+        yield from _first_that_fits(MAPPED, replace(request, weights="mmap"), compute)
     if refused.gpu is not None and refused.gpu.fits is False:
         for words, changed in _on_the_gpu(request, refused.machine, shrinks=_could_fit(refused)):
             yield from _first_that_fits(words, changed, compute)
-    elif refused.ram.fits is False:
+    elif refused.ram.fits is False and not refused.ram.of(ON_THEIR_WAY):
         yield from _first_that_fits("", request, compute)
         if request.trains_on_cpu and request.precision == "float32":
             half = replace(request, precision="bf16-mixed")
@@ -84,6 +92,8 @@ def _on_the_gpu(request: Request, machine: Machine, *, shrinks: bool) -> Iterato
         half = "bf16-mixed" if machine.has_bf16 else "fp16-mixed"
         scaled = "" if machine.has_bf16 else " with torch.amp.GradScaler"
         yield f'precision="{half}"{scaled}', replace(request, precision=half)
+    if request.strategy is not None and request.strategy != "fsdp2" and request.over_ranks is not None:
+        yield 'strategy="fsdp2"', replace(request, strategy="fsdp2")
     if not request.offload and request.model is not None and frozen_parts(modules_of(request.model)):
         yield "frozen models in pinned RAM, on the GPU layer by layer (offload=True)", replace(request, offload=True)
     if request.tier is Tier.DEVICE:

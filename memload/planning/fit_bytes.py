@@ -104,7 +104,8 @@ class Way:
     def _found(self) -> Measured:
         run = measured if self._may_run else without_memory
         with self.applied():
-            return run(self.setting.kind, self.setting.losses, self.setting.models, self.setting.teachers)
+            setting, on_cpu = self.setting, self.setting.device.type == "cpu"
+            return run(setting.kind, setting.losses, setting.models, setting.teachers, on_cpu=on_cpu)
 
     @functools.cached_property
     def _batch_bytes(self) -> int:

@@ -32,6 +32,7 @@ from memload.planning.sharded import Sharded
 from memload.planning.steps import LossOf, SampleDtypeError, each_rank_by_itself, losses_of, telling_dtypes
 from memload.planning.variants import is_graphs, is_of_pyg
 from memload.planning.weightless import Weightless
+from memload.planning.weights_in_ram import coming_lines, file_lines
 from memload.sizes import format_size
 
 FRAGMENTATION = 0.15
@@ -103,6 +104,7 @@ class Training:
         spread: the sizes of the batches of graphs; None if they are not known.
         strategy: how training is spread over ranks; None: it is not.
         teachers: further models that only run forward, whether their parameters are frozen or not.
+        weights: one of `memload.planning.weights_in_ram.WEIGHTS`.
     """
 
     models: Modules
@@ -117,6 +119,7 @@ class Training:
     spread: GraphSpread | None = None
     strategy: Strategy | None = None
     teachers: Sequence[torch.nn.Module] = ()
+    weights: str = "ram"
 
     @classmethod
     def of(cls, request: Request, sample: Any, spread: GraphSpread | None = None) -> Training | None:
@@ -135,6 +138,7 @@ class Training:
             None if request.sample is None or "batch_sampler" in request.loader else request.batch_size,
             spread,
             request.over_ranks,
+            weights=request.weights,
         )
 
     @property
@@ -209,10 +213,11 @@ class Training:
             is_here: whether the process that trains is this one, whose bytes are counted already.
             imported: the modules of `LIBRARIES` that are among these bytes.
         """
+        there = _weights_in_ram(self._modules) if is_here else 0
         if not self.on_cpu:
             pinned = self.offloaded_bytes
-            return (Line("offloaded models", pinned, "pinned"),) if pinned else ()
-        there = _weights_in_ram(self._modules) if is_here else 0
+            offloaded = (Line("offloaded models", pinned, "pinned"),) if pinned else ()
+            return (*offloaded, *coming_lines(self._modules, self.weights, max(there, pinned)))
         weights, *others = lines
         note = "in this process already" if there else weights.note
         libraries, importer = self._libraries(imported if is_here else frozenset())
@@ -220,6 +225,7 @@ class Training:
             replace(weights, predicted=max(0, weights.predicted - there), note=note),
             *others,
             *([Line("libraries", libraries, f"what {importer} import")] if libraries else []),
+            *file_lines(self._modules, self.weights, sum(line.predicted for line in lines[1:])),
         )
 
     def _libraries(self, imported: frozenset[str]) -> tuple[int, str]:
@@ -286,8 +292,13 @@ class Training:
         with light.tensors():
             steps = ([light.running(loss, one) for loss in several] for one in batches_in(self.sample))
             if shares:
-                return max(shares.most(activation_bytes(run, self._modules).timeline) for run in steps)
-            found = (activation_bytes(run, self._modules, accumulating=self.accumulate > 1) for run in steps)
+                return max(
+                    shares.most(activation_bytes(run, self._modules, on_cpu=self.on_cpu).timeline) for run in steps
+                )
+            accumulates = self.accumulate > 1
+            found = (
+                activation_bytes(run, self._modules, accumulating=accumulates, on_cpu=self.on_cpu) for run in steps
+            )
             return max(one.peak_with_gradients for one in found)
 
     def _temporary(self, peak: Callable[[LossOf], int], gradients: int) -> int:

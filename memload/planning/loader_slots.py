@@ -24,25 +24,39 @@ DEFAULT_PREFETCH = 2
 """torch's prefetch_factor where the user gives none."""
 
 
-def stock_lines(batch_bytes: int, workers: int, prefetch_factor: int | None) -> tuple[Line, ...]:
+def stock_lines(batch_bytes: int, workers: int, prefetch_factor: int | None, *, pins: bool = False) -> tuple[Line, ...]:
     """Return the lines of torch's loader, without the process that runs the loop.
 
     Args:
         batch_bytes: the bytes of a batch as the loop gets it.
         workers: its num_workers.
         prefetch_factor: batches that each worker makes ahead; None: torch's default.
+        pins: its pin_memory.
     """
     if not workers:
         return (
             Line("batches", 2 * batch_bytes, "the one that the loop holds, and the next"),
             Line("samples", batch_bytes, "copies that are stacked to a batch"),
+            *_pinned_lines(batch_bytes, 2, pins),
         )
     ahead = workers * (prefetch_factor or DEFAULT_PREFETCH)
     return (
+        *_pinned_lines(batch_bytes, ahead + 1, pins),
         Line("batches", (ahead + 1) * batch_bytes, f"{workers} workers x {ahead // workers}, and one in the loop"),
         Line("samples", SAMPLES * workers * batch_bytes, "copies that workers stack to batches, and their heaps"),
         Line("worker processes", workers * WORKER_BYTES, f"{workers}, forked"),
     )
+
+
+def _pinned_lines(batch_bytes: int, batches: int, pins: bool) -> tuple[Line, ...]:
+    """Return the line of pinned copies: torch keeps their blocks for the next ones, and rounds them up.
+
+    Source: ``roundSize = PowerOf2Ceil(size)`` in torch's aten/src/ATen/core/CachingHostAllocator.h.
+    """
+    if not pins or not batch_bytes:
+        return ()
+    each = 1 << (batch_bytes - 1).bit_length()
+    return (Line("pinned batches", batches * each, f"{batches} copies, rounded up to powers of two"),)
 
 
 Slots = Callable[[int], int]
@@ -74,4 +88,5 @@ def slots_of(loader: Any, device: torch.device, row_bytes: float) -> tuple[Slots
 
 def _stock(loader: DataLoader[Any], batch_bytes: int) -> int:
     """Return the RAM of torch's loader, with the batch of the loop and the worker processes."""
-    return sum(line.predicted for line in stock_lines(batch_bytes, loader.num_workers, loader.prefetch_factor))
+    lines = stock_lines(batch_bytes, loader.num_workers, loader.prefetch_factor)
+    return sum(line.predicted for line in lines)

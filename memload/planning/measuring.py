@@ -46,14 +46,24 @@ def measured(
     losses: Sequence[LossOf],
     models: Sequence[torch.nn.Module],
     teachers: Sequence[torch.nn.Module] = (),
+    *,
+    on_cpu: bool = False,
 ) -> Measured:
-    """Run steps with a few small batches on the models' device; afterwards models and generators are as before."""
+    """Run steps with a few small batches on the models' device; afterwards models and generators are as before.
+
+    Args:
+        kind: makes the batches.
+        losses: functions of a batch, each with a backward pass of its own.
+        models: the models that train.
+        teachers: models that only run forward.
+        on_cpu: whether training will run on a CPU.
+    """
     modules = [*models, *teachers]
     weights = [*_parameters(models), *_other_weights(models, teachers)]
 
     def run(batch: Any) -> ActivationBytes:
         given = [*weights, *tensors_of(batch)]
-        return observed(_bound(losses, batch), _parameters(models), given)
+        return observed(_bound(losses, batch), _parameters(models), given, on_cpu=on_cpu)
 
     with left_as_they_were(modules):
         return _through(kind, lambda batch: batch, run)
@@ -64,8 +74,10 @@ def without_memory(
     losses: Sequence[LossOf],
     models: Sequence[torch.nn.Module],
     teachers: Sequence[torch.nn.Module] = (),
+    *,
+    on_cpu: bool = False,
 ) -> Measured:
-    """Run steps on tensors that have shapes but no memory or values, so nothing is computed.
+    """Run steps on tensors that have shapes but no memory or values, so nothing is computed; see `measured`.
 
     Raises:
         ValueError: the step reads values, or has an operation that only runs on real tensors.
@@ -86,7 +98,7 @@ def without_memory(
 
         def within() -> ActivationBytes:
             with mode:
-                return observed(step, parameters, given)
+                return observed(step, parameters, given, on_cpu=on_cpu)
 
         found: ActivationBytes = torch.func.functional_call(holder, fakes, (within,))
         return found

@@ -70,6 +70,7 @@ class MemoryBudget:
         cost_budget: the greatest sum of the costs of a batch: the ``budget`` of a BudgetBatchSampler.
         between: of graphs, the batch sizes that a sample of other graphs of the same data would give, in 95 of 100
             cases; None if the sizes of all graphs are known from the dataset of ``loader=``.
+        heap: how many times the bytes of a step count, for what the C library's heap keeps of freed tensors.
         exact: whether steps of all sizes made the same allocations in the same order; otherwise a line through the
             observed peaks predicts the peak.
     """
@@ -89,6 +90,7 @@ class MemoryBudget:
     cost_budget: int = 0
     exact: bool = True
     between: tuple[int, int] | None = None
+    heap: float = 1.0
 
     @property
     def used(self) -> int:
@@ -133,6 +135,16 @@ class MemoryBudget:
             f"{format_size(self.activation)}{loader}\n"
             f"  static: {self.static}\n"
             f"  one more of its {self.units[0]} takes {format_size(self.per_sample)}{self._of_graphs()}"
+            f"{self._of_heap()}"
+        )
+
+    def _of_heap(self) -> str:
+        """Return a line on the C library's heap, if it keeps tensors."""
+        if self.heap == 1:
+            return ""
+        return (
+            f"\n  a step counts {self.heap:g} times, since the C library keeps freed tensors: larger batches fit with "
+            "MALLOC_MMAP_THRESHOLD_=262144 and MALLOC_TRIM_THRESHOLD_=262144 in the environment"
         )
 
     def _of_graphs(self) -> str:

@@ -137,6 +137,7 @@ def activation_bytes(
     inputs: Iterable[torch.Tensor] = (),
     accumulating: bool = False,
     limit: int | None = None,
+    on_cpu: bool = False,
 ) -> ActivationBytes:
     """Return the bytes of ``loss()`` and its backward pass, by running both once on the model's device.
 
@@ -152,6 +153,7 @@ def activation_bytes(
         accumulating: whether gradients exist from the step before, as for all but the first batch of an accumulated
             step; the backward pass then needs room for a second gradient of one parameter at a time.
         limit: bytes that may be alive at one time.
+        on_cpu: whether such steps run on a CPU, whose convolutions take more than their tensors.
 
     Raises:
         torch.OutOfMemoryError: more than `limit` would have been alive.
@@ -167,7 +169,9 @@ def activation_bytes(
     modules = modules_of(models)
     parameters = [p for module in modules for p in module.parameters()]
     given = [*parameters, *(b for module in modules for b in module.buffers()), *inputs]
-    return observed([loss] if callable(loss) else loss, parameters, given, accumulating=accumulating, limit=limit)
+    return observed(
+        [loss] if callable(loss) else loss, parameters, given, accumulating=accumulating, limit=limit, on_cpu=on_cpu
+    )
 
 
 def observed(
@@ -177,11 +181,16 @@ def observed(
     *,
     accumulating: bool = False,
     limit: int | None = None,
+    on_cpu: bool = False,
 ) -> ActivationBytes:
     """Return the result of `activation_bytes` for given tensors, which need not belong to modules."""
     outside = {id(storage): storage for tensor in given for storage in storages(tensor)}
     saved = forward_peak = 0
-    with gradients_set_aside(parameters, zeros=accumulating), no_collection(), Allocations(limit) as seen:
+    with (
+        gradients_set_aside(parameters, zeros=accumulating),
+        no_collection(),
+        Allocations(limit, on_cpu=on_cpu) as seen,
+    ):
         for loss in losses:
             result = begin = None  # drops those of the loss before
             kept: weakref.WeakValueDictionary[int, torch.UntypedStorage] = weakref.WeakValueDictionary()

@@ -60,6 +60,7 @@ def plan(
     precision: str = "float32",
     accumulate: int = 1,
     offload: bool = False,
+    weights: str = "ram",
     processes: int | None = None,
     strategy: str | None = None,
     world_size: int | None = None,
@@ -105,6 +106,11 @@ def plan(
         accumulate: batches whose gradients are added up for one step of the optimizer.
         offload: whether frozen models stay in pinned RAM and are copied to the GPU layer by layer, as by
             `memload.offload`.
+        weights: how the weights of models reach the GPU. "ram": models are made in RAM and moved, so that RAM has them
+            once. "state_dict": by ``load_state_dict(torch.load(path))``, twice. "mmap": as pages of their file, which
+            are not counted: ``torch.load(path, mmap=True)`` and ``load_state_dict(..., assign=True)`` on a model that
+            was made on "meta", safetensors, or the ``device_map`` of other libraries. On the CPU, "state_dict" counts
+            the file's copy.
         processes: the number of processes on this machine, one for each GPU. With ``share=True``, they share one copy
             of the rows of the tier "ram"; all other memory is separate. Default: LOCAL_WORLD_SIZE, as under torchrun;
             else 1.
@@ -148,6 +154,7 @@ def plan(
         precision=precision,
         accumulate=accumulate,
         offload=offload,
+        weights=weights,
         processes=local_processes() if processes is None else processes,
         strategy=strategy,
         world_size=world_size,

@@ -19,6 +19,7 @@ from memload.planning.model_bytes import Modules, modules_of
 from memload.planning.precisions import checked_precision
 from memload.planning.sets import Sets, sets_of
 from memload.planning.shape import DatasetShape
+from memload.planning.weights_in_ram import WEIGHTS
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,7 @@ class Request:
     precision: str = "float32"
     accumulate: int = 1
     offload: bool = False
+    weights: str = "ram"
     processes: int = 1
     strategy: str | None = None
     world_size: int | None = None
@@ -75,6 +77,8 @@ class Request:
                 raise ValueError(f"{name} is a whole number from 1, not {value!r}")
             object.__setattr__(self, name, int(value))
         checked_precision(self.precision)
+        if self.weights not in WEIGHTS:
+            raise ValueError(f"weights is one of {', '.join(WEIGHTS)}; got {self.weights!r}")
         if self.trains_on_cpu and (self.gpu is not None or self.offload):
             given = "gpu=" if self.gpu is not None else "offload=True"
             raise ValueError(f'device="cpu" trains the model on the CPU, {given} is for a GPU: leave one of them out')

@@ -27,6 +27,8 @@ _DTYPES = {
     "bf16": torch.bfloat16,
     "bfloat16": torch.bfloat16,
     "fp16": torch.float16,
+    "bf16-mixed": torch.bfloat16,
+    "fp16-mixed": torch.float16,
     "float16": torch.float16,
 }
 

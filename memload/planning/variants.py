@@ -174,11 +174,17 @@ def kind_of(sample: Any) -> Kind:
     """Return the kind of batches such as this one.
 
     Raises:
-        TypeError: it contains no tensor with an axis.
+        TypeError: it contains no tensor with an axis, or graphs beside other parts.
         ValueError: it has no rows.
     """
     if _has_edges(sample):
         return GraphBatches(sample, _graph_counts(sample))
+    if any(_has_edges(one) for one in leaves(sample, _has_edges)):
+        raise TypeError(
+            f"the sample is a {type(sample).__name__} that contains graphs: how many nodes and edges its batches of "
+            "another size have is not known. Give the batch of graphs alone, with a loss= that takes it, or plan a "
+            "sample of the wanted size with memload.plan(..., sample=...)"
+        )
     ragged = [one for one in parts_of(sample) if _is_ragged(one)]
     if ragged:
         rows = len(_offsets(ragged[0])) - 1

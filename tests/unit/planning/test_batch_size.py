@@ -1,5 +1,6 @@
 """The batch size that is computed: the peak is foretold, what was chosen runs, and nothing is left of the looking."""
 
+import platform
 import random
 
 import numpy as np
@@ -451,3 +452,24 @@ def test_memory_that_the_measuring_itself_took_is_not_promised(monkeypatch):
     monkeypatch.setattr(budget, "memory", lambda: next(left))
     found = memload.compute_batch_size(nn.Linear(1000, 10), torch.rand(2, 1000), max_batch_size=10)
     assert found.total == 8 * 10**8 + found.static.params
+
+
+def test_a_sample_that_contains_graphs_beside_other_parts_is_refused():
+    graphs = memload.GraphBatch.of({"x": torch.rand(6, 4), "edge_index": torch.zeros(2, 8, dtype=torch.int64)})
+    model = torch.nn.Linear(4, 1)
+    with pytest.raises(TypeError, match=r"contains graphs.*Give the batch of graphs alone"):
+        memload.compute_batch_size(model, [graphs, graphs], loss=lambda batch: model(batch[0].x).mean(), limit="1GB")
+
+
+def test_steps_on_the_free_memory_of_a_cpu_count_twice_unless_the_heap_gives_memory_back(monkeypatch):
+    model, sample = torch.nn.Linear(1000, 1000), torch.rand(4, 1000)
+    monkeypatch.delenv("MALLOC_MMAP_THRESHOLD_", raising=False)
+    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
+    kept = memload.compute_batch_size(model, sample, max_batch_size=100)
+    monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", "262144")
+    given_back = memload.compute_batch_size(model, sample, max_batch_size=100)
+    assert memload.compute_batch_size(model, sample, limit="1GB", max_batch_size=100).heap == given_back.heap == 1
+    if platform.libc_ver()[0] == "glibc":
+        assert kept.heap == 2
+        assert kept.per_sample == 2 * given_back.per_sample
+        assert "MALLOC_MMAP_THRESHOLD_=262144" in str(kept)

@@ -393,7 +393,7 @@ def test_what_a_step_takes_that_cannot_be_told_is_called_unknown():
     ]:
         plan = memload.plan(IMAGES, 32, model=model, **common)
         assert plan.gpu.unknown == ("activations",)
-        assert "activations          unknown             give loss=: " + words in repr(plan)
+        assert f"activations unknown give loss=: {words}" in " ".join(repr(plan).split())
         assert "fits, without activations" in repr(plan)
 
 
@@ -489,7 +489,9 @@ def test_offloaded_models_are_in_ram_and_two_of_their_layers_on_the_gpu():
     common = {"model": model, "gpu": "8GB", "ram": "16GB", "disk": "1TB"}
     there, away = (memload.plan(IMAGES, 32, offload=offload, **common) for offload in (False, True))
     assert there.gpu.predicted - away.gpu.predicted == 48 * 4_000_000
-    assert away.ram.predicted - there.ram.predicted == 50 * 4_000_000
+    assert away.ram.of("offloaded models") == 50 * 4_000_000
+    on_their_way = [plan.ram.of("weights on their way") for plan in (there, away)]
+    assert on_their_way[0] - on_their_way[1] == 50 * 4_000_000
 
 
 def test_what_does_not_fit_into_ram_is_refused_with_what_does():
@@ -577,3 +579,48 @@ def test_rows_that_share_what_is_stored_are_planned_as_they_are_loaded(name, tmp
     assert memload.plan(ds, 4, tier="auto", ram="1GB").tier is memload.Tier.MMAP
     assert memload.plan(ds, 4, tier="device", ram="1GB", gpu="1GB").gpu.of("rows on the GPU") == expected
     assert needs_of(ds.fields, {}).stored == expected
+
+
+def frozen_model():
+    with torch.device("meta"):
+        return torch.nn.Linear(50_000, 34_000, bias=False).requires_grad_(False)  # 6.8 GB
+
+
+def test_weights_on_their_way_to_a_gpu_pass_through_ram():
+    rows = memload.DatasetShape(1_000, {"x": ("float32", (1_000,))})
+    common = {"model": frozen_model(), "gpu": "16GB", "ram": "64GB", "disk": "1GB"}
+    once, twice, mapped = (memload.plan(rows, 10, weights=way, **common) for way in ("ram", "state_dict", "mmap"))
+    assert once.ram.predicted - mapped.ram.predicted == pytest.approx(6_800_000_000, rel=0.01)
+    assert twice.ram.predicted - once.ram.predicted == 6_800_000_000
+    assert mapped.ram.of("weights on their way") == 0
+    assert once.gpu.predicted == mapped.gpu.predicted
+
+
+def test_weights_that_do_not_fit_into_ram_are_mapped_instead():
+    rows = memload.DatasetShape(1_000, {"x": ("float32", (1_000,))})
+    plan = memload.plan(rows, 10, model=frozen_model(), gpu="16GB", ram="4GB", disk="1GB")
+    assert not plan.fits
+    (way,) = plan.ways_out
+    assert "torch.load(path, mmap=True)" in way
+    assert "safetensors" in way
+
+
+def test_weights_that_are_in_this_process_are_counted_once():
+    rows = memload.DatasetShape(1_000, {"x": ("float32", (1_000,))})
+    model = torch.nn.Linear(1_000, 1_000)
+    assert memload.plan(rows, 10, model=model, gpu="16GB").ram.of("weights on their way") == 0
+    assert memload.plan(rows, 10, model=model, gpu="16GB", weights="state_dict").ram.of("weights on their way") > 0
+
+
+def test_an_unknown_way_of_weights_is_refused():
+    rows = memload.DatasetShape(1_000, {"x": ("float32", (1_000,))})
+    with pytest.raises(ValueError, match="weights is one of ram, state_dict, mmap; got 'disk'"):
+        memload.plan(rows, 10, weights="disk")
+
+
+def test_pinned_batches_of_a_stock_loader_are_rounded_up_to_powers_of_two():
+    rows = memload.DatasetShape(1_000, {"x": ("float32", (1_000,))})
+    plain, pinned = (memload.plan(rows, 10, num_workers=2, pin_memory=pins, device="cuda") for pins in (False, True))
+    assert pinned.stock.predicted - plain.stock.predicted == (2 * 2 + 1) * 65_536
+    assert plain.ram.of("CUDA in RAM") == plain.stock.of("CUDA in RAM") == 117_000_000
+    assert memload.plan(rows, 10).ram.of("CUDA in RAM") == 0

@@ -1,4 +1,4 @@
-"""LSTM layers on the CPU: the memory of oneDNN's operation, against what it allocates and what a process takes."""
+"""The memory inside oneDNN's operations, against what they allocate and what a process takes."""
 
 import itertools
 import os
@@ -8,8 +8,8 @@ import sys
 import pytest
 import torch
 
+from memload.planning.library_bytes import LstmLayer, library_bytes
 from memload.planning.measuring import measured, without_memory
-from memload.planning.recurrent import LstmLayer, library_bytes
 from memload.planning.steps import losses_of
 from memload.planning.variants import kind_of
 
@@ -49,7 +49,8 @@ def test_other_cells_and_operations_have_no_bytes_beside_their_results():
     given = list(arguments(2, 3, 4, 5))
     given[9] = 3  # a GRU
     for operation, args in ((FORWARD, given), (torch.ops.aten.add.Tensor, (1, 2))):
-        assert (library_bytes(operation, args).scratch, library_bytes(operation, args).workspace) == (0, None)
+        found = library_bytes(operation, args, None)
+        assert (found.scratch, found.workspace) == (0, None)
 
 
 RUN = """
@@ -62,9 +63,16 @@ from memload.planning.steps import losses_of
 def of(name):
     return parse_meminfo(open("/proc/self/status").read())[name]
 
-steps, rows, inputs, width = map(int, sys.argv[1:])
-model, x = torch.nn.LSTM(inputs, width, 2), torch.rand(steps, rows, inputs)
-loss = lambda x: model(x)[0].mean()
+name, *shape = sys.argv[1:]
+one, rows, inputs, width = map(int, shape)
+if name == "LSTM":
+    layers = torch.nn.LSTM(inputs, width, 2, batch_first=True)
+    model, x = layers, torch.rand(rows, one, inputs)
+    loss = lambda x: layers(x)[0].mean()
+else:
+    convolutions = [torch.nn.Conv2d(inputs, width, 3), torch.nn.ReLU(), torch.nn.Conv2d(width, width, 3)]
+    model, x = torch.nn.Sequential(*convolutions), torch.rand(rows, inputs, one, one)
+    loss = lambda x: model(x).mean()
 for p in model.parameters():
     p.grad = torch.zeros_like(p)
 loss(x[:2]).backward()  # what the libraries load once
@@ -72,17 +80,20 @@ open("/proc/self/clear_refs", "w").write("5")  # the peak from here on
 before = of("VmRSS")
 loss(x).backward()
 taken = of("VmHWM") - before
-kind = kind_of(x.transpose(0, 1))
-found = without_memory(kind, losses_of([model], lambda x: model(x.transpose(0, 1))[0].mean(), [], None, "cpu"), [model])
+found = without_memory(kind_of(x), losses_of([model], loss, [], None, "cpu"), [model], on_cpu=True)
 print(found.accumulating.at(rows), taken)
 """
 
 
 @needs_onednn
-@pytest.mark.parametrize("shape", [(100, 64, 64, 256), (30, 300, 32, 256)], ids=["few rows", "many rows"])
-def test_a_process_takes_what_was_computed(shape):
+@pytest.mark.parametrize(
+    "case",
+    [("LSTM", 100, 64, 64, 256), ("LSTM", 30, 300, 32, 256), ("CNN", 64, 32, 3, 32), ("CNN", 64, 32, 16, 24)],
+    ids=str,
+)
+def test_a_process_takes_what_was_computed(case):
     blocks = {"MALLOC_MMAP_THRESHOLD_": "262144", "MALLOC_TRIM_THRESHOLD_": "262144"}
-    command = [sys.executable, "-c", RUN, *map(str, shape)]
+    command = [sys.executable, "-c", RUN, *map(str, case)]
     done = subprocess.run(
         command, capture_output=True, text=True, env={**os.environ, **blocks}, timeout=240, check=False
     )

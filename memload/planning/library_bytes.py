@@ -1,4 +1,6 @@
-"""The bytes of LSTM layers on a CPU: torch computes each by one operation of oneDNN, whose memory no shape tells.
+"""The bytes inside operations of oneDNN, which the tensors of a step do not tell: LSTM layers, and convolutions.
+
+An LSTM layer on a CPU is one operation:
 
     forward   a scratchpad, freed at once | a workspace, kept for the backward pass and written in part
     backward  the rest of the workspace   | a scratchpad
@@ -19,6 +21,8 @@ import torch
 
 _FORWARD = torch.ops.aten.mkldnn_rnn_layer.default
 _BACKWARD = torch.ops.aten.mkldnn_rnn_layer_backward.default
+_CONVOLUTION, _CONVOLUTION_BACKWARD = torch.ops.aten.convolution.default, torch.ops.aten.convolution_backward.default
+_BLOCK = 16  # channels that oneDNN lays side by side, with AVX-512
 _LSTM = 2  # the mode of both operations
 _FLOAT = 4  # bytes of float32, in which gradients are summed up
 _LINE, _ALIASED, _PAGE = 64, 256, 4096
@@ -41,8 +45,19 @@ class LibraryBytes:
 _NONE = LibraryBytes()
 
 
-def library_bytes(operation: Any, args: Sequence[Any]) -> LibraryBytes:
-    """Return the bytes that an operation takes beside its results; none for operations that are not known here."""
+def library_bytes(operation: Any, args: Sequence[Any], out: Any, *, on_cpu: bool = False) -> LibraryBytes:
+    """Return the bytes that an operation takes beside its results; none for operations that are not known here.
+
+    Args:
+        operation: an operation of torch.
+        args: its positional arguments.
+        out: its result.
+        on_cpu: whether it will run on a CPU, as its tensors do.
+    """
+    if on_cpu and operation is _CONVOLUTION:
+        return _convolution(args[0], out)
+    if on_cpu and operation is _CONVOLUTION_BACKWARD:
+        return _convolution_backward(args[1], args[0], wants_input=args[10][0])
     if operation is not _FORWARD and operation is not _BACKWARD:
         return _NONE
     if args[9 if operation is _FORWARD else 14] != _LSTM:
@@ -51,6 +66,37 @@ def library_bytes(operation: Any, args: Sequence[Any]) -> LibraryBytes:
     if operation is _FORWARD:
         return LibraryBytes(layer.forward_scratch, layer.kept)
     return LibraryBytes(layer.backward_scratch)
+
+
+def _convolution(x: torch.Tensor, y: torch.Tensor) -> LibraryBytes:
+    """Return the bytes of a forward pass: a blocked copy of the input or of the result, whichever is larger."""
+    if not _is_copied(x):
+        return _NONE
+    return LibraryBytes(max(_blocked(y), _blocked(x) if x.shape[1] >= _BLOCK else 0))
+
+
+def _is_copied(x: torch.Tensor) -> bool:
+    """Return whether oneDNN computes with a copy: channels that lie side by side already are used as they are."""
+    has_library = bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
+    side_by_side = x.ndim == 4 and x.stride(1) == 1 and x.shape[1] > 1
+    return has_library and x.ndim > 2 and x.dtype in (torch.float32, torch.bfloat16) and not side_by_side
+
+
+def _blocked(x: torch.Tensor) -> int:
+    channels = x.shape[1]
+    return x.numel() // max(1, channels) * -(-channels // _BLOCK) * _BLOCK * x.element_size()
+
+
+def _convolution_backward(x: torch.Tensor, gradient: torch.Tensor, *, wants_input: bool) -> LibraryBytes:
+    """Return the bytes of a backward pass: blocked copies of the gradient and of the input.
+
+    Resident memory of 14 shapes (1 to 64 channels, kernels of 1 to 7, strides, groups, bfloat16) was within 25 % of it,
+    for 11 of them within 5 %. An input of less than 16 channels is not copied, but its gradient is.
+    """
+    if not _is_copied(x):
+        return _NONE
+    blocked = _blocked(x) if x.shape[1] >= _BLOCK else x.numel() * x.element_size() * wants_input
+    return LibraryBytes(_blocked(gradient) + blocked)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,152 @@
+"""Cases of `memory_truth.py`: training with a batch size that memload chose for the control group around it.
+
+Each run asks `memload.compute_batch_size` inside its group, with nothing but what a loop has, and makes 20 steps of
+batches of that size, with a loader or with batches that it draws itself. The models are narrow, so that memory, not
+arithmetic, bounds the batch. What it states: the process before, and all that the budget counts.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from truth_case import Case
+from truth_graphs import Stack, make_graphs
+from truth_training import BLOCKS
+
+import memload
+from memload.memory.budget import process_bytes
+
+STEPS, ROWS, LENGTH, FEATURES = 20, 8192, 64, 64
+LIMITS = {"0.5 GB": 500_000_000, "1.2 GB": 1_200_000_000, "2.5 GB": 2_500_000_000}
+
+
+class Vit(nn.Module):
+    """Four layers of width 64 over the rows of an image."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers = (nn.TransformerEncoderLayer(FEATURES, 2, 256, batch_first=True, dropout=0.0) for _ in range(4))
+        self.layers, self.head = nn.Sequential(*layers), nn.Linear(FEATURES, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Logits of ten classes."""
+        found: torch.Tensor = self.head(self.layers(x).mean(1))
+        return found
+
+
+class Lstm(nn.Module):
+    """Two layers of width 64 over the rows of an image."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm, self.head = nn.LSTM(FEATURES, 64, 2, batch_first=True), nn.Linear(64, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Logits of ten classes."""
+        found: torch.Tensor = self.head(self.lstm(x)[0][:, -1])
+        return found
+
+
+def cnn() -> nn.Module:
+    """Three convolutions of 8 channels."""
+    layers: list[nn.Module] = [nn.Unflatten(1, (1, LENGTH))]
+    for before in (1, 8, 8):
+        layers += [nn.Conv2d(before, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU()]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 10))
+
+
+def gat() -> nn.Module:
+    """Three layers of attention."""
+    from torch_geometric.nn import GATConv
+
+    return Stack(GATConv)
+
+
+MODELS: Mapping[str, Callable[[], nn.Module]] = {"CNN": cnn, "GAT": gat, "ViT": Vit, "LSTM": Lstm}
+
+
+def make_rows(folder: Path) -> None:
+    """Images of 64 x 64 float16 and their classes."""
+    draw = np.random.default_rng(0)
+    x = draw.random((ROWS, LENGTH, FEATURES), dtype=np.float32).astype(np.float16)
+    memload.write(folder / "rows", {"x": x, "y": draw.integers(0, 10, ROWS)}, progress=False)
+
+
+def loss_of(net: nn.Module, batch: Any) -> torch.Tensor:
+    """Cross entropy; of graphs the model's own loss."""
+    if not isinstance(batch, dict):
+        found: torch.Tensor = net(batch)
+        return found
+    return nn.functional.cross_entropy(net(batch["x"]), batch["y"])
+
+
+def loader_of(folder: Path, model: str, size: int) -> Any:
+    """The loader of a model's data."""
+    if model == "GAT":
+        graphs = memload.open_graphs(folder / "graphs")
+        return memload.FastLoader(graphs, size, shuffle=True, collate_fn=memload.graph_collate)
+    return memload.FastLoader(memload.open(folder / "rows"), size, shuffle=True, cast={"x": torch.float32})
+
+
+def drawn(folder: Path, model: str, size: int) -> Iterator[Any]:
+    """Batches without a loader."""
+    if model == "GAT":
+        graphs, draw = memload.open_graphs(folder / "graphs"), np.random.default_rng(1)
+        while True:
+            yield memload.graph_collate([graphs[int(row)] for row in draw.integers(0, len(graphs), size)])
+    while True:
+        yield {"x": torch.rand(size, LENGTH, FEATURES), "y": torch.randint(0, 10, (size,))}
+
+
+def endless(loader: Iterable[Any]) -> Iterator[Any]:
+    """Pass after pass."""
+    while True:
+        yield from loader
+
+
+def run(folder: Path, model: str, *, loads: bool) -> dict[str, Any]:
+    """Chooses a batch size, and trains with it."""
+    torch.set_num_threads(2)
+    net = MODELS[model]()
+    optimizer = torch.optim.AdamW(net.parameters())
+    before = process_bytes()
+    loader = loader_of(folder, model, 16)
+    found = memload.compute_batch_size(
+        net,
+        next(iter(loader)) if loads else next(drawn(folder, model, 16)),
+        optimizer=optimizer,
+        loss=functools.partial(loss_of, net),
+        loader=loader if loads else None,
+        max_batch_size=ROWS,
+    )
+    print(found, flush=True)
+    batches = endless(loader_of(folder, model, found.batch_size)) if loads else drawn(folder, model, found.batch_size)
+    del loader
+    for _, batch in zip(range(STEPS), batches, strict=False):
+        optimizer.zero_grad()
+        loss_of(net, batch).backward()
+        optimizer.step()
+    return {"predicted": before - found.static.params + found.used}
+
+
+def case(model: str, limit: str, *, loads: bool, as_it_is: bool = False) -> Case:
+    """A run in a group of this limit, with the thresholds that the budget names, or with glibc's heap as it is."""
+    words = "with" if loads else "without"
+    return Case(
+        f"limit: {model}, {limit}{', heap as it is' if as_it_is else ''}, {words} a loader",
+        functools.partial(run, model=model, loads=loads),
+        make=make_graphs if model == "GAT" else make_rows,
+        limit=LIMITS[limit],
+        environment={} if as_it_is else BLOCKS,
+        quick=model == "LSTM" and limit == "0.5 GB" and not loads and not as_it_is,
+    )
+
+
+CASES = [case(model, limit, loads=loads) for limit in LIMITS for model in MODELS for loads in (True, False)]
+CASES += [case(model, "0.5 GB", loads=True, as_it_is=True) for model in MODELS]
