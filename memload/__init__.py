@@ -85,6 +85,8 @@ if typing.TYPE_CHECKING:
     from memload.sampling.budget_batches import BudgetBatchSampler
     from memload.sampling.samplers import MixingSampler, WeightedSampler
     from memload.stats import LoaderStats
+    from memload.writing.parts import WrittenPart, seal, write_part
+    from memload.writing.ray_sink import ShardSink
     from memload.writing.write import write
     from memload.writing.writer import ShardWriter
 
@@ -130,6 +132,7 @@ __all__ = [
     "Ragged",
     "ShardFormatError",
     "ShardReadError",
+    "ShardSink",
     "ShardWriter",
     "StaticBytes",
     "TensorBoardLog",
@@ -137,6 +140,7 @@ __all__ = [
     "Tier",
     "WeightedSampler",
     "WriterBusyError",
+    "WrittenPart",
     "__version__",
     "accumulate",
     "cast_stim",
@@ -157,11 +161,13 @@ __all__ = [
     "probe",
     "ragged",
     "score",
+    "seal",
     "to_device",
     "verify",
     "write",
     "write_graphs",
     "write_images",
+    "write_part",
     "zip",
 ]
 
@@ -209,6 +215,8 @@ _HOMES = {
     "memload.formats.shards.reading": "verify",
     "memload.writing.writer": "ShardWriter",
     "memload.writing.write": "write",
+    "memload.writing.parts": "WrittenPart seal write_part",
+    "memload.writing.ray_sink": "ShardSink",
     "memload.formats.ragged_arrays": "ragged",
     "memload.stats": "LoaderStats",
     "memload.engine.tiers.tier": "Tier",

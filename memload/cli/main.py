@@ -110,6 +110,7 @@ COMMANDS = {
     "doctor": Command("Report what this machine has and what that means for loading", options.doctor),
     "bench": Command("Measure a loader beside the ceiling of this machine", options.bench),
     "write": Command("Convert files into a set of shards", options.write),
+    "seal": Command("Make one set of shards of the parts that `memload write --part` wrote", options.seal),
     "info": Command("Show what a set of shards or a file contains, and what reading a row costs", options.info),
     "plan": Command("Predict how much RAM, GPU memory and disk space loading a dataset takes", options.plan),
     "monitor": Command("Show the memory of a running process, or plot the log of a monitor", options.monitor),

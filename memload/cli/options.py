@@ -31,6 +31,9 @@ Images (--images) are decoded, and become the fields image, mask, those of --lab
 
 An interrupted conversion leaves nothing that opens; the same command resumes it, after verifying what is complete.
 Any other command starts over.
+
+With --part, many processes share the work, such as those of a Slurm array: --part 0/16 to --part 15/16, in any order
+and on any machines that share the file system of DST. `memload seal DST` then makes one set of the parts.
 """
 
 _WRITE_EXAMPLES = """\
@@ -40,6 +43,7 @@ examples:
   memload write session01.hdf5 session02.hdf5 --key betas --mask roi.npy --scale 1/300 --cast bfloat16 shards/
   memload write "betas_session{session:d}.hdf5" --key betas --row-field trial shards/
   memload write betas="betas{session:d}.npy" shown="shown{session:d}.npy" --row-field trial --on session,trial shards/
+  memload write betas.npy shards/ --part "$SLURM_ARRAY_TASK_ID/16"
   memload write movie.raw --dtype uint8 --shape 425,425,3 --rows 0:1000 shards/
   memload write --images photos/ --masks masks/ --labels prompts.csv --size 1024 shards/
   memload write --images photos/ --table metadata.jsonl --size 512 --fit pad --pad-value 255 shards/
@@ -99,6 +103,12 @@ def write(parser: argparse.ArgumentParser) -> None:
     _add_join(parser.add_argument_group("how to put sources with different names side by side"))
     _add_images(parser.add_argument_group("images, instead of sources"))
     _add_target_options(parser.add_argument_group("how to write"))
+
+
+def seal(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of `memload seal`."""
+    parser.add_argument("path", help="the directory that `memload write --part`, or memload.write_part, wrote to")
+    parser.add_argument("--parts", type=int, metavar="N", help="how many parts, if memload.write_part was not told")
 
 
 def info(parser: argparse.ArgumentParser) -> None:
@@ -293,7 +303,14 @@ def _add_target_options(group: Any) -> None:
         "ratio, decode rate and choice",
     )
     group.add_argument("--append", action="store_true", help="add shards to the set if it exists")
-    group.add_argument("--anew", action="store_true", help="do not resume the same command after an interruption")
+    group.add_argument(
+        "--part",
+        metavar="K/N",
+        help="write only part K of N, from 0/N to N-1/N, each the next Nth of the rows; `memload seal` ends the set",
+    )
+    group.add_argument(
+        "--anew", action="store_true", help="do not resume the same command, or keep the same part, after it was run"
+    )
     group.add_argument("--quiet", action="store_true", help="show no progress bar")
 
 

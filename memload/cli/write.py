@@ -15,8 +15,10 @@ from memload.cli.options import WRITE_USAGE, stated
 from memload.cli.source_options import name_and_value, open_sources
 from memload.dataset.dataset import Dataset
 from memload.errors import LayoutWarning
+from memload.formats.shards.parts import PartNumber
 from memload.images.writing import write_images
 from memload.writing.conversion import load_array
+from memload.writing.parts import WrittenPart, write_share
 from memload.writing.write import write
 
 _OF_SOURCES = (
@@ -27,11 +29,15 @@ _OF_IMAGES = (
     *("masks", "labels", "table", "image_column", "size", "fit", "pad_value", "mask_pad_value", "mode"),
     *("skip_damaged", "skip_unmatched"),
 )
+_NOT_IN_PARTS = ("images", "append")
 
 
 def run(options: argparse.Namespace) -> int:
     """Convert, and print what was written."""
-    print(_write_images(options) if options.images else _write_sources(options))
+    if options.part is not None:
+        print(_write_part(options))
+    else:
+        print(_write_images(options) if options.images else _write_sources(options))
     return 0
 
 
@@ -54,6 +60,7 @@ def _write_images(options: argparse.Namespace) -> Dataset:
         mode=options.mode,
         skip_damaged=options.skip_damaged,
         skip_unmatched=options.skip_unmatched,
+        append=options.append,
         **_of_target(options),
     )
 
@@ -63,6 +70,30 @@ def _given(options: argparse.Namespace, names: Sequence[str]) -> list[str]:
 
 
 def _write_sources(options: argparse.Namespace) -> Dataset:
+    target, dataset = _opened(options)
+    return write(
+        target,
+        dataset,
+        rows=None if options.rows is None else _rows(options.rows, len(dataset)),
+        append=options.append,
+        **_conversions(options),
+        **_of_target(options),
+    )
+
+
+def _write_part(options: argparse.Namespace) -> WrittenPart:
+    """Write one part of the rows that the same command without --part would write."""
+    if options.images or options.append:
+        raise ValueError(
+            f"--part writes part of a new set of sources, and not with {_given(options, _NOT_IN_PARTS)[0]}"
+        )
+    target, dataset = _opened(options)
+    rows = dataset if options.rows is None else dataset.select(_rows(options.rows, len(dataset)))
+    return write_share(target, rows, _part(options.part), **_conversions(options), **_of_target(options))
+
+
+def _opened(options: argparse.Namespace) -> tuple[str, Dataset]:
+    """Return the directory to make, and the sources as one dataset."""
     given = _given(options, _OF_IMAGES)
     if given:
         raise ValueError(f"{', '.join(given)}: only for images, which --images DIR gives")
@@ -71,23 +102,21 @@ def _write_sources(options: argparse.Namespace) -> Dataset:
         raise ValueError(f"expected what to convert and the directory to make:\n       {WRITE_USAGE}")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LayoutWarning)  # its advice is to run this command
-        dataset = open_sources(sources, stated(options), options.on, options.how)
-    return write(
-        target,
-        dataset,
-        rows=None if options.rows is None else _rows(options.rows, len(dataset)),
-        mask=_named("--mask", options.mask, _path),
-        scale=_named("--scale", options.scale, _factor),
-        cast=_named("--cast", options.cast, _cast),
-        codec=_named("--codec", options.codec, str, _codec_of_field),
-        **_of_target(options),
-    )
+        return target, open_sources(sources, stated(options), options.on, options.how)
+
+
+def _conversions(options: argparse.Namespace) -> dict[str, Any]:
+    return {
+        "mask": _named("--mask", options.mask, _path),
+        "scale": _named("--scale", options.scale, _factor),
+        "cast": _named("--cast", options.cast, _cast),
+        "codec": _named("--codec", options.codec, str, _codec_of_field),
+    }
 
 
 def _of_target(options: argparse.Namespace) -> dict[str, Any]:
     return {
         "shard_bytes": options.shard_bytes,
-        "append": options.append,
         "resume": not options.anew,
         "progress": False if options.quiet else None,
     }
@@ -137,6 +166,13 @@ def _pad_value(text: str) -> int | list[int]:
     if not all(value.strip().isdecimal() for value in values):
         raise ValueError(f"--pad-value: expected a number, or one for each channel as in 124,116,104, got {text!r}")
     return int(text) if len(values) == 1 else [int(value) for value in values]
+
+
+def _part(text: str) -> PartNumber:
+    part, slash, parts = text.partition("/")
+    if not (slash and part.isdecimal() and parts.isdecimal()):
+        raise ValueError(f"--part: expected PART/PARTS, counted from 0, as in 0/16 to 15/16, got {text!r}")
+    return PartNumber(int(part), int(parts))
 
 
 def _size(text: str) -> int | tuple[int, int]:

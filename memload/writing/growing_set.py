@@ -24,7 +24,7 @@ from memload.formats.shards.ragged_shard_file import RaggedShardFile
 from memload.formats.shards.ragged_spec import RaggedSpec
 from memload.formats.shards.reading import opened_shards
 from memload.formats.shards.row_fields import RowFields
-from memload.formats.shards.staging import Staging, makes
+from memload.formats.shards.staging import Staging, makes, scratch_file
 from memload.memory.guards import check_space
 from memload.progress import note
 from memload.writing.unfinished import Journal
@@ -154,11 +154,7 @@ class GrowingSet:
         """Return a file of `nbytes` bytes on the same disk, which belongs to the caller until the next call."""
         folder = self._open().scratch
         folder.mkdir(exist_ok=True)
-        path = folder / "rows"
-        path.unlink(missing_ok=True)
-        with path.open("xb") as file:
-            os.posix_fallocate(file.fileno(), 0, max(1, nbytes))  # a full disk raises here, not SIGBUS later
-        return path
+        return scratch_file(folder / "rows", nbytes)
 
     def check_process(self) -> None:
         """Raise ValueError if the set is closed, and RuntimeError in a forked child."""

@@ -15,6 +15,7 @@ from memload.formats.shards.row_fields import RowFields
 from memload.formats.shards.rows import Rows
 from memload.formats.shards.shard_file import ShardFile
 from memload.writing.growing_set import GrowingSet
+from memload.writing.part_set import PartSet
 
 
 class ShardStream:
@@ -30,7 +31,7 @@ class ShardStream:
         rows: the number of rows so far; the caller adds existing rows by assignment.
     """
 
-    def __init__(self, into: GrowingSet, fields: RowFields, shard_bytes: int, rows: int | None) -> None:
+    def __init__(self, into: GrowingSet | PartSet, fields: RowFields, shard_bytes: int, rows: int | None) -> None:
         self.rows = 0
         self._into = into
         self._fields = fields

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from pathlib import Path
@@ -12,8 +11,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from memload.columns.fields import row_nbytes
-from memload.columns.ragged_fields import holds_ragged
 from memload.dataset.dataset import Dataset
 from memload.dataset.opening import open as open_dataset
 from memload.formats.arrays import borrow_array
@@ -21,18 +18,13 @@ from memload.formats.codecs.by_field import Codecs, check_known
 from memload.formats.codecs.by_field import words_of as words_of_codecs
 from memload.formats.codecs.choice import choose_codec
 from memload.formats.codecs.codec import Codec
-from memload.formats.ragged_arrays import field_of
-from memload.formats.shards.ragged_input import is_ragged_data
 from memload.formats.shards.rows import Rows
-from memload.progress import Bar, byte_bar, note
+from memload.progress import note
 from memload.writing.conversion import Conversion, Conversions, words_of
-from memload.writing.ragged_row_source import RaggedRowSource, converted
-from memload.writing.row_sources import ArrayRows, DatasetRows, RowSource
-from memload.writing.transposing import Transposer
+from memload.writing.copying import converted_row_bytes, copy_row_source, copy_rows, row_source_of, rows_of
+from memload.writing.ragged_row_source import RaggedRowSource
+from memload.writing.row_sources import RowSource
 from memload.writing.writer import ShardWriter
-
-_BLOCK_BYTES = 2**24  # bytes of rows at once, at their largest
-_TRANSPOSED_BYTES = 2**26  # bytes of blocks at once, in sources that are not stored row by row
 
 
 def write(
@@ -103,12 +95,13 @@ def write(
         tensor([1.0000, 0.5000], dtype=torch.bfloat16)
     """
     conversions = Conversions(mask, scale, cast)
-    row_source = _row_source(data, rows)
+    row_source = row_source_of(data, rows)
     if row_source is None:
         if is_sampled(codec):
             raise TypeError('codec="auto" needs a dataset or arrays to sample; an iterable of rows has no sample')
-        options = {"shard_bytes": shard_bytes, "append": append, "codec": codec, "ragged": ragged}
-        _write_stream(path, data, conversions, progress, **options)
+        iterator = rows_of(data)
+        with ShardWriter(path, shard_bytes=shard_bytes, append=append, codec=codec, ragged=ragged) as writer:
+            copy_rows(writer, iterator, conversions, progress)
         return open_dataset(path)
     if row_source.rows == 0:
         raise ValueError(f"{path}: the data has 0 rows; a set needs at least one")
@@ -129,20 +122,8 @@ def write(
     ) as writer:
         if is_sampled(codec) and not writer.has_fields:
             writer.compress(_by_sample(codec, row_source, chosen, progress))
-        _write_row_source(writer, row_source, chosen, progress)
+        copy_row_source(writer, row_source, chosen, progress)
     return open_dataset(path)
-
-
-def _row_source(data: Any, rows: Any) -> RowSource | RaggedRowSource | None:
-    if isinstance(data, Mapping) and any(map(is_ragged_data, data.values())):
-        data = Dataset({name: field_of(name, values) for name, values in data.items()})
-    if isinstance(data, Dataset):
-        return RaggedRowSource(data, rows) if holds_ragged(data.fields) else DatasetRows(data, rows)
-    if isinstance(data, Mapping):
-        return ArrayRows(data, rows)
-    if rows is not None:
-        raise TypeError(f"rows= selects from a dataset or from arrays; data is of type {type(data).__name__}")
-    return None
 
 
 def _by_sample(
@@ -152,90 +133,10 @@ def _by_sample(
     row_bytes = (
         row_source.nbytes // row_source.rows
         if isinstance(row_source, RaggedRowSource)
-        else _row_bytes(row_source, chosen)
+        else converted_row_bytes(row_source, chosen)
     )
     sample = partial(row_source.sample, chosen)
     return sampled_codecs(codec, sample, row_source.rows, row_bytes, progress, ragged)
-
-
-def _row_bytes(row_source: RowSource, chosen: Mapping[str, Conversion]) -> int:
-    """Return the bytes of one converted row."""
-    forms = {name: chosen[name].form(*form) if name in chosen else form for name, form in row_source.forms.items()}
-    return sum(row_nbytes(*form) for form in forms.values())
-
-
-def _write_row_source(
-    writer: ShardWriter,
-    row_source: RowSource | RaggedRowSource,
-    chosen: Mapping[str, Conversion],
-    progress: bool | None,
-) -> None:
-    if isinstance(row_source, RaggedRowSource):
-        total = row_source.nbytes + row_source.transposed_bytes
-        with byte_bar("write", total, progress, done=row_source.bytes_before(writer.rows_there)) as bar:
-            transposer = Transposer(writer.scratch, _TRANSPOSED_BYTES, bar)
-            for ragged_block, nbytes in row_source.blocks(chosen, writer.rows_there, _BLOCK_BYTES, transposer):
-                writer.extend_rows(ragged_block)
-                bar.update(nbytes)
-        return
-    row_bytes = _row_bytes(row_source, chosen)
-    largest = sum(chosen.get(name, Conversion()).working_bytes(*form) for name, form in row_source.forms.items())
-    step = max(1, min(row_source.rows, _BLOCK_BYTES // max(1, largest)))
-    total = row_bytes * row_source.rows + row_source.transposed_bytes
-    with byte_bar("write", total, progress, done=row_bytes * writer.rows_there) as bar:
-        transposer = Transposer(writer.scratch, _TRANSPOSED_BYTES, bar)
-        for block in row_source.blocks(chosen, writer.rows_there, step, transposer):
-            writer.extend_rows(block)
-            bar.update(sum(rows.data.nbytes for rows in block.values()))
-
-
-def _write_stream(
-    path: str | Path,
-    data: Any,
-    conversions: Conversions,
-    progress: bool | None,
-    **options: Any,
-) -> None:
-    rows = _iterator(data)
-    with ShardWriter(path, **options) as writer, byte_bar("write", None, progress) as bar:
-        _write_rows(writer, rows, conversions, bar)
-
-
-def _iterator(data: Any) -> Any:
-    if isinstance(data, str | os.PathLike):
-        raise TypeError(
-            f"data is the path {str(data)!r}; give memload.open of it. The directory to make comes first, as in "
-            'memload.write("shards/", data)'
-        )
-    if hasattr(data, "columns") and hasattr(data, "to_numpy"):  # a pandas DataFrame
-        raise TypeError(
-            f"data is a {type(data).__name__}; give arrays by name: {{name: data[name].to_numpy() for name in data}}, "
-            "and texts as data[name].tolist()"
-        )
-    if hasattr(data, "dtype"):
-        raise TypeError(f'data is a {type(data).__name__}; give it a name: memload.write(path, {{"stim": array}})')
-    try:
-        return iter(data)
-    except TypeError:
-        raise TypeError(
-            f"data is of type {type(data).__name__}; expected a dataset, arrays by name, or an iterable of rows"
-        ) from None
-
-
-def _write_rows(writer: ShardWriter, rows: Iterable[Mapping[str, Any]], conversions: Conversions, bar: Bar) -> None:
-    chosen: dict[str, Conversion] | None = None
-    for number, row in enumerate(rows):
-        if not isinstance(row, Mapping):
-            raise TypeError(
-                f"row {number} is a {type(row).__name__}; expected a mapping from field names to values, such as "
-                '{"stim": ..., "robs": ...}; for rows without names give ({"stim": x, "robs": y} for x, y in data)'
-            )
-        encoded = writer.encoded(row)
-        if chosen is None:
-            chosen = conversions.of({name: (value.dtype, value.shape) for name, value in encoded.items()})
-        encoded.update({name: converted(encoded[name], step) for name, step in chosen.items() if name in encoded})
-        writer.append_rows(encoded)
-        bar.update(sum(value.nbytes for value in encoded.values()))
 
 
 AUTO = "auto"

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from memload.errors import DiskSpaceError
 from memload.formats.codecs.by_field import Codecs
@@ -18,10 +18,183 @@ from memload.formats.shards.staging import target_of
 from memload.memory.guards import check_space, full_disk, is_full
 from memload.sizes import parse_size
 from memload.writing.growing_set import GrowingSet
+from memload.writing.part_set import PartSet
 from memload.writing.stream import RowBuffer, ShardStream
 
+_Writer = TypeVar("_Writer", bound="RowWriter")
 
-class ShardWriter:
+
+class RowWriter:
+    """Cuts rows, one by one or by the batch, into the shards of a set or of one part of a set.
+
+    Args:
+        target: the directory of the set, for messages.
+        fields: the fields of its rows.
+        into: the shards; they are published when the `with` block ends, and discarded if it ends by an exception.
+        shard_bytes: the approximate limit of a shard.
+        rows: the number of rows to come, if it is known.
+        nbytes: the bytes of their ragged items, if they are known.
+    """
+
+    def __init__(
+        self,
+        target: Path,
+        fields: RowFields,
+        into: GrowingSet | PartSet,
+        shard_bytes: int,
+        rows: int | None,
+        nbytes: int | None,
+    ) -> None:
+        self._target = target
+        self._fields = fields
+        self._expected, self._expected_items = rows, nbytes or 0
+        self._space_checked = False
+        self._buffer: RowBuffer | None = None
+        self._into = into
+        self._stream = ShardStream(into, fields, shard_bytes, rows)
+        weakref.finalize(self, _leave, self._stream, into)  # also at the end of the program
+
+    @property
+    def rows_there(self) -> int:
+        """The rows of this write in complete shards; before the first row, those of an interrupted write."""
+        return self._into.rows
+
+    @property
+    def has_fields(self) -> bool:
+        """Whether the fields of a row and their codecs are known, from a row or from existing shards."""
+        return bool(self._fields.specs)
+
+    @property
+    def fields(self) -> Mapping[str, AnySpec]:
+        """The fields as in the index; empty until they are known."""
+        return MappingProxyType(self._fields.specs)
+
+    def compress(self, codec: Codecs) -> None:
+        """Replace the codecs that the constructor got; call this before the first row."""
+        self._fields.compress(codec)
+
+    def scratch(self, nbytes: int) -> Path:
+        """Return a file of `nbytes` bytes on the disk of the set, which belongs to the caller until the next call.
+
+        Raises:
+            DiskSpaceError: the disk has not enough space; all new files are removed.
+        """
+        with self._cleaning_up():
+            return self._into.scratch(nbytes)
+
+    def append(self, row: Mapping[str, Any] | None = None, /, **fields: Any) -> None:
+        """Add one row, each field a tensor, an array or a number of the shape of one row, or a text.
+
+        Raises:
+            ValueError, TypeError: names, dtypes or shapes differ from those before; the writer stays usable.
+            DiskSpaceError: the disk is full; what was written is removed.
+        """
+        self.append_rows(self.encoded({**(row or {}), **fields}))
+
+    def encoded(self, row: Mapping[str, Any]) -> dict[str, AnyRows]:
+        """Return one row as bytes, as a batch of one row; raises as `append`."""
+        return self._fields.encoded_row(row)
+
+    def append_rows(self, rows: Mapping[str, AnyRows]) -> None:
+        """Add one row that is already bytes, as a batch of one row; otherwise as `append`."""
+        self._check(rows)
+        if self._buffer is None:
+            self._buffer = RowBuffer(self._fields.specs)
+        if self._buffer.add(rows):
+            self._flush()
+
+    def extend(self, batch: Mapping[str, Any] | None = None, /, **fields: Any) -> None:
+        """Add rows by the batch, each field a tensor or an array whose first axis counts the rows.
+
+        Values of ragged fields: `memload.ragged`, a `memload.Ragged`, a list of rows, or a list of texts.
+
+        Raises:
+            ValueError, TypeError: names, dtypes, shapes or lengths do not fit; the writer stays usable.
+            DiskSpaceError: the disk is full; what was written is removed.
+        """
+        self.extend_rows(self._fields.encoded_rows({**(batch or {}), **fields}))
+
+    def extend_rows(self, rows: Mapping[str, AnyRows]) -> None:
+        """Add rows that are already bytes; otherwise as `extend`."""
+        self._check(rows)
+        self._flush()
+        with self._cleaning_up():
+            self._write(rows)
+
+    def close(self) -> None:
+        """Complete the set and move it to its path. May be called again.
+
+        Raises:
+            ValueError: no row was written.
+            DiskSpaceError: the disk is full; all new files are removed.
+            RuntimeError: called in a forked child; the parent's set stays unchanged.
+        """
+        if self._into.closed:
+            return
+        self._into.check_process()
+        self._flush()
+        with self._cleaning_up():
+            self._stream.finish()
+            self._into.publish()
+
+    def abort(self) -> None:
+        """Remove all new files; the target stays unchanged. May be called again, also after `close`.
+
+        A forked child only closes its descriptors, because the files belong to the parent.
+        """
+        self._stream.close()
+        self._into.discard()
+
+    def __enter__(self: _Writer) -> _Writer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self._interrupted()
+
+    def _interrupted(self) -> None:
+        _leave(self._stream, self._into)
+
+    def _check(self, rows: Mapping[str, AnyRows]) -> None:
+        self._into.check_process()
+        self._fields.check(rows, self._stream.rows + (len(self._buffer) if self._buffer else 0))
+
+    def _flush(self) -> None:
+        if self._buffer is not None and len(self._buffer):
+            with self._cleaning_up():
+                self._write(self._buffer.take())
+
+    def _write(self, rows: Mapping[str, AnyRows]) -> None:
+        if not self._space_checked and self._expected is not None and len(next(iter(rows.values()))):
+            self._space_checked = True
+            more = self._expected - self._stream.rows
+            items = self._expected_items * more // max(1, self._expected)
+            check_space(self._target, more * self._fields.plain_row_bytes + items)
+        self._stream.write(rows)
+
+    @contextlib.contextmanager
+    def _cleaning_up(self) -> Iterator[None]:
+        """Stop the write at any exception, and raise DiskSpaceError for a full disk."""
+        try:
+            yield
+        except OSError as error:
+            if not is_full(error):
+                self._interrupted()
+                raise
+            self.abort()
+            if isinstance(error, DiskSpaceError):
+                raise
+            raise full_disk(self._target, error) from error
+        except BaseException:
+            self._interrupted()
+            raise
+
+
+class ShardWriter(RowWriter):
     """Writes a directory of shards row by row, or batch by batch; an interrupted write leaves nothing that opens.
 
     The first row fixes the fields, their dtypes and shapes. The set appears under its name when the `with` block ends,
@@ -75,36 +248,16 @@ class ShardWriter:
         resume: Mapping[str, str] | None = None,
         progress: bool | None = None,
     ) -> None:
-        self._target = target_of(path)
+        target, fields = target_of(path), RowFields(ragged, codec)
         size = parse_size(shard_bytes)
-        self._fields = RowFields(ragged, codec)
-        self._expected, self._expected_items = rows, nbytes or 0
-        self._space_checked = False
-        self._buffer: RowBuffer | None = None
-        self._set = GrowingSet(self._target, self._fields, append=append, keep=resume is not None, progress=progress)
-        self._stream = ShardStream(self._set, self._fields, size, rows)
-        weakref.finalize(self, _leave, self._stream, self._set)  # also at the end of the program
+        self._set = GrowingSet(target, fields, append=append, keep=resume is not None, progress=progress)
+        super().__init__(target, fields, self._set, size, rows, nbytes)
         with self._cleaning_up():
             self._set.take_over()
             if resume is not None:
                 options = {"codec": self._fields.codec_words, "shard_bytes": str(size)}
                 self._set.follow({**options, **resume})
                 self._stream.rows = self._set.rows
-
-    @property
-    def rows_there(self) -> int:
-        """The rows of this write in complete shards; before the first row, those of an interrupted write."""
-        return self._set.rows
-
-    @property
-    def has_fields(self) -> bool:
-        """Whether the fields of a row and their codecs are known, from a row or from existing shards."""
-        return bool(self._fields.specs)
-
-    @property
-    def fields(self) -> Mapping[str, AnySpec]:
-        """The fields as in the index; empty until they are known."""
-        return MappingProxyType(self._fields.specs)
 
     def let_differ(self, axes: Mapping[str, int]) -> None:
         """Make fields ragged whose rows had one shape so far.
@@ -130,10 +283,6 @@ class ShardWriter:
             self._set.let_differ(specs)
         self._buffer = None
 
-    def compress(self, codec: Codecs) -> None:
-        """Replace the codecs that the constructor got; call this before the first row."""
-        self._fields.compress(codec)
-
     @property
     def left_out(self) -> tuple[str, ...]:
         """The names passed to `leave_out`, by this writer and by those that it continues."""
@@ -143,128 +292,8 @@ class ShardWriter:
         """Record a name in the source that is no row, for a writer that continues this one; see `resume`."""
         self._set.leave_out(name)
 
-    def scratch(self, nbytes: int) -> Path:
-        """Return a file of `nbytes` bytes on the disk of the set, which belongs to the caller until the next call.
 
-        Raises:
-            DiskSpaceError: the disk has not enough space; all new files are removed.
-        """
-        with self._cleaning_up():
-            return self._set.scratch(nbytes)
-
-    def append(self, row: Mapping[str, Any] | None = None, /, **fields: Any) -> None:
-        """Add one row, each field a tensor, an array or a number of the shape of one row, or a text.
-
-        Raises:
-            ValueError, TypeError: names, dtypes or shapes differ from those before; the writer stays usable.
-            DiskSpaceError: the disk is full; what was written is removed.
-        """
-        self.append_rows(self.encoded({**(row or {}), **fields}))
-
-    def encoded(self, row: Mapping[str, Any]) -> dict[str, AnyRows]:
-        """Return one row as bytes, as a batch of one row; raises as `append`."""
-        return self._fields.encoded_row(row)
-
-    def append_rows(self, rows: Mapping[str, AnyRows]) -> None:
-        """Add one row that is already bytes, as a batch of one row; otherwise as `append`."""
-        self._check(rows)
-        if self._buffer is None:
-            self._buffer = RowBuffer(self._fields.specs)
-        if self._buffer.add(rows):
-            self._flush()
-
-    def extend(self, batch: Mapping[str, Any] | None = None, /, **fields: Any) -> None:
-        """Add rows by the batch, each field a tensor or an array whose first axis counts the rows.
-
-        Values of ragged fields: `memload.ragged`, a `memload.Ragged`, a list of rows, or a list of texts.
-
-        Raises:
-            ValueError, TypeError: names, dtypes, shapes or lengths do not fit; the writer stays usable.
-            DiskSpaceError: the disk is full; what was written is removed.
-        """
-        self.extend_rows(self._fields.encoded_rows({**(batch or {}), **fields}))
-
-    def extend_rows(self, rows: Mapping[str, AnyRows]) -> None:
-        """Add rows that are already bytes; otherwise as `extend`."""
-        self._check(rows)
-        self._flush()
-        with self._cleaning_up():
-            self._write(rows)
-
-    def close(self) -> None:
-        """Complete the set and move it to its path. May be called again.
-
-        Raises:
-            ValueError: no row was written.
-            DiskSpaceError: the disk is full; all new files are removed.
-            RuntimeError: called in a forked child; the parent's set stays unchanged.
-        """
-        if self._set.closed:
-            return
-        self._set.check_process()
-        self._flush()
-        with self._cleaning_up():
-            self._stream.finish()
-            self._set.publish()
-
-    def abort(self) -> None:
-        """Remove all new files; the target stays unchanged. May be called again, also after `close`.
-
-        A forked child only closes its descriptors, because the files belong to the parent.
-        """
-        self._stream.close()
-        self._set.discard()
-
-    def __enter__(self) -> ShardWriter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self._interrupted()
-
-    def _interrupted(self) -> None:
-        _leave(self._stream, self._set)
-
-    def _check(self, rows: Mapping[str, AnyRows]) -> None:
-        self._set.check_process()
-        self._fields.check(rows, self._stream.rows + (len(self._buffer) if self._buffer else 0))
-
-    def _flush(self) -> None:
-        if self._buffer is not None and len(self._buffer):
-            with self._cleaning_up():
-                self._write(self._buffer.take())
-
-    def _write(self, rows: Mapping[str, AnyRows]) -> None:
-        if not self._space_checked and self._expected is not None and len(next(iter(rows.values()))):
-            self._space_checked = True
-            more = self._expected - self._stream.rows
-            items = self._expected_items * more // max(1, self._expected)
-            check_space(self._target, more * self._fields.plain_row_bytes + items)
-        self._stream.write(rows)
-
-    @contextlib.contextmanager
-    def _cleaning_up(self) -> Iterator[None]:
-        """Stop the write at any exception, and raise DiskSpaceError for a full disk."""
-        try:
-            yield
-        except OSError as error:
-            if not is_full(error):
-                self._interrupted()
-                raise
-            self.abort()
-            if isinstance(error, DiskSpaceError):
-                raise
-            raise full_disk(self._target, error) from error
-        except BaseException:
-            self._interrupted()
-            raise
-
-
-def _leave(stream: ShardStream, growing: GrowingSet) -> None:
+def _leave(stream: ShardStream, into: GrowingSet | PartSet) -> None:
     """Keep the complete shards for a writer that continues them, if resuming was requested."""
     stream.close()
-    growing.leave()
+    into.leave()

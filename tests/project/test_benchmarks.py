@@ -35,6 +35,7 @@ QUICK = {
     "monitor.py": [],
     "next_cost.py": [],
     "overlap.py": ["--workloads", "W2", "--variants", "f32"],
+    "parallel_writing.py": [],
     "prediction.py": [],
     "ragged.py": [],
     "resize.py": [],

@@ -27,6 +27,7 @@ from memload.formats.shards.safetensors_header import (
 
 INDEX_NAME = "index.json"
 ROWS_FOLDER = "rows"  # of a set inside a set; see lookups.py
+PARTS_FOLDER, SEALING_FOLDER = ".parts", ".sealing"  # of a set that is written in parts; see parts.py
 FORMAT_NAME = "memload-shards"
 FORMAT_VERSION = 2
 CHECK_BLOCK = 2**22  # bytes under one checksum, or one row where a row is larger
@@ -193,6 +194,8 @@ def _why_no_index(directory: Path) -> str:
         return f"{nothing_at(directory)}; expected a directory that memload.write made"
     if not directory.is_dir():
         return "a file; expected a directory that memload.write made"
+    if any((directory / name).exists() for name in (PARTS_FOLDER, SEALING_FOLDER)):
+        return "parts of a set are here, which memload.seal makes one set of once all are written"
     return f"no {INDEX_NAME} here, so this is no finished set of shards; {what_a_folder_has(directory, INDEX_NAME)}"
 
 

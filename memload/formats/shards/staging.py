@@ -203,6 +203,14 @@ def write_durably(path: Path, content: bytes) -> None:
         os.fsync(file.fileno())
 
 
+def scratch_file(path: Path, nbytes: int) -> Path:
+    """Make a file of `nbytes` bytes in place of an earlier one, and return its path. A full disk raises OSError."""
+    path.unlink(missing_ok=True)
+    with path.open("xb") as file:
+        os.posix_fallocate(file.fileno(), 0, max(1, nbytes))  # a full disk raises here, not SIGBUS later
+    return path
+
+
 def fsync_directory(path: Path) -> None:
     """Wait until the names in a directory are on the disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)

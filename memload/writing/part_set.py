@@ -1,0 +1,106 @@
+"""The shards of one part of a set while one writer makes them; see `memload.formats.shards.parts`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from memload.formats.shards.index import ShardIndex, ShardRecord
+from memload.formats.shards.parts import Attempt, CompletePart, PartNumber, PartsFolder
+from memload.formats.shards.row_fields import RowFields
+from memload.formats.shards.sealing import check_agreement
+from memload.formats.shards.staging import scratch_file
+
+
+class PartSet:
+    """The complete shards of one attempt to write a part.
+
+    Args:
+        folder: the parts of the set.
+        number: which part.
+        fields: the fields of its rows.
+        options: as in `CompletePart`.
+        source: as in `CompletePart`.
+        progress: whether to report what other writers of the same part did.
+
+    Raises:
+        FileExistsError, WriterBusyError, ValueError: as `memload.formats.shards.parts.Attempt`.
+    """
+
+    def __init__(
+        self,
+        folder: PartsFolder,
+        number: PartNumber,
+        fields: RowFields,
+        options: Mapping[str, str],
+        source: str | None,
+        progress: bool | None,
+    ) -> None:
+        self._folder, self._number, self._fields = folder, number, fields
+        self._options, self._source, self._progress = options, source, progress
+        self._shards: list[ShardRecord] = []
+        self._attempt: Attempt | None = Attempt(folder, number)
+        self.published: CompletePart | None = None
+
+    @property
+    def closed(self) -> bool:
+        """Whether the part was published or discarded."""
+        return self._attempt is None
+
+    @property
+    def rows(self) -> int:
+        """The rows of the complete shards."""
+        return sum(shard.rows for shard in self._shards)
+
+    def next_path(self) -> Path:
+        """Return the path of the next shard. Raises ValueError if the fields differ from those of another part."""
+        if not self._shards:
+            self._check_others()
+        return self._open().shard(len(self._shards))
+
+    def add(self, shard: ShardRecord) -> None:
+        """Record a complete shard."""
+        self._shards.append(shard)
+
+    def scratch(self, nbytes: int) -> Path:
+        """Return a file of `nbytes` bytes on the same disk, which belongs to the caller until the next call."""
+        return scratch_file(self._open().scratch, nbytes)
+
+    def check_process(self) -> None:
+        """Raise ValueError if the part is closed, and RuntimeError in a forked child."""
+        self._open().check_process()
+
+    def publish(self) -> None:
+        """Complete the part; `published` is what counts for the set. Raises as `Attempt.publish`."""
+        self._check_others()
+        self.published = self._open().publish(self._part(), self._progress)
+        self._attempt = None
+
+    def discard(self) -> None:
+        """Remove the files of this attempt. May be called again, also after `publish`."""
+        if self._attempt is not None:
+            self._attempt.discard()
+            self._attempt = None
+
+    leave = discard
+    """A part is written as a whole: an interrupted attempt keeps nothing."""
+
+    def _part(self) -> CompletePart:
+        index = ShardIndex(self._fields.specs, tuple(self._shards))
+        return CompletePart(self._number, index, self._options, self._source)
+
+    def _check_others(self) -> None:
+        """Compare with one complete part, so that what cannot be sealed is refused, before its rows are written."""
+        number = next((number for number in self._folder.numbers()[0] if number != self._number), None)
+        other = None if number is None else self._folder.read(number)
+        if other is not None:
+            try:
+                check_agreement(self._part(), other)
+            except ValueError as error:
+                target = self._folder.target
+                raise ValueError(f"{target}: {error}; to write all parts anew, remove {target} first") from None
+
+    def _open(self) -> Attempt:
+        if self._attempt is None:
+            raise ValueError(f"{self._folder.target}: this writer of {self._number} is closed")
+        return self._attempt
