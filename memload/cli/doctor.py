@@ -15,6 +15,7 @@ from memload.cli.measure import cpu_model, memcpy_gb_per_second
 from memload.device.cuda_module import CudaState, cuda_state, driver_version, too_old
 from memload.device.destination_buffers import pinned_copy_rate
 from memload.device.memory import gpu_memories
+from memload.device.numa import node_of_pci, numa_nodes, pci_address
 from memload.device.torch_interface import torch_interface
 from memload.memory import budget
 
@@ -122,10 +123,23 @@ def gpu_facts() -> Iterator[Fact]:
     for gpu in gpus:
         major, minor = torch.cuda.get_device_capability(gpu.index)
         yield Fact(f"GPU {gpu.index}", f"{gpu.name} (sm_{major}{minor})", str(gpu))
+        yield from node_facts(gpu.index, pci_address(torch.cuda.get_device_properties(gpu.index)))
     yield _copies() if gpus else no_gpu_fact(torch.version.cuda, driver_version())
     state = cuda_state()
     yield driver_fact(driver_version(), {"torch": torch.version.cuda, "memload._cuda": state.toolkit})
     yield cuda_fact(state)
+
+
+def node_facts(gpu: int, address: str, root: Path = Path("/")) -> Iterator[Fact]:
+    """Yield the NUMA node of a GPU at a PCI address, on a machine with several nodes."""
+    node = node_of_pci(address, root) if address else None
+    if node is None:
+        return
+    cpus = numa_nodes(root).get(node, "")
+    meaning = "memory of other nodes reaches this GPU through the link between nodes, more slowly"
+    yield Fact(
+        f"GPU {gpu} is at", f"NUMA node {node} (CPUs {cpus})", f"{meaning}: numactl --cpunodebind={node} keeps to it"
+    )
 
 
 def no_gpu_fact(cuda_of_torch: str | None, driver: str | None) -> Fact:

@@ -35,7 +35,7 @@ def to_device(
             whichever a short trial at the start finds faster or, where that keeps the CPUs busy, cheaper; `loader.why`
             says which.
         progress: whether to show a progress bar; None: if standard error is a terminal. Rows are copied in chunks of
-            64 MB, of which three are in this machine's memory at a time.
+            64 MB, of which three are in this machine's memory at a time; to a GPU of 32 MB, of which five are pinned.
 
     Raises:
         DeviceError: there is no such GPU, or torch cannot use it.

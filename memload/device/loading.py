@@ -6,7 +6,10 @@ files or arrays -> frames, each once -> chunks, by native threads -> table -> fi
 
 from __future__ import annotations
 
+import contextlib
+from collections import deque
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,9 +19,11 @@ from memload.columns.fields import Field
 from memload.columns.ragged_fields import RaggedField
 from memload.device.devices import raise_device_error
 from memload.device.frames import FrameIndex, Numbers, frames_of
+from memload.device.interface import HostMemory, Interface
 from memload.device.memory import gpu_memory
 from memload.device.pinned_memory import PinnedField, PinnedMemory
 from memload.device.resident import ResidentColumn, ResidentField, resident_device
+from memload.device.torch_interface import torch_interface
 from memload.engine.gather_spec import GatherSpec
 from memload.engine.layout import Only
 from memload.engine.settings import reads_blocks, reads_directly
@@ -136,6 +141,9 @@ CHUNK_BYTES = 64 << 20
 _AHEAD = 2  # chunks that are gathered while one is copied
 
 
+_PINNED_BYTES = 32 << 20  # of a chunk on its way to a GPU; five are pinned at a time
+
+
 def fill(table: torch.Tensor, field: Field, rows: Numbers | range, shown: Bar) -> None:
     """Copy some rows of a field into a table, in their order.
 
@@ -151,6 +159,9 @@ def fill(table: torch.Tensor, field: Field, rows: Numbers | range, shown: Bar) -
     """
     if not table.numel():
         return
+    if table.device.type == "cuda":
+        fill_asynchronously(table, field, rows, shown, torch_interface(table.device.index).own_streams())
+        return
     begin = 0
     for chunk in _chunks(field, rows):
         end = begin + len(chunk)
@@ -159,11 +170,66 @@ def fill(table: torch.Tensor, field: Field, rows: Numbers | range, shown: Bar) -
         begin = end
 
 
+def fill_asynchronously(
+    table: torch.Tensor, field: Field, rows: Numbers | range, shown: Bar, interface: Interface
+) -> None:
+    """Do what `fill` does for a table on a device: native threads gather into pinned memory while chunks are copied.
+
+    When it returns or raises an error, no copy is under way, and every stream may read the table.
+
+    Args:
+        table, field, rows, shown: as of `fill`.
+        interface: the device of the table.
+    """
+    interface.wait(interface.copies, interface.record(interface.current()))  # what had the table's memory before
+    begin, copied = 0, deque[Any]()
+    try:
+        for chunk in _pinned_chunks(field, rows, interface):
+            interface.copy(table[begin : begin + len(chunk)], chunk, interface.copies)
+            copied.append(interface.record(interface.copies))
+            begin += len(chunk)
+            if len(copied) > 1:
+                interface.synchronise(copied.popleft())
+            shown.update(chunk.nbytes)
+    finally:
+        for event in copied:
+            interface.synchronise(event)
+
+
 def _chunks(field: Field, rows: Numbers | range) -> Iterator[torch.Tensor]:
     source = GatherSpec({0: field}, Only(), {})
-    source.check_in_place()
     most = max(1, min(len(rows), CHUNK_BYTES // field.row_bytes))
     unpack = source.unpacker()
+    with _pipeline(source, len(rows), most, borrowed=False) as pipeline:
+        for _ in _pushed_ahead(pipeline, rows, most):
+            yield unpack(pipeline.next())
+
+
+def _pinned_chunks(field: Field, rows: Numbers | range, host: HostMemory) -> Iterator[torch.Tensor]:
+    """Yield rows in pinned memory, uint8 (some rows, bytes of a row)."""
+    most = max(1, min(len(rows), _PINNED_BYTES // field.row_bytes))
+    begun: deque[torch.Tensor] = deque()
+
+    def provide(need: tuple[int, int] | None) -> None:
+        while need is not None:
+            begun.append(host.pinned(max(1, need[0])))
+            address = begun[-1].data_ptr()
+            pipeline.set_destination(address, address, begun[-1])
+            need = pipeline.needed_destination()
+
+    with _pipeline(GatherSpec({0: field}, Only(), {}), len(rows), most, borrowed=True) as pipeline:
+        for number in _pushed_ahead(pipeline, rows, most):
+            provide(pipeline.needed_destination())
+            while isinstance(found := pipeline.next(), tuple):
+                provide(found)
+            count, offset = min(most, len(rows) - number * most), found[0][1]
+            yield begun.popleft()[offset : offset + count * field.row_bytes].view(count, field.row_bytes)
+
+
+@contextlib.contextmanager
+def _pipeline(source: GatherSpec, rows: int, most: int, *, borrowed: bool) -> Iterator[_core.Pipeline]:
+    """Give a pipeline for batches of at most `most` rows, and close it."""
+    source.check_in_place()
     pipeline = _core.Pipeline(
         source.pipeline_fields(),
         batch_rows=most,
@@ -171,15 +237,21 @@ def _chunks(field: Field, rows: Numbers | range) -> Iterator[torch.Tensor]:
         drop_last=False,
         depth=_AHEAD,
         threads=budget.local_threads(),
-        read_blocks=reads_blocks(source, len(rows)),
-        direct=reads_directly(source, len(rows), None),
+        read_blocks=reads_blocks(source, rows),
+        direct=reads_directly(source, rows, None),
+        borrowed=borrowed,
     )
-    begins = range(0, len(rows), most)
     try:
-        for number in range(len(begins) + _AHEAD):
-            if number < len(begins):
-                pipeline.push(np.asarray(rows[begins[number] : begins[number] + most], dtype=np.int64))
-            if number >= _AHEAD:
-                yield unpack(pipeline.next())
+        yield pipeline
     finally:
         pipeline.close()
+
+
+def _pushed_ahead(pipeline: _core.Pipeline, rows: Numbers | range, most: int) -> Iterator[int]:
+    """Yield the number of each batch of rows when it is to be taken, with the next ones pushed already."""
+    begins = range(0, len(rows), most)
+    for number in range(len(begins) + _AHEAD):
+        if number < len(begins):
+            pipeline.push(np.asarray(rows[begins[number] : begins[number] + most], dtype=np.int64))
+        if number >= _AHEAD:
+            yield number - _AHEAD
