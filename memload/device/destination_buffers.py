@@ -7,7 +7,6 @@ plan -> gather, native threads -> pinned memory of torch's allocator -> batch
 from __future__ import annotations
 
 import abc
-import math
 import warnings
 from collections import deque
 from collections.abc import Sequence
@@ -187,6 +186,7 @@ class TransferredBatches(_IntoDestination):
         kept = reuse if isinstance(reuse, TransferredBatches) and reuse._interface.native is interface.native else None
         self._interface: Interface = interface
         self._made = len(settings.source.made_there())
+        self._cast_there = bool(self._made or settings.source.late_casts)
         self._ring: PinnedRing = kept._ring if kept else PinnedRing.of(interface, settings.options.pinned_bytes)
         route = (interface.native, interface.handle(interface.copies), interface.handle(interface.work))
         pipeline = settings.pipeline(
@@ -210,7 +210,7 @@ class TransferredBatches(_IntoDestination):
     def _batch(self, buffers: tuple[torch.Tensor | None, ...], arrays: Sequence[Array]) -> OnDevice:
         interface = self._interface
         for part in buffers:
-            if part is not None:
+            if part is not None and self._cast_there:
                 interface.hold(part, interface.work)
         views = _views(buffers, arrays, interface.device)
         return OnDevice(interface.launch(interface.work, self._unpack, views) if self._made else self._unpack(views))
@@ -253,12 +253,14 @@ def why_whole(source: GatherSpec) -> str | None:
 
 def _views(buffers: Sequence[torch.Tensor | None], arrays: Sequence[Array], device: torch.device) -> list[torch.Tensor]:
     """Return the arrays of a batch in its memory on a device, each a separate tensor for autograd."""
-    return [_view(buffers[array[0]], array, device) for array in arrays]
+    storages = [None if part is None else part.untyped_storage() for part in buffers]
+    return [_view(storages[array[0]], array, device) for array in arrays]
 
 
-def _view(part: torch.Tensor | None, array: Array, device: torch.device) -> torch.Tensor:
+def _view(storage: torch.UntypedStorage | None, array: Array, device: torch.device) -> torch.Tensor:
     _, offset, code, bits, shape = array
-    dtype, elements = _DTYPES[code, bits], math.prod(shape)
-    if part is None or not elements:
+    dtype = _DTYPES[code, bits]
+    if storage is None or 0 in shape:
         return torch.empty(shape, dtype=dtype, device=device)
-    return part[offset : offset + elements * dtype.itemsize].view(dtype).view(shape).data
+    made = torch.empty(0, dtype=dtype, device=device)  # no view: views of views take five calls of torch
+    return made.set_(storage, offset * 8 // bits, shape)  # type: ignore[call-overload,no-any-return]

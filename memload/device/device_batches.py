@@ -94,17 +94,20 @@ class DeviceBatches(Gatherer):
 
     def next(self, timeout: float) -> Any:
         """Return the next batch as a `BatchResult`; None at the end."""
-        with self._placer.in_words():
+        try:
             return self._next(timeout)
+        except RuntimeError:
+            with self._placer.in_words():  # entered here alone, since it costs as much as to hand over a batch
+                raise
 
     def _next(self, timeout: float) -> BatchResult | None:
-        self._placer.pace()
+        loop = self._placer.pace()
         found = self._prepared.popleft() if self._prepared else self._prepare(timeout)
         if isinstance(found, _Raised):
             found.result()
         if found is None or found.error is not None:
             return found
-        result = self._transformed(self._placer.hand_over(found.batch))
+        result = self._transformed(self._placer.hand_over(found.batch, loop))
         self._prepare_another()
         return result
 

@@ -69,12 +69,17 @@ class Placer:
         """
         return self.interface.call(fn, *args)
 
-    def hand_over(self, batch: Any) -> Any:
-        """Make the loop's current stream wait for the stream `work`, and return the batch."""
+    def hand_over(self, batch: Any, loop: Any = None) -> Any:
+        """Make the loop's stream wait for the stream `work`, and return the batch.
+
+        Args:
+            batch: the batch.
+            loop: the stream; None: the current one.
+        """
         interface = self.interface
-        loop = interface.current()
+        loop = interface.current() if loop is None else loop
         interface.wait(loop, interface.record(interface.work))
-        for tensor in _one_of_each_memory(all_tensors_of(batch)):
+        for tensor in _one_of_each_memory(_plain_members(batch) or all_tensors_of(batch)):
             if interface.is_there(tensor):
                 interface.hold(tensor, loop)
         return batch
@@ -89,11 +94,13 @@ class Placer:
         except RuntimeError as error:
             raise_device_error(error, "handing out a batch", self.interface.device)
 
-    def pace(self) -> None:
-        """Wait until the device is at most `AHEAD_OF_DEVICE` batches behind the loop."""
-        self._handed.append(self.interface.record(self.interface.current()))
+    def pace(self) -> Any:
+        """Wait until the device is at most `AHEAD_OF_DEVICE` batches behind the loop; return the loop's stream."""
+        loop = self.interface.current()
+        self._handed.append(self.interface.record(loop))
         while len(self._handed) > AHEAD_OF_DEVICE:
             self.interface.synchronise(self._handed.popleft())
+        return loop
 
     def _copied_all(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         small = [number for number, tensor in enumerate(tensors) if tensor.nbytes < _SMALL]
@@ -177,6 +184,12 @@ def _places(flat: Sequence[torch.Tensor]) -> tuple[list[int], int]:
         places.append(-(-end // _ALIGN) * _ALIGN)
         end = places[-1] + len(one)
     return places, end
+
+
+def _plain_members(batch: Any) -> list[torch.Tensor]:
+    """Return the tensors of a plain dict, list or tuple of tensors; none of other batches, which take a longer look."""
+    members = list(batch.values()) if type(batch) is dict else batch if type(batch) in (list, tuple) else ()
+    return list(members) if all(type(member) is torch.Tensor for member in members) else []
 
 
 def _one_of_each_memory(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:

@@ -1,5 +1,6 @@
 """The loader's way to a GPU. `tests/unit/device` has more of it, on a simulated device."""
 
+import gc
 import shutil
 import time
 
@@ -9,6 +10,7 @@ from device_cases import BATCH, CAST, ROWS, Nested, dataset, loader
 from late_reading import on_cpu
 
 import memload
+from memload.device.torch_interface import torch_interface
 from memload.nested import tensors_of
 
 pytestmark = pytest.mark.gpu
@@ -101,6 +103,43 @@ def test_a_transform_that_is_compiled_to_cuda_graphs_gives_each_batch():
         sums.append(batch.clone())
         del batch
     assert all(torch.allclose(x.cpu(), y) for x, y in zip(sums, expected, strict=True))
+
+
+def test_two_loaders_in_turn_get_their_own_batches():
+    expected = on_cpu(loader(cast=CAST))
+    first, second = loader(cast=CAST, device="cuda"), loader(cast=CAST, device="cuda")
+    for one, other, want in zip(first, second, expected, strict=True):
+        torch.cuda._sleep(1_000_000)
+        for got in (one, other):
+            assert all(torch.equal(x.cpu(), y) for x, y in zip(tensors_of(got), tensors_of(want), strict=True))
+
+
+def test_forty_loaders_at_once_get_their_own_batches_in_eighty_streams():
+    expected = on_cpu(loader(cast=CAST))
+    passes = [iter(loader(cast=CAST, device="cuda")) for _ in range(40)]
+    for want in expected[:4]:
+        batches = [next(one) for one in passes]
+        torch.cuda._sleep(1_000_000)
+        for got in batches:
+            assert all(torch.equal(x.cpu(), y) for x, y in zip(tensors_of(got), tensors_of(want), strict=True))
+    interfaces = [torch_interface(torch.cuda.current_device()) for _ in range(40)]
+    handles = {stream.cuda_stream for one in interfaces for stream in (one.copies, one.work)}
+    if interfaces[0].native is not None:  # torch's own streams are 32
+        assert len(handles) == 80
+
+
+def test_memory_that_a_loader_left_behind_is_freed_after_its_streams_served_others():
+    """The allocator records events in the streams that read a tensor when that is freed."""
+    expected = on_cpu(loader(cast=CAST))
+    kept = [next(iter(loader(cast=CAST, device="cuda"))) for _ in range(3)]
+    gc.collect()
+    for got, want in zip(loader(cast=CAST, device="cuda"), expected, strict=True):
+        assert all(torch.equal(x.cpu(), y) for x, y in zip(tensors_of(got), tensors_of(want), strict=True))
+    for one in kept:
+        assert all(torch.equal(x.cpu(), y) for x, y in zip(tensors_of(one), tensors_of(expected[0]), strict=True))
+    del kept, one, got
+    torch.cuda.empty_cache()
+    torch.cuda.synchronize()
 
 
 def test_the_stock_engine_moves_batches():
