@@ -1,4 +1,4 @@
-// The names by which Python speaks of dtypes (safetensors' codes) and instruction sets.
+// The names by which Python speaks of dtypes (safetensors' codes), instruction sets and stores.
 #pragma once
 
 #include <stdexcept>
@@ -14,5 +14,7 @@ namespace memload::python {
 
 // "" means the best there is. Throws std::invalid_argument naming the available ones.
 [[nodiscard]] Isa isa_named(std::string_view name);
+
+[[nodiscard]] inline Store store_of(bool streaming) { return streaming ? Store::streaming : Store::cached; }
 
 }  // namespace memload::python

@@ -24,13 +24,11 @@ namespace {
 namespace py = pybind11;
 using bench::TeamTime;
 
-Store store_of(bool streaming) { return streaming ? Store::streaming : Store::cached; }
-
 // (column, cast or None as (from, to, norm_removed))
-using PyCast = std::optional<std::tuple<std::string, std::string, bool>>;
+using PyPlainCast = std::optional<std::tuple<std::string, std::string, bool>>;
 // Of rows that are cropped: (bytes of a run, bytes from one run to the next, runs, where each planned row begins).
 using PyCrop = std::optional<std::tuple<std::size_t, std::size_t, std::size_t, Indices>>;
-using PyField = std::tuple<std::shared_ptr<Column>, PyCast, PyCrop>;
+using PyCeilingField = std::tuple<std::shared_ptr<Column>, PyPlainCast, PyCrop>;
 
 // Narrows rows to their crops, all of which must lie within a stored row.
 void crop(bench::CeilingField& field, const PyCrop& wanted) {
@@ -54,7 +52,7 @@ void crop(bench::CeilingField& field, const PyCrop& wanted) {
   field.run_stride = stride;
 }
 
-bench::CeilingField plan_field(const PyField& field, std::span<const std::int64_t> plan) {
+bench::CeilingField plan_field(const PyCeilingField& field, std::span<const std::int64_t> plan) {
   const auto& [column, cast, cropped] = field;
   bench::CeilingField planned;
   planned.row_bytes = column->row_bytes();
@@ -76,15 +74,15 @@ bench::CeilingField plan_field(const PyField& field, std::span<const std::int64_
 
 // Keeps the columns alive that the ceiling reads.
 struct HeldCeiling {
-  std::vector<PyField> held;
+  std::vector<PyCeilingField> held;
   bench::Ceiling ceiling;
   std::mutex running{};  // a ceiling serves one caller at a time
 };
 
-std::unique_ptr<HeldCeiling> make_ceiling(std::vector<PyField> fields, const Indices& plan, std::size_t batch_size,
-                                          std::size_t threads, const std::string& isa) {
+std::unique_ptr<HeldCeiling> make_ceiling(std::vector<PyCeilingField> fields, const Indices& plan,
+                                          std::size_t batch_size, std::size_t threads, const std::string& isa) {
   std::vector<bench::CeilingField> planned;
-  for (const PyField& field : fields) planned.push_back(plan_field(field, view(plan)));
+  for (const PyCeilingField& field : fields) planned.push_back(plan_field(field, view(plan)));
   bench::Ceiling ceiling(std::move(planned), batch_size, threads, isa_named(isa));
   return std::unique_ptr<HeldCeiling>(new HeldCeiling{std::move(fields), std::move(ceiling)});
 }
@@ -140,7 +138,7 @@ py::dict bench_memcpy(std::size_t nbytes, std::size_t threads, double seconds) {
   return result;
 }
 
-bench::ReadMethod method_of(std::string_view name) {
+bench::ReadMethod read_method_named(std::string_view name) {
   if (name == "direct") return bench::ReadMethod::direct;
   if (name == "io_uring") return bench::ReadMethod::io_uring;
   throw std::invalid_argument("method is 'direct' or 'io_uring', not '" + std::string(name) + "'");
@@ -148,7 +146,7 @@ bench::ReadMethod method_of(std::string_view name) {
 
 py::dict bench_disk(const std::string& path, const Indices& offsets, std::size_t nbytes, std::size_t in_flight,
                     const std::string& method) {
-  const bench::ReadMethod how = method_of(method);
+  const bench::ReadMethod how = read_method_named(method);
   const std::span<const std::int64_t> rows = view(offsets);
   bench::DiskRun run;
   {

@@ -20,8 +20,6 @@ namespace py = pybind11;
 namespace memload::python {
 namespace {
 
-Store store_of(bool streaming) { return streaming ? Store::streaming : Store::cached; }
-
 void cast(std::uintptr_t src, std::uintptr_t dst, std::size_t n, const std::string& from, const std::string& to,
           const PyHow& how, const std::string& isa, bool streaming, std::size_t threads) {
   const CastRule rule = rule_of({from, to, how});

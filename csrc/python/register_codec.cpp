@@ -110,9 +110,10 @@ py::bytes encoded(const Chain& chain, const py::buffer& src, int level, std::str
 }
 
 // A row for each part: (number of its storage, offset, stored bytes, decoded bytes).
-using Table = py::array_t<std::int64_t, py::array::c_style>;
+using PartTable = py::array_t<std::int64_t, py::array::c_style>;
 
-std::vector<bench::EncodedPart> parts_of(const std::vector<std::shared_ptr<Storage>>& storages, const Table& table) {
+std::vector<bench::EncodedPart> encoded_parts(const std::vector<std::shared_ptr<Storage>>& storages,
+                                              const PartTable& table) {
   if (table.ndim() != 2 || table.shape(1) != 4) throw std::invalid_argument("the table must have the shape (parts, 4)");
   const auto rows = table.unchecked<2>();
   std::vector<bench::EncodedPart> parts;
@@ -130,9 +131,10 @@ std::vector<bench::EncodedPart> parts_of(const std::vector<std::shared_ptr<Stora
 }
 
 // Of the chain; without one, of zlib-ng itself.
-py::dict bench_decode(const std::vector<std::shared_ptr<Storage>>& storages, const Table& table, std::size_t threads,
-                      double seconds, const std::shared_ptr<Chain>& chain, std::size_t ring_bytes) {
-  const std::vector<bench::EncodedPart> parts = parts_of(storages, table);
+py::dict bench_decode(const std::vector<std::shared_ptr<Storage>>& storages, const PartTable& table,
+                      std::size_t threads, double seconds, const std::shared_ptr<Chain>& chain,
+                      std::size_t ring_bytes) {
+  const std::vector<bench::EncodedPart> parts = encoded_parts(storages, table);
   const bench::DecodeTerms terms{.threads = threads, .seconds = seconds, .ring_bytes = ring_bytes};
   bench::DecodeRun run;
   {
@@ -147,7 +149,7 @@ py::dict bench_decode(const std::vector<std::shared_ptr<Storage>>& storages, con
   return result;
 }
 
-void translate(std::exception_ptr raised) {
+void translate_decode_error(std::exception_ptr raised) {
   try {
     if (raised) std::rethrow_exception(raised);
   } catch (const DecodeError& e) {
@@ -158,7 +160,7 @@ void translate(std::exception_ptr raised) {
 }  // namespace
 
 void register_codec(py::module_& m) {
-  py::register_exception_translator(&translate);
+  py::register_exception_translator(&translate_decode_error);
   py::class_<Chain, std::shared_ptr<Chain>>(m, "Chain", "Filters in the order in which the writer applied them.")
       .def(py::init(&make_chain), py::arg("filters"),
            "Of (name, bytes of an element, elements in a block); zeros where the filter has none.")

@@ -37,7 +37,7 @@ void refused(const char* what, const Facts&... facts) {
 }
 
 // Python's own error tree is the one users see: each C++ type maps to its class once, here.
-void translate(std::exception_ptr raised) {
+void translate_core_errors(std::exception_ptr raised) {
   try {
     if (raised) std::rethrow_exception(raised);
   } catch (const ReadError& e) {
@@ -110,7 +110,7 @@ std::vector<PySegment> segments(const Column& column) {
 }  // namespace
 
 void register_data(py::module_& m) {
-  py::register_exception_translator(&translate);
+  py::register_exception_translator(&translate_core_errors);
 
   py::class_<OpenFiles, std::shared_ptr<OpenFiles>>(
       m, "OpenFiles", "Descriptors that are kept open for the next read: those used last, at most so many.")

@@ -45,7 +45,7 @@ std::shared_ptr<Ragged> make_ragged(std::size_t item_bytes, std::size_t planes,
 }
 
 // For sending a column to another process.
-std::vector<PyRaggedSegment> segments(const Ragged& column) {
+std::vector<PyRaggedSegment> ragged_segments(const Ragged& column) {
   std::vector<PyRaggedSegment> found;
   for (const RaggedSegment& s : column.segments()) {
     PyValues values = shown(s.values);
@@ -97,7 +97,7 @@ void register_ragged(py::module_& m) {
       .def_property_readonly("decodes", &Ragged::decodes, "Whether items of some rows are encoded.")
       .def_property_readonly("read_bytes", &Ragged::read_bytes,
                              "Stored bytes that are read for a row by itself, on average.")
-      .def_property_readonly("segments", &segments, "What the column was made of.")
+      .def_property_readonly("segments", &ragged_segments, "What the column was made of.")
       .def(
           "padded",
           [](const Ragged& c, const py::bytes& pad) {

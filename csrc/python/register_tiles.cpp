@@ -21,11 +21,11 @@ namespace {
 namespace py = pybind11;
 
 // A row per tile: number of its storage or -1, offset, bytes, filters that it did without.
-using Table = py::array_t<std::int64_t, py::array::c_style | py::array::forcecast>;
+using TileTable = py::array_t<std::int64_t, py::array::c_style | py::array::forcecast>;
 constexpr py::ssize_t kTableColumns = 4;
 constexpr std::int64_t kNever = -1;
 
-std::vector<StoredTile> tiles_of(const Table& table) {
+std::vector<StoredTile> tiles_of(const TileTable& table) {
   if (table.ndim() != 2 || table.shape(1) != kTableColumns) {
     throw std::invalid_argument("the table of chunks has rows of (storage or -1, offset, bytes, skipped filters)");
   }
@@ -43,9 +43,9 @@ std::vector<StoredTile> tiles_of(const Table& table) {
   return tiles;
 }
 
-Table table_of(const TileGrid& grid) {
+TileTable table_of(const TileGrid& grid) {
   const std::vector<StoredTile>& tiles = grid.array().tiles;
-  Table table({static_cast<py::ssize_t>(tiles.size()), kTableColumns});
+  TileTable table({static_cast<py::ssize_t>(tiles.size()), kTableColumns});
   auto rows = table.mutable_unchecked<2>();
   for (py::ssize_t i = 0; i < rows.shape(0); ++i) {
     const StoredTile& tile = tiles[static_cast<std::size_t>(i)];
@@ -66,7 +66,7 @@ std::vector<std::byte> bytes_of(const py::bytes& text, std::size_t none) {
 
 std::shared_ptr<TileGrid> make_grid(std::int64_t rows, std::size_t item_bytes, std::vector<std::size_t> row_shape,
                                     std::vector<std::size_t> tile_shape,
-                                    const std::vector<std::shared_ptr<Storage>>& storages, const Table& table,
+                                    const std::vector<std::shared_ptr<Storage>>& storages, const TileTable& table,
                                     std::shared_ptr<Chain> chain, const py::bytes& fill, bool cut,
                                     std::vector<std::size_t> order) {
   constexpr std::size_t kLargestItem = 1 << 20;
@@ -85,11 +85,11 @@ std::shared_ptr<TileGrid> make_grid(std::int64_t rows, std::size_t item_bytes, s
   return std::make_shared<TileGrid>(std::move(array));
 }
 
-using PyPart = std::variant<std::shared_ptr<TileGrid>, std::shared_ptr<Column>>;
+using PyTilesPart = std::variant<std::shared_ptr<TileGrid>, std::shared_ptr<Column>>;
 
-std::shared_ptr<Tiles> make_tiles(const std::vector<PyPart>& parts) {
+std::shared_ptr<Tiles> make_tiles(const std::vector<PyTilesPart>& parts) {
   std::vector<std::shared_ptr<const Tiles>> columns;
-  for (const PyPart& part : parts) {
+  for (const PyTilesPart& part : parts) {
     if (const auto* grid = std::get_if<std::shared_ptr<TileGrid>>(&part)) {
       columns.push_back(std::make_shared<const Tiles>(*grid));
     } else {
@@ -99,8 +99,8 @@ std::shared_ptr<Tiles> make_tiles(const std::vector<PyPart>& parts) {
   return std::make_shared<Tiles>(Tiles::concat(columns));
 }
 
-std::vector<PyPart> parts_of(const Tiles& tiles) {
-  std::vector<PyPart> parts;
+std::vector<PyTilesPart> parts_of_tiles(const Tiles& tiles) {
+  std::vector<PyTilesPart> parts;
   for (const Tiles::Part& part : tiles.parts()) {
     if (const auto* segment = std::get_if<Segment>(&part)) {
       parts.emplace_back(std::make_shared<Column>(tiles.row_bytes(), std::vector<Segment>{*segment}));
@@ -155,7 +155,7 @@ void register_tiles(py::module_& m) {
   py::class_<Tiles, std::shared_ptr<Tiles>> cls(
       m, "Tiles", "Rows that lie inside tiles, of one array or of several one after the other. Immutable.");
   cls.def(py::init(&make_tiles), py::arg("parts"), "A plain column is a part, too: files may be stored differently.")
-      .def_property_readonly("parts", &parts_of, "What the stored rows are made of, in order.");
+      .def_property_readonly("parts", &parts_of_tiles, "What the stored rows are made of, in order.");
   add_column_methods(cls);
 }
 
