@@ -50,7 +50,8 @@ def _tell(runs: list[dict], wall: float) -> None:
     for folder, seconds in sorted(folders.items(), key=lambda item: -item[1]):
         print(f"{seconds:7.1f} s  {folder}/")
     total = sum(run["seconds"] for run in runs)
-    print(f"{total:7.1f} s  of CPU time in {len(runs)} compilations, {wall:.0f} s by the clock on {os.cpu_count()} cores")
+    print(f"{total:7.1f} s  of CPU time in {len(runs)} compilations")
+    print(f"{wall:7.1f} s  by the clock on {os.cpu_count()} cores, with what configuring and linking take")
 
 
 def _launch(command: list[str]) -> int:
@@ -58,7 +59,7 @@ def _launch(command: list[str]) -> int:
     code = subprocess.run(command, check=False).returncode
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     source = Path(command[command.index("-c") + 1]) if "-c" in command else Path(command[-1])
-    inside = source.relative_to(ROOT) if source.is_relative_to(ROOT) else source.name
+    inside = source.relative_to(ROOT) if source.is_relative_to(ROOT) else Path("made", source.name)
     line = {"source": str(inside), "seconds": used.ru_utime + used.ru_stime}
     with Path(os.environ[LOG]).open("a") as log:
         log.write(json.dumps(line) + "\n")
