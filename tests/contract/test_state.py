@@ -1,4 +1,4 @@
-"""A run that is stopped and taken up goes on as if it had never been stopped."""
+"""A run that is stopped and resumed goes on as if it had never been stopped."""
 
 import copy
 import pickle

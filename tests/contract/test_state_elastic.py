@@ -1,4 +1,4 @@
-"""A state saved on some number of ranks is taken up on another: what is left of the epoch is dealt out once."""
+"""A state saved on some number of ranks is resumed on another: what is left of the epoch is dealt out once."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Runs of a loader that are stopped and taken up, and the traces that tell whether anybody could notice."""
+"""Runs of a loader that are stopped and resumed, and the traces that tell whether anybody could notice."""
 
 import json
 

@@ -2,7 +2,7 @@
 
     new set     parent/.NAME.memload/lock               one writer at a time
                 parent/.NAME.memload/set/               what is being written; renamed to parent/NAME when complete
-                parent/.NAME.memload/unfinished.json    what of it is complete, of a writing that can be taken up
+                parent/.NAME.memload/unfinished.json    what of it is complete, of a writing that can be resumed
                 parent/.NAME.memload/scratch/           rows that arrive in pieces, until they are whole
     appending   NAME/.append.memload/                   the same; each shard renamed into NAME, then index.json replaced
 

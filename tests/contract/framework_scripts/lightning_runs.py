@@ -128,7 +128,7 @@ def in_a_hook():
 
 
 def resumed():
-    """Stopped in the middle of an epoch and taken up from Lightning's checkpoint, the rest is what would have come."""
+    """Stopped in the middle of an epoch and resumed from Lightning's checkpoint, the rest is what would have come."""
 
     def module_of(ds, stop_at=None):
         class Stops(Module):

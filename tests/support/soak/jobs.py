@@ -96,7 +96,7 @@ class Appending(Job):
 
 
 class Converting(Job):
-    """A file into shards, which is taken up where it was ended."""
+    """A file into shards, which is resumed where it was ended."""
 
     def prepare(self):
         np.save(self.folder / "source.npy", numbers(self.rows).numpy())

@@ -162,7 +162,7 @@ FORMATS += [in_memory]
 
 
 def attack(rng, folder):
-    """Write rows, open them, and compare two passes of each loader, one of them stopped and taken up."""
+    """Write rows, open them, and compare two passes of each loader, one of them stopped and resumed."""
     arrays = random_arrays(rng)
     kind = rng.choice(FORMATS)
     try:

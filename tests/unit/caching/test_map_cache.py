@@ -1,4 +1,4 @@
-"""ds.map(fn).cache(...): computed once, known by rows and code, taken up, listed and removed."""
+"""ds.map(fn).cache(...): computed once, known by rows and code, resumed, listed and removed."""
 
 import multiprocessing
 import os

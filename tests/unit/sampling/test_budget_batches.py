@@ -1,4 +1,4 @@
-"""Batches filled by cost: what is in them, how many there are, who gets them, and that a pass is taken up exactly."""
+"""Batches filled by cost: what is in them, how many there are, who gets them, and that a pass is resumed exactly."""
 
 import itertools
 import json

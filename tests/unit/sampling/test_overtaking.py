@@ -12,7 +12,7 @@ from memload.sampling.overtaking import Overtaking
 
 
 class GatherSpec:
-    """Numbered batches that can be taken up anywhere."""
+    """Numbered batches that can be resumed anywhere."""
 
     def __init__(self, count, begin):
         self.numbers, self.begin = iter(range(begin, count)), begin

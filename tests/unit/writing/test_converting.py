@@ -1,4 +1,4 @@
-"""memload.write converts: rows, mask, scale and cast as numpy and torch have them; what is killed is taken up."""
+"""memload.write converts: rows, mask, scale and cast as numpy and torch have them; what is killed is resumed."""
 
 import json
 import os
