@@ -33,7 +33,7 @@ from memload.dataset.opening import open as open_dataset
 from memload.engine.tiers.choosing import Needs, TierChoice, choose, fits_on_disk
 from memload.engine.tiers.loading import loaded_elsewhere
 from memload.engine.tiers.placing import TierOptions, as_tier, check_option_names, needs_of, placed_as_chosen
-from memload.engine.tiers.tier import Tier
+from memload.engine.tiers.tier import ON_GPU, Tier
 from memload.errors import WriterBusyError
 from memload.formats.shards.staging import being_written, wait_for_writer
 from memload.graphs.datasets import GraphDataset
@@ -184,7 +184,7 @@ def _needs(base: Any) -> Needs:
 
 
 def _on_host(base: Any) -> bool:
-    return isinstance(base, Dataset) and base.tier not in (Tier.PINNED, Tier.DEVICE)
+    return isinstance(base, Dataset) and base.tier not in ON_GPU
 
 
 def _uncached(results: Results, choice: TierChoice, options: TierOptions) -> MappedDataset:

@@ -143,6 +143,7 @@ def plan(parser: argparse.ArgumentParser) -> None:
         ("--cache-bytes", "[SET=]SIZE", "what --tier hybrid may take, such as 40GB"),
     ):
         loader.add_argument(option, action="append", metavar=metavar, help=text)
+    loader.add_argument("--device-bytes", metavar="SIZE", help="rows on the GPU by --tier split, such as 60GB")
     loader.add_argument("--device", help="cuda, if batches are to be on the GPU; cpu, if models train on the CPU")
     loader.add_argument("--no-shuffle", action="store_true", help="rows in order")
     for name, text in (

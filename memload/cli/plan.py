@@ -37,6 +37,7 @@ def run(options: argparse.Namespace) -> int:
         tier=by_set(options.tier, "--tier"),
         ram_dtype=casts(options.ram_dtype, "--ram-dtype", data),
         cache_bytes=by_set(options.cache_bytes, "--cache-bytes"),
+        device_bytes=options.device_bytes,
         device=options.device,
         processes=1 if options.measure else options.processes,
         ram=options.ram,
@@ -84,9 +85,8 @@ def _placed(dataset: Any, found: Plan, data: Any, options: argparse.Namespace) -
         return dataset.with_tier("ram", ram_dtype=casts(options.ram_dtype, "--ram-dtype", data), progress=False)
     if found.tier is None or found.tier is Tier.MMAP:
         return dataset
-    return dataset.with_tier(
-        found.tier, cache_bytes=found.ram.of("cache of rows") if found.tier is Tier.HYBRID else None
-    )
+    cache = found.ram.of("cache of rows") if found.tier is Tier.HYBRID else None
+    return dataset.with_tier(found.tier, cache_bytes=cache, device_bytes=options.device_bytes)
 
 
 def _cast_of(cast: Any, name: str, dataset: Any) -> Any:

@@ -56,7 +56,9 @@ def _placed_together(
 ) -> dict[str, Dataset]:
     """Return data sets on one tier; messages name their fields as NAME/FIELD."""
     if options.get("device") is not None:
-        raise TypeError(f'device= is for tier="device" and "pinned", not "{tier}"; a loader takes it for all tiers')
+        raise TypeError(
+            f'device= is for tier="device", "pinned" and "split", not "{tier}"; a loader takes it for all tiers'
+        )
     places = {f"{name}/{field}": (name, field) for name, member in members.items() for field in member.fields}
     wanted = {f"{name}/{field}": cast for name, each in casts.items() for field, cast in (each or {}).items()}
     given = {key: value for key, value in options.items() if key != "device"}

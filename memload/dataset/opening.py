@@ -23,7 +23,12 @@ from memload.formats.members import Key as Picked
 from memload.formats.paths import PathLike, entries_of
 from memload.formats.shards.index import INDEX_NAME
 
-_SUITED = {"device": "device", "cache_bytes": "hybrid", "on_pressure": "hybrid"}  # all other options suit "ram"
+_SUITED = {  # all other options suit "ram"
+    "device_bytes": "split",
+    "device": "device",
+    "cache_bytes": "hybrid",
+    "on_pressure": "hybrid",
+}
 
 
 def open(  # noqa: A001 - users call it memload.open
@@ -66,8 +71,8 @@ def open(  # noqa: A001 - users call it memload.open
         max_open_files: how many of the dataset's files may be open at once while rows are read past the page cache;
             the most recently read files stay open. Mapped files have no descriptor. Default: half of the descriptors
             that the process may have, at most 256, for all datasets together.
-        tier: the tier that keeps the rows: "mmap", "direct", "ram", "hybrid", "auto", "device" or "pinned"; see
-            docs/tiers.md.
+        tier: the tier that keeps the rows: "mmap", "direct", "ram", "hybrid", "auto", "device", "pinned" or "split";
+            see docs/tiers.md.
         tier_options: further arguments of `Dataset.with_tier`, such as ram_dtype= or cache_bytes=.
 
     Raises:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from memload.columns.fields import Field
 from memload.engine.tiers.placing import TierOptions, as_tier, check_option_names, placed, reasons_of, tiers_of
 from memload.engine.tiers.pressure import caches_of
-from memload.engine.tiers.tier import Tier
+from memload.engine.tiers.tier import ON_GPU, Tier
 from memload.sizes import format_size
 
 if TYPE_CHECKING:
@@ -25,9 +25,10 @@ _D = TypeVar("_D", bound="Tiered")
 def _device_tier(field: Field) -> Tier | None:
     from memload.device.pinned_memory import PinnedField
     from memload.device.resident import ResidentField
+    from memload.device.split_tier import SplitColumn
 
     if isinstance(field, ResidentField):
-        return Tier.DEVICE
+        return Tier.SPLIT if isinstance(field.column, SplitColumn) else Tier.DEVICE
     return Tier.PINNED if isinstance(field, PinnedField) else None
 
 
@@ -45,6 +46,7 @@ class Tiered(Base):
         share: bool = False,
         cache_bytes: int | str | None = None,
         on_pressure: str | None = None,
+        device_bytes: int | str | None = None,
         progress: bool | None = None,
         device: Any = None,
         **unknown: NoReturn,
@@ -54,8 +56,8 @@ class Tiered(Base):
         Select rows first: "ram" loads only the rows of a selection. Datasets that are joined later keep their tiers.
 
         Args:
-            tier: "mmap", "direct", "ram", "hybrid", "auto", "device" or "pinned"; `memload.Tier` describes them. For
-                "device" and "pinned", see `memload.to_device`.
+            tier: "mmap", "direct", "ram", "hybrid", "auto", "device", "pinned" or "split"; `memload.Tier` describes
+                them. For the last three, see `memload.to_device`.
             ram_dtype: with "ram", the fields to cast once, while they are loaded: {"stim": torch.bfloat16}, or a
                 `memload.Cast`. Other fields stay as they are.
             compressed: with "ram", keep chunks compressed and decode them for each batch, which takes less memory and
@@ -64,8 +66,9 @@ class Tiered(Base):
                 first process loads, the others wait; the last to end frees it.
             cache_bytes: with "hybrid", the budget of the cache, as 4 << 30 or "4GB"; default: half of the free memory.
             on_pressure: with "hybrid", "shrink" lets the cache free memory when this process runs short of it.
+            device_bytes: with "split", the bytes of rows in the memory of each GPU, as 60 << 30 or "60GB".
             progress: whether loading shows a bar; None shows it on a terminal.
-            device: with "device" and "pinned", the GPU, such as "cuda:1"; the current one if not given.
+            device: with "device", "pinned" and "split", the GPU, such as "cuda:1"; the current one if not given.
 
         Raises:
             MemorySpaceError: the rows do not fit; nothing was loaded.
@@ -81,17 +84,17 @@ class Tiered(Base):
             (<Tier.RAM: 'ram'>, torch.bfloat16)
         """
         check_option_names(unknown, "with_tier")
-        options, where = TierOptions(ram_dtype, compressed, share, cache_bytes, on_pressure, progress), as_tier(tier)
+        options = TierOptions(ram_dtype, compressed, share, cache_bytes, on_pressure, device_bytes, progress)
+        where = as_tier(tier)
         options.check_for(where)
-        if where in (Tier.DEVICE, Tier.PINNED):
-            from memload.device.devices import device_of
-            from memload.device.loading import loaded
+        if where in ON_GPU:
+            from memload.device.on_request import loaded_there
 
-            there = device_of("cuda" if device is None else device)
-            return replace(self, fields=loaded(self.fields, there, where, progress))
+            there = "cuda" if device is None else device
+            return replace(self, fields=loaded_there(self.fields, there, where, options.device_bytes, None, progress))
         if device is not None:
             raise TypeError(
-                f'device= is for tier="device" and "pinned", not "{where}"; a loader takes it for all tiers'
+                f'device= is for tier="device", "pinned" and "split", not "{where}"; a loader takes it for all tiers'
             )
         return replace(self, fields=placed(self.fields, where, options))
 
@@ -114,8 +117,9 @@ def origin_words(fields: Mapping[str, Field]) -> str:
     """Return the part of a dataset's repr that names the origin of its rows."""
     if any(field.resident for field in fields.values()):
         from memload.device.resident import resident_device
+        from memload.device.split_tier import where_split
 
-        return f"on {resident_device(fields)}"
+        return where_split(fields) or f"on {resident_device(fields)}"
     storages = {storage for field in fields.values() for storage in field.column.storages}
     files = sorted({storage.name for storage in storages if storage.mapped or (storage.is_image and storage.name)})
     if not files:

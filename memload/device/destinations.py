@@ -22,6 +22,7 @@ from memload.device.pinned_memory import PinnedField, resident_fields
 from memload.device.placing import Placer
 from memload.device.resident import resident_device
 from memload.device.shared_frames import with_shared_frames
+from memload.device.split_tier import gathered_by
 from memload.engine.gather_spec import GatherSpec
 from memload.engine.gatherer import Gatherer
 from memload.engine.on_cpu import OnCPU, into_slots
@@ -120,12 +121,21 @@ class ToDevice:
 
     def bound(self, source: GatherSpec, request: PassRequest) -> GatherSpec:
         """Return the gather specification for the device: gathered for it, or by the device itself."""
-        if why_whole(source) is not None or resident_device(source.fields) is not None:
+        if (there := resident_device(source.fields)) is not None:
+            return self._gathered_there(source, there)
+        if why_whole(source) is not None:
             return source
         if (seen := seen_by_device(source, self.target)) is not None:
             return seen
         raw, sampler = source.as_raw(), request.batches
         return with_shared_frames(raw, sampler, BatchSizes.of(sampler, source).batch_rows)
+
+    def _gathered_there(self, source: GatherSpec, there: torch.device) -> GatherSpec:
+        """Return a source of rows on devices, gathered by this one if it is among several that keep them."""
+        if self.device in (None, there) or self.device.index is None:
+            return source
+        fields = gathered_by(source.fields, self.device)
+        return source if fields is None else replace(source, fields=fields)
 
     def slot_bytes(self, nbytes: int) -> int:
         """Return the bytes of a slot of the ring: `nbytes` itself."""

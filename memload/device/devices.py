@@ -9,6 +9,7 @@ that cannot be pinned, an error of an earlier kernel.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -56,6 +57,27 @@ def device_of(given: Any) -> torch.device:
     """
     device = named_device(given)
     return _cuda_device(device) if device.type == "cuda" else device
+
+
+def devices_of(given: Any) -> list[torch.device]:
+    """Return the devices of a device, or of several in a sequence, each as `device_of` does.
+
+    Raises:
+        ValueError: there is none, one comes twice, or they are not of one kind.
+        TypeError, DeviceError: as `device_of`.
+
+    Example:
+        >>> devices_of("cpu"), devices_of(["cpu"])
+        ([device(type='cpu')], [device(type='cpu')])
+    """
+    if isinstance(given, str | int | torch.device) or not isinstance(given, Sequence):
+        return [device_of(given)]
+    found = [device_of(one) for one in given]
+    twice = [str(one) for one in dict.fromkeys(found) if found.count(one) > 1]
+    if not found or twice or len({one.type for one in found}) > 1:
+        got = f"{twice[0]} twice" if twice else f"{list(map(str, found))}"
+        raise ValueError(f'several devices are different GPUs, such as ["cuda:0", "cuda:1"]; got {got}')
+    return found
 
 
 def named_device(given: Any) -> torch.device:

@@ -48,8 +48,8 @@ def loaded(fields: Mapping[str, Field], device: torch.device, tier: Tier, progre
         DeviceError: they cannot be pinned.
         ValueError: rows differ in length, or are on a device already.
     """
-    _check(fields)
-    plans = {name: _Plan.of(field) for name, field in fields.items()}
+    check_loadable(fields)
+    plans = {name: FramePlan.of(field) for name, field in fields.items()}
     wanted = {name: plan.nbytes for name, plan in plans.items()}
     check_fits(wanted, device if tier is Tier.DEVICE else torch.device("cpu"))
     where = str(device) if tier is Tier.DEVICE else f"pinned for {device}"
@@ -63,7 +63,8 @@ def loaded(fields: Mapping[str, Field], device: torch.device, tier: Tier, progre
     return made
 
 
-def _check(fields: Mapping[str, Field]) -> None:
+def check_loadable(fields: Mapping[str, Field]) -> None:
+    """Raise ValueError if a device cannot gather these fields, or has them already."""
     ragged = [name for name, field in fields.items() if isinstance(field, RaggedField)]
     if ragged:
         raise ValueError(
@@ -74,7 +75,7 @@ def _check(fields: Mapping[str, Field]) -> None:
         raise ValueError(f"the dataset is on {there} already; give the dataset that it was made from")
 
 
-class _Plan:
+class FramePlan:
     """The frames of a field that are to be loaded.
 
     Attributes:
@@ -87,15 +88,18 @@ class _Plan:
         self.frames, self.rows, self.index, self.field = frames, rows, index, field
 
     @classmethod
-    def of(cls, field: Field) -> _Plan:
+    def of(cls, field: Field) -> FramePlan:
+        """Return the plan for all rows of a field."""
         frames, index = frames_of(field)
         return cls(frames, *index.compact(frames.rows), field)
 
     @property
     def nbytes(self) -> int:
+        """The bytes of the frames."""
         return len(self.rows) * self.frames.row_bytes
 
     def execute(self, device: torch.device, tier: Tier, shown: Bar) -> Field:
+        """Load the frames, and return the field over them."""
         if tier is Tier.PINNED:
             return self._pinned(device, shown)
         table = torch.empty((len(self.rows), self.frames.row_bytes), dtype=torch.uint8, device=device)
@@ -110,8 +114,17 @@ class _Plan:
         return PinnedField.of(self.field, memory, self.index)
 
 
-def check_fits(wanted: Mapping[str, int], device: torch.device) -> None:
-    """Raise MemorySpaceError, with figures, if so many bytes by field do not fit into the memory of a device."""
+_LESS = "keep the others in pinned RAM (memload.to_device(ds, device, bytes=...))"
+
+
+def check_fits(wanted: Mapping[str, int], device: torch.device, instead: str = _LESS) -> None:
+    """Raise MemorySpaceError, with figures, if so many bytes by field do not fit into the memory of a device.
+
+    Args:
+        wanted: bytes by field.
+        device: the device.
+        instead: what the message advises beside a smaller part and streaming.
+    """
     need = sum(wanted.values())
     if device.type == "cpu":
         memory = budget.memory_to_take(need)
@@ -122,16 +135,16 @@ def check_fits(wanted: Mapping[str, int], device: torch.device) -> None:
             return
         total, free = found.total, found.available
     if need > free:
-        raise MemorySpaceError(does_not_fit(wanted, str(device), total, free), need=need, free=free)
+        raise MemorySpaceError(does_not_fit(wanted, str(device), total, free, instead), need=need, free=free)
 
 
-def does_not_fit(wanted: Mapping[str, int], device: str, total: int, free: int) -> str:
+def does_not_fit(wanted: Mapping[str, int], device: str, total: int, free: int, instead: str = _LESS) -> str:
     """Return the message for bytes by field that do not fit into a device's memory."""
     by_field = ", ".join(f"{name} {format_size(nbytes)}" for name, nbytes in wanted.items())
     return (
         f"{format_size(sum(wanted.values()))} of rows ({by_field}) do not fit on {device}: {format_size(free)} of "
-        f"{format_size(total)} are available. Load a part (ds.select(rows), ds.as_tuple(...)), or keep the dataset "
-        "in files and give the loader device=, which streams it"
+        f"{format_size(total)} are available. Load a part (ds.select(rows), ds.as_tuple(...)), {instead}, or keep the "
+        "dataset in files and give the loader device=, which streams it"
     )
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
+
+from memload.columns.fields import Field
+from memload.engine.tiers.tier import Tier
+from memload.sizes import parse_size
 
 if TYPE_CHECKING:
     from memload.device.devices import Target
@@ -57,6 +61,40 @@ def in_buffers(batches: Any, buffers: StaticBuffers) -> Any:
     from memload.device.static_buffers import StaticBatches
 
     return StaticBatches(batches, buffers)
+
+
+def loaded_there(
+    fields: Mapping[str, Field],
+    device: Any,
+    tier: Tier,
+    nbytes: int | str | None,
+    weights: Any,
+    progress: bool | None,
+) -> dict[str, Field]:
+    """Return fields on a tier that a device gathers from: "device", "pinned" or "split".
+
+    Args:
+        fields: fields by name, in files or arrays.
+        device: the device; for "split", one or several.
+        tier: one of these three.
+        nbytes: for "split", the bytes of rows on each device; None: all rows are on the devices.
+        weights: for "split", how often each row is drawn; None: all alike.
+        progress: whether to show a bar; None: if standard error is a terminal.
+
+    Raises:
+        MemorySpaceError, DeviceError, ValueError, TypeError: as `memload.to_device`.
+    """
+    from memload.device.devices import device_of, devices_of
+
+    if tier is not Tier.SPLIT:
+        from memload.device.loading import loaded
+
+        return loaded(fields, device_of(device), tier, progress)
+    from memload.device.split_tier import loaded_in_parts
+
+    return loaded_in_parts(
+        fields, devices_of(device), None if nbytes is None else parse_size(nbytes), weights, progress
+    )
 
 
 def pass_bytes(each: Sequence[PassSettings], buffers: int, count: int) -> int:

@@ -28,6 +28,8 @@ from memload.device.resident import ResidentColumn, ResidentField
 from memload.errors import DeviceError
 from memload.sizes import format_size
 
+_PORTABLE = 1  # CUDA's cudaHostRegisterPortable: pinned for all devices of the process
+
 
 class PinnedMemory:
     """Memory for a table of rows: uint8 (rows, row_bytes).
@@ -49,7 +51,7 @@ class PinnedMemory:
         self.table = from_dlpack(withheld(nbytes)).view(rows, row_bytes)
         self.storage = Storage.borrow(self.table, self.table.data_ptr(), nbytes, "pinned memory")
         self._process = os.getpid()
-        self._read: dict[int, torch.cuda.Event] = {}  # the last event of each stream
+        self._read: dict[tuple[int, int], torch.cuda.Event] = {}  # the last event of each stream, by device and handle
 
     def check_here(self) -> None:
         """Raise DeviceError in a process that was forked."""
@@ -70,7 +72,7 @@ class PinnedMemory:
             return
         runtime, address, nbytes = torch.cuda.cudart(), self.table.data_ptr(), self.table.nbytes  # type: ignore[no-untyped-call]
         with torch.cuda.device(self.device):
-            status = runtime.cudaHostRegister(address, nbytes, 0)
+            status = runtime.cudaHostRegister(address, nbytes, _PORTABLE)
         if int(status) != 0:
             self._forget_error()
             raise DeviceError(
@@ -85,14 +87,15 @@ class PinnedMemory:
         with contextlib.suppress(RuntimeError):
             torch.zeros(1, device=self.device)
 
-    def was_read(self) -> None:
-        """Keep the memory pinned until the device's current stream has finished the work queued now."""
-        if self.device.type != "cuda":
+    def was_read(self, device: torch.device | None = None) -> None:
+        """Keep the memory pinned until a device's current stream has finished the work queued now."""
+        reader = device or self.device
+        if reader.type != "cuda":
             return
-        stream = torch.cuda.current_stream(self.device)
+        stream = torch.cuda.current_stream(reader)
         event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
         event.record(stream)
-        self._read[stream.cuda_stream] = event
+        self._read[stream.device_index, stream.cuda_stream] = event
 
     def seen(self) -> torch.Tensor | None:
         """Return the table as a tensor of the device, which keeps this object alive.
@@ -129,7 +132,7 @@ class _AsCuda:
         self.__cuda_array_interface__ = {"shape": shape, "typestr": "|u1", "data": (address, False), "version": 3}
 
 
-def _unpin(device: torch.device, table: torch.Tensor, read: Mapping[int, torch.cuda.Event], process: int) -> None:
+def _unpin(device: torch.device, table: torch.Tensor, read: Mapping[Any, torch.cuda.Event], process: int) -> None:
     """Unpin the memory after all streams have read it; do nothing in a forked child, which does not have it."""
     if os.getpid() != process:
         return
@@ -149,6 +152,8 @@ class SeenColumn(ResidentColumn):
     """
 
     memory: PinnedMemory | None = None
+
+    is_far = True
 
     def was_read(self) -> None:
         """Keep the memory pinned until the device's current stream has finished the work queued now."""

@@ -45,6 +45,11 @@ class ResidentColumn:
     """Files and arrays that rows are read from; a resident column has none."""
 
     @property
+    def is_far(self) -> bool:
+        """Whether rows lie outside of the memory of the device that gathers them."""
+        return False
+
+    @property
     def rows(self) -> int:
         """The number of rows."""
         return self.index.rows

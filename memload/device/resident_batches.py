@@ -2,24 +2,30 @@
 
 plan of row indices -> numbers, to the device -> gather (+ cast) there -> batch
 sampling/row_plan.py   frames.py                 resident.py                  the loop
+
+Rows that cross a bus are gathered one batch ahead, in the stream `work`.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from memload import _core
-from memload.device.devices import raise_device_error
-from memload.device.resident import batch_maker, resident_device
+from memload.device.destinations import ToDevice
+from memload.device.devices import Target, raise_device_error
+from memload.device.placing import Placer
+from memload.device.resident import ResidentField, batch_maker, resident_device
 from memload.engine.batch_fetcher import BatchFetcher
 from memload.engine.gather_spec import GatherSpec, Key
 from memload.engine.gatherer import BatchResult, Gatherer, capture
@@ -29,6 +35,7 @@ from memload.engine.request import Destination, PassRequest
 from memload.engine.settings import BatchSizes
 from memload.engine.transforms.seeding import PassSeed
 from memload.engine.transforms.transform_pipeline import transformed_here
+from memload.kept_errors import without_frames
 from memload.nested import tensors_of
 from memload.sampling.draws import Indices
 from memload.stats import LoaderStats
@@ -56,6 +63,7 @@ class ResidentSettings:
         destination: the destination of batches.
         transform: the last function of a batch; None: no function.
         depth: batches of row numbers planned ahead.
+        target: the device that gathers a batch ahead of the loop; None: batches are gathered in the loop's stream.
     """
 
     source: GatherSpec
@@ -64,6 +72,7 @@ class ResidentSettings:
     destination: Destination = ON_CPU
     transform: Callable[..., Any] | None = None
     depth: int = _DEPTH
+    target: Target | None = None
 
     around: ClassVar[None] = None
     """No layers are around the gatherer."""
@@ -86,7 +95,8 @@ class ResidentSettings:
             )
         drop_last = bool(getattr(request.batches, "drop_last", False))
         destination = ON_CPU if request.destination.transforms else request.destination  # batches are there already
-        return cls(source, BatchSizes.of(request.batches, source), drop_last, destination, request.transform)
+        sizes, target = BatchSizes.of(request.batches, source), _gathers_ahead(request.destination, source)
+        return cls(source, sizes, drop_last, destination, request.transform, target=target)
 
     @property
     def slot_rows(self) -> int:
@@ -105,7 +115,19 @@ class ResidentSettings:
 
     def gatherer(self, kept: object) -> ResidentBatches:  # noqa: ARG002 - there are no slots
         """Return the gatherer of one pass."""
-        return ResidentBatches(self)
+        if self.target is None:
+            return ResidentBatches(self)
+        return GatheredAhead(self, Placer(self.target.open()))
+
+
+def _gathers_ahead(destination: Destination, source: GatherSpec) -> Target | None:
+    """Return the device that gathers ahead of the loop; None: rows do not cross a bus, or there is no device."""
+    if not any(isinstance(field, ResidentField) and field.column.is_far for field in source.fields.values()):
+        return None
+    if isinstance(destination, ToDevice):
+        return destination.target
+    device = resident_device(source.fields)
+    return Target(device) if device is not None and device.type == "cuda" else None
 
 
 def _made_bytes(source: GatherSpec, key: Key) -> int:
@@ -123,11 +145,25 @@ def _check_destination(destination: Destination, source: GatherSpec) -> None:
         )
 
 
+class Made(NamedTuple):
+    """A batch that was gathered, before the user's functions.
+
+    Attributes:
+        batch: the batch on its device.
+        rows: its row numbers.
+        stats: the counters of its gather.
+    """
+
+    batch: Any
+    rows: NDArray[np.int64]
+    stats: LoaderStats
+
+
 class ResidentBatches(Gatherer):
     """Gathers each batch on the device of its rows when the loop asks for it; a `Gatherer`.
 
-    A kernel gathers a batch faster than any loop uses it, and the loop's own work is queued behind it on the device. So
-    nothing is gathered ahead, and only one batch takes memory.
+    Out of the device's own memory, a kernel gathers a batch faster than any loop uses it, and the loop's own work is
+    queued behind it on the device. So nothing is gathered ahead, and only one batch takes memory.
     """
 
     def __init__(self, settings: ResidentSettings) -> None:
@@ -157,6 +193,16 @@ class ResidentBatches(Gatherer):
 
     def next(self, timeout: float) -> Any:  # noqa: ARG002 - nothing is waited for
         """Return the next batch, or a `BatchResult`; None at the end."""
+        made = self._next_made()
+        if made is None:
+            return None
+        self._stats += made.stats
+        if self._collate or self._transform:
+            return capture(self._finished, made.batch, made.rows)
+        return made.batch
+
+    def _next_made(self) -> Made | None:
+        """Return the next batch of the plan; None at its end."""
         if not self._plan.ready:
             return None
         rows = self._plan.take()
@@ -165,26 +211,27 @@ class ResidentBatches(Gatherer):
             batch = self._make(rows, self._seed)
         except RuntimeError as error:
             raise_device_error(error, "gathering a batch", self._device)
-        self._count(len(rows), batch, time.perf_counter() - begun)
-        return capture(self._finished, batch, rows) if self._collate or self._transform else batch
+        return Made(batch, rows, self._counted(len(rows), batch, time.perf_counter() - begun))
 
-    def _count(self, rows: int, batch: Any, seconds: float) -> None:
+    def _counted(self, rows: int, batch: Any, seconds: float) -> LoaderStats:
         read, written = rows * self._row_bytes, sum(tensor.nbytes for tensor in tensors_of(batch))
-        self._stats += LoaderStats(
-            batches=1, rows=rows, bytes_in=read, bytes_out=written, consumer_wait_seconds=seconds
-        )
+        return LoaderStats(batches=1, rows=rows, bytes_in=read, bytes_out=written, consumer_wait_seconds=seconds)
 
     def _finished(self, batch: Any, rows: Indices) -> BatchResult:
         """Return the result of the user's functions for a batch."""
         begun = time.perf_counter()
         try:
             if self._collate is not None:
-                batch = self._collate(batch)
+                batch = self._call(self._collate, batch)
             if self._transform is not None and not isinstance(batch, BatchResult):
-                batch = transformed_here(self._transform, batch, self._seed, rows)
+                batch = self._call(transformed_here, self._transform, batch, self._seed, rows)
             return batch if isinstance(batch, BatchResult) else BatchResult(batch)
         finally:
             self._stats += LoaderStats(transform_seconds=time.perf_counter() - begun)
+
+    def _call(self, fn: Callable[..., Any], *args: Any) -> Any:
+        """Return the result of a function of the user's, run in the loop's current stream."""
+        return fn(*args)
 
     def check_files(self) -> None:
         """Do nothing: rows come from memory of the device."""
@@ -196,6 +243,55 @@ class ResidentBatches(Gatherer):
     def close(self, keep_slots: bool, at_once: bool = False) -> None:  # noqa: ARG002 - there is nothing to keep
         """Drop the plan."""
         self._plan = _core.PlanQueue(1, drop_last=False)
+
+
+class GatheredAhead(ResidentBatches):
+    """Gathers the next batch while the loop works on one; a `Gatherer`.
+
+    A kernel that reads across a bus takes as long as the bus does. In the loop's own stream, the loop's kernels would
+    wait for it; here it runs beside them. The loop's stream waits for the batch that it gets, and for no other.
+
+    Args:
+        settings: the settings of the pass.
+        placer: launches in the stream `work`, and hands batches over to the loop's stream.
+    """
+
+    def __init__(self, settings: ResidentSettings, placer: Placer) -> None:
+        super().__init__(settings)
+        self._placer = placer
+        self._make = functools.partial(placer.launch, self._make)
+        self._ahead: deque[Made | BatchResult] = deque()
+
+    def _next_made(self) -> Made | None:
+        with self._placer.in_words():
+            self._placer.pace()
+        found = self._ahead.popleft() if self._ahead else super()._next_made()
+        if isinstance(found, BatchResult):
+            found.result()  # raises the error of this batch
+        if not isinstance(found, Made):
+            return None
+        with self._placer.in_words():
+            batch = self._placer.hand_over(found.batch)
+        if self._plan.ready:
+            self._ahead.append(self._prepared())
+        return found._replace(batch=batch)
+
+    def _prepared(self) -> Made | BatchResult:
+        """Return the next batch, or the error that its `next` has to raise."""
+        try:
+            made = super()._next_made()
+            assert made is not None
+            return made
+        except Exception as error:
+            return BatchResult(error=without_frames(error), may_stop=True)
+
+    def _call(self, fn: Callable[..., Any], *args: Any) -> Any:
+        return self._placer.call(fn, *args)
+
+    def close(self, keep_slots: bool, at_once: bool = False) -> None:
+        """Drop the plan, and the batch that was gathered ahead."""
+        self._ahead.clear()
+        super().close(keep_slots, at_once)
 
 
 class ResidentFetcher(BatchFetcher):

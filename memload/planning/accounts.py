@@ -11,7 +11,7 @@ import torch
 from memload.dataset.dataset import Dataset
 from memload.device.loading import CHUNK_BYTES
 from memload.engine.request import EngineOptions
-from memload.engine.tiers.tier import Tier
+from memload.engine.tiers.tier import ON_GPU, Tier
 from memload.loader.fast_loader import FastLoader
 from memload.memory.limits import MemoryLimit
 from memload.planning.account import Account, Line
@@ -20,7 +20,7 @@ from memload.planning.graph_spread import GraphSpread
 from memload.planning.loader_bytes import LoaderBytes, sample_batch
 from memload.planning.loader_slots import stock_lines
 from memload.planning.machine import PROCESS_BYTES, Machine
-from memload.planning.placement import GATHERED_ON_GPU, IN_RAM, Placement
+from memload.planning.placement import IN_RAM, Placement
 from memload.planning.request import Request
 from memload.planning.weights_in_ram import ON_THEIR_WAY
 from memload.sizes import format_size
@@ -62,7 +62,7 @@ class Sizes:
             TypeError: the native engine does not read the dataset.
         """
         settings = dict(request.loader)
-        on_gpu = request.copies_batches or placement.tier in GATHERED_ON_GPU
+        on_gpu = request.copies_batches or placement.tier in ON_GPU
         transforms = on_gpu and settings.pop("batch_transform", None) is not None  # such a function runs on the GPU
         loader = _loader(placement.dataset, request.batch_size, settings)
         nbytes = replace(LoaderBytes.of(loader, to_device=on_gpu), stored_bytes=placement.stored_bytes)
@@ -104,7 +104,7 @@ def ram_account(
     """
     loader, count = sizes.loader, request.processes
     each = f" x {count} processes" if count > 1 else ""
-    if placement.tier in GATHERED_ON_GPU:
+    if placement.tier in ON_GPU:
         lines = [
             Line("loader", (_RESIDENT_AHEAD * loader.batch_rows * 8 + loader.plan_bytes) * count, f"row numbers{each}"),
             Line("chunks", _CHUNKS * count, f"while the rows are copied to the GPU{each}"),
@@ -202,8 +202,7 @@ def gpu_account(
     request: Request, placement: Placement, sizes: Sizes, machine: Machine, training: tuple[Line, ...]
 ) -> Account:
     """Return the account of one GPU; `training` has the lines of models, optimizers and activations."""
-    rows = placement.once_bytes if placement.tier is Tier.DEVICE else 0
-    lines = gpu_lines(rows, tuple(_batch_lines(request, sizes)), training)
+    lines = gpu_lines(placement.device_bytes, tuple(_batch_lines(request, sizes)), training)
     return Account("GPU", lines, machine.gpu, machine.gpu_name)
 
 
@@ -222,7 +221,7 @@ def sets_that_fit(placement: Placement, ram: Account, gpu: Account | None, disk:
     counts = {}
     for account, rows, size in (
         (ram, "rows in RAM", placement.held_bytes or placement.once_bytes),
-        (gpu, "rows on the GPU", placement.once_bytes),
+        (gpu, "rows on the GPU", placement.device_bytes or placement.once_bytes),
         (disk, "rows", placement.stored_bytes),
     ):
         if account is not None and account.free is not None and size:
@@ -268,10 +267,13 @@ def _batch_lines(request: Request, sizes: Sizes) -> list[Line]:
     loader = sizes.loader
     transformed = [Line("transformed batches", 2 * loader.batch_bytes, "the one in use and the next")]
     transformed = transformed if sizes.transforms else []
-    if request.tier in GATHERED_ON_GPU:
+    if request.tier in ON_GPU:
         stored = loader.row_bytes * loader.batch_rows
-        note = "the one in use, and the next, before and after its cast"
-        return [Line("batches", 3 * loader.batch_bytes + stored, note), *transformed]
+        if request.tier is Tier.DEVICE:
+            note = "the one in use, and the next, before and after its cast"
+            return [Line("batches", 3 * loader.batch_bytes + stored, note), *transformed]
+        note = "two that the GPU works on, the one in use, and the next, before and after its cast"
+        return [Line("batches", 4 * loader.batch_bytes + stored, note), *transformed]
     if not request.copies_batches:
         return [*loop_batches(loader.batch_bytes)]
     return [Line("batches", loader.device_bytes, "being copied, ready and in use"), *transformed]

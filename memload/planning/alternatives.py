@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from memload.engine.tiers.tier import Tier
+from memload.engine.tiers.tier import ON_GPU, Tier
 from memload.nested import mapped
 from memload.planning.account import Account
 from memload.planning.frozen import frozen_parts
@@ -20,7 +20,7 @@ from memload.planning.request import Request
 from memload.planning.result import Plan
 from memload.planning.variants import is_graphs
 from memload.planning.weights_in_ram import ON_THEIR_WAY
-from memload.sizes import format_size
+from memload.sizes import format_size, parse_size
 
 Compute = Callable[[Request], Plan]
 Alternative = tuple[str, Request]
@@ -31,6 +31,7 @@ MAPPED = (
 )
 
 _CACHE_SHARE = 0.9  # of the remaining RAM, for a cache of rows
+_DEVICE_SHARE = 0.98  # of the remaining memory of a GPU, for rows: figures in sentences are rounded
 
 
 def ways_out(request: Request, refused: Plan, compute: Compute) -> tuple[str, ...]:
@@ -48,6 +49,8 @@ def ways_out(request: Request, refused: Plan, compute: Compute) -> tuple[str, ..
 
 
 def _fitting(request: Request, refused: Plan, compute: Compute) -> Iterator[tuple[str, Plan]]:
+    if request.sets is None and (split := _split(request, refused)) is not None:
+        yield from _first_that_fits(*split, compute)
     if refused.ram.fits is False and refused.tier in IN_RAM:
         for words, changed in _other_tiers(request, refused):
             plan = compute(changed)
@@ -65,10 +68,25 @@ def _fitting(request: Request, refused: Plan, compute: Compute) -> Iterator[tupl
             yield from _first_that_fits('precision="bf16-mixed"', half, compute)
 
 
+def _split(request: Request, refused: Plan) -> Alternative | None:
+    """Return the tier "split" with as many rows on the GPU as it has room for; None if it has none, or room for all."""
+    gpu, stored = refused.gpu, refused.data.stored_bytes
+    if refused.tier not in ON_GPU or request.ram_casts or gpu is None or gpu.free is None:
+        return None
+    most = format_size(max(0, gpu.free - gpu.without("rows on the GPU")) * _DEVICE_SHARE)
+    nbytes = parse_size(most) if most != "0 B" else 0
+    if not 0 < nbytes < stored or nbytes == request.device_bytes:
+        return None
+    words = (
+        f'tier="split", device_bytes="{most}": {nbytes / stored:.0%} of the rows on the GPU, the others in pinned RAM'
+    )
+    return words, replace(request, tier=Tier.SPLIT, device_bytes=nbytes)
+
+
 def _other_tiers(request: Request, refused: Plan) -> Iterator[Alternative]:
     casts = request.ram_casts
     loader = {**request.loader, "cast": {**(request.loader.get("cast") or {}), **casts}} if casts else request.loader
-    gathered = replace(request, ram_dtype=None, loader=loader)
+    gathered = _off_the_gpu(replace(request, ram_dtype=None, loader=loader))
     if casts:
         yield 'tier="ram" as stored, cast while gathering', gathered
     if any(cast.dtype.itemsize > 2 for cast in casts.values()):
@@ -84,6 +102,13 @@ def _other_tiers(request: Request, refused: Plan) -> Iterator[Alternative]:
     yield 'tier="mmap", what the page cache holds gives way', replace(gathered, tier=Tier.MMAP)
 
 
+def _off_the_gpu(request: Request) -> Request:
+    """Return a request whose rows may lie on tiers that no GPU gathers from; batches still go to the GPU."""
+    if request.tier is not Tier.SPLIT:
+        return request
+    return replace(request, device_bytes=None, device=request.device or "cuda", tier=Tier.MMAP)
+
+
 def _on_the_gpu(request: Request, machine: Machine, *, shrinks: bool) -> Iterator[Alternative]:
     """Yield settings that take less GPU memory; `shrinks`: whether smaller batches and activations help."""
     if shrinks:
@@ -96,8 +121,9 @@ def _on_the_gpu(request: Request, machine: Machine, *, shrinks: bool) -> Iterato
         yield 'strategy="fsdp2"', replace(request, strategy="fsdp2")
     if not request.offload and request.model is not None and frozen_parts(modules_of(request.model)):
         yield "frozen models in pinned RAM, on the GPU layer by layer (offload=True)", replace(request, offload=True)
-    if request.tier is Tier.DEVICE:
-        yield "streamed from mapped files", replace(request, tier=Tier.MMAP, device=request.device or "cuda")
+    if request.tier in (Tier.DEVICE, Tier.SPLIT):
+        streamed = replace(request, tier=Tier.MMAP, device_bytes=None, device=request.device or "cuda")
+        yield "streamed from mapped files", streamed
 
 
 def _first_that_fits(words: str, request: Request, compute: Compute) -> Iterator[tuple[str, Plan]]:

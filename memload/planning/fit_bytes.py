@@ -36,6 +36,7 @@ class Way:
         losses: the losses as the user gave them; None: the model's own.
         may_run: whether steps of a few rows may run for real, where a step needs values.
         told: is called after each step, for a progress bar.
+        device_bytes: bytes of rows that a tier keeps on the GPU.
     """
 
     def __init__(
@@ -47,7 +48,9 @@ class Way:
         checkpointing: bool,
         may_run: bool,
         told: Callable[[], object],
+        device_bytes: int = 0,
     ) -> None:
+        self.device_bytes = device_bytes
         self.setting, self.precision, self.checkpointing = setting, precision, checkpointing
         self._losses, self._may_run, self._told = losses, may_run, told
         self._counted: dict[tuple[int, bool], Counted] = {}
@@ -63,7 +66,7 @@ class Way:
         training = replace(self._training(rows, accumulate), offload=offload)
         batches = loop_batches(round(self._batch_bytes * rows / max(1, self.setting.kind.counts[0])))
         lines = training.lines(self.counted(rows, accumulating=accumulate > 1))
-        return (*batches, *lines) if training.on_cpu else gpu_lines(0, batches, lines)
+        return (*batches, *lines) if training.on_cpu else gpu_lines(self.device_bytes, batches, lines)
 
     def counted(self, rows: int, *, accumulating: bool) -> Counted:
         """Return the bytes of training with batches of so many rows.

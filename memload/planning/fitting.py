@@ -25,7 +25,7 @@ from memload.planning.relative_times import RelativeTime, relative_times
 from memload.planning.steps import LossOf, left_as_they_were
 from memload.planning.variants import Kind, PlainBatches
 from memload.progress import bar
-from memload.sizes import format_size
+from memload.sizes import format_size, parse_size
 
 _TIMED = 3  # steps; the fastest counts
 _PLAIN = "fp32"
@@ -145,6 +145,7 @@ def fit(
     min_batch_size: int = 1,
     target_utilization: float = 1.0,
     device: torch.device | str = "cuda",
+    device_bytes: int | str | None = None,
     mode: str = "measured",
     compile_within: float | None = None,
     progress: bool | None = None,
@@ -170,6 +171,7 @@ def fit(
         target_utilization: the share of each device's memory that may be used, above 0 and up to 1.
         device: the kind of the devices; on "cuda" 512 MiB are set aside for the context. On "cpu", the memory is that
             beside the process itself.
+        device_bytes: the bytes of rows that lie in the memory of each GPU, as by ``memload.to_device``.
         mode: bytes are those of steps on shapes alone. "measured" runs steps with a few rows for real if a step reads
             values, and measures times if the models are on a device of that kind; "static" does neither.
         compile_within: the time limit, in seconds, for compiling the models and timing a step of them; compilers take
@@ -191,6 +193,7 @@ def fit(
         raise ValueError(f'mode must be "measured" or "static", got {mode!r}')
     if effective_batch < min_batch_size or min_batch_size < 1:
         raise ValueError(f"effective_batch is {effective_batch}: at least min_batch_size, {min_batch_size}, from 1 on")
+    rows = _rows_on_gpu(device_bytes, device)
     devices = [parse_gpu(size) for size in ([memory] if isinstance(memory, (int, str)) else memory)]
     if not devices:
         raise ValueError('memory is the size of a device, such as "24GB", or of several in a list; got none')
@@ -217,7 +220,13 @@ def fit(
 
         ways = {
             (checkpointing, precision): Way(
-                setting, precision, losses, checkpointing=checkpointing, may_run=_may_run(setting, mode), told=told
+                setting,
+                precision,
+                losses,
+                checkpointing=checkpointing,
+                may_run=_may_run(setting, mode),
+                told=told,
+                device_bytes=rows,
             )
             for checkpointing in ((False, True) if blocks_of(first.models) else (False,))
             for precision, setting in settings.items()
@@ -238,6 +247,13 @@ def fit(
             *_compiling(first.kind, ways[False, wanted[0]], compile_within, mode),
             timed_on,
         )
+
+
+def _rows_on_gpu(device_bytes: int | str | None, device: torch.device | str) -> int:
+    """Return the bytes of rows on each GPU. Raises ValueError if the models train on the CPU."""
+    if device_bytes is not None and torch.device(device).type == "cpu":
+        raise ValueError('device_bytes= are of rows on a GPU, and device="cpu" trains on the CPU: leave one out')
+    return 0 if device_bytes is None else parse_size(device_bytes)
 
 
 _PRECISIONS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}

@@ -31,9 +31,8 @@ from memload.planning.request import Request
 from memload.planning.shape import DatasetShape, zero_field
 from memload.sizes import parse_size
 
-IN_RAM = (Tier.RAM, Tier.PINNED)
+IN_RAM = (Tier.RAM, Tier.PINNED, Tier.SPLIT)
 PAST_CACHE = (Tier.DIRECT, Tier.HYBRID)
-GATHERED_ON_GPU = (Tier.PINNED, Tier.DEVICE)
 
 
 @dataclass(frozen=True)
@@ -50,6 +49,7 @@ class Placement:
             a size that suits the machine.
         files: the names of the files that are read.
         file_bytes: the bytes of these files.
+        device_bytes: bytes of the rows that lie on the GPU.
         past_bytes: bytes of the files that members of a dataset read past the page cache, on tiers of their own.
         array_bytes: bytes of rows that are in RAM already, whatever the tier.
         planned: whether the data do not exist yet.
@@ -76,6 +76,7 @@ class Placement:
     apart: bool = False
     reason: str = ""
     past_bytes: int = 0
+    device_bytes: int = 0
 
     @classmethod
     def of(cls, request: Request) -> Placement:
@@ -89,11 +90,18 @@ class Placement:
         if isinstance(data, str | os.PathLike):
             raise TypeError(f"{str(data)!r} is a path, not a dataset: give memload.open({str(data)!r})")
         tier = _tier_of(data) if request.tier is None else Tier(request.tier)
-        if casts and tier not in (*IN_RAM, Tier.AUTO):
+        if casts and tier not in (Tier.RAM, Tier.PINNED, Tier.AUTO):
             raise ValueError(f'ram_dtype= is for rows that are loaded into RAM: tier="ram", not {str(tier)!r}')
         if request.cache_bytes is not None and tier is not Tier.HYBRID:
             raise ValueError(f'cache_bytes= is for tier="hybrid"; the tier is {str(tier)!r}')
         TierOptions(cache_bytes=request.cache_bytes)  # checks the size
+        if (request.device_bytes is not None or request.tier is Tier.SPLIT) and (
+            request.device_bytes is None or tier is not Tier.SPLIT
+        ):
+            raise ValueError(
+                'tier="split" and device_bytes=, the bytes of rows on the GPU, go together; the tier is '
+                f"{str(tier)!r}, and device_bytes={request.device_bytes!r}"
+            )
         dataset = data.zeros() if isinstance(data, DatasetShape) else data
         planned = dataset is not data
         fields = _fields(dataset)
@@ -102,13 +110,17 @@ class Placement:
         through_cache = {one.name for one in storages if one.mapped and one.tier not in PAST_CACHE}
         held = recast(dataset, casts) if casts else dataset
         once = {key: one.nbytes if planned else bytes_once(one) for key, one in fields.items()}
+        stored = sum(once.values())
+        on_device = {Tier.DEVICE: stored, Tier.SPLIT: min(stored, int(request.device_bytes or 0))}.get(tier, 0)
         to_load = [key for key, one in fields.items() if planned or key in casts or _in_files(one)]
         return cls(
             dataset=held,
             tier=tier,
             stored_bytes=_nbytes(dataset, fields),
-            once_bytes=sum(once.values()),
-            held_bytes=sum(
+            once_bytes=stored,
+            held_bytes=stored - on_device
+            if tier is Tier.SPLIT
+            else sum(
                 once[key] * one.dtype.itemsize // fields[key].dtype.itemsize
                 for key, one in _fields(held).items()
                 if key in to_load
@@ -121,6 +133,7 @@ class Placement:
             casts=bool(casts),
             results=_results_of(data) if tier is Tier.AUTO else None,
             past_bytes=sum(nbytes for name, nbytes in files.items() if name not in through_cache),
+            device_bytes=on_device,
         )
 
     def settled(self, free_ram: int, free_disk: int, processes: int, own: MemoryLimit | None = None) -> Placement:
@@ -183,7 +196,7 @@ class Placement:
 
     def copies(self, processes: int) -> int:
         """Return the number of copies of the rows that these processes have in RAM."""
-        return processes if self.apart or self.tier is Tier.PINNED else 1
+        return processes if self.apart or self.tier in (Tier.PINNED, Tier.SPLIT) else 1
 
     @property
     def reads_past_cache(self) -> bool:

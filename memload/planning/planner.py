@@ -52,6 +52,7 @@ def plan(
     tier: Tier | str | Mapping[str, Tier | str] | None = None,
     ram_dtype: Mapping[str, Any] | None = None,
     cache_bytes: int | str | Mapping[str, int | str] | None = None,
+    device_bytes: int | str | None = None,
     device: str | None = None,
     model: Modules | None = None,
     optimizer: Any = None,
@@ -88,6 +89,7 @@ def plan(
         ram_dtype: with the tier "ram", the dtype or `memload.Cast` of fields that are cast once, when they are loaded.
         cache_bytes: with the tier "hybrid", the size of its cache, in bytes or as a text such as "40GB"; default: as in
             `memload.open`.
+        device_bytes: with the tier "split", the bytes of rows in the memory of each GPU; the others are in pinned RAM.
         device: "cuda" if batches are to be on the GPU, as with ``FastLoader(device="cuda")``; "cpu" if the models train
             on the CPU. Default: models train on a GPU, and the loop copies batches to it.
         model: a module, or several in a list or dict; on any device, "meta" included, which takes no memory.
@@ -146,6 +148,7 @@ def plan(
         tier=tier,
         ram_dtype=ram_dtype,
         cache_bytes=cache_bytes,
+        device_bytes=device_bytes,
         device=device,
         model=model,
         optimizer=optimizer,

@@ -13,13 +13,14 @@ from memload.casts.rule import Cast, casts_by_field
 from memload.columns.numbers import is_whole, kind
 from memload.device.devices import named_device
 from memload.engine.tiers.placing import as_tier
-from memload.engine.tiers.tier import Tier
+from memload.engine.tiers.tier import ON_GPU
 from memload.planning.distributed import Strategy
 from memload.planning.model_bytes import Modules, modules_of
 from memload.planning.precisions import checked_precision
 from memload.planning.sets import Sets, sets_of
 from memload.planning.shape import DatasetShape
 from memload.planning.weights_in_ram import WEIGHTS
+from memload.sizes import parse_size
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class Request:
     tier: Any = None
     ram_dtype: Mapping[str, Any] | None = None
     cache_bytes: Any = None
+    device_bytes: int | str | None = None
     device: str | None = None
     model: Modules | None = None
     optimizer: Any = None
@@ -65,6 +67,10 @@ class Request:
                     object.__setattr__(self, name, value)
         if self.tier is not None and not isinstance(self.tier, Mapping):
             object.__setattr__(self, "tier", as_tier(self.tier))
+        if self.device_bytes is not None:
+            object.__setattr__(self, "device_bytes", parse_size(self.device_bytes))
+            if several:
+                raise ValueError("device_bytes= is for one data set: plan each of these by itself")
         if self.device is not None and named_device(self.device).type == "cpu":
             object.__setattr__(self, "device", "cpu")
         if not several:
@@ -115,7 +121,7 @@ class Request:
     def uses_gpu(self) -> bool:
         """Whether the run uses a GPU."""
         trains = self.model is not None and not self.trains_on_cpu
-        return trains or self.copies_batches or self.gpu is not None or self.tier in (Tier.DEVICE, Tier.PINNED)
+        return trains or self.copies_batches or self.gpu is not None or self.tier in ON_GPU
 
     @property
     def copies_batches(self) -> bool:

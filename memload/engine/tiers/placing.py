@@ -11,7 +11,7 @@ from memload._core import Column, Ragged, RowCache, Storage, Tiles, Windows
 from memload.casts.rule import Cast, casts_by_field
 from memload.columns.fields import Field
 from memload.columns.ragged_fields import RaggedField
-from memload.engine.tiers.tier import LEAST_CACHE_BYTES, Tier
+from memload.engine.tiers.tier import LEAST_CACHE_BYTES, ON_GPU, Tier
 from memload.memory.budget import local_processes
 from memload.sizes import format_size, parse_size
 
@@ -32,6 +32,7 @@ class TierOptions:
     share: bool = False
     cache_bytes: int | str | None = None
     on_pressure: str | None = None
+    device_bytes: int | str | None = None
     progress: bool | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
@@ -40,6 +41,8 @@ class TierOptions:
             object.__setattr__(self, "cache_bytes", budget)
             if budget < LEAST_CACHE_BYTES:
                 raise ValueError(f"cache_bytes is at least 1 MiB, got {format_size(budget)}")
+        if self.device_bytes is not None:
+            object.__setattr__(self, "device_bytes", parse_size(self.device_bytes))
         if self.on_pressure not in (None, "shrink"):
             raise ValueError(f'on_pressure is "shrink" or None, got {self.on_pressure!r}')
 
@@ -47,11 +50,15 @@ class TierOptions:
         """Raise TypeError if an option was given that is for another tier."""
         of_ram = [name for name in ("ram_dtype", "compressed", "share") if getattr(self, name)]
         of_cache = [name for name in ("cache_bytes", "on_pressure") if getattr(self, name) is not None]
-        allowed = {Tier.RAM: of_ram, Tier.HYBRID: of_cache, Tier.AUTO: ["ram_dtype", "on_pressure"]}.get(tier, [])
-        for name in (*of_ram, *of_cache):
-            if name not in allowed:
-                owner = "ram" if name in of_ram else "hybrid"
-                raise TypeError(f'{name}= is for tier="{owner}"; the tier here is "{tier}"')
+        of_split = [] if self.device_bytes is None else ["device_bytes"]
+        owners = {Tier.RAM: of_ram, Tier.HYBRID: of_cache, Tier.SPLIT: of_split}
+        allowed = {**owners, Tier.AUTO: ["ram_dtype", "on_pressure"]}.get(tier, [])
+        for owner, names in owners.items():
+            for name in names:
+                if name not in allowed:
+                    raise TypeError(f'{name}= is for tier="{owner}"; the tier here is "{tier}"')
+        if tier is Tier.SPLIT and not of_split:
+            raise TypeError('tier="split" takes device_bytes=, the bytes of rows on each GPU, such as "60GB"')
 
     def casts(self, fields: Mapping[str, Field]) -> dict[str, Cast]:
         """Return what becomes of each field that is cast.
@@ -102,7 +109,7 @@ def placed(fields: Mapping[str, Field], tier: Tier, options: TierOptions) -> dic
             raise ValueError(
                 f"the rows of field {name!r} lie on a device: choose a tier for the dataset they came from"
             )
-    if tier in (Tier.PINNED, Tier.DEVICE):
+    if tier in ON_GPU:
         raise ValueError(
             f'tier="{tier}" keeps rows where a GPU reads them: it is made by memload.to_device(dataset, ...), not here'
         )

@@ -29,8 +29,14 @@ class Tier(str, Enum):
     """In RAM that a GPU reads by itself."""
     DEVICE = "device"
     """In a GPU's own memory."""
+    SPLIT = "split"
+    """In a GPU's own memory as far as a number of bytes allows, and the others in RAM that the GPU reads by itself."""
     AUTO = "auto"
     """Whichever of the others suits the sizes and what is free; it says why."""
 
     def __str__(self) -> str:
         return self.value
+
+
+ON_GPU = (Tier.PINNED, Tier.DEVICE, Tier.SPLIT)
+"""The tiers whose rows a GPU gathers."""

@@ -16,8 +16,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from same_rows import batches, movie, reorderings, same
 from simulated import SimulatedInterface
-from strategies import as_bytes, field_sets, random_tensor
+from strategies import field_sets, random_tensor
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler, Subset, WeightedRandomSampler
 
 import memload
@@ -34,49 +35,9 @@ from memload.engine.transforms.seeding import PassSeed
 CPU = torch.device("cpu")
 
 
-def movie(frames=40, seed=0):
-    return {
-        "stim": random_tensor(torch.uint8, (frames, 3, 2), seed),
-        "robs": torch.rand(frames, 4, generator=torch.Generator().manual_seed(seed)),
-    }
-
-
 def resident_and_local(arrays=None, **changes):
     local = memload.from_arrays(movie(**changes) if arrays is None else arrays)
     return memload.to_device(local, "cpu"), local
-
-
-def same(one, other):
-    """Equal in structure, dtypes, shapes and bytes."""
-    if isinstance(one, torch.Tensor):
-        return (one.dtype, one.shape, as_bytes(one)) == (other.dtype, other.shape, as_bytes(other))
-    if isinstance(one, dict):
-        return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
-    return len(one) == len(other) and all(map(same, one, other))
-
-
-def batches(ds, *, seed=3, **arguments):
-    torch.default_generator.manual_seed(seed)
-    loader = memload.FastLoader(ds, **{"batch_size": 4, **arguments})
-    assert loader.engine == "native"
-    return [*loader]
-
-
-@st.composite
-def reorderings(draw):
-    """What is done to a dataset with rows before or after it is brought nearer."""
-    steps = []
-    for kind in draw(st.lists(st.sampled_from(["select", "split", "twice", "mask"]), max_size=3)):
-        if kind == "select":
-            picks = draw(st.lists(st.integers(0, 10**6), min_size=1, max_size=12))
-            steps.append(lambda ds, picks=picks: ds.select([pick % len(ds) for pick in picks]))
-        elif kind == "split":
-            steps.append(lambda ds: ds.split(0.5, seed=1)[0] if len(ds) > 3 else ds)
-        elif kind == "twice":
-            steps.append(lambda ds: ds.concat(ds.select([0])))
-        else:
-            steps.append(lambda ds: ds.select(np.arange(len(ds)) % 2 == 0))
-    return steps
 
 
 @given(field_sets(), reorderings(), reorderings(), st.booleans(), st.booleans(), st.integers(1, 7))
