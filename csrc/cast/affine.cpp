@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <numeric>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -142,6 +143,14 @@ std::optional<Fused> proven(AffineFn fast, Channel& channel, double factor, doub
   return std::nullopt;
 }
 
+// Of tables that repeat after `whole` elements: a multiple of it, and of a vector, as long as that is a small table.
+// Then each vector is loaded from whole lines of the cache.
+std::size_t period_of(std::size_t whole) {
+  constexpr std::size_t kSmall = 512;
+  const std::size_t aligned = std::lcm(whole, AffineLoop::kLanes);
+  return aligned <= kSmall ? aligned : (AffineLoop::kLanes + whole - 1) / whole * whole;
+}
+
 // The period repeated until a vector fits in, and the beginning once more behind the end.
 template <class Wide>
 LineVector<Wide> repeated(const std::vector<double>& by_channel, std::size_t inner, std::size_t period) {
@@ -212,7 +221,7 @@ void AffineCast::tabulate(const Affine& rule) {
   if (channels_ == 1) inner_ = 1;
   const bool by_run = inner_ >= kShortRun;
   const std::size_t whole = by_run ? AffineLoop::kLanes : channels_ * inner_;
-  loop_.period = (AffineLoop::kLanes + whole - 1) / whole * whole;
+  loop_.period = period_of(whole);
   block_ = by_run ? 2 * AffineLoop::kLanes : inner_;
   const std::size_t length = by_run ? (channels_ - 1) * block_ + loop_.period : loop_.period;
   mean_ = repeated<float>(rule.mean, block_, length);
@@ -221,7 +230,10 @@ void AffineCast::tabulate(const Affine& rule) {
     mean64_ = repeated<double>(rule.mean, block_, length);
     deviation64_ = repeated<double>(rule.deviation, block_, length);
   }
-  if (!by_run) inner_ = 0;
+  if (!by_run) {
+    whole_ = whole;
+    inner_ = 0;
+  }
 }
 
 void AffineCast::point_at_tables() {
@@ -243,7 +255,7 @@ void AffineCast::point_at_tables() {
 }
 
 void AffineCast::operator()(const std::byte* src, std::byte* dst, std::size_t n, std::size_t at) const noexcept {
-  if (inner_ == 0) return run_(loop_, src, dst, n, at % loop_.period);
+  if (inner_ == 0) return run_(loop_, src, dst, n, at % whole_);
   std::size_t channel = at / inner_ % channels_;
   std::size_t left = inner_ - at % inner_;
   while (n != 0) {

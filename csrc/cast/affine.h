@@ -103,6 +103,7 @@ class AffineCast {
   std::size_t in_size_;
   std::size_t out_size_;
   std::size_t inner_;      // of a run of one channel; 0 if the table holds a whole period
+  std::size_t whole_ = 1;  // elements after which the constants repeat, without runs
   std::size_t block_ = 0;  // elements of a channel in the tables: with runs, each has a block of its own
   std::size_t channels_;   // with runs
   LineVector<float> mean_, deviation_, factor_, shift_;

@@ -107,11 +107,15 @@ AffineFn avx512_affine(DType from, DType to, Arithmetic how, Store store) noexce
 CopyFn avx512_copy(Store store) noexcept { return choose_copy<Avx512>(store); }
 
 SplitFn avx512_split(std::size_t element_bytes, std::size_t channels) noexcept {
-  return choose_split(element_bytes, channels);
+  const SplitFn split = avx512_vbmi_split(element_bytes, channels);
+  return split != nullptr ? split : choose_split(element_bytes, channels);
 }
 
 ResizeLoops avx512_resize() noexcept { return x86_resize<Pixels512>(); }
 
-MirrorFn avx512_mirror(std::size_t pixel_bytes) noexcept { return choose_mirror(pixel_bytes); }
+MirrorFn avx512_mirror(std::size_t pixel_bytes) noexcept {
+  const MirrorFn mirror = avx512_vbmi_mirror(pixel_bytes);
+  return mirror != nullptr ? mirror : choose_mirror(pixel_bytes);
+}
 
 }  // namespace memload

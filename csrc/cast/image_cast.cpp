@@ -13,11 +13,26 @@ namespace {
 constexpr std::size_t kScratch = std::size_t{4} << 10;  // measured best of 1 to 8 KB: reads and writes take short turns
 constexpr std::size_t kWhole = 64;                      // pixels: blocks of a multiple keep to the lines of the result
 
+constexpr std::size_t kAhead = std::size_t{4} << 10;    // bytes of pixels that are asked for before they are read
+
 constexpr std::size_t kFew = 8;  // parts of a pixel, of which each keeps what is left of its run for the next block
 
 // Ordinary stores read the lines that they write to. Asked for ahead of time, these come while pixels are collected.
-void ask_for_lines(const std::byte* to, std::size_t bytes) noexcept {
+void ask_to_write(const std::byte* to, std::size_t bytes) noexcept {
   for (std::size_t at = 0; at < bytes; at += kCacheLine) __builtin_prefetch(to + at, 1);
+}
+
+// Addresses behind the end of the memory are harmless, because a prefetch never faults.
+void ask_to_read(std::uintptr_t from, std::size_t bytes) noexcept {
+  const std::uintptr_t end = from + bytes;
+  for (std::uintptr_t at = from - from % kCacheLine; at < end; at += kCacheLine) {
+    __builtin_prefetch(reinterpret_cast<const void*>(at));
+  }
+}
+
+// Of lines of so many bytes: how many are kAhead bytes.
+std::size_t lines_ahead(std::size_t line_bytes) noexcept {
+  return line_bytes == 0 ? 0 : (kAhead + line_bytes - 1) / line_bytes;
 }
 
 }  // namespace
@@ -41,6 +56,7 @@ ImageCast::ImageCast(CastRule rule, const Affine* affine, const ImageShape& shap
       stored_(std::size_t{shape.height} * shape.width * shape.channels),
       crop_(pixels_ * shape.channels),
       split_(find_split(in_, channels_, isa)),
+      ahead_(lines_ahead(std::size_t{shape.out_width} * channels_ * in_)),
       mirror_(find_mirror(in_ * channels_, isa)),
       ordinary_(store == Store::cached) {
   if (stored_ == 0 || crop_ == 0 || !(shape.interleaved || shape.planes)) {
@@ -134,6 +150,7 @@ void ImageCast::cast_in_order(const Image& image, std::size_t first, std::size_t
   if (parts_ <= kFew && (parts_ > 1 || !stays(image))) return cast_few(image, first, n);
   for (const std::size_t end = first + n; first < end;) {
     const Interleaved pixels = line(image, first, end - first);
+    if (shape_.out_width != shape_.width) ask_ahead(pixels, first);
     if (parts_ > 1) {
       cast_many(image, pixels, first);
     } else {
@@ -167,6 +184,14 @@ Interleaved ImageCast::line(const Image& image, std::size_t pixel, std::size_t m
           flipped};
 }
 
+// Asks for the pixels that lie some lines below these, of which the first is number `pixel` of the result. The hardware's
+// own prefetch stops at the end of each page of 4 KB, and does not see where the next line of a crop begins.
+void ImageCast::ask_ahead(const Interleaved& pixels, std::size_t pixel) const noexcept {
+  if (pixel / shape_.out_width + ahead_ >= shape_.out_height) return;
+  const std::size_t below = ahead_ * shape_.width * pixels.pixel;
+  ask_to_read(reinterpret_cast<std::uintptr_t>(pixels.src) + below, pixels.pixels * pixels.pixel);
+}
+
 // Runs are cut for each part by itself: planes need not begin at lines of the cache.
 void ImageCast::cast_few(const Image& image, std::size_t first, std::size_t n) const noexcept {
   constexpr std::size_t kRoom = kWholeStep * sizeof(double);  // for what is left, before the block of each part
@@ -178,7 +203,7 @@ void ImageCast::cast_few(const Image& image, std::size_t first, std::size_t n) c
   for (const std::size_t end = first + n; first < end;) {
     const std::size_t count = std::min(most, end - first);
     for (std::size_t part = 0; part < parts_ && ordinary_; ++part) {
-      ask_for_lines(image.out + (part * pixels_ + first) * of_pixel * out_, count * of_pixel * out_);
+      ask_to_write(image.out + (part * pixels_ + first) * of_pixel * out_, count * of_pixel * out_);
     }
     collect(image, scratch + kRoom, plane, first, count);
     for (std::size_t part = 0; part < parts_; ++part) {
@@ -200,6 +225,7 @@ void ImageCast::collect(const Image& image, std::byte* dst, std::size_t plane_by
   const std::size_t step = channels_ / parts_ * in_;
   for (const std::size_t end = pixel + n; pixel < end;) {
     const Interleaved pixels = line(image, pixel, end - pixel);
+    ask_ahead(pixels, pixel);
     if (parts_ > 1) {
       split_(pixels, dst, plane_bytes);
     } else if (pixels.flipped) {

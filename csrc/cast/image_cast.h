@@ -54,6 +54,7 @@ class ImageCast {
   void collect(const Image& image, std::byte* dst, std::size_t plane_bytes, std::size_t pixel,
                std::size_t n) const noexcept;
   void cast_run(const std::byte* src, const Image& image, std::size_t n, std::size_t at) const noexcept;
+  void ask_ahead(const Interleaved& pixels, std::size_t pixel) const noexcept;
   [[nodiscard]] Interleaved line(const Image& image, std::size_t pixel, std::size_t most) const noexcept;
   [[nodiscard]] bool stays(const Image& image) const noexcept;
 
@@ -69,6 +70,7 @@ class ImageCast {
   std::unique_ptr<const AffineCast> affine_;
   CastFn kernel_ = nullptr;
   SplitFn split_;
+  std::size_t ahead_;  // lines from those that are cast to those that are asked for
   MirrorFn mirror_;
   bool ordinary_;  // stores, which may end amid a line
 };

@@ -57,29 +57,37 @@ void vector_loop(const std::byte* src, std::byte* dst, std::size_t n) noexcept {
 }
 
 // Casts with constants, as many elements at a time as fill a register with results: Lanes has step<to>, all(value) and
-// run<from, to, how, store>(loop, scale, offset, src, dst, at). A streaming store begins at a line.
+// run<from, to, how, store>(loop, scale, offset, src, dst, at). A streaming store begins at a line. The edges are whole
+// steps, too, as those of vector_loop().
 template <class Lanes, DType from, DType to, Arithmetic how, Store store>
 void affine_loop(const AffineLoop& loop, const std::byte* src, std::byte* dst, std::size_t n, std::size_t at) noexcept {
   constexpr std::size_t kIn = bytes_of(from);
   constexpr std::size_t kOut = bytes_of(to);
   constexpr std::size_t kStep = Lanes::template step<to>;
-  static_assert(kStep <= AffineLoop::kLanes);
-  std::size_t i = 0;
-  if constexpr (store == Store::streaming) {
-    const std::size_t head = bytes_to_line(dst) / kOut;
-    i = head < n ? head : n;
-    loop.scalar(loop, src, dst, i, at);
-    at = (at + i) % loop.period;
-  }
+  static_assert(kStep <= AffineLoop::kLanes && kLine / kOut % kStep == 0);
+  if (n < (store == Store::streaming ? kLine / kOut : kStep)) return loop.scalar(loop, src, dst, n, at);
   const auto scale = Lanes::all(static_cast<float>(loop.scale));
   const auto offset = Lanes::all(static_cast<float>(loop.offset));
+  std::size_t i = 0;
+  if constexpr (store == Store::streaming) {
+    i = bytes_to_line(dst) / kOut;
+    for (std::size_t k = 0; k < i; k += kStep) {
+      Lanes::template run<from, to, how, Store::cached>(loop, scale, offset, src + k * kIn, dst + k * kOut,
+                                                        (at + k) % loop.period);
+    }
+    at = (at + i) % loop.period;
+  }
   for (; kStep <= n - i; i += kStep) {
     if constexpr (store == Store::streaming) prefetch_ahead<kStep * kIn>(src + i * kIn);
     Lanes::template run<from, to, how, store>(loop, scale, offset, src + i * kIn, dst + i * kOut, at);
     at += kStep;
     if (loop.period <= at) at -= loop.period;
   }
-  loop.scalar(loop, src + i * kIn, dst + i * kOut, n - i, at);
+  if (i == n) return;
+  const std::size_t again = kStep - (n - i);
+  at = at < again ? at + loop.period - again : at - again;
+  Lanes::template run<from, to, how, Store::cached>(loop, scale, offset, src + (n - kStep) * kIn,
+                                                    dst + (n - kStep) * kOut, at);
 }
 
 template <class Lanes, DType from, DType to, Arithmetic how>

@@ -1,6 +1,5 @@
 // Pixels of one to four elements, separated or mirrored by shuffles of 16 bytes in both halves of an AVX2 register.
-// AVX-512 has nothing better: what is read and written here is in the nearest cache, and the cast behind it takes
-// longer.
+// AVX-512 has nothing better without VBMI.
 //
 // All of it is in an unnamed namespace, for the reason that vector_loop.h gives.
 #pragma once
