@@ -7,7 +7,7 @@ import numpy
 import numpy.typing
 import typing
 import typing_extensions
-__all__: list[str] = ['Ceiling', 'Chain', 'Column', 'Device', 'DeviceEvent', 'HugeMemory', 'OpenFiles', 'PinnedSlots', 'Pipeline', 'PlanQueue', 'Ragged', 'RowCache', 'Slots', 'Spares', 'Storage', 'TileGrid', 'Tiles', 'Windows', 'augment_images', 'bench_decode', 'bench_disk', 'bench_memcpy', 'cast', 'copy', 'copy_seconds', 'extents', 'free_spares', 'free_spares_below', 'image_draws', 'isas', 'load_rows', 'permutation', 'resize_images', 'skip_permutation', 'spare_bytes', 'version', 'withheld']
+__all__: list[str] = ['Ceiling', 'Chain', 'Column', 'Device', 'DeviceEvent', 'HugeMemory', 'OpenFiles', 'PinnedSlots', 'Pipeline', 'PlainImages', 'PlanQueue', 'Ragged', 'RowCache', 'Slots', 'Spares', 'Storage', 'TileGrid', 'Tiles', 'Windows', 'augment_images', 'bench_decode', 'bench_disk', 'bench_memcpy', 'cast', 'copy', 'copy_seconds', 'extents', 'free_spares', 'free_spares_below', 'image_draws', 'isas', 'load_rows', 'permutation', 'resize_images', 'skip_permutation', 'spare_bytes', 'version', 'withheld']
 class RowCache:
     """
     Rows of files kept in RAM up to a budget; what comes first stays, unless others are drawn more.
@@ -669,6 +669,23 @@ class Ceiling:
         ...
     @property
     def batches_in_plan(self) -> int:
+        ...
+class PlainImages:
+    """
+    Planned images made by plain loops into four reused huge-page buffers.
+    """
+    def __init__(self, column: Column, rows: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], draws: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], shape: tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, bool, bool], to: str, constants: tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex], collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex]], batch_size: typing.SupportsInt | typing.SupportsIndex, threads: typing.SupportsInt | typing.SupportsIndex) -> None:
+        ...
+    def run(self, batches: typing.SupportsInt | typing.SupportsIndex = 0) -> dict[str, typing.Any]:
+        """
+        Makes that many batches (0: the whole plan once) and says how long it took.
+        """
+    def written(self, batch: typing.SupportsInt | typing.SupportsIndex) -> bytes:
+        """
+        The bytes that a batch of the last run wrote; overwritten four batches later.
+        """
+    @property
+    def batch_bytes(self) -> int:
         ...
 def augment_images(src_address: typing.SupportsInt | typing.SupportsIndex, dst_address: typing.SupportsInt | typing.SupportsIndex, images: typing.SupportsInt | typing.SupportsIndex, images_per_draw: typing.SupportsInt | typing.SupportsIndex, draws: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], shape: tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, bool, bool], cast: tuple[str, str, bool | tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex], collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex]]], isa: str = '', threads: typing.SupportsInt | typing.SupportsIndex = 1) -> None:
     """

@@ -33,6 +33,15 @@ HugeMemory touched_memory(std::size_t bytes) {
   return memory;
 }
 
+// Runs are read some way apart, so that the processor sees no pattern in them: they are asked for about so far ahead.
+constexpr std::size_t kAhead = 4096;
+
+void ask_for(const std::byte* at, std::size_t bytes) noexcept {
+  constexpr std::size_t kCacheLine = 64;
+  for (std::size_t i = 0; i < bytes; i += kCacheLine) __builtin_prefetch(at + i);
+  __builtin_prefetch(at + bytes - 1);
+}
+
 // Where the part of `thread` begins in a batch of `units`.
 std::size_t share_begin(std::size_t thread, std::size_t threads, std::size_t units) {
   if (thread == threads) return units;
@@ -60,6 +69,9 @@ Ceiling::Ceiling(std::vector<CeilingField> fields, std::size_t batch_rows, std::
     }
     lane.run = field.run_bytes == 0 ? lane.units : field.run_bytes / lane.in_size;
     lane.stride = field.run_stride;
+    if (field.run_bytes != 0 && field.run_bytes < field.row_bytes) {
+      lane.ahead = (kAhead + field.run_bytes - 1) / field.run_bytes;
+    }
     for (const Store store : {Store::cached, Store::streaming}) {
       lane.move[static_cast<std::size_t>(store)] =
           field.cast ? find_cast(*field.cast, isa, store) : find_copy(isa, store);
@@ -87,6 +99,9 @@ void Ceiling::gather_share(std::span<std::byte* const> slots, std::size_t thread
       while (at < end) {
         const std::size_t in_run = within % lane.run;
         const std::size_t n = std::min(lane.run - in_run, end - at);
+        if (lane.ahead != 0 && within + lane.ahead * lane.run < lane.units) {
+          ask_for(lane.rows[row] + (within / lane.run + lane.ahead) * lane.stride, lane.run * lane.in_size);
+        }
         move(lane.rows[row] + within / lane.run * lane.stride + in_run * lane.in_size,
              slot + lane.offset + at * lane.out_size, n);
         at += n;

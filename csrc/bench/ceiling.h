@@ -63,6 +63,7 @@ class Ceiling {
     std::size_t units = 0;     // elements in a row, or bytes where they are copied
     std::size_t run = 0;       // units in a run
     std::size_t stride = 0;    // bytes from one run to the next
+    std::size_t ahead = 0;     // runs from the one that is read to the one that is asked for; 0: none is
     std::size_t in_size = 1;   // bytes of a unit as it is read
     std::size_t out_size = 1;  // bytes of a unit as it is written
     std::size_t offset = 0;    // of the field in a slot

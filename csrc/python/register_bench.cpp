@@ -1,5 +1,7 @@
 #include <pybind11/stl.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -13,7 +15,9 @@
 
 #include "bench/ceiling.h"
 #include "bench/disk.h"
+#include "bench/plain_images.h"
 #include "core/columns/column.h"
+#include "python/casts.h"
 #include "python/convert.h"
 #include "python/names.h"
 #include "python/register.h"
@@ -24,7 +28,7 @@ namespace {
 namespace py = pybind11;
 using bench::TeamTime;
 
-// (column, cast or None as (from, to, norm_removed))
+// (from, to, norm_removed), or None
 using PyPlainCast = std::optional<std::tuple<std::string, std::string, bool>>;
 // Of rows that are cropped: (bytes of a run, bytes from one run to the next, runs, where each planned row begins).
 using PyCrop = std::optional<std::tuple<std::size_t, std::size_t, std::size_t, Indices>>;
@@ -52,6 +56,20 @@ void crop(bench::CeilingField& field, const PyCrop& wanted) {
   field.run_stride = stride;
 }
 
+// Where each planned row begins.
+std::vector<const std::byte*> addresses(const Column& column, std::span<const std::int64_t> plan) {
+  std::vector<const std::byte*> found;
+  found.reserve(plan.size());
+  for (const std::int64_t row : plan) {
+    if (row < 0 || row >= column.rows()) {
+      throw std::out_of_range("row " + std::to_string(row) + " of the plan is not one of the column's " +
+                              std::to_string(column.rows()));
+    }
+    found.push_back(column.address(row));
+  }
+  return found;
+}
+
 bench::CeilingField plan_field(const PyCeilingField& field, std::span<const std::int64_t> plan) {
   const auto& [column, cast, cropped] = field;
   bench::CeilingField planned;
@@ -60,14 +78,7 @@ bench::CeilingField plan_field(const PyCeilingField& field, std::span<const std:
     const auto& [from, to, norm_removed] = *cast;
     planned.cast = CastRule{dtype_named(from), dtype_named(to), norm_removed};
   }
-  planned.rows.reserve(plan.size());
-  for (const std::int64_t row : plan) {
-    if (row < 0 || row >= column->rows()) {
-      throw std::out_of_range("row " + std::to_string(row) + " of the plan is not one of the column's " +
-                              std::to_string(column->rows()));
-    }
-    planned.rows.push_back(column->address(row));
-  }
+  planned.rows = addresses(*column, plan);
   crop(planned, cropped);
   return planned;
 }
@@ -122,6 +133,52 @@ py::dict run_fresh(HeldCeiling& self, bool streaming) {
   return to_dict(run);
 }
 
+// Keeps the column alive that its loops read.
+struct HeldImages {
+  std::shared_ptr<Column> held;
+  bench::PlainImages images;
+  std::mutex running{};
+};
+
+// (top, left, flipped) of each planned row
+std::vector<ImageDraw> image_draws_of(const Indices& draws) {
+  const std::span<const std::int64_t> given = view(draws);
+  std::vector<ImageDraw> found;
+  for (std::size_t i = 0; i + 2 < given.size(); i += 3) {
+    if (given[i] < 0 || given[i + 1] < 0 || std::max(given[i], given[i + 1]) > INT32_MAX) {
+      throw std::invalid_argument("a draw has a place within its image");
+    }
+    found.push_back({static_cast<std::uint32_t>(given[i]), static_cast<std::uint32_t>(given[i + 1]), given[i + 2] != 0});
+  }
+  return found;
+}
+
+std::unique_ptr<HeldImages> make_images(const std::shared_ptr<Column>& column, const Indices& rows,
+                                        const Indices& draws, const PyShape& shape, const std::string& to,
+                                        const PyAffine& constants, std::size_t batch_size, std::size_t threads) {
+  bench::ImagePlan plan{addresses(*column, view(rows)), image_draws_of(draws), shape_of(shape), dtype_named(to),
+                        *affine_of(constants)};
+  if (column->row_bytes() != std::size_t{plan.shape.height} * plan.shape.width * plan.shape.channels) {
+    throw std::invalid_argument("a row of " + std::to_string(column->row_bytes()) + " bytes is no such image");
+  }
+  return std::unique_ptr<HeldImages>(new HeldImages{column, bench::PlainImages(std::move(plan), batch_size, threads)});
+}
+
+py::dict run_images(HeldImages& self, std::size_t batches) {
+  bench::CeilingRun run;
+  {
+    const py::gil_scoped_release unlocked;
+    const std::scoped_lock lock(self.running);
+    run = self.images.run(batches == 0 ? self.images.batches_in_plan() : batches);
+  }
+  return to_dict(run);
+}
+
+py::bytes written_images(const HeldImages& self, std::size_t batch) {
+  const auto bytes = self.images.written(batch);
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
 py::bytes written(const HeldCeiling& self, std::size_t batch, std::size_t field) {
   const auto bytes = self.ceiling.written(batch, field);
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
@@ -173,6 +230,14 @@ void register_bench(py::module_& m) {
            "Gathers the first batch into memory that nobody has touched yet.")
       .def("written", &written, py::arg("batch"), py::arg("field"),
            "The bytes that a batch of the last run wrote for a field; overwritten four batches later.");
+  py::class_<HeldImages>(m, "PlainImages", "Planned images made by plain loops into four reused huge-page buffers.")
+      .def(py::init(&make_images), py::arg("column"), py::arg("rows"), py::arg("draws"), py::arg("shape"),
+           py::arg("to"), py::arg("constants"), py::arg("batch_size"), py::arg("threads"))
+      .def_property_readonly("batch_bytes", [](const HeldImages& self) { return self.images.batch_bytes(); })
+      .def("run", &run_images, py::arg("batches") = 0,
+           "Makes that many batches (0: the whole plan once) and says how long it took.")
+      .def("written", &written_images, py::arg("batch"),
+           "The bytes that a batch of the last run wrote; overwritten four batches later.");
   m.def("bench_memcpy", &bench_memcpy, py::arg("nbytes"), py::arg("threads"), py::arg("seconds"),
         "Copies between huge-page buffers for about that long: seconds, cpu_seconds, bytes.");
   m.def("bench_disk", &bench_disk, py::arg("path"), py::arg("offsets"), py::arg("nbytes"), py::arg("in_flight"),

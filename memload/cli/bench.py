@@ -19,13 +19,15 @@ from numpy.typing import NDArray
 
 import memload
 from memload import _core
-from memload.casts.rule import Cast
+from memload.casts.native import image_shape
+from memload.casts.rule import Affine, Cast, native_arithmetic
 from memload.cli.bench_report import BenchLine, chart, page, write_page
 from memload.cli.charts import check_ending, save
 from memload.cli.doctor import facts
 from memload.cli.measure import Epoch, Spread, in_turn, machine, memcpy_gb_per_second, ratio, run_epoch
 from memload.columns.fields import AnyColumn
 from memload.dataset.dataset import Dataset
+from memload.dtypes import code_of
 from memload.engine.readers import resolve
 from memload.loader.fast_loader import FastLoader
 from memload.memory.budget import default_threads
@@ -99,6 +101,76 @@ class GatherCeiling:
     def best(self, batches: int = 0) -> Epoch:
         """Return the faster of one run with streaming stores and one with ordinary stores."""
         return max((self.run(streaming=s, batches=batches) for s in (False, True)), key=lambda epoch: epoch.rate)
+
+
+class PlainImages:
+    """The rate of plain C++ loops that crop, mirror, lay out and cast images, with as many threads and reused memory.
+
+    Nothing but the compiler makes vector code of them (`csrc/bench/plain_images.h`). Results have the bits of the cast.
+
+    Args:
+        dataset: a dataset with a field of uint8 images, each (H, W, 1), (H, W, 3) or (H, W, 4).
+        rows: the row numbers in order, int64 (N,); an incomplete last batch is left out.
+        batch_size: rows per batch.
+        cast: the cast of one field, by its name, with `channels=-1`, to float32 or bfloat16.
+        draws: for `augment=` of the cast, the place and flip of each planned row's crop: (top, left, flipped), int64
+            (N, 3). None: nothing is cropped or mirrored.
+        threads: threads that work, each on a fixed part of every batch.
+
+    Raises:
+        ValueError: there is no whole batch, rows are not such images, or the loops cannot do such a cast.
+        IndexError: a row number is out of range.
+
+    Example:
+        >>> images = memload.from_arrays(stim=np.zeros((8, 32, 32, 3), np.uint8))
+        >>> cast = memload.Cast(torch.float32, channels=-1, layout="NCHW", scale=1 / 255)
+        >>> PlainImages(images, np.arange(8), 4, cast={"stim": cast}, threads=1).run().samples
+        8
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        rows: NDArray[np.int64],
+        batch_size: int,
+        *,
+        cast: Casts,
+        draws: NDArray[np.int64] | None = None,
+        threads: int | None = None,
+    ) -> None:
+        ((name, rule),) = cast.items()
+        field = dataset.fields[name]
+        if field.dtype != torch.uint8 or rule.channels != -1:
+            raise ValueError("plain loops take uint8 images whose channels come last: give a cast with channels=-1")
+        if draws is None:
+            draws = np.zeros((len(rows), 3), np.int64)
+        shape = image_shape(rule, field.item_shape)
+        constants = _constants(rule, field.item_shape)
+        self.threads = threads or default_threads()
+        self._native = _core.PlainImages(
+            _plain(field.column), rows, draws.ravel(), shape, code_of(rule.dtype), constants, batch_size, self.threads
+        )
+
+    @property
+    def batch_bytes(self) -> int:
+        """Bytes written for one batch."""
+        return int(self._native.batch_bytes)
+
+    def run(self, *, batches: int = 0) -> Epoch:
+        """Make `batches` batches (0: all rows once)."""
+        return _epoch(self._native.run(batches))
+
+    def written(self, batch: int) -> bytes:
+        """Return the bytes that the last run wrote for a batch; four batches later they are overwritten."""
+        return self._native.written(batch)
+
+
+def _constants(rule: Cast, shape: Sequence[int]) -> Affine:
+    """Return the constants of a cast of uint8; those of `norm_removed` are a mean and a deviation."""
+    how = native_arithmetic(rule, torch.uint8, shape)
+    if isinstance(how, bool):
+        return 1, 1.0, -0.0, [127.0 if how else 0.0], [255.0 if how else 1.0]
+    return how
 
 
 def _plain(column: AnyColumn) -> _core.Column:

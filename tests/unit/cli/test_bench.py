@@ -82,6 +82,59 @@ def test_a_crop_that_is_not_within_its_row_is_refused(dataset, crop, error):
         bench.GatherCeiling(dataset, np.arange(2), 2, crops=crops)
 
 
+@pytest.mark.parametrize("layout", [None, "NCHW"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("channels", [1, 3, 4])
+@pytest.mark.parametrize("computed", [{}, {"norm_removed": True}, {"scale": 1 / 255, "mean": 0.4, "std": 0.2}])
+@pytest.mark.parametrize("augment", [None, memload.Augment(crop=(5, 6), flip=0.5)])
+def test_plain_loops_have_the_bits_of_the_cast(layout, dtype, channels, computed, augment):
+    images = np.random.default_rng(1).integers(0, 256, (20, 9, 11, channels), np.uint8)
+    if "mean" in computed:
+        computed = {**computed, "mean": tuple(0.4 + 0.1 * c for c in range(channels))}
+    cast = memload.Cast(dtype, channels=-1, layout=layout, augment=augment, **computed)
+    rows = bench.shuffled(20, seed=4)
+    draws = None if augment is None else augment.draws(rows, 9, 11)
+    measured = bench.PlainImages(memload.from_arrays(stim=images), rows, 6, cast={"stim": cast}, draws=draws, threads=2)
+    epoch = measured.run()
+    assert (epoch.batches, epoch.samples, epoch.nbytes) == (3, 18, 3 * measured.batch_bytes)
+    expected = cast.apply(torch.from_numpy(images[rows[6:12]]), rows[6:12] if augment else None)
+    assert measured.written(1) == expected.contiguous().view(torch.uint8).numpy().tobytes()
+
+
+@pytest.mark.parametrize(
+    ("draw", "error", "words"),
+    [
+        ([5, 0, 0], ValueError, "a draw that lies within it"),
+        ([0, 6, 1], ValueError, "a draw that lies within it"),
+        ([-1, 0, 0], ValueError, "a place within its image"),
+        ([2**40, 0, 0], ValueError, "a place within its image"),
+    ],
+)
+def test_plain_loops_refuse_draws_outside_of_images(draw, error, words):
+    images = memload.from_arrays(stim=np.zeros((2, 9, 11, 3), np.uint8))
+    cast = memload.Cast(torch.float32, channels=-1, augment=memload.Augment(crop=(5, 6)))
+    with pytest.raises(error, match=words):
+        bench.PlainImages(images, np.arange(2), 2, cast={"stim": cast}, draws=np.array([draw, draw]))
+
+
+def test_plain_loops_refuse_what_they_cannot_do():
+    images = memload.from_arrays(stim=np.zeros((2, 9, 11, 3), np.uint8), five=np.zeros((2, 9, 11, 5), np.uint8))
+    plain = memload.Cast(torch.float32, channels=-1)
+    for cast, words in [
+        ({"stim": memload.Cast(torch.float32)}, "channels=-1"),
+        ({"stim": memload.Cast(torch.float16, channels=-1)}, "f32 or bf16"),
+        ({"five": plain}, "1, 3 or 4 channels"),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            bench.PlainImages(images, np.arange(2), 2, cast=cast)
+    with pytest.raises(ValueError, match="each planned image has a draw"):
+        bench.PlainImages(images, np.arange(2), 2, cast={"stim": plain}, draws=np.zeros((1, 3), np.int64))
+    with pytest.raises(ValueError, match="a whole batch"):
+        bench.PlainImages(images, np.arange(2), 3, cast={"stim": plain})
+    with pytest.raises(IndexError, match="row 2 of the plan"):
+        bench.PlainImages(images, np.array([2]), 1, cast={"stim": plain})
+
+
 def test_the_ceiling_goes_over_its_plan_again(dataset):
     measured = ceiling(dataset, np.arange(20), 5, 2, {})
     epoch = measured.run(streaming=False, batches=9)
