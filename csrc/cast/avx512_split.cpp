@@ -31,8 +31,8 @@ inline __m512i bytes_of(const __m512i* stored, const Sources& from) {
   if constexpr (Registers == 1) return _mm512_permutexvar_epi8(low, stored[0]);
   const __m512i first = _mm512_permutex2var_epi8(stored[0], low, stored[Registers > 1 ? 1 : 0]);
   if constexpr (Registers <= 2) return first;
-  const __m512i last = _mm512_permutex2var_epi8(stored[Registers - 1 - Registers / 4], load(from.high),
-                                                stored[Registers - 1]);
+  const __m512i last =
+      _mm512_permutex2var_epi8(stored[Registers - 1 - Registers / 4], load(from.high), stored[Registers - 1]);
   return _mm512_mask_blend_epi8(from.upper, first, last);
 }
 
@@ -132,8 +132,8 @@ SplitFn avx512_vbmi_split(std::size_t element_bytes, std::size_t channels) noexc
 }
 
 MirrorFn avx512_vbmi_mirror(std::size_t pixel_bytes) noexcept {
-  constexpr MirrorFn kByBytes[] = {nullptr,   mirror<1>, mirror<2>, mirror<3>, mirror<4>, nullptr,   mirror<6>,
-                                   nullptr,   mirror<8>, nullptr,   nullptr,   nullptr,   mirror<12>};
+  constexpr MirrorFn kByBytes[] = {nullptr, mirror<1>, mirror<2>, mirror<3>, mirror<4>, nullptr,   mirror<6>,
+                                   nullptr, mirror<8>, nullptr,   nullptr,   nullptr,   mirror<12>};
   const bool here = pixel_bytes < sizeof kByBytes / sizeof kByBytes[0] && __builtin_cpu_supports("avx512vbmi");
   return here ? kByBytes[pixel_bytes] : nullptr;
 }

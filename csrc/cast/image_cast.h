@@ -45,6 +45,10 @@ class ImageCast {
 
  private:
   struct Image;
+  // Of a pixel of the result before it is mirrored.
+  struct Place {
+    std::size_t y, x;
+  };
 
   void cast_elements(const Image& image, std::size_t first, std::size_t n) const noexcept;
   void cast_pixels(const Image& image, std::size_t first, std::size_t n) const noexcept;
@@ -54,8 +58,10 @@ class ImageCast {
   void collect(const Image& image, std::byte* dst, std::size_t plane_bytes, std::size_t pixel,
                std::size_t n) const noexcept;
   void cast_run(const std::byte* src, const Image& image, std::size_t n, std::size_t at) const noexcept;
-  void ask_ahead(const Interleaved& pixels, std::size_t pixel) const noexcept;
-  [[nodiscard]] Interleaved line(const Image& image, std::size_t pixel, std::size_t most) const noexcept;
+  [[nodiscard]] Place place_of(std::size_t pixel) const noexcept;
+  void pass(Place& place, std::size_t pixels) const noexcept;
+  void ask_ahead(const Interleaved& pixels, Place place) const noexcept;
+  [[nodiscard]] Interleaved line(const Image& image, Place place, std::size_t most) const noexcept;
   [[nodiscard]] bool stays(const Image& image) const noexcept;
 
   ImageShape shape_;      // of an image, or of one of its planes where it is stored in planes
@@ -72,7 +78,8 @@ class ImageCast {
   SplitFn split_;
   std::size_t ahead_;  // lines from those that are cast to those that are asked for
   MirrorFn mirror_;
-  bool ordinary_;  // stores, which may end amid a line
+  bool ordinary_;      // stores, which may end amid a line
+  std::size_t block_;  // pixels that are brought together at a time, where a pixel goes to few parts
 };
 
 }  // namespace memload

@@ -61,8 +61,8 @@ void cast_scalar(const std::byte* src, std::byte* dst, std::size_t n) noexcept;
 [[nodiscard]] SplitFn avx512_split(std::size_t element_bytes, std::size_t channels) noexcept;
 [[nodiscard]] ResizeLoops avx512_resize() noexcept;
 [[nodiscard]] MirrorFn avx512_mirror(std::size_t pixel_bytes) noexcept;
-// Those of avx512_split() and avx512_mirror(); nullptr where the CPU lacks AVX512_VBMI, and for other pixels than those of
-// one to four elements.
+// Those of avx512_split() and avx512_mirror(); nullptr where the CPU lacks AVX512_VBMI, and for other pixels than those
+// of one to four elements.
 [[nodiscard]] SplitFn avx512_vbmi_split(std::size_t element_bytes, std::size_t channels) noexcept;
 [[nodiscard]] MirrorFn avx512_vbmi_mirror(std::size_t pixel_bytes) noexcept;
 [[nodiscard]] CastFn neon_cast(CastRule rule, Store store) noexcept;

@@ -148,7 +148,8 @@ std::vector<ImageDraw> image_draws_of(const Indices& draws) {
     if (given[i] < 0 || given[i + 1] < 0 || std::max(given[i], given[i + 1]) > INT32_MAX) {
       throw std::invalid_argument("a draw has a place within its image");
     }
-    found.push_back({static_cast<std::uint32_t>(given[i]), static_cast<std::uint32_t>(given[i + 1]), given[i + 2] != 0});
+    found.push_back(
+        {static_cast<std::uint32_t>(given[i]), static_cast<std::uint32_t>(given[i + 1]), given[i + 2] != 0});
   }
   return found;
 }

@@ -129,6 +129,19 @@ TEST(crops_and_flips_are_those_of_the_cursor) {
   }
 }
 
+TEST(lines_may_be_longer_than_a_block) {
+  for (const std::uint32_t channels : {1U, 3U, 4U}) {
+    for (const bool planes : {true, false}) {
+      for (const std::uint32_t width : {4095U, 4096U, 4097U, 4500U}) {
+        const ImageShape shape{5, 4510, channels, 4, width, true, planes};
+        for (const bool flipped : {false, true}) {
+          check_all_paths({{DType::u8, DType::bf16}, rule_of(channels), shape, {1, 10, flipped}, 1});
+        }
+      }
+    }
+  }
+}
+
 TEST(images_of_any_size_are_normalised) {
   for (const DType to : kTos) {
     for (const std::uint32_t pixels : {1U, 2U, 31U, 32U, 33U, 63U, 64U, 1343U, 1344U, 1345U, 9000U}) {
