@@ -241,8 +241,9 @@ def no_collection() -> Iterator[None]:
 def storages(tensor: torch.Tensor) -> Iterator[torch.UntypedStorage]:
     """Yield the storages of a tensor: one, or those of the parts of a sparse or wrapped tensor."""
     if hasattr(tensor, "__tensor_flatten__"):
-        for name in tensor.__tensor_flatten__()[0]:
-            yield from storages(getattr(tensor, name))
+        for part in (getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]):
+            if isinstance(part, torch.Tensor):  # a DTensor of torch 2.13 names its mesh as well
+                yield from storages(part)
     elif tensor.layout is torch.strided:
         yield tensor.untyped_storage()
     elif tensor.layout is torch.sparse_coo:
