@@ -121,7 +121,7 @@ def workload(bench: GpuBench, case: Case) -> None:
     for way in WAYS:
         bench.attempt(case.name, measure, bench, case.name, ds, size, casts, way)
     bench.attempt(f"{case.name}, static", static, bench, case, ds)
-    for tier in ("device", "pinned"):
+    for tier in ("device", "pinned", "split"):
         bench.attempt(f"{case.name}, {tier}", nearer, bench, case, ds, tier)
 
 
@@ -132,8 +132,9 @@ def static(bench: GpuBench, case: Case, ds: Dataset) -> None:
 
 
 def nearer(bench: GpuBench, case: Case, ds: Dataset, tier: str) -> None:
-    """Rows that lie in the device's memory or in pinned RAM, which the device gathers itself."""
-    near = memload.to_device(ds, bench.device, tier=tier, progress=False)
+    """Rows that lie in the device's memory, in pinned RAM or half in each, which the device gathers itself."""
+    half = {"bytes": ds.nbytes // 2} if tier == "split" else {}
+    near = memload.to_device(ds, bench.device, tier=tier, progress=False, **half)
     casts = case.workload.casts(case.variant)
     measure(bench, f"{case.name}, {tier}", ds, case.workload.batch_size, casts, switching, near=near)
 

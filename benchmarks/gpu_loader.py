@@ -40,11 +40,11 @@ TRIAL_SECONDS = 1.0
 
 
 def loader_of(
-    case: Case, device: torch.device, ds: Dataset | None = None
+    case: Case, device: torch.device, ds: Dataset | None = None, *, batch_size: int | None = None
 ) -> memload.FastLoader[dict[str, torch.Tensor]]:
     return memload.FastLoader(
         case.workload.open(case.folder) if ds is None else ds,
-        case.workload.batch_size,
+        batch_size or case.workload.batch_size,
         shuffle=True,
         drop_last=True,
         generator=torch.Generator().manual_seed(SEED),

@@ -40,6 +40,7 @@ QUICK = {
     "ragged.py": [],
     "resize.py": [],
     "resume.py": [],
+    "scaling.py": ["--device", "cpu", "--workloads", "W2", "--variants", "bf16"],
     "streaming.py": [],
     "tiers.py": ["--workloads", "C4"],
     "transforms.py": ["--workloads", "W2"],

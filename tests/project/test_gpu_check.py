@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from repository import BENCHMARKS, ROOT
 
-PARTS = ("gpu_bytes", "gpu_loader", "gpu_cast", "gpu_copy", "gpu_resident", "gpu_step", "gpu_offload")
+PARTS = ("gpu_bytes", "gpu_loader", "gpu_cast", "gpu_copy", "gpu_resident", "gpu_split", "scaling")
+PARTS += ("gpu_step", "gpu_offload")
 
 
 def run(*command: str | Path, within: float = 60, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -75,5 +76,5 @@ def test_the_check_runs_end_to_end_from_the_folder_that_travels(bundle, tmp_path
     commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert {part["gpu"]["commit"] for part in parts} == {commit.strip()}
     assert all("nothing is a figure" in part["gpu"]["name"] for part in parts)
-    for name in ("cast", "kernels", "resident"):
+    for name in ("cast", "kernels", "resident", "split"):
         assert f"-- test_{name}_gpu" in kept[".tests.txt"].read_text()
