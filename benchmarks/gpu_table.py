@@ -3,7 +3,8 @@
     python gpu_table.py ALL.json gpu_cast.json gpu_copy.json ...
 
 The table has at most 10,000 characters, so that the end of a log shows all of it; figures that are only told, without
-anything that they should reach, are left out where there is no room. Ends with status 0 whatever was found: a figure
+anything that they should reach, are left out where there is no room, one benchmark after the other: those that have
+other figures come first, and of these the one with the most. Ends with status 0 whatever was found: a figure
 that was not met is a finding, no failure of the run.
 """
 
@@ -32,6 +33,12 @@ def lines(part: dict[str, Any], *, told: bool) -> Iterator[str]:
         yield f"  {figure['case']}: {figure['what']}: {middle}{wanted}{verdict}"
 
 
+def told_last(part: dict[str, Any]) -> tuple[bool, int]:
+    """Sorts benchmarks: those that have nothing but figures that are told lose them last."""
+    targets = [figure["target"] for figure in part["figures"] if "found" in figure]
+    return all(target is None for target in targets), -targets.count(None)
+
+
 def table(parts: list[dict[str, Any]], missing: list[str]) -> str:
     """The table, within its room."""
     if not parts:
@@ -41,9 +48,12 @@ def table(parts: list[dict[str, Any]], missing: list[str]) -> str:
         head = [f"{gpu['name']}, {machine['cpu']}, commit {gpu['commit']}", "median (least to greatest), wanted"]
         tail = [f"{name}: missing; it has not begun, or found nothing in its time: see above" for name in missing]
     shown: list[str] = []
-    for told in (True, False):
-        body = [line for part in parts for line in (part["benchmark"], *lines(part, told=told))]
-        without = [] if told else ["figures without anything to reach are in the JSON alone"]
+    briefer = sorted(parts, key=told_last)
+    for count in range(len(parts) + 1):
+        brief = briefer[:count]
+        body = [line for part in parts for line in (part["benchmark"], *lines(part, told=part not in brief))]
+        names = ", ".join(part["benchmark"] for part in brief)
+        without = [f"figures without anything to reach are in the JSON alone: {names}"] if brief else []
         shown = [*head, *body, *without, *tail]
         if len("\n".join(shown)) < ROOM:
             break

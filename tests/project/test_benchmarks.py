@@ -126,6 +126,17 @@ def test_the_table_of_gpu_figures_leaves_out_what_is_only_told_where_there_is_no
     assert "and more, which the JSON has" in shown
 
 
+def test_the_table_leaves_out_told_figures_last_where_a_benchmark_has_no_others(tmp_path):
+    found = {"median": 1.0, "low": 0.5, "high": 2.0, "count": 3}
+    told = {"case": "W1", "what": "a figure", "found": found, "at_most": False, "target": None, "met": None}
+    for name, figures in {"gpu_a": [{**told, "target": 2, "met": True}, *[told] * 400], "gpu_b": [told] * 20}.items():
+        kept = {"benchmark": name, "gpu": {"name": "G", "commit": "c"}, "machine": {"cpu": "C"}, "figures": figures}
+        (tmp_path / f"{name}.json").write_text(json.dumps(kept))
+    shown = gpu_table(tmp_path / "all.json", tmp_path / "gpu_a.json", tmp_path / "gpu_b.json")
+    assert shown.count("a figure:") == 21
+    assert "in the JSON alone: gpu_a" in shown
+
+
 COMPARING = """
 import sys
 sys.path.insert(0, sys.argv.pop(1))
