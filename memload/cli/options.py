@@ -163,6 +163,13 @@ def plan(parser: argparse.ArgumentParser) -> None:
         "--measure", type=int, metavar="N", help="load N batches here, and print the memory that they took"
     )
     parser.add_argument("--plot", type=Path, metavar="PNG", help="draw the plan as bars beside what is free")
+    parser.add_argument(
+        "--beside",
+        action="append",
+        metavar="TIER",
+        choices=[str(tier) for tier in Tier],
+        help="with --plot: bars of the same plan on this tier as well; may be given several times",
+    )
     parser.add_argument("--log", type=Path, help="with --plot: draw this log of a monitor over the plan")
 
 

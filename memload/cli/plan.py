@@ -30,11 +30,28 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError("--measure loads in one process only: leave --processes out")
     if options.log and not options.plot:
         raise ValueError("--log is drawn into a plot: give --plot as well")
+    if options.beside and not options.plot:
+        raise ValueError("--beside is drawn into a plot: give --plot as well")
     data = _data(options)
-    found = plan(
+    found = _plan(options, data, by_set(options.tier, "--tier"))
+    print(found)
+    if options.plot:
+        beside = {tier: _plan(_for_tier(options, tier), data, tier) for tier in options.beside or ()}
+        found.plot(options.plot, beside=beside, log=options.log)
+        print(f"drawn: {with_ending(options.plot)}")
+    if options.measure:
+        print(flush=True)
+        _check_fits_here(found)
+        print(measured(found, lambda: _loader(data, found, options), options.measure))
+    return 0 if found.fits else 1
+
+
+def _plan(options: argparse.Namespace, data: Any, tier: Any) -> Plan:
+    """Return the plan that the options ask for, with rows on this tier."""
+    return plan(
         data,
         _batch_size(options),
-        tier=by_set(options.tier, "--tier"),
+        tier=tier,
         ram_dtype=casts(options.ram_dtype, "--ram-dtype", data),
         cache_bytes=by_set(options.cache_bytes, "--cache-bytes"),
         device_bytes=options.device_bytes,
@@ -46,15 +63,13 @@ def run(options: argparse.Namespace) -> int:
         **trained(options),
         **_settings(options, data),
     )
-    print(found)
-    if options.plot:
-        found.plot(options.plot, log=options.log)
-        print(f"drawn: {with_ending(options.plot)}")
-    if options.measure:
-        print(flush=True)
-        _check_fits_here(found)
-        print(measured(found, lambda: _loader(data, found, options), options.measure))
-    return 0 if found.fits else 1
+
+
+def _for_tier(options: argparse.Namespace, tier: str) -> argparse.Namespace:
+    """Return the options, but none that only another tier takes, such as `cache_bytes` unless it is "hybrid"."""
+    owners = {"ram_dtype": Tier.RAM, "cache_bytes": Tier.HYBRID, "device_bytes": Tier.SPLIT}
+    unused = {name: None for name, owner in owners.items() if tier != str(owner)}
+    return argparse.Namespace(**{**vars(options), **unused})
 
 
 def _check_fits_here(found: Plan) -> None:

@@ -163,3 +163,25 @@ def test_the_command_draws_a_log_and_refuses_one_without_a_plot(tmp_path, capsys
     assert "--log is drawn into a plot: give --plot" in capsys.readouterr().err
     assert cli.main([*arguments, "--plot", str(tmp_path / "a.svg")]) == 0
     assert b"<svg" in (tmp_path / "a.svg").read_bytes()
+
+
+def test_the_command_draws_the_same_plan_on_other_tiers_beside_it(tmp_path, capsys):
+    arguments = [
+        "plan",
+        "--rows",
+        "100",
+        "--field",
+        "x:float32:8",
+        "--ram",
+        "64GB",
+        "--beside",
+        "ram",
+        "--beside",
+        "mmap",
+    ]
+    assert cli.main(arguments) == 2
+    assert "--beside is drawn into a plot: give --plot" in capsys.readouterr().err
+    assert cli.main([*arguments, "--tier", "hybrid", "--cache-bytes", "1MiB", "--plot", str(tmp_path / "a.svg")]) == 0
+    drawn = (tmp_path / "a.svg").read_text()
+    assert "<!-- hybrid | ram | mmap -->" in drawn
+    assert "stock loader" not in drawn
