@@ -36,6 +36,6 @@ def unusable_reason(device: typing.SupportsInt | typing.SupportsIndex) -> str:
     """
     Why the kernels do not run on this device with this driver; "" if they do.
     """
-architectures: str = '75 80 86 89 90 100 120'
+architectures: str = '75 80 86 89 90 100 110 120'
 toolkit: str = '13.0'
 version: str
