@@ -82,6 +82,7 @@ if typing.TYPE_CHECKING:
     from memload.planning.probing import ProbeReport, probe
     from memload.planning.result import Plan
     from memload.planning.shape import DatasetShape
+    from memload.sampling.block_shuffle import BlockShuffle
     from memload.sampling.budget_batches import BudgetBatchSampler
     from memload.sampling.samplers import MixingSampler, WeightedSampler
     from memload.stats import LoaderStats
@@ -92,6 +93,7 @@ if typing.TYPE_CHECKING:
 
 __all__ = [
     "Augment",
+    "BlockShuffle",
     "BudgetBatchSampler",
     "Cast",
     "ChecksumError",
@@ -210,6 +212,7 @@ _HOMES = {
     "memload.planning.shape": "DatasetShape",
     "memload.columns.ragged_forms": "Padded Ragged",
     "memload.columns.graph_attributes": "GraphBatch",
+    "memload.sampling.block_shuffle": "BlockShuffle",
     "memload.sampling.budget_batches": "BudgetBatchSampler",
     "memload.sampling.samplers": "MixingSampler WeightedSampler",
     "memload.formats.shards.reading": "verify",

@@ -45,6 +45,10 @@ class LoaderStats:
         direct_bytes: bytes read past the page cache, including batches that the loop never took; near ``bytes_in``: the
             next pass will not find them in memory.
         cached_bytes: bytes copied out of the cache of the hybrid tier; near ``bytes_in``: little is read from files.
+        decoded_chunks: chunks of compressed files (HDF5, Zarr, shards) that were decoded, including those for batches
+            that the loop never took. With `memload.BlockShuffle` as many as the file has, in each pass; more: chunks
+            are decoded again for further batches.
+        reused_bytes: the part of ``bytes_in`` that was not read, since its chunk was kept decoded.
         copied_bytes: bytes copied to the device.
         copies: how many copies to the device native threads started while they gathered.
         copy_wait_seconds: time that the loop waited inside ``next()`` for a slot that was still being copied; near
@@ -74,6 +78,8 @@ class LoaderStats:
     advised_rows: int = 0
     direct_bytes: int = 0
     cached_bytes: int = 0
+    decoded_chunks: int = 0
+    reused_bytes: int = 0
     copied_bytes: int = 0
     copies: int = 0
     copy_wait_seconds: float = 0.0

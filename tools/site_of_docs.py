@@ -27,7 +27,7 @@ REFERENCE = {
     "Ragged rows": "ragged Ragged Padded",
     "Graphs": "open_graphs from_graphs write_graphs GraphDataset GraphBatch graph_collate",
     "Casts and augmentation": "Cast Augment cast_stim",
-    "Samplers": "WeightedSampler MixingSampler BudgetBatchSampler",
+    "Samplers": "WeightedSampler MixingSampler BudgetBatchSampler BlockShuffle",
     "Writing": "write ShardWriter write_part WrittenPart seal ShardSink Codec verify Damage write_images score",
     "Tiers and devices": "Tier to_device offload Offloaded",
     "Planning": "plan Plan DatasetShape MemoryBudget StaticBytes compute_batch_size fit FitAdvice FitOption probe "

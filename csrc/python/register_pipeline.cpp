@@ -230,6 +230,8 @@ class PyPipeline {
     d["advised_rows"] = s.advised_rows;
     d["direct_bytes"] = s.direct_bytes;
     d["cached_bytes"] = s.cached_bytes;
+    d["decoded_chunks"] = s.decoded_tiles;  // its name in LoaderStats
+    d["reused_bytes"] = s.reused_bytes;
     d["copied_bytes"] = s.copied_bytes;
     d["copies"] = s.copies;
     d["copy_wait_seconds"] = s.copy_wait_seconds;
@@ -286,7 +288,7 @@ class PyPipeline {
 
 std::unique_ptr<PyPipeline> make_pipeline(const std::vector<PyField>& fields, std::size_t batch_rows,
                                           std::size_t slot_rows, bool drop_last, int depth, int threads,
-                                          bool read_blocks, bool direct, const std::string& isa,
+                                          bool read_blocks, bool direct, std::size_t tile_bytes, const std::string& isa,
                                           std::optional<bool> streaming, std::optional<PyPipeline*> reuse,
                                           const PyPinnedSlots* slots, const std::optional<PyRoute>& route,
                                           bool borrowed, const PySpares* spares) {
@@ -299,6 +301,7 @@ std::unique_ptr<PyPipeline> make_pipeline(const std::vector<PyField>& fields, st
   options.isa = isa_named(isa);
   options.read_blocks = read_blocks;
   options.direct = direct;
+  options.tile_bytes = tile_bytes;
   options.borrowed = borrowed;
   if (spares != nullptr) {
     options.spares = spares->get();
@@ -343,12 +346,13 @@ void register_pipeline(py::module_& m) {
   py::class_<PyPipeline>(m, "Pipeline", "One pass over a plan: rows gathered by native threads into reused slots.")
       .def(py::init(&make_pipeline), py::arg("fields"), py::arg("batch_rows"), py::arg("slot_rows"),
            py::arg("drop_last"), py::arg("depth"), py::arg("threads"), py::arg("read_blocks") = false,
-           py::arg("direct") = false, py::arg("isa") = "", py::arg("streaming") = py::none(),
+           py::arg("direct") = false, py::arg("tile_bytes") = 0, py::arg("isa") = "", py::arg("streaming") = py::none(),
            py::arg("reuse") = py::none(), py::arg("slots") = py::none(), py::arg("route") = py::none(),
            py::arg("borrowed") = false, py::arg("spares") = py::none(),
            "Fields are (column, None or (from, to, norm_removed), DLPack code, bits, shape of what follows the first "
            "axis). With a route (device, stream of copies, stream of what follows, first field of the second part) "
            "batches go to a device, by `slots`; borrowed: they are gathered into memory that set_destination() gives. "
+           "tile_bytes: of decoded chunks that are kept for further batches. "
            "`spares` keep memory that is not pinned, and threads, for the next pass.")
       .def_property_readonly("rows", &PyPipeline::rows, "The number of rows of the data set.")
       .def("begin", &PyPipeline::begin, py::arg("key"),

@@ -560,29 +560,67 @@ TEST(a_pipeline_gives_decoded_rows_beside_plain_ones_and_counts_what_it_read) {
   }
 }
 
+TEST(a_pass_that_keeps_tiles_decodes_each_once_gives_the_same_rows_and_may_end_early) {
+  const Made array = images(200, 8);
+  OnDisk disk(array.tiled);
+  const auto order = shuffled(200, 6);
+  for (const std::size_t taken : {std::size_t{200}, std::size_t{32}}) {
+    for (const int threads : {1, 4}) {
+      PipelineOptions options;
+      options.batch_rows = options.slot_rows = 16;
+      options.threads = threads;
+      options.tile_bytes = 2 * array.whole.size();
+      Pipeline pipeline({{column_of(disk.tiled), std::nullopt}, {column_of(array.tiled), std::nullopt}}, options);
+      pipeline.extend({nullptr, order});
+      pipeline.finish();
+      std::size_t at = 0;
+      Batch batch;
+      while (at < taken) {
+        const Step step = pipeline.next(batch, 1000ms);
+        if (step == Step::end) break;
+        if (step != Step::batch) continue;
+        for (std::size_t i = 0; i < batch.row_numbers.size(); ++i, ++at) {
+          const std::byte* const row = array.whole.data() + static_cast<std::size_t>(order[at]) * array.row_bytes;
+          for (const std::size_t field : {0, 1}) {
+            const std::byte* const got = batch.slot.get() + batch.outputs[field].offset + i * array.row_bytes;
+            CHECK(same(got, row, array.row_bytes));
+          }
+        }
+      }
+      if (taken < 200) continue;
+      CHECK_EQ(at, 200U);
+      CHECK_EQ(pipeline.stats().decoded_tiles, 2 * array.tiled.tiles.size());
+      CHECK(pipeline.stats().reused_bytes > 0);
+    }
+  }
+}
+
 TEST(a_pipeline_reports_a_damaged_tile_and_others_go_on) {
   Made array = images(64, 4);
   array.tiled.tiles[9].bytes -= 7;
-  PipelineOptions options;
-  options.batch_rows = options.slot_rows = 8;
-  options.threads = 3;
-  Pipeline pipeline({{column_of(array.tiled), std::nullopt}}, options);
-  Pipeline other({{column_of(images(64, 4).tiled), std::nullopt}}, options);
-  const auto order = shuffled(64, 1);
-  for (Pipeline* one : {&pipeline, &other}) {
-    one->extend({nullptr, order});
-    one->finish();
-  }
-  const auto drain = [](Pipeline& one) {
-    std::size_t rows = 0;
-    Batch batch;
-    for (Step step = one.next(batch, 1000ms); step != Step::end; step = one.next(batch, 1000ms)) {
-      if (step == Step::batch) rows += batch.row_numbers.size();
+  for (const std::size_t kept : {std::size_t{0}, 2 * array.whole.size()}) {
+    PipelineOptions options;
+    options.tile_bytes = kept;
+    options.batch_rows = options.slot_rows = 8;
+    options.threads = 3;
+    Pipeline pipeline({{column_of(array.tiled), std::nullopt}}, options);
+    Pipeline other({{column_of(images(64, 4).tiled), std::nullopt}}, options);
+    const auto order = shuffled(64, 1);
+    for (Pipeline* one : {&pipeline, &other}) {
+      one->extend({nullptr, order});
+      one->finish();
     }
-    return rows;
-  };
-  CHECK_THROWS(ReadError, drain(pipeline));
-  CHECK_EQ(drain(other), 64U);
+    const auto drain = [](Pipeline& one) {
+      std::size_t rows = 0;
+      Batch batch;
+      for (Step step = one.next(batch, 1000ms); step != Step::end; step = one.next(batch, 1000ms)) {
+        if (step == Step::batch) rows += batch.row_numbers.size();
+      }
+      return rows;
+    };
+    CHECK_THROWS(ReadError, drain(pipeline));
+    CHECK_EQ(drain(other), 64U);
+  }
 }
 
 int main() { return memload::test::run(); }

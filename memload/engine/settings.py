@@ -23,6 +23,8 @@ from memload.engine.request import MOST, Destination, EngineOptions, PassRequest
 from memload.memory.budget import local_threads, memory_to_take, process_is_limited
 from memload.memory.guards import check_memory
 from memload.sampling.batch_streams import MOST_ROWS, batches_known
+from memload.sampling.block_shuffle import BlockShuffle
+from memload.sampling.blocks import decoded_bytes
 from memload.sampling.draws import Indices
 from memload.sizes import format_size
 
@@ -64,6 +66,7 @@ class PassSettings:
         cached: whether a cache of the hybrid tier is in front of a field.
         pins: whether batches are gathered into pinned memory of torch's allocator.
         joined: whether it is that of one source of several, whose room is judged together.
+        tile_bytes: of decoded chunks that are kept, so that further batches find them.
         spares: where memory and threads stay for a while when the pass ends; None: nowhere.
     """
 
@@ -84,6 +87,7 @@ class PassSettings:
     cached: bool = False
     pins: bool = False
     joined: bool = False
+    tile_bytes: int = 0
     spares: _core.Spares | None = None
 
     @classmethod
@@ -97,6 +101,7 @@ class PassSettings:
         depth = min(_depth(request, slot), request.most_ahead or MOST)
         threads = _threads(request)
         transforming = (options.transform_threads or min(threads, _MOST_TRANSFORMING)) if transform_pipeline else 0
+        sampler, flying = getattr(request.batches, "sampler", None), (depth + transforming + 2) * sizes.slot_rows
         return cls(
             source,
             fields,
@@ -114,6 +119,7 @@ class PassSettings:
             source.guards,
             cached,
             pins=transform_pipeline is None and destination.pins,
+            tile_bytes=tile_bytes(sampler, source, flying) if isinstance(sampler, BlockShuffle) else 0,
             spares=request.spares,
         )
 
@@ -125,7 +131,7 @@ class PassSettings:
             slots = (self.depth + 1) * self.destination.slot_bytes(slots // (self.depth + 1))
         late = 0 if self.source.raw else self.source.late_row_bytes
         numbers = (self.depth + 1) * self.slot_rows * (8 + late)
-        return slots + numbers + sum(field.index_bytes for field in self.source.fields.values())
+        return slots + numbers + self.tile_bytes + sum(field.index_bytes for field in self.source.fields.values())
 
     def pipeline(self, reuse: _core.Pipeline | None, **where: Any) -> _core.Pipeline:
         """Return a pipeline for one pass, on the slots of an earlier one if given; `where`: its further arguments.
@@ -148,6 +154,7 @@ class PassSettings:
             threads=self.threads,
             read_blocks=blocks,
             direct=direct,
+            tile_bytes=self.tile_bytes,
             isa=self.options.isa or "",
             streaming=self.options.streaming,
             reuse=reuse,
@@ -255,6 +262,20 @@ def _bytes_of_batches(field: PipelineField, rows: Indices, bounds: Indices) -> A
     combined = np.maximum if column.pads else np.add
     items = combined.reduceat(lengths, bounds.reshape(-1))[::2] * (counts if column.pads else column.planes)
     return items * float(item) + 8.0 * (counts + 1)
+
+
+def tile_bytes(sampler: BlockShuffle, source: GatherSpec, rows: int) -> int:
+    """Return the bytes of decoded chunks that a pass keeps: those of the blocks in use.
+
+    Args:
+        sampler: that of the pass; one of another number of rows keeps nothing.
+        source: what it gathers.
+        rows: rows of the batches in flight, of this rank.
+    """
+    if sampler.blocks.rows != source.rows:
+        return 0
+    columns = [field.column for field in source.fields.values()]
+    return sampler.blocks_in_use(rows * sampler.num_replicas) * sum(decoded_bytes(c, sampler.blocks) for c in columns)
 
 
 def check_room(source: GatherSpec, slot_bytes: int, depth: int, batches: int) -> None:

@@ -46,6 +46,7 @@ from memload.engine.observers import observed
 from memload.engine.request import PassRequest
 from memload.engine.transforms.seeding import PassSeed
 from memload.kept_errors import let_go_by_torch, say_row
+from memload.sampling.block_shuffle import BlockShuffle
 from memload.sampling.budget_batches import BudgetBatchSampler
 from memload.sampling.checks import damaged, entries
 from memload.sampling.draws import decode, encode
@@ -85,6 +86,7 @@ _FACTS: dict[type, Callable[[Any], dict[str, Any]]] = {
     },
     MixingSampler: lambda s: {**_shared(s), "weights": s.weights.tolist()},
     WeightedSampler: lambda s: {**_shared(s), "weights": len(s.weights)},
+    BlockShuffle: lambda s: {**_shared(s), "blocks": s.blocks.digest, "window": s.window},
     BudgetBatchSampler: BudgetBatchSampler.facts,
     DistributedSampler: lambda s: {"shuffle": s.shuffle, "seed": s.seed, "drop_last": s.drop_last},
 }

@@ -13,6 +13,7 @@ from torch.utils.data import BatchSampler, DistributedSampler
 
 from memload.sampling import weighted_draws
 from memload.sampling.batch_streams import batches_known
+from memload.sampling.block_shuffle import BlockShuffle
 from memload.sampling.budget_batches import BudgetBatchSampler
 from memload.sampling.budget_filling import evened
 from memload.sampling.checks import (
@@ -195,6 +196,12 @@ def _check_mixed(position: Place, path: str, sampler: MixingSampler) -> None:
             raise damaged(f'{path}["taken"][{number}]', gone, "0 for a dataset with weight 0")
 
 
+def _check_blocks(position: Place, path: str, sampler: BlockShuffle) -> None:
+    numbers = {"row": whole(0, sampler.num_samples), "seed": optional(whole(0, SEEDS - 1))}
+    entries(numbers, {"foreseen": true})(position, path)
+    _check_begun(position, path, "seed")
+
+
 def _check_weighted(position: Place, path: str, sampler: WeightedSampler) -> None:
     row_number, row = whole(0, len(sampler.weights) - 1), whole(0, sampler.num_samples)
     entries({"row": row}, {"seed": optional(whole(0, SEEDS - 1)), "foreseen": true})(position, path)
@@ -280,4 +287,5 @@ _CHECKS_OF_RANKED: dict[type, Callable[[Place, str, Any], None]] = {
     DistributedSampler: _check_distributed,
     MixingSampler: _check_mixed,
     WeightedSampler: _check_weighted,
+    BlockShuffle: _check_blocks,
 }

@@ -19,6 +19,7 @@ from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, Se
 from memload.columns.numbers import as_indices, from_end
 from memload.kept_errors import without_frames
 from memload.sampling.batch_streams import MOST_ROWS, KnownBatches, RowBatches, batch_stream, batches_known
+from memload.sampling.block_shuffle import BlockShuffle
 from memload.sampling.budget_batches import BudgetBatchSampler
 from memload.sampling.draws import Indices, Position, RowStream, Stream
 from memload.sampling.pulls import BatchStream, Generators
@@ -73,6 +74,8 @@ def plan_bytes(sampler: Any, ahead: int = 0) -> int:
     if not known(sampler):
         return 0
     rows = len(sampler)
+    if isinstance(sampler, BlockShuffle):
+        return sampler.nbytes
     if isinstance(sampler, MixingSampler | WeightedSampler):
         return sampler.nbytes + 8 * min(rows, ahead)
     if type(sampler) is SequentialSampler:
@@ -88,6 +91,7 @@ _STREAMS: dict[type, Callable[[Any, Position | None], RowStream]] = {
     DistributedSampler: DistributedRows,
     MixingSampler: MixingSampler.stream,
     WeightedSampler: WeightedSampler.stream,
+    BlockShuffle: BlockShuffle.stream,
 }
 _ITERATED_BY = {kind: getattr(kind, "__iter__", None) for kind in (*DRAWS, *_STREAMS)}
 """The `__iter__` of each type when memload was imported; a later patch makes the sampler unknown."""

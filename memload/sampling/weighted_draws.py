@@ -84,7 +84,7 @@ class MixedRows:
         while self._before and self._before[0][0] < (self._begin + seen) // MIXED_CHUNK:
             self._before.popleft()
         self._before.append((self._chunk, self._taken.copy()))
-        generator = _seeded(seed, 0, self._chunk)
+        generator = seeded(seed, 0, self._chunk)
         which = drawn(self._cumulative, min(MIXED_CHUNK, self._all - first), generator)
         self._chunk += 1
         return self._rows_of(which, generator)[max(0, self._begin - first) :]
@@ -100,7 +100,7 @@ class MixedRows:
 
     def fill(self, count: int) -> Indices:
         """Draw `count` rows after the last: the next rows of their datasets."""
-        generator = _seeded(self._number(), 0, self._chunk)
+        generator = seeded(self._number(), 0, self._chunk)
         return self._rows_of(drawn(self._cumulative, count, generator), generator)
 
     def _number(self) -> int:
@@ -149,7 +149,7 @@ class _Order:
     def _turn(self, seed: int, turn: int) -> Indices:
         if self._round != turn:
             self._order = np.empty(0, dtype=np.int64)  # free the old order before the new one is made
-            generator = _seeded(seed, 1 + self._number, turn)
+            generator = seeded(seed, 1 + self._number, turn)
             self._order = _rows_at(
                 self._rows, torch.randperm(len(self._rows), generator=generator, device="cpu").numpy()
             )
@@ -234,7 +234,7 @@ class WeightedRows:
 
     def fill(self, count: int) -> Indices:
         """Draw `count` rows after the last, independently of all others."""
-        return drawn(self._source.cumulative(), count, _seeded(self._number or 0, 0))
+        return drawn(self._source.cumulative(), count, seeded(self._number or 0, 0))
 
     def _begin_with(self, number: int) -> None:
         if self._generator is None:
@@ -353,7 +353,7 @@ def check_enough(wanted: int, positive: int) -> None:
         )
 
 
-def _seeded(*numbers: int) -> torch.Generator:
+def seeded(*numbers: int) -> torch.Generator:
     """Return a generator with a seed that is a hash of these numbers."""
     (seed,) = np.random.SeedSequence(numbers).generate_state(1, np.uint64).tolist()
     return torch.Generator().manual_seed(seed)

@@ -104,9 +104,9 @@ def test_two_devices_share_the_rows_out_and_shuffle_anew_each_epoch(ranks):
         assert len(rows) == ROWS + 1  # two ranks, an odd number of rows: one comes twice, as with the stock sampler
 
 
-@pytest.mark.parametrize("kind", ["weighted", "mixed"])
+@pytest.mark.parametrize("kind", ["weighted", "mixed", "blocks"])
 def test_two_devices_leave_a_sampler_that_shares_its_rows_out_as_it_is(ranks, kind):
-    samplers = {"weighted": "WeightedSampler", "mixed": "MixingSampler"}
+    samplers = {"weighted": "WeightedSampler", "mixed": "MixingSampler", "blocks": "BlockShuffle"}
     shares = []
     for found in ranks:
         assert found[kind]["samplers"] == [samplers[kind]]

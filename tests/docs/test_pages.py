@@ -22,6 +22,7 @@ PAGES = [
     "monitor.md",
     "offloading.md",
     "scoring.md",
+    "shuffling.md",
     "sources.md",
     "tiers.md",
     "tutorials/fmri.md",

@@ -20,6 +20,7 @@ from memload.cli.measure import Spread
 
 QUICK = {
     "batch_size.py": [],
+    "block_shuffle.py": [],
     "busy_core.py": ["--workloads", "W2", "--variants", "bf16"],
     "codecs.py": ["--kinds", "int16 betas", "spectrograms"],
     "cold.py": ["--workloads", "C4"],

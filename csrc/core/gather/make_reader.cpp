@@ -19,6 +19,7 @@ struct MakeReader {
   const std::optional<Images>& images;
   Isa isa;
   Store store;
+  const std::shared_ptr<TileCache>& kept;
 
   std::unique_ptr<const FieldReader> operator()(const std::shared_ptr<const Column>& column) const {
     return std::make_unique<PlainReader>(column, cast, isa, store, affine, images);
@@ -31,7 +32,7 @@ struct MakeReader {
   }
   std::unique_ptr<const FieldReader> operator()(const std::shared_ptr<const Tiles>& tiles) const {
     check_plain();
-    return std::make_unique<TileReader>(tiles, cast, isa, store);
+    return std::make_unique<TileReader>(tiles, cast, isa, store, kept);
   }
   std::unique_ptr<const FieldReader> operator()(const std::shared_ptr<const Windows>& windows) const {
     if (windows->shares() && images && images->draws) {
@@ -49,7 +50,7 @@ struct MakeReader {
 }  // namespace
 
 std::unique_ptr<const FieldReader> make_reader(const FieldSpec& field, Isa isa, Store store) {
-  return std::visit(MakeReader{field.cast, field.affine.get(), field.images, isa, store}, field.column);
+  return std::visit(MakeReader{field.cast, field.affine.get(), field.images, isa, store, field.kept}, field.column);
 }
 
 }  // namespace memload

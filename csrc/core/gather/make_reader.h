@@ -9,6 +9,7 @@
 #include "cast/mover.h"
 #include "core/columns/any_column.h"
 #include "core/readers/field_reader.h"
+#include "core/readers/tile_cache.h"
 
 namespace memload {
 
@@ -18,6 +19,7 @@ struct FieldSpec {
   std::optional<CastRule> cast;
   std::shared_ptr<const Affine> affine{};  // the constants of a cast that has any
   std::optional<Images> images{};          // whose pixels change places
+  std::shared_ptr<TileCache> kept{};       // where decoded tiles stay for further batches; null: nowhere
 };
 
 // Makes the reader of a field of any kind. Throws std::invalid_argument if the cast has no implementation, if it has

@@ -20,14 +20,23 @@ Store choose_store(const PipelineOptions& options, std::size_t ring_bytes) {
   return 2 * ring_bytes > 3 * last_level_cache() ? Store::streaming : Store::cached;
 }
 
+// The fields of a pass, which share what they keep of decoded tiles.
+std::vector<FieldSpec> keeping(std::vector<FieldSpec> fields, std::size_t tile_bytes) {
+  if (tile_bytes == 0) return fields;
+  const auto kept = std::make_shared<TileCache>(tile_bytes);
+  for (FieldSpec& field : fields) field.kept = kept;
+  return fields;
+}
+
 }  // namespace
 
-Pass::Pass(const std::vector<FieldSpec>& fields, const PipelineOptions& options, Pass* reuse)
+Pass::Pass(const std::vector<FieldSpec>& columns, const PipelineOptions& options, Pass* reuse)
     : options_(options), plan_(options.batch_rows, options.drop_last) {
   if (options.batch_rows == 0 || options.slot_rows == 0 || options.depth < 1 || options.threads < 1) {
     throw std::invalid_argument("batch_rows, slot_rows, depth and threads must be at least 1");
   }
   install_fault_handler();
+  const std::vector<FieldSpec> fields = keeping(columns, options.tile_bytes);
   gather_ = std::make_shared<const Gather>(fields, options.isa, Store::cached);
   const Store store = choose_store(options, Pipeline::ring_bytes(*gather_, options.slot_rows, options.depth));
   if (store != Store::cached) gather_ = std::make_shared<const Gather>(fields, options.isa, store);
@@ -189,6 +198,8 @@ void Pass::piece_done(BatchTask& task, PieceReport report) {
   if (report.disk_bytes != 0 || report.major_faults != 0) stats_.disk_seconds += seconds(report.spent);
   stats_.direct_bytes += found.direct_bytes;
   stats_.cached_bytes += found.cached_bytes;
+  stats_.decoded_tiles += found.decoded_tiles;
+  stats_.reused_bytes += found.reused_bytes;
   if (report.error) task.fail(std::move(report.error));
   if (--task.remaining == 0) {
     --unready_;

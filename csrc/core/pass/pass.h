@@ -37,7 +37,7 @@ namespace memload {
 // take mutex_, in slot_came_back().
 class Pass : public std::enable_shared_from_this<Pass> {
  public:
-  Pass(const std::vector<FieldSpec>& fields, const PipelineOptions& options, Pass* reuse);
+  Pass(const std::vector<FieldSpec>& columns, const PipelineOptions& options, Pass* reuse);
 
   void begin(std::uint64_t key) {
     const std::lock_guard lock(mutex_);

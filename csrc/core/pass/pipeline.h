@@ -27,6 +27,7 @@ struct PipelineOptions {
   Isa isa = Isa::scalar;
   bool read_blocks = false;  // cold rows are read with the 2 MB around them: for passes that need most of a file anyway
   bool direct = false;  // cold rows above Gather::kLargeRow are read past the page cache, where the file system can
+  std::size_t tile_bytes = 0;  // of decoded tiles, kept for further batches of the pass
   std::optional<Store> store;  // unset: streaming if the ring is larger than 1.5 last level caches
   MemorySource slots = huge_memory;
   std::weak_ptr<Spares> spares;  // if any: what the pass decodes in comes from there, and its threads stay there
@@ -69,6 +70,8 @@ struct PipelineStats {
   std::uint64_t advised_rows = 0;    // asked for ahead
   std::uint64_t direct_bytes = 0;    // read past the page cache
   std::uint64_t cached_bytes = 0;    // copied out of the caches of the hybrid tier
+  std::uint64_t decoded_tiles = 0;   // chunks that were decompressed
+  std::uint64_t reused_bytes = 0;    // stored bytes of chunks that were kept decoded, counted in bytes_in and not read
   std::uint64_t copied_bytes = 0;    // to a device, of batches that were handed out
   std::uint64_t copies = 0;          // in which they were copied
   double copy_wait_seconds = 0;      // the consumer, for a slot that was still being copied

@@ -37,6 +37,8 @@ struct Filled {
   std::size_t direct_bytes = 0;    // read past the page cache
   std::size_t cached_bytes = 0;    // copied out of the caches of storages
   std::size_t resident_reads = 0;  // reads that were left out, since their bytes were in the page cache
+  std::size_t decoded_tiles = 0;   // decompressed
+  std::size_t reused_bytes = 0;    // stored, of tiles that were kept decoded and not read again
   bool refused = false;            // a file cannot be read past the page cache
   std::chrono::nanoseconds decoding{};
 };

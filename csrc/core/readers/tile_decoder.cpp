@@ -42,6 +42,7 @@ std::byte* TileDecoder::room(const TileGrid& grid) const noexcept {
 
 void TileDecoder::decode(const TileGrid& grid, std::size_t number, std::span<std::byte> out, std::int64_t row) const {
   const StoredTile& tile = grid.tile(number);
+  ++found_.decoded_tiles;
   try {
     if (lies_ready(grid, tile)) {
       undo_in_mapping(grid, tile, out, row);

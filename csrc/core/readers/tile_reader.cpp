@@ -111,6 +111,7 @@ class TileReader::Share {
   }
 
   void decode(const TileGrid& grid, std::size_t number, std::span<const WantedRow> wanted) {
+    if (field_.kept_) return move_kept(grid, number, wanted);
     const TileBlock block = grid.block(number);
     const std::size_t bytes = grid.tile_bytes(number);
     const std::size_t item = grid.array().item_bytes;
@@ -121,6 +122,16 @@ class TileReader::Share {
     std::byte* const decoded = in_slot ? out_ + wanted.front().at * field_.row_bytes_ : decoder_.room(grid);
     decoder_.decode(grid, number, {decoded, bytes}, first_row_ + static_cast<std::int64_t>(wanted.front().row));
     move(block, item, decoded, in_slot ? wanted.subspan(rows) : wanted);
+  }
+
+  void move_kept(const TileGrid& grid, std::size_t number, std::span<const WantedRow> wanted) {
+    const auto row = first_row_ + static_cast<std::int64_t>(wanted.front().row);
+    bool kept = false;
+    const auto tile = field_.kept_->get(
+        grid, number, grid.tile_bytes(number),
+        [&](std::span<std::byte> out) { decoder_.decode(grid, number, out, row); }, kept);
+    if (kept) found_.reused_bytes += grid.tile(number).bytes;
+    move(grid.block(number), grid.array().item_bytes, tile->data(), wanted);
   }
 
   // Calls body, which reads the storage, owns nothing and notes the row that it is at.
@@ -149,12 +160,14 @@ class TileReader::Share {
   volatile std::size_t row_ = 0;  // of the band; read after a jump out of what is guarded
 };
 
-TileReader::TileReader(std::shared_ptr<const Tiles> tiles, const std::optional<CastRule>& cast, Isa isa, Store store)
+TileReader::TileReader(std::shared_ptr<const Tiles> tiles, const std::optional<CastRule>& cast, Isa isa, Store store,
+                       std::shared_ptr<TileCache> kept)
     : tiles_(std::move(tiles)),
       mover_(cast, isa, store),
       row_bytes_(tiles_->row_bytes()),
       read_bytes_(read_bytes_of(*tiles_)),
-      out_row_bytes_(mover_.bytes_out(row_bytes_)) {
+      out_row_bytes_(mover_.bytes_out(row_bytes_)),
+      kept_(std::move(kept)) {
   const auto check = [this](std::size_t bytes, const char* what) {
     if (bytes % mover_.unit() == 0) return;
     throw std::invalid_argument(std::string(what) + " of " + std::to_string(bytes) +

@@ -8,6 +8,7 @@
 #include "core/columns/tiles.h"
 #include "core/readers/block_mover.h"
 #include "core/readers/field_reader.h"
+#include "core/readers/tile_cache.h"
 #include "core/readers/tile_decoder.h"
 
 namespace memload {
@@ -19,10 +20,11 @@ namespace memload {
 //
 // Tiles without filters are moved from where they lie, and deflated ones that are in the page cache are decoded from
 // there. A tile is decoded into the slot if nothing is cast and it is just one row, or rows that follow one another in
-// the batch as well.
+// the batch as well. With a cache, tiles are decoded into it, and batches that follow find them there.
 class TileReader final : public FieldReader {
  public:
-  TileReader(std::shared_ptr<const Tiles> tiles, const std::optional<CastRule>& cast, Isa isa, Store store);
+  TileReader(std::shared_ptr<const Tiles> tiles, const std::optional<CastRule>& cast, Isa isa, Store store,
+             std::shared_ptr<TileCache> kept = nullptr);
 
   [[nodiscard]] std::int64_t rows() const noexcept override { return tiles_->rows(); }
   [[nodiscard]] std::size_t row_bytes() const noexcept override { return read_bytes_; }
@@ -44,6 +46,7 @@ class TileReader final : public FieldReader {
   std::size_t read_bytes_;  // stored bytes of the tiles that hold it, on average
   std::size_t out_row_bytes_;
   std::size_t workspace_bytes_ = 0;
+  std::shared_ptr<TileCache> kept_;  // null: tiles are decoded for each batch
 };
 
 }  // namespace memload

@@ -47,9 +47,11 @@ def fetcher_loader(ds, **arguments):
 
 
 def drawing_sampler(kind, **how):
-    """A sampler of memload's that draws each row with the same weight, or rows of two datasets."""
+    """A sampler of memload's that draws each row with the same weight, rows of two datasets, or blocks of rows."""
     if kind == "weighted":
         return memload.WeightedSampler(torch.ones(ROWS), replacement=False, **how)
+    if kind == "blocks":
+        return memload.BlockShuffle(ROWS, 5, 4, **how)
     parts = [TensorDataset(torch.zeros(rows)) for rows in (ROWS - 53, 53)]
     return memload.MixingSampler(ConcatDataset(parts), [1, 1], **how)
 

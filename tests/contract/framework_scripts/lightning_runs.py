@@ -229,5 +229,10 @@ alone = {
     "resume": resumed,
     "monitor": monitored,
 }
-two = {**everywhere, "weighted": lambda: drawn("weighted"), "mixed": lambda: drawn("mixed")}
+two = {
+    **everywhere,
+    "weighted": lambda: drawn("weighted"),
+    "mixed": lambda: drawn("mixed"),
+    "blocks": lambda: drawn("blocks"),
+}
 report({"ddp": lambda: {name: run() for name, run in two.items()}} if DEVICES > 1 else {**everywhere, **alone})

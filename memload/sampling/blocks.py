@@ -1,0 +1,154 @@
+"""Blocks of rows that are stored together: runs of equally many rows, or the rows of each chunk of a file."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from memload._core import TileGrid, Tiles
+from memload.sampling.draws import Indices
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """A partition of the rows of a dataset.
+
+    Attributes:
+        sizes: int64 (blocks,), the rows of each block, at least one.
+        order: int64 (rows,), the rows of the first block, of the second, and so on; None: they follow one another.
+    """
+
+    sizes: Indices
+    order: Indices | None = None
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    @property
+    def rows(self) -> int:
+        """The rows of all blocks."""
+        return int(self.sizes.sum())
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the arrays."""
+        return self.sizes.nbytes + (0 if self.order is None else self.order.nbytes)
+
+    @property
+    def digest(self) -> str:
+        """A short text that is equal for equal blocks."""
+        hasher = xxhash.xxh3_64(self.sizes.tobytes())
+        hasher.update(b"" if self.order is None else self.order.tobytes())
+        return str(hasher.hexdigest())
+
+    def rows_of(self, blocks: Indices) -> Indices:
+        """Return the rows of some blocks, block by block."""
+        sizes = self.sizes[blocks]
+        begins = (np.cumsum(self.sizes) - self.sizes)[blocks]
+        places: Indices = np.repeat(begins - (np.cumsum(sizes) - sizes), sizes) + np.arange(sizes.sum())
+        return places if self.order is None else self.order[places]
+
+
+def blocks_of(dataset: Any, block: int | None) -> Blocks:
+    """Return the blocks of a dataset: of `block` rows each, or those in which its chunked fields are stored.
+
+    Raises:
+        TypeError: the value is neither a dataset nor a number of rows.
+        ValueError: there are no rows, or no chunks and no `block`.
+    """
+    rows = _length(dataset)
+    if rows < 1:
+        raise ValueError("the dataset has no rows to shuffle")
+    if block is not None:
+        whole, rest = divmod(rows, block)
+        return Blocks(np.array([block] * whole + ([rest] if rest else []), dtype=np.int64))
+    columns = [getattr(field, "column", None) for field in getattr(dataset, "fields", {}).values()]
+    found = [_bands(column) for column in columns if _is_chunked(column)]
+    if not found:
+        raise ValueError(
+            "no field of this dataset is stored in chunks, so there are none to take for blocks: give block=, such as "
+            "the number of rows that a disk reads in one run (some MB)"
+        )
+    return _common(found)
+
+
+def decoded_bytes(column: Any, blocks: Blocks) -> int:
+    """Return the most bytes that the decoded chunks of one block have in a column; 0 if they are not encoded."""
+    if not _is_encoded(column):
+        return 0
+    widest = max(_band_bytes(part) for part in column.parts if isinstance(part, TileGrid))
+    bands = _bands(column)
+    number = int(bands.max()) + 1
+    place = np.repeat(np.arange(len(blocks)), blocks.sizes)
+    pairs = place * number + (bands if blocks.order is None else bands[blocks.order])
+    if (pairs[1:] < pairs[:-1]).any():
+        pairs.sort()
+    first = np.append(True, pairs[1:] != pairs[:-1])
+    return int(widest * np.bincount(place[first]).max())
+
+
+def _length(dataset: Any) -> int:
+    if isinstance(dataset, int) and not isinstance(dataset, bool):
+        return dataset
+    try:
+        return len(dataset)
+    except TypeError:
+        raise TypeError(f"expected a dataset or its number of rows, got a {type(dataset).__name__}") from None
+
+
+def _is_chunked(column: Any) -> bool:
+    return isinstance(column, Tiles) and any(isinstance(part, TileGrid) for part in column.parts)
+
+
+def _is_encoded(column: Any) -> bool:
+    return isinstance(column, Tiles) and any(_band_bytes(part) for part in column.parts if isinstance(part, TileGrid))
+
+
+def _band_bytes(grid: TileGrid) -> int:
+    """Return the bytes of the tiles that hold the same rows, decoded; 0 if they are not encoded."""
+    across = math.prod(-(-side // tile) for side, tile in zip(grid.row_shape, grid.tile_shape[1:], strict=True))
+    return 0 if grid.chain is None else grid.tile_bytes * across
+
+
+def _bands(column: Any) -> Indices:
+    """Return the number of the band of chunks of each row: int64 (rows,). Plain rows are bands by themselves."""
+    found, first = [], 0
+    for part in column.parts:
+        step = part.tile_shape[0] if isinstance(part, TileGrid) else 1
+        bands = first + np.arange(part.rows, dtype=np.int64) // step
+        first += -(-part.rows // step)
+        found.append(bands)
+    stored: Indices = np.concatenate(found)
+    selection = column.selection
+    return stored if selection is None else stored[selection]
+
+
+def _common(fields: list[Indices]) -> Blocks:
+    """Return the smallest blocks such that no band of any field has rows in two of them."""
+    labels = fields[0]
+    for bands in fields[1:]:
+        labels = _joined(labels, bands)
+    _, places, sizes = np.unique(labels, return_inverse=True, return_counts=True)
+    order = np.argsort(places, kind="stable").astype(np.int64)
+    in_order = bool((order == np.arange(len(order))).all())
+    return Blocks(sizes.astype(np.int64), None if in_order else order)
+
+
+def _joined(first: Indices, second: Indices) -> Indices:
+    """Return labels that are equal where rows hang together by labels of the one or the other kind."""
+    _, first = np.unique(first, return_inverse=True)
+    _, second = np.unique(second, return_inverse=True)
+    labels = first.astype(np.int64)
+    while True:
+        by_second = np.full(second.max() + 1, len(labels), dtype=np.int64)
+        np.minimum.at(by_second, second, labels)
+        by_first = np.full(first.max() + 1, len(labels), dtype=np.int64)
+        np.minimum.at(by_first, first, by_second[second])
+        least = by_first[first]
+        if np.array_equal(least, labels):
+            return labels
+        labels = least
