@@ -20,14 +20,6 @@ Store choose_store(const PipelineOptions& options, std::size_t ring_bytes) {
   return 2 * ring_bytes > 3 * last_level_cache() ? Store::streaming : Store::cached;
 }
 
-// The fields of a pass, which share what they keep of decoded tiles.
-std::vector<FieldSpec> keeping(std::vector<FieldSpec> fields, std::size_t tile_bytes) {
-  if (tile_bytes == 0) return fields;
-  const auto kept = std::make_shared<TileCache>(tile_bytes);
-  for (FieldSpec& field : fields) field.kept = kept;
-  return fields;
-}
-
 }  // namespace
 
 Pass::Pass(const std::vector<FieldSpec>& columns, const PipelineOptions& options, Pass* reuse)
@@ -36,7 +28,9 @@ Pass::Pass(const std::vector<FieldSpec>& columns, const PipelineOptions& options
     throw std::invalid_argument("batch_rows, slot_rows, depth and threads must be at least 1");
   }
   install_fault_handler();
-  const std::vector<FieldSpec> fields = keeping(columns, options.tile_bytes);
+  std::vector<FieldSpec> fields = columns;  // which share what they keep of decoded tiles
+  const auto kept = options.tile_bytes == 0 ? nullptr : std::make_shared<TileCache>(options.tile_bytes);
+  for (FieldSpec& field : fields) field.kept = kept;
   gather_ = std::make_shared<const Gather>(fields, options.isa, Store::cached);
   const Store store = choose_store(options, Pipeline::ring_bytes(*gather_, options.slot_rows, options.depth));
   if (store != Store::cached) gather_ = std::make_shared<const Gather>(fields, options.isa, store);
