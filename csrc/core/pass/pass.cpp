@@ -29,8 +29,8 @@ Pass::Pass(const std::vector<FieldSpec>& columns, const PipelineOptions& options
   }
   install_fault_handler();
   std::vector<FieldSpec> fields = columns;  // which share what they keep of decoded tiles
-  const auto kept = options.tile_bytes == 0 ? nullptr : std::make_shared<TileCache>(options.tile_bytes);
-  for (FieldSpec& field : fields) field.kept = kept;
+  const auto tiles = options.tile_bytes == 0 ? nullptr : std::make_shared<TileCache>(options.tile_bytes);
+  for (FieldSpec& field : fields) field.kept = tiles;
   gather_ = std::make_shared<const Gather>(fields, options.isa, Store::cached);
   const Store store = choose_store(options, Pipeline::ring_bytes(*gather_, options.slot_rows, options.depth));
   if (store != Store::cached) gather_ = std::make_shared<const Gather>(fields, options.isa, store);
