@@ -272,7 +272,7 @@ def test_an_automatic_tier_gives_its_reason_and_a_given_one_none(folder):
         ("fast", {}, ValueError, "tier is one of 'mmap', 'direct'"),
         ("device", {"share": True}, TypeError, 'share= is for tier="ram"; the tier here is "device"'),
         ("device", {"device": "cuda:99"}, (ValueError, DeviceError), "cuda:99"),
-        ("ram", {"device": "cuda"}, TypeError, 'device= is for tier="device" and "pinned", not "ram"'),
+        ("ram", {"device": "cuda"}, TypeError, 'device= is for tier="device", "pinned" and "split", not "ram"'),
         ("direct", {"share": True}, TypeError, 'share= is for tier="ram"'),
         ("ram", {"cache_bytes": "1GB"}, TypeError, 'cache_bytes= is for tier="hybrid"'),
         ("mmap", {"share": True}, TypeError, "share: for another tier"),
