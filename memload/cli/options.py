@@ -11,7 +11,7 @@ from typing import Any
 
 from memload.engine.tiers.tier import Tier
 from memload.images.forms import FITS, MODES
-from memload.planning.precisions import PRECISIONS, STRATEGIES
+from memload.planning.precisions import PRECISIONS, STRATEGIES, WEIGHTS
 
 DEMO_CROPS = 3600
 DEMO_ROUNDS = 3
@@ -223,6 +223,7 @@ def _add_trained(group: Any) -> None:
     )
     group.add_argument("--optimizer", metavar="NAME", help="a class of torch.optim, such as AdamW, or MODULE:CLASS")
     group.add_argument("--precision", choices=list(PRECISIONS), default="float32", help="(default %(default)s)")
+    group.add_argument("--weights", choices=list(WEIGHTS), default="ram", help="how they reach a GPU (default ram)")
     group.add_argument("--accumulate", type=int, default=1, metavar="N", help="batches that make one step")
     group.add_argument("--strategy", choices=STRATEGIES, help="how the model is spread over ranks")
     group.add_argument("--world-size", type=int, metavar="N", help="ranks of all machines together")

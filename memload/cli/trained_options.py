@@ -21,7 +21,7 @@ def trained(options: argparse.Namespace) -> dict[str, Any]:
         ValueError: a name is not found, or names no model, loss or optimizer.
     """
     given: dict[str, Any] = {"precision": options.precision, "accumulate": options.accumulate}
-    given |= {"strategy": options.strategy, "world_size": options.world_size}
+    given |= {"weights": options.weights, "strategy": options.strategy, "world_size": options.world_size}
     if options.model:
         given["model"] = _model(options.model)
     if options.loss:

@@ -1,4 +1,4 @@
-"""The precisions that models are trained in, and the strategies that spread them over ranks, by name."""
+"""By name: precisions that models are trained in, strategies that spread them over ranks, ways of their weights."""
 
 from __future__ import annotations
 
@@ -13,6 +13,12 @@ PRECISIONS: dict[str, tuple[str | None, str | None]] = {
 
 STRATEGIES = ("ddp", "ddp-zero1", "fsdp2", "zero1", "zero2", "zero3")
 """The strategies of `memload.plan`: torch's DDP, DDP with ZeroRedundancyOptimizer, fully_shard; stages of DeepSpeed."""
+
+WEIGHTS: dict[str, int] = {"ram": 1, "state_dict": 2, "mmap": 0}
+"""How weights reach a GPU, and how many times they are in RAM meanwhile. "ram": models are made there, and moved.
+"state_dict": ``model.load_state_dict(torch.load(path))``, whose file is in RAM beside the model. "mmap": pages of the
+file, which give way, through ``torch.load(path, mmap=True)`` and ``load_state_dict(..., assign=True)`` on a model on
+"meta", safetensors, or ``device_map``."""
 
 
 def checked_precision(precision: str) -> str:

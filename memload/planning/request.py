@@ -16,10 +16,9 @@ from memload.engine.tiers.placing import as_tier
 from memload.engine.tiers.tier import ON_GPU
 from memload.planning.distributed import Strategy
 from memload.planning.model_bytes import Modules, modules_of
-from memload.planning.precisions import checked_precision
+from memload.planning.precisions import WEIGHTS, checked_precision
 from memload.planning.sets import Sets, sets_of
 from memload.planning.shape import DatasetShape
-from memload.planning.weights_in_ram import WEIGHTS
 from memload.sizes import parse_size
 
 

@@ -9,12 +9,7 @@ import torch
 from memload.planning.account import Line
 from memload.planning.allocations import nbytes_of
 from memload.planning.frozen import weights_of
-
-WEIGHTS: dict[str, int] = {"ram": 1, "state_dict": 2, "mmap": 0}
-"""How weights reach a GPU, and how many times they are in RAM meanwhile. "ram": models are made there, and moved.
-"state_dict": ``model.load_state_dict(torch.load(path))``, whose file is in RAM beside the model. "mmap": pages of the
-file, which give way, through ``torch.load(path, mmap=True)`` and ``load_state_dict(..., assign=True)`` on a model on
-"meta", safetensors, or ``device_map``."""
+from memload.planning.precisions import WEIGHTS
 
 ON_THEIR_WAY = "weights on their way"
 """The line of weights that are in RAM only until they are where they are used."""

@@ -119,7 +119,7 @@ def test_a_model_is_named_on_the_command_line_and_takes_no_memory(tmp_path, monk
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.path", [*sys.path])
     shape = ["plan", "--rows", "100", "--field", "x:float32:100000", "--ram", "4GB", "--disk", "1GB", "--gpu", "80GB"]
-    model = ["--model", "train_for_plan:make_model", "--precision", "bf16"]
+    model = ["--model", "train_for_plan:make_model", "--precision", "bf16", "--weights", "mmap"]
     assert main([*shape, *model, "--optimizer", "AdamW"]) == 1
     assert "optimizer states" in capsys.readouterr().out
     assert main([*shape, *model, "--optimizer", "train_for_plan:Sign"]) == 0
@@ -128,6 +128,8 @@ def test_a_model_is_named_on_the_command_line_and_takes_no_memory(tmp_path, monk
     assert ["optimizer", "states", "0", "B"] in said
     default = next(line for line in said if line[:1] == ["activations"])
     assert default[-3:] == ["more:", "give", "loss="]
+    assert main([*shape, *model[:-1], "ram", "--optimizer", "train_for_plan:Sign"]) == 1
+    assert 'weights mapped from their file (weights="mmap")' in capsys.readouterr().out
     assert main([*shape, *model, "--loss", "train_for_plan:loss_of"]) == 0
     (stated,) = [line.split() for line in capsys.readouterr().out.splitlines() if "activations" in line]
     assert (len(stated), stated[2]) == (3, "MB")
