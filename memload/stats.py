@@ -31,8 +31,9 @@ class LoaderStats:
             near 0: the loader is ahead; near ``wall_seconds``: the loop starves.
         ring_full_seconds: time in which nothing was gathered because every slot was filled or in use by the loop; near
             ``wall_seconds``: the loop is the limit, and the loader could go faster.
-        transform_seconds: time that the user's functions took in background threads, summed over threads.
-        transform_wait_seconds: time that these threads waited for gathered batches; at most one of them waits at once.
+        transform_seconds: time that the user's functions took, summed over background threads; with ``device=`` also
+            inside ``next()``, without the kernels that they queue on a GPU.
+        transform_wait_seconds: time that was waited for the batches that functions are given, by one thread at a time.
         wall_seconds: time from the start of each pass to its last batch.
         fresh_batches: batches in newly allocated memory, since the loop kept more batches than there are slots.
         helped_pieces: pieces of batches that the loop's own thread gathered while it waited.
@@ -124,8 +125,8 @@ class LoaderStats:
             )
         if self.transform_seconds and self.transform_wait_seconds < self.consumer_wait_seconds / 2:
             return (
-                f"for the transform, which took {self.transform_seconds / self.batches:.2g} s a batch in background "
-                "threads: make it cheaper; if it is heavy in pure Python, map(..., in_processes=True)."
+                f"for the transform, which took {self.transform_seconds / self.batches:.2g} s a batch: make it "
+                "cheaper; if it is heavy in pure Python, map(..., in_processes=True)."
             )
         disk_bytes, disk_seconds = self.disk_shares
         if self._decodes_most and disk_seconds < _DISK_SECONDS:

@@ -5,6 +5,7 @@ gatherer -> placed on the device, cast (stream `work`), one batch ahead -> the l
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +22,7 @@ from memload.engine.cast_batches import Casting, cast_batch
 from memload.engine.gatherer import BatchResult, Gatherer
 from memload.engine.iterators import AroundBatches
 from memload.engine.transforms.seeding import PassSeed
-from memload.engine.transforms.transform_pipeline import transformed_here
+from memload.engine.transforms.transform_pipeline import transformed_here, with_calls_here
 from memload.kept_errors import without_frames
 from memload.sampling.draws import Indices
 from memload.stats import LoaderStats
@@ -74,6 +75,7 @@ class DeviceBatches(Gatherer):
         self.rows, self.depth = gatherer.rows, gatherer.depth
         self._placer, self._casts, self._transform = placer, casts, transform
         self._prepared: deque[BatchResult] = deque()
+        self._called = 0.0  # seconds that the function took
 
     def begin(self, seed: PassSeed) -> None:
         """Begin the pass."""
@@ -132,11 +134,11 @@ class DeviceBatches(Gatherer):
             handed = self._placer.hand_over(self._placer.place(batch))
         if self._transform is None:
             return handed
-        return self._placer.call(transformed_here, self._transform, handed, self._seed, about)
+        return self._call(self._transform, handed, about)
 
     def stats(self) -> LoaderStats:
-        """Return the gatherer's counters, with the bytes that were copied here."""
-        gathered = self.gatherer.stats()
+        """Return the gatherer's counters, with the bytes that were copied and the functions that were called here."""
+        gathered = with_calls_here(self.gatherer.stats(), self._called)
         return replace(gathered, copied_bytes=gathered.copied_bytes + self._placer.copied_bytes)
 
     def close(self, keep_slots: bool, at_once: bool = False) -> None:
@@ -172,10 +174,16 @@ class DeviceBatches(Gatherer):
         if self._transform is None:
             return BatchResult(batch)
         try:
-            about = self._seed, self.gatherer.row_numbers()
-            return BatchResult(self._placer.call(transformed_here, self._transform, batch, *about))
+            return BatchResult(self._call(self._transform, batch, self.gatherer.row_numbers()))
         except BaseException as error:  # the loop raises it at this batch
             return BatchResult(error=error)
+
+    def _call(self, transform: Transform, batch: Any, about: Indices | int) -> Any:
+        begun = time.perf_counter()
+        try:
+            return self._placer.call(transformed_here, transform, batch, self._seed, about)
+        finally:
+            self._called += time.perf_counter() - begun
 
 
 class _Raised(BatchResult):

@@ -34,7 +34,7 @@ from memload.engine.on_cpu import ON_CPU
 from memload.engine.request import Destination, PassRequest
 from memload.engine.settings import BatchSizes
 from memload.engine.transforms.seeding import PassSeed
-from memload.engine.transforms.transform_pipeline import transformed_here
+from memload.engine.transforms.transform_pipeline import transformed_here, with_calls_here
 from memload.kept_errors import without_frames
 from memload.nested import tensors_of
 from memload.sampling.draws import Indices
@@ -174,6 +174,7 @@ class ResidentBatches(Gatherer):
         self._device = resident_device(settings.source.fields) or torch.device("cpu")
         self._collate, self._transform = settings.source.collate, settings.transform
         self._stats = LoaderStats()
+        self._called = 0.0  # seconds that functions took
 
     def begin(self, seed: PassSeed) -> None:
         """Begin the pass with the seed of its random numbers."""
@@ -227,7 +228,7 @@ class ResidentBatches(Gatherer):
                 batch = self._call(transformed_here, self._transform, batch, self._seed, rows)
             return batch if isinstance(batch, BatchResult) else BatchResult(batch)
         finally:
-            self._stats += LoaderStats(transform_seconds=time.perf_counter() - begun)
+            self._called += time.perf_counter() - begun
 
     def _call(self, fn: Callable[..., Any], *args: Any) -> Any:
         """Return the result of a function of the user's, run in the loop's current stream."""
@@ -238,7 +239,7 @@ class ResidentBatches(Gatherer):
 
     def stats(self) -> LoaderStats:
         """Return the counters of this pass."""
-        return self._stats
+        return with_calls_here(self._stats, self._called)
 
     def close(self, keep_slots: bool, at_once: bool = False) -> None:  # noqa: ARG002 - there is nothing to keep
         """Drop the plan."""

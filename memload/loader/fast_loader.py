@@ -82,16 +82,17 @@ class FastLoader(DataLoader[T]):
             threads cast while they gather; the stock machinery applies the same cast after the collation. See
             docs/cast.md for scales, means by channel, layouts, crops and flips.
         batch_transform: a function of one batch, such as a torchvision v2 transform, an ``nn.Module`` or a compiled
-            pipeline; the loop gets its result. It follows the cast, runs ahead of the loop in background threads under
-            ``torch.no_grad()``, and draws random numbers that follow from (base seed, epoch, rows of the batch). With
-            stock machinery or ``device`` it runs inside ``next()``. ``ds.map(fn)`` does the same for single samples.
+            pipeline; the loop gets its result. It follows the cast, runs under ``torch.no_grad()``, and draws random
+            numbers that follow from (base seed, epoch, rows of the batch). It runs ahead of the loop in background
+            threads; with stock machinery inside ``next()``; and with ``device``, or rows that are on a device, inside
+            ``next()`` in the loop's current stream. ``ds.map(fn)`` is for single samples, and runs in such threads.
         ragged: the form of fields whose rows differ in length: "offsets", "padded", ("padded", -100) to pad with
             another number than 0, or "jagged"; or a dict of these by field. The loader's ``dataset`` is then
             ``dataset.with_ragged(ragged)``.
         device: the device on which batches arrive, on either engine, such as "cuda" (the device that is current when a
             pass begins) or ``torch.device("cuda", 1)``. Batches are copied as they are stored, through pinned memory
-            and ahead of the loop, and are cast and transformed on the device. The loop's current stream waits for them;
-            the CPU does not. ``nbytes`` is then pinned memory, and ``device_nbytes`` memory of the device.
+            and ahead of the loop, and are cast on the device. The loop's current stream waits for them; the CPU does
+            not. ``nbytes`` is then pinned memory, and ``device_nbytes`` memory of the device.
         static_buffers: the number of sets of tensors at fixed addresses, which CUDA graphs need; batches are copied
             into them in turn, see docs/gpu.md. With k sets, the k-th ``next()`` after a batch overwrites it. All
             batches must be of one size: give ``drop_last=True`` if the last would be smaller.

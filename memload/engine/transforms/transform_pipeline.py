@@ -6,7 +6,7 @@ import contextlib
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,6 +21,7 @@ from memload.engine.iterators import AroundBatches
 from memload.engine.transforms.captured import warn_of_seeding
 from memload.engine.transforms.seeding import Drawing, PassSeed, Randomness
 from memload.sampling.draws import Indices
+from memload.stats import LoaderStats
 
 if TYPE_CHECKING:
     from memload.engine.transforms.cast_advice import CastAdvice
@@ -201,6 +202,19 @@ def transformed_here(transform: Callable[..., Any], batch: Any, seed: PassSeed, 
             return Drawing(transform)(batch)
     except StopIteration as error:
         return BatchResult(error=error).result()
+
+
+def with_calls_here(stats: LoaderStats, seconds: float) -> LoaderStats:
+    """Return the counters of a pass with the time that `next()` took to call functions: the loop waited for them, too.
+
+    Without functions on threads, what the loop waited for before is the batch that it gave to the function.
+    """
+    return replace(
+        stats,
+        consumer_wait_seconds=stats.consumer_wait_seconds + seconds,
+        transform_seconds=stats.transform_seconds + seconds,
+        transform_wait_seconds=stats.transform_wait_seconds or (stats.consumer_wait_seconds if seconds else 0.0),
+    )
 
 
 class TransformedBatches(AroundBatches):

@@ -1,5 +1,7 @@
 """The order of a loop's own work, of casts that run ahead of it, and of functions that must not."""
 
+import time
+
 import pytest
 import torch
 from late_reading import LATE, SLOW, assert_same, is_caught, on_cpu, read_all
@@ -138,3 +140,20 @@ def test_a_step_that_is_left_out_before_a_transform_shows(call, late):
     assert not is_caught(whole, loader(dataset(), device=whole, batch_transform=doubled), expected)
     assert is_caught(broken, loader(dataset(), device=broken, batch_transform=doubled), expected)
     assert broken.left_out
+
+
+@pytest.mark.parametrize("made", [dataset, lambda: memload.to_device(dataset(), "cpu")], ids=["copied", "resident"])
+def test_the_loop_has_waited_for_functions_that_it_called_itself(made):
+    options = {} if made is not dataset else {"device": SimulatedInterface()}
+    slow = loader(made(), batch_transform=lambda batch: time.sleep(0.005) or batch, **options)
+    assert len(list(slow)) == ROWS // BATCH
+    stats = slow.stats()
+    assert stats.transform_seconds >= 0.005 * stats.batches
+    assert stats.consumer_wait_seconds == pytest.approx(stats.transform_wait_seconds + stats.transform_seconds)
+    assert stats.consumer_wait_seconds <= stats.wall_seconds
+
+
+def test_without_functions_there_is_no_time_of_them():
+    plain = loader(dataset(), device=SimulatedInterface())
+    assert len(list(plain)) == ROWS // BATCH
+    assert (plain.stats().transform_seconds, plain.stats().transform_wait_seconds) == (0.0, 0.0)
