@@ -132,11 +132,13 @@ class Conversions:
 
 
 def words_of(conversions: Mapping[str, Conversion]) -> dict[str, str]:
-    """Return texts by option that are equal for equal conversions of equal fields only."""
-    parts = {name: conversion.words() for name, conversion in conversions.items()}
-    return {
-        option: repr({name: words[option] for name, words in parts.items()}) for option in ("mask", "scale", "cast")
-    }
+    """Return texts by option that are equal for equal conversions of equal fields only, in any order of these."""
+    parts = {name: conversions[name].words() for name in sorted(conversions)}
+    return {option: repr(_of_option(option, parts)) for option in ("mask", "scale", "cast")}
+
+
+def _of_option(option: str, parts: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+    return {name: words[option] for name, words in parts.items() if words[option] != "None"}
 
 
 def as_mask(given: Any) -> NDArray[np.bool_]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from memload.columns.fields import row_nbytes
@@ -67,10 +67,16 @@ def copy_row_source(
             bar.update(sum(rows.data.nbytes for rows in block.values()))
 
 
-def copy_rows(writer: RowWriter, data: Any, conversions: Conversions, progress: bool | None) -> None:
-    """Write the rows of an iterable, converted."""
+def copy_rows(
+    writer: RowWriter,
+    data: Any,
+    conversions: Conversions,
+    progress: bool | None,
+    told: Callable[[dict[str, Conversion]], None] = lambda _: None,
+) -> None:
+    """Write the rows of an iterable, converted. `told` gets the conversions by field before the first row is added."""
     with byte_bar("write", None, progress) as bar:
-        _write_rows(writer, rows_of(data), conversions, bar)
+        _write_rows(writer, rows_of(data), conversions, bar, told)
 
 
 def rows_of(data: Any) -> Any:
@@ -95,7 +101,13 @@ def rows_of(data: Any) -> Any:
         ) from None
 
 
-def _write_rows(writer: RowWriter, rows: Iterable[Mapping[str, Any]], conversions: Conversions, bar: Bar) -> None:
+def _write_rows(
+    writer: RowWriter,
+    rows: Iterable[Mapping[str, Any]],
+    conversions: Conversions,
+    bar: Bar,
+    told: Callable[[dict[str, Conversion]], None],
+) -> None:
     chosen: dict[str, Conversion] | None = None
     for number, row in enumerate(rows):
         if not isinstance(row, Mapping):
@@ -106,6 +118,7 @@ def _write_rows(writer: RowWriter, rows: Iterable[Mapping[str, Any]], conversion
         encoded = writer.encoded(row)
         if chosen is None:
             chosen = conversions.of({name: (value.dtype, value.shape) for name, value in encoded.items()})
+            told(chosen)
         encoded.update({name: converted(encoded[name], step) for name, step in chosen.items() if name in encoded})
         writer.append_rows(encoded)
         bar.update(sum(value.nbytes for value in encoded.values()))

@@ -19,7 +19,7 @@ class PartSet:
         folder: the parts of the set.
         number: which part.
         fields: the fields of its rows.
-        options: as in `CompletePart`.
+        options: as in `CompletePart`, as far as they are known before the first row.
         source: as in `CompletePart`.
         progress: whether to report what other writers of the same part did.
 
@@ -58,6 +58,10 @@ class PartSet:
             self._check_others()
         return self._open().shard(len(self._shards))
 
+    def state(self, options: Mapping[str, str]) -> None:
+        """Add options that the first row decided; call this before it is added."""
+        self._options = {**self._options, **options}
+
     def add(self, shard: ShardRecord) -> None:
         """Record a complete shard."""
         self._shards.append(shard)
@@ -90,15 +94,20 @@ class PartSet:
         return CompletePart(self._number, index, self._options, self._source)
 
     def _check_others(self) -> None:
-        """Compare with one complete part, so that what cannot be sealed is refused, before its rows are written."""
-        number = next((number for number in self._folder.numbers()[0] if number != self._number), None)
-        other = None if number is None else self._folder.read(number)
-        if other is not None:
-            try:
-                check_agreement(self._part(), other)
-            except ValueError as error:
-                target = self._folder.target
-                raise ValueError(f"{target}: {error}; to write all parts anew, remove {target} first") from None
+        """Compare with a complete part that has rows, so that what cannot be sealed is refused before it is written."""
+        for number in self._folder.numbers()[0]:
+            other = self._folder.read(number) if number != self._number else None
+            if other is not None:
+                self._check_other(other)
+                if other.index.fields:
+                    return
+
+    def _check_other(self, other: CompletePart) -> None:
+        try:
+            check_agreement(self._part(), other)
+        except ValueError as error:
+            target = self._folder.target
+            raise ValueError(f"{target}: {error}; to write all parts anew, remove {target} first") from None
 
     def _open(self) -> Attempt:
         if self._attempt is None:

@@ -141,7 +141,7 @@ class PartJob:
     def run(self, target: Path, resume: bool, progress: bool | None) -> WrittenPart:
         """Write the part, unless it is complete with the same rows and options; otherwise as `write_part`."""
         folder, source = PartsFolder(target), self._source
-        options = words_of(self._chosen) | ({} if self.of is None else {"source or rows": self.of})
+        options = self._words | ({} if self.of is None else {"source or rows": self.of})
         complete = _same(folder, self.number, source, options) if resume else None
         if complete is not None:
             note(f"{target}: {self.number} is complete, of the same rows and options; left as it is", progress)
@@ -149,7 +149,7 @@ class PartJob:
         into = PartSet(folder, self.number, self.fields, options, source, progress)
         with self._writer(target, into) as writer:
             if isinstance(self.given, Iterator):
-                copy_rows(writer, self.given, self.conversions, progress)
+                copy_rows(writer, self.given, self.conversions, progress, lambda chosen: into.state(words_of(chosen)))
             elif self.given.rows:
                 copy_row_source(writer, self.given, self._chosen, progress)
         assert into.published is not None
@@ -164,6 +164,11 @@ class PartJob:
     def _chosen(self) -> dict[str, Conversion]:
         """The conversions by field; none of an iterable, whose fields are not known yet."""
         return {} if isinstance(self.given, Iterator) else self.conversions.of(self.given.forms)
+
+    @property
+    def _words(self) -> dict[str, str]:
+        """The conversions in words; none of an iterable, whose first row decides."""
+        return {} if isinstance(self.given, Iterator) else words_of(self._chosen)
 
     @property
     def _source(self) -> str | None:

@@ -30,6 +30,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from memload.columns.numbers import is_whole
 from memload.errors import ShardFormatError, WriterBusyError
 from memload.formats.shards.index import (
     INDEX_NAME,
@@ -44,6 +45,7 @@ from memload.progress import note
 
 _COMPLETE = re.compile(r"(\d{5,})(?:-of-(\d{5,}))?\.json")
 _TICKET = re.compile(r"(\d{5,})(?:-of-(\d{5,}))?\.([0-9a-f]{8})")
+_MOST_TRIES = 10  # to begin, while other writers end and leave
 _SHARD = re.compile(r"shard-\d{5,}-[0-9a-f]{8}-\d{5,}\.safetensors")
 
 
@@ -60,8 +62,9 @@ class PartNumber:
 
     def __post_init__(self) -> None:
         for name, value in (("part", self.part), ("parts", self.parts)):
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+            if value is not None and not is_whole(value):
                 raise TypeError(f"{name} must be an int, got {value!r}")
+            object.__setattr__(self, name, None if value is None else int(value))  # numpy's integers, too
         if self.parts is not None and self.parts < 1:
             raise ValueError(f"parts must be at least 1, got {self.parts}")
         if self.part < 0 or (self.parts is not None and self.part >= self.parts):
@@ -134,18 +137,20 @@ class PartsFolder:
         """Whether the set is complete."""
         return (self.target / INDEX_NAME).exists()
 
-    def begin(self) -> None:
-        """Make the directories, if this writer is the first.
+    def begin(self) -> bool:
+        """Make the directories, if this writer is the first, and return whether the set's own was made.
 
         Raises:
             FileExistsError: the set is sealed, or something else is at its path.
             WriterBusyError: the set is being sealed.
         """
         self._check_open()
-        if os.path.lexists(self.target) and not self.path.exists() and not _is_empty(self.target):
+        if not self.path.exists() and _is_foreign(self.target):
+            self._check_open()  # a sealing may have begun meanwhile
             raise FileExistsError(
                 f"{self.target}: exists already, and no parts of a set are in it; write to another path"
             )
+        is_new = not os.path.lexists(self.target)
         with makes(self.target):
             self.path.mkdir(parents=True, exist_ok=True)
         try:
@@ -155,6 +160,14 @@ class PartsFolder:
                 self.path.rmdir()  # made beside a sealing that began meanwhile
             raise
         fsync_directory(self.target.parent)
+        return is_new
+
+    def leave(self, is_new: bool) -> None:
+        """Remove the directories that `begin` made, if nothing is in them."""
+        with contextlib.suppress(OSError):
+            self.path.rmdir()
+            if is_new:
+                self.target.rmdir()
 
     def numbers(self) -> tuple[list[PartNumber], list[PartNumber]]:
         """Return the parts that are complete, and those that have a ticket, in their order."""
@@ -241,7 +254,7 @@ class PartsFolder:
 
     def _names(self) -> list[str]:
         for folder in (self.path, self._claimed):
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                 return [path.name for path in folder.iterdir()]
         return []
 
@@ -261,18 +274,13 @@ class Attempt:
     """
 
     def __init__(self, folder: PartsFolder, number: PartNumber) -> None:
-        folder.begin()
         self.number = number
         self._folder = folder
         self._process = os.getpid()
         self._complete = folder.path / f"{number.name}.json"
         self.key = uuid.uuid4().hex[:8]
         self._ticket = folder.path / f"{number.name}.{self.key}"
-        with folder.still_open():
-            check_division(folder, number)
-            for key, ticket in list(self._tickets()):
-                self._remove_if_dead(key, ticket)
-            self._lock = os.open(self._ticket, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        self._lock = self._begin()
         with contextlib.suppress(OSError):  # a file system without locks
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
@@ -319,7 +327,29 @@ class Attempt:
         if self._lock >= 0 and os.getpid() == self._process:
             self._ticket.unlink(missing_ok=True)
             self._remove_files(self.key, self._ticket)
+            self._folder.leave(self._is_new)
         self._close()
+
+    def _begin(self) -> int:
+        """Make the ticket, and return its descriptor. Another writer may remove empty directories meanwhile."""
+        for left in reversed(range(_MOST_TRIES)):
+            self._is_new = self._folder.begin()
+            try:
+                with self._folder.still_open():
+                    return self._made()
+            except FileNotFoundError:
+                if not left:
+                    raise
+            except BaseException:
+                self._folder.leave(self._is_new)
+                raise
+        raise AssertionError
+
+    def _made(self) -> int:
+        check_division(self._folder, self.number)
+        for key, ticket in list(self._tickets()):
+            self._remove_if_dead(key, ticket)
+        return os.open(self._ticket, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
 
     def _earlier(self) -> CompletePart | None:
         """Return the complete attempt that this one will replace; a damaged one counts as none."""
@@ -388,8 +418,15 @@ def _order(number: PartNumber) -> tuple[int, int]:
     return number.part, number.parts or 0
 
 
-def _is_empty(path: Path) -> bool:
-    return path.is_dir() and not any(path.iterdir())
+def _is_foreign(target: Path) -> bool:
+    """Return whether something else than a directory of parts, or an empty one, is there."""
+    try:
+        names = [path.name for path in target.iterdir()]
+    except FileNotFoundError:
+        return os.path.lexists(target)  # a link to nothing
+    except NotADirectoryError:
+        return target.parent.is_dir()
+    return bool(names) and PARTS_FOLDER not in names  # another writer may just have made it
 
 
 def _write_all(file: int, content: bytes) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from itertools import islice
 from pathlib import Path
 
 from memload.columns.fields import describe
@@ -69,9 +70,10 @@ def _merged(folder: PartsFolder, parts: int | None) -> ShardIndex:
     complete, begun = folder.numbers()
     if not complete and not begun:
         raise FileNotFoundError(f"{folder.target}: no parts of a set are here; memload.write_part writes them")
-    numbers = _all_numbers(folder.target, complete, begun, parts)
-    found = [part for part in map(folder.read, numbers) if part is not None]
-    _check_missing(folder.target, numbers, [part.number for part in found], begun)
+    count = _count(folder.target, complete, begun, parts)
+    _check_missing(folder.target, count, complete, begun)
+    found = [part for part in map(folder.read, complete) if part is not None]
+    _check_missing(folder.target, count, [part.number for part in found], begun)
     with_fields = [part for part in found if part.index.fields] or found
     for part in found:
         try:
@@ -88,10 +90,8 @@ def _merged(folder: PartsFolder, parts: int | None) -> ShardIndex:
         raise type(error)(f"{folder.target}: the parts make no set: {error}") from error
 
 
-def _all_numbers(
-    target: Path, complete: Sequence[PartNumber], begun: Sequence[PartNumber], parts: int | None
-) -> list[PartNumber]:
-    """Return the parts that there must be, in order. Raises ValueError if complete ones are of other divisions."""
+def _count(target: Path, complete: Sequence[PartNumber], begun: Sequence[PartNumber], parts: int | None) -> int:
+    """Return how many parts there must be. Raises ValueError if complete ones are of other divisions."""
     there = complete or begun
     stated = {number.parts for number in there}
     if len(stated) > 1:
@@ -108,28 +108,27 @@ def _all_numbers(
         raise ValueError(f"{target}: the parts were written without their number; give it, as parts=16")
     surplus = [number for number in complete if number.part >= count]
     if surplus:
-        raise ValueError(f"{target}: parts={count}, but {_listed(surplus)} is complete, too")
-    return [PartNumber(part, said) for part in range(count)]
+        texts = _listed((number.part for number in surplus), len(surplus))
+        raise ValueError(f"{target}: parts={count}, but {texts} is complete, too")
+    return count
 
 
-def _check_missing(
-    target: Path, wanted: Sequence[PartNumber], found: Sequence[PartNumber], begun: Sequence[PartNumber]
-) -> None:
-    there = set(found)
-    missing = [number for number in wanted if number not in there]
-    if missing:
-        started = [number for number in missing if number in begun]
-        about = f"; {_listed(started)} was begun, and is being written or was interrupted" if started else ""
+def _check_missing(target: Path, count: int, found: Collection[PartNumber], begun: Sequence[PartNumber]) -> None:
+    if len(found) < count:
+        there = {number.part for number in found}
+        missing = _listed((part for part in range(count) if part not in there), count - len(there))
+        started = sorted({number.part for number in begun if number.part < count} - there)
+        about = f"; {_listed(started, len(started))} was begun, and is being written or was interrupted"
         raise ValueError(
-            f"{target}: {len(missing)} of {len(wanted)} parts are missing: {_listed(missing)}{about}. "
+            f"{target}: {count - len(there)} of {count} parts are missing: {missing}{about if started else ''}. "
             "Write them, and seal again"
         )
 
 
-def _listed(numbers: Iterable[PartNumber]) -> str:
-    texts = [str(number.part) for number in numbers]
-    more = f" and {len(texts) - _MOST_NAMED:,} more" if len(texts) > _MOST_NAMED else ""
-    return f"part {', '.join(texts[:_MOST_NAMED])}{more}"
+def _listed(parts: Iterable[int], count: int) -> str:
+    """Return the first of `count` parts as text; of a huge count only these are taken."""
+    more = f" and {count - _MOST_NAMED:,} more" if count > _MOST_NAMED else ""
+    return f"part {', '.join(map(str, islice(parts, _MOST_NAMED)))}{more}"
 
 
 def _described(spec: AnySpec) -> str:

@@ -23,6 +23,7 @@ import memload
 from memload.cli.main import main
 from memload.formats.shards import parts as parts_on_disk
 from memload.formats.shards import staging
+from memload.formats.shards.parts import PartsFolder
 
 ROWS = 24
 
@@ -235,6 +236,52 @@ def test_another_scale_is_refused_although_the_fields_agree(tmp_path):
         memload.write_part(tmp_path / "s", {"x": torch.arange(3)}, part=1, parts=2, scale=0.25)
 
 
+def scaled_rows(start, stop):
+    return ({"x": np.float32(k)} for k in range(start, stop))
+
+
+@pytest.mark.parametrize("scale", [0.25, None])
+def test_another_scale_of_an_iterable_of_rows_is_refused(tmp_path, scale):
+    memload.write_part(tmp_path / "s", scaled_rows(0, 3), part=0, parts=2, scale=0.5)
+    before = files_of(tmp_path / "s")
+    with pytest.raises(ValueError, match="part 1 of 2 was written with another scale than part 0 of 2"):
+        memload.write_part(tmp_path / "s", scaled_rows(3, 4), part=1, parts=2, scale=scale)
+    assert files_of(tmp_path / "s") == before
+
+
+def test_iterables_arrays_and_parts_without_rows_agree_in_their_conversions(tmp_path):
+    memload.write_part(tmp_path / "s", scaled_rows(0, 0), part=0, parts=3, scale=0.5)
+    memload.write_part(tmp_path / "s", scaled_rows(0, 2), part=1, parts=3, scale=0.5)
+    memload.write_part(tmp_path / "s", {"x": np.arange(2, 4, dtype=np.float32)}, part=2, parts=3, scale=0.5)
+    assert [row["x"] for row in all_rows(memload.seal(tmp_path / "s"))] == [0, 0.5, 1, 1.5]
+
+
+def test_the_order_of_fields_makes_no_other_conversion(tmp_path):
+    for part, names in enumerate(("xy", "yx")):
+        rows = {name: np.full(2, part, np.float32) for name in names}
+        memload.write_part(tmp_path / "s", rows, part=part, parts=2, cast="float16")
+    assert len(memload.seal(tmp_path / "s")) == 4
+
+
+def test_a_part_without_rows_does_not_hide_one_that_disagrees(tmp_path):
+    memload.write_part(tmp_path / "s", [], part=0, parts=3)
+    memload.write_part(tmp_path / "s", {"x": torch.arange(3)}, part=1, parts=3)
+    with pytest.raises(ValueError, match=r"part 2 of 3 has the fields \['y'\], part 1 of 3 has \['x'\]"):
+        memload.write_part(tmp_path / "s", {"y": torch.arange(3)}, part=2, parts=3)
+
+
+def test_a_huge_number_of_parts_is_refused_by_names_of_the_first_that_are_missing(tmp_path):
+    memload.write_part(tmp_path / "s", arrays(), part=1, parts=10**15)
+    with pytest.raises(ValueError, match=r"parts are missing: part 0, 2, .*, 12 and 999,999,999,999,987 more\. Write"):
+        memload.seal(tmp_path / "s")
+
+
+def test_numbers_of_numpy_are_numbers_of_parts(tmp_path):
+    assert memload.write_part(tmp_path / "s", arrays(), part=np.int64(0), parts=np.int32(1)).part == 0
+    memload.seal(tmp_path / "s", parts=np.int64(1))
+    check_sealed(tmp_path / "s")
+
+
 def test_another_number_of_parts_is_refused(tmp_path):
     write_halves(tmp_path / "s", [0])
     with pytest.raises(ValueError, match=r"part 0 of 2 is complete, and this is part 1 of 3; all parts .* remove"):
@@ -272,6 +319,13 @@ def test_other_files_are_left_alone(tmp_path):
     with pytest.raises(FileNotFoundError, match="no parts of a set are here"):
         memload.seal(tmp_path / "s")
     assert files_of(tmp_path / "s") == ["mine.txt"]
+
+
+def test_a_file_is_not_sealed(tmp_path):
+    (tmp_path / "s").write_text("mine")
+    for path in (tmp_path / "s", tmp_path / "s" / "inside"):
+        with pytest.raises(FileNotFoundError, match="no parts of a set are here"):
+            memload.seal(path)
 
 
 def test_parts_without_rows_agree_with_all_but_make_no_set_alone(tmp_path):
@@ -453,6 +507,47 @@ def test_an_exception_in_the_rows_leaves_the_other_parts_alone(tmp_path):
     with pytest.raises(RuntimeError, match="a broken file"):
         memload.write_part(tmp_path / "s", rows(), part=1, parts=2)
     assert files_of(tmp_path / "s") == before
+
+
+@pytest.mark.parametrize("made_before", [False, True])
+def test_a_first_part_that_fails_leaves_no_directory_that_it_made(tmp_path, made_before):
+    if made_before:
+        (tmp_path / "s").mkdir()
+    with pytest.raises(TypeError, match="row 1 is a str"):
+        memload.write_part(tmp_path / "s", [{"x": 1}, "no row"], part=0, parts=2)
+    assert list(tmp_path.rglob("*")) == ([tmp_path / "s"] if made_before else [])
+
+
+def test_a_writer_that_fails_does_not_disturb_one_that_begins(tmp_path, monkeypatch):
+    begin, failed = PartsFolder.begin, []
+
+    def begin_before_another_fails(folder):
+        is_new = begin(folder)
+        if not failed:
+            failed.append(folder)
+            with pytest.raises(TypeError, match="row 0 is a str"):
+                memload.write_part(tmp_path / "s", ["no row"], part=1, parts=2)
+            folder.leave(is_new)  # as the other would have done, had it been the first
+        return is_new
+
+    monkeypatch.setattr(PartsFolder, "begin", begin_before_another_fails)
+    assert memload.write_part(tmp_path / "s", arrays(), part=0, parts=2).rows == ROWS
+
+
+@pytest.mark.parametrize(("made", "refusal"), [(".parts", None), (".sealing", "this set is being sealed")])
+def test_a_writer_that_begins_while_another_begins_or_seals(tmp_path, monkeypatch, made, refusal):
+    (tmp_path / "s").mkdir()
+    exists = Path.exists
+
+    def before_another(path, **options):
+        there = exists(path, **options)
+        if path.name == ".parts":
+            (path.parent / made).mkdir(exist_ok=True)
+        return there
+
+    monkeypatch.setattr(Path, "exists", before_another)
+    with contextlib.nullcontext() if refusal is None else pytest.raises(memload.WriterBusyError, match=refusal):
+        memload.write_part(tmp_path / "s", arrays(), part=0, parts=1)
 
 
 # Two at once
