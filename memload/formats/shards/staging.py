@@ -258,5 +258,6 @@ def _in_the_way(target: Path, error: OSError) -> str:
     if not there.is_dir():
         return f"{there} is no folder"
     if error.errno in (errno.EACCES, errno.EPERM):
-        return f"this process (user {os.geteuid()}) may not write to {there}"
+        refusing = Path(error.filename).parent if isinstance(error.filename, str) else there
+        return f"this process (user {os.geteuid()}) may not write to {refusing}"
     return f"{there} accepts no new folder ({error.strerror})"

@@ -328,6 +328,20 @@ def test_a_file_is_not_sealed(tmp_path):
             memload.seal(path)
 
 
+def test_the_directory_that_may_not_be_written_to_is_named(tmp_path, monkeypatch):
+    write_halves(tmp_path / "s", [0])
+    open_file = os.open
+
+    def refusing(path, flags, *mode, **options):
+        if flags & os.O_EXCL:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return open_file(path, flags, *mode, **options)
+
+    monkeypatch.setattr(os, "open", refusing)
+    with pytest.raises(PermissionError, match=r"may not write to .*/s/\.parts;"):
+        write_halves(tmp_path / "s", [1])
+
+
 def test_parts_without_rows_agree_with_all_but_make_no_set_alone(tmp_path):
     memload.write_part(tmp_path / "s", [], part=1, parts=2)
     memload.write_part(tmp_path / "s", arrays(0, 0), part=0, parts=2)
