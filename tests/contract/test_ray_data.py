@@ -27,12 +27,12 @@ def test_a_task_whose_worker_was_killed_writes_its_part_again(found):
 
 
 def test_a_job_that_fails_leaves_nothing(found):
-    assert "a broken row" in found["failed"]["error"]
+    assert "a broken row" in found["failed"]["raised"]
     assert found["failed"]["exists"] is False
 
 
 def test_a_directory_that_exists_is_refused_and_left_alone(found):
-    assert "exists already" in found["refused"]["error"]
+    assert "exists already" in found["refused"]["raised"]
     assert found["refused"]["rows"] == 100
 
 

@@ -86,8 +86,8 @@ def failed(folder):
     try:
         numbers().map(broken).write_datasink(memload.ShardSink(path))
     except Exception as error:
-        return {"error": str(error), "exists": path.exists()}
-    return {"error": "none"}
+        return {"raised": str(error), "exists": path.exists()}
+    return {"raised": "none"}
 
 
 def refused(folder):
@@ -95,8 +95,8 @@ def refused(folder):
     try:
         numbers().write_datasink(memload.ShardSink(path))
     except Exception as error:
-        return {"error": str(error), "rows": len(memload.open(path))}
-    return {"error": "none"}
+        return {"raised": str(error), "rows": len(memload.open(path))}
+    return {"raised": "none"}
 
 
 def page(folder):
