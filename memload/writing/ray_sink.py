@@ -106,7 +106,7 @@ def _columns(block: Any) -> dict[str, Any]:
     """Return the columns of a block of Ray as values of fields; none if it has no row."""
     from ray.data.block import BlockAccessor
 
-    accessor = BlockAccessor.for_block(block)
+    accessor: Any = BlockAccessor.for_block(block)
     if accessor.num_rows() == 0:
         return {}
     return {name: _values(column) for name, column in accessor.to_numpy().items()}
