@@ -258,6 +258,7 @@ def _in_the_way(target: Path, error: OSError) -> str:
     if not there.is_dir():
         return f"{there} is no folder"
     if error.errno in (errno.EACCES, errno.EPERM):
-        refusing = Path(error.filename).parent if isinstance(error.filename, str) else there
+        named = Path(error.filename).parent if isinstance(error.filename, str) else Path()
+        refusing = there if named == Path() else named  # a name alone tells no directory
         return f"this process (user {os.geteuid()}) may not write to {refusing}"
     return f"{there} accepts no new folder ({error.strerror})"
