@@ -10,7 +10,7 @@ of uint8, and normalises each batch in place. `batch` calls v2 once for each bat
 less work, and not the same augmentation. All of these average over all pixels where an image shrinks (antialias).
 Settings that stay below half of the best in a first epoch are dropped; their rate is kept.
 
-`turbo` is `TblRawImageLoader` of TurboLoader (https://pypi.org/project/turboloader), where it is installed. It does not
+`turbo` is `TblRawImageLoader` of TurboLoader, where it is installed. It does not
 average, so `fast, antialias=False` is compared with it, too.
 
 What is reported is FastLoader's rate over the best stock loader in the same round, over each, and over `turbo`; and
