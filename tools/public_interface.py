@@ -24,6 +24,7 @@ from memload.cli import main as cli
 
 RECORD = Path(__file__).resolve().parent.parent / "tests" / "project" / "public_interface.txt"
 OURS = "memload"  # the package whose classes are recorded
+_OF_EXTRAS = frozenset(["ray"])  # packages whose classes are bases only where an extra is installed
 _PROTOCOLS = frozenset(
     [
         *("__add__", "__bool__", "__call__", "__contains__", "__enter__", "__eq__", "__exit__", "__getitem__"),
@@ -68,6 +69,8 @@ def _said(base: type) -> str:
     if _is_ours(base):
         return base.__name__ if base.__name__ in memload.__all__ else ""
     origin = base.__module__.partition(".")[0]
+    if origin in _OF_EXTRAS:
+        return ""
     return base.__name__ if origin == "builtins" else f"{origin}.{base.__name__}"
 
 

@@ -46,6 +46,7 @@ print(*sorted(added - sys.stdlib_module_names - {"memload", "memload._core"}))
 """
 EVERYTHING = """
 import sys, torch, numpy
+sys.modules["ray"] = None  # memload.ShardSink derives from a class of Ray, which it loads where it is installed
 before = set(sys.modules)
 from memload import *
 assert all(name in globals() for name in sys.modules["memload"].__all__)

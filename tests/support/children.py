@@ -1,5 +1,6 @@
 """Processes that tests start: forks, and what fresh ones run, which find this module by its name, not a test's file."""
 
+import contextlib
 import os
 import warnings
 
@@ -51,3 +52,13 @@ def write_slowly(path, rows):
     with memload.ShardWriter(path, codec="zstd:rows=2", shard_bytes=20_000) as writer:
         while True:
             writer.extend(x=rows)
+
+
+def write_parts_and_seal(path, rows_of, parts):
+    """Writes the parts of a set that others write, too, as far as it is not sealed, and tries to seal it."""
+    torch.set_num_threads(1)
+    for part, rows in rows_of.items():
+        with contextlib.suppress(FileExistsError, memload.WriterBusyError):  # sealed, or being sealed
+            memload.write_part(path, rows, part=part, parts=parts)
+    with contextlib.suppress(ValueError):  # parts are missing
+        memload.seal(path)

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from children import in_fork
+from children import in_fork, write_parts_and_seal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -658,19 +658,13 @@ def test_a_writer_that_was_taken_for_dead_says_so_if_the_other_is_not_done(tmp_p
     assert files_of(path) == []
 
 
-def _work(path, order):
-    torch.set_num_threads(1)
-    for part in order:
-        with contextlib.suppress(FileExistsError, memload.WriterBusyError):  # sealed, or being sealed
-            memload.write_part(path, arrays(part * 3, part * 3 + 3), part=part, parts=8)
-    with contextlib.suppress(ValueError):  # parts are missing
-        memload.seal(path)
-
-
 def test_many_processes_write_all_parts_and_seal_at_once(tmp_path):
     context = multiprocessing.get_context("forkserver")
-    orders = [random.Random(seed).sample(range(8), 8) for seed in range(4)]
-    workers = [context.Process(target=_work, args=(tmp_path / "s", order)) for order in orders]
+    all_parts = {
+        part: {name: rows.numpy() for name, rows in arrays(part * 3, part * 3 + 3).items()} for part in range(8)
+    }
+    orders = [dict(random.Random(seed).sample(sorted(all_parts.items()), 8)) for seed in range(4)]
+    workers = [context.Process(target=write_parts_and_seal, args=(tmp_path / "s", parts, 8)) for parts in orders]
     for worker in workers:
         worker.start()
     for worker in workers:
