@@ -161,16 +161,7 @@ def fast(path: Path, antialias: bool = True) -> Callable[[], Epoch]:
     """An epoch of FastLoader."""
     augment = memload.Augment(resize=SIZE, scale=(0.08, 1), ratio=(3 / 4, 4 / 3), flip=0.5, antialias=antialias)
     rule = memload.Cast(torch.float32, scale=1 / 255, mean=MEAN, std=STD, channels=-1, layout="NCHW", augment=augment)
-    threads = default_threads()
-    loader = memload.FastLoader(
-        memload.open(path),
-        BATCH,
-        shuffle=True,
-        drop_last=True,
-        num_workers=threads,
-        persistent_workers=True,  # slots and threads are kept between epochs, as the workers are
-        cast={"image": rule},
-    )
+    loader = memload.FastLoader(memload.open(path), BATCH, shuffle=True, drop_last=True, cast={"image": rule})
     return lambda: run_epoch(loader)
 
 
