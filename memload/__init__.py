@@ -30,15 +30,19 @@ if typing.TYPE_CHECKING:
     from memload.caching.scoring import score
     from memload.casts.augment import Augment
     from memload.casts.rule import Cast
+    from memload.columns.clocks import Clock
     from memload.columns.fields import Field
     from memload.columns.graph_attributes import GraphBatch
+    from memload.columns.intervals import Intervals
     from memload.columns.ragged_forms import Padded, Ragged
+    from memload.columns.spikes import Spikes
     from memload.dataset.dataset import Dataset
     from memload.dataset.float32_view import Float32View
     from memload.dataset.groups import GroupedDataset, concat, group_collate
     from memload.dataset.joining import join
     from memload.dataset.mapped import MappedDataset
     from memload.dataset.opening import from_arrays, from_hf, open  # noqa: A004 - memload.open is its public name
+    from memload.dataset.recordings.recording import Recording, recording
     from memload.dataset.to_device import to_device
     from memload.dataset.zipping import zip  # noqa: A004 - memload.zip is its public name
     from memload.device.cast_stim import cast_stim
@@ -97,6 +101,7 @@ __all__ = [
     "BudgetBatchSampler",
     "Cast",
     "ChecksumError",
+    "Clock",
     "Codec",
     "Damage",
     "Dataset",
@@ -115,6 +120,7 @@ __all__ = [
     "GraphBatch",
     "GraphDataset",
     "GroupedDataset",
+    "Intervals",
     "LayoutWarning",
     "LoaderStats",
     "MLflowLog",
@@ -132,10 +138,12 @@ __all__ = [
     "Plan",
     "ProbeReport",
     "Ragged",
+    "Recording",
     "ShardFormatError",
     "ShardReadError",
     "ShardSink",
     "ShardWriter",
+    "Spikes",
     "StaticBytes",
     "TensorBoardLog",
     "ThreadLimitError",
@@ -162,6 +170,7 @@ __all__ = [
     "prepare",
     "probe",
     "ragged",
+    "recording",
     "score",
     "seal",
     "to_device",
@@ -188,7 +197,10 @@ _HOMES = {
     "memload.errors": "ChecksumError Damage DecodeError DeviceError DiskSpaceError FormatError LayoutWarning "
     "MemloadError MemorySpaceError MemoryStopError MemoryWarning ShardFormatError ShardReadError ThreadLimitError "
     "WriterBusyError",
+    "memload.columns.clocks": "Clock",
     "memload.columns.fields": "Field",
+    "memload.columns.intervals": "Intervals",
+    "memload.columns.spikes": "Spikes",
     "memload.dataset.to_device": "to_device",
     "memload.graphs.collating": "graph_collate",
     "memload.graphs.datasets": "GraphDataset from_graphs",
@@ -224,6 +236,7 @@ _HOMES = {
     "memload.stats": "LoaderStats",
     "memload.engine.tiers.tier": "Tier",
     "memload.dataset.mapped": "MappedDataset",
+    "memload.dataset.recordings.recording": "Recording recording",
     "memload.dataset.zipping": "zip",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}

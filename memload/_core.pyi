@@ -7,7 +7,7 @@ import numpy
 import numpy.typing
 import typing
 import typing_extensions
-__all__: list[str] = ['Ceiling', 'Chain', 'Column', 'Device', 'DeviceEvent', 'HugeMemory', 'OpenFiles', 'PinnedSlots', 'Pipeline', 'PlainImages', 'PlanQueue', 'Ragged', 'RowCache', 'Slots', 'Spares', 'Storage', 'TileGrid', 'Tiles', 'Windows', 'augment_images', 'bench_decode', 'bench_disk', 'bench_memcpy', 'cast', 'copy', 'copy_seconds', 'extents', 'free_spares', 'free_spares_below', 'image_draws', 'isas', 'load_rows', 'permutation', 'resize_images', 'skip_permutation', 'spare_bytes', 'version', 'withheld']
+__all__: list[str] = ['Ceiling', 'Chain', 'Clock', 'Column', 'Device', 'DeviceEvent', 'EventCounts', 'Events', 'HugeMemory', 'OpenFiles', 'PinnedSlots', 'Pipeline', 'PlainImages', 'PlanQueue', 'Ragged', 'RowCache', 'SliceTimes', 'Slices', 'Slots', 'Spares', 'Storage', 'TileGrid', 'Tiles', 'Windows', 'augment_images', 'bench_decode', 'bench_disk', 'bench_memcpy', 'cast', 'copy', 'copy_seconds', 'extents', 'free_spares', 'free_spares_below', 'image_draws', 'isas', 'load_rows', 'permutation', 'resize_images', 'skip_permutation', 'spare_bytes', 'version', 'withheld']
 class RowCache:
     """
     Rows of files kept in RAM up to a budget; what comes first stays, unless others are drawn more.
@@ -459,6 +459,212 @@ class Windows:
         """
         What is read, each storage once.
         """
+class Clock:
+    """
+    At which time each row was recorded, in whole nanoseconds. Immutable.
+    """
+    @staticmethod
+    def at_times(times: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], period: typing.SupportsInt | typing.SupportsIndex, longest: typing.SupportsInt | typing.SupportsIndex) -> Clock:
+        """
+        Rows at these times. Those more than `longest` apart have a gap between them, before which the last row holds for `period`.
+        """
+    def __init__(self, rows: typing.SupportsInt | typing.SupportsIndex, start: typing.SupportsInt | typing.SupportsIndex, rate: tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]) -> None:
+        """
+        A regular clock; the rate is a fraction (count, seconds).
+        """
+    @property
+    def longest(self) -> int:
+        ...
+    @property
+    def period(self) -> int:
+        ...
+    @property
+    def rate(self) -> tuple[int, int]:
+        ...
+    @property
+    def rows(self) -> int:
+        ...
+    @property
+    def start(self) -> int:
+        ...
+    @property
+    def times(self) -> numpy.typing.NDArray[numpy.int64] | None:
+        """
+        A copy of the times; None for a regular clock.
+        """
+class SliceTimes:
+    """
+    When slices start, in nanoseconds, by recording. Immutable.
+    """
+    def __init__(self, starts: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], spans: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], lows: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], highs: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], counts: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]) -> None:
+        """
+        Spans, lows and highs may be empty. A slice starts up to `span` later than its start, as is drawn; padding stands before `low`, and from `high` on. `counts` are the slices of each recording.
+        """
+    @property
+    def counts(self) -> list[int]:
+        ...
+    @property
+    def draws(self) -> bool:
+        ...
+    @property
+    def highs(self) -> numpy.typing.NDArray[numpy.int64]:
+        ...
+    @property
+    def lows(self) -> numpy.typing.NDArray[numpy.int64]:
+        ...
+    @property
+    def spans(self) -> numpy.typing.NDArray[numpy.int64]:
+        ...
+    @property
+    def starts(self) -> numpy.typing.NDArray[numpy.int64]:
+        ...
+class Slices:
+    """
+    Rows that are samples of frames at regular times from a start on. Immutable.
+    """
+    @staticmethod
+    def concat(columns: collections.abc.Sequence[Slices]) -> Slices:
+        """
+        All rows of the first, then of the second, and so on.
+        """
+    def __init__(self, frames: Column | Tiles | Windows | Ragged, recordings: collections.abc.Sequence[tuple[Clock, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]], times: SliceTimes, grid: tuple[typing.SupportsInt | typing.SupportsIndex, tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex], typing.SupportsInt | typing.SupportsIndex], sampling: str, element: str) -> None:
+        """
+        Recordings are (clock, its first frame, the frame that is padding or -1). Sampling is nearest, previous, linear or mean; `element` is the dtype of a frame's elements.
+        """
+    def gather(self, rows: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], address: typing.SupportsInt | typing.SupportsIndex, nbytes: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        Copy rows to memory, one after the other. Raises IndexError and ShardReadError.
+        """
+    def select(self, rows: typing.Annotated[numpy.typing.ArrayLike, numpy.int64]) -> Slices:
+        """
+        These rows in this order. Raises IndexError at the first that is not there.
+        """
+    @property
+    def blends(self) -> bool:
+        """
+        Whether samples are computed of several frames.
+        """
+    @property
+    def draws(self) -> bool:
+        """
+        Whether starts are drawn for each pass.
+        """
+    @property
+    def element(self) -> str:
+        ...
+    @property
+    def frames(self) -> Column | Tiles | Windows | Ragged:
+        ...
+    @property
+    def grid(self) -> tuple[int, tuple[int, int], int]:
+        """
+        (samples, rate, offset)
+        """
+    @property
+    def recordings(self) -> list[tuple[Clock, int, int]]:
+        ...
+    @property
+    def row_bytes(self) -> int:
+        ...
+    @property
+    def rows(self) -> int:
+        ...
+    @property
+    def sampling(self) -> str:
+        ...
+    @property
+    def selection(self) -> numpy.typing.NDArray[numpy.int64] | None:
+        """
+        A copy of the stored rows in order; None if all, as they lie.
+        """
+    @property
+    def selection_bytes(self) -> int:
+        """
+        Memory taken by the row selection, if any.
+        """
+    @property
+    def storages(self) -> list[Storage]:
+        """
+        What is read, each storage once.
+        """
+    @property
+    def times(self) -> SliceTimes:
+        """
+        Of all stored slices, in order.
+        """
+class Events:
+    """
+    Events of several units in the order of their times.
+    """
+    def __init__(self, times: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], units: typing.Annotated[numpy.typing.ArrayLike, numpy.int32]) -> None:
+        ...
+    @property
+    def times(self) -> numpy.typing.NDArray[numpy.int64]:
+        ...
+    @property
+    def units(self) -> numpy.typing.NDArray[numpy.int32]:
+        ...
+class EventCounts:
+    """
+    Rows that count the events of each unit in regular bins from a start on: int16. Immutable.
+    """
+    @staticmethod
+    def concat(columns: collections.abc.Sequence[EventCounts]) -> EventCounts:
+        """
+        All rows of the first, then of the second, and so on.
+        """
+    def __init__(self, events: collections.abc.Sequence[Events], units: typing.SupportsInt | typing.SupportsIndex, times: SliceTimes, grid: tuple[typing.SupportsInt | typing.SupportsIndex, tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex], typing.SupportsInt | typing.SupportsIndex]) -> None:
+        ...
+    def gather(self, rows: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], address: typing.SupportsInt | typing.SupportsIndex, nbytes: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        Copy rows to memory, one after the other. Raises IndexError and ShardReadError.
+        """
+    def select(self, rows: typing.Annotated[numpy.typing.ArrayLike, numpy.int64]) -> EventCounts:
+        """
+        These rows in this order. Raises IndexError at the first that is not there.
+        """
+    @property
+    def draws(self) -> bool:
+        """
+        Whether starts are drawn for each pass.
+        """
+    @property
+    def events(self) -> list[Events]:
+        ...
+    @property
+    def grid(self) -> tuple[int, tuple[int, int], int]:
+        """
+        (samples, rate, offset)
+        """
+    @property
+    def row_bytes(self) -> int:
+        ...
+    @property
+    def rows(self) -> int:
+        ...
+    @property
+    def selection(self) -> numpy.typing.NDArray[numpy.int64] | None:
+        """
+        A copy of the stored rows in order; None if all, as they lie.
+        """
+    @property
+    def selection_bytes(self) -> int:
+        """
+        Memory taken by the row selection, if any.
+        """
+    @property
+    def storages(self) -> list[Storage]:
+        """
+        What is read, each storage once.
+        """
+    @property
+    def times(self) -> SliceTimes:
+        """
+        Of all stored slices, in order.
+        """
+    @property
+    def units(self) -> int:
+        ...
 class HugeMemory:
     """
     Zero-filled private memory on huge pages.
@@ -581,11 +787,11 @@ class Pipeline:
     One pass over a plan: rows gathered by native threads into reused slots.
     """
     @staticmethod
-    def ring_bytes(fields: collections.abc.Sequence[tuple[Column | Tiles | Windows | Ragged, tuple[str, str, bool | tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex], collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex]]] | None, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], tuple[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, bool, bool], tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, tuple[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex], tuple[typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex] | None] | None] | None, tuple[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex], bool, bool, typing.SupportsFloat | typing.SupportsIndex] | None] | None]], slot_rows: typing.SupportsInt | typing.SupportsIndex, depth: typing.SupportsInt | typing.SupportsIndex, threads: typing.SupportsInt | typing.SupportsIndex = 0) -> int:
+    def ring_bytes(fields: collections.abc.Sequence[tuple[Column | Tiles | Windows | Ragged | Slices | EventCounts, tuple[str, str, bool | tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex], collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex]]] | None, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], tuple[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, bool, bool], tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, tuple[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex], tuple[typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex] | None] | None] | None, tuple[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex], bool, bool, typing.SupportsFloat | typing.SupportsIndex] | None] | None]], slot_rows: typing.SupportsInt | typing.SupportsIndex, depth: typing.SupportsInt | typing.SupportsIndex, threads: typing.SupportsInt | typing.SupportsIndex = 0) -> int:
         """
         Bytes that the slots of such a pipeline take, and what so many threads decode and resize in.
         """
-    def __init__(self, fields: collections.abc.Sequence[tuple[Column | Tiles | Windows | Ragged, tuple[str, str, bool | tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex], collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex]]] | None, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], tuple[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, bool, bool], tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, tuple[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex], tuple[typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex] | None] | None] | None, tuple[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex], bool, bool, typing.SupportsFloat | typing.SupportsIndex] | None] | None]], batch_rows: typing.SupportsInt | typing.SupportsIndex, slot_rows: typing.SupportsInt | typing.SupportsIndex, drop_last: bool, depth: typing.SupportsInt | typing.SupportsIndex, threads: typing.SupportsInt | typing.SupportsIndex, read_blocks: bool = False, direct: bool = False, tile_bytes: typing.SupportsInt | typing.SupportsIndex = 0, isa: str = '', streaming: bool | None = None, reuse: Pipeline | None = None, slots: PinnedSlots | None = None, route: tuple[Device, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex] | None = None, borrowed: bool = False, spares: Spares | None = None) -> None:
+    def __init__(self, fields: collections.abc.Sequence[tuple[Column | Tiles | Windows | Ragged | Slices | EventCounts, tuple[str, str, bool | tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex], collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex]]] | None, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], tuple[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, bool, bool], tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, tuple[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex], tuple[typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex] | None] | None] | None, tuple[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex], bool, bool, typing.SupportsFloat | typing.SupportsIndex] | None] | None]], batch_rows: typing.SupportsInt | typing.SupportsIndex, slot_rows: typing.SupportsInt | typing.SupportsIndex, drop_last: bool, depth: typing.SupportsInt | typing.SupportsIndex, threads: typing.SupportsInt | typing.SupportsIndex, read_blocks: bool = False, direct: bool = False, tile_bytes: typing.SupportsInt | typing.SupportsIndex = 0, isa: str = '', streaming: bool | None = None, reuse: Pipeline | None = None, slots: PinnedSlots | None = None, route: tuple[Device, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex] | None = None, borrowed: bool = False, spares: Spares | None = None) -> None:
         """
         Fields are (column, None or (from, to, norm_removed), DLPack code, bits, shape of what follows the first axis). With a route (device, stream of copies, stream of what follows, first field of the second part) batches go to a device, by `slots`; borrowed: they are gathered into memory that set_destination() gives. tile_bytes: of decoded chunks that are kept for further batches. `spares` keep memory that is not pinned, and threads, for the next pass.
         """
@@ -715,7 +921,7 @@ def copy_seconds(device: Device, stream: typing.SupportsInt | typing.SupportsInd
     """
     Seconds of the fastest of a few copies from such slots to the device.
     """
-def extents(column: Column | Tiles | Windows | Ragged) -> list[tuple[Storage, int, int]]:
+def extents(column: Column | Tiles | Windows | Ragged | Slices | EventCounts) -> list[tuple[Storage, int, int]]:
     """
     (storage, offset, bytes) of all that is read of files for any row, in whole pages, each byte once.
     """
@@ -735,7 +941,7 @@ def isas() -> list[str]:
     """
     The instruction sets that this build holds and this machine runs, the best last.
     """
-def load_rows(column: Column | Tiles | Windows | Ragged, cast: tuple[str, str, bool | tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex], collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex]]] | None, rows: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], address: typing.SupportsInt | typing.SupportsIndex, nbytes: typing.SupportsInt | typing.SupportsIndex) -> None:
+def load_rows(column: Column | Tiles | Windows | Ragged | Slices | EventCounts, cast: tuple[str, str, bool | tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex], collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex]]] | None, rows: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], address: typing.SupportsInt | typing.SupportsIndex, nbytes: typing.SupportsInt | typing.SupportsIndex) -> None:
     """
     Copy rows to memory, one after the other; cast is None or (from, to, norm_removed). Raises IndexError and ShardReadError.
     """

@@ -29,7 +29,14 @@ PYTHON = (sys.executable, "-P")
 AROUND = frozenset(
     [
         *("caching", "cli", "graphs", "images", "monitoring", "planning", "writing"),
-        *("dataset.joining", "dataset.zipping", "device.layerwise", "device.offload", "device.weights"),
+        *(
+            "dataset.joining",
+            "dataset.recordings.recording",
+            "dataset.zipping",
+            "device.layerwise",
+            "device.offload",
+            "device.weights",
+        ),
         *("loader.accelerate", "loader.accumulation"),
     ]
 )

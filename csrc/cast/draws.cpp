@@ -142,4 +142,9 @@ ResizeDraw draw_of(const DrawRule& rule, const ImageShape& shape, std::uint64_t 
   return {{top, left, flipped}, part.height, part.width};
 }
 
+std::int64_t start_of_slice(std::int64_t span, std::uint64_t seed) noexcept {
+  const Hash128 bits = drawn({'s', 'l', 'i', 'c', 'e', 0, 0, 0}, 0, seed);
+  return static_cast<std::int64_t>(product(bits.low, static_cast<std::uint64_t>(span) + 1).high);
+}
+
 }  // namespace memload

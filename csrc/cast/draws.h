@@ -1,5 +1,6 @@
-// The random draws of images: where the crop of a row lies, or which part of it is resized, and whether it is mirrored.
-// They follow from the seed of the row alone, so every thread, batch and device has the same; this is their definition.
+// The random draws of images: where the crop of a row lies, or which part of it is resized, and whether it is mirrored;
+// and of slices of time: when they start. They follow from the seed of the row alone, so every thread, batch and device
+// has the same; this is their definition.
 #pragma once
 
 #include <cstdint>
@@ -45,5 +46,9 @@ struct DrawRule {
 // Whether a part fits depends on the proportions of the image alone, so an image and a mask of half its size are cut at
 // the same place. All operations are rounded as IEEE 754 says, so every processor gives the same parts.
 [[nodiscard]] ResizeDraw draw_of(const DrawRule& rule, const ImageShape& shape, std::uint64_t seed) noexcept;
+
+// Returns a number from 0 to `span` for a row with this seed: h (span + 1) / 2^64, rounded down, where h is the first 64
+// of the 128 bits that xxh3 makes of "slice" and ten zeros, seeded with the seed of the row. span is at least 0.
+[[nodiscard]] std::int64_t start_of_slice(std::int64_t span, std::uint64_t seed) noexcept;
 
 }  // namespace memload

@@ -10,6 +10,8 @@
 #include <optional>
 #include <set>
 #include <span>
+#include <stdexcept>
+#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -17,6 +19,7 @@
 #include "core/columns/any_column.h"
 #include "core/columns/column.h"
 #include "core/columns/ragged.h"
+#include "core/columns/slices.h"
 #include "core/columns/tiles.h"
 #include "core/columns/windows.h"
 #include "core/gather/gather.h"
@@ -30,15 +33,31 @@ std::shared_ptr<T> shown(std::shared_ptr<const T> object) {
   return std::const_pointer_cast<T>(std::move(object));
 }
 
-using PyColumn =
+using PyColumn = std::variant<std::shared_ptr<Column>, std::shared_ptr<Tiles>, std::shared_ptr<Windows>,
+                              std::shared_ptr<Ragged>, std::shared_ptr<Slices>, std::shared_ptr<EventCounts>>;
+
+// Columns of frames, of which windows and slices are made.
+using PyFrames =
     std::variant<std::shared_ptr<Column>, std::shared_ptr<Tiles>, std::shared_ptr<Windows>, std::shared_ptr<Ragged>>;
 
 [[nodiscard]] inline AnyColumn any_column(const PyColumn& column) {
   return std::visit([](const auto& kind) { return AnyColumn(std::as_const(kind)); }, column);
 }
 
-[[nodiscard]] inline PyColumn py_column(const AnyColumn& column) {
-  return std::visit([](const auto& kind) { return PyColumn(shown(kind)); }, column);
+[[nodiscard]] inline AnyColumn any_frames(const PyFrames& column) {
+  return std::visit([](const auto& kind) { return AnyColumn(std::as_const(kind)); }, column);
+}
+
+[[nodiscard]] inline PyFrames py_frames(const AnyColumn& column) {
+  return std::visit(
+      []<class Kind>(const std::shared_ptr<const Kind>& kind) -> PyFrames {
+        if constexpr (std::is_constructible_v<PyFrames, std::shared_ptr<Kind>>) {
+          return shown(kind);
+        } else {
+          throw std::invalid_argument("slices are no frames");  // Python has no way to make such columns
+        }
+      },
+      column);
 }
 
 // The storages behind a column, each once.

@@ -9,6 +9,7 @@ PYBIND11_MODULE(_core, m) {
   memload::python::register_tiles(m);
   memload::python::register_ragged(m);
   memload::python::register_windows(m);
+  memload::python::register_slices(m);
   memload::python::register_tiers(m);
   memload::python::register_cast(m);
   memload::python::register_permutation(m);

@@ -15,12 +15,12 @@ namespace py = pybind11;
 
 using PyRun = std::tuple<std::int64_t, std::int64_t, std::int64_t>;
 
-std::shared_ptr<Windows> make_windows(const PyColumn& frames, std::vector<std::int64_t> steps,
+std::shared_ptr<Windows> make_windows(const PyFrames& frames, std::vector<std::int64_t> steps,
                                       const std::vector<PyRun>& runs) {
   std::vector<WindowRun> parts;
   parts.reserve(runs.size());
   for (const auto& [first, rows, hop] : runs) parts.push_back({first, rows, hop});
-  return std::make_shared<Windows>(any_column(frames), std::move(steps), std::move(parts));
+  return std::make_shared<Windows>(any_frames(frames), std::move(steps), std::move(parts));
 }
 
 std::vector<PyRun> runs(const Windows& windows) {
@@ -36,7 +36,7 @@ void register_windows(py::module_& m) {
       m, "Windows", "Rows that are windows of frames; each frame is stored once. Immutable.");
   cls.def(py::init(&make_windows), py::arg("frames"), py::arg("steps"), py::arg("runs"),
           "A row beginning at the frame b is the frames b + step for each step; runs are (first frame, rows, hop).")
-      .def_property_readonly("frames", [](const Windows& w) { return py_column(w.frames()); })
+      .def_property_readonly("frames", [](const Windows& w) { return py_frames(w.frames()); })
       .def_property_readonly("steps", &Windows::steps)
       .def_property_readonly("runs", &runs, "(first frame, rows, hop) of each run of windows, in order.")
       .def(

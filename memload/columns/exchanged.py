@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
-from memload._core import Column, Ragged, Storage, TileGrid, Tiles, Windows
+from memload._core import Column, EventCounts, Ragged, Slices, Storage, TileGrid, Tiles, Windows
 from memload.columns.fields import AnyColumn
+from memload.columns.sliced import on_frames
 
 Exchange = Callable[[Storage], Storage]
 
@@ -18,13 +20,17 @@ def file_storages(columns: Iterable[AnyColumn]) -> Iterator[Storage]:
     yield from seen
 
 
-def on_storages(column: AnyColumn, exchange: Exchange) -> AnyColumn:
+def on_storages(column: AnyColumn, exchange: Exchange) -> Any:
     """Return the column with each of its storages exchanged for another that has the same bytes at the same places."""
     if isinstance(column, Column):
         return _column(column, exchange)
     if isinstance(column, Windows):
         windows = Windows(on_storages(column.frames, exchange), list(column.steps), list(column.runs))
         return windows if column.selection is None else windows.select(column.selection)
+    if isinstance(column, Slices):
+        return on_frames(column, on_storages(column.frames, exchange))
+    if isinstance(column, EventCounts):
+        return column  # its events are in no storage
     if isinstance(column, Tiles):
         parts = [_column(p, exchange) if isinstance(p, Column) else _grid(p, exchange) for p in column.parts]
         tiles = Tiles(parts)

@@ -15,7 +15,7 @@ import torch
 import xxhash
 from numpy.typing import NDArray
 
-from memload._core import Column, Ragged, Tiles, Windows
+from memload._core import Column, EventCounts, Ragged, Slices, Tiles, Windows
 from memload.columns.blocks import Blocks, join_blocks, select_blocks
 from memload.columns.numbers import kind
 from memload.columns.storage_terms import StorageTerms, stored_as
@@ -41,8 +41,8 @@ MOST_ROWS = 2**53
 MOST_BYTES = 2**63
 
 
-AnyColumn = Column | Tiles | Windows | Ragged
-"""Stored rows: each is one run of bytes, a part of decoded chunks, a window of frames, or a run of items."""
+AnyColumn = Column | Tiles | Windows | Ragged | Slices | EventCounts
+"""Rows: each is one run of bytes, a part of decoded chunks, a window of frames, a run of items, or a slice of time."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from memload._core import Column, Ragged, Storage, TileGrid, Tiles, Windows
+from memload._core import Column, EventCounts, Ragged, Slices, Storage, TileGrid, Tiles, Windows
 from memload.columns.fields import AnyColumn
 from memload.columns.pickled_ragged import PackedRagged, pack_ragged, unpack_ragged
 from memload.columns.pickled_storages import (
@@ -24,6 +25,14 @@ from memload.columns.pickled_storages import (
     place_of,
     unpack_grid,
     unpack_storage,
+)
+from memload.columns.sliced import (
+    PackedCounts,
+    PackedSlices,
+    pack_counts,
+    pack_slices,
+    unpack_counts,
+    unpack_slices,
 )
 
 Segment = tuple[Storage, int, int, int]  # storage, offset of the first row, rows, bytes from row to row
@@ -56,7 +65,7 @@ class PackedTiles:
     selection: NDArray[np.int64] | None
 
 
-Packed = PackedColumn | PackedTiles | PackedWindows | PackedRagged
+Packed = PackedColumn | PackedTiles | PackedWindows | PackedRagged | PackedSlices | PackedCounts
 
 
 @dataclass(frozen=True)
@@ -104,6 +113,10 @@ class _Packer:
         if isinstance(column, Tiles):
             parts = (self.column(part) if isinstance(part, Column) else self.grid(part) for part in column.parts)
             return PackedTiles(tuple(parts), column.selection)
+        if isinstance(column, Slices):
+            return pack_slices(column, self.any(column.frames))
+        if isinstance(column, EventCounts):
+            return pack_counts(column)
         return PackedWindows(self.any(column.frames), tuple(column.steps), tuple(column.runs), column.selection)
 
     def column(self, column: Column) -> PackedColumn:
@@ -169,11 +182,15 @@ def _gather(column: Column, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
     return out
 
 
-def _unpack(packed: Packed, storages: Sequence[Storage]) -> AnyColumn:
+def _unpack(packed: Packed, storages: Sequence[Storage]) -> Any:
     if isinstance(packed, PackedColumn):
         return _unpack_column(packed, storages)
     if isinstance(packed, PackedRagged):
         return unpack_ragged(packed, storages)
+    if isinstance(packed, PackedSlices):
+        return unpack_slices(packed, _unpack(packed.frames, storages))
+    if isinstance(packed, PackedCounts):
+        return unpack_counts(packed)
     if isinstance(packed, PackedTiles):
         tiles = Tiles([_unpack_part(part, storages) for part in packed.parts])
         return tiles if packed.selection is None else tiles.select(packed.selection)

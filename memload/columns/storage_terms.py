@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from memload._core import Column, Ragged, Storage, TileGrid, Tiles, Windows
+from memload._core import Column, EventCounts, Ragged, Slices, Storage, TileGrid, Tiles, Windows
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,11 @@ class StorageTerms:
         return self.how
 
 
-def stored_as(column: Column | Tiles | Windows | Ragged) -> StorageTerms:
+def stored_as(column: Column | Tiles | Windows | Ragged | Slices | EventCounts) -> StorageTerms:
     """Return how the rows of a column are stored; if there are several parts, the costs are the largest part's."""
-    if isinstance(column, Windows):
-        frame, frames = stored_as(column.frames), len(column.steps)
+    if isinstance(column, Windows | Slices):
+        frame = stored_as(column.frames)
+        frames = len(column.steps) if isinstance(column, Windows) else column.grid[0]
         return StorageTerms(frame.how, frame.read_bytes * frames, frame.decoded_bytes * frames)
     if isinstance(column, Ragged) and column.decodes:
         return _ragged(column)
@@ -45,7 +46,7 @@ def stored_as(column: Column | Tiles | Windows | Ragged) -> StorageTerms:
     return StorageTerms(" or ".join(sorted({part.how for part in parts.values()})), most.read_bytes, most.decoded_bytes)
 
 
-def where_stored(column: Column | Tiles | Windows | Ragged) -> str:
+def where_stored(column: Column | Tiles | Windows | Ragged | Slices | EventCounts) -> str:
     """Return the name of the storage of a column, for messages: the file's name, or one of several files' names."""
     first, *others = sorted({storage.name for storage in column.storages}) or [""]
     return f"{first}, or one of {len(others)} more" if others else first

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils.dlpack import from_dlpack
 
-from memload._core import Column, Windows
+from memload._core import Column, EventCounts, Slices, Windows
 from memload.casts.augment import DrawRule, draw_rule
 from memload.casts.native import (
     CASTABLE,
@@ -304,8 +304,10 @@ def _is_fused(cast: Cast, field: Field) -> bool:
     """
     column: AnyColumn = field.column
     elements = math.prod(field.shape)
-    if isinstance(column, Windows):
-        elements //= max(1, len(column.steps))
+    if isinstance(column, EventCounts) or (isinstance(column, Slices) and column.blends):
+        return not cast.places  # they are computed, and then cast as one run
+    if isinstance(column, Windows | Slices):
+        elements //= max(1, len(column.steps) if isinstance(column, Windows) else column.grid[0])
         column = column.frames
     if not isinstance(column, Column):
         return False

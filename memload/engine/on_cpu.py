@@ -26,7 +26,10 @@ class PipelinedBatches(Gatherer):
     def __init__(self, settings: PassSettings, pipeline: _core.Pipeline) -> None:
         self.rows, self.depth = pipeline.rows, settings.depth
         self._pipeline = pipeline
-        self._draws = any(images is not None and images[1] is not None for *_, images in settings.fields)
+        self._draws = any(
+            getattr(column, "draws", False) or (images is not None and images[1] is not None)
+            for column, *_, images in settings.fields
+        )
 
     def begin(self, seed: PassSeed) -> None:
         """Give the pipeline what the draws of rows follow from, if it draws."""

@@ -15,7 +15,7 @@ import numpy as np
 from torch.utils.data import BatchSampler
 
 from memload import _core
-from memload._core import Column, Storage, Windows
+from memload._core import Column, Slices, Storage, Windows
 from memload.columns.fields import AnyColumn
 from memload.engine.gather_spec import GatherSpec, PipelineField
 from memload.engine.mutation_guards import MutationGuard
@@ -386,7 +386,7 @@ def _is_cached(storage: Storage) -> bool:
 
 def _run_bytes(column: AnyColumn) -> int:
     """Bytes that are read in one run."""
-    return _run_bytes(column.frames) if isinstance(column, Windows) else column.row_bytes
+    return _run_bytes(column.frames) if isinstance(column, Windows | Slices) else column.row_bytes
 
 
 def _files(columns: Sequence[AnyColumn]) -> list[Storage]:

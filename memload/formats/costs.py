@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from memload._core import Ragged, TileGrid, Tiles, Windows
+from memload._core import Ragged, Slices, TileGrid, Tiles, Windows
 from memload.columns.fields import Field
 from memload.errors import LayoutWarning, ShardReadError
 from memload.formats.members import Key
@@ -69,7 +69,7 @@ def cost_of(field: Field) -> RowCost:
 
 
 def _grids(field: Field) -> list[TileGrid]:
-    column = field.column.frames if isinstance(field.column, Windows) else field.column
+    column = field.column.frames if isinstance(field.column, Windows | Slices) else field.column
     parts = column.parts if isinstance(column, Tiles) else []
     return [part for part in parts if isinstance(part, TileGrid) and part.rows and part.row_bytes]
 

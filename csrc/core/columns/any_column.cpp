@@ -6,6 +6,7 @@
 
 #include "core/columns/column.h"
 #include "core/columns/ragged.h"
+#include "core/columns/slices.h"
 #include "core/columns/tiles.h"
 #include "core/columns/windows.h"
 

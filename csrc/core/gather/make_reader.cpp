@@ -4,9 +4,12 @@
 #include <utility>
 
 #include "core/columns/column.h"
+#include "core/readers/blend_reader.h"
+#include "core/readers/count_reader.h"
 #include "core/readers/plain_reader.h"
 #include "core/readers/ragged_reader.h"
 #include "core/readers/ragged_tile_reader.h"
+#include "core/readers/slice_reader.h"
 #include "core/readers/tile_reader.h"
 #include "core/readers/window_reader.h"
 
@@ -40,7 +43,20 @@ struct MakeReader {
     }
     return std::make_unique<WindowReader>(windows, std::visit(*this, windows->frames()));
   }
+  std::unique_ptr<const FieldReader> operator()(const std::shared_ptr<const Slices>& slices) const {
+    if (!slices->blends()) return std::make_unique<SliceReader>(slices, std::visit(*this, slices->frames()));
+    check_no_images();
+    auto frames = make_reader({.column = slices->frames(), .cast = std::nullopt, .kept = kept}, isa, Store::cached);
+    return std::make_unique<BlendReader>(slices, std::move(frames), cast, affine, isa, store);
+  }
+  std::unique_ptr<const FieldReader> operator()(const std::shared_ptr<const EventCounts>& counts) const {
+    check_no_images();
+    return std::make_unique<CountReader>(counts, cast, affine, isa, store);
+  }
 
+  void check_no_images() const {
+    if (images) throw std::invalid_argument("samples that are computed are no images whose pixels change places");
+  }
   void check_plain() const {
     if (affine != nullptr || images)
       throw std::invalid_argument("a cast with constants or of images is of rows that are one run of bytes each");

@@ -24,12 +24,13 @@ import xxhash
 from numpy.typing import NDArray
 
 from memload import _core
-from memload._core import Column, Storage, Tiles, Windows
+from memload._core import Column, Slices, Storage, Tiles, Windows
 from memload.casts.rule import Cast
 from memload.columns.exchanged import file_storages, on_storages
 from memload.columns.fields import AnyColumn, Field, row_nbytes
 from memload.columns.pickled_columns import pack_columns
-from memload.dtypes import code_of
+from memload.columns.sliced import on_frames
+from memload.dtypes import TORCH_DTYPES, code_of
 from memload.memory.arenas import Arena, is_shared, private_arena, shared_arena
 from memload.memory.budget import local_processes, local_threads
 from memload.memory.guards import Filling, check_copies, check_memory
@@ -99,7 +100,9 @@ class LoadPlan:
     def of(cls, fields: Mapping[str, Field], casts: Mapping[str, Cast], *, compressed: bool) -> LoadPlan:
         """Plan it; fields that are in memory already and not cast are left out."""
         rows = {
-            name: RowImage(_distinct(field.column), field.dtype, _stored_shape(field), casts.get(name))
+            name: RowImage(
+                _distinct(field.column), _stored_dtype(name, field, casts), _stored_shape(field), casts.get(name)
+            )
             for name, field in fields.items()
             if name in casts or _loads_rows(field.column, compressed=compressed)
         }
@@ -199,7 +202,7 @@ def _loads_rows(column: AnyColumn, *, compressed: bool) -> bool:
     """Whether a column that is not cast is loaded row by row all the same."""
     if not any(storage.mapped for storage in column.storages):
         return False
-    if isinstance(column, Windows):
+    if isinstance(column, Windows | Slices):
         return _loads_rows(column.frames, compressed=compressed)
     if isinstance(column, Tiles):
         decoded = any(not isinstance(part, Column) and part.chain is not None for part in column.parts)
@@ -215,9 +218,21 @@ def _loads_rows(column: AnyColumn, *, compressed: bool) -> bool:
     return needed < _THINNEST * sum(map(touched, parts.values()))
 
 
+def _stored_dtype(name: str, field: Field, casts: Mapping[str, Cast]) -> torch.dtype:
+    """The dtype of elements as they are loaded: of slices whose samples are computed, that of their frames."""
+    if not isinstance(field.column, Slices) or not field.column.blends:
+        return field.dtype
+    if name in casts:
+        raise ValueError(
+            f"ram_dtype= names the field {name!r}, whose samples are computed of stored rows: leave it out, "
+            "and give the loader a cast"
+        )
+    return TORCH_DTYPES[field.column.element]
+
+
 def _stored_shape(field: Field) -> tuple[int, ...]:
     """The shape of one row as it is loaded: of windows, of one frame."""
-    return field.shape[1:] if isinstance(field.column, Windows) else field.shape
+    return field.shape[1:] if isinstance(field.column, Windows | Slices) else field.shape
 
 
 def bytes_once(field: Field) -> int:
@@ -225,7 +240,7 @@ def bytes_once(field: Field) -> int:
 
     Rows that differ in length count as often as they were selected.
     """
-    if not isinstance(field.column, Column | Tiles | Windows):
+    if not isinstance(field.column, Column | Tiles | Windows | Slices):
         return field.nbytes
     once = _distinct(field.column)
     nbytes = once.rows * once.row_bytes
@@ -240,7 +255,7 @@ def _cover(rows: int, stride: int, row_bytes: int) -> int:
 
 def _distinct(column: AnyColumn) -> AnyColumn:
     """The rows to be loaded of a column: of windows the frames, of a selection each row once, in stored order."""
-    if isinstance(column, Windows):
+    if isinstance(column, Windows | Slices):
         return _distinct(column.frames)
     if column.selection is None:
         return column
@@ -341,11 +356,13 @@ def _on_rows(field: Field, image: RowImage, storage: Storage) -> Field:
     return replace(field, dtype=dtype, column=column, blocks=None, owners=())
 
 
-def _selected(column: AnyColumn, stored: Column) -> AnyColumn:
+def _selected(column: AnyColumn, stored: Column) -> Any:
     """The rows of a column in its own order, of those that were loaded each once."""
     if isinstance(column, Windows):
         windows = Windows(_selected(column.frames, stored), list(column.steps), list(column.runs))
         return windows if column.selection is None else windows.select(column.selection)
+    if isinstance(column, Slices):
+        return on_frames(column, _selected(column.frames, stored))
     if column.selection is None:
         return stored
     return stored.select(np.unique(column.selection, return_inverse=True)[1])

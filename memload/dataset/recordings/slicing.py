@@ -1,0 +1,405 @@
+"""Which slices of time a recording has, and the dataset whose rows they are.
+
+For each field, the starts of slices that it covers are ranges of nanoseconds. Those of all fields and of the intervals
+are intersected; starts at every hop, at given times, or drawn at random are then taken out of what is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from memload import _core
+from memload.columns.clocks import SECOND, SLACK, Clock, Nanoseconds, fraction, nanoseconds, one_time, periods
+from memload.columns.fields import Field
+from memload.columns.intervals import Intervals
+from memload.columns.numbers import kind
+from memload.columns.spikes import Spikes
+from memload.dataset.dataset import Dataset
+from memload.dataset.recordings.ranges import Ranges
+from memload.dtypes import code_of
+from memload.formats.ragged_arrays import field_of
+
+Sampling = Literal["nearest", "previous", "linear", "mean"]
+"""How rows become samples."""
+
+SAMPLINGS: tuple[Sampling, ...] = ("nearest", "previous", "linear", "mean")
+
+_FROM, _UNTIL = -(2**62), 2**62
+_OWN = ("interval", "onset")
+_BLENDED = {"U8", "I8", "I16", "U16", "I32", "I64", "F16", "BF16", "F32", "F64"}
+_WIDE = (torch.float64, torch.int32, torch.int64)
+
+
+@dataclass(frozen=True)
+class SliceRequest:
+    """The arguments of `Recording.slices`, checked as far as they can be without a recording.
+
+    Raises:
+        TypeError, ValueError: they exclude each other, or are not what is documented there.
+    """
+
+    duration: Any
+    hop: Any
+    rates: Mapping[str, Any]
+    offset: Mapping[str, float]
+    sampling: Any
+    at: Any
+    random: Any
+    pad: bool
+    columns: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        fraction(self.duration, "duration=")
+        if self.hop is not None:
+            fraction(self.hop, "hop=")
+        if self.at is not None and (self.hop is not None or self.random):
+            raise TypeError("at= gives each start: leave out hop= and random=")
+        if self.at is not None and self.columns:
+            raise TypeError(
+                "at= gives starts, not intervals: leave out columns=, and choose values by the field 'onset'"
+            )
+        if self.random and self.hop is not None:
+            raise TypeError("random= draws each start: leave out hop=")
+        if self.random and self.pad:
+            raise TypeError("random= draws starts of slices that are covered: leave out pad=")
+        if not isinstance(self.random, bool | int | np.integer) or self.random < 0:
+            raise TypeError(f"random= is True, or a number of slices for each interval; got {self.random!r}")
+        for one in self.sampling.values() if isinstance(self.sampling, Mapping) else [self.sampling]:
+            if one not in SAMPLINGS:
+                raise ValueError(f"sampling= is one of {SAMPLINGS}, for all fields or by field; got {one!r}")
+
+    def check_names(self, fields: Mapping[str, Any]) -> None:
+        """Raise KeyError if an argument names a field that is not there."""
+        named = {"rates": self.rates, "offset": self.offset}
+        if isinstance(self.sampling, Mapping):
+            named["sampling"] = self.sampling
+        for argument, names in named.items():
+            for name in names:
+                if name not in fields:
+                    raise KeyError(f"{argument}= names the field {name!r}; there are {list(fields)}")
+
+    def sampling_of(self, name: str) -> Sampling:
+        """Return how the rows of a field become samples."""
+        found: Sampling = self.sampling.get(name, "nearest") if isinstance(self.sampling, Mapping) else self.sampling
+        return found
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The samples of a field in each slice.
+
+    Attributes:
+        samples: how many.
+        rate: how many in a second.
+        offset: nanoseconds from the start of the slice to the first.
+        bins: whether samples stand for the time up to the next, rather than for a moment.
+    """
+
+    samples: int
+    rate: Fraction
+    offset: int
+    bins: bool
+
+    @property
+    def native(self) -> tuple[int, tuple[int, int], int]:
+        """The grid as the engine reads it."""
+        return self.samples, (self.rate.numerator, self.rate.denominator), self.offset
+
+    def starts(self, begins: Nanoseconds, ends: Nanoseconds) -> tuple[Nanoseconds, Nanoseconds]:
+        """Return the first and the last start of slices whose samples lie in these pieces of time."""
+        if self.bins:
+            return begins - SLACK - self.offset, ends + SLACK - self.offset - int(periods(self.rate, self.samples))
+        return begins - SLACK - self.offset, ends - 1 - SLACK - self.offset - int(periods(self.rate, self.samples - 1))
+
+
+def sliced(
+    fields: Mapping[str, Field | Spikes], clocks: Mapping[str, Clock], within: Intervals | None, request: SliceRequest
+) -> Dataset:
+    """Return the dataset of `Recording.slices`, described there."""
+    request.check_names(fields)
+    _check_columns(fields, within, request.columns)
+    grids = {name: _grid(name, one, clocks.get(name), request) for name, one in fields.items()}
+    if within is not None:
+        within.check_apart("intervals that slices are cut from")
+    chosen = _chosen(fields, clocks, grids, within, request)
+    made: dict[str, Field] = {}
+    for name, one in fields.items():
+        made.update(_columns(name, one, clocks.get(name), grids[name], chosen, request))
+    return Dataset({**made, **_labels(chosen, within, request)})
+
+
+def _check_columns(fields: Mapping[str, Any], within: Intervals | None, columns: tuple[str, ...]) -> None:
+    if isinstance(columns, str):
+        raise TypeError(f"columns= is a list of names, got {columns!r}")
+    if columns and within is None:
+        raise TypeError("columns= are those of the intervals of within=, which is not given")
+    for name in columns:
+        if within is not None and name not in within.columns:
+            raise KeyError(f"columns= names {name!r}; the intervals have {list(within.columns)}")
+        if name in fields:
+            raise ValueError(f"columns= names {name!r}, which is the name of a field, too")
+    for name in _OWN:
+        if name in fields:
+            raise ValueError(f"a field may not be named {name!r}, which is the name of a number of each slice")
+
+
+def _grid(name: str, one: Field | Spikes, clock: Clock | None, request: SliceRequest) -> Grid:
+    if name in request.rates:
+        rate = fraction(request.rates[name], f"the rate of {name!r}")
+    elif clock is None:
+        raise ValueError(f"rates= needs the bins in a second for the spikes of {name!r}, as in rates={{{name!r}: 50}}")
+    else:
+        rate = clock.rate if clock.is_regular else fraction(clock.hertz, "a rate")
+    bins = isinstance(one, Spikes) or request.sampling_of(name) == "mean"
+    offset = one_time(request.offset.get(name, 0), f"the offset of {name!r}")
+    grid = Grid(_samples(name, rate, request.duration, clock), rate, offset, bins)
+    if isinstance(one, Spikes):
+        one.check_bins(name, int(periods(rate, 1)) + 1)
+    elif request.sampling_of(name) in ("linear", "mean") and code_of(one.dtype) not in _BLENDED:
+        raise ValueError(
+            f'field {name!r} is {one.kind}, of which there is no average: sampling={{{name!r}: "nearest"}}'
+        )
+    return grid
+
+
+def _samples(name: str, rate: Fraction, duration: Any, clock: Clock | None) -> int:
+    exact = fraction(duration, "duration=") * rate
+    samples = round(exact)
+    if samples < 1 or abs(exact - samples) > Fraction(1, 10**6) * max(samples, 1):
+        longer = max(1, samples) / rate
+        whole = max(1, round(rate))
+        about = "" if clock is None or clock.is_regular else "about "
+        raise ValueError(
+            f"a slice of {float(duration):g} s has {float(exact):.6g} samples of {name!r} at {about}{float(rate):g} Hz: "
+            f"give rates={{{name!r}: {whole}}}, another rate that divides, or duration={float(longer):g}"
+        )
+    return samples
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The slices that were chosen.
+
+    Attributes:
+        starts: nanoseconds, int64 (n,).
+        spans: by how much later a slice may start, int64 (n,); empty if nothing is drawn.
+        lows: before which padding stands, int64 (n,); empty without padding.
+        highs: from which on padding stands.
+        labels: the number of the interval or of the onset of each, int64 (n,).
+    """
+
+    starts: Nanoseconds
+    spans: Nanoseconds
+    lows: Nanoseconds
+    highs: Nanoseconds
+    labels: Nanoseconds
+
+    @property
+    def native(self) -> _core.SliceTimes:
+        """The slices as the engine reads them."""
+        return _core.SliceTimes(self.starts, self.spans, self.lows, self.highs, [len(self.starts)])
+
+
+_NONE = np.empty(0, dtype=np.int64)
+
+
+def _chosen(
+    fields: Mapping[str, Field | Spikes],
+    clocks: Mapping[str, Clock],
+    grids: Mapping[str, Grid],
+    within: Intervals | None,
+    request: SliceRequest,
+) -> Chosen:
+    pieces = {name: _pieces(one, clocks.get(name)) for name, one in fields.items()}
+    ranges = _allowed(within, pieces, grids, request)
+    if request.at is not None:
+        found = _at(nanoseconds(request.at, "at="), ranges, within, request)
+    elif request.random:
+        found = _drawn(ranges, int(request.random))
+    else:
+        found = _hopping(ranges, within, pieces, request)
+    if not len(found.starts):
+        raise ValueError(_nothing(pieces, grids, within, request))
+    return found
+
+
+def _pieces(one: Field | Spikes, clock: Clock | None) -> tuple[Nanoseconds, Nanoseconds]:
+    """The pieces of time that a field covers."""
+    if isinstance(one, Spikes):
+        return np.array([one.begin]), np.array([one.end])
+    assert clock is not None
+    return clock.pieces(one.rows)
+
+
+def _around(within: Intervals | None, pieces: Mapping[str, tuple[Nanoseconds, Nanoseconds]]) -> Ranges:
+    """The intervals that slices are cut from; without any, the time that all fields cover, gaps included."""
+    if within is not None:
+        order = np.argsort(within.begins, kind="stable")
+        return Ranges(within.begins[order], within.ends[order], order)
+    low = max((int(begins[0]) for begins, _ in pieces.values() if len(begins)), default=0)
+    high = min((int(ends[-1]) if len(ends) else low for _, ends in pieces.values()), default=0)
+    return Ranges(np.array([low]), np.array([high]), np.array([0]))
+
+
+def _allowed(
+    within: Intervals | None,
+    pieces: Mapping[str, tuple[Nanoseconds, Nanoseconds]],
+    grids: Mapping[str, Grid],
+    request: SliceRequest,
+) -> Ranges:
+    """The ranges of starts whose slices lie in their interval and are covered by all fields."""
+    around = _around(within, pieces)
+    if within is None:  # the fields say how far it goes
+        around = Ranges(np.array([_FROM]), np.array([_UNTIL]), np.array([0]))
+    else:
+        duration = int(np.rint(float(request.duration) * SECOND))
+        offsets = [grid.offset for grid in grids.values()]
+        around = Ranges(
+            around.low - min(offsets) - SLACK, around.high - max(offsets) - duration + SLACK, around.tag
+        ).sorted()
+    for name, grid in grids.items():
+        around = around.within(*grid.starts(*pieces[name])).sorted()
+    return around
+
+
+def _at(starts: Nanoseconds, ranges: Ranges, within: Intervals | None, request: SliceRequest) -> Chosen:
+    if starts.ndim != 1:
+        raise TypeError(f"at= is one start for each slice, got {kind(request.at)} of shape {starts.shape}")
+    onsets = np.arange(len(starts))
+    if not request.pad:
+        onsets = onsets[ranges.holds(starts)]
+        return Chosen(starts[onsets], _NONE, _NONE, _NONE, onsets)
+    if within is None:
+        return Chosen(starts, _NONE, np.full_like(starts, _FROM), np.full_like(starts, _UNTIL), onsets)
+    order = np.argsort(within.begins, kind="stable")
+    place = np.searchsorted(within.begins[order], starts + SLACK, side="right") - 1
+    inside = (place >= 0) & (starts + SLACK < within.ends[order][np.maximum(place, 0)])
+    mine = order[place[inside]]
+    return Chosen(starts[inside], _NONE, within.begins[mine], within.ends[mine], onsets[inside])
+
+
+def _drawn(ranges: Ranges, repeats: int) -> Chosen:
+    starts, spans = ranges.low + SLACK, np.maximum(ranges.high - ranges.low - 2 * SLACK, 0)
+    starts, spans, labels = (np.repeat(one, repeats) for one in (starts, spans, ranges.tag))
+    return Chosen(starts, spans, _NONE, _NONE, labels)
+
+
+def _hopping(
+    ranges: Ranges,
+    within: Intervals | None,
+    pieces: Mapping[str, tuple[Nanoseconds, Nanoseconds]],
+    request: SliceRequest,
+) -> Chosen:
+    around = _around(within, pieces)
+    hop = fraction(request.duration if request.hop is None else request.hop, "hop=")
+    found = []
+    for low, high, tag in zip(*around, strict=True):
+        first = low if request.pad else max(low, _first_in(ranges, low, high))
+        count = int((high - first) / SECOND / float(hop)) + 2 if high > first else 0
+        starts = first + periods(1 / hop, np.arange(count))
+        found.append((starts[starts + SLACK < high], tag, low, high))
+    starts = np.concatenate([one[0] for one in found]) if found else _NONE
+    labels, lows, highs = (
+        np.repeat(np.array([one[k] for one in found], dtype=np.int64), [len(one[0]) for one in found])
+        for k in (1, 2, 3)
+    )
+    if request.pad:
+        return Chosen(starts, _NONE, lows, highs, labels)
+    kept = ranges.holds(starts)
+    return Chosen(starts[kept], _NONE, _NONE, _NONE, labels[kept])
+
+
+def _first_in(ranges: Ranges, low: int, high: int) -> int:
+    """The first start in an interval: its beginning, or later where offsets or fields that begin later ask for it."""
+    at = int(np.searchsorted(ranges.high, low))
+    if at == len(ranges.low) or ranges.low[at] > high:
+        return low
+    return int(ranges.low[at]) + SLACK
+
+
+def _nothing(
+    pieces: Mapping[str, tuple[Nanoseconds, Nanoseconds]],
+    grids: Mapping[str, Grid],
+    within: Intervals | None,
+    request: SliceRequest,
+) -> str:
+    longest = {
+        name: float((ends - begins).max() / SECOND) if len(ends) else 0.0 for name, (begins, ends) in pieces.items()
+    }
+    shortest = min(longest, key=lambda name: longest[name])
+    spans = ", ".join(
+        f"{name} {begins[0] / SECOND:.3f} to {ends[-1] / SECOND:.3f} s" if len(begins) else f"{name} has no rows"
+        for name, (begins, ends) in pieces.items()
+    )
+    offsets = [grid.offset / SECOND for grid in grids.values()]
+    inside = ""
+    if within is not None:
+        most = float((within.ends - within.begins).max() / SECOND) if len(within) else 0.0
+        inside = f"; the longest of the {len(within):,} intervals has {most:g} s"
+    return (
+        f"no slice of {float(request.duration):g} s with offsets from {min(offsets):g} to {max(offsets):g} s lies "
+        f"where all fields are: {spans}; the longest piece of {shortest!r} without a gap has {longest[shortest]:g} s"
+        f"{inside}. pad=True keeps slices that reach further"
+    )
+
+
+def _columns(
+    name: str, one: Field | Spikes, clock: Clock | None, grid: Grid, chosen: Chosen, request: SliceRequest
+) -> Iterator[tuple[str, Field]]:
+    """The field of the slices, and with padding its mask."""
+    if isinstance(one, Spikes):
+        counts = _core.EventCounts([one.events], len(one.names), chosen.native, grid.native)
+        yield name, Field(torch.int16, (grid.samples, len(one.names)), counts)
+        clock = Clock(timestamps=[one.begin / SECOND])
+        native = _core.Clock.at_times(np.array([one.begin]), one.end - one.begin, one.end - one.begin)
+        rows = 1
+    else:
+        assert clock is not None
+        native, rows = clock.native(one.rows), one.rows
+        yield name, _slices(one, native, grid, chosen, request.sampling_of(name), pad=request.pad)
+    if request.pad:
+        yield f"{name}_mask", _mask(native, rows, grid, chosen)
+
+
+def _slices(one: Field, clock: _core.Clock, grid: Grid, chosen: Chosen, sampling: Sampling, *, pad: bool) -> Field:
+    frames: Any = (Field.concat([one, _zeros(one)]) if pad else one).column
+    computed = sampling in ("linear", "mean")
+    element = code_of(one.dtype) if computed else "U8"  # which is read only for computed samples
+    recordings = [(clock, 0, one.rows if pad else -1)]
+    column = _core.Slices(frames, recordings, chosen.native, grid.native, sampling, element)
+    dtype = (torch.float64 if one.dtype in _WIDE else torch.float32) if computed else one.dtype
+    return Field(dtype, (grid.samples, *one.shape), column, owners=one.owners)
+
+
+def _zeros(one: Field) -> Field:
+    """One row of zeros in the form of a field."""
+    memory = np.zeros(max(1, one.row_bytes), dtype=np.uint8)
+    storage = _core.Storage.borrow(memory, memory.ctypes.data, memory.nbytes, "padding")
+    return Field(one.dtype, one.shape, _core.Column(one.row_bytes, [(storage, 0, 1, one.row_bytes)]))
+
+
+def _mask(clock: _core.Clock, rows: int, grid: Grid, chosen: Chosen) -> Field:
+    memory = np.array([1, 0], dtype=np.uint8)
+    storage = _core.Storage.borrow(memory, memory.ctypes.data, memory.nbytes, "a mask")
+    flags = _core.Column(1, [(storage, 0, rows, 0), (storage, 1, 1, 1)])  # one True, repeated, and a False
+    column = _core.Slices(flags, [(clock, 0, rows)], chosen.native, grid.native, "previous", "U8")
+    return Field(torch.bool, (grid.samples,), column)
+
+
+def _labels(chosen: Chosen, within: Intervals | None, request: SliceRequest) -> dict[str, Field]:
+    made: dict[str, Field] = {}
+    if request.at is not None:
+        return {"onset": field_of("onset", chosen.labels)}
+    if within is None:
+        return made
+    made["interval"] = field_of("interval", chosen.labels)
+    for name in request.columns:
+        values = within.columns[name][chosen.labels]
+        made[name] = field_of(name, [str(one) for one in values] if values.dtype.kind in "OUS" else values)
+    return made

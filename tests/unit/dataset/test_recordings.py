@@ -1,0 +1,375 @@
+"""Recordings: slices of time are those of the definition, on every path."""
+
+import itertools
+import math
+import pickle
+from fractions import Fraction
+
+import h5py
+import numpy as np
+import pytest
+import slice_reference as reference
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from slice_reference import Times, counted, drawn, ns, periods, sample_times, sampled
+
+import memload
+from memload import Clock, FastLoader, Intervals, Spikes
+
+SAMPLINGS = ("nearest", "previous", "linear", "mean")
+RATES = [Fraction(60), Fraction(30), Fraction(8), Fraction(50), Fraction(30000, 1001), Fraction(781, 100)]
+
+
+def values_of(rows, dtype="float32", sides=(3,), seed=0):
+    found = np.random.default_rng(seed).normal(0, 50, (rows, *sides))
+    return np.abs(found).astype(dtype) if dtype.startswith("u") else found.astype(dtype)
+
+
+def session(**more):
+    """Sixty seconds: frames at 60 Hz, responses at about 8 Hz, spikes of two units, ten trials of 4 s."""
+    times = np.arange(480) / 8 + np.random.default_rng(0).uniform(0, 0.01, 480)
+    arguments = {
+        "fields": {
+            "stim": values_of(3600, "uint8", (4, 5)),
+            "responses": values_of(480),
+            "spikes": Spikes([np.arange(1, 599) / 10, [30.0, 0.0, 60.0]]),
+        },
+        "clocks": {"stim": 60, "responses": Clock(timestamps=times)},
+        "intervals": {
+            "trials": {"start": np.arange(10) * 5 + 2.0, "stop": np.arange(10) * 5 + 6.0, "angle": range(10)}
+        },
+    }
+    return memload.recording(**{**arguments, **more})
+
+
+@st.composite
+def clocks(draw):
+    """A clock and its definition: regular, or with jitter and gaps."""
+    rows, rate = draw(st.integers(2, 60)), draw(st.sampled_from(RATES))
+    start = draw(st.sampled_from([0.0, 0.1, 1 / 3, 1234.567]))
+    if draw(st.booleans()):
+        return rows, Clock(rate=rate, start=start), Times.regular(rate, start, rows)
+    steps = draw(st.lists(st.sampled_from([0.9, 1.0, 1.1, 1.4, 7.5]), min_size=rows - 1, max_size=rows - 1))
+    times = start + np.concatenate([[0], np.cumsum(steps)]) / float(rate)
+    clock = Clock(timestamps=times)
+    return rows, clock, Times([ns(one) for one in times], clock.period, int(clock.period * 1.5))
+
+
+@given(
+    clocks(),
+    st.sampled_from(RATES),
+    st.integers(1, 8),
+    st.sampled_from([0.0, 0.1, -0.05, 1 / 60]),
+    st.sampled_from(SAMPLINGS),
+    st.sampled_from(["uint8", "int16", "float32", "float64", "int32"]),
+    st.lists(st.floats(-0.5, 3, width=32), min_size=1, max_size=5),
+)
+def test_samples_and_masks_are_those_of_the_definition(made, rate, samples, offset, sampling, dtype, starts):
+    rows, clock, times = made
+    values = values_of(rows, dtype)
+    first = times.times[0] / 1e9
+    starts = [first + one for one in starts] + [times.times[rows // 2] / 1e9 - offset]
+    recording = memload.recording({"x": values}, clocks={"x": clock})
+    slices = recording.slices(
+        samples / rate, rates={"x": rate}, offset={"x": offset}, sampling=sampling, at=starts, pad=True
+    )
+    for i, start in enumerate(starts):
+        expected, mask = sampled(values, times, sample_times(ns(start), samples, rate, offset), sampling)
+        np.testing.assert_array_equal(slices[i]["x"].numpy(), expected)
+        np.testing.assert_array_equal(slices[i]["x_mask"].numpy(), mask)
+
+
+@given(clocks(), st.sampled_from(RATES), st.integers(1, 6), st.sampled_from([0.0, 0.1, -0.05]), st.data())
+def test_without_padding_the_slices_are_those_that_are_covered_as_a_whole(made, rate, samples, offset, data):
+    rows, clock, times = made
+    first = times.times[0] / 1e9
+    starts = [first + one for one in data.draw(st.lists(st.floats(-0.25, 8, width=32), min_size=1, max_size=20))]
+    starts += [one / 1e9 for one in times.times[:10]]
+    recording = memload.recording({"x": values_of(rows)}, clocks={"x": clock})
+    edges = [sample_times(ns(start), samples, rate, offset) for start in starts]
+    whole = [sampled(values_of(rows), times, one, "previous")[1].all() for one in edges]
+    whole = [
+        found and len({_piece(times, time) for time in one[:-1]}) == 1 for found, one in zip(whole, edges, strict=True)
+    ]
+    try:
+        slices = recording.slices(samples / rate, rates={"x": rate}, offset={"x": offset}, at=starts)
+        kept = [int(row["onset"]) for row in slices]
+    except ValueError as error:
+        if "no slice" not in str(error):
+            raise
+        kept = []
+    assert kept == np.flatnonzero(whole).tolist()
+
+
+def _piece(times, time):
+    """How many gaps lie before a time."""
+    return sum(not times.joined(j) for j in range(times.last_at(time + reference.SLACK)))
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 300).map(lambda k: k / 90), max_size=12), min_size=1, max_size=3),
+    st.sampled_from(RATES),
+    st.integers(1, 9),
+    st.sampled_from([0.0, 1 / 90, 0.5]),
+)
+def test_counts_of_spikes_are_those_of_the_definition(times, rate, bins, start):
+    spikes = [sorted(map(ns, one)) for one in [*times, [0.0, 3.5]]]
+    recording = memload.recording({"spikes": Spikes([*times, [0.0, 3.5]], start=0, stop=20)}, clocks={})
+    slices = recording.slices(bins / rate, rates={"spikes": rate}, at=[start])
+    expected = counted(spikes, sample_times(ns(start), bins, rate, 0))
+    np.testing.assert_array_equal(slices[0]["spikes"].numpy(), expected)
+
+
+def test_rounding_to_nanoseconds_never_decides_between_two_rows():
+    stim = np.arange(3600)
+    recording = memload.recording({"stim": stim}, clocks={"stim": 60})
+    for sampling in ("nearest", "previous"):
+        frames = recording.slices(1.0, hop=1 / 60, rates={"stim": 30}, sampling=sampling)
+        expected = np.arange(len(frames))[:, None] + 2 * np.arange(30)
+        batch = next(iter(FastLoader(frames, batch_size=len(frames))))
+        assert len(frames) == 3600 - 58
+        np.testing.assert_array_equal(batch["stim"].numpy(), expected)
+    samples = np.arange(0, 90_000, 7)
+    spikes = memload.recording({"spikes": Spikes([samples / 30_000], start=0, stop=3)}, clocks={})
+    counts = spikes.slices(1.0, hop=1 / 30, rates={"spikes": 30})
+    for i in range(0, len(counts), 5):
+        expected = np.histogram(samples, np.arange(31) * 1000 + i * 1000)[0]
+        expected[-1] -= (i + 30) * 1000 % 7 == 0 and (i + 30) * 1000 < 90_000  # numpy's last bin has its right edge
+        np.testing.assert_array_equal(counts[i]["spikes"][:, 0].numpy(), expected)
+
+
+def test_hops_do_not_drift_and_start_with_their_interval():
+    stim = np.arange(60 * 600)
+    recording = memload.recording({"stim": stim}, clocks={"stim": 60}, intervals=[(0.5, 500), (510, 520)])
+    slices = recording.slices(0.5, hop=1 / 60, within="trials")
+    firsts = torch.stack([slices[i]["stim"][0] for i in (0, 1, len(slices) - 600 + 29)])
+    assert firsts.tolist()[:2] == [30, 31]
+    last = slices[len(slices) - 1]
+    assert int(last["stim"][-1]) == 520 * 60 - 1
+    assert int(last["interval"]) == 1
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_a_loader_gives_the_slices_with_its_casts(sampling):
+    slices = session().slices(1.0, hop=0.25, rates={"spikes": 20, "responses": 10}, sampling=sampling, within="trials")
+    casts = {
+        "stim": memload.Cast(torch.bfloat16, scale=0.5, offset=3.0),
+        "responses": memload.Cast(torch.float16),
+        "spikes": torch.float32,
+    }
+    loader = FastLoader(slices, batch_size=7, cast=casts, num_workers=0)
+    assert loader.engine == "native"
+    row = 0
+    for batch in loader:
+        for i in range(len(batch["stim"])):
+            sample = slices[row]
+            assert torch.equal(batch["stim"][i], casts["stim"].apply(sample["stim"]))
+            assert torch.equal(batch["responses"][i], sample["responses"].to(torch.float16))
+            assert torch.equal(batch["spikes"][i], sample["spikes"].float())
+            assert batch["interval"][i] == sample["interval"]
+            row += 1
+    assert row == len(slices)
+
+
+def test_starts_are_drawn_anew_in_each_pass_and_again_after_a_resume():
+    recording = memload.recording({"stim": np.arange(3600)}, clocks={"stim": 60}, intervals=[(0, 20), (20, 60)])
+    slices = recording.slices(2.0, within="trials", random=20)
+    assert len(slices) == 40
+    times = np.array(Times.regular(60, 0, 3600).times)
+    for row in range(40):
+        start = ns(0 if row < 20 else 20) + drawn(ns(18 if row < 20 else 38), 0, row)
+        assert int(slices[row]["stim"][0]) == int(np.abs(times - start - 1000).argmin())
+    loader = FastLoader(slices, batch_size=8, shuffle=True, generator=torch.Generator().manual_seed(0))
+    passes = [[batch["stim"][:, 0].tolist() for batch in loader] for _ in range(2)]
+    assert sorted(functools.reduce(operator.iadd, passes[0], [])) != sorted(
+        functools.reduce(operator.iadd, passes[1], [])
+    )
+    loader = FastLoader(slices, batch_size=8, shuffle=True, generator=torch.Generator().manual_seed(0))
+    batches = iter(loader)
+    begun = [next(batches)["stim"][:, 0].tolist() for _ in range(2)]
+    state = loader.state_dict()
+    resumed = FastLoader(slices, batch_size=8, shuffle=True, generator=torch.Generator().manual_seed(0))
+    resumed.load_state_dict(state)
+    assert begun + [batch["stim"][:, 0].tolist() for batch in resumed] == passes[0]
+
+
+def test_drawn_slices_stay_in_their_interval_and_out_of_gaps():
+    times = np.concatenate([np.arange(100), np.arange(150, 400)]) / 10
+    recording = memload.recording({"x": np.arange(350)}, clocks={"x": Clock(timestamps=times)})
+    slices = recording.slices(1.0, within=[(2, 30)], random=50)
+    assert len(slices) == 100  # the gap parts the interval
+    for row in slices:
+        assert (np.diff(row["x"].numpy()) == 1).all()
+        assert int(row["x"][0]) >= 20
+        assert int(row["x"][-1]) <= 250
+
+
+def test_slices_are_rows_like_others():
+    slices = session().slices(0.5, rates={"spikes": 10, "responses": 8}, within="trials", columns=["angle"])
+    twice = slices.concat(slices).select([3, len(slices) + 3, 0])
+    for name in slices.fields:
+        assert torch.equal(twice[0][name], slices[3][name])
+        assert torch.equal(twice[1][name], slices[3][name])
+    again = pickle.loads(pickle.dumps(slices.select([5, 1])))
+    in_ram = slices.with_tier("ram")
+    for name in slices.fields:
+        assert torch.equal(again[0][name], slices[5][name])
+        assert torch.equal(in_ram[4][name], slices[4][name])
+    assert slices[3]["angle"] == slices[3]["interval"]
+    numbers = memload.from_arrays(number=np.arange(len(slices)))
+    assert torch.equal(
+        memload.zip(slices=slices.only("stim"), number=numbers.only("number"))[2]["slices"], slices[2]["stim"]
+    )
+
+
+def test_slices_are_written_as_they_are(tmp_path):
+    slices = session().slices(0.5, rates={"spikes": 10, "responses": 8}, sampling={"responses": "linear"})
+    written = memload.write(tmp_path / "shards", slices, progress=False)
+    for name in slices.fields:
+        assert torch.equal(written[7][name], slices[7][name])
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_frames_in_compressed_chunks_and_in_files_give_the_same(tmp_path, sampling):
+    values = values_of(300, "int16", (40, 9))
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file.create_dataset("x", data=values, chunks=(7, 40, 9), compression="gzip")
+    np.save(tmp_path / "x.npy", values)
+    expected = memload.recording({"x": values}, clocks={"x": 30}).slices(
+        0.7, hop=0.1, rates={"x": 20}, sampling=sampling
+    )
+    for path in ("x.h5", "x.npy"):
+        recording = memload.recording({"x": memload.open(tmp_path / path)}, clocks={"x": 30})
+        slices = recording.slices(0.7, hop=0.1, rates={"x": 20}, sampling=sampling)
+        for tier in ("mmap", "ram", "direct"):
+            rows = [batch["x"] for batch in FastLoader(slices.with_tier(tier), batch_size=16)]
+            assert torch.equal(torch.cat(rows), torch.stack([expected[i]["x"] for i in range(len(expected))]))
+
+
+def test_large_frames_are_averaged_and_interpolated_in_parts():
+    values = values_of(70, "uint8", (150, 300, 3))
+    recording = memload.recording({"x": values}, clocks={"x": 60})
+    times = Times.regular(60, 0, 70)
+    for sampling, rate in (("mean", Fraction(3)), ("linear", Fraction(25))):
+        samples = int(rate)
+        slices = recording.slices(1, rates={"x": rate}, sampling=sampling)
+        expected, _ = sampled(values, times, sample_times(0, samples, rate, 0), sampling)
+        batch = next(iter(FastLoader(slices, batch_size=1, num_workers=0)))
+        np.testing.assert_array_equal(batch["x"][0].numpy(), expected)
+
+
+def test_sessions_with_other_neurons_are_joined_by_name():
+    a = session().only("stim", "responses").slices(1.0, rates={"responses": 8})
+    other = {"stim": values_of(3600, "uint8", (4, 5), 1), "responses": values_of(480, sides=(7,))}
+    b = memload.recording(other, clocks={"stim": 60, "responses": 8}).slices(
+        1.0, random=True, within=[(0, 30), (30, 60)]
+    )
+    both = memload.concat({"mouse1": a, "mouse2": b.select(range(2))})
+    found = {0: 0, 1: 0}
+    for batch in FastLoader(both, batch_size=16, collate_fn=memload.group_collate):
+        for group in batch:
+            tag = int(group["dataset_idx"][0])
+            found[tag] += len(group["responses"])
+            assert group["responses"].shape[1:] == ((8, 3), (8, 7))[tag]
+    assert found == {0: len(a), 1: 2}
+
+
+def test_parts_of_intervals_share_no_time():
+    recording = session()
+    parts = recording.intervals["trials"].split(train=0.6, valid=0.2, test=0.2, seed=3)
+    assert [len(part) for part in parts.values()] == [6, 2, 2]
+    read = {}
+    for name, part in parts.items():
+        slices = recording.only("responses").slices(
+            1.0, hop=0.5, rates={"responses": 8}, offset={"responses": 0.5}, within=part, columns=["angle"]
+        )
+        read[name] = {int(row["angle"]) for row in slices}
+        lows = part.start[[int(row["interval"]) for row in slices]]
+        assert (lows >= 0).all()
+    assert sum(map(len, read.values())) == len(set.union(*read.values())) == 10
+    blocks = recording.blocks(10)
+    assert len(blocks) == 5
+    assert blocks.seconds == pytest.approx(50)
+
+
+def test_a_recording_tells_what_it_has():
+    said = str(session(name="mouse1"))
+    assert "memload.Recording 'mouse1': 60.0 s" in said
+    assert "about 8" in said
+    assert "3,600 rows" in said
+    assert "601 spikes of 2 units" in said
+    assert "10 intervals of 4.0 s" in said
+    assert "angle" in said
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: Clock(timestamps=[0, 0.2, 0.1, 0.3]),
+            r"row 2 is at 0.1 s, and row 1 before it at 0.2 s; 1 of 3 steps",
+        ),
+        (lambda: Clock(timestamps=[0, math.nan, 0.1]), r"nan is no time at position 1; 1 of 3 are not finite"),
+        (lambda: Clock(rate=0), r"positive, got 0"),
+        (lambda: Clock(rate=math.nan), r"positive, got nan"),
+        (lambda: Clock(rate=1e6), r"at most 500,000 times a second"),
+        (lambda: Clock(timestamps=[0, 1e-6]), r"rows 0 and 1 are 1000 ns apart"),
+        (lambda: Clock(timestamps=[[0, 1]]), r"one number for each row, got shape \(1, 2\)"),
+        (lambda: Spikes([]), r"there are no units"),
+        (lambda: Spikes([[], []]), r"2 units have no spikes"),
+        (lambda: Spikes([[0.1, math.inf]]), r"unit 0: inf is no time"),
+        (lambda: Intervals([0, 1], [1, 1]), r"interval 1 is empty: it goes from 1.0 to 1.0 s; 1 of 2 are"),
+        (lambda: Intervals([0], [1], {"a": [1, 2]}), r"column 'a' has 2 values for 1 intervals"),
+        (lambda: Intervals([0, 1], [2, 3]).split(a=1.0), r"may not overlap: interval 1 begins at 1.0 s"),
+        (lambda: Intervals([0, 1], [1, 3]).split(a=0.9, b=0.2), r"together at most 1"),
+        (lambda: session(clocks={"stim": 60}), r"field 'responses' has no clock"),
+        (lambda: session(clocks={"stim": 60, "responses": np.arange(9.0)}), r"480 rows, and its clock 9 timestamps"),
+        (lambda: session(clocks={"stim": 60, "responses": 8, "eye": 1}), r"clock of 'eye', but no such field"),
+        (lambda: session(clocks={"stim": 60, "responses": 8, "spikes": 1}), r"spikes, which have times of their own"),
+        (lambda: session().only("spikes").slices(1.0), r"rates= needs the bins in a second for the spikes of 'spikes'"),
+        (lambda: session().slices(0.99, rates={"spikes": 10}), r"has 59.4 samples of 'stim' at 60 Hz"),
+        (lambda: session().slices(100, rates={"spikes": 10, "responses": 8}), r"no slice of 100 s"),
+        (lambda: session().slices(5, rates={"spikes": 10, "responses": 8}, within="trials"), r"10 intervals has 4 s"),
+        (
+            lambda: session().slices(1, rates={"spikes": 10, "responses": 8}, within=[(0, 3), (2, 5)]),
+            r"may not overlap",
+        ),
+        (lambda: session().only("stim").slices(1, sampling="cubic"), r"sampling= is one of"),
+        (lambda: session().only("stim").slices(-1), r"positive, got -1"),
+    ],
+)
+def test_bad_input_is_told(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "message"),
+    [
+        ({"within": "epochs"}, KeyError, r"no table of intervals 'epochs'; there are \['trials'\]"),
+        ({"rates": {"eye": 1}}, KeyError, r"rates= names the field 'eye'"),
+        ({"at": [1.0], "hop": 1}, TypeError, r"at= gives each start"),
+        ({"random": True, "pad": True}, TypeError, r"leave out pad="),
+        ({"random": True, "hop": 1.0}, TypeError, r"leave out hop="),
+        ({"columns": ["angle"]}, TypeError, r"within=, which is not given"),
+        ({"within": "trials", "columns": ["x"]}, KeyError, r"the intervals have \['angle'\]"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_told(arguments, kind, message):
+    with pytest.raises(kind, match=message):
+        session().only("stim").slices(1.0, **arguments)
+
+
+def test_intervals_are_a_table_or_pairs():
+    with pytest.raises(TypeError, match=r"intervals 'a': .*pairs \(start, stop\); got a list of shape \(2,\)"):
+        session(intervals={"a": [1, 2]})
+    with pytest.raises(ValueError, match=r"needs the columns start and stop; it has \['onsets'\]"):
+        session(intervals={"a": {"onsets": [1, 2]}})
+
+
+def test_slices_make_no_windows_and_no_images():
+    slices = session().only("stim").slices(1.0, sampling="linear")
+    with pytest.raises(ValueError, match="slices of time already"):
+        slices.with_lags(stim=range(2))
+    assert periods(Fraction(60), 3) == 50_000_000
