@@ -4,8 +4,6 @@
 #include <utility>
 
 #include "core/columns/column.h"
-#include "core/readers/blend_reader.h"
-#include "core/readers/count_reader.h"
 #include "core/readers/plain_reader.h"
 #include "core/readers/ragged_reader.h"
 #include "core/readers/ragged_tile_reader.h"

@@ -1,8 +1,15 @@
 #include "core/readers/slice_reader.h"
 
 #include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <stdexcept>
+#include <utility>
+#include <vector>
 
+#include "cast/blend.h"
 #include "cast/draws.h"
+#include "core/base/memory.h"
 
 namespace memload {
 namespace {
@@ -14,16 +21,7 @@ struct SlicePlan : FieldPlan {
 
 const SlicePlan& slice_plan(const FieldPlan& plan) { return static_cast<const SlicePlan&>(plan); }
 
-std::vector<std::int64_t> frames_of(const Slices& slices, std::span<const std::int64_t> rows,
-                                    FieldReader::Seeds seeds) {
-  const std::vector<Sample> samples = samples_of(slices, rows, seeds);
-  std::vector<std::int64_t> frames(samples.size());
-  std::transform(samples.begin(), samples.end(), frames.begin(), [](const Sample& sample) { return sample.first; });
-  return frames;
-}
-
-}  // namespace
-
+// The samples of these slices, slice after slice. Without seeds, nothing is drawn.
 std::vector<Sample> samples_of(const Slices& slices, std::span<const std::int64_t> rows, FieldReader::Seeds seeds) {
   const auto samples = static_cast<std::size_t>(slices.grid().samples);
   std::vector<Sample> found(rows.size() * samples);
@@ -34,6 +32,63 @@ std::vector<Sample> samples_of(const Slices& slices, std::span<const std::int64_
   }
   return found;
 }
+
+std::vector<std::int64_t> frames_of(const Slices& slices, std::span<const std::int64_t> rows,
+                                    FieldReader::Seeds seeds) {
+  const std::vector<Sample> samples = samples_of(slices, rows, seeds);
+  std::vector<std::int64_t> frames(samples.size());
+  std::transform(samples.begin(), samples.end(), frames.begin(), [](const Sample& sample) { return sample.first; });
+  return frames;
+}
+
+constexpr std::size_t kChunk = 1024;                         // elements: three such of float64 fit into a first cache
+constexpr std::size_t kReadAtOnce = std::size_t{128} << 10;  // bytes of frames: a part of a second cache
+constexpr std::size_t kChunkBytes = kChunk * sizeof(double);
+
+// Samples that follow one another and are made of rows that do so.
+struct Unit {
+  std::size_t sample;  // of the batch
+  std::size_t samples;
+  std::int64_t first;  // frame
+  std::int64_t end;
+};
+
+struct BlendPlan : FieldPlan {
+  std::vector<Sample> samples;
+  std::vector<Unit> units;
+};
+
+std::vector<Unit> units_of(std::span<const Sample> samples, std::int64_t frames_at_once) {
+  std::vector<Unit> units;
+  for (std::size_t i = 0; i < samples.size(); ++i) {
+    const std::int64_t first = samples[i].first;
+    const std::int64_t end = first + samples[i].count;
+    if (!units.empty()) {
+      Unit& unit = units.back();
+      const std::int64_t from = std::min(unit.first, first);
+      const std::int64_t to = std::max(unit.end, end);
+      if (to - from <= frames_at_once) {
+        unit = {unit.sample, unit.samples + 1, from, to};
+        continue;
+      }
+    }
+    units.push_back({i, 1, first, end});
+  }
+  return units;
+}
+
+Mover mover_of(const std::optional<CastRule>& cast, const AffineCast* affine, Isa isa, Store store) {
+  if (affine != nullptr) return {*affine, size_of(cast->from), size_of(cast->to)};
+  if (cast) return {find_cast(*cast, isa, store), size_of(cast->from), size_of(cast->to)};
+  return {find_copy(isa, store), 1, 1};
+}
+
+struct CountPlan : FieldPlan {
+  std::vector<SliceTimes::Slice> slices;
+  std::vector<std::int64_t> starts;
+};
+
+}  // namespace
 
 FieldReader::Files SliceReader::files() const noexcept {
   Files files = frames_->files();
@@ -77,6 +132,218 @@ std::size_t SliceReader::edge(const FieldPlan& base, std::size_t at) const noexc
 // Where starts are drawn, of the earliest start: pages nearby are as likely as others.
 void SliceReader::visit(std::span<const std::int64_t> rows, const Stored& each) const {
   frames_->visit(frames_of(*slices_, rows, {}), each);
+}
+
+// What one call of fill() does. Float is the type of blended elements.
+template <class Float>
+class BlendReader::Share {
+ public:
+  Share(const BlendReader& field, const BlendPlan& plan, std::byte* out, const ColdReads& cold, Filled& found)
+      : field_(field), plan_(plan), out_(out), cold_(cold), found_(found) {
+    std::byte* at = cold.workspace.data() + round_up(field.frames_->workspace_bytes(), kAlign);
+    for (std::byte*& chunk : chunks_) chunk = std::exchange(at, at + kChunkBytes);
+    read_ = std::exchange(at, at + round_up(field.frames_at_once_ * field.frame_bytes_, kAlign));
+    sums_ = reinterpret_cast<double*>(at);
+  }
+
+  void run(std::size_t begin, std::size_t end) {
+    const std::size_t sample_bytes = field_.out_row_bytes_ / field_.samples_;
+    const auto before = [sample_bytes](const Unit& unit, std::size_t at) { return unit.sample * sample_bytes < at; };
+    auto unit = std::lower_bound(plan_.units.begin(), plan_.units.end(), begin, before);
+    for (; unit != plan_.units.end() && before(*unit, end); ++unit) {
+      if (field_.slices_->sampling() == Sampling::mean) {
+        average(*unit);
+      } else {
+        interpolate_all(*unit);
+      }
+    }
+  }
+
+ private:
+  // Reads frames [first, end) to the workspace.
+  void read(std::int64_t first, std::int64_t end) {
+    numbers_.resize(static_cast<std::size_t>(end - first));
+    std::iota(numbers_.begin(), numbers_.end(), first);
+    const auto plan = field_.frames_->plan(numbers_, {});
+    const ColdReads cold{.ask = cold_.ask, .memory = cold_.memory, .past = cold_.past, .workspace = cold_.workspace};
+    field_.frames_->fill(*plan, read_, 0, plan->work, cold, found_);
+  }
+
+  void interpolate_all(const Unit& unit) {
+    read(unit.first, unit.end);
+    for (std::size_t i = unit.sample; i < unit.sample + unit.samples; ++i) {
+      const Sample& sample = plan_.samples[i];
+      const std::byte* const a = read_ + static_cast<std::size_t>(sample.first - unit.first) * field_.frame_bytes_;
+      for (std::size_t at = 0; at < field_.elements_; at += kChunk) {
+        const std::size_t n = std::min(kChunk, field_.elements_ - at);
+        const Float* result = widened(a, at, n, 0);
+        if (sample.count > 1) {
+          const Float* const other = widened(a + field_.frame_bytes_, at, n, 1);
+          interpolate(result, other, sample.weight, chunk(2), n);
+          result = chunk(2);
+        }
+        put(i, at, result, n);
+      }
+    }
+  }
+
+  void average(const Unit& unit) {
+    const auto most = static_cast<std::int64_t>(field_.frames_at_once_);
+    if (unit.end - unit.first <= most) read(unit.first, unit.end);
+    for (std::size_t i = unit.sample; i < unit.sample + unit.samples; ++i) {
+      const Sample& sample = plan_.samples[i];
+      std::fill_n(sums_, field_.elements_, 0.0);
+      if (unit.end - unit.first <= most) {
+        add(sample.first - unit.first, sample.count);
+      } else {
+        for (std::int64_t first = sample.first; first < unit.end; first += most) {
+          const std::int64_t end = std::min(unit.end, first + most);
+          read(first, end);
+          add(0, end - first);
+        }
+      }
+      for (std::size_t at = 0; at < field_.elements_; at += kChunk) {
+        const std::size_t n = std::min(kChunk, field_.elements_ - at);
+        divide(sums_ + at, static_cast<double>(sample.count), chunk(2), n);
+        put(i, at, chunk(2), n);
+      }
+    }
+  }
+
+  // Adds frames of the workspace to the sums.
+  void add(std::int64_t first, std::int64_t count) {
+    const std::byte* frame = read_ + static_cast<std::size_t>(first) * field_.frame_bytes_;
+    for (std::int64_t k = 0; k < count; ++k, frame += field_.frame_bytes_) {
+      for (std::size_t at = 0; at < field_.elements_; at += kChunk) {
+        const std::size_t n = std::min(kChunk, field_.elements_ - at);
+        add_to(sums_ + at, widened(frame, at, n, 0), n);
+      }
+    }
+  }
+
+  // Elements of a frame as numbers to compute with: where they lie, or in one of the chunks.
+  const Float* widened(const std::byte* frame, std::size_t at, std::size_t n, std::size_t into) {
+    const std::byte* const from = frame + at * field_.element_bytes_;
+    if (field_.widen_ == nullptr) return reinterpret_cast<const Float*>(from);
+    field_.widen_(from, chunks_[into], n);
+    return chunk(into);
+  }
+
+  // Casts elements of sample i of the batch, from number `at` of its frame on, into the slot.
+  void put(std::size_t i, std::size_t at, const Float* values, std::size_t n) {
+    const std::size_t in_slice = i % field_.samples_ * field_.elements_ + at;
+    const std::size_t unit = sizeof(Float) / field_.mover_.in();
+    std::byte* const row_out = out_ + i / field_.samples_ * field_.out_row_bytes_;
+    field_.mover_(reinterpret_cast<const std::byte*>(values), row_out, n * unit, in_slice * unit, {});
+  }
+
+  [[nodiscard]] Float* chunk(std::size_t k) const noexcept { return reinterpret_cast<Float*>(chunks_[k]); }
+
+  const BlendReader& field_;
+  const BlendPlan& plan_;
+  std::byte* out_;
+  const ColdReads& cold_;
+  Filled& found_;
+  std::byte* chunks_[3] = {};
+  std::byte* read_;
+  double* sums_;  // of all elements of a frame
+  std::vector<std::int64_t> numbers_;
+};
+
+BlendReader::BlendReader(std::shared_ptr<const Slices> slices, std::unique_ptr<const FieldReader> frames,
+                         const std::optional<CastRule>& cast, const Affine* affine, Isa isa, Store store)
+    : slices_(std::move(slices)),
+      frames_(std::move(frames)),
+      affine_(affine == nullptr ? nullptr
+                                : std::make_unique<const AffineCast>(cast->from, cast->to, *affine, isa, store)),
+      widen_(slices_->element() == slices_->blended()
+                 ? nullptr
+                 : find_cast({slices_->element(), slices_->blended()}, isa, Store::cached)),
+      mover_(mover_of(cast, affine_.get(), isa, store)),
+      wide_(slices_->blended() == DType::f64),
+      frame_bytes_(row_bytes_of(slices_->frames())),
+      element_bytes_(size_of(slices_->element())),
+      elements_(frame_bytes_ / element_bytes_),
+      samples_(static_cast<std::size_t>(slices_->grid().samples)),
+      frames_at_once_(std::max<std::size_t>(2, kReadAtOnce / std::max<std::size_t>(1, frame_bytes_))),
+      out_row_bytes_(samples_ * elements_ * (cast ? size_of(cast->to) : size_of(slices_->blended()))) {
+  if (cast && cast->from != slices_->blended()) throw std::invalid_argument("a cast of other elements");
+}
+
+FieldReader::Files BlendReader::files() const noexcept {
+  Files files = frames_->files();
+  files.small_rows = files.mapped;
+  files.large_rows = false;
+  return files;
+}
+
+std::size_t BlendReader::workspace_bytes() const noexcept {
+  const std::size_t sums = slices_->sampling() == Sampling::mean ? elements_ * sizeof(double) : 0;
+  return round_up(frames_->workspace_bytes(), kAlign) + 3 * kChunkBytes +
+         round_up(frames_at_once_ * frame_bytes_, kAlign) + sums;
+}
+
+std::unique_ptr<const FieldPlan> BlendReader::plan(std::span<const std::int64_t> rows, Seeds seeds) const {
+  auto plan = std::make_unique<BlendPlan>();
+  plan->samples = samples_of(*slices_, rows, seeds);
+  plan->units = units_of(plan->samples, static_cast<std::int64_t>(frames_at_once_));
+  plan->bytes = plan->work = bound(rows.size());
+  for (const Unit& unit : plan->units) plan->bytes_in += static_cast<std::size_t>(unit.end - unit.first) * frame_bytes_;
+  plan->outputs[0] = {0, static_cast<std::int64_t>(rows.size())};
+  return plan;
+}
+
+void BlendReader::fill(const FieldPlan& base, std::byte* out, std::size_t begin, std::size_t end, const ColdReads& cold,
+                       Filled& found) const {
+  const auto& plan = static_cast<const BlendPlan&>(base);
+  if (wide_) {
+    Share<double>(*this, plan, out, cold, found).run(begin, end);
+  } else {
+    Share<float>(*this, plan, out, cold, found).run(begin, end);
+  }
+}
+
+void BlendReader::visit(std::span<const std::int64_t> rows, const Stored& each) const {
+  std::vector<std::int64_t> frames;
+  for (const Sample& sample : samples_of(*slices_, rows, {})) {
+    for (std::int64_t k = 0; k < sample.count; ++k) frames.push_back(sample.first + k);
+  }
+  frames_->visit(frames, each);
+}
+
+CountReader::CountReader(std::shared_ptr<const EventCounts> counts, const std::optional<CastRule>& cast,
+                         const Affine* affine, Isa isa, Store store)
+    : counts_(std::move(counts)),
+      affine_(affine == nullptr ? nullptr
+                                : std::make_unique<const AffineCast>(cast->from, cast->to, *affine, isa, store)),
+      mover_(mover_of(cast, affine_.get(), isa, store)),
+      out_row_bytes_(counts_->row_bytes() / sizeof(std::int16_t) * (cast ? size_of(cast->to) : sizeof(std::int16_t))) {
+  if (cast && cast->from != DType::i16) throw std::invalid_argument("counts are cast from int16");
+}
+
+std::unique_ptr<const FieldPlan> CountReader::plan(std::span<const std::int64_t> rows, Seeds seeds) const {
+  auto plan = std::make_unique<CountPlan>();
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const SliceTimes::Slice slice = counts_->times().at(rows[i]);
+    plan->slices.push_back(slice);
+    plan->starts.push_back(slice.start + (seeds.empty() ? 0 : start_of_slice(slice.span, seeds[i])));
+  }
+  plan->bytes = plan->work = bound(rows.size());
+  plan->bytes_in = rows.size() * counts_->row_bytes();
+  plan->outputs[0] = {0, static_cast<std::int64_t>(rows.size())};
+  return plan;
+}
+
+void CountReader::fill(const FieldPlan& base, std::byte* out, std::size_t begin, std::size_t end, const ColdReads& cold,
+                       Filled&) const {
+  const auto& plan = static_cast<const CountPlan&>(base);
+  const std::size_t elements = counts_->row_bytes() / sizeof(std::int16_t);
+  const std::span<std::int16_t> counted(reinterpret_cast<std::int16_t*>(cold.workspace.data()), elements);
+  for (std::size_t i = (begin + out_row_bytes_ - 1) / out_row_bytes_; i * out_row_bytes_ < end; ++i) {
+    counts_->count(plan.slices[i], plan.starts[i], counted);
+    const std::size_t n = elements * sizeof(std::int16_t) / mover_.in();
+    mover_(cold.workspace.data(), out + i * out_row_bytes_, n, 0, {});
+  }
 }
 
 }  // namespace memload

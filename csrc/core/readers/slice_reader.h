@@ -1,23 +1,23 @@
-// The reader of slices whose samples are rows as they are stored. It reads the frames of the samples.
+// The readers of slices of time: of samples that are rows as they are stored, of samples that are computed of several
+// rows, and of counts of events.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
-#include <vector>
 
+#include "cast/affine.h"
+#include "cast/cast.h"
+#include "cast/mover.h"
 #include "core/columns/slices.h"
 #include "core/readers/field_reader.h"
 
 namespace memload {
 
-// The samples of these slices, slice after slice. Slices that draw need the seeds of their rows; without, nothing is
-// drawn.
-[[nodiscard]] std::vector<Sample> samples_of(const Slices& slices, std::span<const std::int64_t> rows,
-                                             FieldReader::Seeds seeds);
-
+// It puts the frames of the samples into the slot.
 class SliceReader final : public FieldReader {
  public:
   SliceReader(std::shared_ptr<const Slices> slices, std::unique_ptr<const FieldReader> frames)
@@ -42,6 +42,71 @@ class SliceReader final : public FieldReader {
 
   std::shared_ptr<const Slices> slices_;
   std::unique_ptr<const FieldReader> frames_;
+};
+
+// Rows are read a few at a time into a workspace, by the reader of the frames. A chunk of their elements becomes float,
+// is blended in the first-level cache, and is cast into the slot.
+class BlendReader final : public FieldReader {
+ public:
+  // frames: the reader of the frames, without a cast. cast: that of the blended elements, float32 or float64. Throws
+  // std::invalid_argument if the cast has no implementation.
+  BlendReader(std::shared_ptr<const Slices> slices, std::unique_ptr<const FieldReader> frames,
+              const std::optional<CastRule>& cast, const Affine* affine, Isa isa, Store store);
+
+  [[nodiscard]] std::int64_t rows() const noexcept override { return slices_->rows(); }
+  [[nodiscard]] bool draws() const noexcept override { return slices_->times().draws(); }
+  [[nodiscard]] std::size_t row_bytes() const noexcept override { return samples_ * frame_bytes_; }
+  [[nodiscard]] Files files() const noexcept override;
+  [[nodiscard]] std::size_t workspace_bytes() const noexcept override;
+  [[nodiscard]] std::size_t bound(std::size_t rows) const override { return batch_bytes(rows, out_row_bytes_); }
+  [[nodiscard]] std::unique_ptr<const FieldPlan> plan(std::span<const std::int64_t> rows, Seeds seeds) const override;
+  void fill(const FieldPlan& plan, std::byte* out, std::size_t begin, std::size_t end, const ColdReads& cold,
+            Filled& found) const override;
+  void visit(std::span<const std::int64_t> rows, const Stored& each) const override;
+  void visit_storages(const std::function<void(const Storage&)>& each) const override { frames_->visit_storages(each); }
+
+ private:
+  template <class Float>
+  class Share;
+
+  std::shared_ptr<const Slices> slices_;
+  std::unique_ptr<const FieldReader> frames_;
+  std::unique_ptr<const AffineCast> affine_;  // before what borrows it
+  CastFn widen_;                              // stored elements to blended ones; nullptr where they are alike
+  Mover mover_;                               // blended elements to those of the slot
+  bool wide_;                                 // blended elements are float64
+  std::size_t frame_bytes_;
+  std::size_t element_bytes_;
+  std::size_t elements_;  // of a frame
+  std::size_t samples_;   // of a slice
+  std::size_t frames_at_once_;
+  std::size_t out_row_bytes_;
+};
+
+// Events are in memory. A slice is counted as a whole, in a workspace, and then cast into the slot.
+class CountReader final : public FieldReader {
+ public:
+  // cast: that of the counts, int16. Throws std::invalid_argument if the cast has no implementation.
+  CountReader(std::shared_ptr<const EventCounts> counts, const std::optional<CastRule>& cast, const Affine* affine,
+              Isa isa, Store store);
+
+  [[nodiscard]] std::int64_t rows() const noexcept override { return counts_->rows(); }
+  [[nodiscard]] bool draws() const noexcept override { return counts_->times().draws(); }
+  [[nodiscard]] std::size_t row_bytes() const noexcept override { return counts_->row_bytes(); }
+  [[nodiscard]] Files files() const noexcept override { return {}; }
+  [[nodiscard]] std::size_t workspace_bytes() const noexcept override { return counts_->row_bytes(); }
+  [[nodiscard]] std::size_t bound(std::size_t rows) const override { return batch_bytes(rows, out_row_bytes_); }
+  [[nodiscard]] std::unique_ptr<const FieldPlan> plan(std::span<const std::int64_t> rows, Seeds seeds) const override;
+  void fill(const FieldPlan& plan, std::byte* out, std::size_t begin, std::size_t end, const ColdReads& cold,
+            Filled& found) const override;
+  void visit(std::span<const std::int64_t>, const Stored&) const override {}
+  void visit_storages(const std::function<void(const Storage&)>&) const override {}
+
+ private:
+  std::shared_ptr<const EventCounts> counts_;
+  std::unique_ptr<const AffineCast> affine_;  // before what borrows it
+  Mover mover_;
+  std::size_t out_row_bytes_;
 };
 
 }  // namespace memload

@@ -176,8 +176,8 @@ def _samples(name: str, rate: Fraction, duration: Any, clock: Clock | None) -> i
         whole = max(1, round(rate))
         about = "" if clock is None or clock.is_regular else "about "
         raise ValueError(
-            f"a slice of {float(duration):g} s has {float(exact):.6g} samples of {name!r} at {about}{float(rate):g} Hz: "
-            f"give rates={{{name!r}: {whole}}}, another rate that divides, or duration={float(longer):g}"
+            f"a slice of {float(duration):g} s has {float(exact):.6g} samples of {name!r} at {about}{float(rate):g} Hz"
+            f": give rates={{{name!r}: {whole}}}, another rate that divides, or duration={float(longer):g}"
         )
     return samples
 
