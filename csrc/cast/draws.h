@@ -47,8 +47,8 @@ struct DrawRule {
 // the same place. All operations are rounded as IEEE 754 says, so every processor gives the same parts.
 [[nodiscard]] ResizeDraw draw_of(const DrawRule& rule, const ImageShape& shape, std::uint64_t seed) noexcept;
 
-// Returns a number from 0 to `span` for a row with this seed: h (span + 1) / 2^64, rounded down, where h is the first 64
-// of the 128 bits that xxh3 makes of "slice" and ten zeros, seeded with the seed of the row. span is at least 0.
+// Returns a number from 0 to `span` for a row with this seed: h (span + 1) / 2^64, rounded down, where h is the first
+// 64 of the 128 bits that xxh3 makes of "slice" and ten zeros, seeded with the seed of the row. span is at least 0.
 [[nodiscard]] std::int64_t start_of_slice(std::int64_t span, std::uint64_t seed) noexcept;
 
 }  // namespace memload
