@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Takes a wheel of memload with its CUDA kernels, or builds it for the GPU at hand, runs the tests that need a GPU and the
 # GPU benchmarks, without any network, and prints one table last: each figure beside what it should reach. In all it
-# takes less than ten minutes: what matters most comes first, a part that runs longer than its share is ended, and what
-# has not begun when the time is over is left out. The figures that a benchmark has by then are kept.
+# takes less than ten minutes: what matters most comes first, each part may take its share of the time that is left, and
+# one that runs longer is ended. The figures that a benchmark has by then are kept.
 #
 #     benchmarks/gpu_check.sh [--rehearse] [FOLDER]
 #
@@ -172,33 +172,46 @@ for file in "${tests[@]}"; do
   cat "$work/$(basename "$file" .py).log"
 done | tee "$kept.tests.txt"
 
+# The parts after the tests, each with its share of the time that is left when it begins: what one does not use, those
+# after it have. In all they never take more than `total`, whatever came before. No share is below 20 seconds while there
+# are so many: where time is short, the first parts run and the last are left out.
+parts=(gpu_bytes:90 gpu_loader:140 gpu_cast:75 gpu_copy:55 gpu_resident:40 gpu_split:60 scaling:75 gpu_step:50
+  gpu_offload:25 memory_checker:45)
+
+# share_of PART: its seconds; those of the parts before it are used.
+share_of() {
+  local left=$((total - SECONDS)) rest=0 mine=0 part seconds
+  for part in "${parts[@]}"; do
+    [ "${part%:*}" != "$1" ] || mine=${part#*:}
+    [ "$mine" -eq 0 ] || rest=$((rest + ${part#*:}))
+  done
+  seconds=$((left * mine / rest))
+  [ "$seconds" -ge 20 ] || seconds=$((left < 20 ? left : 20))
+  echo "$seconds"
+}
+
 results=()
 little=() # what a rehearsal tells each benchmark
 [ -z "$rehearsal" ] || little=(--quick --device cpu)
 
-# benchmark NAME SECONDS
+# benchmark NAME
 benchmark() {
-  local name=$1 limit=$2 left=$((total - SECONDS))
-  echo "== $name ($SECONDS s)"
+  local name=$1 limit
+  limit=$(share_of "$name")
+  echo "== $name ($SECONDS s, at most $limit more)"
   results+=("$work/$name.json")
-  if [ "$left" -lt 10 ]; then
+  if [ "$limit" -lt 10 ]; then
     echo "left out: the time is nearly over"
     return
   fi
-  timeout -k 10 $((limit < left ? limit : left)) "$python" "$repo/benchmarks/$name.py" \
+  timeout -k 10 "$limit" "$python" "$repo/benchmarks/$name.py" \
     --cache "$work" --out "${results[-1]}" "${little[@]}" || failed+=("$name")
   "$python" "$repo/benchmarks/gpu_table.py" "$kept.json" "${results[@]}" > "$kept.table.txt"
 }
 
-benchmark gpu_bytes 90
-benchmark gpu_loader 140
-benchmark gpu_cast 75
-benchmark gpu_copy 55
-benchmark gpu_resident 40
-benchmark gpu_split 60
-benchmark scaling 75
-benchmark gpu_step 50
-benchmark gpu_offload 25
+for part in "${parts[@]}"; do
+  [ "${part%:*}" = memory_checker ] || benchmark "${part%:*}"
+done
 
 # Status 99 is the checker's own, for an error that it found; any other tells that it, or a test, did not get so far.
 echo "== memory checker ($SECONDS s)"
@@ -206,11 +219,11 @@ if ! command -v compute-sanitizer > /dev/null; then
   echo "compute-sanitizer is not installed: left out"
 elif [ -n "$rehearsal" ]; then
   echo "left out: it checks what runs on a GPU"
-elif [ $((total - SECONDS)) -lt 30 ]; then
+elif [ "$(share_of memory_checker)" -lt 20 ]; then
   echo "left out: the time is nearly over"
 else
   status=0
-  timeout -k 5 $((total - SECONDS)) compute-sanitizer --tool memcheck --report-api-errors no --error-exitcode 99 \
+  timeout -k 5 "$(share_of memory_checker)" compute-sanitizer --tool memcheck --report-api-errors no --error-exitcode 99 \
     "${gpu_tests[@]}" -k "length or misalignment or place" "$repo"/tests/gpu/test_{cast,kernels}_gpu.py \
     > "$work/memcheck" 2>&1 || status=$?
   case $status in

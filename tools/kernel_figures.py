@@ -34,7 +34,7 @@ _NAMES = {
     "memload::F16": "f16",
     "memload::Bf16": "bf16",
 }
-_HOW = ("plain", "norm_removed", "scaled", "computed", "by_reciprocal")
+_HOW = ("plain", "norm_removed", "scaled", "computed", "by_reciprocal", "fused")
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <stdexcept>
 #include <type_traits>
 
 #include "cast/element.h"
@@ -32,10 +33,11 @@ struct CastOf {
   using Out = To;
   static constexpr How kHow = kind;
   static constexpr bool kCopies = std::is_same_v<In, Out> && kind == How::plain;
-  // Only then can a result be a NaN. Constants may make one of an integer, too, but not those of by_reciprocal.
+  // Only then can a result be a NaN. Constants may make one of an integer, too, but not those of by_reciprocal or
+  // fused.
   static constexpr bool kNan =
       kind == How::scaled || kind == How::computed || std::is_same_v<In, F16> || std::is_same_v<In, float>;
-  static constexpr bool kConstants = kind == How::computed || kind == How::by_reciprocal;  // by channel
+  static constexpr bool kConstants = kind == How::computed || kind == How::by_reciprocal || kind == How::fused;
 };
 
 // A rule as the kernels take it.
@@ -107,21 +109,23 @@ MEMLOAD_BOTH inline float element_of(const std::uint32_t* words, std::uint32_t i
   }
 }
 
-// The constants of one channel, if a rule is computed.
+// The constants of one channel, if a rule has such.
 struct Constants {
-  float mean = 0;
+  float mean = 0;  // of fused: its shift
   float deviation = 1;
-  float reciprocal = 1;  // of the deviation
+  float reciprocal = 1;  // of the deviation; of fused: its factor
 };
 
 template <class Cast>
 MEMLOAD_BOTH inline Constants constants_of(const KernelRule& rule, std::uint32_t channel) {
-  const float* const mean = rule.constants + channel;
+  const float* const first = rule.constants + channel;
   const std::uint32_t channels = rule.channels.by();
-  if constexpr (Cast::kHow == How::by_reciprocal) {
-    return {constant(mean), constant(mean + channels), constant(mean + 2 * std::size_t{channels})};
+  if constexpr (Cast::kHow == How::fused) {
+    return {constant(first + channels), 1, constant(first)};
+  } else if constexpr (Cast::kHow == How::by_reciprocal) {
+    return {constant(first), constant(first + channels), constant(first + 2 * std::size_t{channels})};
   } else {
-    return {constant(mean), constant(mean + channels), 1};
+    return {constant(first), constant(first + channels), 1};
   }
 }
 
@@ -136,6 +140,33 @@ MEMLOAD_BOTH inline float divided(float n, float d, float r) {
   return fused(fused(-d, second, n), r, second);
 }
 
+// The constants of elements 0, 1, 2, ... of a packet, of which get(i) gives those of element i. All are of one channel:
+template <class Cast>
+class OneChannel {
+ public:
+  MEMLOAD_BOTH explicit OneChannel(const Constants& constants) : constants_(constants) {}
+  [[nodiscard]] MEMLOAD_BOTH const Constants& get(std::uint32_t) const { return constants_; }
+
+ private:
+  Constants constants_;
+};
+
+// The channels take turns, and there are so few that registers hold the constants of all, the first element's first:
+template <class Cast, std::uint32_t kChannels>
+class ChannelsInTurn {
+ public:
+  MEMLOAD_BOTH ChannelsInTurn(const KernelRule& rule, std::uint32_t first) {
+    MEMLOAD_UNROLL
+    for (std::uint32_t i = 0; i < kChannels; ++i) {
+      constants_[i] = constants_of<Cast>(rule, first + i < kChannels ? first + i : first + i - kChannels);
+    }
+  }
+  [[nodiscard]] MEMLOAD_BOTH const Constants& get(std::uint32_t i) const { return constants_[i % kChannels]; }
+
+ private:
+  Constants constants_[kChannels];
+};
+
 // The constants of an element of a row, and then of those that follow it.
 template <class Cast>
 class ConstantsCursor {
@@ -148,6 +179,12 @@ class ConstantsCursor {
   }
 
   [[nodiscard]] MEMLOAD_BOTH const Constants& get() const { return constants_; }
+  [[nodiscard]] MEMLOAD_BOTH std::uint32_t channel() const { return channel_; }
+
+  // How many elements from here on have the same constants.
+  [[nodiscard]] MEMLOAD_BOTH std::uint32_t run() const {
+    return rule_.channels.by() == 1 ? 0xFFFFFFFFU : rule_.inner.by() - within_;
+  }
 
   MEMLOAD_BOTH void advance() {
     if (rule_.channels.by() == 1 || ++within_ < rule_.inner.by()) return;
@@ -174,6 +211,8 @@ MEMLOAD_BOTH inline float result_of(const std::uint32_t* words, std::uint32_t i,
     return scaled(x, rule.scale, rule.offset);
   } else if constexpr (Cast::kHow == How::computed) {
     return computed(x, rule.scale, rule.offset, constants.mean, constants.deviation);
+  } else if constexpr (Cast::kHow == How::fused) {
+    return fused(x, constants.reciprocal, constants.mean);
   } else if constexpr (Cast::kHow == How::by_reciprocal) {
     const float n = sum(scaled(x, rule.scale, rule.offset), -constants.mean);
     return divided(n, constants.deviation, constants.reciprocal);
@@ -232,21 +271,36 @@ MEMLOAD_BOTH inline Packet<Cast, kElements> packet_of(const Next& next) {
   return packet;
 }
 
+template <class Cast>
+constexpr std::uint32_t kElements = 16 / sizeof(typename Cast::Out);  // of a packet of 16 bytes
+
+// The results of the words of a packet, whose constants are known by element.
+template <class Cast, class ByElement>
+MEMLOAD_BOTH inline Packet<Cast, kElements<Cast>> cast_words_by(const std::uint32_t* words, const KernelRule& rule,
+                                                                const ByElement& constants) {
+  return packet_of<Cast, kElements<Cast>>(
+      [&](std::uint32_t i) { return result_of<Cast>(words, i, rule, constants.get(i)); });
+}
+
 // The results of the words of a packet, the first of which is element `at` of its row.
 template <class Cast>
-MEMLOAD_BOTH inline auto cast_words(const std::uint32_t* words, std::uint32_t at, const KernelRule& rule) {
-  constexpr std::uint32_t kElements = 16 / sizeof(typename Cast::Out);
+MEMLOAD_BOTH inline Packet<Cast, kElements<Cast>> cast_words(const std::uint32_t* words, std::uint32_t at,
+                                                             const KernelRule& rule) {
   if constexpr (Cast::kCopies) {
-    return Packet<Cast, kElements>{{words[0], words[1], words[2], words[3]}};
+    return {{words[0], words[1], words[2], words[3]}};
   } else if constexpr (Cast::kConstants) {
     ConstantsCursor<Cast> cursor(rule, at);
-    return packet_of<Cast, kElements>([&](std::uint32_t i) {
+    if (cursor.run() >= kElements<Cast>) return cast_words_by<Cast>(words, rule, OneChannel<Cast>(cursor.get()));
+    if (rule.inner.by() == 1 && rule.channels.by() == 3) {
+      return cast_words_by<Cast>(words, rule, ChannelsInTurn<Cast, 3>(rule, cursor.channel()));
+    }
+    return packet_of<Cast, kElements<Cast>>([&](std::uint32_t i) {
       const float result = result_of<Cast>(words, i, rule, cursor.get());
       cursor.advance();
       return result;
     });
   } else {
-    return packet_of<Cast, kElements>([&](std::uint32_t i) { return result_of<Cast>(words, i, rule, Constants{}); });
+    return cast_words_by<Cast>(words, rule, OneChannel<Cast>({}));
   }
 }
 
@@ -296,6 +350,9 @@ void with_kind(How how, const Launch& launch) {
     case How::by_reciprocal:
       if constexpr (std::is_integral_v<In>) return launch(CastOf<In, Out, How::by_reciprocal>{});
       return launch(CastOf<In, Out, How::computed>{});
+    case How::fused:
+      if constexpr (sizeof(In) == 1 && sizeof(Out) == 2) return launch(CastOf<In, Out, How::fused>{});
+      throw std::invalid_argument("fused casts are those of one byte to two");
     case How::norm_removed:
       if constexpr (std::is_same_v<In, std::uint8_t>) return launch(CastOf<In, Out, How::norm_removed>{});
       return launch(CastOf<In, Out, How::plain>{});  // as the definition has it: without effect unless of bytes

@@ -7,31 +7,30 @@
 // for 16 bytes of results at best. These have all that a packet costs, its place included.
 //
 //                                sm_80          sm_90          sm_100
-//   u8 -> bf16 plain             36, 0, 121     36, 0, 133     30, 0, 134
-//   u8 -> bf16 norm_removed      36, 0, 137     36, 0, 149     29, 0, 148
-//   u8 -> bf16 scaled            30, 0, 114     40, 0, 120     29, 0,  89
-//   u8 -> bf16 by_reciprocal     40, 0, 311     46, 0, 326     48, 0, 302
-//   u8 -> f32 norm_removed       40, 0,  97     40, 0, 110     26, 0, 110
-//   f32 -> bf16 plain            32, 0, 106     34, 0, 111     30, 0,  68
+//   u8 -> bf16 plain             36, 0, 125     36, 0, 137     30, 0, 137
+//   u8 -> bf16 norm_removed      36, 0, 141     36, 0, 153     29, 0, 151
+//   u8 -> bf16 scaled            32, 0, 152     40, 0, 167     29, 0,  90
+//   u8 -> bf16 fused             40, 0, 140     40, 0, 153     42, 0, 153
+//   i16 -> bf16 by_reciprocal    40, 0, 228     45, 0, 242     48, 0, 219
+//   u8 -> f32 norm_removed       40, 0, 101     40, 0, 115     26, 0, 113
+//   u8 -> f32 by_reciprocal      40, 0, 138     48, 0, 154     42, 0, 146
+//   f32 -> bf16 plain            32, 0, 134     40, 0, 148     30, 0,  70
+//   f32 -> bf16 computed         40, 0, 248     40, 0, 277     38, 0, 130
 //
 // The naive reference is Cast.apply: crop, flip and transposition one after the other, in
 // tests/gpu/test_kernels_gpu.py. csrc/tests/test_kernels.cpp goes through the walk and the casts on the CPU. No GPU has
 // run it yet.
 #include <algorithm>
 
-#include "cuda/element.h"
+#include "cuda/image_packet.h"
 #include "cuda/images.h"
 #include "cuda/launch.h"
-#include "cuda/walk_image.h"
 
 namespace memload::cuda {
 namespace {
 
 constexpr std::size_t kMostDraws = 256;                     // of 12 bytes: kernels take 4 KB of arguments
 constexpr std::size_t kMostPackets = std::size_t{1} << 30;  // of a launch
-
-template <class Cast>
-constexpr std::uint32_t kElements = 16 / sizeof(typename Cast::Out);  // of a packet
 
 struct Draws {
   ImageDraw of[kMostDraws];
@@ -46,60 +45,22 @@ struct Images {
   bool planes;                 // the channels are the outermost axis of a result, not the innermost
 };
 
-// The constants of the elements of a walk, which are loaded where the channel changes.
-template <class Cast>
-class WalkConstants {
- public:
-  __device__ WalkConstants(const KernelRule& rule, bool planes) : rule_(rule), planes_(planes) {}
-
-  __device__ const Constants& of(const ImageWalk& walk) {
-    if constexpr (Cast::kConstants) {
-      const std::uint32_t channel = rule_.channels.by() == 1 ? 0 : planes_ ? walk.outer() : walk.inner();
-      if (channel != channel_) constants_ = constants_of<Cast>(rule_, channel);
-      channel_ = channel;
-    }
-    return constants_;
-  }
-
- private:
-  const KernelRule& rule_;
-  const bool planes_;
-  std::uint32_t channel_ = 0xFFFFFFFF;
-  Constants constants_;
-};
-
-// The results of a walk's next elements, of which advance(walk) leads from one to the next.
-template <class Cast, class Advance>
-__device__ Packet<Cast, kElements<Cast>> packet_of_walk(const typename Cast::In* from, ImageWalk& walk,
-                                                        WalkConstants<Cast>& constants, const KernelRule& rule,
-                                                        const Advance& advance) {
-  return packet_of<Cast, kElements<Cast>>([&](std::uint32_t) {
-    const float result = result_of_element<Cast>(from[walk.source()], rule, constants.of(walk));
-    advance(walk);
-    return result;
-  });
-}
-
 template <class Cast>
 __global__ void __launch_bounds__(kThreads, Cast::kConstants ? kBlocksOfConstants : kBlocks)
     images_kernel(const typename Cast::In* __restrict__ src, typename Cast::Out* __restrict__ dst, Images work,
                   ImageAxes axes, Draws draws, KernelRule rule) {
   constexpr std::uint32_t kPacket = kElements<Cast>;
-  using Whole = Packet<Cast, kPacket>;
+  using Whole = ImagePacket<Cast>;
   for (std::uint32_t p = blockIdx.x * kThreads + threadIdx.x; p < work.packets; p += gridDim.x * kThreads) {
     const std::uint32_t image = work.per_image.quotient(p);
     const std::uint32_t begin = work.per_image.remainder(p, image) * kPacket;
     const typename Cast::In* const from = src + std::size_t{image} * work.in_elements;
     typename Cast::Out* const out = dst + std::size_t{image} * work.out_elements + begin;
     ImageWalk walk(axes, draws.of[work.per_draw.quotient(image)], begin);
-    WalkConstants<Cast> constants(rule, work.planes);
     if (begin + kPacket <= work.out_elements && reinterpret_cast<std::uintptr_t>(out) % sizeof(Whole) == 0) {
-      const auto along = [](ImageWalk& at) { at.step(); };
-      const auto around = [](ImageWalk& at) { at.advance(); };
-      *reinterpret_cast<Whole*>(out) = walk.run() >= kPacket
-                                           ? packet_of_walk<Cast>(from, walk, constants, rule, along)
-                                           : packet_of_walk<Cast>(from, walk, constants, rule, around);
+      *reinterpret_cast<Whole*>(out) = image_packet<Cast>(from, walk, rule, work.planes);
     } else {
+      WalkConstants<Cast> constants(rule, work.planes);
       for (std::uint32_t i = begin; i < min(begin + kPacket, work.out_elements); ++i) {
         out[i - begin] = cast_element<Cast>(from[walk.source()], rule, constants.of(walk));
         walk.advance();

@@ -55,6 +55,7 @@ How how_named(const std::string& name) {
   if (name == "scaled") return How::scaled;
   if (name == "computed") return How::computed;
   if (name == "by_reciprocal") return How::by_reciprocal;
+  if (name == "fused") return How::fused;
   throw py::value_error("no CUDA cast called " + name);
 }
 
@@ -72,8 +73,8 @@ DeviceRule rule_of(const PyRule& given) {
                         reinterpret_cast<const float*>(constants),
                         channels,
                         inner};
-  if (channels == 0 || inner == 0 ||
-      ((rule.how == How::computed || rule.how == How::by_reciprocal) && constants == 0)) {
+  const bool by_channel = rule.how == How::computed || rule.how == How::by_reciprocal || rule.how == How::fused;
+  if (channels == 0 || inner == 0 || (by_channel && constants == 0)) {
     throw py::value_error("there are no such channels");
   }
   return rule;
@@ -167,9 +168,9 @@ PYBIND11_MODULE(_cuda, m) {
         py::arg("elements"), py::arg("rule"), py::arg("choice"), py::arg("device"), py::arg("stream"),
         "Gather and cast rows of so many elements, asynchronously on the stream with this handle. parts: (address, "
         "stored rows) of each memory, whose rows are numbered one part after the other; rule: (from, to, how, scale, "
-        "offset, address of means, deviations and their reciprocals, channels, elements from one channel to the next); "
-        "choice: "
-        "(address of the rows' numbers, address of the steps of windows, how many steps).");
+        "offset, address of means, deviations and their reciprocals or of factors and shifts, channels, elements from "
+        "one channel to the next); choice: (address of the rows' numbers, address of the steps of windows, how many "
+        "steps).");
   m.def("copy_rows", memload::cuda::copy_rows_at, py::arg("parts"), py::arg("dst_address"), py::arg("rows"),
         py::arg("row_bytes"), py::arg("choice"), py::arg("device"), py::arg("stream"),
         "Gather rows of so many bytes, asynchronously on the stream with this handle.");

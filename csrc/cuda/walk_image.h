@@ -71,14 +71,14 @@ class ImageWalk {
   [[nodiscard]] MEMLOAD_BOTH std::uint32_t inner() const { return inner_; }
   [[nodiscard]] MEMLOAD_BOTH std::uint32_t outer() const { return outer_; }
 
-  // How many elements there are from here to the end of the innermost axis.
-  [[nodiscard]] MEMLOAD_BOTH std::uint32_t run() const { return inner_length_ - inner_; }
-
-  // To the next element of the innermost axis, or past its end, from where it goes nowhere.
-  MEMLOAD_BOTH void step() {
-    source_ += inner_stride_;
-    ++inner_;
+  // How many elements from here on are equally far from each other: to the end of the innermost axis, or of two axes
+  // where the next line of the first lies behind it, such as the channels and columns of an image that is not flipped.
+  [[nodiscard]] MEMLOAD_BOTH std::uint32_t run() const {
+    return (carry_ == 0 ? (middle_length_ - middle_) * inner_length_ : inner_length_) - inner_;
   }
+
+  // To the next element of a run; inner() and outer() stay. Past its end it goes nowhere.
+  MEMLOAD_BOTH void step() { source_ += inner_stride_; }
 
   MEMLOAD_BOTH void advance() {
     source_ += inner_stride_;

@@ -56,9 +56,10 @@ void synchronise(const PyDevice& device, const PyDeviceEvent& event) {
   device->synchronise(event.event);
 }
 
-std::unique_ptr<PyPinnedSlots> pinned_slots(const PyDevice& device, std::optional<std::size_t> limit) {
+std::unique_ptr<PyPinnedSlots> pinned_slots(const PyDevice& device, std::optional<std::size_t> limit,
+                                            std::optional<int> node) {
   const std::size_t most = limit.value_or(std::numeric_limits<std::size_t>::max());
-  return std::make_unique<PyPinnedSlots>(std::make_shared<PinnedSource>(device.get(), most));
+  return std::make_unique<PyPinnedSlots>(std::make_shared<PinnedSource>(device.get(), most, node));
 }
 
 double seconds_of(const PyDevice& device, Device::Stream stream, std::uintptr_t to, std::size_t nbytes) {
@@ -80,8 +81,9 @@ void register_device(py::module_& m) {
       .def("done", &done, py::arg("event"), "Whether an event has come.")
       .def("synchronise", &synchronise, py::arg("event"), "Wait, without the GIL, until an event has come.");
   py::class_<PyPinnedSlots>(m, "PinnedSlots", "Where a pipeline's slots come from: memory that the device reads.")
-      .def(py::init(&pinned_slots), py::arg("device"), py::arg("limit") = py::none(),
-           "Huge pages that are registered with the driver; pageable memory beyond `limit` bytes.")
+      .def(py::init(&pinned_slots), py::arg("device"), py::arg("limit") = py::none(), py::arg("node") = py::none(),
+           "Huge pages that are registered with the driver, on a NUMA node if one is named; pageable memory beyond "
+           "`limit` bytes.")
       .def_property_readonly("pinned_bytes", [](const PyPinnedSlots& s) { return s->pinned_bytes(); })
       .def_property_readonly(
           "refusal", [](const PyPinnedSlots& s) { return s->refusal(); },

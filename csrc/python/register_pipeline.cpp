@@ -291,7 +291,7 @@ std::unique_ptr<PyPipeline> make_pipeline(const std::vector<PyField>& fields, st
                                           bool read_blocks, bool direct, std::size_t tile_bytes, const std::string& isa,
                                           std::optional<bool> streaming, std::optional<PyPipeline*> reuse,
                                           const PyPinnedSlots* slots, const std::optional<PyRoute>& route,
-                                          bool borrowed, const PySpares* spares) {
+                                          bool borrowed, const PySpares* spares, const std::vector<int>& cpus) {
   PipelineOptions options;
   options.batch_rows = batch_rows;
   options.slot_rows = slot_rows;
@@ -303,6 +303,7 @@ std::unique_ptr<PyPipeline> make_pipeline(const std::vector<PyField>& fields, st
   options.direct = direct;
   options.tile_bytes = tile_bytes;
   options.borrowed = borrowed;
+  options.cpus = cpus;
   if (spares != nullptr) {
     options.spares = spares->get();
     options.slots = source_of(options.spares);
@@ -348,12 +349,13 @@ void register_pipeline(py::module_& m) {
            py::arg("drop_last"), py::arg("depth"), py::arg("threads"), py::arg("read_blocks") = false,
            py::arg("direct") = false, py::arg("tile_bytes") = 0, py::arg("isa") = "", py::arg("streaming") = py::none(),
            py::arg("reuse") = py::none(), py::arg("slots") = py::none(), py::arg("route") = py::none(),
-           py::arg("borrowed") = false, py::arg("spares") = py::none(),
+           py::arg("borrowed") = false, py::arg("spares") = py::none(), py::arg("cpus") = std::vector<int>(),
            "Fields are (column, None or (from, to, norm_removed), DLPack code, bits, shape of what follows the first "
            "axis). With a route (device, stream of copies, stream of what follows, first field of the second part) "
            "batches go to a device, by `slots`; borrowed: they are gathered into memory that set_destination() gives. "
            "tile_bytes: of decoded chunks that are kept for further batches. "
-           "`spares` keep memory that is not pinned, and threads, for the next pass.")
+           "`spares` keep memory that is not pinned, and threads, for the next pass. cpus: those near the slots, on "
+           "which threads stay if each has one.")
       .def_property_readonly("rows", &PyPipeline::rows, "The number of rows of the data set.")
       .def("begin", &PyPipeline::begin, py::arg("key"),
            "The key of the pass, from which the draws of each row follow; before the first rows.")

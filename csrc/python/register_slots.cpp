@@ -1,12 +1,16 @@
 // Reused memory for what Python writes itself.
+#include <pybind11/stl.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "core/base/fork.h"
 #include "core/base/memory.h"
+#include "core/base/numa.h"
 #include "core/slots/slot_pool.h"
 #include "python/convert.h"
 #include "python/dlpack.h"
@@ -47,11 +51,12 @@ class Slots {
 };
 
 // Memory by itself, as a slot.
-py::object withheld(std::size_t nbytes) {
+py::object withheld(std::size_t nbytes, std::optional<int> node) {
   SlotPool::Lease lease;
   {
     const WithoutGil released;
     const std::shared_ptr<HugeMemory> memory = withheld_memory(nbytes);
+    if (node) prefer_node(memory->data(), memory->size(), *node);
     lease = {memory, memory->data()};
   }
   return to_capsule(lease, lease.get(), {1, 8, 1}, {static_cast<std::int64_t>(nbytes)});
@@ -79,8 +84,10 @@ void register_slots(py::module_& m) {
       .def(py::init<std::size_t>(), py::arg("count"),
            "At most so many are kept; those beyond are freed when their tensors are gone.")
       .def("take", &Slots::take, py::arg("nbytes"), "A DLPack capsule of so many bytes, uninitialised.");
-  m.def("withheld", &withheld, py::arg("nbytes"),
-        "A DLPack capsule of so many bytes, zeros on huge pages, which processes that are forked do not have.");
+  m.def(
+      "withheld", &withheld, py::arg("nbytes"), py::arg("node") = py::none(),
+      "A DLPack capsule of so many bytes, zeros on huge pages, which processes that are forked do not have; on a NUMA "
+      "node if one is named.");
 }
 
 }  // namespace memload::python

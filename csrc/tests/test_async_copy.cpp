@@ -1,9 +1,12 @@
 // Batches on their way to a device whose copies are late: unspoilt, in order, and no slot filled too early.
+#include <linux/mempolicy.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <deque>
 #include <fstream>
@@ -408,6 +411,33 @@ TEST(memory_that_the_device_does_not_pin_is_replaced_and_the_refusal_told) {
   PinnedSource limited(SimulatedDevice::create(), 4096);
   CHECK(limited(8192).data != nullptr);
   CHECK(limited.refusal().find("limit of 4096 bytes") != std::string::npos);
+}
+
+// The policy that the kernel shows for the mapping that begins at this address; "" where it knows of no nodes.
+std::string policy_of(const std::byte* at) {
+  std::ifstream maps("/proc/self/numa_maps");
+  for (std::string line; std::getline(maps, line);) {
+    std::uintptr_t begin = 0;
+    std::array<char, 64> policy{};
+    if (std::sscanf(line.c_str(), "%lx %63s", &begin, policy.data()) == 2 && begin == std::uintptr_t(at))
+      return policy.data();
+  }
+  return "";
+}
+
+TEST(slots_lie_on_the_node_that_is_named_unless_the_program_has_a_policy_of_its_own) {
+  const std::string usual = policy_of(PinnedSource(SimulatedDevice::create(), kNoLimit)(8192).data);
+  PinnedSource near(SimulatedDevice::create(), kNoLimit, 0);
+  const memload::SlotMemory slot = near(8192);
+  CHECK(policy_of(slot.data).starts_with("prefer") || usual.empty());
+  unsigned long nodes = 1;
+  if (::syscall(SYS_set_mempolicy, MPOL_INTERLEAVE, &nodes, 2UL) != 0)
+    return;  // a kernel without nodes, or that forbids it
+  const memload::SlotMemory own = near(3 << 20);
+  CHECK(policy_of(own.data).starts_with("interleave"));
+  CHECK(::syscall(SYS_set_mempolicy, MPOL_DEFAULT, nullptr, 0UL) == 0);
+  PinnedSource nowhere(SimulatedDevice::create(), kNoLimit, 1000);  // the kernel refuses
+  CHECK(nowhere(8192).data != nullptr);
 }
 
 // The flags that the kernel shows for the mapping of this address.

@@ -12,6 +12,7 @@
 #include "cast/image.h"
 #include "check.h"
 #include "cuda/element.h"
+#include "cuda/image_packet.h"
 #include "cuda/stored_rows.h"
 #include "cuda/tile.h"
 #include "cuda/walk_image.h"
@@ -77,6 +78,8 @@ typename Cast::Out defined(typename Cast::In value, [[maybe_unused]] std::uint32
     if constexpr (Cast::kHow == How::plain) return converted<Out>(value);
     if constexpr (Cast::kHow == How::norm_removed) return narrow<Out>((x - 127.0F) / 255.0F);
     if constexpr (Cast::kHow == How::scaled) return narrow<Out>(scaled(x, rule.scale, rule.offset));
+    if constexpr (Cast::kHow == How::fused)
+      return narrow<Out>(std::fma(x, rule.constants[channel], rule.constants[rule.channels + channel]));
     return narrow<Out>(
         computed(x, rule.scale, rule.offset, rule.constants[channel], rule.constants[rule.channels + channel]));
   }
@@ -142,9 +145,25 @@ class RowOfCast {
   std::vector<Out> made_;
 };
 
-// Means, deviations and their reciprocals, of three channels and of one.
-constexpr std::array<float, 9> kThree{0.485F, -3.0F, 7.5F, 0.229F, 12.0F, 0.3F, 1 / 0.229F, 1 / 12.0F, 1 / 0.3F};
-constexpr std::array<float, 3> kOne{0.485F, 0.229F, 1 / 0.229F};
+// Means, deviations and their reciprocals, of one to five channels; of fused, factors and shifts.
+std::vector<float> constants_of_channels(std::uint32_t channels) {
+  constexpr std::array<float, 5> kMeans{0.485F, -3.0F, 7.5F, 0.25F, 1.0F};
+  constexpr std::array<float, 5> kDeviations{0.229F, 12.0F, 0.3F, 2.0F, 0.7F};
+  std::vector<float> constants(kMeans.begin(), kMeans.begin() + channels);
+  constants.insert(constants.end(), kDeviations.begin(), kDeviations.begin() + channels);
+  for (std::uint32_t c = 0; c < channels; ++c) constants.push_back(1 / kDeviations[c]);
+  return constants;
+}
+
+bool by_channel(How how) { return how == How::computed || how == How::by_reciprocal || how == How::fused; }
+
+bool is_there(cuda::Element from, cuda::Target to, How how) {
+  const bool bytes = from == cuda::Element::u8 || from == cuda::Element::i8;
+  return how != How::fused || (bytes && to != cuda::Target::f32);
+}
+
+constexpr std::array kHows{How::plain, How::norm_removed, How::scaled, How::computed, How::by_reciprocal, How::fused};
+constexpr std::array kTargets{cuda::Target::bf16, cuda::Target::f16, cuda::Target::f32};
 
 template <class Cast>
 void check_cast(const cuda::DeviceRule& rule) {
@@ -163,12 +182,14 @@ void check_cast(const cuda::DeviceRule& rule) {
 }
 
 void check_casts_from(cuda::Element from) {
-  for (const cuda::Target to : {cuda::Target::bf16, cuda::Target::f16, cuda::Target::f32}) {
-    for (const How how : {How::plain, How::norm_removed, How::scaled, How::computed, How::by_reciprocal}) {
-      for (const auto& [channels, inner] : {std::pair{1U, 1U}, std::pair{3U, 1U}, std::pair{3U, 50U}}) {
-        const cuda::DeviceRule rule{from,     to,   how, 0.1F, -3.7F, channels == 1 ? kOne.data() : kThree.data(),
-                                    channels, inner};
-        if (how == How::computed || how == How::by_reciprocal || channels == 1)
+  constexpr std::array kChannels{std::pair{1U, 1U}, std::pair{3U, 1U}, std::pair{4U, 1U}, std::pair{3U, 50U},
+                                 std::pair{2U, 3U}};
+  for (const cuda::Target to : kTargets) {
+    for (const How how : kHows) {
+      for (const auto& [channels, inner] : kChannels) {
+        const std::vector<float> constants = constants_of_channels(channels);
+        const cuda::DeviceRule rule{from, to, how, 0.1F, -3.7F, constants.data(), channels, inner};
+        if (is_there(from, to, how) && (by_channel(how) || channels == 1))
           cuda::with_cast(rule, [&](auto cast) { check_cast<decltype(cast)>(rule); });
       }
     }
@@ -273,7 +294,7 @@ TEST(a_walk_through_an_image_goes_where_the_cursor_goes) {
           CHECK((shape.planes ? walk.outer() : walk.inner()) == cursor.channel());
           if (at < begin + run) {
             CHECK(along.source() == cursor.source());
-            CHECK((shape.planes ? along.outer() : along.inner()) == cursor.channel());
+            CHECK(!shape.planes || along.outer() == cursor.channel());
           }
           walk.advance();
           along.step();
@@ -281,6 +302,60 @@ TEST(a_walk_through_an_image_goes_where_the_cursor_goes) {
         }
       }
     }
+  }
+}
+
+// A packet from each place of an image's result at which one fits, beside the definition.
+template <class Cast>
+void check_packets(const ImageShape& shape, const ImageDraw& draw, const cuda::DeviceRule& rule) {
+  using In = typename Cast::In;
+  using Out = typename Cast::Out;
+  std::vector<unsigned char> stored(std::size_t{shape.height} * shape.width * shape.channels * sizeof(In));
+  for (std::size_t i = 0; i < stored.size(); ++i) stored[i] = static_cast<unsigned char>(i * 37 + i / 7);
+  std::vector<In> image(stored.size() / sizeof(In));
+  std::memcpy(image.data(), stored.data(), stored.size());
+  const cuda::ImageAxes axes(shape);
+  const std::uint32_t elements = shape.out_height * shape.out_width * shape.channels;
+  for (std::uint32_t begin = 0; begin + cuda::kElements<Cast> <= elements; ++begin) {
+    cuda::ImageWalk walk(axes, draw, begin);
+    ImageCursor cursor(shape, draw, begin);
+    const auto packet = cuda::image_packet<Cast>(image.data(), walk, cuda::KernelRule(rule), shape.planes);
+    std::array<Out, cuda::kElements<Cast>> expected;
+    for (Out& one : expected) {
+      one = defined<Cast>(image[cursor.source()], cursor.channel() * rule.inner, rule);
+      cursor.advance();
+    }
+    CHECK(std::memcmp(packet.words, expected.data(), sizeof(packet)) == 0);
+  }
+}
+
+TEST(packets_of_images_have_the_bits_of_the_definition_wherever_they_begin) {
+  for (const std::uint32_t channels : {1U, 2U, 3U, 4U, 5U}) {
+    const std::vector<float> constants = constants_of_channels(channels);
+    for (const auto& [interleaved, planes] : {std::pair{true, false}, std::pair{true, true}, std::pair{false, true}}) {
+      for (const bool flipped : {false, true}) {
+        for (const auto& [height, width] : {std::pair{3U, 6U}, std::pair{5U, 17U}, std::pair{9U, 19U}}) {
+          const ImageShape shape{9, 19, channels, height, width, interleaved, planes};
+          const ImageDraw draw{9 - height, 19 - width, flipped};
+          for (const How how : kHows) {
+            for (const cuda::Target to : {cuda::Target::bf16, cuda::Target::f32}) {
+              if (!is_there(cuda::Element::u8, to, how)) continue;
+              const cuda::DeviceRule rule{cuda::Element::u8, to, how, 0.1F, -3.7F, constants.data(), channels, 1};
+              cuda::with_cast(rule, [&](auto cast) { check_packets<decltype(cast)>(shape, draw, rule); });
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(fused_casts_of_other_types_are_refused) {
+  const std::vector<float> constants = constants_of_channels(1);
+  for (const auto& [from, to] :
+       {std::pair{cuda::Element::u8, cuda::Target::f32}, std::pair{cuda::Element::i16, cuda::Target::bf16}}) {
+    const cuda::DeviceRule rule{from, to, How::fused, 1, 0, constants.data()};
+    CHECK_THROWS(std::invalid_argument, cuda::with_cast(rule, [](auto) {}));
   }
 }
 

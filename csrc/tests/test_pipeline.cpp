@@ -1,4 +1,5 @@
 // The ring as its users see it: batches in order and unspoilt, whatever stops, breaks, is kept or runs beside it.
+#include <sched.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -20,6 +21,7 @@
 
 #include "core/base/error.h"
 #include "core/pass/pipeline.h"
+#include "core/pass/store_choice.h"
 #include "core/pass/workers.h"
 #include "tests/check.h"
 #include "tests/fixtures.h"
@@ -532,6 +534,68 @@ TEST(a_task_that_may_wake_one_thread_wakes_one_until_all_are_called) {
   pool->wake(*group);
   for (int i = 0; i < kPatience / 1ms && task->met < 3; ++i) std::this_thread::sleep_for(1ms);
   CHECK_EQ(task->met.load(), 3);
+}
+
+// A piece that notes on which CPUs its thread may run.
+class Affinity : public memload::Task {
+ public:
+  explicit Affinity(std::shared_ptr<memload::TaskGroup> group) : Task(std::move(group), 1) {}
+
+  void run(std::size_t) noexcept override {
+    ::sched_getaffinity(0, sizeof cpus_, &cpus_);
+    done_.store(true);
+    done_.notify_all();
+  }
+  const cpu_set_t& cpus() const {
+    done_.wait(false);
+    return cpus_;
+  }
+
+ private:
+  cpu_set_t cpus_{};
+  std::atomic<bool> done_{false};
+};
+
+cpu_set_t cpus_of_threads(memload::Workers& pool) {
+  const auto task = std::make_shared<Affinity>(std::make_shared<memload::TaskGroup>(1));
+  pool.submit({task});
+  return task->cpus();
+}
+
+TEST(threads_stay_on_the_cpus_near_their_slots_where_each_has_one_of_those_that_the_caller_may_use) {
+  using memload::Workers;
+  cpu_set_t all;
+  CHECK(::sched_getaffinity(0, sizeof all, &all) == 0);
+  int first = 0;
+  while (!CPU_ISSET(first, &all)) ++first;
+  int foreign = 0;
+  while (CPU_ISSET(foreign, &all)) ++foreign;
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  CPU_SET(first, &one);
+  const auto are = [](const cpu_set_t& found, const cpu_set_t& expected) { return CPU_EQUAL(&found, &expected) != 0; };
+  {
+    const auto near = Workers::shared(1, {first, foreign, -1, 1 << 20});
+    CHECK(are(cpus_of_threads(*near), one));
+    CHECK(are(cpus_of_threads(*Workers::shared(1)), all));  // the next pass is for no device
+    CHECK(are(cpus_of_threads(*Workers::shared(1, {first})), one));
+    CHECK(are(cpus_of_threads(*Workers::shared(2, {first})), all));  // two threads would share a CPU
+    CHECK(are(cpus_of_threads(*Workers::shared(1, {foreign})), all));
+  }
+  CHECK(comes_to_threads_of_pools(0));
+  const auto grown = Workers::shared(1, {first});  // new threads, too
+  CHECK(are(cpus_of_threads(*grown), one));
+}
+
+TEST(one_place_chooses_the_stores_of_each_reader) {
+  using memload::default_store;
+  using memload::SlotReader;
+  using memload::Store;
+  CHECK(default_store(SlotReader::cpu, 150, 100) == Store::cached);
+  CHECK(default_store(SlotReader::cpu, 151, 100) == Store::streaming);
+  const std::size_t edge = memload::kHalfCachesOfCopyEngine * 100 / 2;
+  CHECK(default_store(SlotReader::copy_engine, edge, 100) == Store::cached);
+  CHECK(default_store(SlotReader::copy_engine, edge + 1, 100) == Store::streaming);
 }
 
 TEST(small_batches_are_begun_again_once_half_of_those_ahead_were_taken) {

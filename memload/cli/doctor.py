@@ -136,10 +136,9 @@ def node_facts(gpu: int, address: str, root: Path = Path("/")) -> Iterator[Fact]
     if node is None:
         return
     cpus = numa_nodes(root).get(node, "")
-    meaning = "memory of other nodes reaches this GPU through the link between nodes, more slowly"
-    yield Fact(
-        f"GPU {gpu} is at", f"NUMA node {node} (CPUs {cpus})", f"{meaning}: numactl --cpunodebind={node} keeps to it"
-    )
+    meaning = "memory of other nodes reaches this GPU more slowly: memload's slots and threads for it keep to this node"
+    whole = f"numactl --cpunodebind={node} keeps the whole program there"
+    yield Fact(f"GPU {gpu} is at", f"NUMA node {node} (CPUs {cpus})", f"{meaning}, {whole}")
 
 
 def no_gpu_fact(cuda_of_torch: str | None, driver: str | None) -> Fact:

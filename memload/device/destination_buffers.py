@@ -43,7 +43,8 @@ class PinnedRing:
     def of(cls, interface: Interface, limit: int | None) -> PinnedRing:
         """Return a ring that pins at most `limit` bytes."""
         assert interface.native is not None
-        return cls(interface.device, _core.PinnedSlots(interface.native, limit))
+        node = interface.near.number if interface.near else None
+        return cls(interface.device, _core.PinnedSlots(interface.native, limit, node))
 
     def warn_of_refusal(self) -> None:
         """Warn once if slots are pageable."""
@@ -193,6 +194,7 @@ class TransferredBatches(_IntoDestination):
             kept._pipeline if kept else None,
             slots=self._ring.slots,
             route=(*route, self._made),
+            cpus=interface.near.cpus if interface.near else (),
         )
         super().__init__(settings, pipeline)
         self._unpack = settings.source.unpacker(take=as_it_is, cast=cast_on_device)

@@ -18,6 +18,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 
 from memload import _core
+from memload.device.numa import NumaNode
 
 
 @runtime_checkable
@@ -49,6 +50,10 @@ class Interface(HostMemory, Protocol):
     @property
     def why_not_native(self) -> str:
         """The reason why `native` is None, as a sentence; else empty."""
+
+    @property
+    def near(self) -> NumaNode | None:
+        """The NUMA node that pinned slots should lie on; None: the machine has one node, or it is not known."""
 
     @property
     def copies(self) -> Any:

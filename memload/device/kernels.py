@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from memload.casts.native import ImageJob
 from memload.casts.rule import Cast, native_arithmetic
 from memload.device.cuda_module import cuda_module, kernels_run_on
+from memload.device.fused_constants import fused_constants
 from memload.device.split_rows import Stored, parts_of
 from memload.dtypes import code_of
 
@@ -67,7 +68,7 @@ _TO = frozenset({torch.bfloat16, torch.float16, torch.float32})
 _MOST_ELEMENTS = 2**31  # of a row that is cast; bytes of a row that is copied
 
 KernelRule = tuple[str, str, str, float, float, int, int, int]
-"""From, to, how, scale, offset, address of means, deviations and reciprocals, channels, elements of one in a run."""
+"""From, to, how, scale, offset, address of constants (csrc/cuda/rule.h), channels, elements of one in a run."""
 
 
 def kernels_serve(device: torch.device) -> bool:
@@ -111,8 +112,12 @@ def _computed_rule(
     inner, scale, offset, means, deviations = how
     if rule.mean is None and rule.std is None:
         return (*codes, "scaled", scale, offset, 0, 1, 1), None
-    constants = _constants(tuple(means), tuple(deviations), device)
-    kind = "by_reciprocal" if multiplies(dtype, scale, (offset, *means), deviations) else "computed"
+    fused = fused_constants(dtype, rule.dtype, scale, offset, means, deviations)
+    if fused is not None:
+        kind, constants = "fused", _on_device(torch.from_numpy(np.concatenate(fused)), device)
+    else:
+        kind = "by_reciprocal" if multiplies(dtype, scale, (offset, *means), deviations) else "computed"
+        constants = _constants(tuple(means), tuple(deviations), device)
     return (*codes, kind, scale, offset, constants.data_ptr(), len(means), inner), constants
 
 
@@ -148,7 +153,11 @@ def _within(values: NDArray[np.float32], power: int) -> bool:
 def _constants(means: tuple[float, ...], deviations: tuple[float, ...], device: torch.device) -> torch.Tensor:
     """Return means, deviations and their reciprocals on a device; any stream may read them after this call."""
     given = torch.tensor([means, deviations], dtype=torch.float32)
-    constants = torch.cat([given.view(-1), given[1].double().reciprocal().float()]).to(device)
+    return _on_device(torch.cat([given.view(-1), given[1].double().reciprocal().float()]), device)
+
+
+def _on_device(given: torch.Tensor, device: torch.device) -> torch.Tensor:
+    constants = given.to(device)
     if device.type == "cuda":
         torch.cuda.current_stream(device).synchronize()
     return constants

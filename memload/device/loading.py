@@ -19,8 +19,9 @@ from memload.columns.fields import Field
 from memload.columns.ragged_fields import RaggedField
 from memload.device.devices import raise_device_error
 from memload.device.frames import FrameIndex, Numbers, frames_of
-from memload.device.interface import HostMemory, Interface
+from memload.device.interface import Interface
 from memload.device.memory import gpu_memory
+from memload.device.numa import NumaNode
 from memload.device.pinned_memory import PinnedField, PinnedMemory
 from memload.device.resident import ResidentColumn, ResidentField, resident_device
 from memload.device.torch_interface import torch_interface
@@ -218,7 +219,7 @@ def _chunks(field: Field, rows: Numbers | range) -> Iterator[torch.Tensor]:
             yield unpack(pipeline.next())
 
 
-def _pinned_chunks(field: Field, rows: Numbers | range, host: HostMemory) -> Iterator[torch.Tensor]:
+def _pinned_chunks(field: Field, rows: Numbers | range, host: Interface) -> Iterator[torch.Tensor]:
     """Yield rows in pinned memory, uint8 (some rows, bytes of a row)."""
     most = max(1, min(len(rows), _PINNED_BYTES // field.row_bytes))
     begun: deque[torch.Tensor] = deque()
@@ -230,7 +231,7 @@ def _pinned_chunks(field: Field, rows: Numbers | range, host: HostMemory) -> Ite
             pipeline.set_destination(address, address, begun[-1])
             need = pipeline.needed_destination()
 
-    with _pipeline(GatherSpec({0: field}, Only(), {}), len(rows), most, borrowed=True) as pipeline:
+    with _pipeline(GatherSpec({0: field}, Only(), {}), len(rows), most, near=host.near, borrowed=True) as pipeline:
         for number in _pushed_ahead(pipeline, rows, most):
             provide(pipeline.needed_destination())
             while isinstance(found := pipeline.next(), tuple):
@@ -240,7 +241,9 @@ def _pinned_chunks(field: Field, rows: Numbers | range, host: HostMemory) -> Ite
 
 
 @contextlib.contextmanager
-def _pipeline(source: GatherSpec, rows: int, most: int, *, borrowed: bool) -> Iterator[_core.Pipeline]:
+def _pipeline(
+    source: GatherSpec, rows: int, most: int, *, near: NumaNode | None = None, borrowed: bool
+) -> Iterator[_core.Pipeline]:
     """Give a pipeline for batches of at most `most` rows, and close it."""
     source.check_in_place()
     pipeline = _core.Pipeline(
@@ -253,6 +256,7 @@ def _pipeline(source: GatherSpec, rows: int, most: int, *, borrowed: bool) -> It
         read_blocks=reads_blocks(source, rows),
         direct=reads_directly(source, rows, None),
         borrowed=borrowed,
+        cpus=near.cpus if near else (),
     )
     try:
         yield pipeline

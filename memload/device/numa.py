@@ -1,15 +1,60 @@
 """Finds the NUMA node of a GPU, on machines with several: memory of another node reaches the GPU through both.
 
+Slots lie on that node, and native threads stay on its CPUs, where each has one of its own that the process may use.
+
 Source: the kernel's documentation of sysfs, "Documentation/ABI/testing/sysfs-bus-pci" (numa_node) and
 "Documentation/ABI/stable/sysfs-devices-node".
 """
 
 from __future__ import annotations
 
+import functools
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 _ROOT = Path("/")
+
+
+@dataclass(frozen=True)
+class NumaNode:
+    """The NUMA node of a device, on a machine with several.
+
+    Attributes:
+        number: the number of the node.
+        cpus: its CPUs; none: a node of memory alone.
+    """
+
+    number: int
+    cpus: tuple[int, ...]
+
+
+@functools.cache
+def node_of_gpu(index: int) -> NumaNode | None:
+    """Return the node of GPU number `index`; None if the machine has one node or none is known."""
+    address = pci_address(torch.cuda.get_device_properties(index))
+    return node_near(address) if address else None
+
+
+def node_near(address: str, root: Path = _ROOT) -> NumaNode | None:
+    """Return the node of a PCI device, such as "0000:3b:00.0", with its CPUs; None as of `node_of_pci`."""
+    number = node_of_pci(address, root)
+    return None if number is None else NumaNode(number, cpus_of(numa_nodes(root).get(number, "")))
+
+
+def cpus_of(text: str) -> tuple[int, ...]:
+    """Return the CPUs of a list in the form of sysfs.
+
+    Example:
+        >>> cpus_of("0-2,8")
+        (0, 1, 2, 8)
+        >>> cpus_of("")
+        ()
+    """
+    ends = [part.partition("-") for part in text.split(",") if part]
+    return tuple(cpu for first, _, last in ends for cpu in range(int(first), int(last or first) + 1))
 
 
 def numa_nodes(root: Path = _ROOT) -> dict[int, str]:

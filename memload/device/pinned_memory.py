@@ -24,6 +24,7 @@ from memload._core import Column, Storage, Windows, withheld
 from memload.columns.fields import Field, MemoryOwner
 from memload.device.cuda_module import cuda_module
 from memload.device.frames import FrameIndex, Numbers, frames_of
+from memload.device.numa import node_of_gpu
 from memload.device.resident import ResidentColumn, ResidentField
 from memload.errors import DeviceError
 from memload.sizes import format_size
@@ -38,7 +39,8 @@ class PinnedMemory:
 
     Args:
         rows, row_bytes: the shape of the table.
-        device: the device that reads it; for a CPU nothing is pinned.
+        device: the device that reads it, on whose NUMA node it lies as far as there is room; for a CPU nothing is
+            pinned.
 
     Attributes:
         table: the rows, as a CPU tensor.
@@ -47,8 +49,9 @@ class PinnedMemory:
 
     def __init__(self, rows: int, row_bytes: int, device: torch.device) -> None:
         nbytes = rows * row_bytes
-        self.device = device
-        self.table = from_dlpack(withheld(nbytes)).view(rows, row_bytes)
+        self.device, cuda = device, device.type == "cuda"
+        near = node_of_gpu(torch.cuda.current_device() if device.index is None else device.index) if cuda else None
+        self.table = from_dlpack(withheld(nbytes, near.number if near else None)).view(rows, row_bytes)
         self.storage = Storage.borrow(self.table, self.table.data_ptr(), nbytes, "pinned memory")
         self._process = os.getpid()
         self._read: dict[tuple[int, int], torch.cuda.Event] = {}  # the last event of each stream, by device and handle

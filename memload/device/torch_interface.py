@@ -10,6 +10,7 @@ import torch
 
 from memload import _core
 from memload.device.cuda_module import cuda_module
+from memload.device.numa import NumaNode, node_of_gpu
 from memload.device.streams import StreamPairs
 
 
@@ -42,6 +43,11 @@ class TorchInterface(TorchHostMemory):
         self._pair = pairs.lease()
         self.copies: torch.cuda.Stream = self._pair.copies
         self.work: torch.cuda.Stream = self._pair.work
+
+    @property
+    def near(self) -> NumaNode | None:
+        """The NUMA node of the GPU, on a machine with several."""
+        return node_of_gpu(self.device.index)
 
     def own_streams(self) -> TorchInterface:
         """Return another interface to this device, with a pair of streams that nobody else has."""

@@ -74,6 +74,36 @@ def test_all_values_of_the_narrow_types_have_the_bits_of_the_cpu(dtype):
         assert torch.equal(got.nan_to_num(7.0), expected.nan_to_num(7.0))
 
 
+def every_float(count=2**26):
+    """All float32, in parts: each number beside the one with the inverse bits, so that pairs mix NaNs and others."""
+    for begin in range(0, 2**31, count):
+        bits = torch.arange(begin, begin + count).to(torch.int32)
+        yield torch.stack([bits, ~bits], dim=1).view(torch.float32)
+
+
+@pytest.mark.parametrize("target", [torch.bfloat16, torch.float16], ids=str)
+def test_the_hardware_rounds_each_float32_as_the_definition_does(target):
+    rule = Cast(target)
+    for x in every_float():
+        got, expected = cast_on_device(x.cuda(), rule).cpu(), rule.apply(x)
+        differs = got.view(torch.int16) != expected.view(torch.int16)
+        wrong = (differs & ~(got.isnan() & expected.isnan())).nonzero()  # the bits of a NaN are the processor's own
+        at = tuple(wrong[:5].T)
+        assert not len(wrong), f"{len(wrong)}, such as {x[at].view(torch.int32)}: {got[at]} instead of {expected[at]}"
+
+
+@pytest.mark.parametrize("layout", [None, "NCHW", "channels_last"])
+@pytest.mark.parametrize("channels", [1, 2, 3, 4, 5])
+def test_each_byte_in_each_channel_of_an_image_has_the_bits_of_the_cpu(channels, layout):
+    mean, std = (0.485, 0.456, 0.406, 0.5, 0.1)[:channels], (0.229, 0.224, 0.225, 0.5, 2.0)[:channels]
+    for dtype, target in itertools.product((torch.uint8, torch.int8, torch.int16), TARGETS):
+        every = torch.arange(16 * 17 * 2).to(dtype).view(2, 16, 17, 1).expand(-1, -1, -1, channels).contiguous()
+        rule = Cast(
+            target, scale=1 / 255, mean=mean, std=std, channels=-1, layout=layout, augment=Augment((15, 16), 0.5)
+        )
+        assert same(cast_on_device(every.cuda(), rule, seeds=[0, 1]), rule.apply(every, [0, 1]))
+
+
 @pytest.mark.parametrize("target", TARGETS, ids=str)
 @pytest.mark.parametrize("dtype", INPUTS, ids=str)
 def test_every_image_has_the_bits_of_the_cpu(dtype, target):

@@ -45,6 +45,51 @@ def test_a_bundle_is_not_made_over_another(tmp_path):
     assert run(BENCHMARKS / "gpu_bundle.sh").returncode == 2
 
 
+SHARES = """
+total=570
+eval "$(sed -n '/^parts=(/,/^}/p' "$1")"
+SECONDS=$2
+for part in "${parts[@]}"; do
+  share=$(share_of "${part%:*}")
+  echo "${part%:*} $share"
+  SECONDS=$((SECONDS + share))
+done
+"""
+
+
+@pytest.mark.parametrize("begun", [0, 100, 235, 300, 400, 560, 570])
+def test_the_parts_fit_into_the_time_that_is_left_though_each_takes_all_of_its_share(begun):
+    done = run("bash", "-euc", SHARES, "shares", BENCHMARKS / "gpu_check.sh", str(begun))
+    shares = {name: int(share) for name, share in map(str.split, done.stdout.splitlines())}
+    assert (*shares,) == (*PARTS, "memory_checker")
+    assert begun + sum(shares.values()) <= 570 + 5  # what a second that ends meanwhile may add
+    if begun <= 235:  # when the tests are over at the latest, with a wheel that need not be built
+        assert min(shares.values()) >= 15
+    assert "total=570 " in (BENCHMARKS / "gpu_check.sh").read_text()
+
+
+def figure(case, median, target, *, at_most=False, **more):
+    spread = {"median": median, "low": 0.9 * median, "high": 1.1 * median}
+    met = None if target is None else median <= target if at_most else median >= target
+    return {"case": case, "what": "share", "found": spread, "target": target, "at_most": at_most, "met": met, **more}
+
+
+def test_the_plot_shows_each_figure_that_has_a_target_as_a_share_of_it(tmp_path):
+    figures = [figure("W1", 0.8, 0.85), figure("W2", 0.02, 0.04, at_most=True), figure("W3", 5.0, None)]
+    part = {"benchmark": "gpu_copy", "gpu": {"name": "GPU", "commit": "0123456789abcdef"}, "figures": figures}
+    kept = tmp_path / "gpu_a.json"
+    kept.write_text(json.dumps({"parts": [part]}))
+    assert run(sys.executable, BENCHMARKS / "gpu_plot.py", kept, PYTHONPATH=str(ROOT)).returncode == 0
+    image = kept.with_suffix(".svg").read_text()
+    for text in ("W1: share", "0.8, wanted &gt;= 0.85", "0.02, wanted &lt;= 0.04", "commit 0123456789"):
+        assert text in image, text
+    assert "W3" not in image
+    kept.write_text(json.dumps({"parts": [{**part, "figures": []}]}))
+    done = run(sys.executable, BENCHMARKS / "gpu_plot.py", kept, PYTHONPATH=str(ROOT))
+    assert done.returncode == 1
+    assert "no figure with a target" in done.stderr
+
+
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("travels") / "gpu"

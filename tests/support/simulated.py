@@ -16,6 +16,7 @@ from extension import simulated_extension
 from torch.utils.dlpack import from_dlpack
 
 from memload import _core
+from memload.device.numa import NumaNode
 from memload.device.streams import StreamPairs
 from memload.nested import map_tensors, tensors_of
 
@@ -35,6 +36,7 @@ class SimulatedInterface:
     """
 
     why_not_native = ""
+    near: NumaNode | None = None
 
     def __init__(
         self,

@@ -7,6 +7,7 @@
 
 #include "core/base/fault_guard.h"
 #include "core/gather/pieces.h"
+#include "core/pass/store_choice.h"
 
 namespace memload {
 namespace {
@@ -17,7 +18,8 @@ double seconds(std::chrono::steady_clock::duration d) { return std::chrono::dura
 
 Store choose_store(const PipelineOptions& options, std::size_t ring_bytes) {
   if (options.store) return *options.store;
-  return 2 * ring_bytes > 3 * last_level_cache() ? Store::streaming : Store::cached;
+  const SlotReader reader = options.route ? SlotReader::copy_engine : SlotReader::cpu;
+  return default_store(reader, ring_bytes, last_level_cache());
 }
 
 }  // namespace
@@ -46,7 +48,7 @@ Pass::Pass(const std::vector<FieldSpec>& columns, const PipelineOptions& options
   read_ahead_.emplace(*gather_, options.slot_rows);
   group_threads_ = residency_->threads();
   group_ = std::make_shared<TaskGroup>(group_threads_);
-  workers_ = Workers::shared(group_threads_);
+  workers_ = Workers::shared(group_threads_, options.cpus);
 }
 
 void Pass::plan(Rows rows, bool whole) {

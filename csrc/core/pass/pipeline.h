@@ -22,13 +22,14 @@ struct PipelineOptions {
   std::size_t batch_rows = 1;  // rows of a full batch
   std::size_t slot_rows = 1;   // rows for which a slot is made: those of the largest batch, as far as it is known
   bool drop_last = false;
-  int depth = 2;    // batches gathered ahead of the one that is handed out
-  int threads = 1;  // that may gather for this pipeline at once
+  int depth = 2;          // batches gathered ahead of the one that is handed out
+  int threads = 1;        // that may gather for this pipeline at once
+  std::vector<int> cpus;  // near the slots; threads stay there if each has one of these CPUs. Empty: they stay nowhere
   Isa isa = Isa::scalar;
   bool read_blocks = false;  // cold rows are read with the 2 MB around them: for passes that need most of a file anyway
   bool direct = false;  // cold rows above Gather::kLargeRow are read past the page cache, where the file system can
   std::size_t tile_bytes = 0;  // of decoded tiles, kept for further batches of the pass
-  std::optional<Store> store;  // unset: streaming if the ring is larger than 1.5 last level caches
+  std::optional<Store> store;  // unset: store_choice.h
   MemorySource slots = huge_memory;
   std::weak_ptr<Spares> spares;  // if any: what the pass decodes in comes from there, and its threads stay there
   std::optional<Route> route;    // to a device; unset: batches are handed out in their slots

@@ -22,9 +22,18 @@ struct Registry {
 
 Registry& registry() { return per_process<Registry>(); }
 
+cpu_set_t those_near(const cpu_set_t& allowed, const std::vector<int>& near) noexcept {
+  cpu_set_t chosen;
+  CPU_ZERO(&chosen);
+  for (const int cpu : near) {
+    if (cpu >= 0 && cpu < CPU_SETSIZE && CPU_ISSET(cpu, &allowed)) CPU_SET(cpu, &chosen);
+  }
+  return chosen;
+}
+
 }  // namespace
 
-std::shared_ptr<Workers> Workers::shared(int threads) {
+std::shared_ptr<Workers> Workers::shared(int threads, const std::vector<int>& near) {
   Registry& here = registry();
   const std::lock_guard lock(here.mutex);
   std::shared_ptr<Workers> workers = here.workers.lock();
@@ -35,7 +44,7 @@ std::shared_ptr<Workers> Workers::shared(int threads) {
     });
     here.workers = workers;
   }
-  workers->run_where_caller_may();
+  workers->run_where_caller_may(threads, near);
   workers->try_to_grow(threads);
   if (workers->threads() == 0) throw OutOfThreads("the system refuses the first thread that gathers");
   return workers;
@@ -83,6 +92,7 @@ void Workers::grow(int threads) {
     threads_.emplace_back([this](const std::stop_token& stop) { work(stop); });
     const std::string name = "memload-" + std::to_string(threads_.size());
     ::pthread_setname_np(threads_.back().native_handle(), name.c_str());
+    if (CPU_COUNT(&cpus_) != 0) ::pthread_setaffinity_np(threads_.back().native_handle(), sizeof cpus_, &cpus_);
   }
 }
 
@@ -93,10 +103,12 @@ void Workers::try_to_grow(int threads) noexcept {
   }
 }
 
-void Workers::run_where_caller_may() noexcept {
+void Workers::run_where_caller_may(int threads, const std::vector<int>& near) noexcept {
   cpu_set_t allowed;
   CPU_ZERO(&allowed);
   if (::sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;  // a machine with more CPUs than the set holds
+  const cpu_set_t chosen = those_near(allowed, near);
+  if (CPU_COUNT(&chosen) >= threads) allowed = chosen;
   const std::lock_guard lock(mutex_);
   if (CPU_EQUAL(&allowed, &cpus_)) return;
   cpus_ = allowed;

@@ -47,8 +47,9 @@ class Workers {
  public:
   // Gives the process's pool, with at least `threads` threads, or as many as the system grants. It is made for the
   // first caller and ends with the last holder. Its threads run on the CPUs of the caller from then on, as new ones
-  // would. Throws OutOfThreads if the system grants no thread.
-  static std::shared_ptr<Workers> shared(int threads);
+  // would; on those of them alone that are in `near`, if these are enough for a CPU each. Throws OutOfThreads if the
+  // system grants no thread.
+  static std::shared_ptr<Workers> shared(int threads, const std::vector<int>& near = {});
   ~Workers();
   Workers(const Workers&) = delete;
   Workers& operator=(const Workers&) = delete;
@@ -86,7 +87,7 @@ class Workers {
   static void end(Workers* pool);
   void grow(int threads);
   void try_to_grow(int threads) noexcept;
-  void run_where_caller_may() noexcept;
+  void run_where_caller_may(int threads, const std::vector<int>& near) noexcept;
   void work(const std::stop_token& stop);
   // Takes the first piece whose group satisfies `may` and counts it as running; without one, `task` is null. mutex_ is
   // held.
@@ -104,7 +105,7 @@ class Workers {
   std::condition_variable idle_;        // a group's last running piece ended
   std::deque<QueuedTask> queue_;        // guarded by mutex_
   std::atomic<bool> abandoned_{false};
-  cpu_set_t cpus_{};                   // guarded by mutex_; of the latest caller of shared(), empty if unknown
+  cpu_set_t cpus_{};                   // guarded by mutex_; for the latest caller of shared(), empty if unknown
   std::vector<std::jthread> threads_;  // guarded by mutex_; last: they end before what they use
 };
 

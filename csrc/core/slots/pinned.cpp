@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/base/fork.h"
+#include "core/base/numa.h"
 
 namespace memload {
 namespace {
@@ -16,10 +17,11 @@ constexpr int kTries = 4;  // the first one warms up
 
 }  // namespace
 
-SlotMemory pinned_memory(const std::shared_ptr<Device>& device, std::size_t bytes) {
+SlotMemory pinned_memory(const std::shared_ptr<Device>& device, std::size_t bytes, std::optional<int> node) {
   const std::size_t size = mapped_bytes(bytes);
   const std::shared_ptr<HugeMemory> memory = withheld_memory(size);
   std::byte* const data = memory->data();
+  if (node) prefer_node(data, size, *node);  // to pin a page is to touch it
   device->register_host(data, size);
   auto release = [device, memory, born = fork_generation()](void* p) {
     if (born == fork_generation()) device->unregister_host(static_cast<std::byte*>(p));
@@ -27,8 +29,8 @@ SlotMemory pinned_memory(const std::shared_ptr<Device>& device, std::size_t byte
   return {data, size, std::shared_ptr<void>(data, std::move(release))};
 }
 
-PinnedSource::PinnedSource(std::shared_ptr<Device> device, std::size_t limit)
-    : device_(std::move(device)), limit_(limit), state_(std::make_shared<State>()) {}
+PinnedSource::PinnedSource(std::shared_ptr<Device> device, std::size_t limit, std::optional<int> node)
+    : device_(std::move(device)), limit_(limit), node_(node), state_(std::make_shared<State>()) {}
 
 SlotMemory PinnedSource::operator()(std::size_t bytes) {
   const std::size_t size = mapped_bytes(bytes);
@@ -40,7 +42,7 @@ SlotMemory PinnedSource::operator()(std::size_t bytes) {
     return huge_memory(bytes);
   }
   try {
-    SlotMemory memory = pinned_memory(device_, bytes);
+    SlotMemory memory = pinned_memory(device_, bytes, node_);
     std::byte* const data = memory.data;
     auto counted = [state = state_, size, owner = std::move(memory.owner)](void*) mutable {
       owner.reset();

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include "core/slots/device.h"
@@ -12,14 +13,16 @@
 
 namespace memload {
 
-// Huge pages, registered with the device's driver. Throws DeviceError if the device refuses.
-[[nodiscard]] SlotMemory pinned_memory(const std::shared_ptr<Device>& device, std::size_t bytes);
+// Huge pages, registered with the device's driver, which lie on a NUMA node if one is named. Throws DeviceError if the
+// device refuses.
+[[nodiscard]] SlotMemory pinned_memory(const std::shared_ptr<Device>& device, std::size_t bytes,
+                                       std::optional<int> node = std::nullopt);
 
 // Gives memory for the slots of a ring: pinned memory up to a limit, and pageable memory from the first refusal on.
 class PinnedSource {
  public:
-  // limit: the most bytes that are pinned at once.
-  PinnedSource(std::shared_ptr<Device> device, std::size_t limit);
+  // limit: the most bytes that are pinned at once. node: the NUMA node that they are to lie on.
+  PinnedSource(std::shared_ptr<Device> device, std::size_t limit, std::optional<int> node = std::nullopt);
 
   [[nodiscard]] SlotMemory operator()(std::size_t bytes);
 
@@ -37,6 +40,7 @@ class PinnedSource {
 
   std::shared_ptr<Device> device_;
   std::size_t limit_;
+  std::optional<int> node_;
   std::shared_ptr<State> state_;
 };
 

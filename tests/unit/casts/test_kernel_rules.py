@@ -34,6 +34,9 @@ def test_constants_of_many_channels_are_looked_up_once():
     assert kernels.kernel_rule(rule, torch.int16, shape, cpu)[0] == "I16"
     assert first[2:5] == ("by_reciprocal", 1.0, -0.0)
     assert first[6:] == (5000, 1)
+    colours = memload.Cast(torch.bfloat16, scale=1 / 255, mean=(0.485, 0.456, 0.406), std=0.2, channels=-1)
+    assert kernels.kernel_rule(colours, torch.uint8, (3,), cpu)[2] == "fused"
+    assert kernels.kernel_rule(colours, torch.int16, (3,), cpu)[2] == "by_reciprocal"
     assert kernels.kernel_rule(memload.Cast(torch.float16), torch.uint8, shape, cpu)[2] == "plain"
     assert kernels.kernel_rule(memload.Cast(torch.float16, scale=2.0), torch.uint8, shape, cpu)[2:4] == ("scaled", 2.0)
 
