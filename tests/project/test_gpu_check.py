@@ -75,7 +75,7 @@ def figure(case, median, target, *, at_most=False, **more):
 
 
 def test_the_plot_shows_each_figure_that_has_a_target_as_a_share_of_it(tmp_path):
-    figures = [figure("W1", 0.8, 0.85), figure("W2", 0.02, 0.04, at_most=True), figure("W3", 5.0, None)]
+    figures = [figure("W1", 0.8, 0.85), figure("W2", 0.02, 0.04, at_most=True), figure("untold", 5.0, None)]
     part = {"benchmark": "gpu_copy", "gpu": {"name": "GPU", "commit": "0123456789abcdef"}, "figures": figures}
     kept = tmp_path / "gpu_a.json"
     kept.write_text(json.dumps({"parts": [part]}))
@@ -83,7 +83,7 @@ def test_the_plot_shows_each_figure_that_has_a_target_as_a_share_of_it(tmp_path)
     image = kept.with_suffix(".svg").read_text()
     for text in ("W1: share", "0.8, wanted &gt;= 0.85", "0.02, wanted &lt;= 0.04", "commit 0123456789"):
         assert text in image, text
-    assert "W3" not in image
+    assert "untold" not in image
     kept.write_text(json.dumps({"parts": [{**part, "figures": []}]}))
     done = run(sys.executable, BENCHMARKS / "gpu_plot.py", kept, PYTHONPATH=str(ROOT))
     assert done.returncode == 1
