@@ -13,7 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "cast/cast.h"
+#include "core/gather/gather.h"  // and the stores that it knows
 
 namespace memload {
 
