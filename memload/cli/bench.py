@@ -7,9 +7,7 @@ buffers, and nothing else: no queue, no Python, no tensors. It is native code of
 from __future__ import annotations
 
 import argparse
-import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +23,7 @@ from memload.cli.bench_report import BenchLine, chart, page, write_page
 from memload.cli.charts import check_ending, save
 from memload.cli.doctor import facts
 from memload.cli.measure import Epoch, Spread, in_turn, machine, memcpy_gb_per_second, ratio, run_epoch
+from memload.cli.output import answer
 from memload.columns.fields import AnyColumn
 from memload.dataset.dataset import Dataset
 from memload.dtypes import code_of
@@ -225,14 +224,14 @@ def check_options(args: argparse.Namespace) -> None:
         given = getattr(args, name)
         if given is not None and given < 1:
             raise ValueError(f"--{name.replace('_', '-')} is a number from 1, got {given}")
-    for option in ("json", "plot", "report"):
+    for option in ("plot", "report"):
         check_folder_of(getattr(args, option), f"--{option}")
     check_ending(args.plot, "--plot")
     if args.plot or args.report:
         new_figure(1, 1)  # raises where matplotlib is missing
 
 
-def check_folder_of(file: Path | None, option: str = "--json") -> None:
+def check_folder_of(file: Path | None, option: str) -> None:
     """Raise FileNotFoundError if the folder of `file`, the value of an option, does not exist."""
     if file is not None and not file.absolute().parent.is_dir():
         raise FileNotFoundError(f"{option} {file}: there is no folder {file.absolute().parent}")
@@ -246,38 +245,39 @@ def run(args: argparse.Namespace) -> int:
     bounded = with_ceiling(dataset)
     check_rows(dataset, bounded, args)
     lines, whole = [], []
+    text: list[str] = []
     if bounded:
         part = dataset if len(bounded) == len(dataset.fields) else dataset.as_tuple(*bounded)
         lines = [measure(name, part, dtype, threads, args) for name, dtype in VARIANTS.items()]
-        if part is not dataset:
-            print(f"Fields with a ceiling: {', '.join(bounded)}.")
-        print(table(lines))
+        text += [f"Fields with a ceiling: {', '.join(bounded)}."] if part is not dataset else []
+        text.append(table(lines))
     if len(bounded) < len(dataset.fields):
         others = [f"{name} ({field.described})" for name, field in dataset.fields.items() if name not in bounded]
-        print(f"Without a ceiling, since rows differ in length, are compressed or empty: {', '.join(others)}.")
+        text.append(f"Without a ceiling, since rows differ in length, are compressed or empty: {', '.join(others)}.")
         if not args.ceiling:
             whole = [measure_whole(name, dataset, dtype, threads, args) for name, dtype in VARIANTS.items()]
-            print(f"All fields:\n{table(whole)}")
+            text.append(f"All fields:\n{table(whole)}")
     memcpy = memcpy_gb_per_second(threads)
-    print(f"\nPlain memcpy: {memcpy:.1f} GB/s with {threads} threads, batches of {args.batch_size} rows.")
-    if args.json:
-        figures = {"machine": machine(), "threads": threads, "batch_size": args.batch_size, "memcpy": memcpy}
-        results = {"lines": [asdict(line) for line in lines], "all_fields": [asdict(line) for line in whole]}
-        args.json.write_text(json.dumps({**figures, **results}, indent=1))
-    if args.plot or args.report:
-        _draw(dataset, lines, whole, args)
+    text.append(f"\nPlain memcpy: {memcpy:.1f} GB/s with {threads} threads, batches of {args.batch_size} rows.")
+    figures = {"machine": machine(), "threads": threads, "batch_size": args.batch_size, "memcpy": memcpy}
+    text += _drawn(dataset, lines, whole, args)
+    answer(args, "\n".join(text), {**figures, "lines": lines, "all_fields": whole})
     return 0
 
 
-def _draw(dataset: Dataset, lines: Sequence[BenchLine], whole: Sequence[BenchLine], args: argparse.Namespace) -> None:
+def _drawn(
+    dataset: Dataset, lines: Sequence[BenchLine], whole: Sequence[BenchLine], args: argparse.Namespace
+) -> Iterator[str]:
     """Write the chart and the page that are asked for, and say where."""
+    if not (args.plot or args.report):
+        return
     figure = chart(lines, whole)
     if args.plot:
-        print(f"Drawn: {save(figure, args.plot)}")
+        yield f"Drawn: {save(figure, args.plot)}"
     if args.report:
         about = [(fact.name, fact.value, fact.meaning) for fact in facts(Path())]
         write_page(args.report, page(dataset, figure, [*lines, *whole], about))
-        print(f"Written: {args.report}")
+        yield f"Written: {args.report}"
 
 
 def check_rows(dataset: Dataset, bounded: Sequence[str], args: argparse.Namespace) -> None:
@@ -311,7 +311,7 @@ def measure_whole(
     """Run one variant with all fields, without a ceiling."""
     loader = _loader(dataset, casts_of(dataset, dtype), threads, args)
     run_epoch(loader)  # warms up
-    epochs = [run_epoch(loader) for _ in range(args.rounds)]
+    epochs = in_turn({"loader": lambda: run_epoch(loader)}, args.rounds, f"{variant}, all fields")["loader"]
     rates = Spread.of(epoch.rate for epoch in epochs)
     return BenchLine(variant, None, None, Spread.of(epoch.gb_per_second for epoch in epochs).median, rates, None)
 
@@ -330,7 +330,7 @@ def measure(
         loader = _loader(dataset, casts, threads, args)
         contestants["loader"] = lambda: run_epoch(loader)
     in_turn(contestants, 1)  # warms up
-    epochs = in_turn(contestants, args.rounds)
+    epochs = in_turn(contestants, args.rounds, variant)
     rates = {name: [epoch.rate for epoch in runs] for name, runs in epochs.items()}
     best = [max(pair) for pair in zip(rates["ordinary"], rates["streaming"], strict=True)]
     row_bytes = ceiling.batch_bytes / args.batch_size

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Iterator
 
 from memload.caching.cache_files import Entry, entries, remove
+from memload.cli.output import answer, is_json, keep
 from memload.sizes import format_size
 
 
@@ -13,23 +15,25 @@ def run(options: argparse.Namespace) -> int:
     """List the entries, or remove the named ones."""
     found = entries(options.root)
     if options.action == "list":
-        _list(options.root, found)
+        answer(options, "\n".join(_listed(options.root, found)), {"path": options.root, "entries": found})
         return 0
     chosen = _chosen(options, found)
     for entry in chosen:
         remove(entry)
-        print(f"removed {entry.name}, {format_size(entry.nbytes)}")
+        if not is_json(options):
+            print(f"removed {entry.name}, {format_size(entry.nbytes)}")
+    keep(options, {"path": options.root, "removed": chosen})
     return 0
 
 
-def _list(root: str, found: list[Entry]) -> None:
+def _listed(root: str, found: list[Entry]) -> Iterator[str]:
     width = max((len(entry.name) for entry in found), default=0)
     for entry in found:
         made = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.made))
         what = f"{entry.rows:>12,} rows" if entry.complete else f"{'unfinished':>17}"
-        print(f"{entry.name:{width}}  {what}  {format_size(entry.nbytes):>8}  {made}  {entry.function}".rstrip())
+        yield f"{entry.name:{width}}  {what}  {format_size(entry.nbytes):>8}  {made}  {entry.function}".rstrip()
     total = format_size(sum(entry.nbytes for entry in found))
-    print(f"{root}: {len(found)} entr{'y' if len(found) == 1 else 'ies'}, {total}")
+    yield f"{root}: {len(found)} entr{'y' if len(found) == 1 else 'ies'}, {total}"
 
 
 def _chosen(options: argparse.Namespace, found: list[Entry]) -> list[Entry]:

@@ -8,8 +8,8 @@ photographs -> crops -> shards in a temporary folder -> | stock DataLoader + com
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
-import json
 import sys
 import tempfile
 import time
@@ -22,12 +22,11 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from tqdm import tqdm
 
 import memload
 from memload.casts.rule import Cast
 from memload.cli import stock_loops as stock
-from memload.cli.bench import GatherCeiling, check_folder_of, shuffled
+from memload.cli.bench import GatherCeiling, shuffled
 from memload.cli.measure import (
     Epoch,
     Spread,
@@ -40,8 +39,10 @@ from memload.cli.measure import (
     run_epoch,
 )
 from memload.cli.options import DEMO_CROPS, DEMO_ROUNDS
+from memload.cli.output import answer, is_json
 from memload.loader.fast_loader import FastLoader
 from memload.memory import budget
+from memload.progress import bar
 from memload.sizes import format_size
 
 SIDE = 425
@@ -58,6 +59,14 @@ PHOTOGRAPHS = (
     "retina.jpg",
     "rocket.jpg",
 )
+
+NEXT = """
+What next, with data of your own:
+  memload init train.py          reads a script that has a DataLoader, and says line by line what to change
+  memload info FILE              what a .npy, .h5, .zarr, .pt, .arrow or shards hold, and what reading a row costs
+  memload write FILE shards/     converts what is slow to read; --images DIR takes folders of photographs
+  memload plan FILE              RAM, GPU memory and disk that a loop over it takes, before it runs
+In a loop:  loader = memload.FastLoader(memload.open("shards/"), batch_size=32, shuffle=True)"""
 
 _ROW_BYTES = SIDE * SIDE * 3 + RESPONSES * 4
 _MARGIN = 1.2  # free disk and memory required, for each byte needed
@@ -116,18 +125,14 @@ class Result:
 def run(args: argparse.Namespace) -> int:
     """Run `memload demo`; 0 if the batches were identical, 2 without the photographs."""
     options = Options(crops=args.crops, rounds=args.rounds, compiled=not args.no_compile)
-    check_folder_of(args.json)
-    try:
-        photographs()
-    except ModuleNotFoundError as missing:
-        print(f"memload: {missing}", file=sys.stderr)
-        return 2
+    photographs()  # raises where they are missing, before anything is written
     check_room(args.folder or Path(tempfile.gettempdir()), options.crops)
-    with tempfile.TemporaryDirectory(prefix="memload-demo-", dir=args.folder) as folder:
+    with (
+        tempfile.TemporaryDirectory(prefix="memload-demo-", dir=args.folder) as folder,
+        contextlib.redirect_stdout(sys.stderr if is_json(args) else sys.stdout),
+    ):
         result = play(Path(folder) / "shards", options)
-    print(table(result))
-    if args.json:
-        args.json.write_text(json.dumps({"machine": machine(), "options": asdict(options), **asdict(result)}, indent=1))
+    answer(args, f"{table(result)}\n{NEXT}", {"machine": machine(), "options": options, **asdict(result)})
     return 0 if result.identical else 1
 
 
@@ -176,6 +181,7 @@ def compare(path: Path, options: Options, cast: tuple[stock.CastFn, str], pages:
             "ceiling": ceiling.best,
         },
         options.rounds,
+        "rounds",
     )
     del ceiling
     names = {"stock": "stock DataLoader", "fast": "memload.FastLoader", "ceiling": "the ceiling"}
@@ -244,9 +250,13 @@ def crops_of(images: list[NDArray[np.uint8]], count: int) -> Iterator[dict[str, 
 
 def write_crops(path: Path, count: int) -> None:
     """Write the crops as shards one by one, so that they are never in memory all at once."""
-    with memload.ShardWriter(path, shard_bytes="4GB", rows=count) as writer:
-        for row in tqdm(crops_of(photographs(), count), total=count, unit=" crops", delay=1, leave=False):
+    with (
+        memload.ShardWriter(path, shard_bytes="4GB", rows=count) as writer,
+        bar("write", count, None, unit=" crops") as shown,
+    ):
+        for row in crops_of(photographs(), count):
             writer.append(**row)
+            shown.update(1)
 
 
 class FastLoop:
@@ -286,12 +296,14 @@ def same_batches(stock_loop: stock.StockLoop, fast_loop: FastLoop) -> tuple[int,
     """Compare batches until one differs or time is up; return how many were compared, and whether all were equal."""
     compared = 0
     until = time.perf_counter() + _COMPARE_SECONDS
-    for theirs, ours in zip(stock_loop, fast_loop, strict=True):
-        compared += 1
-        if theirs.keys() != ours.keys() or not all(torch.equal(theirs[name], ours[name]) for name in theirs):
-            return compared, False
-        if time.perf_counter() > until:
-            break
+    with bar("compare", None, None, unit=" batches") as shown:
+        for theirs, ours in zip(stock_loop, fast_loop, strict=True):
+            compared += 1
+            if theirs.keys() != ours.keys() or not all(torch.equal(theirs[name], ours[name]) for name in theirs):
+                return compared, False
+            if time.perf_counter() > until:
+                break
+            shown.update(1)
     return compared, True
 
 

@@ -12,6 +12,7 @@ import torch
 
 from memload import _core
 from memload.cli.measure import cpu_model, memcpy_gb_per_second
+from memload.cli.output import is_json, keep
 from memload.device.cuda_module import CudaState, cuda_state, driver_version, too_old
 from memload.device.destination_buffers import pinned_copy_rate
 from memload.device.memory import gpu_memories
@@ -37,8 +38,13 @@ class Fact:
 
 def run(args: argparse.Namespace) -> int:
     """Run `memload doctor`."""
+    found = []
     for fact in facts(args.folder):
-        print(fact)
+        found.append(fact)
+        if not is_json(args):
+            print(fact, flush=True)
+    if args.json:
+        keep(args, {"facts": found})
     return 0
 
 

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from memload.cli.charts import BOUND, Bar, check_ending, draw_bars, save
+from memload.cli.described import described, of_field
 from memload.cli.options import stated
+from memload.cli.output import answer
 from memload.columns.fields import Field, describe
 from memload.dataset.dataset import Dataset
 from memload.dataset.opening import open  # noqa: A004 - memload's own
@@ -30,23 +32,28 @@ def run(options: argparse.Namespace) -> int:
         try:
             dataset = open(options.path, **given)
         except (FormatError, ValueError):
-            if not _list_arrays(options.path, given):
+            arrays = _arrays(options.path, given)
+            if not arrays:
                 raise
+            text, document = _told_arrays(options.path[0], arrays), {"paths": options.path, "arrays": arrays}
         else:
-            _print_dataset(dataset)
+            text, document = _told(dataset), {"paths": options.path, "files": _files(dataset), **described(dataset)}
             if options.plot:
-                print(f"  drawn: {_draw(dataset, options.plot)}")
-    for warning in caught:
-        print(warning.message)
+                document["drawn"] = _draw(dataset, options.plot)
+                text.append(f"  drawn: {document['drawn']}")
+    advice = [str(warning.message) for warning in caught]
+    answer(options, "\n".join(text + advice), document | {"advice": advice})
     return 0
 
 
-def _print_dataset(dataset: Dataset) -> None:
-    files = {storage.name for field in dataset.fields.values() for storage in field.column.storages if storage.mapped}
-    print(dataset)
-    print(f"  files: {len(files)}")
-    for name, field in dataset.fields.items():
-        print(f"  {name}: {_reading(field)}")
+def _files(dataset: Dataset) -> int:
+    storages = (storage for field in dataset.fields.values() for storage in field.column.storages)
+    return len({storage.name for storage in storages if storage.mapped})
+
+
+def _told(dataset: Dataset) -> list[str]:
+    fields = [f"  {name}: {_reading(field)}" for name, field in dataset.fields.items()]
+    return [str(dataset), f"  files: {_files(dataset)}", *fields]
 
 
 def _draw(dataset: Dataset, path: Path) -> Path:
@@ -67,22 +74,25 @@ def _reading(field: Field) -> str:
     return f"{'read ' if how.startswith('in place') else ''}{how}; {cost_of(field)}"
 
 
-def _list_arrays(paths: list[str], given: dict[str, Any]) -> bool:
-    """Print a line for each named array of a file; return False if there is none, or if `key` selects some."""
+def _arrays(paths: list[str], given: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return what each named array of a file is; nothing if there is none, or if `key` selects some."""
     if len(paths) != 1 or "key" in given:
-        return False
+        return {}
     names = [name for name in names_at(Path(paths[0]), Stated(trust=given.get("trust"))) if name]
-    if names:
-        several = f"{len(names)} arrays, which do not form one dataset; select those that belong together by --key"
-        print(f"{paths[0]}: {several if len(names) > 1 else '1 array, which cannot be read'}")
-    for name in names:
-        print(f"  {name}: {_array(paths[0], name, given)}")
-    return bool(names)
+    return {name: _array(paths[0], name, given) for name in names}
 
 
-def _array(path: str, name: str, given: dict[str, Any]) -> str:
+def _array(path: str, name: str, given: dict[str, Any]) -> dict[str, Any]:
     try:
         (field,) = open(path, key=name, **given).fields.values()
     except (FormatError, ValueError) as error:
-        return f"unfit: {str(error).removeprefix(f'{Path(path).absolute()}: ').removeprefix(f'{path}: ')}"
-    return f"{field.rows:,} rows of {describe(field.dtype, field.shape)}; {_reading(field)}"
+        why = str(error).removeprefix(f"{Path(path).absolute()}: ").removeprefix(f"{path}: ")
+        return {"unfit": why, "text": f"unfit: {why}"}
+    text = f"{field.rows:,} rows of {describe(field.dtype, field.shape)}; {_reading(field)}"
+    return {"rows": field.rows, **of_field(field), "text": text}
+
+
+def _told_arrays(path: str, arrays: dict[str, dict[str, Any]]) -> list[str]:
+    several = f"{len(arrays)} arrays, which do not form one dataset; select those that belong together by --key"
+    head = f"{path}: {several if len(arrays) > 1 else '1 array, which cannot be read'}"
+    return [head, *(f"  {name}: {array['text']}" for name, array in arrays.items())]

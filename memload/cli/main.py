@@ -6,20 +6,39 @@ The module is imported when its command runs, so `--help` answers without torch.
 from __future__ import annotations
 
 import argparse
+import difflib
+import errno
 import importlib
 import io
 import os
+import re
 import select
 import sys
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from pathlib import Path
+from typing import NamedTuple, NoReturn
 
 from memload._core import version
 from memload.cli import options
 from memload.errors import ChecksumError, MemloadError
 
 _ABOUT = "Array data for training, at the speed of memory."
-_FURTHER = "`memload COMMAND --help` lists its arguments. Begin with `memload doctor`, then `memload info PATH`."
+_FURTHER = (
+    "`memload COMMAND --help` lists its arguments. Begin with `memload doctor`, then `memload info PATH`, or with "
+    "`memload init train.py` for a script that you have."
+)
+_STEPS = {
+    errno.ENOENT: "give a path that exists",
+    errno.EACCES: "give a path that you may read and write, or ask its owner (`ls -ld` shows who that is)",
+    errno.EPERM: "give a path that you may change",
+    errno.ENOSPC: "free some space, or name a folder on another disk",
+    errno.EDQUOT: "free some of your quota, or name a folder on another disk",
+    errno.EROFS: "name a folder on a disk that can be written to",
+    errno.EISDIR: "give a file in it",
+    errno.ENOTDIR: "give a directory",
+    errno.EEXIST: "give another name",
+    errno.EMFILE: "raise the limit on open files: `ulimit -n 65536`",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -28,14 +47,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     A negative result is a wrong checksum, or a plan that does not fit. 141 means that the reader of the output, such as
     `head`, has ended, as for programs that end by SIGPIPE.
     """
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    root = parser()
-    chosen, further = root.parse_known_args(options.attached(given) if given[:1] == ["write"] else given)
-    if further and (not hasattr(chosen, "paths") or any(text.startswith("-") for text in further)):
-        root.error(f"unrecognized arguments: {' '.join(further)}")
-    if further:  # paths after an option between paths
-        chosen.paths += further
+    chosen = _chosen(options.attached(sys.argv[1:] if arguments is None else arguments))
     try:
+        _check_folder(chosen.json)
         status = int(importlib.import_module(f"memload.cli.{chosen.command}").run(chosen))
         sys.stdout.flush()
         return status
@@ -43,35 +57,74 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _broken_pipe(error)
     except KeyboardInterrupt:
         return 130
-    except ChecksumError as error:
-        print(f"memload: {error}", file=sys.stderr)
-        return 1
-    except KeyError as error:
-        print(f"memload: {error.args[0]}", file=sys.stderr)
-        return 2
-    except OSError as error:
-        print(f"memload: {_system_error(error)}", file=sys.stderr)
-        return 2
-    except (MemloadError, ValueError, TypeError, IndexError, ImportError) as error:
-        print(f"memload: {error}", file=sys.stderr)
-        return 2
+    except Exception as error:
+        if chosen.traceback:
+            raise
+        print(f"memload: {_one_line(error, chosen.command)}", file=sys.stderr)
+        return 1 if isinstance(error, ChecksumError) else 2
+
+
+def _chosen(given: Sequence[str]) -> argparse.Namespace:
+    """Return the command and its arguments."""
+    chosen, further = parser().parse_known_args(given)
+    if further and (not hasattr(chosen, "paths") or any(text.startswith("-") for text in further)):
+        chosen.fail(f"unrecognized arguments: {' '.join(further)}")
+    if further:  # paths after an option between paths
+        chosen.paths += further
+    return chosen
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line, with the option that was perhaps meant."""
+
+    def error(self, message: str) -> NoReturn:
+        """End the program; argparse would print the usage, too, which has up to 20 lines."""
+        known = re.findall(r"(?<![\w-])--[a-z-]+", self.format_help())
+        choices = re.findall(r"\w[\w-]*", message.partition("(choose from ")[2])
+        wrong = re.findall(r"--[\w-]+", message) or re.findall(r"invalid choice: '([^']*)'", message)
+        meant = [match for word in wrong for match in difflib.get_close_matches(word, choices or known, 1)]
+        hint = f"; did you mean {' or '.join(meant)}?" if meant else "."
+        self.exit(2, f"{self.prog}: {message}{hint} `{self.prog} --help` lists what it takes.\n")
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of `memload`, with a parser for each command."""
-    root = argparse.ArgumentParser(prog="memload", description=_ABOUT, epilog=_FURTHER)
+    root = _Parser(prog="memload", description=_ABOUT, epilog=_FURTHER)
     root.add_argument("--version", action="version", version=f"memload {version}")
+    root.add_argument("--traceback", action="store_true", help="show where an error was raised, not its one line")
     commands = root.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for name, command in COMMANDS.items():
         subparser = commands.add_parser(name, help=command.help, description=f"{command.help}.")
         command.add_arguments(subparser)
-        subparser.set_defaults(command=name)
+        subparser.set_defaults(command=name, fail=subparser.error)
     return root
 
 
+def _check_folder(file: Path | None) -> None:
+    """Raise FileNotFoundError if the FILE of --json has no folder, before minutes of work."""
+    if file is not None and not file.absolute().parent.is_dir():
+        raise FileNotFoundError(f"--json {file}: there is no folder {file.absolute().parent}")
+
+
+def _one_line(error: Exception, command: str) -> str:
+    """Return what an error says as one line, with the next step; errors of memload's own say it themselves."""
+    if isinstance(error, OSError):
+        text = _system_error(error)
+    elif isinstance(error, KeyError) and error.args:
+        text = str(error.args[0])
+    elif isinstance(error, (MemloadError, ValueError, TypeError, IndexError, ImportError)):
+        text = str(error)
+    else:
+        text = f"{type(error).__name__}: {error}; `memload --traceback {command} ...` shows where"
+    return " ".join(text.split())
+
+
 def _system_error(error: OSError) -> str:
-    """Return the file and the reason; errors of memload are whole sentences already."""
-    return f"{error.filename}: {error.strerror}" if error.filename is not None and error.strerror else str(error)
+    """Return the file, the reason and the next step; errors of memload are whole sentences already."""
+    if error.filename is None or not error.strerror:
+        return str(error)
+    step = _STEPS.get(error.errno or 0, "")
+    return f"{error.filename}: {error.strerror}{step and f'; {step}'}"
 
 
 def _broken_pipe(error: BrokenPipeError) -> int:
@@ -107,6 +160,7 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "demo": Command("Feed real images through both loaders and compare them", options.demo),
+    "init": Command("Read a script that has a DataLoader, and say what to change, line by line", options.init),
     "doctor": Command("Report what this machine has and what that means for loading", options.doctor),
     "bench": Command("Measure a loader beside the ceiling of this machine", options.bench),
     "write": Command("Convert files into a set of shards", options.write),
@@ -116,4 +170,5 @@ COMMANDS = {
     "monitor": Command("Show the memory of a running process, or plot the log of a monitor", options.monitor),
     "cache": Command("List what ds.map(fn).cache(PATH) has stored, or remove some of it", options.cache),
     "verify": Command("Read every byte of a set of shards and compare it with the checksums", options.verify),
+    "completion": Command("Print the script by which a shell completes the words of this command", options.completion),
 }

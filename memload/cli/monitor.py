@@ -8,6 +8,7 @@ import shutil
 import sys
 import time
 
+from memload.cli.output import answer, is_json, say
 from memload.monitoring.live_view import line, screen
 from memload.monitoring.plots import plot_log
 from memload.monitoring.processes import command_of
@@ -22,32 +23,38 @@ def run(args: argparse.Namespace) -> int:
     if (args.pid is None) == (args.plot is None):
         raise ValueError("give the number of a process, or --plot and the log of a monitor")
     if args.plot is not None:
-        print(plot_log(args.plot, args.out or args.plot.with_suffix(".png")))
+        drawn = plot_log(args.plot, args.out or args.plot.with_suffix(".png"))
+        answer(args, drawn, {"log": args.plot, "drawn": drawn})
         return 0
     if not args.interval > 0 or (args.count is not None and args.count < 1):
         raise ValueError("--interval is a number of seconds above 0, --count a number of samples, at least 1")
-    return _watch(args.pid, args.interval, args.count)
+    return _watch(args)
 
 
-def _watch(pid: int, interval: float, count: int | None) -> int:
-    sampler = Sampler(pid)
+def _watch(args: argparse.Namespace) -> int:
+    """Show samples until the process ends, Ctrl-C or `--count`; then the summary. The JSON has the last samples."""
+    pid, sampler = args.pid, Sampler(args.pid)
     series: list[Sample] = [sampler.take()]  # raises ProcessLookupError if there is no such process
-    tally, samples, cpu = Tally(series[0]), 0, time.process_time()
-    view = _View(f"{pid}: {command_of(pid)}")
+    tally, samples, cpu, ended = Tally(series[0]), 0, time.process_time(), False
+    command = command_of(pid)
+    view = None if is_json(args) else _View(f"{pid}: {command}")
     try:
         while True:
             tally.add(series[-1])
-            view.update(series)
+            if view:
+                view.update(series)
             samples += 1
-            if samples == count:
+            if samples == args.count:
                 break
-            time.sleep(interval)
+            time.sleep(args.interval)
             series = [*series[-_MOST_SAMPLES:], sampler.take()]
     except ProcessLookupError:
-        print(f"process {pid} has ended")
+        ended = True
+        say(args, f"process {pid} has ended")
     except KeyboardInterrupt:
-        print()
-    print(tally.summary([], time.process_time() - cpu))
+        say(args, "")
+    summary = tally.summary([], time.process_time() - cpu)
+    answer(args, summary, {"pid": pid, "command": command, "ended": ended, "summary": summary, "samples": series})
     return 0
 
 

@@ -13,6 +13,8 @@ from memload.engine.tiers.tier import Tier
 from memload.images.forms import FITS, MODES
 from memload.planning.precisions import PRECISIONS, STRATEGIES, WEIGHTS
 
+SHELLS = ("bash", "zsh", "tcsh")
+
 DEMO_CROPS = 3600
 DEMO_ROUNDS = 3
 
@@ -49,6 +51,26 @@ examples:
   memload write --images photos/ --table metadata.jsonl --size 512 --fit pad --pad-value 255 shards/
 """
 
+_INIT_DESCRIPTION = """\
+Read a training script, and say line by line what to change for memload.FastLoader, and which loaders will be native.
+
+The script is parsed, not run and not imported. Safe changes are those after which the script does the same: the import,
+and FastLoader in the place of DataLoader. The rest is advice, with the code to write.
+"""
+
+_INIT_EXAMPLES = """\
+examples:
+  memload init train.py
+  memload init train.py --diff | patch train.py
+  memload init train.py --write train_memload.py
+"""
+
+_COMPLETION_EXAMPLES = """\
+how to install it (once; the extra memload[completion] brings the generator):
+  memload completion bash > ~/.local/share/bash-completion/completions/memload
+  memload completion zsh > "${fpath[1]}/_memload"
+  memload completion tcsh > ~/.memload.tcsh      and: source ~/.memload.tcsh
+"""
 
 _PLAN_EXAMPLES = """\
 examples:
@@ -67,7 +89,7 @@ def demo(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, default=DEMO_ROUNDS, help="rounds in turn (default %(default)s)")
     parser.add_argument("--no-compile", action="store_true", help="leave the stock loop's cast to eager torch")
     parser.add_argument("--folder", type=Path, help="where the temporary folder is made (default: the system's)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="keep the figures in FILE")
+    _add_json(parser)
 
 
 def doctor(parser: argparse.ArgumentParser) -> None:
@@ -76,6 +98,17 @@ def doctor(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--folder", type=Path, default=Path(tempfile.gettempdir()), help="the folder whose disk is examined"
     )
+    _add_json(parser)
+
+
+def init(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of `memload init`."""
+    parser.description, parser.epilog = _INIT_DESCRIPTION, _INIT_EXAMPLES
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("script", type=Path, help="a Python file that makes a DataLoader; it is read, not run")
+    parser.add_argument("--diff", action="store_true", help="print the changes that are safe as a patch, and no report")
+    parser.add_argument("--write", type=Path, metavar="COPY", help="write the script with these changes to COPY")
+    _add_json(parser)
 
 
 def bench(parser: argparse.ArgumentParser) -> None:
@@ -88,7 +121,7 @@ def bench(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--isa", default="", help="instruction set of the ceiling (default: the best)")
     parser.add_argument("--rounds", type=int, default=5, help="rounds in turn (default %(default)s)")
     parser.add_argument("--size", type=int, default=512, help="MB of random images (default %(default)s)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="keep the figures in FILE")
+    _add_json(parser)
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw them; the ending is the format, .png if none")
     parser.add_argument("--report", type=Path, metavar="FILE", help="an HTML page of it all, to send to somebody")
 
@@ -103,18 +136,21 @@ def write(parser: argparse.ArgumentParser) -> None:
     _add_join(parser.add_argument_group("how to put sources with different names side by side"))
     _add_images(parser.add_argument_group("images, instead of sources"))
     _add_target_options(parser.add_argument_group("how to write"))
+    _add_json(parser)
 
 
 def seal(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `memload seal`."""
     parser.add_argument("path", help="the directory that `memload write --part`, or memload.write_part, wrote to")
     parser.add_argument("--parts", type=int, metavar="N", help="how many parts, if memload.write_part was not told")
+    _add_json(parser)
 
 
 def info(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `memload info`."""
     parser.add_argument("path", nargs="+", help="what memload.open takes; several are one dataset")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw bytes and reads of each field to FILE")
+    _add_json(parser)
     _add_source(parser.add_argument_group("how to open it"))
 
 
@@ -171,6 +207,7 @@ def plan(parser: argparse.ArgumentParser) -> None:
         help="with --plot: bars of the same plan on this tier as well; may be given several times",
     )
     parser.add_argument("--log", type=Path, help="with --plot: draw this log of a monitor over the plan")
+    _add_json(parser)
 
 
 def monitor(parser: argparse.ArgumentParser) -> None:
@@ -180,6 +217,7 @@ def monitor(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--count", type=int, metavar="N", help="number of samples (default: until the process ends)")
     parser.add_argument("--plot", type=Path, metavar="LOG", help="draw the last run of this log instead")
     parser.add_argument("--out", type=Path, metavar="PNG", help="where the plot goes (default: beside the log)")
+    _add_json(parser)
 
 
 def cache(parser: argparse.ArgumentParser) -> None:
@@ -192,12 +230,33 @@ def cache(parser: argparse.ArgumentParser) -> None:
     removal.add_argument("names", nargs="*", metavar="NAME", help="entries as `list` names them, or how these begin")
     removal.add_argument("--all", action="store_true", help="all of them")
     removal.add_argument("--unfinished", action="store_true", help="those that were interrupted")
+    _add_json(listing)
+    _add_json(removal)
 
 
 def verify(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `memload verify`."""
     parser.add_argument("path", help="a directory that memload write, or memload.write, made")
     parser.add_argument("--quiet", action="store_true", help="show no progress bar")
+    _add_json(parser)
+
+
+def completion(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of `memload completion`."""
+    parser.epilog, parser.formatter_class = _COMPLETION_EXAMPLES, argparse.RawDescriptionHelpFormatter
+    parser.add_argument("shell", choices=SHELLS, help="the shell that completes")
+    _add_json(parser)
+
+
+def _add_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--json",
+        type=Path,
+        nargs="?",
+        const=Path("-"),
+        metavar="FILE.json",
+        help="print JSON instead of text; with a FILE, keep it there beside the text",
+    )
 
 
 def _add_source(group: Any) -> None:
@@ -324,16 +383,23 @@ def _add_target_options(group: Any) -> None:
 
 
 def attached(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments with values such as -5: attached to their options, as in --rows=-5:.
+    """Return the arguments with values attached to options that argparse would read otherwise.
 
-    argparse takes a word that begins with a minus and is no number for an option.
+    It takes a word such as -5: for an option, and any word behind --json for its FILE, such as a path. A FILE behind a
+    space has a name that ends in .json.
+
+    Example:
+        >>> attached(["--rows", "-5:", "--json", "shards/"])
+        ['--rows=-5:', '--json=-', 'shards/']
     """
     found: list[str] = []
     for argument in arguments:
         if found and found[-1] in ("--rows", "--scale") and re.match(r"-[\d.:]", argument):
             found[-1] += f"={argument}"
+        elif found and found[-1] == "--json=-" and argument.endswith(".json"):
+            found[-1] = f"--json={argument}"
         else:
-            found.append(argument)
+            found.append("--json=-" if argument == "--json" else argument)
     return found
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from memload.cli.by_set import by_set, casts, whole_number
 from memload.cli.options import stated
+from memload.cli.output import is_json, keep, plain, say
 from memload.cli.prediction import measured
 from memload.cli.source_options import open_data
 from memload.cli.trained_options import trained
@@ -17,6 +18,7 @@ from memload.engine.tiers.tier import Tier
 from memload.loader.fast_loader import FastLoader
 from memload.memory.guards import check_memory
 from memload.monitoring.plots import with_ending
+from memload.planning.account import Account
 from memload.planning.planner import plan
 from memload.planning.result import Plan
 from memload.planning.shape import DatasetShape
@@ -34,16 +36,43 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError("--beside is drawn into a plot: give --plot as well")
     data = _data(options)
     found = _plan(options, data, by_set(options.tier, "--tier"))
-    print(found)
+    if not is_json(options):
+        print(found, flush=True)
+    document = of_plan(found)
     if options.plot:
         beside = {tier: _plan(_for_tier(options, tier), data, tier) for tier in options.beside or ()}
         found.plot(options.plot, beside=beside, log=options.log)
-        print(f"drawn: {with_ending(options.plot)}")
+        document["drawn"] = with_ending(options.plot)
+        say(options, f"drawn: {document['drawn']}")
     if options.measure:
-        print(flush=True)
         _check_fits_here(found)
-        print(measured(found, lambda: _loader(data, found, options), options.measure))
+        prediction = measured(found, lambda: _loader(data, found, options), options.measure)
+        document["measured"] = prediction
+        say(options, f"\n{prediction}")
+    keep(options, document)
     return 0 if found.fits else 1
+
+
+def of_plan(found: Plan) -> dict[str, Any]:
+    """Return a plan for programs: whether it fits, its accounts, and what else it says."""
+    accounts = {"ram": found.ram, "stock": found.stock, "gpu": found.gpu, "disk": found.disk}
+    return {
+        "fits": found.fits,
+        "mem": found.mem,
+        "tier": found.tier,
+        "tier_reason": found.tier_reason,
+        "processes": found.processes,
+        "data": found.data,
+        "by_set": found.by_set,
+        "sets_that_fit": found.sets,
+        **{name: account and _of_account(account) for name, account in accounts.items()},
+        "notes": found.notes,
+        "ways_out": found.ways_out,
+    }
+
+
+def _of_account(account: Account) -> dict[str, Any]:
+    return {"predicted": account.predicted, "fits": account.fits, **plain(account)}
 
 
 def _plan(options: argparse.Namespace, data: Any, tier: Any) -> Plan:

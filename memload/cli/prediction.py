@@ -14,6 +14,7 @@ from typing import Any
 from memload.cli.measure import WATCHER, cpu_seconds_of_children, peak_memory, private_bytes
 from memload.monitoring.processes import family
 from memload.planning.result import Plan
+from memload.progress import bar
 from memload.sizes import format_size
 
 _PAUSE = 0.01  # seconds that the loop computes on a batch
@@ -67,9 +68,10 @@ def measured(plan: Plan, loader: Callable[[], Iterable[Any]], batches: int | Non
     """
     count = 0
     start = private_bytes()
-    with peak_memory() as peak:
+    with peak_memory() as peak, bar("measure", batches, None, unit=" batches") as shown:
         for _ in islice(loader(), batches):  # holds a batch while it asks for the next, as loops do
             count += 1
+            shown.update(1)
             time.sleep(_PAUSE)
             if count % _LONG_EVERY == 0:
                 _wait_for_batches_ahead()

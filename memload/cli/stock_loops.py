@@ -16,6 +16,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler
 
 from memload.cli.measure import run_epoch
+from memload.progress import bar
 
 Batch = dict[str, torch.Tensor]
 CastFn = Callable[[torch.Tensor], torch.Tensor]
@@ -144,10 +145,12 @@ def find_best(
 
     tried = settings or [StockSetting(style, workers) for style in STYLES for workers in WORKERS]
     best, best_rate = None, -1.0
-    for setting in tried:  # one by one, so that the workers of a slower loop end before the next
-        loop = StockLoop(shard, batch_size, setting, casts, seed)
-        if (found := rate(loop)) > best_rate:
-            best, best_rate = loop, found
+    with bar("settings", len(tried), None, unit=" settings") as shown:
+        for setting in tried:  # one by one, so that the workers of a slower loop end before the next
+            loop = StockLoop(shard, batch_size, setting, casts, seed)
+            if (found := rate(loop)) > best_rate:
+                best, best_rate = loop, found
+            shown.update(1)
     if best is None:
         raise ValueError("no setting was given to choose from")
     return best

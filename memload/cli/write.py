@@ -11,7 +11,9 @@ from typing import Any
 
 from memload.casts.rule import Cast
 from memload.cli.cast_options import cast_of
+from memload.cli.described import described
 from memload.cli.options import WRITE_USAGE, stated
+from memload.cli.output import answer, plain
 from memload.cli.source_options import name_and_value, open_sources
 from memload.dataset.dataset import Dataset
 from memload.errors import LayoutWarning
@@ -35,9 +37,11 @@ _NOT_IN_PARTS = ("images", "append")
 def run(options: argparse.Namespace) -> int:
     """Convert, and print what was written."""
     if options.part is not None:
-        print(_write_part(options))
+        part = _write_part(options)
+        answer(options, part, {"path": options.paths[-1], **plain(part)})
     else:
-        print(_write_images(options) if options.images else _write_sources(options))
+        dataset = _write_images(options) if options.images else _write_sources(options)
+        answer(options, dataset, {"path": options.paths[-1], **described(dataset)})
     return 0
 
 
@@ -99,7 +103,7 @@ def _opened(options: argparse.Namespace) -> tuple[str, Dataset]:
         raise ValueError(f"{', '.join(given)}: only for images, which --images DIR gives")
     *sources, target = options.paths or [""]
     if not sources:
-        raise ValueError(f"expected what to convert and the directory to make:\n       {WRITE_USAGE}")
+        raise ValueError(f"expected what to convert and the directory to make: {WRITE_USAGE.splitlines()[0]}")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LayoutWarning)  # its advice is to run this command
         return target, open_sources(sources, stated(options), options.on, options.how)

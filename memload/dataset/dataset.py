@@ -25,6 +25,7 @@ from memload.columns.fields import (
     renamed,
 )
 from memload.columns.foreign_names import no_attribute
+from memload.columns.html_tables import fields_table
 from memload.columns.numbers import as_indices, from_end, kind, row_number, row_numbers, rows_of_each, two_parts
 from memload.columns.ragged_fields import forms_of_fields, with_forms
 from memload.columns.ragged_samples import Forms, sample_of
@@ -351,6 +352,8 @@ class Dataset(Tiered, Windowed, torch.utils.data.Dataset[Any]):
         if [*self.fields] == [UNNAMED]:
             lines.append(f'  files without names for arrays have one field {UNNAMED!r}: field="stim", or rename')
         return "\n".join(lines)
+
+    _repr_html_ = fields_table  # what notebooks show
 
     def __copy__(self) -> Dataset:
         return self  # a dataset is immutable; __reduce__ would copy borrowed memory

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch.utils.data import default_collate
 
 from memload.columns.fields import TAG, check_name, not_a_dataset
+from memload.columns.html_tables import members_table
 from memload.columns.numbers import by_first_appearance, kind, row_number, row_numbers, rows_of_each, two_parts
 from memload.columns.ragged_forms import taken
 from memload.columns.ragged_samples import forms_of, tagged
@@ -233,6 +234,10 @@ class GroupedDataset(torch.utils.data.Dataset[dict[str, Any]]):
         for (name, rows), member in zip(self.rows_by_name().items(), self.members.values(), strict=True):
             lines += [f"{name}: {len(rows):,} rows of", *(f"  {line}" for line in repr(member).splitlines())]
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """Return a table of the fields of each dataset, which notebooks show."""
+        return members_table(repr(self), {name: member.fields for name, member in self.members.items()})
 
     def __copy__(self) -> GroupedDataset:
         return self

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -219,9 +220,18 @@ class MappedDataset(Dataset[Any]):
         return made
 
     def __repr__(self) -> str:
+        return f"{self.base!r}\n  {self._how}"
+
+    def _repr_html_(self) -> str:
+        """Return the table of what is mapped, which notebooks show, and the function below it."""
+        below = getattr(self.base, "_repr_html_", lambda: f"<div>{escape(repr(self.base))}</div>")()
+        return f"{below}<div>{escape(self._how)}</div>"
+
+    @property
+    def _how(self) -> str:
         name = getattr(self.fn, "__qualname__", None) or type(self.fn).__name__
         reason = f" ({self._reason})" if self._reason else ""
-        return f"{self.base!r}\n  mapped by {name}{' in worker processes' if self.in_processes else ''}{reason}"
+        return f"mapped by {name}{' in worker processes' if self.in_processes else ''}{reason}"
 
 
 def _with_int_tag(sample: Mapping[str, Any]) -> Any:

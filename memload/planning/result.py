@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from memload.columns.html_tables import html_table
 from memload.engine.tiers.tier import Tier
 from memload.planning.account import Account, Line, rows_of
 from memload.planning.loader_bytes import LoaderBytes
@@ -162,9 +163,18 @@ class Plan:
     def __repr__(self) -> str:
         return "\n".join(self._text())
 
+    def _repr_html_(self) -> str:
+        """Return the accounts as a table, which notebooks show."""
+        rows = [(name.replace("  ", "\u2003", 1), *rest) for name, *rest in self._rows()]
+        title = "; ".join(self._sizes())
+        return html_table(title, ("", "predicted", "free", ""), rows, self._notes())
+
     def _text(self) -> Iterator[str]:
         yield from self._sizes()
         yield from _table([("", "predicted", "free", ""), *self._rows()])
+        yield from self._notes()
+
+    def _notes(self) -> Iterator[str]:
         if self.tier_reason:
             yield f"Chosen: {self.tier_reason}."
         if self.sets:

@@ -1,12 +1,15 @@
-"""docs/converting.md, docs/nsd.md and docs/images.md run, commands included, from top to bottom."""
+"""Pages with Python and commands run from top to bottom; what `memload init` says of scripts is what the page does."""
 
 import re
 import shlex
 
 import pytest
+import vision  # noqa: F401 - torchvision's transforms, where its operators do not load, too
 from repository import DOCS
 
+from memload.cli import init
 from memload.cli.main import main
+from memload.cli.script import Script
 
 
 def snippets_of(page):
@@ -23,7 +26,7 @@ def run(page, kind, snippet, names):
         assert main(arguments) == 0, line
 
 
-@pytest.mark.parametrize("page", ["converting.md", "nsd.md", "images.md"])
+@pytest.mark.parametrize("page", ["converting.md", "converting-scripts.md", "nsd.md", "images.md"])
 def test_the_snippets_and_commands_of_a_page_run_one_after_the_other(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     snippets = snippets_of(page)
@@ -49,3 +52,33 @@ def test_the_check_of_a_page_notices_rows_that_were_joined_by_their_positions(tm
     with pytest.raises(AssertionError):
         run("nsd.md", kind, check, names)
     assert names["session"] == 10  # the one that lies elsewhere than its number says
+
+
+SCRIPTS = {"Photos": False, "image_datasets": False, "sentences": False}  # what each loader is made of, and its verdict
+
+
+def test_what_is_said_of_the_scripts_of_the_page_is_what_the_page_does(tmp_path):
+    before = [text for kind, text in snippets_of("converting-scripts.md") if kind == "python" and "DataLoader(" in text]
+    scripts = [text for text in before if "memload" not in text]
+    assert len(scripts) == 3
+    for name, text in zip(SCRIPTS, scripts, strict=True):
+        (tmp_path / "script.py").write_text(text)
+        found = init.findings(Script.read(tmp_path / "script.py"))
+        (loader,) = [one for one in found if one.about == "loader"]
+        assert loader.native is SCRIPTS[name]
+        said = "\n".join(line for one in found for line in one.change)
+        wanted = {
+            "Photos": [
+                "memload write --images",
+                "--labels",
+                '.as_tuple("image", "label")',
+                "Cast(torch.float32, scale",
+            ],
+            "image_datasets": [
+                *("memload write --images", "--labels folders", "--fit crop", "device=device"),
+                "mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225), channels=-3, augment=memload.Augment(",
+                "resize=(32, 32), scale=(0.08, 1), flip=0.5",
+            ],
+            "sentences": ["memload.ragged(", "EmbeddingBag"],
+        }
+        assert all(words in said for words in wanted[name]), said

@@ -38,11 +38,30 @@ def test_the_demo_finds_identical_batches_and_keeps_its_figures(tmp_path, capsys
     out = capsys.readouterr().out
     assert "2 batches compared: bit-identical." in out
     assert "memload.FastLoader" in out
+    assert out.rstrip().endswith(demo.NEXT)  # what to do next with one's own data
     figures = json.loads(kept.read_text())
     assert figures["identical"] is True
     assert [row["name"] for row in figures["rows"]] == ["stock DataLoader", "memload.FastLoader", "the ceiling"]
     assert figures["rows"][2]["share"] == 1.0
     assert list(tmp_path.iterdir()) == [kept]  # the shards are gone
+
+
+def test_the_json_of_the_demo_is_alone_on_standard_output(capsys, monkeypatch):
+    row = demo.Row("memload.FastLoader", Spread(9, 8, 10, 3), 2.0, 0.9, 0.1, 5_000_000, float("nan"))
+    made = demo.Result([row], Spread(7, 6, 8, 3), 5, True, "plain items", "read beforehand", 12.0)
+    monkeypatch.setattr(demo, "play", lambda *_: (demo.say("on the way"), made)[1])
+    assert cli.main(["demo", "--json"]) == 0
+    said = capsys.readouterr()
+    figures = json.loads(said.out)
+    assert {"machine", "options", "rows", "identical", "speedup"} <= set(figures)
+    assert figures["rows"][0]["first_batch"] is None
+    assert "on the way" in said.err
+
+
+def test_every_command_that_the_demo_names_is_there():
+    named = set(re.findall(r"^  memload (\w+)", demo.NEXT, flags=re.MULTILINE))
+    assert named == {"init", "info", "write", "plan"}
+    assert named <= set(cli.COMMANDS)
 
 
 def test_crops_are_pieces_of_the_photographs_and_always_the_same(tmp_path):

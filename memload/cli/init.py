@@ -1,0 +1,297 @@
+"""`memload init`: reads a script that has a DataLoader, and says line by line what to change for FastLoader.
+
+script -> loaders, their datasets and arguments, loops -> findings -> a report, a patch, or a changed copy
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import difflib
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from memload.cli.output import answer, is_json, keep
+from memload.cli.script import FAST_LOADER, LOADERS, OTHERS, Loader, Script, root_of
+from memload.cli.script_data import Verdict, casts_of_transforms, is_move, verdict_of
+
+_ARGUMENTS = {
+    "num_workers": "threads, not processes: leave it out, and memload chooses by the CPUs there are",
+    "prefetch_factor": "batches ahead in all, not for each worker: leave it out, and memload chooses",
+    "persistent_workers": "leave it out: memory and threads stay between epochs by default",
+    "worker_init_fn": "there are no workers; random numbers in ds.map and batch_transform= are seeded by row",
+    "multiprocessing_context": "there are no worker processes: leave it out",
+    "pin_memory": 'with a GPU, device="cuda" instead: batches are copied, and cast there, ahead of the loop',
+}
+_COLLATED = frozenset(
+    [
+        *("torch.utils.data.default_collate", "torch.utils.data.dataloader.default_collate"),
+        *("memload.graph_collate", "memload.group_collate"),
+    ]
+)
+_NUMBERS = frozenset(["float", "half", "bfloat16", "double"])
+_WORDS = {True: "native", False: "torch's own code", None: "known when it runs"}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What is said of one line.
+
+    Attributes:
+        line: its number, from 1.
+        code: the line.
+        about: "loader", "dataset", "argument", "loop", "transform", "class" or "import".
+        native: of a loader, whether memload's engine reads it as the script stands; None if only running it tells.
+        why: the reason.
+        change: the code to write, or the command to run.
+        safe: whether the script does the same afterwards, so that `--write` makes the change.
+    """
+
+    line: int
+    code: str
+    about: str
+    why: str
+    change: tuple[str, ...] = ()
+    native: bool | None = None
+    safe: bool = False
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the report or the patch, and write the copy.
+
+    Raises:
+        ValueError: the file is no script that can be parsed, or has the name `memload` for something else.
+        FileExistsError: the copy is there already.
+    """
+    script = Script.read(options.script)
+    found = findings(script)
+    changed = converted(script)
+    patch = patch_of(script, changed)
+    document = {"script": options.script, "findings": found, "patch": patch, "written": options.write}
+    if options.write is not None:
+        _write(options.write, changed)
+    if options.diff:
+        if not is_json(options):
+            print(patch, end="")
+        keep(options, document)
+    else:
+        written = f"\nWritten: {options.write}" if options.write is not None else ""
+        answer(options, f"{report(script, found)}{written}", document)
+    return 0
+
+
+def _write(path: Path, text: str) -> None:
+    if os.path.lexists(path):
+        raise FileExistsError(f"{path} is there already, and stays: give another name to --write")
+    path.write_text(text)
+
+
+def findings(script: Script) -> list[Finding]:
+    """Return what there is to say, in the order of lines."""
+    found = [*_loaders(script), *_others(script), *_loops(script), *_transforms(script)]
+    return sorted(found, key=lambda one: one.line)
+
+
+def _loaders(script: Script) -> Iterator[Finding]:
+    for loader in script.loaders:
+        line, code = loader.call.lineno, script.line(loader.call)
+        if loader.kind in OTHERS:
+            yield Finding(line, code, "loader", _of_other(OTHERS[loader.kind]))
+            continue
+        verdict = loader_verdict(script, loader)
+        change = (f"{FAST_LOADER}(...), with the same arguments",) if loader.kind in LOADERS else ()
+        yield Finding(line, code, "loader", verdict.why, change, verdict.native, safe=bool(change))
+        if verdict.change:
+            at = verdict.line or line
+            yield Finding(at, script.text.splitlines()[at - 1].strip(), "dataset", verdict.why, verdict.change)
+        for name, why in _ARGUMENTS.items():
+            given = loader.given.get(name)
+            if given is not None and ast.unparse(given) not in ("0", "False", "None"):
+                code = script.line(given)
+                yield Finding(given.lineno, code, "argument", f"{name}={ast.unparse(given)}: {why}")
+
+
+def loader_verdict(script: Script, loader: Loader) -> Verdict:
+    """Return whether a loader is native: by its arguments, and else by its dataset."""
+    collate = loader.given.get("collate_fn")
+    if collate is not None and script.meaning(collate) not in _COLLATED and ast.unparse(collate) != "None":
+        return Verdict(
+            False,
+            f"collate_fn={ast.unparse(collate)} makes batches of samples in Python",
+            (
+                "batch_transform=fn  # if it works on whole batches",
+                "memload.from_arrays(x=memload.ragged(rows), ...)  # rows that differ in length (docs/ragged.md):",
+                'values and offsets, as for EmbeddingBag; with ragged="padded" in FastLoader, padded',
+            ),
+            collate.lineno,
+        )
+    size = loader.given.get("batch_size")
+    if isinstance(size, ast.Constant) and size.value is None:
+        return Verdict(None, "batch_size=None: native for BatchSamplers as sampler=, else torch's own code")
+    verdict = verdict_of(script, loader.given.get("dataset"), loader.call.lineno)
+    if loader.opaque and verdict.native:
+        return Verdict(None, f"{verdict.why}; **arguments may hold a collate_fn")
+    return verdict
+
+
+def _of_other(kind: str) -> str:
+    if kind == "graphs":
+        return (
+            "graphs: memload.FastLoader(memload.from_graphs(list), ..., collate_fn=memload.graph_collate); "
+            "docs/graphs.md"
+        )
+    return f"{kind}: docs/migration.md has such a program before and after"
+
+
+def _others(script: Script) -> Iterator[Finding]:
+    """Yield what uses a loader's class otherwise: a base class, or a value that is called elsewhere."""
+    called = {id(loader.call.func) for loader in script.loaders}
+    for node in ast.walk(script.tree):
+        if isinstance(node, ast.ClassDef) and any(script.meaning(base) in LOADERS for base in node.bases):
+            why = "FastLoader may be subclassed in the same way"
+            yield Finding(node.lineno, script.line(node), "class", why, (f"class {node.name}({FAST_LOADER}):",))
+        values = [*node.args, *(one.value for one in node.keywords)] if isinstance(node, ast.Call) else []
+        for value in values:
+            is_test = isinstance(node, ast.Call) and script.meaning(node.func) in ("isinstance", "issubclass")
+            if script.meaning(value) in LOADERS and id(value) not in called and not is_test:
+                why = "the class is handed on, and called elsewhere"
+                yield Finding(value.lineno, script.line(value), "class", why, (f"{FAST_LOADER} in its place",))
+
+
+def _loops(script: Script) -> Iterator[Finding]:
+    """Yield what a loop does with each batch that a loader could do ahead of it."""
+    seen = set()
+    for loop in script.loops():
+        for node in (inner for statement in loop.node.body for inner in ast.walk(statement)):
+            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+                continue
+            of_batch = root_of(node.func.value) in loop.names
+            if of_batch and node.lineno not in seen and (why := _work(node)):
+                seen.add(node.lineno)
+                yield Finding(node.lineno, script.line(node), "loop", *why)
+
+
+def _work(call: ast.Call) -> tuple[str, tuple[str, ...]] | None:
+    assert isinstance(call.func, ast.Attribute)
+    if is_move(call):
+        device = '"cuda"' if call.func.attr == "cuda" or not call.args else ast.unparse(call.args[0])
+        return "the loader can have batches on the device ahead of the loop; then this has nothing to do", (
+            f"device={device}  # in FastLoader",
+        )
+    dtype = ast.unparse(call.args[0]) if call.args else ""
+    if call.func.attr in _NUMBERS or (call.func.attr == "to" and "float" in dtype):
+        to = {"float": "torch.float32", "half": "torch.float16", "double": "torch.float64"}
+        wanted = dtype or to.get(call.func.attr, f"torch.{call.func.attr}")
+        return "the loader can convert while it gathers, together with a scale, mean and std", (
+            f"cast={{field: memload.Cast({wanted}, scale=...)}}  # in FastLoader; a field's name, or 0, 1 in tuples",
+        )
+    return None
+
+
+def _transforms(script: Script) -> Iterator[Finding]:
+    why = "of rows that memload reads, as a cast that its threads do while they gather (random crops by row)"
+    for line, code in casts_of_transforms(script) if script.loaders else ():
+        yield Finding(line, script.text.splitlines()[line - 1].strip(), "transform", why, code)
+
+
+# The text
+
+
+def report(script: Script, found: Sequence[Finding]) -> str:
+    """Return the findings as text, line by line of the script."""
+    loaders = [one for one in found if one.about == "loader"]
+    if not loaders:
+        return (
+            f"{script.path}: no DataLoader is made here. Give the file that makes it, or begin with\n"
+            f'  loader = memload.FastLoader(memload.open("..."), batch_size=32, shuffle=True)'
+        )
+    native = [one.native for one in loaders]
+    counts = [f"{native.count(state)} {word}" for state, word in _WORDS.items() if state in native]
+    lines = [f"{script.path}: {len(loaders)} loader{'s' * (len(loaders) > 1)}: {', '.join(counts)}"]
+    shown = 0
+    for one in found:
+        if one.line != shown:
+            lines += ["", f"{one.line:>5}  {one.code}"]
+            shown = one.line
+        lines += _told(one)
+    lines += ["", *_next(script, found)]
+    return "\n".join(lines)
+
+
+def _told(one: Finding) -> Iterator[str]:
+    if one.about == "loader" and one.why:
+        yield f"       {_WORDS[one.native]}: {one.why}"
+    elif one.about != "dataset":
+        yield f"       {one.why}"
+    elif one.change:
+        yield "       native with:"
+    for code in one.change:
+        mark = "  (safe)" if one.safe else ""
+        yield f"         {code}{mark}"
+
+
+def _next(script: Script, found: Sequence[Finding]) -> Iterator[str]:
+    path = script.path
+    if any(one.safe for one in found):
+        yield f"Safe changes:  memload init {path} --diff | patch {path}      or  --write COPY"
+    yield "Then:  print(loader.engine, loader.why)      and after an epoch  print(loader.stats())"
+    yield "Pages:  docs/migration.md, docs/native-datasets.md, docs/dataloader-arguments.md"
+
+
+# The changes
+
+
+def converted(script: Script) -> str:
+    """Return the script with FastLoader in the place of DataLoader, and the import that this needs.
+
+    Raises:
+        ValueError: the script has the name `memload` for something of its own.
+    """
+    made = [loader for loader in script.loaders if loader.kind in LOADERS]
+    if not made:
+        return script.text
+    if script.imported.get("memload", "memload") != "memload" or script.value_of(ast.Name("memload"), 10**9):
+        raise ValueError(f"{script.path}: the name memload is that of something else here: rename it first")
+    lines = script.text.splitlines(keepends=True)
+    for loader in sorted(made, key=lambda one: (one.call.lineno, one.call.col_offset), reverse=True):
+        _replace(lines, loader.call.func, FAST_LOADER)
+    if "memload" not in script.imported:
+        at, before = _place_of_import(script)
+        lines[at:at] = [f"import memload{_end(lines)}"] if before else [f"{_end(lines)}import memload{_end(lines)}"]
+    return "".join(lines)
+
+
+def _end(lines: Sequence[str]) -> str:
+    return "\r\n" if lines and lines[0].endswith("\r\n") else "\n"
+
+
+def _replace(lines: list[str], node: ast.expr, text: str) -> None:
+    """Replace an expression; its columns count bytes of UTF-8."""
+    first, last = node.lineno - 1, (node.end_lineno or node.lineno) - 1
+    head = lines[first].encode()[: node.col_offset]
+    tail = lines[last].encode()[node.end_col_offset :]
+    lines[first : last + 1] = [head.decode() + text + tail.decode()]
+
+
+def _place_of_import(script: Script) -> tuple[int, bool]:
+    """Return the line before which `import memload` goes, behind the imports at the top; False without any above."""
+    top = [node for node in script.tree.body if isinstance(node, (ast.Import, ast.ImportFrom))]
+    first_call = min(loader.call.lineno for loader in script.loaders)
+    above = [node for node in top if node.lineno < first_call]
+    if above:
+        return above[-1].end_lineno or above[-1].lineno, True
+    first = script.tree.body[0]
+    is_docstring = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
+    return (first.end_lineno or 1, False) if is_docstring else (first.lineno - 1, True)
+
+
+def patch_of(script: Script, changed: str) -> str:
+    """Return the difference as a patch for `patch` or `git apply`."""
+    name = str(script.path)
+    before, after = (text.splitlines(keepends=True) for text in (script.text, changed))
+    lines = []
+    for line in difflib.unified_diff(before, after, name, name):
+        lines.append(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n")
+    return "".join(lines)

@@ -1,0 +1,236 @@
+"""A Python script as `memload init` reads it: what its names stand for, and which loaders it makes and loops over.
+
+The script is parsed, never imported. What only running it would tell is left open, and said to be so.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+LOADERS = frozenset(
+    [
+        "torch.utils.data.DataLoader",
+        "torch.utils.data.dataloader.DataLoader",
+        "torchdata.stateful_dataloader.StatefulDataLoader",
+        "torchdata.stateful_dataloader.stateful_dataloader.StatefulDataLoader",
+    ]
+)
+"""Classes in whose place FastLoader does the same."""
+
+FAST_LOADER = "memload.FastLoader"
+
+_LOADER_ARGUMENTS = (
+    *("dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "num_workers", "collate_fn", "pin_memory"),
+    *("drop_last", "timeout", "worker_init_fn"),
+)
+_WRAPPERS = frozenset(["enumerate", "iter", "tqdm.tqdm", "tqdm.auto.tqdm", "tqdm.notebook.tqdm", "tqdm.rich.tqdm"])
+
+
+@dataclass(frozen=True)
+class Loader:
+    """A call that makes a loader.
+
+    Attributes:
+        call: the call.
+        name: what it is assigned to, such as "train_loader" or "self.loader"; "" if to nothing.
+        kind: the qualified name of its class.
+        given: its arguments by name.
+        opaque: whether `*args` or `**kwargs` hide some.
+    """
+
+    call: ast.Call
+    name: str
+    kind: str
+    given: dict[str, ast.expr]
+    opaque: bool
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A `for` over a loader, with the names that its batches are given."""
+
+    node: ast.For
+    loader: Loader
+    names: frozenset[str]
+
+
+@dataclass
+class Script:
+    """What a script says, by its text.
+
+    Attributes:
+        path: where it lies.
+        text: its source.
+        tree: its syntax.
+        imported: what imported names stand for, such as {"DataLoader": "torch.utils.data.DataLoader"}.
+        loaders: the loaders that it makes, in the order of lines.
+    """
+
+    path: Path
+    text: str
+    tree: ast.Module
+    imported: dict[str, str]
+    loaders: list[Loader] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, path: Path) -> Script:
+        """Parse a file.
+
+        Raises:
+            ValueError: it is no Python script of this Python's syntax; the message has the line.
+        """
+        if path.suffix == ".ipynb":
+            raise ValueError(f"{path}: this is a notebook; `jupyter nbconvert --to script {path}` makes a script of it")
+        try:
+            text = path.read_bytes().decode("utf-8-sig")
+            tree = ast.parse(text)
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path}: not a Python script: {error}") from None
+        except (SyntaxError, ValueError) as error:
+            line = getattr(error, "lineno", None)
+            raise ValueError(
+                f"{path}{f':{line}' if line else ''}: this Python cannot parse it: {error.args[0]}"
+            ) from None
+        except RecursionError:
+            raise ValueError(f"{path}: its expressions are nested too deeply to be read") from None
+        script = cls(path, text, tree, dict(_imports(tree)))
+        script.loaders = sorted(_loaders(script), key=lambda one: one.call.lineno)
+        return script
+
+    def line(self, node: ast.stmt | ast.expr) -> str:
+        """Return the source line on which a node begins, without indentation."""
+        return self.text.splitlines()[node.lineno - 1].strip()
+
+    def meaning(self, node: ast.AST | None) -> str:
+        """Return the qualified name that an expression such as `data.DataLoader` stands for; "" if it is no name."""
+        if isinstance(node, ast.Name):
+            return self.imported.get(node.id, node.id)
+        if isinstance(node, ast.Attribute):
+            base = self.meaning(node.value)
+            return f"{base}.{node.attr}" if base else ""
+        return ""
+
+    def called(self, node: ast.AST | None) -> str:
+        """Return the qualified name of what a call calls; "" for what is no call of a name."""
+        return self.meaning(node.func) if isinstance(node, ast.Call) else ""
+
+    def value_of(self, node: ast.expr, before: int) -> ast.expr | None:
+        """Return the expression that was last assigned to a name before a line, or the expression itself if it is none.
+
+        A name that is one of several targets has the value of all of them, such as the call of `random_split`.
+        """
+        name = name_of(node)
+        if not name:
+            return node
+        found: ast.expr | None = None
+        for statement in ast.walk(self.tree):
+            if isinstance(statement, (ast.Assign, ast.AnnAssign)) and statement.value and statement.lineno <= before:
+                targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+                if any(name in _names(target) for target in targets):
+                    found = statement.value if found is None or statement.lineno >= found.lineno else found
+        return found
+
+    def class_named(self, name: str) -> ast.ClassDef | None:
+        """Return a class of this script."""
+        classes = (node for node in ast.walk(self.tree) if isinstance(node, ast.ClassDef))
+        return next((node for node in classes if node.name == name), None)
+
+    def loops(self) -> Iterator[Loop]:
+        """Yield the `for` loops over loaders of this script, also where a function has them as an argument."""
+        by_name = {loader.name: loader for loader in self.loaders if loader.name}
+        by_name = dict(_as_arguments(self, by_name)) | by_name
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.For):
+                source, target = node.iter, node.target
+                while isinstance(source, ast.Call) and source.args and self.called(source) in _WRAPPERS:
+                    if self.called(source) == "enumerate" and isinstance(target, ast.Tuple) and len(target.elts) == 2:
+                        target = target.elts[1]
+                    source = source.args[0]
+                if (loader := by_name.get(root_of(source))) is not None:
+                    yield Loop(node, loader, frozenset(_names(target)))
+
+    def uses(self, name: str) -> int:
+        """Return how often a name is read."""
+        names = (node for node in ast.walk(self.tree) if isinstance(node, ast.Name))
+        return sum(node.id == name and isinstance(node.ctx, ast.Load) for node in names)
+
+
+def name_of(node: ast.AST | None) -> str:
+    """Return a name, or an attribute such as "self.loader"; "" for any other expression."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        return f"{node.value.id}.{node.attr}"
+    return ""
+
+
+def root_of(node: ast.AST) -> str:
+    """Return the name at the beginning of an expression such as `batch["x"].float()`."""
+    while not name_of(node) and isinstance(node, (ast.Subscript, ast.Attribute, ast.Call)):
+        node = node.func if isinstance(node, ast.Call) else node.value
+    return name_of(node)
+
+
+def _as_arguments(script: Script, by_name: dict[str, Loader]) -> Iterator[tuple[str, Loader]]:
+    """Yield the names that loaders have inside functions of the script that they are given to."""
+    functions = {node.name: node.args.args for node in ast.walk(script.tree) if isinstance(node, ast.FunctionDef)}
+    for node in ast.walk(script.tree):
+        if isinstance(node, ast.Call) and name_of(node.func) in functions:
+            parameters = [one.arg for one in functions[name_of(node.func)]]
+            given = [*zip(parameters, node.args, strict=False), *((one.arg, one.value) for one in node.keywords)]
+            yield from ((name, by_name[root_of(value)]) for name, value in given if name and root_of(value) in by_name)
+
+
+def _names(target: ast.AST) -> Iterator[str]:
+    """Yield the names that an assignment to a target binds."""
+    if isinstance(target, (ast.Tuple, ast.List)):
+        for inner in target.elts:
+            yield from _names(inner)
+    elif isinstance(target, ast.Starred):
+        yield from _names(target.value)
+    elif name_of(target):
+        yield name_of(target)
+
+
+def _imports(tree: ast.AST) -> Iterator[tuple[str, str]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                first = alias.name.partition(".")[0]
+                yield (alias.asname, alias.name) if alias.asname else (first, first)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            for alias in node.names:
+                yield alias.asname or alias.name, f"{node.module}.{alias.name}"
+
+
+def _loaders(script: Script) -> Iterator[Loader]:
+    assigned = {
+        id(inner): next(iter(_names(node.targets[0] if isinstance(node, ast.Assign) else node.target)), "")
+        for node in ast.walk(script.tree)
+        if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None
+        for inner in ast.walk(node.value)
+    }
+    for node in ast.walk(script.tree):
+        kind = script.called(node)
+        if isinstance(node, ast.Call) and (kind in LOADERS or kind == FAST_LOADER or kind in OTHERS):
+            given = dict(zip(_LOADER_ARGUMENTS, node.args, strict=False))
+            given |= {one.arg: one.value for one in node.keywords if one.arg is not None}
+            opaque = any(isinstance(one, ast.Starred) for one in node.args) or any(not one.arg for one in node.keywords)
+            yield Loader(node, assigned.get(id(node), ""), kind, given, opaque)
+
+
+OTHERS = {
+    "torch_geometric.loader.DataLoader": "graphs",
+    "ffcv.loader.Loader": "FFCV",
+    "grain.DataLoader": "Grain",
+    "grain.python.DataLoader": "Grain",
+    "webdataset.WebLoader": "WebDataset",
+    "streaming.StreamingDataLoader": "MosaicML Streaming",
+    "litdata.StreamingDataLoader": "LitData",
+    "spdl.dataloader.DataLoader": "SPDL",
+    "spdl.dataloader.PyTorchDataLoader": "SPDL",
+}
+"""Loaders that have a page of their own, by what that page calls them."""

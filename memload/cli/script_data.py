@@ -1,0 +1,352 @@
+"""What a script's datasets and transforms say: which are read natively, and the code that replaces the others."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from memload.cli.script import Script, name_of
+
+_IN_MEMORY = ("MNIST", "FashionMNIST", "KMNIST", "QMNIST", "EMNIST", "CIFAR10", "CIFAR100", "USPS")
+_COLOURS = ("CIFAR10", "CIFAR100")  # (N, H, W, 3); the others are (N, H, W)
+_GREY = "[:, None]"
+_SHOWN = 3  # paths or names that advice shows
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a dataset is read natively.
+
+    Attributes:
+        native: None if only running the script tells.
+        why: the reason, in a few words.
+        change: code or a command that makes it native; empty if there is nothing to change.
+        line: the line of the script that decides it; 0 if it is the loader's own.
+    """
+
+    native: bool | None
+    why: str
+    change: tuple[str, ...] = ()
+    line: int = 0
+
+
+_UNKNOWN = Verdict(None, "what this dataset is, only running the script tells: print(loader.engine, loader.why)")
+
+
+def verdict_of(script: Script, node: ast.expr | None, before: int, depth: int = 0) -> Verdict:
+    """Return the verdict on the dataset that an expression stands for, where it is used on a line."""
+    value = None if node is None else script.value_of(_container(node), before)
+    if isinstance(value, ast.DictComp):
+        value = value.value
+    elif isinstance(value, ast.Dict) and value.values:
+        return _of_parts("a dict", [verdict_of(script, one, before, depth + 1) for one in value.values])
+    if value is None or depth > 8:
+        return _UNKNOWN
+    if isinstance(value, (ast.List, ast.ListComp, ast.Tuple)):
+        return Verdict(
+            False,
+            "a list of samples is indexed by torch's own code",
+            ("dataset = memload.from_arrays(x=x, y=y)  # arrays or tensors of all samples, one row for each",),
+            value.lineno,
+        )
+    if not isinstance(value, ast.Call):
+        return _UNKNOWN
+    return _of_call(script, value, depth)
+
+
+def _container(node: ast.expr) -> ast.expr:
+    """Return the dict for an element of one, such as `datasets["train"]`."""
+    return node.value if isinstance(node, ast.Subscript) and name_of(node.value) else node
+
+
+def _of_call(script: Script, call: ast.Call, depth: int) -> Verdict:
+    name = script.called(call)
+    short = name.rpartition(".")[2]
+    inner = (call.args[0] if call.args else None) or next((k.value for k in call.keywords if k.arg), None)
+    if name.startswith("memload."):
+        return Verdict(True, f"{name} is memload's own")
+    if script.class_named(name):
+        return _of_class(script, name, call)
+    if short == "TensorDataset":
+        return _of_tensors(script, call)
+    if short in ("random_split", "Subset"):
+        below = verdict_of(script, inner, call.lineno, depth + 1)
+        return Verdict(below.native, f"{short} of: {below.why}", below.change, below.line or call.lineno)
+    if short in ("ConcatDataset", "StackDataset"):
+        parts = inner.elts if isinstance(inner, (ast.List, ast.Tuple)) else [one for one in [inner] if one]
+        return _of_parts(short, [verdict_of(script, part, call.lineno, depth + 1) for part in parts])
+    if name.startswith("torchvision.datasets."):
+        return _of_torchvision(short, call)
+    if name == "datasets.load_dataset" or name.endswith(".load_from_disk"):
+        return Verdict(
+            None,
+            "a Hugging Face dataset is native in the torch format, of columns of numbers",
+            ('dataset = dataset.with_format("torch")  # see docs/sources.md; images: memload write --images',),
+            call.lineno,
+        )
+    return _UNKNOWN
+
+
+def _of_tensors(script: Script, call: ast.Call) -> Verdict:
+    for argument in call.args:
+        value = script.value_of(argument, call.lineno)
+        moved = [node for part in (argument, value) if part for node in ast.walk(part) if is_move(node)]
+        if moved:
+            return Verdict(
+                False,
+                "a TensorDataset of tensors on a GPU is indexed by torch",
+                ("keep the tensors on the CPU here, and give FastLoader device=device; or: memload.to_device(ds)",),
+                call.lineno,
+            )
+    return Verdict(True, "a TensorDataset of tensors on the CPU")
+
+
+def is_move(node: ast.AST) -> bool:
+    """Return whether a node is a call such as `x.cuda()` or `x.to(device)`; `x.to(torch.float32)` is none."""
+    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+        return False
+    if node.func.attr == "cuda":
+        return True
+    given = [*node.args, *(one.value for one in node.keywords if one.arg == "device")]
+    return node.func.attr == "to" and any(_is_device(one) for one in given)
+
+
+def _is_device(node: ast.expr) -> bool:
+    text = ast.unparse(node).lower()
+    return "device" in text or "cuda" in text or "'mps" in text or "rank" in text
+
+
+def _of_parts(kind: str, parts: Sequence[Verdict]) -> Verdict:
+    worst = next((one for one in parts if one.native is False), None) or next(
+        (one for one in parts if one.native is None), None
+    )
+    if worst is None and parts:
+        return Verdict(True, f"{kind} of parts that are native")
+    return Verdict(None, f"{kind} of parts that the script does not show") if worst is None else worst
+
+
+def _of_torchvision(kind: str, call: ast.Call) -> Verdict:
+    if kind == "FakeData":
+        return Verdict(False, "FakeData makes images as they are asked for", (), call.lineno)
+    if kind in _IN_MEMORY:
+        return Verdict(
+            False,
+            f"{kind} has its images in memory, and makes a PIL image of each and transforms it in Python",
+            (
+                f"dataset = memload.from_arrays(image=dataset.data{_GREY if kind not in _COLOURS else ''}, "
+                "label=torch.as_tensor(dataset.targets)).as_tuple('image', 'label')",
+            ),
+            call.lineno,
+        )
+    where = next((ast.unparse(one) for one in call.args[:1]), "") or next(
+        (ast.unparse(one.value) for one in call.keywords if one.arg == "root"), "DIR"
+    )
+    folder = where.strip("'\"") if where[:1] in "'\"" else "DIR"
+    labels = " --labels folders" if kind in ("ImageFolder", "DatasetFolder", "ImageNet") else ""
+    return Verdict(
+        False,
+        f"{kind} decodes each image in each epoch, in Python",
+        (
+            f"memload write --images {folder}{labels} --size 256 shards/      (once, on the command line)",
+            'dataset = memload.open("shards/").as_tuple("image", "label")',
+        ),
+        call.lineno,
+    )
+
+
+# Classes of the script
+
+
+def _of_class(script: Script, name: str, call: ast.Call) -> Verdict:
+    made = script.class_named(name)
+    assert made is not None
+    methods = {node.name: node for node in made.body if isinstance(node, ast.FunctionDef)}
+    if "__memload__" in methods:
+        return Verdict(True, f"{name} says by __memload__ what it holds", (), made.lineno)
+    if "IterableDataset" in [script.meaning(base).rpartition(".")[2] for base in made.bases] or (
+        "__iter__" in methods and "__getitem__" not in methods
+    ):
+        return Verdict(
+            False,
+            f"{name} is iterable: torch's own code runs it",
+            _stored_once(name, call),
+            made.lineno,
+        )
+    getter = methods.get("__getitem__")
+    if getter is None:
+        return Verdict(None, f"{name} inherits __getitem__: print(loader.engine, loader.why)", (), made.lineno)
+    if (method := _says_itself(made, getter)) is not None:
+        return Verdict(
+            False,
+            f"{name} is Python code; it only indexes arrays, which one method tells (add it to the class)",
+            method,
+            made.lineno,
+        )
+    return Verdict(False, f"{name}.__getitem__ is Python code", _replaced(script, made, name, call), getter.lineno)
+
+
+def _says_itself(made: ast.ClassDef, getter: ast.FunctionDef) -> tuple[str, ...] | None:
+    """Return `__memload__` for a class whose `__getitem__` only indexes attributes; None if it does more."""
+    body = [one for one in getter.body if not (isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant))]
+    if len(body) != 1 or not isinstance(body[0], ast.Return) or len(getter.args.args) != 2 or len(made.bases) > 1:
+        return None
+    value, index = body[0].value, getter.args.args[1].arg
+    if isinstance(value, ast.Tuple) and len(value.elts) > 1:
+        attributes = [_indexed(one, index) for one in value.elts]
+        names = [one or "" for one in attributes]
+        if not all(names) or len(set(names)) < len(names):
+            return None
+        arrays = ", ".join(f"{name}=self.{name}" for name in names)
+        return (
+            "def __memload__(self):",
+            f"    return memload.from_arrays({arrays}).as_tuple({', '.join(map(repr, names))})",
+        )
+    if isinstance(value, ast.Dict) and all(isinstance(key, ast.Constant) and _is_name(key.value) for key in value.keys):
+        attributes = [_indexed(one, index) for one in value.values]
+        if value.keys and all(attributes):
+            pairs = zip(value.keys, attributes, strict=True)
+            arrays = ", ".join(f"{ast.literal_eval(key)}=self.{name}" for key, name in pairs if key is not None)
+            return ("def __memload__(self):", f"    return memload.from_arrays({arrays})")
+    return None
+
+
+def _is_name(key: object) -> bool:
+    return isinstance(key, str) and key.isidentifier()
+
+
+def _indexed(node: ast.expr, index: str) -> str | None:
+    """Return "x" for `self.x[index]`."""
+    if isinstance(node, ast.Subscript) and name_of(node.slice) == index and name_of(node.value).startswith("self."):
+        return name_of(node.value).removeprefix("self.")
+    return None
+
+
+_READERS = {
+    "h5py.File": ("memload.open({0}, key=...)", "HDF5 rows are read in place, or their chunks decoded by threads"),
+    "numpy.load": ("memload.open({0})", "rows of .npy and .npz are read in place"),
+    "numpy.memmap": ("memload.open({0}, dtype=..., shape=...)", "raw rows are read in place"),
+    "torch.load": ("memload.open({0})", "rows of tensors in torch.save files are read in place"),
+    "zarr.open": ("memload.open({0})", "chunks of Zarr are decoded by threads"),
+    "zarr.open_array": ("memload.open({0})", "chunks of Zarr are decoded by threads"),
+    "safetensors.safe_open": ("memload.open({0})", "rows of safetensors are read in place"),
+    "safetensors.torch.load_file": ("memload.open({0})", "rows of safetensors are read in place"),
+    "pyarrow.parquet.read_table": ("memload.write once", "Parquet is no format of rows"),
+}
+_IMAGES = frozenset(
+    [
+        *("PIL.Image.open", "cv2.imread", "torchvision.io.read_image", "torchvision.io.decode_image"),
+        *("imageio.imread", "imageio.v3.imread", "skimage.io.imread", "matplotlib.pyplot.imread"),
+    ]
+)
+
+
+def _replaced(script: Script, made: ast.ClassDef, name: str, call: ast.Call) -> tuple[str, ...]:
+    """Return what replaces a class that reads files or computes."""
+    calls = [node for node in ast.walk(made) if isinstance(node, ast.Call)]
+    images = next((script.called(one) for one in calls if script.called(one) in _IMAGES), "")
+    if images:
+        return (
+            "memload write --images DIR [--masks DIR] [--labels TABLE.csv] --size N shards/   (once; decodes in C)",
+            'dataset = memload.open("shards/")  # .as_tuple("image", "label") for batches that are tuples',
+        )
+    read = next((one for one in calls if script.called(one) in _READERS), None)
+    if read is not None:
+        code, why = _READERS[script.called(read)]
+        given = read.args[0].value if read.args and isinstance(read.args[0], ast.Constant) else None
+        argument = json.dumps(given) if isinstance(given, str) else "PATH"
+        return (
+            f"dataset = {code.format(argument)}  # {why}",
+            "dataset = dataset.map(fn)  # what __getitem__ computes of a row, run ahead of the loop in threads",
+        )
+    return _stored_once(name, call)
+
+
+def _stored_once(name: str, call: ast.Call) -> tuple[str, ...]:
+    made = ast.unparse(call)
+    return (
+        'with memload.ShardWriter("shards/") as writer:  # once; without random transforms',
+        f"    for batch in DataLoader({made if len(made) < 50 else f'{name}(...)'}, batch_size=64):",
+        "        writer.extend(**batch)  # a dict of fields; tuples: writer.extend(x=batch[0], y=batch[1])",
+        'dataset = memload.open("shards/")  # .map(fn) for random transforms of a row',
+    )
+
+
+# Transforms of torchvision
+
+
+def casts_of_transforms(script: Script) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """Yield the line of each `Compose`, and the cast that does the same as what it has."""
+    calls = [one for one in ast.walk(script.tree) if isinstance(one, ast.Call)]
+    names = [script.called(one) for one in calls if script.called(one).startswith("torchvision.datasets.")]
+    kinds = {name.rpartition(".")[2] for name in names}
+    # As `memload write --images` stores them, and the grey ones in memory with an axis more; those in colour differ.
+    channels = ["channels=-1", 'layout="NCHW"'] if kinds & set(_COLOURS) else ["channels=-3"]
+    for call in calls:
+        steps = call.args[0] if call.args else None
+        if script.called(call).endswith(("transforms.Compose", "v2.Compose")) and isinstance(steps, ast.List):
+            code = _cast(script, [script.value_of(one, call.lineno) or one for one in steps.elts], channels)
+            if code:
+                yield call.lineno, code
+
+
+def _cast(script: Script, steps: Sequence[ast.expr], channels: Sequence[str]) -> tuple[str, ...]:
+    made = _Steps()
+    for step in steps:
+        if isinstance(step, ast.Call):
+            made.add(script.called(step).rpartition(".")[2], step)
+        else:
+            made.others.append(ast.unparse(step))
+    options = [*made.options, *(channels if made.options or made.augment else [])]
+    if made.augment:
+        options.append(f"augment=memload.Augment({', '.join(made.augment)})")
+    code = [f'cast={{"image": memload.Cast(torch.float32, {", ".join(options)})}}'] if options else []
+    if made.sizes:
+        code.append(f"{' and '.join(made.sizes)}: once, by memload write --images DIR --size N --fit crop")
+    if made.others:
+        code.append(f"{', '.join(made.others[:_SHOWN])}: dataset.map(fn), or batch_transform=fn for whole batches")
+    return tuple(code)
+
+
+@dataclass
+class _Steps:
+    """The steps of a `Compose`, as options of a Cast and of its Augment; `others` are done by neither."""
+
+    options: list[str] = field(default_factory=list)
+    augment: list[str] = field(default_factory=list)
+    sizes: list[str] = field(default_factory=list)
+    others: list[str] = field(default_factory=list)
+
+    def add(self, kind: str, step: ast.Call) -> None:
+        """Take the next step."""
+        given = [ast.unparse(one) for one in step.args]
+        named = {one.arg: ast.unparse(one.value) for one in step.keywords if one.arg}
+        if kind in ("ToTensor", "ConvertImageDtype") or (kind == "ToDtype" and named.get("scale") == "True"):
+            self.options.append("scale=1 / 255")
+        elif kind == "Normalize":
+            mean, std = [*given, *(named[name] for name in ("mean", "std") if name in named), "", ""][:2]
+            self.options += [f"mean={_constant(mean)}", f"std={_constant(std)}"]
+        elif kind == "RandomHorizontalFlip":
+            self.augment.append(f"flip={[*given, named.get('p', '0.5')][0]}")
+        elif kind == "RandomCrop" and len(given) == 1 and not named:
+            self.augment.append(f"crop={_both(given[0])}")
+        elif kind == "RandomResizedCrop" and given:
+            self.augment.append(f"resize={_both(given[0])}, scale={named.get('scale', '(0.08, 1)')}")
+        elif kind in ("Resize", "CenterCrop"):
+            self.sizes.append(ast.unparse(step.func).rpartition(".")[2])
+        elif kind != "ToImage":
+            self.others.append(kind or ast.unparse(step))
+
+
+def _constant(text: str) -> str:
+    """Return constants of a Normalize for a Cast: one number stays one, several become a tuple."""
+    node = ast.parse(text, mode="eval").body if text else None
+    if isinstance(node, (ast.Tuple, ast.List)):
+        parts = [ast.unparse(one) for one in node.elts]
+        return parts[0] if len(parts) == 1 else f"({', '.join(parts)})"
+    return text or "..."
+
+
+def _both(text: str) -> str:
+    return text if text.startswith(("(", "[")) else f"({text}, {text})"

@@ -1,0 +1,342 @@
+"""`memload init`: what it says of a script is what happens when the script runs, and its changes are safe."""
+
+import ast
+import json
+import subprocess
+import textwrap
+
+import pytest
+import torch
+import vision  # noqa: F401 - torchvision's transforms, where its operators do not load, too
+from torchvision import transforms
+
+import memload
+from memload.cli import init
+from memload.cli.main import main
+from memload.cli.script import Script
+
+HEAD = """
+import torch, memload
+from torch.utils.data import (
+    ConcatDataset, DataLoader, Dataset, IterableDataset, StackDataset, Subset, TensorDataset, random_split
+)
+x, y = torch.arange(40.0).reshape(20, 2), torch.arange(20)
+"""
+
+
+def read(tmp_path, text, name="train.py"):
+    (tmp_path / name).write_bytes(text.encode())
+    return Script.read(tmp_path / name)
+
+
+def found(tmp_path, text):
+    return init.findings(read(tmp_path, text))
+
+
+# Whether a loader is native: what is said beside what it is
+
+NATIVE = {
+    "tensors": ("data = TensorDataset(x, y)", "data", True),
+    "split": ("train, valid = random_split(TensorDataset(x), [15, 5])", "train", True),
+    "subset": ("data = Subset(TensorDataset(x), range(5))", "data", True),
+    "joined": ("a = TensorDataset(x); data = ConcatDataset([a, TensorDataset(x)])", "data", True),
+    "memload's own": ("data = memload.from_arrays(x=x)", "data", True),
+    "a list": ("data = [(x[k], y[k]) for k in range(20)]", "data", False),
+    "a class that computes": (
+        """
+        class Data(Dataset):
+            def __len__(self):
+                return 20
+            def __getitem__(self, k):
+                return x[k] * 2
+        data = Data()
+        """,
+        "data",
+        False,
+    ),
+    "a class that says what it holds": (
+        """
+        class Data(Dataset):
+            def __len__(self):
+                return 20
+            def __getitem__(self, k):
+                return x[k]
+            def __memload__(self):
+                return memload.from_arrays(x=x).only("x")
+        """,
+        "Data()",
+        True,
+    ),
+    "part of what computes": (
+        """
+        class Data(Dataset):
+            def __len__(self):
+                return 20
+            def __getitem__(self, k):
+                return x[k] * 2
+        """,
+        "ConcatDataset([TensorDataset(x), Subset(Data(), [1, 2])])",
+        False,
+    ),
+    "an iterable": (
+        """
+        class Data(IterableDataset):
+            def __iter__(self):
+                return iter(x)
+        """,
+        "Data()",
+        False,
+    ),
+    "what a function returns": ("def made():\n    return TensorDataset(x)", "made()", None),
+    "a dict of datasets": ("sets = {name: TensorDataset(x) for name in ('a', 'b')}", "sets['a']", True),
+    "a collate function": (
+        "def pick(samples):\n    return samples[0]\ndata = TensorDataset(x)",
+        "data, collate_fn=pick",
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", NATIVE)
+def test_what_is_said_to_be_native_is(tmp_path, kind):
+    before, argument, native = NATIVE[kind]
+    text = f"{HEAD}{textwrap.dedent(before)}\nloader = DataLoader({argument})\n"
+    (one,) = [one for one in found(tmp_path, text) if one.about == "loader"]
+    assert one.native is native
+    names = {}
+    exec(init.converted(read(tmp_path, text)), names)
+    assert isinstance(names["loader"], memload.FastLoader)
+    assert names["loader"].engine == {True: "native", False: "torch", None: "native"}[native]
+
+
+def test_a_class_that_only_indexes_arrays_gets_the_method_that_makes_it_native(tmp_path):
+    for returned in ("self.a[k], self.b[k]", '{"one": self.a[k], "two": self.b[k]}'):
+        made = f"""
+class Data(Dataset):
+    def __init__(self):
+        self.a, self.b = x, y
+    def __len__(self):
+        return 20
+    def __getitem__(self, k):
+        return {returned}
+"""
+        (advice,) = [one for one in found(tmp_path, f"{HEAD}{made}\nDataLoader(Data())") if one.about == "dataset"]
+        method = textwrap.indent("\n".join(advice.change), "    ")
+        names = {}
+        exec(f"{HEAD}{made}{method}\nloader = memload.FastLoader(Data(), 4)\nstock = DataLoader(Data(), 4)", names)
+        assert names["loader"].engine == "native"
+        for ours, theirs in zip(names["loader"], names["stock"], strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
+
+
+def test_classes_that_do_more_than_index_get_no_such_method(tmp_path):
+    for returned in ("self.a[k] + 1, self.b[k]", "self.a[k], self.a[k]", "self.a[k - 1], self.b[k]", "self.a[k]"):
+        made = f"class Data(Dataset):\n    def __getitem__(self, k):\n        return {returned}\n"
+        advice = [one for one in found(tmp_path, f"{HEAD}{made}DataLoader(Data())") if one.about == "dataset"]
+        assert not any("__memload__" in line for one in advice for line in one.change)
+
+
+def test_files_that_a_class_reads_name_what_opens_them(tmp_path):
+    for call, words in (
+        ('h5py.File("trials.h5")["x"][k]', 'memload.open("trials.h5"'),
+        ('np.load("x.npy", mmap_mode="r")[k]', 'memload.open("x.npy"'),
+        ("Image.open(self.paths[k])", "memload write --images"),
+        ("compute(k)", "memload.ShardWriter"),
+    ):
+        text = f"""
+import h5py
+import numpy as np
+from PIL import Image
+from torch.utils import data
+class Data(data.Dataset):
+    def __getitem__(self, k):
+        return {call}
+data.DataLoader(Data())
+"""
+        (advice,) = [one for one in found(tmp_path, text) if one.about == "dataset"]
+        assert words in "\n".join(advice.change), call
+
+
+# Arguments, loops and transforms
+
+
+def test_arguments_that_mean_something_else_are_named_and_those_of_no_effect_are_not(tmp_path):
+    text = f"{HEAD}DataLoader(TensorDataset(x),\n    num_workers=4,\n    pin_memory=False, prefetch_factor=2)\n"
+    told = [(one.line, one.why.partition(":")[0]) for one in found(tmp_path, text) if one.about == "argument"]
+    first = HEAD.count("\n") + 1
+    assert told == [(first + 1, "num_workers=4"), (first + 2, "prefetch_factor=2")]
+
+
+def test_loops_that_move_or_convert_batches_are_told_also_in_functions_that_are_given_the_loader(tmp_path):
+    text = f"""{HEAD}
+loader = DataLoader(TensorDataset(x, y))
+def train(batches, device):
+    for step, (a, b) in enumerate(batches):
+        a = a.to(device)
+        other = x.to(device)
+        b = b.float() / 255
+        total = b.cuda(non_blocking=True)
+train(loader, "cpu")
+"""
+    loops = [one for one in found(tmp_path, text) if one.about == "loop"]
+    assert [one.code for one in loops] == [
+        "a = a.to(device)",
+        "b = b.float() / 255",
+        "total = b.cuda(non_blocking=True)",
+    ]
+    assert [one.change[0].split("=")[0] for one in loops] == ["device", "cast", "device"]
+
+
+def test_the_cast_of_transforms_does_what_they_do(tmp_path):
+    compose = "transforms.Compose([transforms.ToTensor(), transforms.Normalize([0.4, 0.5, 0.6], (0.2, 0.3, 0.25))])"
+    text = f"""
+from torchvision import datasets, transforms
+from torch.utils.data import DataLoader
+data = datasets.CIFAR10("here", transform={compose})
+DataLoader(data)
+"""
+    (one,) = [one for one in found(tmp_path, text) if one.about == "transform"]
+    cast = eval(one.change[0].removeprefix("cast="), {"memload": memload, "torch": torch})["image"]
+    images = torch.randint(0, 256, (4, 5, 6, 3), dtype=torch.uint8)
+    made = next(iter(memload.FastLoader(memload.from_arrays(image=images), 4, cast={"image": cast})))["image"]
+    wanted = torch.stack([eval(compose, {"transforms": transforms})(image.numpy()) for image in images])
+    torch.testing.assert_close(made, wanted)
+
+
+def test_transforms_that_no_cast_does_are_named(tmp_path):
+    text = """
+from torchvision import datasets, transforms
+from torch.utils.data import DataLoader
+jitter = transforms.ColorJitter(0.1)
+change = transforms.Compose([transforms.RandomResizedCrop(24), jitter, transforms.Resize(9), given_elsewhere])
+DataLoader(datasets.ImageFolder("photos", transform=change))
+"""
+    (transform,) = [one for one in found(tmp_path, text) if one.about == "transform"]
+    assert "augment=memload.Augment(resize=(24, 24), scale=(0.08, 1))" in transform.change[0]
+    assert "Resize: once, by memload write" in transform.change[1]
+    assert transform.change[2].startswith("ColorJitter, given_elsewhere:")
+    (advice,) = [one for one in found(tmp_path, text) if one.about == "dataset"]
+    assert advice.change[0].startswith("memload write --images photos --labels folders")
+
+
+# The changes
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from torch.utils.data import DataLoader\nx = DataLoader(data)\n",
+        "import torch\nx = torch.utils.data.DataLoader(data)\n",
+        "import torch.utils.data as d\nx = {k: d.DataLoader(data) for k in 'ab'}\n",
+        "from torch.utils.data import DataLoader as L\nprint('ä'); x = L(\n    data,\n    2)\n",
+        '"""Words."""\nfrom torch.utils.data import DataLoader\nx, y = DataLoader(data), DataLoader(data)',
+        "import memload\nfrom torch.utils.data import DataLoader\nx = DataLoader(data)\n",
+        "def f():\n    from torch.utils.data import DataLoader\n    return DataLoader(data)\n",
+        '"""Words."""\ndef f():\n    from torch.utils.data import DataLoader\n    return DataLoader(data)\n',
+        "from __future__ import annotations\r\nfrom torch.utils.data import DataLoader\r\nx = DataLoader(data)\r\n",
+        "from torch.utils.data import DataLoader\nx = (DataLoader)(data)\n",
+    ],
+)
+def test_changes_are_the_import_and_the_class_and_nothing_else(tmp_path, text):
+    changed = init.converted(read(tmp_path, text))
+    tree = ast.parse(changed)
+    assert changed.count("import memload") == 1
+    assert "DataLoader(" not in changed.replace("FastLoader(", "").replace("StatefulDataLoader(", "")
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and "Loader" in ast.unparse(node.func)]
+    assert calls
+    assert all(ast.unparse(call.func) == "memload.FastLoader" for call in calls)
+    kept = changed.replace("memload.FastLoader", "L")
+    assert all(line in kept or "Loader" in line or "L(" in line for line in text.splitlines())
+    assert ("\r\n" in text) == ("import memload\r\n" in changed)
+
+
+def test_the_patch_applies_and_the_copy_is_the_same(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    text = f"{HEAD}loader = DataLoader(TensorDataset(x, y), 4)"  # no newline at the end
+    script = read(tmp_path, text)
+    assert main(["init", "train.py", "--write", "copy.py"]) == 0
+    assert "Written: copy.py" in capsys.readouterr().out
+    assert (tmp_path / "copy.py").read_text() == init.converted(script)
+    assert main(["init", "train.py", "--write", "copy.py"]) == 2
+    assert "copy.py is there already" in capsys.readouterr().err
+    assert main(["init", "train.py", "--diff"]) == 0
+    patch = capsys.readouterr().out
+    applied = subprocess.run(
+        ["git", "apply", "--unsafe-paths", "-p0", "-"], input=patch, text=True, capture_output=True
+    )
+    assert applied.returncode == 0, applied.stderr
+    assert (tmp_path / "train.py").read_text() == init.converted(script)
+
+
+def test_a_converted_script_gives_the_same_batches(tmp_path):
+    text = f"{HEAD}loader = DataLoader(TensorDataset(x, y), 4, shuffle=True, num_workers=0)\n"
+    names = {}
+    for name, program in (("stock", text), ("fast", init.converted(read(tmp_path, text)))):
+        exec(program, space := {})
+        torch.manual_seed(3)
+        names[name] = [tuple(part.tolist() for part in batch) for batch in space["loader"]]
+    assert names["fast"] == names["stock"]
+
+
+def test_what_cannot_be_changed_safely_is_told(tmp_path):
+    with pytest.raises(ValueError, match=r"train\.py: the name memload is that of something else here"):
+        init.converted(read(tmp_path, f"{HEAD.replace(', memload', '')}memload = 3\nDataLoader(TensorDataset(x))"))
+    text = (
+        f"{HEAD}from functools import partial\nclass Mine(DataLoader): pass\nmake = partial(DataLoader, batch_size=2)\n"
+    )
+    about = [(one.about, one.safe) for one in found(tmp_path, f"{text}isinstance(make, DataLoader)\n")]
+    assert about == [("class", False), ("class", False)]
+
+
+def test_a_script_without_a_loader_says_where_to_look(tmp_path, capsys):
+    read(tmp_path, "print(1)\n")
+    assert main(["init", str(tmp_path / "train.py")]) == 0
+    assert "no DataLoader is made here. Give the file that makes it" in capsys.readouterr().out
+
+
+def test_other_loaders_have_their_page(tmp_path):
+    text = "from torch_geometric.loader import DataLoader\nfrom ffcv.loader import Loader\nDataLoader(g)\nLoader('x')\n"
+    graphs, ffcv = found(tmp_path, text)
+    assert "memload.graph_collate" in graphs.why
+    assert "docs/migration.md" in ffcv.why
+    assert init.converted(read(tmp_path, text)) == text
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"loader = DataLoader(", "train.py:1: this Python cannot parse it"),
+        (b"\xff\xfe", "not a Python script"),
+        (b"x\0", "cannot parse it"),
+        (b"(" * 200_000, "train.py"),
+    ],
+)
+def test_files_that_are_no_scripts_are_refused_in_a_line(tmp_path, capsys, content, words):
+    (tmp_path / "train.py").write_bytes(content)
+    assert main(["init", str(tmp_path / "train.py")]) == 2
+    said = capsys.readouterr().err
+    assert words in said
+    assert said.count("\n") == 1
+
+
+def test_odd_scripts_are_read(tmp_path):
+    for text in (
+        "",
+        "\ufeffimport torch\nx = torch.utils.data.DataLoader(*a, **k)\n",
+        "x = x = DataLoader\nx = x\nfrom torch.utils.data import DataLoader\nx = DataLoader(x)\n",
+        "from torch.utils.data import DataLoader, ConcatDataset\na = ConcatDataset([a])\nDataLoader(dataset=a)\n",
+        "from torch.utils.data import DataLoader\nfor a in DataLoader(x): a.to(0)\n",
+        "from torch.utils.data import DataLoader\nDataLoader((lambda: 0)())\n",
+        "from torchvision.transforms import *\nfrom torch.utils.data import *\nCompose([Normalize()])\n",
+    ):
+        script = read(tmp_path, text)
+        init.report(script, init.findings(script))
+        ast.parse(init.converted(script))
+
+
+def test_the_json_has_findings_and_patch(tmp_path, capsys):
+    read(tmp_path, f"{HEAD}loader = DataLoader(TensorDataset(x))\n")
+    assert main(["init", str(tmp_path / "train.py"), "--json"]) == 0
+    made = json.loads(capsys.readouterr().out)
+    assert made["findings"][0]["native"] is True
+    assert "+loader = memload.FastLoader(TensorDataset(x))" in made["patch"]

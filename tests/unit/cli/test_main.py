@@ -1,0 +1,198 @@
+"""The command line as a whole: JSON of every command, errors of one line with the next step, completion."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+import memload
+from memload.cli import completion, measure
+from memload.cli import main as command_line
+from memload.cli.main import COMMANDS, main
+from memload.cli.output import plain
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A folder with an array, a set, a set in parts, a cache and a script."""
+    here = tmp_path_factory.mktemp("made")
+    rows = torch.arange(320, dtype=torch.float32).reshape(80, 4)
+    np.save(here / "x.npy", rows.numpy())
+    memload.write(here / "set", {"x": rows}, progress=False)
+    memload.write_part(here / "parts", {"x": rows}, part=0, parts=1)
+    memload.open(here / "set").map(_twice).cache(here / "cached", progress=False)
+    (here / "train.py").write_text("from torch.utils.data import DataLoader\nloader = DataLoader(data)\n")
+    return here
+
+
+@pytest.fixture
+def folder(made, tmp_path, monkeypatch):
+    """A copy of that folder as working directory."""
+    monkeypatch.setattr(measure, "_COPY_BYTES", 1 << 20)
+    monkeypatch.setattr(measure, "_COPY_SECONDS", 0.01)
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def _twice(row):
+    return {"x": row["x"] * 2}
+
+
+JSON = {
+    "init": (["train.py"], {"script", "findings", "patch", "written"}),
+    "doctor": ([], {"facts"}),
+    "bench": (["set", "--rounds", "1", "--batch-size", "8"], {"machine", "lines", "all_fields", "memcpy"}),
+    "write": (["x.npy", "made"], {"path", "rows", "nbytes", "fields"}),
+    "seal": (["parts"], {"path", "rows", "nbytes", "fields"}),
+    "info": (["set"], {"paths", "rows", "fields", "files", "advice"}),
+    "plan": (["set", "--ram", "4GB"], {"fits", "ram", "stock", "gpu", "disk", "mem", "notes", "ways_out"}),
+    "monitor": ([str(os.getpid()), "--count", "1"], {"pid", "command", "ended", "summary", "samples"}),
+    "cache list": (["cached"], {"path", "entries"}),
+    "cache rm": (["cached", "--all"], {"path", "removed"}),
+    "verify": (["set"], {"path", "agrees", "nbytes", "damages"}),
+    "completion": (["bash"], {"shell", "script"}),
+}
+
+
+def test_the_table_of_this_test_has_every_command():
+    others = set(COMMANDS) - {words.split()[0] for words in JSON}
+    assert others == {"demo"}  # which takes seconds, and has its own in test_demo.py
+
+
+@pytest.mark.parametrize("command", JSON)
+def test_every_command_has_json_on_standard_output_alone(command, folder, capsys):
+    arguments, keys = JSON[command]
+    assert main([*command.split(), *arguments, "--json"]) == 0
+    assert keys <= set(json.loads(capsys.readouterr().out))
+    if command not in ("bench", "write", "seal", "cache rm"):
+        assert main([*command.split(), *arguments, "--json", "kept.json"]) == 0
+        assert capsys.readouterr().out.strip()
+        assert keys <= set(json.loads((folder / "kept.json").read_text()))
+
+
+def test_json_does_not_take_a_path_for_its_file(folder, capsys):
+    assert main(["info", "--json", "set"]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"] == 80
+    assert main(["info", "--json=here", "set"]) == 0
+    assert json.loads((folder / "here").read_text())["rows"] == 80
+
+
+def test_json_of_what_differs_and_of_what_does_not_fit_keeps_the_exit_status(folder, capsys):
+    (shard,) = (folder / "set").glob("*.safetensors")
+    data = bytearray(shard.read_bytes())
+    data[-1] ^= 1
+    shard.write_bytes(data)
+    assert main(["verify", "set", "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert found["agrees"] is False
+    assert found["damages"][0]["field"] == "x"
+    assert main(["plan", "--rows", "1000", "--field", "x:float32:1000000", "--ram", "1MB", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["fits"] is False
+
+
+def test_arrays_that_form_no_dataset_are_told_one_by_one(folder, capsys):
+    np.savez("several.npz", one=np.zeros((5, 2)), other=np.float64(1))
+    assert main(["info", "several.npz", "--json"]) == 0
+    arrays = json.loads(capsys.readouterr().out)["arrays"]
+    assert arrays["one"]["rows"] == 5
+    assert "single number" in arrays["other"]["unfit"]
+
+
+def test_values_become_what_json_has():
+    made = plain({1: np.int64(2), "dtype": torch.uint8, "rows": np.arange(2), "rate": np.float32("inf"), "none": None})
+    assert made == {"1": 2, "dtype": "torch.uint8", "rows": [0, 1], "rate": None, "none": None}
+
+
+# Errors
+
+WRONG = [
+    (["wirte", "x", "y"], "invalid choice: 'wirte'", "did you mean write?"),
+    (["plan", "set", "--bacth-size", "3"], "unrecognized arguments: --bacth-size 3", "did you mean --batch-size?"),
+    (["write", "x.npy", "s", "--maks", "m.npy"], "unrecognized arguments: --maks", "did you mean --mask"),
+    (["bench", "--rounds", "many"], "argument --rounds: invalid int value: 'many'", "`memload bench --help`"),
+    (["verify"], "the following arguments are required: path", "`memload verify --help` lists what it takes."),
+    (["info", "set", "--json=nowhere/x"], "--json nowhere/x: there is no folder", "nowhere"),
+    (["info", "no_such.npy"], "no_such.npy", "x.npy"),
+    (["write", "x.npy"], "expected what to convert and the directory to make", "memload write [options]"),
+    (["write"], "expected what to convert and the directory to make", "memload write [options]"),
+    (["verify", "x.npy"], "x.npy", "memload"),
+    (["seal", "set2"], "set2", "part"),
+    (["monitor", "999999999"], "999999999", "process"),
+    (["init", "x.npy"], "x.npy", "not a Python script"),
+    (["init", "nowhere.py"], "nowhere.py", "give a path that exists"),
+    (["init", "."], "Is a directory", "give a file in it"),
+    (["cache", "rm", "cached"], "name the entries to remove", "--all"),
+    (["plan"], "give a path", "--rows and --field"),
+    (["info", "x.npy", "--plot", "nowhere/x.png"], "nowhere/x.png", "give a path that exists"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "what", "step"), WRONG, ids=[" ".join(one[0]) for one in WRONG])
+def test_an_error_is_one_line_with_the_next_step(folder, capsys, arguments, what, step):
+    try:
+        status = main(arguments)
+    except SystemExit as end:
+        status = end.code
+    said = capsys.readouterr()
+    assert status == 2
+    assert said.err.count("\n") == 1, said.err
+    assert what in said.err
+    assert step in said.err
+    assert said.out == ""
+
+
+def test_an_error_that_nobody_foresaw_is_one_line_and_a_traceback_if_asked_for(monkeypatch, capsys):
+    def fail(options):
+        raise RuntimeError("first line\nsecond line")
+
+    monkeypatch.setattr("memload.cli.doctor.run", fail)
+    assert main(["doctor"]) == 2
+    expected = "memload: RuntimeError: first line second line; `memload --traceback doctor ...` shows where\n"
+    assert capsys.readouterr().err == expected
+    with pytest.raises(RuntimeError, match="first line"):
+        main(["--traceback", "doctor"])
+
+
+def test_a_disk_that_is_full_says_what_to_do():
+    said = command_line._one_line(OSError(28, "No space left on device", "shards/a"), "write")
+    assert said == "shards/a: No space left on device; free some space, or name a folder on another disk"
+
+
+# Completion
+
+
+def complete(script, *words):
+    """Return what bash offers for the last word."""
+    program = f"{script}\nCOMP_WORDS=({' '.join(map(repr, words))}); COMP_CWORD={len(words) - 1}\n"
+    program += 'f=$(complete -p memload | sed -E "s/.*-F ([^ ]+).*/\\1/"); COMPREPLY=(); $f\n'
+    program += 'printf "%s\\n" "${COMPREPLY[@]}"'
+    done = subprocess.run(["bash", "--norc", "-c", program], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="completion is tried in bash")
+def test_bash_completes_commands_options_and_files(folder, capsys):
+    assert main(["completion", "bash"]) == 0
+    script = capsys.readouterr().out
+    assert {"plan", "init", "doctor"} <= complete(script, "memload", "")
+    assert complete(script, "memload", "pl") == {"plan"}
+    assert complete(script, "memload", "plan", "--mea") == {"--measure"}
+    assert "train.py" in complete(script, "memload", "init", "tr")
+
+
+def test_completion_without_its_generator_says_what_to_install(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "shtab", None)
+    assert main(["completion", "zsh"]) == 2
+    assert 'pip install "memload[completion]"' in capsys.readouterr().err
+
+
+def test_files_are_completed_where_arguments_are_paths():
+    named = {action.dest for action in completion._actions(command_line.parser())}
+    assert named >= completion._FILES
+    assert named >= completion._FOLDERS
