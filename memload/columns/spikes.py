@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from memload.columns.numbers import kind
 MOST_IN_A_BIN = 2**15 - 1
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Spikes:
     """The times of spikes, or of other events, of several units.
 
@@ -23,7 +24,7 @@ class Spikes:
 
     Args:
         times: for each unit the times of its spikes in seconds, in any order: a sequence of arrays, or a mapping from
-            the names of units to arrays.
+            the names of units to arrays; or a function without arguments that returns one of these when it is needed.
         start: the second from which on spikes were recorded; default: that of the first spike.
         stop: the second up to which spikes were recorded; default: that of the last spike.
 
@@ -40,68 +41,86 @@ class Spikes:
     times: Any
     start: float | None = None
     stop: float | None = None
-    names: tuple[Any, ...] = field(init=False, default=())
-    """The names of the units, in the order of counts."""
-    events: _core.Events = field(init=False, repr=False)
-    """All spikes in the order of their times, as the engine reads them."""
-    begin: int = field(init=False, default=0)
-    """The nanosecond from which on spikes were recorded."""
-    end: int = field(init=False, default=0)
-    """The nanosecond up to which spikes were recorded."""
-    _sorted: tuple[Nanoseconds, ...] = field(init=False, repr=False, default=())
 
     def __post_init__(self) -> None:
-        names, arrays = _by_unit(self.times)
+        if not isinstance(self.times, Callable):  # type: ignore[arg-type]  # of collections.abc
+            _ = self.events
+            object.__setattr__(self, "times", None)  # which `events` has
+
+    @functools.cached_property
+    def _units(self) -> tuple[tuple[Any, ...], list[Nanoseconds]]:
+        """The names of the units, and their spikes in nanoseconds."""
+        names, arrays = _by_unit(self.times() if callable(self.times) else self.times)
         found = [nanoseconds(one, f"the spikes of unit {name!r}") for name, one in zip(names, arrays, strict=True)]
         for name, one in zip(names, found, strict=True):
             if one.ndim != 1:
                 raise ValueError(f"the spikes of unit {name!r} are one number each, got shape {one.shape}")
-        every = np.concatenate(found) if found else np.empty(0, np.int64)
-        if not len(every):
+        if not sum(map(len, found)):
             what = f"{len(names):,} units have no spikes" if names else "there are no units"
             raise ValueError(f"{what}: leave such spikes out of the recording")
+        return names, [np.sort(one) for one in found]
+
+    @functools.cached_property
+    def events(self) -> _core.Events:
+        """All spikes in the order of their times, as the engine reads them."""
+        _, found = self._units
+        every = np.concatenate(found)
         units = np.repeat(np.arange(len(found), dtype=np.int32), [len(one) for one in found])
         order = np.argsort(every, kind="stable")
-        object.__setattr__(self, "times", None)
-        object.__setattr__(self, "names", names)
-        object.__setattr__(self, "events", _core.Events(every[order], units[order]))
-        object.__setattr__(self, "_sorted", tuple(np.sort(one) for one in found))
-        first, last = int(every[order[0]]), int(every[order[-1]])
-        object.__setattr__(self, "begin", _limit(self.start, "start=", first))
-        object.__setattr__(self, "end", max(_limit(self.stop, "stop=", last + 1), self.begin + 1))
+        return _core.Events(every[order], units[order])
+
+    @property
+    def names(self) -> tuple[Any, ...]:
+        """The names of the units, in the order of counts."""
+        return self._units[0]
+
+    @functools.cached_property
+    def begin(self) -> int:
+        """The nanosecond from which on spikes were recorded."""
+        if self.start is not None:
+            return int(nanoseconds(self.start, "start="))
+        return min(int(one[0]) for one in self._units[1] if len(one))
+
+    @functools.cached_property
+    def end(self) -> int:
+        """The nanosecond up to which spikes were recorded."""
+        if self.stop is not None:
+            return max(int(nanoseconds(self.stop, "stop=")), self.begin + 1)
+        return max(int(one[-1]) for one in self._units[1] if len(one)) + 1
 
     def __len__(self) -> int:
-        return sum(map(len, self._sorted))
+        return sum(map(len, self._units[1]))
 
     @property
     def silent(self) -> int:
         """How many units have no spike."""
-        return sum(not len(one) for one in self._sorted)
+        return sum(not len(one) for one in self._units[1])
 
     def of_unit(self, position: int) -> Any:
         """Return the times of one unit in seconds, rising: float64 (spikes,)."""
-        return self._sorted[position] / SECOND
+        return self._units[1][position] / SECOND
 
     def check_bins(self, name: str, nanoseconds_of_bin: int) -> None:
         """Raise ValueError if more spikes of a unit could lie in one bin than its counts can hold."""
-        for unit, times in zip(self.names, self._sorted, strict=True):
-            if (
-                len(times) > MOST_IN_A_BIN
-                and (times[MOST_IN_A_BIN:] - times[:-MOST_IN_A_BIN]).min() < nanoseconds_of_bin
-            ):
+        for unit, times in zip(*self._units, strict=True):
+            if len(times) <= MOST_IN_A_BIN:
+                continue
+            if (times[MOST_IN_A_BIN:] - times[:-MOST_IN_A_BIN]).min() < nanoseconds_of_bin:
                 raise ValueError(
                     f"{name!r}: a bin of {nanoseconds_of_bin / SECOND:g} s may have more than {MOST_IN_A_BIN:,} spikes "
                     f"of unit {unit!r}, which counts cannot hold: give a higher rate"
                 )
 
     def __repr__(self) -> str:
-        times = self.events.times
-        first, last = times[0] / SECOND, times[-1] / SECOND
+        if "_units" not in vars(self):
+            return "Spikes(not yet read)"
+        every = [one for one in self._units[1] if len(one)]
+        first, last = min(one[0] for one in every) / SECOND, max(one[-1] for one in every) / SECOND
         silent = f", {self.silent:,} of them silent" if self.silent else ""
         return f"Spikes({len(self):,} of {len(self.names):,} units{silent} from {first} to {last} s)"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        times = {name: one / SECOND for name, one in zip(self.names, self._sorted, strict=True)}
+        times = {name: one / SECOND for name, one in zip(*self._units, strict=True)}
         return Spikes, (times, self.begin / SECOND, self.end / SECOND)
 
 
@@ -114,7 +133,3 @@ def _by_unit(times: Any) -> tuple[tuple[Any, ...], list[Any]]:
             raise TypeError("spikes are one array of times for each unit, such as [[0.1, 0.2], [0.5]]")
         return tuple(range(len(arrays))), arrays
     raise TypeError(f"spikes are one array of times for each unit, as a list or a mapping; got {kind(times)}")
-
-
-def _limit(given: float | None, what: str, otherwise: int) -> int:
-    return otherwise if given is None else int(nanoseconds(given, what))

@@ -78,6 +78,29 @@ def open_hdf5(path: Path, key: Key = None, field: str | None = None) -> dict[str
     return {name: _field(stored, storages[stored.path]) for name, stored in layouts.items()}
 
 
+@contextmanager
+def opened_hdf5(path: Path) -> Iterator[Any]:
+    """Open a file with h5py; errors of HDF5 become FormatError.
+
+    Raises:
+        FormatError, ImportError: as `open_hdf5`.
+    """
+    h5py = package("h5py", "hdf5", str(path))
+    with _as_format_errors(path), h5py.File(path, "r", locking="best-effort") as file:
+        yield file
+
+
+def fields_of_datasets(datasets: Mapping[str, Any]) -> dict[str, Field]:
+    """Return open datasets of h5py, of one file or of several, as fields that read them in place.
+
+    Raises:
+        FormatError: the storage of a dataset is not supported.
+    """
+    layouts = {name: read_layout(dataset) for name, dataset in datasets.items()}
+    storages = {place: Storage.map_file(str(place)) for place in {stored.path for stored in layouts.values()}}
+    return {name: _field(stored, storages[stored.path]) for name, stored in layouts.items()}
+
+
 def hdf5_names(path: Path) -> list[str]:
     """Return the paths of the datasets of a file.
 

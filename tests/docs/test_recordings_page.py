@@ -1,19 +1,40 @@
-"""docs/recordings.md: its programs run, one after the other."""
+"""docs/recordings.md and docs/nwb.md: their programs run, one after the other."""
 
 import re
 
+import pytest
 from repository import DOCS
 
-PAGE = DOCS / "recordings.md"
 
-
-def test_the_programs_of_the_page_run(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    programs = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), flags=re.M | re.S)
-    assert len(programs) == 7
+def run(page, count):
+    """Run the programs of a page in this folder, and return their names."""
+    programs = re.findall(r"^```python\n(.*?)^```", (DOCS / page).read_text(), flags=re.M | re.S)
+    assert len(programs) == count
     names = {}
     for program in programs:
-        exec(compile(program, str(PAGE), "exec"), names)
+        exec(compile(program, page, "exec"), names)
+    return names
+
+
+def test_the_programs_of_recordings_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = run("recordings.md", 7)
     assert names["loader"].engine == "native"
     assert len(names["around"]) == 2
     assert not set(names["parts"]["train"].start) & set(names["parts"]["test"].start)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_the_programs_of_nwb_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = run("nwb.md", 2)
+    batch = names["batch"]
+    assert names["loader"].engine == "native"
+    assert {name: value.shape[1:] for name, value in batch.items()} == {
+        "movie": (30, 24, 32),
+        "wheel": (50,),
+        "units": (100, 30),
+        "interval": (),
+        "orientation": (),
+    }
+    assert abs(float(batch["wheel"].mean())) < 0.1

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from memload.casts.rule import Cast
 from memload.columns.clocks import SECOND, Clock, as_clock
 from memload.columns.fields import Field, HasFields, check_name
 from memload.columns.intervals import Intervals, as_intervals
@@ -27,13 +28,17 @@ Track = Field | Spikes
 class Recording:
     """Fields of different rates on one axis of time, spikes, and intervals such as trials.
 
-    `memload.recording` makes one of arrays. `slices` cuts it into a dataset. It is immutable, and nothing is copied.
+    `memload.recording` makes one of arrays, and `memload.open_nwb` one of a file. `slices` cuts it into a dataset. It
+    is immutable, and nothing is copied.
 
     Args:
         fields: rows, or spikes, by name; fields may differ in their number of rows.
         clocks: the clock of each field with rows, by name.
         intervals: tables of intervals by name.
         name: the name of the recording, for people.
+        casts: what makes of stored values those that the format of a file means, by field, such as volts of int16;
+            ``FastLoader(slices, cast=session.casts)``.
+        left_out: why something in a file is not among the fields, by its place.
 
     Example:
         >>> import memload, numpy
@@ -55,6 +60,8 @@ class Recording:
     clocks: Mapping[str, Clock]
     intervals: Mapping[str, Intervals] = field(default_factory=dict)
     name: str = ""
+    casts: Mapping[str, Cast] = field(default_factory=dict)
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.fields:
@@ -73,7 +80,7 @@ class Recording:
         for name in self.clocks:
             if name not in self.fields:
                 raise ValueError(f"there is a clock of {name!r}, but no such field; there are {list(self.fields)}")
-        for attribute in ("fields", "clocks", "intervals"):
+        for attribute in ("fields", "clocks", "intervals", "casts", "left_out"):
             object.__setattr__(self, attribute, MappingProxyType(dict(getattr(self, attribute))))
 
     def slices(
@@ -148,7 +155,8 @@ class Recording:
             if name not in self.fields:
                 raise KeyError(f"no field {name!r}; there are {list(self.fields)}")
         clocks = {name: self.clocks[name] for name in names if name in self.clocks}
-        return Recording({name: self.fields[name] for name in names}, clocks, self.intervals, self.name)
+        casts = {name: self.casts[name] for name in names if name in self.casts}
+        return Recording({name: self.fields[name] for name in names}, clocks, self.intervals, self.name, casts)
 
     def blocks(self, seconds: float) -> Intervals:
         """Return intervals of so many seconds, one after the other, over the time that all fields cover.
@@ -217,6 +225,8 @@ class Recording:
                 yield f"  {name:{width}}  {kinds[name]:{wide}} {shapes[name]:{long}}  {self._of_rows(name, one)}"
         for name, table in self.intervals.items():
             yield f"  {name:{width}}  {_of_table(table)}"
+        for place, why in self.left_out.items():
+            yield f"  left out: {place}: {why}"
 
     def _of_rows(self, name: str, one: Field) -> str:
         clock = self.clocks[name]
@@ -225,6 +235,8 @@ class Recording:
         about = "" if clock.is_regular else "about "
         gaps = f", {len(begins) - 1:,} gap{'s' * (len(begins) != 2)}" if len(begins) > 1 else ""
         unit = f", {clock.unit}" if clock.unit else ""
+        if name in self.casts:
+            unit += f" after a cast with scale={self.casts[name].scale:g}, offset={self.casts[name].offset or 0:g}"
         return f"{about}{clock.hertz:g} Hz, {start:.1f} to {stop:.1f} s{gaps}, {one.rows:,} rows{unit}"
 
     def _of_spikes(self, one: Spikes) -> str:
