@@ -58,14 +58,18 @@ constexpr unsigned kBlocks = 6;
 constexpr unsigned kBlocksOfConstants = 5;  // of kernels with constants by channel
 #endif
 
+[[nodiscard]] inline unsigned processors_of(int device) {
+  int processors = 0;
+  check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device), "cudaDeviceGetAttribute");
+  return static_cast<unsigned>(processors);
+}
+
 // The blocks of a grid whose blocks take turns over `turns` turns: one turn each while the device is not full, and then
 // up to four, so that what a block does once is done seldom. The device balances what is left among its processors.
 inline unsigned blocks_for(std::size_t turns, int device) {
   constexpr std::size_t kAtOnce = 8;  // blocks that a multiprocessor holds at most
   constexpr std::size_t kMostTurns = 4;
-  int processors = 0;
-  check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device), "cudaDeviceGetAttribute");
-  const std::size_t rounds = turns / (static_cast<std::size_t>(processors) * kAtOnce);
+  const std::size_t rounds = turns / (std::size_t{processors_of(device)} * kAtOnce);
   const std::size_t each = std::clamp(rounds, std::size_t{1}, kMostTurns);
   return static_cast<unsigned>((turns + each - 1) / each);
 }

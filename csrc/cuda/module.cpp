@@ -88,6 +88,9 @@ RowChoice choice_of(const PyChoice& given) {
   return {reinterpret_cast<const std::int64_t*>(numbers), reinterpret_cast<const std::int64_t*>(steps), count};
 }
 
+// beside: the kernel leaves most of the device to others
+Grid grid_of(bool beside) { return beside ? Grid::beside_others : Grid::whole_device; }
+
 // (address, rows) of each memory
 using PyParts = std::vector<std::pair<std::uintptr_t, std::uint64_t>>;
 
@@ -98,19 +101,19 @@ StoredRows stored_of(const PyParts& parts) {
 }
 
 void cast_rows_at(const PyParts& parts, std::uintptr_t dst, std::size_t rows, std::size_t elements, const PyRule& rule,
-                  const PyChoice& choice, int device, std::uintptr_t stream) {
+                  const PyChoice& choice, int device, std::uintptr_t stream, bool beside) {
   const StoredRows stored = stored_of(parts);
   const DeviceRule checked = rule_of(rule);
   const py::gil_scoped_release nogil;
-  cast_rows(stored, reinterpret_cast<void*>(dst), rows, elements, checked, choice_of(choice), device,
+  cast_rows(stored, reinterpret_cast<void*>(dst), rows, elements, checked, choice_of(choice), grid_of(beside), device,
             reinterpret_cast<void*>(stream));
 }
 
 void copy_rows_at(const PyParts& parts, std::uintptr_t dst, std::size_t rows, std::size_t row_bytes,
-                  const PyChoice& choice, int device, std::uintptr_t stream) {
+                  const PyChoice& choice, int device, std::uintptr_t stream, bool beside) {
   const StoredRows stored = stored_of(parts);
   const py::gil_scoped_release nogil;
-  copy_rows(stored, reinterpret_cast<void*>(dst), rows, row_bytes, choice_of(choice), device,
+  copy_rows(stored, reinterpret_cast<void*>(dst), rows, row_bytes, choice_of(choice), grid_of(beside), device,
             reinterpret_cast<void*>(stream));
 }
 
@@ -166,13 +169,14 @@ PYBIND11_MODULE(_cuda, m) {
         "What memload._core.Device takes, for a device that exists. Raises RuntimeError.");
   m.def("cast_rows", memload::cuda::cast_rows_at, py::arg("parts"), py::arg("dst_address"), py::arg("rows"),
         py::arg("elements"), py::arg("rule"), py::arg("choice"), py::arg("device"), py::arg("stream"),
+        py::arg("beside") = false,
         "Gather and cast rows of so many elements, asynchronously on the stream with this handle. parts: (address, "
         "stored rows) of each memory, whose rows are numbered one part after the other; rule: (from, to, how, scale, "
         "offset, address of means, deviations and their reciprocals or of factors and shifts, channels, elements from "
         "one channel to the next); choice: (address of the rows' numbers, address of the steps of windows, how many "
         "steps).");
   m.def("copy_rows", memload::cuda::copy_rows_at, py::arg("parts"), py::arg("dst_address"), py::arg("rows"),
-        py::arg("row_bytes"), py::arg("choice"), py::arg("device"), py::arg("stream"),
+        py::arg("row_bytes"), py::arg("choice"), py::arg("device"), py::arg("stream"), py::arg("beside") = false,
         "Gather rows of so many bytes, asynchronously on the stream with this handle.");
   m.def("augment_images", memload::cuda::augment_images_at, py::arg("src_address"), py::arg("dst_address"),
         py::arg("images"), py::arg("images_per_draw"), py::arg("draws"), py::arg("shape"), py::arg("rule"),

@@ -120,9 +120,12 @@ __global__ void __launch_bounds__(kThreads, Cast::kConstants ? kBlocksOfConstant
 }
 
 template <class Cast>
-void launch(const Rows& rows, typename Cast::Out* dst, const DeviceRule& rule, int device, cudaStream_t stream) {
+void launch(const Rows& rows, typename Cast::Out* dst, const DeviceRule& rule, Grid grid, int device,
+            cudaStream_t stream) {
   const std::uint32_t tiles = tiles_of(rows.elements, sizeof(typename Cast::In));
-  const unsigned blocks = blocks_for((std::size_t{rows.rows} * tiles + kWarpsPerBlock - 1) / kWarpsPerBlock, device);
+  const std::size_t turns = (std::size_t{rows.rows} * tiles + kWarpsPerBlock - 1) / kWarpsPerBlock;
+  const unsigned most = grid == Grid::beside_others ? processors_of(device) : ~0U;
+  const unsigned blocks = std::min(blocks_for(turns, device), most);
   const Walk walk(tiles, rows.choice.steps_count, blocks * kWarpsPerBlock);
   rows_kernel<Cast><<<blocks, kThreads, 0, stream>>>(rows, walk, dst, KernelRule(rule));
   check(cudaGetLastError(), "launch of rows_kernel");
@@ -147,23 +150,23 @@ void in_parts(const StoredRows& stored, std::size_t rows, std::size_t elements, 
 }  // namespace
 
 void cast_rows(const StoredRows& stored, void* dst, std::size_t rows, std::size_t elements, const DeviceRule& rule,
-               const RowChoice& choice, int device, void* stream) {
+               const RowChoice& choice, Grid grid, int device, void* stream) {
   const DeviceGuard guard(device);
   with_cast(rule, [&](auto cast) {
     using Cast = decltype(cast);
     in_parts(stored, rows, elements, choice, [&](const Rows& part) {
       auto* const out = static_cast<typename Cast::Out*>(dst) + part.first * elements;
-      launch<Cast>(part, out, rule, device, static_cast<cudaStream_t>(stream));
+      launch<Cast>(part, out, rule, grid, device, static_cast<cudaStream_t>(stream));
     });
   });
 }
 
 void copy_rows(const StoredRows& stored, void* dst, std::size_t rows, std::size_t row_bytes, const RowChoice& choice,
-               int device, void* stream) {
+               Grid grid, int device, void* stream) {
   const DeviceGuard guard(device);
   in_parts(stored, rows, row_bytes, choice, [&](const Rows& part) {
     auto* const out = static_cast<std::uint8_t*>(dst) + part.first * row_bytes;
-    launch<Copy>(part, out, DeviceRule{Element::u8, Target::f32}, device, static_cast<cudaStream_t>(stream));
+    launch<Copy>(part, out, DeviceRule{Element::u8, Target::f32}, grid, device, static_cast<cudaStream_t>(stream));
   });
 }
 
@@ -175,7 +178,7 @@ void cast_stim(const void* src, void* dst, std::size_t n, Target target, bool no
     StoredRows pixels;
     pixels.add({static_cast<const unsigned char*>(src) + first, 1});
     cast_rows(pixels, static_cast<unsigned char*>(dst) + first * size, 1, std::min(kMostRows, n - first), rule, {},
-              device, stream);
+              Grid::whole_device, device, stream);
   }
 }
 

@@ -20,15 +20,20 @@ struct RowChoice {
   std::uint32_t steps_count = 1;
 };
 
+// What else runs on the device meanwhile. Rows that cross a bus come at its rate, for which a warp has 2 KB under way
+// and waits: a block for each multiprocessor asks for 2 MB at a time on a large GPU, many times what a bus takes up in
+// its latency, and leaves seven eighths of the device's threads to the loop's kernels.
+enum class Grid : std::uint8_t { whole_device, beside_others };
+
 // Casts `rows` rows of so many elements to dst, asynchronously on `stream` (a cudaStream_t of `device`) and without
 // allocating. Stored rows and dst are aligned to their elements, and it is fastest when rows are multiples of 16 bytes.
 // Throws CudaError if the launch fails, std::invalid_argument for a row of 2^31 elements or more.
 void cast_rows(const StoredRows& stored, void* dst, std::size_t rows, std::size_t elements, const DeviceRule& rule,
-               const RowChoice& choice, int device, void* stream);
+               const RowChoice& choice, Grid grid, int device, void* stream);
 
 // The same without a cast: bytes.
 void copy_rows(const StoredRows& stored, void* dst, std::size_t rows, std::size_t row_bytes, const RowChoice& choice,
-               int device, void* stream);
+               Grid grid, int device, void* stream);
 
 // Casts n pixels at src to n elements at dst, optionally as (x - 127) / 255. The terms of cast_rows() hold.
 void cast_stim(const void* src, void* dst, std::size_t n, Target target, bool norm_removed, int device, void* stream);

@@ -27,6 +27,7 @@ def gather_rows(
     *,
     seeds: Sequence[int] | None = None,
     device: torch.device | None = None,
+    beside: bool = False,
 ) -> torch.Tensor:
     """Return ``rule.apply(stored[numbers], seeds)`` on a device, queued on its current stream, by one kernel.
 
@@ -41,6 +42,7 @@ def gather_rows(
         out: where to put the result: contiguous.
         seeds: where the rule draws, one for each row.
         device: where the result is to be; None: where ``stored`` or ``numbers`` lie.
+        beside: whether the rows cross a bus, so that the kernel leaves most of the device to others.
 
     Raises:
         TypeError: ``numbers`` are no int64.
@@ -51,7 +53,7 @@ def gather_rows(
         >>> gather_rows(torch.tensor([[1, 2], [3, 4], [5, 6]], dtype=torch.uint8), torch.tensor([2, 0])).tolist()
         [[5, 6], [1, 2]]
     """
-    return _gathered(stored, numbers, None, None if rule is None else as_cast(rule), out, seeds, device)
+    return _gathered(stored, numbers, None, None if rule is None else as_cast(rule), out, seeds, device, beside)
 
 
 def expand_windows(
@@ -62,6 +64,7 @@ def expand_windows(
     out: torch.Tensor | None = None,
     *,
     device: torch.device | None = None,
+    beside: bool = False,
 ) -> torch.Tensor:
     """Return windows of frames: ``rule.apply(frames[begins[:, None] + steps])``, by one kernel.
 
@@ -75,6 +78,7 @@ def expand_windows(
             copied.
         out: where to put the result, (windows, T, *shape): contiguous.
         device: where the result is to be; None: where ``frames`` or ``begins`` lie.
+        beside: as of `gather_rows`.
 
     Raises:
         TypeError, IndexError, ValueError: as `gather_rows`; or the rule draws.
@@ -87,7 +91,7 @@ def expand_windows(
     cast = None if rule is None else as_cast(rule)
     if cast is not None and cast.places:
         raise ValueError("windows are not cropped, flipped or laid out while they are built: cast them later")
-    return _gathered(frames, begins, steps, cast, out, None, device)
+    return _gathered(frames, begins, steps, cast, out, None, device, beside)
 
 
 @functools.lru_cache(maxsize=256)
@@ -104,6 +108,7 @@ def _gathered(
     out: torch.Tensor | None,
     seeds: Sequence[int] | None,
     device: torch.device | None,
+    beside: bool,
 ) -> torch.Tensor:
     _check_numbers(stored, numbers, steps)
     device = device or (stored.device if stored.device.type == "cuda" else numbers.device)
@@ -112,7 +117,7 @@ def _gathered(
     if not served or (rule is None and not copies_rows(stored)):
         return _by_torch(stored, numbers, steps, rule, out, seeds, device)
     if rule is not None and not _fused(rule, stored, steps):
-        made = _gathered(stored, numbers, steps, None, None, None, device)
+        made = _gathered(stored, numbers, steps, None, None, None, device, beside)
         return cast_on_device(made, rule, out, seeds)
     if rule is not None:
         rule.row_shape(shape[1:])
@@ -122,7 +127,7 @@ def _gathered(
         along = (0, 1) if steps is None else (_address(steps, device), len(steps))
         choice = (_address(numbers, device), *along)
         addresses = [_address(part, device) for part in parts_of(stored)]
-        cast_rows(stored, made, rule, stored.shape[1:], addresses=addresses, choice=choice)
+        cast_rows(stored, made, rule, stored.shape[1:], addresses=addresses, choice=choice, beside=beside)
     return made
 
 

@@ -171,6 +171,7 @@ def cast_rows(
     *,
     addresses: Sequence[int] = (),
     choice: tuple[int, int, int] = (0, 0, 1),
+    beside: bool = False,
 ) -> None:
     """Launch the kernel that gathers and casts rows, on the current stream of the device of `out`.
 
@@ -182,6 +183,7 @@ def cast_rows(
         addresses: the addresses at which the device reads the parts of `stored`; empty: their own.
         choice: the addresses of the row numbers and of the steps of windows, and the number of steps; 0: none. Without
             row numbers all rows are cast, in their stored order.
+        beside: whether rows cross a bus, so that the kernel leaves most of the device to those of the loop.
     """
     elements = math.prod(row_shape)
     rows = out.numel() // max(1, elements)
@@ -190,13 +192,16 @@ def cast_rows(
     if rule is None:
         nbytes = elements * stored.dtype.itemsize
         counts = [len(part) for part in parts_of(stored)]
-        cuda_module().copy_rows([*zip(sources, counts, strict=True)], out.data_ptr(), rows, nbytes, choice, *where)
+        cuda_module().copy_rows(
+            [*zip(sources, counts, strict=True)], out.data_ptr(), rows, nbytes, choice, *where, beside
+        )
         return
     known = kernel_rule(rule, stored.dtype, row_shape, out.device)
     if not choice[0] and out.numel() < _MOST_ELEMENTS:
         rows, elements = 1, out.numel()  # all rows as one with repeated channels: short rows leave warps idle
     counts = [part.numel() // max(1, elements) for part in parts_of(stored)]
-    cuda_module().cast_rows([*zip(sources, counts, strict=True)], out.data_ptr(), rows, elements, known, choice, *where)
+    parts = [*zip(sources, counts, strict=True)]
+    cuda_module().cast_rows(parts, out.data_ptr(), rows, elements, known, choice, *where, beside)
 
 
 def augment_images(x: torch.Tensor, out: torch.Tensor, rule: Cast, job: ImageJob) -> None:

@@ -128,8 +128,9 @@ class ResidentColumn:
             seeds: for a random cast, one seed for each row.
         """
         if self.index.by_windows:
-            return expand_windows(stored, numbers, steps_on(self.index.steps or (), self.table.device), cast)
-        return gather_rows(stored, numbers, cast, seeds=seeds)
+            steps = steps_on(self.index.steps or (), self.table.device)
+            return expand_windows(stored, numbers, steps, cast, beside=self.is_far)
+        return gather_rows(stored, numbers, cast, seeds=seeds, beside=self.is_far)
 
     def was_read(self) -> None:
         """Keep the table's memory until the device's current stream has finished the work queued now."""

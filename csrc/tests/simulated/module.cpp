@@ -1,7 +1,9 @@
 // The extension _simulated: the simulated device for tests in Python, which compile it (tests/support/simulated.py).
 #include <pybind11/stl.h>
+#include <time.h>
 
 #include <chrono>
+#include <deque>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -64,6 +66,35 @@ void copy_keeping(const PySimulated& device, std::uintptr_t to, std::uintptr_t f
 void synchronise(const PySimulated& device, const PyEvent& event) {
   const WithoutGil released;
   device->await(event.event);
+}
+
+double thread_seconds() {
+  timespec now{};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
+}
+
+// What a pass over batches of one memory calls, made without it: the calls of its native code, and those of its Python.
+constexpr std::size_t kBytesOfBatch = 512;
+
+double bare_seconds(const PySimulated& device, int batches, std::size_t ahead, Device::Stream copies,
+                    Device::Stream work, Device::Stream loop) {
+  const WithoutGil released;
+  const double begun = thread_seconds();
+  std::deque<Device::Event> handed;
+  const SimulatedMemory::Lease slot = device->pinned(kBytesOfBatch);
+  for (int batch = 0; batch < batches; ++batch) {
+    handed.push_back(device->mark(loop));
+    for (; handed.size() > ahead; handed.pop_front()) device->await(handed.front());
+    const SimulatedMemory::Lease memory = device->empty(kBytesOfBatch, copies);
+    device->copy_async(memory.get(), slot.get(), kBytesOfBatch, copies);
+    const Device::Event copied = device->record(copies);
+    device->wait(work, copied);
+    static_cast<void>(device->done(copied));
+    device->follow(loop, device->mark(work));
+    device->hold(memory.get(), loop);
+  }
+  return thread_seconds() - begun;
 }
 
 py::bytes bytes_of(const PyReading& reading) {
@@ -142,6 +173,9 @@ PYBIND11_MODULE(_simulated, m) {
       .def(
           "leave_out", [](const PySimulated& d, const std::string& call) { d->leave_out(call); }, py::arg("call"),
           "From now on native code's \"record\", \"wait\", \"done\" or \"synchronise\" do nothing.")
+      .def("bare_seconds", &bare_seconds, py::arg("batches"), py::arg("ahead"), py::arg("copies"), py::arg("work"),
+           py::arg("loop"),
+           "CPU seconds of the calling thread for the calls that a pass makes for so many batches, made by C++ alone.")
       .def_property_readonly("violations", [](const PySimulated& d) { return d->violations(); })
       .def_property_readonly("pinned_bytes", [](const PySimulated& d) { return d->pinned_bytes(); })
       .def_property_readonly("counts", [](const PySimulated& d) { return d->counts(); });

@@ -285,7 +285,7 @@ def kernels_in_python(monkeypatch):
     """What the kernels do, by the addresses that they get."""
     launched = []
 
-    def copy_rows(parts, dst, rows, nbytes, choice, device, stream):
+    def copy_rows(parts, dst, rows, nbytes, choice, device, stream, beside):
         numbers, steps, count = choice
         chosen = np.ctypeslib.as_array((ctypes.c_int64 * (rows // count)).from_address(numbers))
         along = np.ctypeslib.as_array((ctypes.c_int64 * count).from_address(steps)) if steps else np.zeros(1, np.int64)
@@ -297,6 +297,7 @@ def kernels_in_python(monkeypatch):
                     break
                 number -= stored
         launched.append(parts)
+        assert beside == (len(parts) > 1)  # what crosses a bus leaves room for the loop's kernels
 
     monkeypatch.setattr(gathering, "kernels_serve", lambda device: True)
     monkeypatch.setattr(gathering, "_readable", lambda *tensors: True)
