@@ -39,6 +39,7 @@ QUICK = {
     "parallel_writing.py": [],
     "prediction.py": [],
     "ragged.py": [],
+    "recordings.py": [],
     "resize.py": [],
     "resume.py": [],
     "scaling.py": ["--device", "cpu", "--workloads", "W2", "--variants", "bf16"],

@@ -27,7 +27,11 @@ std::int64_t Rate::periods(std::int64_t k) const noexcept {
       __builtin_add_overflow(above, count, &above)) {
     return rounded(Wide{k} * kSecond * seconds, count);
   }
-  return above / (2 * count);
+  if (above > kLargest) return above / (2 * count);
+  auto whole = static_cast<std::int64_t>(static_cast<double>(above) * half_inverse);
+  const std::int64_t rest = above - whole * 2 * count;  // of a quotient that may be rounded to a neighbour
+  if (rest < 0 || rest >= 2 * count) whole += rest / (2 * count) - (rest % (2 * count) < 0 ? 1 : 0);
+  return whole;
 }
 
 Clock::Clock(std::int64_t rows, std::int64_t start, Rate rate)
@@ -37,6 +41,7 @@ Clock::Clock(std::int64_t rows, std::int64_t start, Rate rate)
   const Wide last = Wide{rows + 1} * kSecond * rate.seconds / rate.count;
   if (last > kLargest || start > kLargest || start < -kLargest) refuse("ends beyond the times that there are");
   period_ = longest_ = rate.periods(1);
+  rows_each_ = static_cast<double>(rate.count) / (static_cast<double>(kSecond) * static_cast<double>(rate.seconds));
 }
 
 Clock::Clock(std::vector<std::int64_t> times, std::int64_t period, std::int64_t longest)
@@ -53,8 +58,7 @@ Clock::Clock(std::vector<std::int64_t> times, std::int64_t period, std::int64_t 
 std::int64_t Clock::last_at(std::int64_t time, std::int64_t hint) const noexcept {
   if (rows_ == 0 || time < start_) return -1;
   if (!times_) {
-    const double periods = static_cast<double>(time - start_) * static_cast<double>(rate_.count) /
-                           (static_cast<double>(kSecond) * static_cast<double>(rate_.seconds));
+    const double periods = static_cast<double>(time - start_) * rows_each_;
     std::int64_t row = static_cast<std::int64_t>(std::min(periods, static_cast<double>(rows_ - 1)));
     while (row + 1 < rows_ && this->time(row + 1) <= time) ++row;
     while (row > 0 && this->time(row) > time) --row;

@@ -1,6 +1,7 @@
 #include "core/readers/slice_reader.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
 #include <numeric>
 #include <stdexcept>
@@ -9,7 +10,9 @@
 
 #include "cast/blend.h"
 #include "cast/draws.h"
+#include "core/base/fault_guard.h"
 #include "core/base/memory.h"
+#include "core/columns/column.h"
 
 namespace memload {
 namespace {
@@ -147,6 +150,16 @@ class BlendReader::Share {
   }
 
   void run(std::size_t begin, std::size_t end) {
+    if (field_.in_place_ == nullptr) return run_units(begin, end);
+    const void* const fault = guarded([&]() noexcept { run_units(begin, end); });
+    if (fault == nullptr) return;
+    const Extent extent = field_.in_place_->at(current_);
+    throw extent.segment->storage->unreadable(extent.row_in_segment, fault);
+  }
+
+ private:
+  // Runs under the fault guard where frames are read in place: then it owns nothing and throws nothing.
+  void run_units(std::size_t begin, std::size_t end) {
     const std::size_t sample_bytes = field_.out_row_bytes_ / field_.samples_;
     const auto before = [sample_bytes](const Unit& unit, std::size_t at) { return unit.sample * sample_bytes < at; };
     auto unit = std::lower_bound(plan_.units.begin(), plan_.units.end(), begin, before);
@@ -159,9 +172,10 @@ class BlendReader::Share {
     }
   }
 
- private:
-  // Reads frames [first, end) to the workspace.
+  // Reads frames [first, end) to the workspace, unless they are read in place.
   void read(std::int64_t first, std::int64_t end) {
+    read_first_ = first;
+    if (field_.in_place_ != nullptr) return;
     numbers_.resize(static_cast<std::size_t>(end - first));
     std::iota(numbers_.begin(), numbers_.end(), first);
     const auto plan = field_.frames_->plan(numbers_, {});
@@ -169,16 +183,28 @@ class BlendReader::Share {
     field_.frames_->fill(*plan, read_, 0, plan->work, cold, found_);
   }
 
+  // A frame of those that were read.
+  const std::byte* frame(std::int64_t number) {
+    if (field_.in_place_ == nullptr) {
+      return read_ + static_cast<std::size_t>(number - read_first_) * field_.frame_bytes_;
+    }
+    current_ = number;
+    const Extent extent = field_.in_place_->at(number);
+    if (!extent.segment->storage->enter(extent.data, field_.frame_bytes_)) found_.in_cache = false;
+    return extent.data;
+  }
+
   void interpolate_all(const Unit& unit) {
     read(unit.first, unit.end);
     for (std::size_t i = unit.sample; i < unit.sample + unit.samples; ++i) {
       const Sample& sample = plan_.samples[i];
-      const std::byte* const a = read_ + static_cast<std::size_t>(sample.first - unit.first) * field_.frame_bytes_;
+      const std::byte* const a = frame(sample.first);
+      const std::byte* const b = frame(sample.first + sample.count - 1);
       for (std::size_t at = 0; at < field_.elements_; at += kChunk) {
         const std::size_t n = std::min(kChunk, field_.elements_ - at);
         const Float* result = widened(a, at, n, 0);
         if (sample.count > 1) {
-          const Float* const other = widened(a + field_.frame_bytes_, at, n, 1);
+          const Float* const other = widened(b, at, n, 1);
           interpolate(result, other, sample.weight, chunk(2), n);
           result = chunk(2);
         }
@@ -194,12 +220,12 @@ class BlendReader::Share {
       const Sample& sample = plan_.samples[i];
       std::fill_n(sums_, field_.elements_, 0.0);
       if (unit.end - unit.first <= most) {
-        add(sample.first - unit.first, sample.count);
+        add(sample.first, sample.count);
       } else {
         for (std::int64_t first = sample.first; first < unit.end; first += most) {
           const std::int64_t end = std::min(unit.end, first + most);
           read(first, end);
-          add(0, end - first);
+          add(first, end - first);
         }
       }
       for (std::size_t at = 0; at < field_.elements_; at += kChunk) {
@@ -210,13 +236,13 @@ class BlendReader::Share {
     }
   }
 
-  // Adds frames of the workspace to the sums.
+  // Adds frames that were read to the sums.
   void add(std::int64_t first, std::int64_t count) {
-    const std::byte* frame = read_ + static_cast<std::size_t>(first) * field_.frame_bytes_;
-    for (std::int64_t k = 0; k < count; ++k, frame += field_.frame_bytes_) {
+    for (std::int64_t k = 0; k < count; ++k) {
+      const std::byte* const values = frame(first + k);
       for (std::size_t at = 0; at < field_.elements_; at += kChunk) {
         const std::size_t n = std::min(kChunk, field_.elements_ - at);
-        add_to(sums_ + at, widened(frame, at, n, 0), n);
+        add_to(sums_ + at, widened(values, at, n, 0), n);
       }
     }
   }
@@ -224,8 +250,13 @@ class BlendReader::Share {
   // Elements of a frame as numbers to compute with: where they lie, or in one of the chunks.
   const Float* widened(const std::byte* frame, std::size_t at, std::size_t n, std::size_t into) {
     const std::byte* const from = frame + at * field_.element_bytes_;
-    if (field_.widen_ == nullptr) return reinterpret_cast<const Float*>(from);
-    field_.widen_(from, chunks_[into], n);
+    if (field_.widen_ != nullptr) {
+      field_.widen_(from, chunks_[into], n);
+    } else if (reinterpret_cast<std::uintptr_t>(from) % sizeof(Float) == 0) {
+      return reinterpret_cast<const Float*>(from);
+    } else {
+      std::memcpy(chunks_[into], from, n * sizeof(Float));
+    }
     return chunk(into);
   }
 
@@ -246,9 +277,24 @@ class BlendReader::Share {
   Filled& found_;
   std::byte* chunks_[3] = {};
   std::byte* read_;
-  double* sums_;  // of all elements of a frame
+  std::int64_t read_first_ = 0;        // the first frame there
+  volatile std::int64_t current_ = 0;  // the frame that is read in place; read after a jump
+  double* sums_;                       // of all elements of a frame
   std::vector<std::int64_t> numbers_;
 };
+
+namespace {
+
+// The column of frames that can be read in the mapping; nullptr where they are decoded, or read past the page cache.
+const Column* in_place(const AnyColumn& frames) {
+  const auto* const column = std::get_if<std::shared_ptr<const Column>>(&frames);
+  if (column == nullptr) return nullptr;
+  const auto past = [](const Segment& segment) { return segment.storage->past_cache(); };
+  const std::vector<Segment>& segments = (*column)->segments();
+  return std::any_of(segments.begin(), segments.end(), past) ? nullptr : column->get();
+}
+
+}  // namespace
 
 BlendReader::BlendReader(std::shared_ptr<const Slices> slices, std::unique_ptr<const FieldReader> frames,
                          const std::optional<CastRule>& cast, const Affine* affine, Isa isa, Store store)
@@ -261,6 +307,7 @@ BlendReader::BlendReader(std::shared_ptr<const Slices> slices, std::unique_ptr<c
                  : find_cast({slices_->element(), slices_->blended()}, isa, Store::cached)),
       mover_(mover_of(cast, affine_.get(), isa, store)),
       wide_(slices_->blended() == DType::f64),
+      in_place_(in_place(slices_->frames())),
       frame_bytes_(row_bytes_of(slices_->frames())),
       element_bytes_(size_of(slices_->element())),
       elements_(frame_bytes_ / element_bytes_),

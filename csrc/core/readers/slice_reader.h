@@ -75,6 +75,7 @@ class BlendReader final : public FieldReader {
   CastFn widen_;                              // stored elements to blended ones; nullptr where they are alike
   Mover mover_;                               // blended elements to those of the slot
   bool wide_;                                 // blended elements are float64
+  const Column* in_place_;                    // frames that are read where they lie; nullptr: in the workspace
   std::size_t frame_bytes_;
   std::size_t element_bytes_;
   std::size_t elements_;  // of a frame

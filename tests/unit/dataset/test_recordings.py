@@ -245,6 +245,19 @@ def test_frames_in_compressed_chunks_and_in_files_give_the_same(tmp_path, sampli
             assert torch.equal(torch.cat(rows), torch.stack([expected[i]["x"] for i in range(len(expected))]))
 
 
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_a_file_that_is_cut_short_meanwhile_ends_with_an_error(tmp_path, sampling):
+    np.save(tmp_path / "x.npy", values_of(3000, "float32", (1000,)))
+    recording = memload.recording({"x": memload.open(tmp_path / "x.npy")}, clocks={"x": 30})
+    loader = FastLoader(recording.slices(2.0, rates={"x": 15}, sampling=sampling), batch_size=4)
+    batches = iter(loader)
+    next(batches)
+    with (tmp_path / "x.npy").open("r+b") as file:
+        file.truncate(8_000_000)
+    with pytest.raises(memload.ShardReadError, match=r"x\.npy"):
+        list(batches)
+
+
 def test_large_frames_are_averaged_and_interpolated_in_parts():
     values = values_of(70, "uint8", (150, 300, 3))
     recording = memload.recording({"x": values}, clocks={"x": 60})

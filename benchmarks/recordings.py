@@ -1,0 +1,220 @@
+"""How many slices of time a second, beside temporaldata, a numpy loop, and the ceiling of the gather?
+
+A session of an hour in one HDF5 file that temporaldata writes: frames of 36 x 64 uint8 at 60 Hz, and 1,000 responses
+float32 at 30 Hz. A slice has two seconds of both, at a random time; batches are 32 slices. temporaldata slices its lazy
+HDF5 file, and the numpy loop slices memory maps of the same bytes; both are data sets of stock DataLoaders, with 0 and
+with as many workers as there are cores, and the better one counts. "linear" resamples the responses to 60 Hz, which the
+numpy loop does by one expression for all units. A share compares with the same rows gathered one by one, which for
+"linear" are as many rows of float32 as come out. Opening is that of an NWB file of the same series, beside pynwb.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import torch
+from harness import Bench, arguments, compete, rates, share
+from torch.utils.data import DataLoader
+
+import memload
+from memload.cli.bench import GatherCeiling, default_threads
+from memload.cli.measure import Epoch, Spread, held_in_memory, peak_memory, run_epoch
+
+BATCH, SECONDS, SLICES = 32, 2.0, 4096
+FRAMES, RESPONSES = ("stim/frames", 60, (36, 64), np.uint8), ("responses/df", 30, (1000,), np.float32)
+
+
+def make(folder: Path, minutes: float) -> Path:
+    """The session, as temporaldata writes it."""
+    from temporaldata import Data, RegularTimeSeries
+
+    rng = np.random.default_rng(0)
+    count = int(minutes * 60)
+    frames = rng.integers(0, 256, (count * 60, 36, 64), np.uint8)
+    responses = rng.random((count * 30, 1000), np.float32)
+    data = Data(
+        stim=RegularTimeSeries(sampling_rate=60.0, frames=frames),
+        responses=RegularTimeSeries(sampling_rate=30.0, df=responses),
+        domain="auto",
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    with h5py.File(folder / "session.part", "w") as file:
+        data.to_hdf5(file)
+    (folder / "session.part").rename(folder / "session.h5")
+    return folder / "session.h5"
+
+
+class ByNumpy(torch.utils.data.Dataset):
+    """Slices of memory maps."""
+
+    def __init__(self, arrays: list[np.memmap], starts: np.ndarray, linear: bool) -> None:
+        self.frames, self.responses = arrays
+        self.starts, self.linear = starts, linear
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def __getitem__(self, i: int) -> dict[str, np.ndarray]:
+        start = self.starts[i]
+        frame = round(start * 60)
+        return {"stim": self.frames[frame : frame + 120].copy(), "responses": self._responses(start)}
+
+    def _responses(self, start: float) -> np.ndarray:
+        if not self.linear:
+            first = round(start * 30)
+            return self.responses[first : first + 60].copy()
+        at = start * 30 + np.arange(120) / 2
+        first = np.floor(at).astype(int)
+        weight = (at - first).astype(np.float32)[:, None]
+        low, high = self.responses[first], self.responses[first + 1]
+        return low + (high - low) * weight
+
+
+class ByTemporaldata(torch.utils.data.Dataset):
+    """Lazy slices of the HDF5 file, as torch_brain's data sets take them; a process opens it once."""
+
+    def __init__(self, path: Path, starts: np.ndarray) -> None:
+        self.path, self.starts, self.data = path, starts, None
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def __getitem__(self, i: int) -> dict[str, np.ndarray]:
+        from temporaldata import Data
+
+        if self.data is None:
+            self.data = Data.from_hdf5(h5py.File(self.path, "r"), lazy=True)
+        part = self.data.slice(self.starts[i], self.starts[i] + SECONDS)
+        return {"stim": part.stim.frames, "responses": part.responses.df}
+
+
+def stock(dataset: Any) -> Iterator[tuple[str, Callable[[], Epoch]]]:
+    """The dataset in stock loaders, without workers and with one for each core."""
+    for workers in (0, default_threads()):
+        loader = DataLoader(dataset, BATCH, num_workers=workers, persistent_workers=workers > 0)
+        yield str(workers), lambda loader=loader: run_epoch(loader)
+
+
+def mapped(path: Path) -> list[np.memmap]:
+    """The arrays of the file."""
+    with h5py.File(path) as file:
+        found = [file[name] for name, *_ in (FRAMES, RESPONSES)]
+        return [np.memmap(path, one.dtype, "r", one.id.get_offset(), one.shape) for one in found]
+
+
+def recording(path: Path) -> memload.Recording:
+    """The session as memload opens it."""
+    fields = {name.partition("/")[0]: memload.open(path, key=name) for name, *_ in (FRAMES, RESPONSES)}
+    return memload.recording(fields, clocks={"stim": 60, "responses": 30})
+
+
+def loader_of(slices: memload.Dataset) -> memload.FastLoader:
+    """The loader that is measured: threads and slots stay between epochs, as workers do."""
+    return memload.FastLoader(slices, BATCH, num_workers=default_threads(), persistent_workers=True)
+
+
+def beside_peers(bench: Bench, path: Path, starts: np.ndarray, *, linear: bool) -> None:
+    """Slices of both fields, beside the loops in Python."""
+    more = {"rates": {"responses": 60}, "sampling": {"responses": "linear"}} if linear else {}
+    with peak_memory() as peak:
+        loader = loader_of(recording(path).slices(SECONDS, at=starts, **more))
+        run_epoch(loader, limit=4)
+        memory = peak()
+    contestants = {"fast": lambda: run_epoch(loader)}
+    contestants |= {f"numpy {n}": run for n, run in stock(ByNumpy(mapped(path), starts, linear))}
+    if not linear:
+        contestants |= {f"temporaldata {n}": run for n, run in stock(ByTemporaldata(path, starts))}
+    epochs = compete(contestants, bench.rounds)
+    for peer in ("numpy",) if linear else ("numpy", "temporaldata"):
+        best = max((name for name in epochs if name.startswith(peer)), key=lambda name: np.median(rates(epochs[name])))
+        times = share(epochs["fast"], epochs[best])
+        fast, theirs = Spread.of(rates(epochs["fast"])), Spread.of(rates(epochs[best]))
+        text = (
+            f"{times.median:.1f} times ({times.low:.1f} to {times.high:.1f}) {best} workers: {fast.median:,.0f} "
+            f"slices/s, {theirs.median:,.0f}"
+        )
+        what = f"{'linear' if linear else 'nearest'} beside {peer}"
+        bench.add(what, text, times=times, fast=fast, peer=theirs, best=best, memory=memory, nbytes=loader.nbytes)
+
+
+def beside_ceiling(bench: Bench, path: Path, starts: np.ndarray, name: str, rate: int, sampling: str) -> None:
+    """Slices of one field, beside the gather of as many rows."""
+    one = recording(path).only(name)
+    loader = loader_of(one.slices(SECONDS, at=starts, rates={name: rate}, sampling=sampling))
+    own = {"stim": 60, "responses": 30}[name]
+    steps = np.arange(int(SECONDS * rate)) * own // rate
+    rows = (np.rint(starts * own).astype(np.int64)[:, None] + steps).reshape(-1)
+    frames = memload.open(path, key={"stim": FRAMES, "responses": RESPONSES}[name][0])
+    ceiling = GatherCeiling(frames, rows, BATCH * len(steps))
+    streaming = max((False, True), key=lambda one: ceiling.run(streaming=one).rate)
+    epochs = compete(
+        {"fast": lambda: run_epoch(loader), "ceiling": lambda: ceiling.run(streaming=streaming)}, bench.rounds
+    )
+    found = share(epochs["fast"], epochs["ceiling"])
+    part = Spread(*(value * len(steps) for value in (found.median, found.low, found.high)), found.count)
+    text = f"{part.median:.2f} ({part.low:.2f} to {part.high:.2f}) of the ceiling"
+    bench.add(f"{name} {sampling} at {rate} Hz", text, share=part, fast=Spread.of(rates(epochs["fast"])))
+
+
+def opening(bench: Bench, path: Path, folder: Path) -> None:
+    """An NWB file of the same series and of 1,000 units."""
+    import datetime
+
+    import pynwb
+
+    place = folder / "session.nwb"
+    if not place.exists():
+        frames, responses = mapped(path)
+        file = pynwb.NWBFile("-", "-", datetime.datetime(2024, 1, 1, tzinfo=datetime.timezone.utc))
+        file.add_acquisition(pynwb.TimeSeries(name="stim", data=np.asarray(frames), unit="-", rate=60.0))
+        file.add_acquisition(pynwb.TimeSeries(name="responses", data=np.asarray(responses), unit="-", rate=30.0))
+        rng, seconds = np.random.default_rng(0), len(frames) / 60
+        for _ in range(1000):
+            file.add_unit(spike_times=np.sort(rng.uniform(0, seconds, int(seconds))), obs_intervals=[[0.0, seconds]])
+        with pynwb.NWBHDF5IO(str(place), "w") as io:
+            io.write(file)
+
+    def theirs() -> None:
+        with pynwb.NWBHDF5IO(str(place), "r") as io:
+            io.read()
+
+    taken = {"memload": lambda: memload.open_nwb(place), "pynwb": theirs}
+    seconds_of: dict[str, list[float]] = {name: [] for name in taken}
+    for _ in range(max(3, bench.rounds)):
+        for name, run in taken.items():
+            begin = time.perf_counter()
+            run()
+            seconds_of[name].append(time.perf_counter() - begin)
+    ours, other = (Spread.of([1000 * one for one in found[1:]]) for found in seconds_of.values())
+    text = f"{ours.median:.1f} ms ({ours.low:.1f} to {ours.high:.1f}), pynwb {other.median:.0f} ms"
+    bench.add("opening NWB", text, milliseconds=ours, pynwb_milliseconds=other)
+
+
+def main() -> None:
+    bench = Bench(arguments("slices of time beside loops in Python and the ceiling", rounds=5, default=()).parse_args())
+    minutes, count = (1.0, 128) if bench.args.quick else (60.0, SLICES)
+    with contextlib.ExitStack() as stack:
+        folder = bench.args.cache or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="memload-bench-")))
+        folder = folder / "recordings" / f"{minutes:g}"
+        path = folder / "session.h5"
+        path = path if path.exists() else make(folder, minutes)
+        bench.pages = stack.enter_context(held_in_memory({path}))
+        starts = np.random.default_rng(1).integers(0, int(minutes * 60 - SECONDS - 1) * 30, count) / 30
+        beside_ceiling(bench, path, starts, "stim", 60, "nearest")
+        beside_ceiling(bench, path, starts, "responses", 30, "nearest")
+        beside_ceiling(bench, path, starts + 1 / 120, "responses", 60, "linear")
+        beside_peers(bench, path, starts, linear=False)
+        beside_peers(bench, path, starts + 1 / 120, linear=True)
+        opening(bench, path, folder)
+    bench.save()
+
+
+if __name__ == "__main__":
+    main()
