@@ -18,3 +18,12 @@ def test_the_citation_is_of_this_version():
     version = re.search(r"^version: (.*)$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE)
     assert version is not None
     assert f'version = "{version[1]}"' in PYPROJECT.splitlines()
+
+
+def test_the_changelog_has_one_short_line_for_each_change():
+    """Its merges keep both sides, so that entries that were shortened or removed may come back: remove them again."""
+    lines = (ROOT / "CHANGELOG.md").read_text().partition("## [Unreleased]")[2].splitlines()
+    entries = [line for line in lines if line.startswith("- ")]
+    assert [line for line in lines if line.startswith("  ") or len(line) > 112] == []
+    assert len(set(entries)) == len(entries)
+    assert len(entries) < 150
