@@ -34,6 +34,7 @@ prepared=235 # of these for the build and the tests
 rehearsal=
 if [ "${1:-}" = --rehearse ]; then
   rehearsal=yes
+  total=3600 # nothing of it is a figure, and it may run beside other work
   shift
 fi
 if [ $# -gt 1 ] || [ ! -d "${1:-.}" ]; then
