@@ -40,8 +40,7 @@ def run(options: argparse.Namespace) -> int:
         print(found, flush=True)
     document = of_plan(found)
     if options.plot:
-        beside = {tier: _plan(_for_tier(options, tier), data, tier) for tier in options.beside or ()}
-        found.plot(options.plot, beside=beside, log=options.log)
+        found.plot(options.plot, beside=_beside(options, data, found), log=options.log)
         document["drawn"] = with_ending(options.plot)
         say(options, f"drawn: {document['drawn']}")
     if options.measure:
@@ -92,6 +91,12 @@ def _plan(options: argparse.Namespace, data: Any, tier: Any) -> Plan:
         **trained(options),
         **_settings(options, data),
     )
+
+
+def _beside(options: argparse.Namespace, data: Any, found: Plan) -> dict[str, Plan]:
+    """Return the plans of the tiers of `--beside` by name, without the tier of the plan itself."""
+    own = None if found.tier is None else str(found.tier)
+    return {tier: _plan(_for_tier(options, tier), data, tier) for tier in options.beside or () if tier != own}
 
 
 def _for_tier(options: argparse.Namespace, tier: str) -> argparse.Namespace:

@@ -28,6 +28,7 @@ from memload.sizes import format_size
 
 Bytes = NDArray[np.int64]
 
+_INSIDE = ", inside"  # the end of the name of memory that an operation frees before it returns
 _LIFT_FRESH = torch.ops.aten.lift_fresh.default  # the end of torch.tensor(): its argument is new, too
 
 
@@ -61,6 +62,11 @@ class Timeline:
         """
         soon = np.minimum(self.freed, np.arange(len(self.nbytes)) + 2)
         return replace(self, freed=np.where(self.gradient, soon, self.freed))
+
+    @property
+    def inside(self) -> NDArray[np.bool_]:
+        """Whether each allocation is one that an operation freed before it returned, bool (n,)."""
+        return np.array([name.endswith(_INSIDE) for name in self.operations], dtype=np.bool_)
 
     @property
     def peak(self) -> int:
@@ -123,7 +129,7 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
             for storage in storages(tensor):
                 self._record(storage, str(func))
         if library.scratch:
-            self._record_scratch(library.scratch, f"{func}, inside")
+            self._record_scratch(library.scratch, f"{func}{_INSIDE}")
         return out
 
     def know(self, tensors: Iterable[torch.Tensor]) -> None:

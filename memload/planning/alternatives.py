@@ -56,8 +56,8 @@ def _fitting(request: Request, refused: Plan, compute: Compute) -> Iterator[tupl
             plan = compute(changed)
             if plan.fits:
                 yield words, plan
-    if refused.ram.fits is False and refused.ram.of(ON_THEIR_WAY):
-        yield from _first_that_fits(MAPPED, replace(request, weights="mmap"), compute)
+    for words, changed in of_weights(request, refused):
+        yield from _first_that_fits(words, changed, compute)
     if refused.gpu is not None and refused.gpu.fits is False:
         for words, changed in _on_the_gpu(request, refused.machine, shrinks=_could_fit(refused)):
             yield from _first_that_fits(words, changed, compute)
@@ -113,17 +113,30 @@ def _on_the_gpu(request: Request, machine: Machine, *, shrinks: bool) -> Iterato
     """Yield settings that take less GPU memory; `shrinks`: whether smaller batches and activations help."""
     if shrinks:
         yield "", request
-    if shrinks and request.precision == "float32" and request.model is not None:
+    yield from of_models(request, machine, shrinks=shrinks)
+    if request.tier in (Tier.DEVICE, Tier.SPLIT):
+        streamed = replace(request, tier=Tier.MMAP, device_bytes=None, device=request.device or "cuda")
+        yield "streamed from mapped files", streamed
+
+
+def of_models(request: Request, machine: Machine, *, shrinks: bool) -> Iterator[Alternative]:
+    """Yield settings of models that take less GPU memory; `shrinks`: whether smaller activations help."""
+    if request.model is None:
+        return
+    if shrinks and request.precision == "float32":
         half = "bf16-mixed" if machine.has_bf16 else "fp16-mixed"
         scaled = "" if machine.has_bf16 else " with torch.amp.GradScaler"
         yield f'precision="{half}"{scaled}', replace(request, precision=half)
     if request.strategy is not None and request.strategy != "fsdp2" and request.over_ranks is not None:
         yield 'strategy="fsdp2"', replace(request, strategy="fsdp2")
-    if not request.offload and request.model is not None and frozen_parts(modules_of(request.model)):
+    if not request.offload and frozen_parts(modules_of(request.model)):
         yield "frozen models in pinned RAM, on the GPU layer by layer (offload=True)", replace(request, offload=True)
-    if request.tier in (Tier.DEVICE, Tier.SPLIT):
-        streamed = replace(request, tier=Tier.MMAP, device_bytes=None, device=request.device or "cuda")
-        yield "streamed from mapped files", streamed
+
+
+def of_weights(request: Request, refused: Plan) -> Iterator[Alternative]:
+    """Yield the way of weights that needs no RAM, if they take some on their way and RAM is short."""
+    if refused.ram.fits is False and refused.ram.of(ON_THEIR_WAY):
+        yield MAPPED, replace(request, weights="mmap")
 
 
 def _first_that_fits(words: str, request: Request, compute: Compute) -> Iterator[tuple[str, Plan]]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,35 @@ import numpy as np
 from memload.planning.allocations import Timeline
 from memload.planning.variants import Floats, Kind
 
+MAPPED = 32 << 20
+"""Bytes from which on glibc gives freed memory back at once, whatever was freed before: M_MMAP_THRESHOLD's maximum.
+
+Source: https://man7.org/linux/man-pages/man3/mallopt.3.html"""
+
 _LEAST_SQUARE = 0.01  # bytes: a smaller coefficient of the squared rows is a rounding error
+
+
+@dataclass(frozen=True)
+class Each:
+    """The allocations of a step, each as a function of the counts of its batch.
+
+    Attributes:
+        lines: float64 (allocations, terms), the polynomial of each.
+        timeline: the allocations of one batch.
+    """
+
+    lines: Floats
+    timeline: Timeline
+
+    def peak(self, terms: Floats, times: float) -> float:
+        """Return the most bytes at one time, where what the C library's heap keeps counts so many times.
+
+        It keeps tensors below `MAPPED` bytes. What an operation takes inside itself finds room in what is kept.
+        """
+        nbytes = np.maximum(self.lines @ terms, 0)
+        kept = (nbytes < MAPPED) & ~self.timeline.inside
+        counted = np.where(kept, times * nbytes, nbytes).round().astype(np.int64)
+        return float(replace(self.timeline, nbytes=counted).live().max(initial=0))
 
 
 @dataclass(frozen=True)
@@ -30,21 +58,32 @@ class Curve:
         lines: float64 (moments, terms), the polynomial of each moment.
         terms: returns the terms that the coefficients multiply.
         exact: whether each moment has a line of its own, rather than one for the peak.
+        each: the allocations behind the moments; None if the order of allocations differs between batches.
     """
 
     lines: Floats
     terms: Callable[[Sequence[Any]], Floats]
     exact: bool = True
+    each: Each | None = None
 
     def at(self, *counts: float) -> int:
         """Return the most bytes at one time of a batch with these counts."""
         return math.ceil(float((self.lines @ self.terms(counts)).max(initial=0.0)))
 
+    def in_heap(self, times: float, *counts: float) -> int:
+        """Return the most bytes at one time, where what the C library's heap keeps counts so many times.
+
+        Without an order that batches of all sizes have in common, everything counts so often.
+        """
+        if times == 1 or self.each is None:
+            return math.ceil(times * self.at(*counts))
+        return math.ceil(self.each.peak(self.terms(counts), times))
+
     def plus(self, *coefficients: float) -> Curve:
         """Return the curve plus a constant, bytes for each row, ... at each moment."""
         more = np.zeros(self.lines.shape[1])
         more[: len(coefficients)] = coefficients
-        return Curve(self.lines + more, self.terms, self.exact)
+        return replace(self, lines=self.lines + more, each=self.each and _with_first(self.each, more))
 
     def upper(self) -> Floats:
         """Return the lines that no other line exceeds in every term."""
@@ -71,14 +110,37 @@ def curve_of(kind: Kind, counts: Sequence[tuple[int, ...]], steps: Sequence[Time
         peaks = [step.live(gradients=False).max(initial=0) for step in steps]
         last = [step.nbytes[step.gradient].sum() if gradients else 0 for step in steps]
         live = np.array([[peak + whole] for peak, whole in zip(peaks, last, strict=True)], dtype=np.float64)
-    return through(kind, counts, live, exact=aligned)
+    found = through(kind, counts, live, exact=aligned)
+    if not aligned:
+        return found
+    timeline = steps[-1] if gradients else replace(steps[-1], nbytes=np.where(steps[-1].gradient, 0, steps[-1].nbytes))
+    nbytes = np.stack([np.where(timeline.gradient & (not gradients), 0, step.nbytes) for step in steps])
+    return replace(found, each=Each(_lines(kind, counts, nbytes.astype(np.float64)), timeline))
+
+
+def _with_first(each: Each, line: Floats) -> Each:
+    """Return the allocations after another one that stays, such as a batch."""
+    before = each.timeline
+    return Each(
+        np.concatenate([line[None], each.lines]),
+        Timeline(
+            ("", *before.operations),
+            np.concatenate([[0], before.nbytes]),
+            np.concatenate([[len(before.nbytes) + 2], before.freed + 1]),
+            np.concatenate([[False], before.gradient]),
+        ),
+    )
 
 
 def through(kind: Kind, counts: Sequence[tuple[int, ...]], live: Floats, *, exact: bool) -> Curve:
     """Return the curve through bytes alive, float64 (batches, moments), for batches of these counts."""
+    return Curve(np.unique(_lines(kind, counts, live), axis=0), kind.terms, exact)
+
+
+def _lines(kind: Kind, counts: Sequence[tuple[int, ...]], nbytes: Floats) -> Floats:
+    """Return the polynomial of each column of bytes, float64 (batches, columns), over batches of these counts."""
     design = np.stack([kind.terms(of_batch) for of_batch in counts])
-    lines = _through_rows(design, live) if len(kind.units) == 1 else _solved(design, live)
-    return Curve(np.unique(lines, axis=0), kind.terms, exact)
+    return _through_rows(design, nbytes) if len(kind.units) == 1 else _solved(design, nbytes)
 
 
 def _through_rows(design: Floats, live: Floats) -> Floats:

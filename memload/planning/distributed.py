@@ -5,6 +5,7 @@
 | ddp | whole | whole | whole | buckets, as large as the gradients |
 | ddp-zero1 | whole | whole | whole parameters, dealt out by size | buckets, as large as the gradients |
 | fsdp2 | 1/N of the rows of each | as parameters | as parameters | gathered groups, reduce-scatters |
+| fsdp2-zero2 | as fsdp2 | as fsdp2 | as fsdp2 | all groups gathered until they are reduced |
 | zero1 | whole | whole | 1/N of all numbers | a reduce bucket |
 | zero2 | whole | 1/N | 1/N of all numbers | a reduce bucket |
 | zero3 | 1/N | 1/N | 1/N of all numbers | a reduce bucket, gathered layers |
@@ -79,14 +80,19 @@ class Strategy:
         return wrapped if name is None else cls(name, _world_size() if world_size is None else world_size)
 
     @property
+    def is_fsdp2(self) -> bool:
+        """Whether fully_shard shards the model."""
+        return self.name.startswith("fsdp2")
+
+    @property
     def shards_parameters(self) -> bool:
         """Whether a rank keeps a share of the parameters."""
-        return self.name in ("fsdp2", "zero3")
+        return self.is_fsdp2 or self.name == "zero3"
 
     @property
     def shards_gradients(self) -> bool:
         """Whether a rank keeps a share of the gradients."""
-        return self.name in ("fsdp2", "zero2", "zero3")
+        return self.is_fsdp2 or self.name in ("zero2", "zero3")
 
     def computing(self, precision: str) -> str:
         """Return the precision of parameters while they compute.
@@ -106,7 +112,7 @@ class Strategy:
             >>> Strategy("fsdp2", 4).shard((10, 7)), Strategy("zero3", 4).shard((10, 7))
             ((3, 7), (18,))
         """
-        if self.name == "fsdp2":
+        if self.is_fsdp2:
             rows, *others = shape or (1,)
             return (math.ceil(rows / self.world_size), *others)
         return (math.ceil(math.prod(shape) / self.world_size),)
@@ -150,6 +156,13 @@ def _ranks_of(parameter: Any) -> int | None:
             "replicas or without, is planned; give the model before it is sharded, and strategy="
         )
     return parameter.device_mesh.size(dims[0][0]) if dims else 1
+
+
+def stays_gathered(block: torch.nn.Module) -> bool:
+    """Return whether a block was sharded with ``reshard_after_forward=False``, which torch keeps in a private place."""
+    state = getattr(block, "_get_fsdp_state", lambda: None)()
+    groups = getattr(state, "_fsdp_param_groups", None) or [getattr(state, "_fsdp_param_group", None)]
+    return any(not getattr(group, "_reshard_after_forward", True) for group in groups)
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,7 +29,11 @@ from memload.sizes import format_size, parse_size
 
 _TIMED = 3  # steps; the fastest counts
 _PLAIN = "fp32"
+_PRECISIONS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 _WORTH_IT = 0.95  # of the time of a plain step: compilation pays below that
+
+Ways = dict[tuple[bool, str], Way]
+"""Ways to compute a step, by checkpointing and precision."""
 
 
 @dataclass(frozen=True)
@@ -189,64 +193,112 @@ def fit(
         >>> advice.for_memory("8GB").batch_size
         4096
     """
-    if mode not in ("measured", "static"):
-        raise ValueError(f'mode must be "measured" or "static", got {mode!r}')
-    if effective_batch < min_batch_size or min_batch_size < 1:
-        raise ValueError(f"effective_batch is {effective_batch}: at least min_batch_size, {min_batch_size}, from 1 on")
-    rows = _rows_on_gpu(device_bytes, device)
-    devices = [parse_gpu(size) for size in ([memory] if isinstance(memory, (int, str)) else memory)]
-    if not devices:
-        raise ValueError('memory is the size of a device, such as "24GB", or of several in a list; got none')
-    wanted = [_PRECISIONS.get(one, one) for one in ([precisions] if isinstance(precisions, str) else precisions)]
-    if not wanted:
-        raise ValueError('precisions are those to compute in, such as ["bf16", "fp32"], the preferred first; got none')
-    tried = [_precisions_of(gpu, wanted) for _, gpu in devices]
-    common: dict[str, Any] = {
-        "loss": loss,
-        "optimizer": optimizer,
-        "teacher": teacher,
-        "target_utilization": target_utilization,
-    }
+    asked = _Asked.of(memory, precisions, device, device_bytes, mode)
+    search = _Search(effective_batch, min_batch_size, target_utilization)
     settings = {
-        precision: setting_of(model, sample, device, precision=precision, limit=1, **common)
-        for precision in dict.fromkeys([*wanted, *itertools.chain(*tried), _PLAIN])
+        precision: setting_of(
+            model,
+            sample,
+            device,
+            precision=precision,
+            limit=1,
+            loss=loss,
+            optimizer=optimizer,
+            teacher=teacher,
+            target_utilization=target_utilization,
+        )
+        for precision in asked.precisions
     }
-    first = settings[wanted[0]]
-    losses = None if loss is None else [loss] if callable(loss) else list(loss)
+    preferred = settings[asked.wanted[0]]
     with bar("fit", None, progress, unit=" steps") as shown:
 
         def told() -> None:
             shown.update(1)
 
-        ways = {
-            (checkpointing, precision): Way(
-                setting,
-                precision,
-                losses,
-                checkpointing=checkpointing,
-                may_run=_may_run(setting, mode),
-                told=told,
-                device_bytes=rows,
-            )
-            for checkpointing in ((False, True) if blocks_of(first.models) else (False,))
-            for precision, setting in settings.items()
-        }
-        frozen = [*frozen_parts(first.models), *first.teachers]
-        offloads = (False, True) if weights_of(frozen) > window_of(frozen) else (False,)
-        search = _Search(effective_batch, min_batch_size, target_utilization)
-        found = [
-            option
-            for (nbytes, gpu), own in zip(devices, tried, strict=True)
-            for option in search.options(nbytes, gpu, own, ways, offloads)
-        ]
-        timed_on = first.device.type if _is_timed(first, mode) else ""
-        options = _timed(found, ways, told) if timed_on else found
+        ways = _ways(settings, preferred, asked, loss, told)
+        found = list(search.all_options(asked, ways, _offloads(preferred)))
+        is_timed = _is_timed(preferred, mode)
         return FitAdvice(
             effective_batch,
-            tuple(options),
-            *_compiling(first.kind, ways[False, wanted[0]], compile_within, mode),
-            timed_on,
+            tuple(_timed(found, ways, told) if is_timed else found),
+            *_compiling(preferred.kind, ways[False, asked.wanted[0]], compile_within, mode),
+            preferred.device.type if is_timed else "",
         )
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """The checked arguments of `fit` that say on what and how models may be trained.
+
+    Attributes:
+        devices: bytes and model of each device.
+        wanted: the precisions, the preferred first.
+        rows: bytes of rows in the memory of each GPU.
+        mode: "measured" or "static".
+    """
+
+    devices: Sequence[tuple[int, GpuModel | None]]
+    wanted: Sequence[str]
+    rows: int
+    mode: str
+
+    @classmethod
+    def of(
+        cls,
+        memory: int | str | Sequence[int | str],
+        precisions: str | Sequence[str],
+        device: torch.device | str,
+        device_bytes: int | str | None,
+        mode: str,
+    ) -> _Asked:
+        if mode not in ("measured", "static"):
+            raise ValueError(f'mode must be "measured" or "static", got {mode!r}')
+        rows = _rows_on_gpu(device_bytes, device)
+        devices = [parse_gpu(size) for size in ([memory] if isinstance(memory, (int, str)) else memory)]
+        if not devices:
+            raise ValueError('memory is the size of a device, such as "24GB", or of several in a list; got none')
+        wanted = [_PRECISIONS.get(one, one) for one in ([precisions] if isinstance(precisions, str) else precisions)]
+        if not wanted:
+            raise ValueError(
+                'precisions are those to compute in, such as ["bf16", "fp32"], the preferred first; got none'
+            )
+        return cls(devices, wanted, rows, mode)
+
+    @property
+    def precisions(self) -> tuple[str, ...]:
+        """All precisions of which steps are looked at, each once: those of the devices, and the plain one."""
+        tried = itertools.chain.from_iterable(_precisions_of(gpu, self.wanted) for _, gpu in self.devices)
+        return tuple(dict.fromkeys([*self.wanted, *tried, _PLAIN]))
+
+
+def _ways(
+    settings: Mapping[str, BatchSizeRequest],
+    preferred: BatchSizeRequest,
+    asked: _Asked,
+    loss: LossOf | Sequence[LossOf] | None,
+    told: Callable[[], object],
+) -> Ways:
+    """Return the ways to compute a step, by checkpointing and precision; `told` is called at each step of them."""
+    losses = None if loss is None else [loss] if callable(loss) else list(loss)
+    return {
+        (checkpointing, precision): Way(
+            setting,
+            precision,
+            losses,
+            checkpointing=checkpointing,
+            may_run=_may_run(setting, asked.mode),
+            told=told,
+            device_bytes=asked.rows,
+        )
+        for checkpointing in ((False, True) if blocks_of(preferred.models) else (False,))
+        for precision, setting in settings.items()
+    }
+
+
+def _offloads(setting: BatchSizeRequest) -> tuple[bool, ...]:
+    """Return whether frozen weights may stay in RAM, as the values to try in turn: not where that saves nothing."""
+    frozen = [*frozen_parts(setting.models), *setting.teachers]
+    return (False, True) if weights_of(frozen) > window_of(frozen) else (False,)
 
 
 def _rows_on_gpu(device_bytes: int | str | None, device: torch.device | str) -> int:
@@ -254,10 +306,6 @@ def _rows_on_gpu(device_bytes: int | str | None, device: torch.device | str) -> 
     if device_bytes is not None and torch.device(device).type == "cpu":
         raise ValueError('device_bytes= are of rows on a GPU, and device="cpu" trains on the CPU: leave one out')
     return 0 if device_bytes is None else parse_size(device_bytes)
-
-
-_PRECISIONS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
-Ways = dict[tuple[bool, str], Way]
 
 
 @dataclass(frozen=True)
@@ -273,6 +321,15 @@ class _Search:
     effective: int
     least: int
     share: float
+
+    def __post_init__(self) -> None:
+        if self.effective < self.least or self.least < 1:
+            raise ValueError(f"effective_batch is {self.effective}: at least min_batch_size, {self.least}, from 1 on")
+
+    def all_options(self, asked: _Asked, ways: Ways, offloads: Sequence[bool]) -> Iterator[FitOption]:
+        """Yield the options for all devices, in their order."""
+        for nbytes, gpu in asked.devices:
+            yield from self.options(nbytes, gpu, _precisions_of(gpu, asked.wanted), ways, offloads)
 
     def options(
         self, memory: int, gpu: GpuModel | None, precisions: Sequence[str], ways: Ways, offloads: Sequence[bool]

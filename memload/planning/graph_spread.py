@@ -9,6 +9,7 @@ import copy
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -25,8 +26,11 @@ from memload.sampling.budget_batches import BudgetBatchSampler
 
 Counts = NDArray[np.int64]
 
-SURE = 2.0
-"""Standard errors of a mean, for a range that contains it in 95 of 100 cases."""
+SURE = 0.975
+"""The probability that the mean of all graphs is below what a sample of them is taken for.
+
+Student's t is of sizes that are normally distributed. Of 16 graphs whose sizes are lognormal (sigma 0.7) or
+exponential, it was below in 92 of 100 samples, of 4 in 88."""
 _MOST_ROWS = 1 << 22  # of the epochs that are looked at together
 _DEVIATIONS = 3.0  # by which the fullest of some hundred batches exceeds the mean: 2.5 of 100 batches, 3.2 of 1,000
 _WORTH_TELLING = 1.05  # times the mean: batches that differ less need no budget
@@ -135,7 +139,7 @@ class GraphMeans:
 
     Attributes:
         means: nodes and edges of the mean graph.
-        deviations: standard deviations of nodes and edges.
+        deviations: standard deviations of nodes and edges; of a sample of one graph, the means.
         seen: the graphs of the sample from which the means are; None: all graphs of the dataset.
     """
 
@@ -154,17 +158,18 @@ class GraphMeans:
         each = kind.each_graph()
         if each is None:
             return None
-        means, deviations = _moments(*each)
-        return cls(means, deviations if len(each[0]) > 1 else means, len(each[0]))
+        seen = len(each[0])
+        means, deviations = _moments(*each, of_a_sample=seen > 1)
+        return cls(means, deviations if seen > 1 else means, seen)
 
-    def counts(self, size: int, standard_errors: float = 0.0) -> tuple[float, float, float]:
+    def counts(self, size: int, probability: float = 0.5) -> tuple[float, float, float]:
         """Return graphs, nodes and edges of the fullest batches of `size` graphs.
 
         Args:
             size: the graphs of a batch.
-            standard_errors: how far the mean of all graphs is from that of the sample.
+            probability: that the means of all graphs are below those that are assumed, if a sample tells them.
         """
-        errors = standard_errors / math.sqrt(self.seen) if self.seen else 0.0
+        errors = _quantile(probability, self.seen - 1) / math.sqrt(self.seen) if self.seen else 0.0
         nodes, edges = (
             max(0.0, mean + errors * deviation) * size + _DEVIATIONS * deviation * math.sqrt(size)
             for mean, deviation in zip(self.means, self.deviations, strict=True)
@@ -230,10 +235,22 @@ def _joined(batches: Sequence[Any]) -> tuple[Counts, Counts]:
     return np.concatenate(batches), starts
 
 
-def _moments(nodes: Any, edges: Any) -> tuple[tuple[float, float], tuple[float, float]]:
+def _moments(nodes: Any, edges: Any, *, of_a_sample: bool = False) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Return means and standard deviations; the latter as estimates for all graphs if these are a sample."""
     each = [np.asarray(one, dtype=np.float64) for one in (nodes, edges)]
-    means, deviations = ([float(getattr(one, name)()) for one in each] for name in ("mean", "std"))
+    means = [float(one.mean()) for one in each]
+    deviations = [float(one.std(ddof=int(of_a_sample))) for one in each]
     return (means[0], means[1]), (deviations[0], deviations[1])
+
+
+def _quantile(probability: float, freedom: int) -> float:
+    """Return the quantile of Student's t by the expansion of Fisher and Cornish, within 4 % from 3 degrees of freedom.
+
+    Source: Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.5, the first three terms.
+    """
+    z = NormalDist().inv_cdf(probability)
+    freedom = max(1, freedom)
+    return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
 
 
 def _range(counts: Counts, unit: str) -> str:

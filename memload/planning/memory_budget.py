@@ -68,8 +68,9 @@ class MemoryBudget:
         units: the units in which batches are counted: ("rows",), ("graphs", "nodes", "edges") or ("rows", "items").
         lines: bytes of one of each unit, at the moments of a step that may be its peak.
         cost_budget: the greatest sum of the costs of a batch: the ``budget`` of a BudgetBatchSampler.
-        between: of graphs, the batch sizes that a sample of other graphs of the same data would give, in 95 of 100
-            cases; None if the sizes of all graphs are known from the dataset of ``loader=``.
+        between: of graphs, what `batch_size` would be if the mean of all graphs were the upper or the lower bound of
+            what the sample tells, with a probability of 97.5 % each; `batch_size` is the first. None if the sizes of
+            all graphs are known from the dataset of ``loader=``.
         heap: how many times the bytes of a step count, for what the C library's heap keeps of freed tensors.
         exact: whether steps of all sizes made the same allocations in the same order; otherwise a line through the
             observed peaks predicts the peak.
@@ -143,8 +144,8 @@ class MemoryBudget:
         if self.heap == 1:
             return ""
         return (
-            f"\n  a step counts {self.heap:g} times, since the C library keeps freed tensors: larger batches fit with "
-            "MALLOC_MMAP_THRESHOLD_=262144 and MALLOC_TRIM_THRESHOLD_=262144 in the environment"
+            f"\n  a step counts {self.heap:.2g} times, since the C library keeps freed tensors: larger batches fit "
+            "with MALLOC_MMAP_THRESHOLD_=262144 and MALLOC_TRIM_THRESHOLD_=262144 in the environment"
         )
 
     def _of_graphs(self) -> str:
@@ -154,8 +155,8 @@ class MemoryBudget:
         unsure = ""
         if self.between is not None:
             unsure = (
-                f"\n  samples of other graphs would give {self.between[0]:,} to {self.between[1]:,}: give loader=, "
-                "whose dataset has the sizes of all"
+                f"\n  so few graphs leave {self.between[0]:,} to {self.between[1]:,} open, of which this is the least: "
+                "give loader=, whose dataset has the sizes of all"
             )
         return (
             f"{unsure}\n  a memload.BudgetBatchSampler(budget.costs(nodes=..., edges=...), budget.cost_budget) fills "

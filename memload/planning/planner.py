@@ -118,9 +118,10 @@ def plan(
             else 1.
         strategy: how the trained models are spread over `world_size` ranks, of all machines together: "ddp"
             (DistributedDataParallel), "ddp-zero1" (that with torch's ZeroRedundancyOptimizer), "fsdp2"
-            (``fully_shard`` of each block and of the model), or "zero1", "zero2", "zero3" (stages of DeepSpeed's ZeRO).
+            (``fully_shard`` of each block and of the model), "fsdp2-zero2" (that with ``reshard_after_forward=False``
+            for the blocks), or "zero1", "zero2", "zero3" (stages of DeepSpeed's ZeRO).
             The figures are those of the rank that needs most. Parameters, gradients and optimizer states are exact;
-            buckets and gathered layers of ZeRO are estimates. With "fsdp2" and ZeRO, "bf16-mixed" converts the
+            buckets and gathered layers of ZeRO are estimates. Under FSDP2 and ZeRO, "bf16-mixed" converts the
             parameters that compute, and keeps float32 ones for the optimizer. A model that is wrapped in
             DistributedDataParallel, or sharded by ``fully_shard``, is recognised. `memload.planning.distributed` has
             the sources.

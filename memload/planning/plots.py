@@ -60,7 +60,8 @@ def plot_over_log(
     """Return a figure of the log's last run over the prediction of a plan, and write it to `path` if given.
 
     RAM is the log's ``held``: memory without a file behind it, of the process and its children. A GPU's is what the
-    driver counts for the process, or what the allocator reserved where the driver does not say.
+    driver counts for the process, or what the allocator reserved where the driver does not say. Disk is what the file
+    system of the log has lost since the first sample, to whichever process.
 
     Raises:
         ImportError: matplotlib is not installed.
@@ -71,6 +72,8 @@ def plot_over_log(
     gpus = sorted({gpu.index for sample in samples for gpu in sample.gpus})
     if plan.gpu is not None and gpus:
         measured.append((plan.gpu, [(f"cuda:{index}", _on_gpu(index)) for index in gpus]))
+    if plan.disk is not None and any(sample.disk_free is not None for sample in samples):
+        measured.append((plan.disk, [("taken", _on_disk(samples))]))
     figure = new_figure(10, 3.4 * len(measured) + 0.3)
     axes = figure.subplots(len(measured), 1, squeeze=False, sharex=True)[:, 0]
     for axis, (account, curves) in zip(axes, measured, strict=True):
@@ -235,6 +238,15 @@ def _on_gpu(index: int) -> Figures:
     def taken(sample: Sample) -> float | None:
         found = next((gpu for gpu in sample.gpus if gpu.index == index), None)
         return None if found is None else found.own if found.own is not None else found.reserved
+
+    return taken
+
+
+def _on_disk(samples: Sequence[Sample]) -> Figures:
+    before = next(sample.disk_free for sample in samples if sample.disk_free is not None)
+
+    def taken(sample: Sample) -> float | None:
+        return None if sample.disk_free is None else max(0.0, float(before - sample.disk_free))
 
     return taken
 

@@ -11,8 +11,9 @@ PRECISIONS: dict[str, tuple[str | None, str | None]] = {
 }
 """By name: the dtype that trained models are converted to, and the one that autocast computes in; None: neither."""
 
-STRATEGIES = ("ddp", "ddp-zero1", "fsdp2", "zero1", "zero2", "zero3")
-"""The strategies of `memload.plan`: torch's DDP, DDP with ZeroRedundancyOptimizer, fully_shard; stages of DeepSpeed."""
+STRATEGIES = ("ddp", "ddp-zero1", "fsdp2", "fsdp2-zero2", "zero1", "zero2", "zero3")
+"""The strategies of `memload.plan`: torch's DDP, DDP with ZeroRedundancyOptimizer, fully_shard, fully_shard with
+``reshard_after_forward=False``; stages of DeepSpeed."""
 
 WEIGHTS: dict[str, int] = {"ram": 1, "state_dict": 2, "mmap": 0}
 """How weights reach a GPU, and how many times they are in RAM meanwhile. "ram": models are made there, and moved.

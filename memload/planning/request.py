@@ -64,6 +64,8 @@ class Request:
             for name, value in self.data._placed.items():
                 if getattr(self, name) is None and (name == "tier" or self.tier in (None, self.data._placed["tier"])):
                     object.__setattr__(self, name, value)
+        if not several:
+            self._check_for_one()
         if self.tier is not None and not isinstance(self.tier, Mapping):
             object.__setattr__(self, "tier", as_tier(self.tier))
         if self.device_bytes is not None:
@@ -90,6 +92,12 @@ class Request:
         if self.model is None and (self.optimizer is not None or self.loss is not None):
             raise ValueError("optimizer= and loss= need a model: give model=")
         self._check_ranks()
+
+    def _check_for_one(self) -> None:
+        for name in ("batch_size", "tier", "cache_bytes"):
+            value = getattr(self, name)
+            if isinstance(value, Mapping):
+                raise ValueError(f"{name} is given by data set, {dict(value)}, and there is one only: leave names out")
 
     def _check_ranks(self) -> None:
         if self.model is None and (self.strategy is not None or self.world_size is not None):

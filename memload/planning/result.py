@@ -121,8 +121,8 @@ class Plan:
             path: the file to write; its ending is the format, ".png" if it has none. None: nothing is written.
             name: the name of this plan in the figure; default: its tier, or those of its data sets.
             beside: other plans by name, which get bars of their own.
-            log: the log of a `memload.Monitor`, as its ``log=``. Its last run is drawn over time, RAM as the log's
-                ``held``, and each GPU.
+            log: the log of a `memload.Monitor`, as its ``log=``. Its last run is drawn over time: RAM as the log's
+                ``held``, each GPU, and for data that are yet to be written the disk space taken since it began.
 
         Returns:
             A ``matplotlib.figure.Figure``.

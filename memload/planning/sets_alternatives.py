@@ -1,4 +1,7 @@
-"""Settings that fit where a plan of several data sets does not: which set stays on its tier, and which one goes."""
+"""Settings that fit where a plan of several data sets does not: which set stays on its tier, and which one goes.
+
+Settings of models are those of a single data set, see `memload.planning.alternatives`.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from typing import Any
 
 from memload.engine.tiers.tier import LEAST_CACHE_BYTES, Tier
 from memload.planning.accounts import read_buffers
-from memload.planning.alternatives import nothing_fits, sentence
+from memload.planning.alternatives import nothing_fits, of_models, of_weights, sentence
 from memload.planning.request import Request
 from memload.planning.result import Plan
 from memload.sizes import format_size
@@ -23,13 +26,19 @@ def ways_out_of_sets(request: Request, refused: Plan, compute: Callable[[Request
     if refused.fits:
         return ()
     found = []
-    for words, changed in itertools.chain(_tiers(request, refused), _smaller(request)):
+    ways = (_tiers(request, refused), of_weights(request, refused), _models(request, refused), _smaller(request))
+    for words, changed in itertools.chain(*ways):
         plan = compute(changed)
         if plan.fits:
             found.append(sentence(words, plan))
             if words.startswith("batch_size"):
                 break  # the largest that fits
     return tuple(found) or (nothing_fits(refused),)
+
+
+def _models(request: Request, refused: Plan) -> Iterator[tuple[str, Request]]:
+    if refused.gpu is not None and refused.gpu.fits is False:
+        yield from of_models(request, refused.machine, shrinks=True)
 
 
 def _tiers(request: Request, refused: Plan) -> Iterator[tuple[str, Request]]:

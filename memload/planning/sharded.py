@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from memload.planning.account import Line
 from memload.planning.allocations import Timeline
-from memload.planning.distributed import PREFETCH_BUCKET, REDUCE_BUCKET, Strategy
+from memload.planning.distributed import PREFETCH_BUCKET, REDUCE_BUCKET, Strategy, stays_gathered
 from memload.planning.model_bytes import ModelBytes
 from memload.planning.optimizer_bytes import OptimizerBytes, optimizer_bytes, twin_over
 
@@ -33,12 +33,14 @@ class Group:
         made: bytes of the gradients that autograd makes of them.
         reduced: bytes of the input of their reduce-scatter, padded.
         kept: bytes of the gradients that stay on a rank.
+        stays: whether the parameters stay gathered from the forward pass until their gradients are reduced.
     """
 
     gathered: int = 0
     made: int = 0
     reduced: int = 0
     kept: int = 0
+    stays: bool = False
 
 
 @dataclass
@@ -75,7 +77,7 @@ class Sharded:
         trained = [m for m in modules if any(p.requires_grad for p in m.parameters())]
         self._parameters = list({id(p): p for m in trained for p in m.parameters()}.values())
         self._learnt = [p for p in self._parameters if p.requires_grad]
-        self._groups = self._grouped(trained) if strategy.name == "fsdp2" else Groups()
+        self._groups = self._grouped(trained) if strategy.is_fsdp2 else Groups()
         self._layer = max((_whole(part.parameters(recurse=False)) for m in trained for part in m.modules()), default=0)
 
     @property
@@ -100,14 +102,12 @@ class Sharded:
         if self.strategy.name == "zero3":
             size = max((p.element_size() for p in self._parameters), default=0)
             return self._layer + min(PREFETCH_BUCKET * size, _whole(self._parameters))
-        blocks = [block.gathered for block in self._groups.blocks]
-        pairs = [one + before for one, before in zip(blocks, [0, *blocks], strict=False)]
-        return self._root + max(pairs, default=0)
+        return self._root + max(self._gathered_from(k) for k in range(len(self._groups.blocks) + 1))
 
     @property
     def reducing(self) -> int:
         """Bytes of unsharded gradients and reduce-scatter buffers at their largest."""
-        if self.strategy.name != "fsdp2":
+        if not self.strategy.is_fsdp2:
             return 0
         blocks, early = self._groups.blocks, self._groups.early.made
         after = [0, *(block.reduced for block in reversed(blocks))]
@@ -137,7 +137,8 @@ class Sharded:
         """Return the lines of gathered parameters and of reductions, which are at most `temporary` bytes together."""
         found = []
         estimate = "estimate: the largest layer, and DeepSpeed's stage3_prefetch_bucket_size"
-        of_groups = "the largest group, the next one, and the model's own"
+        some, every = "the largest group, the next one, and the model's own", "all groups, until they are reduced"
+        of_groups = every if any(block.stays for block in self._groups.blocks) else some
         notes = (estimate if self.strategy.name == "zero3" else of_groups, "gradients of a group, and their buffer")
         for name, nbytes, note in zip(
             ("gathered parameters", "reduce-scatters"), (self.gathered, self.reducing), notes, strict=True
@@ -173,11 +174,11 @@ class Sharded:
             return OptimizerBytes(max(one.state for one in shares), max(one.temporary for one in shares))
         if name == "ddp":
             return optimizer_bytes(twin, device_type=device_type)
-        if name == "fsdp2":
+        if self.strategy.is_fsdp2:
             return optimizer_bytes(_over(twin, self._shards), device_type=device_type)
         found = optimizer_bytes(_over(twin, self._flat), device_type=device_type)
-        # With mixed precision: float32 copies of the rank's parameters, and in the step of its gradients.
-        copies = sum(4 * self._numbers(group) for group in twin.param_groups) if self._mixed else 0
+        # DeepSpeed keeps float32 copies of the rank's parameters, of float32 ones, too; in the step also of gradients.
+        copies = sum(4 * self._numbers(group) for group in twin.param_groups)
         return OptimizerBytes(found.state + copies, found.temporary + copies)
 
     def most(self, timeline: Timeline | None = None, temporary: int = 0) -> int:
@@ -201,7 +202,7 @@ class Sharded:
 
     def _added(self, made: Bytes) -> Bytes:
         """Return the bytes beside activations when so many bytes of gradients have been made."""
-        if self.strategy.name != "fsdp2":
+        if not self.strategy.is_fsdp2:
             largest = max((p.numel() * p.element_size() for p in self._learnt), default=0)
             if self._accumulate or self.strategy.bucket_views:
                 return np.full(len(made), self.gathered + self.gradients + largest)
@@ -219,21 +220,27 @@ class Sharded:
         kept = self.gradients if self._accumulate else sum(one.kept for one in blocks[: max(0, number - 1)])
         begun = min(made, groups.early.made)
         if number == 0:
-            ahead = sum(one.gathered for one in blocks[:2])
-            return self._root + ahead + begun + (self.gradients if self._accumulate else 0)
+            return self._root + self._gathered_from(0) + begun + (self.gradients if self._accumulate else 0)
         own = made - int(ends[number - 1])
         before = blocks[number - 2].reduced if number > 1 else 0
         if number > len(blocks):
             return self._root + begun + own + before + kept
-        ahead = sum(one.gathered for one in blocks[number - 1 : number + 1])
-        return self._root + ahead + begun + own + before + kept
+        return self._root + self._gathered_from(number - 1) + begun + own + before + kept
+
+    def _gathered_from(self, number: int) -> int:
+        """Return the bytes of gathered blocks when `number` of them, the last first, have reduced their gradients.
+
+        These are the block that computes, the one that is fetched ahead, and all others that stay gathered.
+        """
+        blocks = self._groups.blocks[::-1][number:]
+        return sum(one.gathered for k, one in enumerate(blocks) if k < 2 or one.stays)
 
     @property
     def _root(self) -> int:
         return self._groups.early.gathered + self._groups.late.gathered
 
     def _share(self, parameter: torch.Tensor) -> int:
-        size = self._kept_size(parameter) if self.strategy.name == "fsdp2" else parameter.element_size()
+        size = self._kept_size(parameter) if self.strategy.is_fsdp2 else parameter.element_size()
         return math.prod(self.strategy.shard(parameter.shape)) * size
 
     def _kept_size(self, parameter: torch.Tensor) -> int:
@@ -245,13 +252,18 @@ class Sharded:
         for module in modules:
             blocks = blocks_of(module)
             of_blocks = {id(p) for block in blocks for p in block.parameters()}
-            groups.blocks += [self._group(block.parameters(), seen) for block in blocks]
+            groups.blocks += [
+                replace(self._group(block.parameters(), seen), stays=self._stays(block)) for block in blocks
+            ]
             named = [p for _, p in module.named_parameters(remove_duplicate=False)]
             last = max((k for k, p in enumerate(named) if id(p) in of_blocks), default=-1)
             first = {id(p): p for p in named[last + 1 :]}
             _add(groups.early, self._group(first.values(), seen))
             _add(groups.late, self._group(named, seen))
         return groups
+
+    def _stays(self, block: torch.nn.Module) -> bool:
+        return self.strategy.name == "fsdp2-zero2" or stays_gathered(block)
 
     def _group(self, parameters: Iterable[torch.nn.Parameter], seen: set[int]) -> Group:
         found = Group()
@@ -272,9 +284,7 @@ class Sharded:
         ]
 
     def _flat(self, group: dict[str, Any]) -> list[torch.nn.Parameter]:
-        first = next(iter(group["params"]), None)
-        dtype = torch.float32 if self._mixed or first is None else first.dtype
-        return [_on_meta((self._numbers(group),), dtype)]
+        return [_on_meta((self._numbers(group),), torch.float32)]
 
     def _numbers(self, group: dict[str, Any]) -> int:
         """Return the numbers of a group of parameters on one rank, of flat shares."""

@@ -34,15 +34,16 @@ class Net(nn.Module):
 
 def spread(net, strategy, precision="float32"):
     """Return the net as the strategy wraps it, and its optimizer."""
-    if strategy == "fsdp2":
+    if strategy.startswith("fsdp2"):
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
         policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16 if precision == "bf16-mixed" else None)
         for block in net.blocks:
-            fully_shard(block, mp_policy=policy)
+            fully_shard(block, mp_policy=policy, reshard_after_forward=strategy != "fsdp2-zero2")
         fully_shard(net, mp_policy=policy)
         return net, torch.optim.AdamW(net.parameters())
-    model = nn.parallel.DistributedDataParallel(net, gradient_as_bucket_view=strategy == "ddp with views")
+    options = {"ddp with views": {"gradient_as_bucket_view": True}, "ddp with small buckets": {"bucket_cap_mb": 1}}
+    model = nn.parallel.DistributedDataParallel(net, **options.get(strategy, {}))
     if strategy == "ddp-zero1":
         with warnings.catch_warnings():  # torch's own, of torch.jit.script
             warnings.simplefilter("ignore", DeprecationWarning)
@@ -70,12 +71,14 @@ def measured(strategy, precision="float32", rows=64):
         optimizer.zero_grad()
         peaks.append(_peak(step))
     peak = min(peaks)
+    buckets = {"gradient buckets": bucket_bytes(strategy)} if strategy.startswith("ddp") else {}
     states = getattr(optimizer, "optim", optimizer).state.values()
     found = {
         "parameters": _bytes(net.parameters()),
         "gradients": _bytes(p.grad for p in net.parameters()),
         "optimizer states": _bytes(value for state in states for value in state.values()),
         "peak": peak + _bytes(net.parameters()),
+        **buckets,
     }
     return found, model, optimizer
 
@@ -85,16 +88,34 @@ def _bytes(tensors):
     return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
 
+def bucket_bytes(strategy):
+    """Return the bytes that DistributedDataParallel keeps beside gradients, once it has rebuilt its buckets."""
+    net, kept = Net(), []
+
+    def steps():
+        kept.append(spread(net, strategy)[0])
+        for _ in range(3):
+            net.zero_grad()
+            kept[0](torch.rand(64, 31)).mean().backward()
+
+    return sum(_allocations(steps)) - _bytes(p.grad for p in net.parameters())
+
+
 def _peak(step):
     """Return the most bytes that torch's allocator gave out in a step, of all threads, and did not get back."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
-        step()
     live = peak = 0
-    events = [event for event in profile.profiler.kineto_results.events() if event.name() == "[memory]"]
-    for event in sorted(events, key=lambda event: event.start_ns()):
-        live += event.nbytes()
+    for nbytes in _allocations(step):
+        live += nbytes
         peak = max(peak, live)
     return peak
+
+
+def _allocations(step):
+    """Return the bytes of each allocation of torch's allocator in a step, negative where memory was given back."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        step()
+    events = [event for event in profile.profiler.kineto_results.events() if event.name() == "[memory]"]
+    return [event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())]
 
 
 def planned(model, optimizer, strategy=None, world_size=None, precision="float32", rows=64):

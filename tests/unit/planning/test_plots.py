@@ -132,6 +132,21 @@ def test_the_log_is_drawn_over_bands_of_the_prediction(tmp_path):
     assert held.get_label() == "held, measured: at most 900 MB"
 
 
+def test_what_a_run_writes_is_drawn_over_the_disk_that_the_plan_states(tmp_path):
+    log = JsonLog(tmp_path / "run.jsonl")
+    log.begin()
+    for k, free in enumerate((None, 9 * 10**9, 7 * 10**9, 95 * 10**8)):
+        log.sample(Sample(time=1000.0 + k, held=10**8, rss=10**8, total=64 * 10**9, disk_free=free))
+    log.close()
+    plan = planned()
+    _, axes = plan.plot(log=tmp_path / "run.jsonl").axes
+    assert axes.get_title(loc="left") == "disk: mmap"
+    (taken,) = [line for line in axes.lines if line.get_gid() == "taken"]
+    scale = SCALE[axes.get_ylabel()]
+    assert [round(y * scale) for y in taken.get_ydata()] == [0, 2 * 10**9, 0]
+    assert {patch.get_label(): round(patch.get_height() * scale) for patch in axes.patches} == counted(plan.disk)
+
+
 def test_wrong_arguments_are_refused(tmp_path):
     plan = planned()
     with pytest.raises(ValueError, match="two plans have the name 'mmap'"):
@@ -185,3 +200,6 @@ def test_the_command_draws_the_same_plan_on_other_tiers_beside_it(tmp_path, caps
     drawn = (tmp_path / "a.svg").read_text()
     assert "<!-- hybrid | ram | mmap -->" in drawn
     assert "stock loader" not in drawn
+    arguments = [*arguments[:-4], "--beside", "mmap", "--beside", "ram", "--plot", str(tmp_path / "b.svg")]
+    assert cli.main(arguments) == 0, "the plan's own tier is drawn once"
+    assert "<!-- mmap | ram -->" in (tmp_path / "b.svg").read_text()

@@ -218,6 +218,25 @@ def test_what_does_not_fit_says_which_data_set_goes_where():
     assert [way.partition(":")[0] for way in smaller.ways_out] == ["batch_size=16, 4 of them accumulated"]
 
 
+def test_ways_out_of_data_sets_with_a_model_are_those_of_a_single_one_as_well():
+    with torch.device("meta"):
+        layers = [torch.nn.Linear(50_000, 4_250, bias=False) for _ in range(8)]
+        frozen = torch.nn.Sequential(*layers).requires_grad_(False)  # 6.8 GB
+        trains = torch.nn.Linear(50_000, 8_000, bias=False)
+    coming = memload.plan(BOTH, 8, model=frozen, gpu="16GB", ram="4GB", disk="1TB")
+    assert any("torch.load(path, mmap=True)" in way for way in coming.ways_out)
+    rows = memload.DatasetShape(1000, {"x": ("float32", (50_000,))})
+    given = {"model": [trains, frozen], "loss": lambda batch: trains(batch["x"]).mean(), "ram": "64GB"}
+    ways = memload.plan({"a": rows, "b": rows}, 9, gpu="10GB", disk="1TB", **given).ways_out
+    assert any(way.startswith("frozen models in pinned RAM") for way in ways), ways
+
+
+def test_values_by_data_set_are_refused_where_there_is_one():
+    for given in ({"tier": {"mouse": "ram"}}, {"batch_size": {"mouse": 3}}, {"cache_bytes": {"mouse": "1GB"}}):
+        with pytest.raises(ValueError, match="is given by data set, .*there is one only: leave names out"):
+            memload.plan(MOUSE, **{"batch_size": 8, **given}, **MACHINE)
+
+
 def test_a_figure_names_the_sets_of_each_tier():
     tiers = {"mouse": "ram", "monkey": "hybrid"}
     plan = memload.plan(BOTH, 8, tier=tiers, cache_bytes={"monkey": "20MB"}, **MACHINE)
