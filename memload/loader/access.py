@@ -10,10 +10,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from torch.utils.data import BatchSampler
+
 from memload.dataset.grouped_spec import GroupedSpec
 from memload.engine.gather_spec import GatherSpec
 from memload.engine.request import PassRequest
-from memload.loader.composing import settings_of
+from memload.loader.composing import settings_of, slots_and_plan
 from memload.loader.history import PassHistory
 from memload.loader.state import LoaderState
 from memload.sampling.row_plan import HeldGroup
@@ -52,6 +54,18 @@ class LoaderAccess:
     def settings(self, source: GatherSpec | GroupedSpec) -> Settings:
         """Return the settings of a pass over a source."""
         return settings_of(self.asks(), source)
+
+    def nbytes_of(self, batch_size: int) -> int | None:
+        """Return the bytes of slots and row order if batches had so many rows; None if something else decides that.
+
+        Smaller batches have more slots.
+        """
+        request, source = self.asks(), self.cast_source()
+        if isinstance(source, str) or type(request.batches) is not BatchSampler:
+            return None
+        given = request.batches
+        batches = BatchSampler(given.sampler, batch_size, given.drop_last)
+        return slots_and_plan(request._replace(batches=batches), source)
 
     @property
     def delivered(self) -> int:

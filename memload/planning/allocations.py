@@ -28,7 +28,7 @@ from memload.sizes import format_size
 
 Bytes = NDArray[np.int64]
 
-_INSIDE = ", inside"  # the end of the name of memory that an operation frees before it returns
+_INSIDE, _WORKSPACE = ", inside", ", workspace"  # ends of the names of memory that a library takes in an operation
 _LIFT_FRESH = torch.ops.aten.lift_fresh.default  # the end of torch.tensor(): its argument is new, too
 
 
@@ -64,9 +64,9 @@ class Timeline:
         return replace(self, freed=np.where(self.gradient, soon, self.freed))
 
     @property
-    def inside(self) -> NDArray[np.bool_]:
-        """Whether each allocation is one that an operation freed before it returned, bool (n,)."""
-        return np.array([name.endswith(_INSIDE) for name in self.operations], dtype=np.bool_)
+    def of_library(self) -> NDArray[np.bool_]:
+        """Whether each allocation is a library's, the inside of an operation or its workspace, bool (n,)."""
+        return np.array([name.endswith((_INSIDE, _WORKSPACE)) for name in self.operations], dtype=np.bool_)
 
     @property
     def peak(self) -> int:
@@ -124,7 +124,7 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         out = func(*args, **kwargs)
         library = library_bytes(func, args, out, on_cpu=self._on_cpu)
         if library.workspace is not None and out[-1] is not None:
-            self._record(out[-1].untyped_storage(), str(func), library.workspace)
+            self._record(out[-1].untyped_storage(), f"{func}{_WORKSPACE}", library.workspace)
         for tensor in tensors_in(out):
             for storage in storages(tensor):
                 self._record(storage, str(func))

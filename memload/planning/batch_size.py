@@ -35,8 +35,8 @@ Mode = Literal["static", "measured", "trial"]
 HEAP = 2.0
 """How many times a tensor counts that glibc's heap keeps when it is freed: see `heap_keeps_tensors` and `Each.peak`.
 
-Steps of 72, 239 and 837 MB of a CNN took 127, 366 and 847 MB, where 128, 426 and 849 MB are counted; of 62, 205 and
-615 MB of an LSTM 64, 213 and 639 MB, where 103, 256 and 766 MB are: glibc need not fill what it keeps so badly."""
+Steps of 72, 239 and 837 MB of a CNN took 127, 366 and 847 MB, where 132, 426 and 849 MB are counted; of 62, 205 and
+615 MB of an LSTM 64, 213 and 639 MB, where 100, 256 and 766 MB are: glibc need not fill what it keeps so badly."""
 
 _MOST = 1 << 20  # rows, the bound where none is given
 
@@ -140,8 +140,8 @@ def compute_batch_size(
         teacher: a module, or several, that are only run forward; their weights count.
         limit: bytes to plan for, such as "24GB"; for "cuda" also the name of a GPU, such as "T4". Default: the memory
             of the device; on a CPU: the bytes that this process may still take, divided among the processes of the
-            machine (LOCAL_WORLD_SIZE). A step counts twice there, since glibc's heap keeps freed tensors, unless
-            MALLOC_MMAP_THRESHOLD_=262144 and MALLOC_TRIM_THRESHOLD_=262144 are in the environment.
+            machine (LOCAL_WORLD_SIZE). Tensors below 32 MB count twice there, since glibc's heap keeps freed ones,
+            unless MALLOC_MMAP_THRESHOLD_=262144 and MALLOC_TRIM_THRESHOLD_=262144 are in the environment.
         target_utilization: the share of `limit` that may be used, above 0 and up to 1. The rest is for workspaces of
             libraries and fragmentation, which cannot be observed.
         min_batch_size, max_batch_size: bounds of the answer; without the latter, it is at most 1,048,576 rows.
@@ -385,7 +385,9 @@ def _too_little(setting: BatchSizeRequest, needed: int | None, *, elsewhere: boo
     always = replace(setting.static, gradients=0)
     limits = f"; {budget.memory().described}" if setting.is_free_here else ""
     seen = setting.graphs.seen if setting.graphs is not None else None
-    unsure = f". The graphs are taken to be larger than those {seen:,} of the sample: give loader=" if seen else ""
+    unsure = (
+        f"; graphs may be larger than the {seen:,} of the sample, which counts: give loader=" if seen else ""
+    )
     return (
         f"a batch of {setting.least} does not fit into {format_size(planned)} "
         f"({setting.target_utilization:.0%} of {format_size(setting.total)}{limits}): "

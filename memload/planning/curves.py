@@ -42,11 +42,11 @@ class Each:
     def peak(self, terms: Floats, times: float) -> float:
         """Return the most bytes at one time, where what the C library's heap keeps counts so many times.
 
-        It keeps tensors below `MAPPED` bytes. What an operation takes inside itself finds room in what is kept.
+        It keeps what is below `MAPPED` bytes. Of what a library takes in operations, half finds room in that.
         """
         nbytes = np.maximum(self.lines @ terms, 0)
-        kept = (nbytes < MAPPED) & ~self.timeline.inside
-        counted = np.where(kept, times * nbytes, nbytes).round().astype(np.int64)
+        more = np.where(self.timeline.of_library, (times - 1) / 2, times - 1) * (nbytes < MAPPED)
+        counted = ((1 + more) * nbytes).round().astype(np.int64)
         return float(replace(self.timeline, nbytes=counted).live().max(initial=0))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
+from memload.loader.fast_loader import FastLoader
 from memload.planning.account import Line
 
 WORKER_BYTES = 9_000_000
@@ -77,13 +79,33 @@ def slots_of(loader: Any, device: torch.device, row_bytes: float) -> tuple[Slots
         return lambda _: 0, False
     if not hasattr(loader, "batch_size"):
         raise TypeError(f"loader is a DataLoader or a FastLoader, whose slots are counted; got {type(loader).__name__}")
-    nbytes = getattr(loader, "nbytes" if device.type == "cpu" else "device_nbytes", 0) or 0
+    if isinstance(loader, FastLoader) and device.type == "cpu" and loader.nbytes:
+        return functools.partial(_in_ram, loader), True
+    nbytes = getattr(loader, "device_nbytes", 0) if device.type != "cpu" else 0
     if nbytes:
-        size = loader.batch_size
-        return lambda wanted: math.ceil(nbytes / size * wanted) if size else nbytes, True
+        return lambda wanted: _in_proportion(nbytes, loader.batch_size, wanted), True
     if device.type == "cpu" and isinstance(loader, DataLoader):
         return lambda wanted: _stock(loader, math.ceil(row_bytes * wanted)), True
     return lambda _: 0, False
+
+
+def _in_ram(loader: FastLoader[Any], batch_size: int) -> int:
+    """Return the RAM of a loader with batches of so many rows."""
+    now, nbytes = loader.batch_size, loader.nbytes
+    access = loader.__memload_loader__()
+    rows = getattr(access.source, "rows", 0)
+    known = min(
+        batch_size, rows
+    )  # no slot is larger than the dataset, which may be a small one that stands for another
+    wanted, own = (access.nbytes_of(size) if now and rows else None for size in (known, now or 1))
+    if wanted is None or own is None:
+        return _in_proportion(nbytes, now, batch_size)
+    return nbytes - own + _in_proportion(wanted, known, batch_size)
+
+
+def _in_proportion(nbytes: int, size: int | None, wanted: int) -> int:
+    """Return the bytes for batches of `wanted` rows, of which those of `size` rows take `nbytes`."""
+    return math.ceil(nbytes / size * wanted) if size else nbytes
 
 
 def _stock(loader: DataLoader[Any], batch_bytes: int) -> int:

@@ -71,7 +71,8 @@ class MemoryBudget:
         between: of graphs, what `batch_size` would be if the mean of all graphs were the upper or the lower bound of
             what the sample tells, with a probability of 97.5 % each; `batch_size` is the first. None if the sizes of
             all graphs are known from the dataset of ``loader=``.
-        heap: how many times the bytes of a step count, for what the C library's heap keeps of freed tensors.
+        heap: how many times the bytes of a step count at this batch size, for what the C library's heap keeps of freed
+            tensors; 1 where it keeps none.
         exact: whether steps of all sizes made the same allocations in the same order; otherwise a line through the
             observed peaks predicts the peak.
     """

@@ -285,9 +285,17 @@ def test_the_slots_of_a_loader_take_their_part():
     model, ds = nn.Linear(1000, 8), memload.from_arrays(x=torch.zeros(64, 1000)).only("x")
     loader = memload.FastLoader(ds, 16, depth=3)
     with_slots = memload.compute_batch_size(model, torch.rand(1, 1000), limit="5MB", loader=loader)
-    assert with_slots.loader == pytest.approx(loader.nbytes / 16 * with_slots.batch_size, abs=1)
+    assert with_slots.loader == pytest.approx(loader.nbytes / 16 * with_slots.batch_size, rel=0.02)
     alone = memload.compute_batch_size(model, torch.rand(1, 1000), limit="5MB")
     assert 2 < alone.batch_size / with_slots.batch_size < 6
+
+
+def test_slots_are_those_of_a_loader_with_the_batch_size_that_is_planned():
+    model, ds = nn.Linear(1000, 8), memload.from_arrays(x=torch.zeros(4096, 1000)).only("x")
+    small = memload.FastLoader(ds, 16)  # whose slots are more, since they are small
+    found = memload.compute_batch_size(model, torch.rand(1, 1000), limit="50MB", loader=small)
+    assert found.loader == memload.FastLoader(ds, found.batch_size).nbytes
+    assert found.loader < 0.6 * small.nbytes / 16 * found.batch_size
 
 
 @pytest.mark.parametrize(("workers", "batches", "processes"), [(0, 3, 0), (2, 2 * 3 + 1 + 2 * 2, 2)])

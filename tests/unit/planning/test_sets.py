@@ -233,7 +233,7 @@ def test_ways_out_of_data_sets_with_a_model_are_those_of_a_single_one_as_well():
 
 def test_values_by_data_set_are_refused_where_there_is_one():
     for given in ({"tier": {"mouse": "ram"}}, {"batch_size": {"mouse": 3}}, {"cache_bytes": {"mouse": "1GB"}}):
-        with pytest.raises(ValueError, match="is given by data set, .*there is one only: leave names out"):
+        with pytest.raises(ValueError, match=r"is given by data set, .*there is one only: leave names out"):
             memload.plan(MOUSE, **{"batch_size": 8, **given}, **MACHINE)
 
 

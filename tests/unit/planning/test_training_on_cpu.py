@@ -80,10 +80,9 @@ def test_what_is_for_a_gpu_contradicts_training_on_the_cpu(more):
         planned(device="cpu", **more)
 
 
-@pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
-def test_a_run_lives_under_a_control_group_of_the_size_that_its_plan_asks_for(tmp_path):
+def of_a_fresh_run(case, tmp_path):
+    """The row of `memory_truth.py` for one of its cases."""
     kept = tmp_path / "figures.json"
-    case = "train: MLP, 256 rows, AdamW"
     done = subprocess.run(
         [sys.executable, BENCHMARKS / "memory_truth.py", "--quick", "--only", case, "--out", kept],
         capture_output=True,
@@ -94,6 +93,19 @@ def test_a_run_lives_under_a_control_group_of_the_size_that_its_plan_asks_for(tm
     assert done.returncode == 0, done.stderr
     (found,) = json.loads(kept.read_text())["figures"]
     assert found["case"] == case
-    assert found["limit"] == 2 << 30
     assert found["survived"], done.stderr
+    return found
+
+
+@pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
+def test_a_run_lives_under_a_control_group_of_the_size_that_its_plan_asks_for(tmp_path):
+    found = of_a_fresh_run("train: MLP, 256 rows, AdamW", tmp_path)
+    assert found["limit"] == 2 << 30
     assert 0.85 < found["ratio"]["median"] < 1.1
+
+
+@pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
+def test_a_batch_size_that_was_chosen_under_a_limit_fills_it_and_lives(tmp_path):
+    pytest.importorskip("torch_geometric")
+    found = of_a_fresh_run("limit: GAT, 0.5 GB, with a loader", tmp_path)
+    assert 0.75 * found["limit"] < found["measured"] <= found["limit"]
