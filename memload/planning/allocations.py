@@ -23,12 +23,11 @@ from numpy.typing import NDArray
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from memload.nested import leaves
-from memload.planning.library_bytes import library_bytes
+from memload.planning.library_bytes import RECURRENT, library_bytes
 from memload.sizes import format_size
 
 Bytes = NDArray[np.int64]
 
-_INSIDE, _WORKSPACE = ", inside", ", workspace"  # ends of the names of memory that a library takes in an operation
 _LIFT_FRESH = torch.ops.aten.lift_fresh.default  # the end of torch.tensor(): its argument is new, too
 
 
@@ -64,9 +63,9 @@ class Timeline:
         return replace(self, freed=np.where(self.gradient, soon, self.freed))
 
     @property
-    def of_library(self) -> NDArray[np.bool_]:
-        """Whether each allocation is a library's, the inside of an operation or its workspace, bool (n,)."""
-        return np.array([name.endswith((_INSIDE, _WORKSPACE)) for name in self.operations], dtype=np.bool_)
+    def of_recurrent_layers(self) -> NDArray[np.bool_]:
+        """Whether each allocation is one of a recurrent layer that a library computes as a whole, bool (n,)."""
+        return np.array([name.startswith(RECURRENT) for name in self.operations], dtype=np.bool_)
 
     @property
     def peak(self) -> int:
@@ -124,12 +123,12 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         out = func(*args, **kwargs)
         library = library_bytes(func, args, out, on_cpu=self._on_cpu)
         if library.workspace is not None and out[-1] is not None:
-            self._record(out[-1].untyped_storage(), f"{func}{_WORKSPACE}", library.workspace)
+            self._record(out[-1].untyped_storage(), str(func), library.workspace)
         for tensor in tensors_in(out):
             for storage in storages(tensor):
                 self._record(storage, str(func))
         if library.scratch:
-            self._record_scratch(library.scratch, f"{func}{_INSIDE}")
+            self._record_scratch(library.scratch, f"{func}, inside")
         return out
 
     def know(self, tensors: Iterable[torch.Tensor]) -> None:

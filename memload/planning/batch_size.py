@@ -35,8 +35,8 @@ Mode = Literal["static", "measured", "trial"]
 HEAP = 2.0
 """How many times a tensor counts that glibc's heap keeps when it is freed: see `heap_keeps_tensors` and `Each.peak`.
 
-Steps of 72, 239 and 837 MB of a CNN took 127, 366 and 847 MB, where 132, 426 and 849 MB are counted; of 62, 205 and
-615 MB of an LSTM 64, 213 and 639 MB, where 100, 256 and 766 MB are: glibc need not fill what it keeps so badly."""
+Steps of 72, 239 and 837 MB of a CNN took 127, 366 and 847 MB, where 144, 426 and 849 MB are counted; with a loader,
+one of 115 MB took 230. Of 62, 205 and 615 MB of an LSTM 64, 213 and 639 MB were taken; 97, 243 and 728 MB count."""
 
 _MOST = 1 << 20  # rows, the bound where none is given
 
@@ -385,9 +385,7 @@ def _too_little(setting: BatchSizeRequest, needed: int | None, *, elsewhere: boo
     always = replace(setting.static, gradients=0)
     limits = f"; {budget.memory().described}" if setting.is_free_here else ""
     seen = setting.graphs.seen if setting.graphs is not None else None
-    unsure = (
-        f"; graphs may be larger than the {seen:,} of the sample, which counts: give loader=" if seen else ""
-    )
+    unsure = f"; graphs may be larger than the {seen:,} of the sample, which counts: give loader=" if seen else ""
     return (
         f"a batch of {setting.least} does not fit into {format_size(planned)} "
         f"({setting.target_utilization:.0%} of {format_size(setting.total)}{limits}): "

@@ -42,10 +42,11 @@ class Each:
     def peak(self, terms: Floats, times: float) -> float:
         """Return the most bytes at one time, where what the C library's heap keeps counts so many times.
 
-        It keeps what is below `MAPPED` bytes. Of what a library takes in operations, half finds room in that.
+        It keeps what is below `MAPPED` bytes. Of the memory of recurrent layers, which have few and large parts, half
+        finds room in that.
         """
         nbytes = np.maximum(self.lines @ terms, 0)
-        more = np.where(self.timeline.of_library, (times - 1) / 2, times - 1) * (nbytes < MAPPED)
+        more = np.where(self.timeline.of_recurrent_layers, (times - 1) / 2, times - 1) * (nbytes < MAPPED)
         counted = ((1 + more) * nbytes).round().astype(np.int64)
         return float(replace(self.timeline, nbytes=counted).live().max(initial=0))
 

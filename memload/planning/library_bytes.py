@@ -21,6 +21,8 @@ import torch
 
 _FORWARD = torch.ops.aten.mkldnn_rnn_layer.default
 _BACKWARD = torch.ops.aten.mkldnn_rnn_layer_backward.default
+RECURRENT = "aten.mkldnn_rnn_layer"
+"""The beginning of the names of both operations."""
 _CONVOLUTION, _CONVOLUTION_BACKWARD = torch.ops.aten.convolution.default, torch.ops.aten.convolution_backward.default
 _BLOCK = 16  # channels that oneDNN lays side by side, with AVX-512
 _LSTM = 2  # the mode of both operations
