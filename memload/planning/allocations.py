@@ -63,6 +63,11 @@ class Timeline:
         return replace(self, freed=np.where(self.gradient, soon, self.freed))
 
     @property
+    def inside(self) -> NDArray[np.bool_]:
+        """Whether each allocation is what an operation freed before it returned, in two parts or more, bool (n,)."""
+        return np.array([name.endswith(", inside") for name in self.operations], dtype=np.bool_)
+
+    @property
     def of_recurrent_layers(self) -> NDArray[np.bool_]:
         """Whether each allocation is one of a recurrent layer that a library computes as a whole, bool (n,)."""
         return np.array([name.startswith(RECURRENT) for name in self.operations], dtype=np.bool_)

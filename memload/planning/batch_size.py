@@ -35,8 +35,8 @@ Mode = Literal["static", "measured", "trial"]
 HEAP = 2.0
 """How many times a tensor counts that glibc's heap keeps when it is freed: see `heap_keeps_tensors` and `Each.peak`.
 
-Steps of 72, 239 and 837 MB of a CNN took 127, 366 and 847 MB, where 144, 426 and 849 MB are counted; with a loader,
-one of 115 MB took 230. Of 62, 205 and 615 MB of an LSTM 64, 213 and 639 MB were taken; 97, 243 and 728 MB count."""
+Steps of 72, 108, 239 and 837 MB of a CNN took 127, 191, 366 and 847 MB, with a loader one of 109 MB over 240. Of 62,
+205 and 615 MB of an LSTM 64, 213 and 639 MB were taken."""
 
 _MOST = 1 << 20  # rows, the bound where none is given
 

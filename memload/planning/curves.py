@@ -42,12 +42,14 @@ class Each:
     def peak(self, terms: Floats, times: float) -> float:
         """Return the most bytes at one time, where what the C library's heap keeps counts so many times.
 
-        It keeps what is below `MAPPED` bytes. Of the memory of recurrent layers, which have few and large parts, half
-        finds room in that.
+        It keeps what is below `MAPPED` bytes. What convolutions take inside themselves breaks it up, and has twice the
+        surplus; of the memory of recurrent layers, which have few and large parts, half finds room in what is kept.
         """
         nbytes = np.maximum(self.lines @ terms, 0)
-        more = np.where(self.timeline.of_recurrent_layers, (times - 1) / 2, times - 1) * (nbytes < MAPPED)
-        counted = ((1 + more) * nbytes).round().astype(np.int64)
+        inside, recurrent = self.timeline.inside, self.timeline.of_recurrent_layers
+        surplus = (times - 1) * np.where(recurrent, 0.5, np.where(inside, 2, 1))
+        is_kept = nbytes < MAPPED * np.where(inside, 2, 1)
+        counted = ((1 + surplus * is_kept) * nbytes).round().astype(np.int64)
         return float(replace(self.timeline, nbytes=counted).live().max(initial=0))
 
 
