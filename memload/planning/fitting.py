@@ -195,19 +195,10 @@ def fit(
     """
     asked = _Asked.of(memory, precisions, device, device_bytes, mode)
     search = _Search(effective_batch, min_batch_size, target_utilization)
+    common: dict[str, Any] = {"loss": loss, "optimizer": optimizer, "teacher": teacher}
     settings = {
-        precision: setting_of(
-            model,
-            sample,
-            device,
-            precision=precision,
-            limit=1,
-            loss=loss,
-            optimizer=optimizer,
-            teacher=teacher,
-            target_utilization=target_utilization,
-        )
-        for precision in asked.precisions
+        one: setting_of(model, sample, device, precision=one, limit=1, target_utilization=target_utilization, **common)
+        for one in asked.precisions
     }
     preferred = settings[asked.wanted[0]]
     with bar("fit", None, progress, unit=" steps") as shown:
