@@ -108,6 +108,11 @@ class GroupedBatches(Gatherer):
         self._pipelines: list[_core.Pipeline] = [
             one.pipeline(old) for one, old in zip(settings.each, kept, strict=True)
         ]
+        self._draw = [
+            pipeline
+            for one, pipeline in zip(settings.each, self._pipelines, strict=True)
+            if any(getattr(column, "draws", False) for column, *_ in one.fields)
+        ]
         self._unpack = [one.unpacker() for one in settings.source.sources]
         self._plan = _core.PlanQueue(settings.around.batch_rows, settings.around.drop_last)
         self._ahead: deque[tuple[Indices, list[Share] | Exception]] = deque()  # rows of a batch, and what they are
@@ -116,7 +121,9 @@ class GroupedBatches(Gatherer):
         self._batches = 0
 
     def begin(self, seed: PassSeed) -> None:
-        """Do nothing: gathering draws no random numbers."""
+        """Give the pipelines of slices with drawn starts what these follow from; no other gathering draws."""
+        for pipeline in self._draw:
+            pipeline.begin(seed.key)
 
     def extend(self, rows: Indices) -> None:
         """Append rows to the row order; batches are cut from it in turn."""

@@ -77,6 +77,12 @@ def to_device(
             f"to_device takes a dataset of memload's, got {kind(ds)}: memload.open(...) and memload.from_arrays(...) "
             "make one. Functions of samples (ds.map) are left out here, and given to the loader as batch_transform="
         )
+    for name, field in ds.fields.items():
+        if getattr(field.column, "draws", False):
+            raise ValueError(
+                f"field {name!r}: the starts of its slices are drawn anew in each pass, so there are no rows to keep on "
+                "a device: slice by hop=, or leave the rows where they are and give the loader device="
+            )
     several = isinstance(device, list | tuple)
     where = _tier(tier, splits=several or bytes is not None)
     if weights is not None and where is not Tier.SPLIT:

@@ -286,6 +286,19 @@ def test_sessions_with_other_neurons_are_joined_by_name():
     assert found == {0: len(a), 1: 2}
 
 
+def test_joined_sessions_draw_their_starts_anew_in_each_pass():
+    recording = memload.recording({"x": np.arange(6000)}, clocks={"x": 60})
+    a = recording.slices(1.0, within=[(0, 50), (50, 100)], random=5)
+    b = memload.recording({"x": np.zeros((600, 2))}, clocks={"x": 60}).slices(1.0)
+    loader = FastLoader(memload.concat({"a": a, "b": b}), batch_size=20, collate_fn=memload.group_collate)
+    first, second = ([group["x"][:, 0].tolist() for batch in loader for group in batch][0] for _ in range(2))
+    assert loader.engine == "native"
+    assert len(first) == 10
+    assert first != second
+    with pytest.raises(ValueError, match="drawn anew in each pass"):
+        memload.to_device(a, "cpu")
+
+
 def test_parts_of_intervals_share_no_time():
     recording = session()
     parts = recording.intervals["trials"].split(train=0.6, valid=0.2, test=0.2, seed=3)
