@@ -80,8 +80,8 @@ def to_device(
     for name, field in ds.fields.items():
         if getattr(field.column, "draws", False):
             raise ValueError(
-                f"field {name!r}: the starts of its slices are drawn anew in each pass, so there are no rows to keep on "
-                "a device: slice by hop=, or leave the rows where they are and give the loader device="
+                f"field {name!r}: the starts of its slices are drawn anew in each pass, so there are no rows to keep "
+                "on a device: slice by hop=, or leave the rows where they are and give the loader device="
             )
     several = isinstance(device, list | tuple)
     where = _tier(tier, splits=several or bytes is not None)
